@@ -1,0 +1,150 @@
+"""Loops: the small target-neutral loop language that emitters walk.
+
+Expressions are those of polyml.expressions: reads name arrays, subscripts are quasi-affine in loop variables and sizes. Vector code keeps scalar notation:
+inside a `For` of kind "vector" its variable stands for `width` consecutive values, so an access is a broadcast, a contiguous vector, a strided one or a gather
+by the stride of its address along that variable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from polyml.dtypes import DType
+from polyml.expressions import Expr, Subscript
+from polyml.sets.affine import Affine
+
+__all__ = [
+    "Allocate",
+    "Assign",
+    "Block",
+    "For",
+    "Function",
+    "If",
+    "LoopKind",
+    "Node",
+    "Place",
+    "Scope",
+    "UpdateArgument",
+    "Variable",
+]
+
+Scope = Literal["global", "local", "register"]
+LoopKind = Literal["sequential", "parallel", "vector", "jam", "unroll"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """Storage: a caller's array (scope global), scratch memory of one thread (local), or registers (register: a 0-d value).
+
+    shape: extents, affine in the sizes. strides: in elements; None: contiguous, row-major. lanes: a register that holds that many elements, one per
+    lane of the vector loop it is used in. alignment: of the first element, bytes.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Affine, ...]
+    scope: Scope
+    strides: tuple[int, ...] | None = None
+    lanes: int = 1
+    alignment: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The element of a variable that is written."""
+
+    variable: str
+    subscripts: tuple[Subscript, ...]
+
+    def __str__(self) -> str:
+        return f"{self.variable}[{', '.join(map(str, self.subscripts))}]" if self.subscripts else self.variable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assign:
+    """`target = value`, or with `reduction` (a row of REDUCTIONS with a combine op) `target = combine(target, value)`.
+
+    across: `value` is a register with lanes, and its lanes are combined too (a horizontal reduction); used outside vector loops only.
+    streaming: the store may bypass the caches.
+    """
+
+    target: Place
+    value: Expr
+    reduction: str | None = None
+    across: bool = False
+    streaming: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateArgument:
+    """One step of argmax or argmin: when `candidate` beats `best` (first winner; NaN wins; anything beats `argument` == -1), store it and its index.
+
+    candidate_index: i64 expression; its value may be per lane.
+    across: `candidate` and `candidate_index` read registers with lanes, combined with each other too (ties go to the smaller index).
+    """
+
+    kind: Literal["argmax", "argmin"]
+    best: Place
+    argument: Place
+    candidate: Expr
+    candidate_index: Expr
+    across: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class For:
+    """`for (variable = lower; variable < upper; variable += step) body`.
+
+    kind: sequential; parallel (iterations are independent); vector (see the module; `step` is a multiple of `width`, and in a `masked` one the
+    lanes at or past `upper` do nothing); jam and unroll are requests with `factor`, which loop passes carry out before emission.
+    A vector loop as generated has width 1 and `factor` = the number of vectors to jam; the vectorize pass gives it its width.
+    """
+
+    variable: str
+    lower: Affine
+    upper: Affine
+    step: int = 1
+    kind: LoopKind = "sequential"
+    factor: int = 1
+    width: int = 1
+    masked: bool = False
+    body: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class If:
+    """`if (condition) then else otherwise`: a bool expression; inside a vector loop it may differ between lanes."""
+
+    condition: Expr
+    then: tuple[Node, ...]
+    otherwise: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocate:
+    """`variable` exists, uninitialized, within `body`: one per iteration of the enclosing loops, so one per thread."""
+
+    variable: Variable
+    body: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Nodes in order."""
+
+    body: tuple[Node, ...]
+
+
+Node = Assign | UpdateArgument | For | If | Allocate | Block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """One compiled region. Arguments: a pointer per variable of `arguments` (pairwise disjoint unless equal), then the `sizes` as i64."""
+
+    name: str
+    arguments: tuple[Variable, ...]
+    written: frozenset[str]
+    sizes: tuple[str, ...]
+    body: tuple[Node, ...]

@@ -1,0 +1,87 @@
+"""The PolymlError family: every fault of a user's program or arguments raises one of these.
+
+A message has four parts: what was asked; what is wrong, with the values; where (source line and caret); what would fix it.
+Broken invariants of polyml itself are `assert`s whose text starts with "internal:".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from polyml.source import Span
+
+__all__ = [
+    "BoundsError",
+    "CodegenError",
+    "DTypeError",
+    "DeviceUnavailableError",
+    "EinsumSyntaxError",
+    "IllegalScheduleError",
+    "NotAffineError",
+    "PolymlError",
+    "SchedulerFailed",
+    "ShapeError",
+    "UnboundedDomainError",
+]
+
+
+class PolymlError(Exception):
+    """Base of all errors that polyml raises about a program, its arguments, a schedule or the machine.
+
+    Args:
+        message: what was asked, and what is wrong with the values.
+        span: where in the user's program; its line and a caret are appended to the text.
+        hint: what would fix it.
+    """
+
+    def __init__(self, message: str, *, span: Span | None = None, hint: str | None = None) -> None:
+        self.message = message
+        self.span = span
+        self.hint = hint
+        parts = [message]
+        if span is not None:
+            parts.append(span.excerpt())
+        if hint is not None:
+            parts.append(f"hint: {hint}")
+        super().__init__("\n".join(parts))
+
+
+class EinsumSyntaxError(PolymlError, SyntaxError):
+    """The program text is not in the language of docs/language.md."""
+
+
+class ShapeError(PolymlError, ValueError):
+    """Ranks, sizes or index ranges do not agree."""
+
+
+class DTypeError(PolymlError, TypeError):
+    """An element type is not supported, or does not fit where it is used."""
+
+
+class BoundsError(ShapeError):
+    """A subscript leaves its tensor; the message names a witness instance."""
+
+
+class NotAffineError(PolymlError):
+    """A subscript, condition or bound is not quasi-affine in indices, loop variables and sizes."""
+
+
+class UnboundedDomainError(ShapeError):
+    """The range of an index follows from nothing."""
+
+
+class IllegalScheduleError(PolymlError):
+    """A schedule violates a dependence; the message names a witness pair of instances."""
+
+
+class SchedulerFailed(PolymlError):
+    """No schedule was found within the budget and the written order is not allowed either."""
+
+
+class CodegenError(PolymlError):
+    """A schedule that is legal cannot be turned into code for this target."""
+
+
+class DeviceUnavailableError(PolymlError, RuntimeError):
+    """The device, its driver or its compiler is missing; the message says which, and the remedy."""

@@ -1,0 +1,142 @@
+"""Scalar expressions over tensor elements: one family from the graph down to the loops.
+
+In a Graph a `Read` names a tensor and its subscripts are quasi-affine in the equation's indices; in a Scop it names an array and they are over the statement's
+indices; in Loops they are over loop variables. So a stage lowers a body by substitution and nothing else. Every node carries its dtype, and
+arguments of an op already have the common dtype that the op computes in (casts are explicit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from polyml.dtypes import DType
+from polyml.sets.affine import Affine
+
+__all__ = ["Apply", "Const", "Expr", "IndexValue", "Read", "Subscript", "map_reads", "reads_of", "substitute", "walk"]
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A number of the given dtype."""
+
+    value: int | float | bool
+    dtype: DType
+
+    def __str__(self) -> str:
+        return repr(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexValue:
+    """The value of a quasi-affine expression as a number (dtype i64; a cast converts it)."""
+
+    affine: Affine
+    dtype: DType
+
+    def __str__(self) -> str:
+        return str(self.affine)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The element of `tensor` at `subscripts`; a subscript that is an expression is a gather (its dtype is an integer's)."""
+
+    tensor: str
+    subscripts: tuple[Subscript, ...]
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"{self.tensor}[{', '.join(map(str, self.subscripts))}]" if self.subscripts else self.tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """`op` (a row of polyml.ops.OPS) applied to `args`. For `select` only the chosen value's reads happen."""
+
+    op: str
+    args: tuple[Expr, ...]
+    dtype: DType
+
+    def __str__(self) -> str:
+        if self.op == "cast":
+            return f"{self.dtype}({self.args[0]})"
+        symbol = _SYMBOLS.get(self.op)
+        if symbol is not None:
+            return f"({self.args[0]} {symbol} {self.args[1]})"
+        return f"{self.op}({', '.join(map(str, self.args))})"
+
+
+_SYMBOLS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "pow": "**",
+    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "and", "or": "or",
+}  # fmt: skip
+
+Expr = Const | IndexValue | Read | Apply
+Subscript = Affine | Const | IndexValue | Read | Apply
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """The expression and all below it, gathered subscripts included, parents first."""
+    stack: list[Expr] = [expr]
+    while stack:
+        node = stack.pop()
+        yield node
+        match node:
+            case Const() | IndexValue():
+                pass
+            case Read():
+                stack.extend(s for s in reversed(node.subscripts) if not isinstance(s, Affine))
+            case Apply():
+                stack.extend(reversed(node.args))
+            case _:
+                assert_never(node)
+
+
+def reads_of(expr: Expr) -> list[Read]:
+    """All reads, those inside gathered subscripts included, in the order of the text."""
+    return [node for node in walk(expr) if isinstance(node, Read)]
+
+
+def substitute(expr: Expr, values: Mapping[str, Affine | int]) -> Expr:
+    """The expression with index variables replaced, all at once; the same object when nothing changed."""
+    match expr:
+        case Const():
+            return expr
+        case IndexValue():
+            replaced = expr.affine.substitute(values)
+            return expr if replaced == expr.affine else IndexValue(replaced, expr.dtype)
+        case Read():
+            subscripts = tuple(
+                s.substitute(values) if isinstance(s, Affine) else substitute(s, values) for s in expr.subscripts
+            )
+            return expr if subscripts == expr.subscripts else Read(expr.tensor, subscripts, expr.dtype)
+        case Apply():
+            args = tuple(substitute(arg, values) for arg in expr.args)
+            return (
+                expr
+                if all(new is old for new, old in zip(args, expr.args, strict=True))
+                else Apply(expr.op, args, expr.dtype)
+            )
+        case _:
+            assert_never(expr)
+
+
+def map_reads(expr: Expr, change: Callable[[Read], Expr]) -> Expr:
+    """The expression with every read replaced by `change(read)`, innermost first; the same object when nothing changed."""
+    match expr:
+        case Const() | IndexValue():
+            return expr
+        case Read():
+            subscripts = tuple(s if isinstance(s, Affine) else map_reads(s, change) for s in expr.subscripts)
+            return change(expr if subscripts == expr.subscripts else Read(expr.tensor, subscripts, expr.dtype))
+        case Apply():
+            args = tuple(map_reads(arg, change) for arg in expr.args)
+            return (
+                expr
+                if all(new is old for new, old in zip(args, expr.args, strict=True))
+                else Apply(expr.op, args, expr.dtype)
+            )
+        case _:
+            assert_never(expr)

@@ -1,0 +1,169 @@
+"""The scalar functions: one row each with arity, dtype rule and NumPy meaning.
+
+Arguments of an op have one common dtype by the time it is applied (the typer inserts casts); each emitter keeps its own table over these names,
+and a test holds that every table is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from polyml.dtypes import DType, boolean, f32, f64, i64
+
+__all__ = ["FUNCTIONS", "OPS", "REDUCTIONS", "Op", "Reduction", "Rule", "result_dtype"]
+
+Rule = Literal["same", "float", "true_divide", "comparison", "logical", "select", "cast"]
+"""How the result's dtype follows from the promoted dtype of the arguments:
+
+same: that dtype; float: the float that computes it (integers: f64 from 32 bits up, else f32); true_divide: a float dtype, else f64;
+comparison, logical: bool; select: that of the two values (the condition does not count); cast: given.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A scalar function. `meaning` takes and returns NumPy arrays or scalars of the common dtype."""
+
+    name: str
+    arity: int
+    rule: Rule
+    meaning: Callable[..., Any]
+
+
+def _floordiv(x: Any, y: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return np.floor_divide(x, y)
+
+
+def _mod(x: Any, y: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return np.remainder(x, y)
+
+
+def _erf(x: Any) -> Any:
+    import math  # scalar erf of the C library: NumPy has none
+
+    flat = np.asarray(x, dtype=np.float64)
+    result = np.vectorize(math.erf, otypes=[np.float64])(flat) if flat.size else flat
+    return result.astype(np.asarray(x).dtype) if np.asarray(x).dtype.kind == "f" else result
+
+
+def _sigmoid(x: Any) -> Any:
+    with np.errstate(all="ignore"):
+        z = np.exp(-np.abs(x))
+        one = np.ones((), dtype=np.asarray(z).dtype)[()]
+        return np.where(x < 0, z, one) / (one + z)
+
+
+def _gelu(x: Any) -> Any:
+    half = np.asarray(0.5, dtype=np.asarray(x).dtype)
+    root = np.asarray(0.7071067811865476, dtype=np.asarray(x).dtype)
+    return half * x * (1 + _erf(x * root))
+
+
+_ROWS = (
+    Op("add", 2, "same", np.add),
+    Op("sub", 2, "same", np.subtract),
+    Op("mul", 2, "same", np.multiply),
+    Op("div", 2, "true_divide", np.true_divide),
+    Op("floordiv", 2, "same", _floordiv),  # integers: x // 0 is 0, as in NumPy
+    Op("mod", 2, "same", _mod),
+    Op("pow", 2, "same", np.power),
+    Op("neg", 1, "same", np.negative),
+    Op("abs", 1, "same", np.abs),
+    Op("min", 2, "same", np.minimum),  # NaN wins
+    Op("max", 2, "same", np.maximum),
+    Op("eq", 2, "comparison", np.equal),
+    Op("ne", 2, "comparison", np.not_equal),
+    Op("lt", 2, "comparison", np.less),
+    Op("le", 2, "comparison", np.less_equal),
+    Op("gt", 2, "comparison", np.greater),
+    Op("ge", 2, "comparison", np.greater_equal),
+    Op("and", 2, "logical", np.logical_and),
+    Op("or", 2, "logical", np.logical_or),
+    Op("not", 1, "logical", np.logical_not),
+    Op("select", 3, "select", np.where),  # condition, value if true, value if false; only the chosen one's reads happen
+    Op("cast", 1, "cast", lambda x: x),
+    Op("exp", 1, "float", np.exp),
+    Op("log", 1, "float", np.log),
+    Op("sqrt", 1, "float", np.sqrt),
+    Op("rsqrt", 1, "float", lambda x: 1 / np.sqrt(x)),
+    Op("sin", 1, "float", np.sin),
+    Op("cos", 1, "float", np.cos),
+    Op("tanh", 1, "float", np.tanh),
+    Op("sigmoid", 1, "float", _sigmoid),
+    Op("erf", 1, "float", _erf),
+    Op("relu", 1, "same", lambda x: np.maximum(x, np.zeros((), dtype=np.asarray(x).dtype))),
+    Op("gelu", 1, "float", _gelu),  # x/2 * (1 + erf(x / sqrt 2))
+    Op("floor", 1, "same", np.floor),
+    Op("ceil", 1, "same", np.ceil),
+    Op("round", 1, "same", np.round),  # half to even
+)
+OPS: dict[str, Op] = {row.name: row for row in _ROWS}
+
+FUNCTIONS: frozenset[str] = frozenset(
+    "where min max abs exp log sqrt rsqrt sin cos tanh sigmoid relu gelu erf floor ceil round".split()
+)
+"""The function names of the surface language (`where` is the op `select`; dtypes as functions are casts)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A reducer. `combine` is the op that joins two partial results (None: argmax and argmin, which join pairs)."""
+
+    name: str
+    combine: str | None
+    meaning: Callable[..., Any]
+
+    def identity(self, dtype: DType) -> int | float | bool | None:
+        """The value that changes nothing; None for argmax and argmin."""
+        low, high = _extremes(dtype)
+        table: dict[str, int | float | bool] = {"sum": 0, "prod": 1, "any": False, "all": True, "max": low, "min": high}
+        return table.get(self.name)
+
+
+REDUCTIONS: dict[str, Reduction] = {
+    row.name: row
+    for row in (
+        Reduction("sum", "add", np.sum),
+        Reduction("prod", "mul", np.prod),
+        Reduction("max", "max", np.max),
+        Reduction("min", "min", np.min),
+        Reduction("any", "or", np.any),
+        Reduction("all", "and", np.all),
+        Reduction("argmax", None, np.argmax),
+        Reduction("argmin", None, np.argmin),
+    )
+}
+
+
+def result_dtype(op: str, promoted: DType) -> DType:
+    """The dtype of `op` applied to arguments of the common dtype `promoted` (for select: of its two values)."""
+    match OPS[op].rule:
+        case "same" | "select":
+            return promoted
+        case "float":
+            return promoted if promoted.is_float else (f64 if promoted.bits >= 32 else f32)
+        case "true_divide":
+            return promoted if promoted.is_float else f64
+        case "comparison" | "logical":
+            return boolean
+        case "cast":
+            raise AssertionError("internal: a cast carries its own dtype")
+
+
+def _extremes(dtype: DType) -> tuple[int | float | bool, int | float | bool]:
+    if dtype.is_float:
+        return float("-inf"), float("inf")
+    if dtype.kind == "b":
+        return False, True
+    info = np.iinfo(f"{dtype.kind}{dtype.itemsize}")
+    return int(info.min), int(info.max)
+
+
+INDEX_DTYPE = i64
+"""The dtype of index values, sizes and argmax results."""

@@ -1,0 +1,58 @@
+"""A Schedule: an isl schedule tree (never copied into a second tree), its marks, and a storage decision per local array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import islpy as isl
+
+from polyml.scop.dependences import Dependences
+from polyml.scop.scop import Scop
+
+__all__ = ["Note", "Schedule", "Storage"]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something a stage decided or refused, for explain(): `stage` ("fusion", "tiling", "vector", "parallel", "storage", "fallback", ...),
+    `subject` (statement, array or loop), `text` (the decision and its reason)."""
+
+    stage: str
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """Where a local array lives and how its elements map to storage.
+
+    place: the name of the mark node `allocate:<array>` below which all its accesses lie; the empty string: the region's own scope.
+    shape: extent of the storage per dimension of the array. offsets: per statement that accesses the array, `{ S[i] -> [o0, ...] }`: the storage
+    element of array element e is `e - offset`. An offset map that is absent is zero.
+    """
+
+    array: str
+    place: str
+    shape: tuple[int, ...]
+    offsets: dict[str, isl.MultiAff]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """What the strategy decided for one scop.
+
+    tree: domain node first. Mark nodes stand directly above single-member bands and say how the loop is to be run, one mark per band:
+        "parallel"; "vector:U" (lanes run along it, jammed over U vectors); "jam:F" (unroll-and-jam by F); "unroll:F".
+        "allocate:<array>" stands above the subtree that an array lives in.
+    storage: for local arrays; one that is absent lives in the region's scope in full.
+    """
+
+    scop: Scop
+    dependences: Dependences
+    tree: isl.Schedule
+    storage: dict[str, Storage]
+    notes: tuple[Note, ...] = ()
+
+    def noted(self, stage: str, subject: str, text: str) -> Schedule:
+        """The same schedule with one more note."""
+        return replace(self, notes=(*self.notes, Note(stage, subject, text)))

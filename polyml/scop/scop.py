@@ -1,0 +1,102 @@
+"""The Scop: a region as statements over integer sets, with arrays instead of tensors.
+
+Reductions are split: `init` writes the identity, `update` combines one contribution into the element (an associative self-dependence that the scheduler may
+relax), and a following elementwise equation is a statement of its own that the scheduler may put right behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import islpy as isl
+
+from polyml.dtypes import DType
+from polyml.expressions import Expr, Subscript
+from polyml.sets.affine import Affine
+from polyml.source import Span
+
+__all__ = ["Access", "Array", "ArrayKind", "Scop", "Statement", "StatementKind"]
+
+ArrayKind = Literal["input", "output", "inout", "local"]
+StatementKind = Literal["assign", "init", "update", "copy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Array:
+    """Memory that a region touches. `kind` local: neither live-in nor live-out, so its storage is the schedule's business.
+
+    shape: affine in the sizes. strides: in elements per dimension, of the caller's array (input, output, inout); None: contiguous, row-major.
+    A 0-d array is a scalar.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Affine, ...]
+    kind: ArrayKind
+    strides: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One element of `array` per instance: affine subscripts, or expressions where the access is indirect (it may touch the whole dimension)."""
+
+    array: str
+    subscripts: tuple[Subscript, ...]
+
+    def __str__(self) -> str:
+        return f"{self.array}[{', '.join(map(str, self.subscripts))}]" if self.subscripts else self.array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One assignment, executed once per point of its domain.
+
+    name: of its tuple in all sets. indices: names of the domain's dimensions, enclosing sequential loop variables first.
+    domain: `{ name[indices] : ... }`; parameters are the scop's sizes.
+    kind: assign and copy: `target = value`; init: `target = identity`; update: `target = target (+) value` with `reduction`.
+    reduction: a row of polyml.ops.REDUCTIONS (update only; init carries it too, for the printer).
+    argument: argmax and argmin only: where the winning index goes (`target` holds the best value so far), and `argument_value` is that index;
+        on init `argument` is written with 0 and marked as "nothing seen yet" by -1.
+    """
+
+    name: str
+    indices: tuple[str, ...]
+    domain: isl.Set
+    kind: StatementKind
+    target: Access
+    value: Expr
+    reduction: str | None = None
+    argument: Access | None = None
+    argument_value: Affine | None = None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scop:
+    """Statements in written order with their access relations.
+
+    context: what is known of the sizes (a parameter set). arrays and statements by name, in order.
+    initial: `{ S[i] -> [time] }`, the written order (2d+1 form, one space for all statements).
+    reads, may_writes, must_writes: `{ S[i] -> A[e] }`; an indirect access reads or may write the whole dimension. must_writes is within may_writes.
+    reductions: `{ S[i] -> A[e] }` of the update statements: their accesses commute with each other.
+    """
+
+    name: str
+    context: isl.Set
+    sizes: tuple[str, ...]
+    arrays: dict[str, Array]
+    statements: dict[str, Statement]
+    initial: isl.UnionMap
+    reads: isl.UnionMap
+    may_writes: isl.UnionMap
+    must_writes: isl.UnionMap
+    reductions: isl.UnionMap
+
+    @property
+    def domain(self) -> isl.UnionSet:
+        """All instances."""
+        total = isl.UnionSet.empty(self.context.get_space())
+        for statement in self.statements.values():
+            total = total.union(statement.domain.to_union_set())
+        return total

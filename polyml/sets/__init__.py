@@ -1,0 +1,1 @@
+"""The bottom of the house: quasi-affine expressions and isl helpers that every stage uses."""

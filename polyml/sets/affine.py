@@ -1,0 +1,223 @@
+"""Quasi-affine integer expressions: the one index arithmetic of programs, graphs, scops and loops.
+
+An `Affine` is a canonical sum `constant + coefficient * atom + ...`, so that equal expressions compare equal and strides can be read off. An atom is a
+variable name, a floor division by a positive constant, or a minimum or maximum (which only loop bounds use). `x % d` is `x - d * (x // d)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Affine", "Atom", "Extremum", "FloorDiv", "affine", "maximum", "minimum"]
+
+
+@dataclass(frozen=True, slots=True)
+class FloorDiv:
+    """`numerator // denominator`, rounding down; denominator > 0."""
+
+    numerator: Affine
+    denominator: int
+
+    def __str__(self) -> str:
+        return f"({self.numerator})//{self.denominator}"
+
+
+@dataclass(frozen=True, slots=True)
+class Extremum:
+    """The smallest or largest of two or more operands."""
+
+    kind: Literal["min", "max"]
+    operands: tuple[Affine, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind}({', '.join(map(str, self.operands))})"
+
+
+Atom = str | FloorDiv | Extremum
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """`constant + sum(coefficient * atom)`: `terms` are sorted by the atoms' text and have no zero coefficient."""
+
+    terms: tuple[tuple[Atom, int], ...] = ()
+    constant: int = 0
+
+    # -- arithmetic -------------------------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Affine | int) -> Affine:
+        if isinstance(other, int):
+            return Affine(self.terms, self.constant + other)
+        if not other.terms:
+            return Affine(self.terms, self.constant + other.constant)
+        sums = dict(self.terms)
+        for atom, coefficient in other.terms:
+            sums[atom] = sums.get(atom, 0) + coefficient
+        return _from_terms(sums, self.constant + other.constant)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Affine:
+        return self * -1
+
+    def __sub__(self, other: Affine | int) -> Affine:
+        return self + (-other)
+
+    def __rsub__(self, other: int) -> Affine:
+        return -self + other
+
+    def __mul__(self, factor: int) -> Affine:
+        if factor == 0:
+            return Affine()
+        return Affine(tuple((atom, c * factor) for atom, c in self.terms), self.constant * factor)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, divisor: int) -> Affine:
+        """Floor division by a positive constant; the part that `divisor` divides is taken out."""
+        assert divisor > 0, "internal: floor division by a constant that is not positive"
+        if divisor == 1:
+            return self
+        whole = Affine(tuple((a, c // divisor) for a, c in self.terms if c % divisor == 0), self.constant // divisor)
+        rest = Affine(tuple((a, c) for a, c in self.terms if c % divisor), self.constant % divisor)
+        if not rest.terms:
+            return whole
+        return whole + Affine(((FloorDiv(rest, divisor), 1),))
+
+    def __mod__(self, divisor: int) -> Affine:
+        return self - (self // divisor) * divisor
+
+    # -- questions --------------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_constant(self) -> bool:
+        return not self.terms
+
+    @property
+    def name(self) -> str | None:
+        """The variable's name when the expression is one variable, else None."""
+        if self.constant == 0 and len(self.terms) == 1 and self.terms[0][1] == 1 and isinstance(self.terms[0][0], str):
+            return self.terms[0][0]
+        return None
+
+    def variables(self) -> frozenset[str]:
+        """All variable names, also inside divisions and extrema."""
+        found: set[str] = set()
+        for atom, _ in self.terms:
+            match atom:
+                case str():
+                    found.add(atom)
+                case FloorDiv():
+                    found |= atom.numerator.variables()
+                case Extremum():
+                    for operand in atom.operands:
+                        found |= operand.variables()
+        return frozenset(found)
+
+    def stride(self, variable: str) -> int | None:
+        """By how much the value grows when `variable` grows by one; None when that is not one constant (a division by it)."""
+        total = 0
+        for atom, coefficient in self.terms:
+            if isinstance(atom, str):
+                total += coefficient if atom == variable else 0
+            elif variable in Affine(((atom, 1),)).variables():
+                return None
+        return total
+
+    def evaluate(self, values: Mapping[str, int]) -> int:
+        """The value with every variable given."""
+        total = self.constant
+        for atom, coefficient in self.terms:
+            match atom:
+                case str():
+                    value = values[atom]
+                case FloorDiv():
+                    value = atom.numerator.evaluate(values) // atom.denominator
+                case Extremum():
+                    value = (min if atom.kind == "min" else max)(operand.evaluate(values) for operand in atom.operands)
+            total += coefficient * value
+        return total
+
+    # -- rewriting --------------------------------------------------------------------------------------------------------------
+
+    def substitute(self, values: Mapping[str, Affine | int]) -> Affine:
+        """The expression with variables replaced, all at once."""
+        total = Affine((), self.constant)
+        for atom, coefficient in self.terms:
+            match atom:
+                case str():
+                    replaced = values.get(atom)
+                    term = affine(atom if replaced is None else replaced)
+                case FloorDiv():
+                    term = atom.numerator.substitute(values) // atom.denominator
+                case Extremum():
+                    term = _extremum(atom.kind, [operand.substitute(values) for operand in atom.operands])
+            total = total + term * coefficient
+        return total
+
+    # -- text -------------------------------------------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        return self._text(str)
+
+    def isl_text(self) -> str:
+        """The expression in isl's syntax: `floor((i + 3)/4)`. Extrema have none inside sets."""
+
+        def atom_text(atom: Atom) -> str:
+            match atom:
+                case str():
+                    return atom
+                case FloorDiv():
+                    return f"floor(({atom.numerator.isl_text()})/{atom.denominator})"
+                case Extremum():
+                    return f"{atom.kind}({', '.join(operand.isl_text() for operand in atom.operands)})"
+
+        return self._text(atom_text)
+
+    def _text(self, atom_text: object) -> str:
+        assert callable(atom_text)
+        parts: list[str] = []
+        # Positive terms first: `N - i` reads better than `-i + N`.
+        for atom, coefficient in sorted(self.terms, key=lambda term: term[1] < 0):
+            magnitude = "" if abs(coefficient) == 1 else f"{abs(coefficient)}*"
+            sign = "-" if coefficient < 0 else "+"
+            parts.append((f" {sign} " if parts else ("-" if coefficient < 0 else "")) + magnitude + atom_text(atom))
+        if self.constant or not parts:
+            sign = "-" if self.constant < 0 else "+"
+            parts.append(f" {sign} {abs(self.constant)}" if parts else str(self.constant))
+        return "".join(parts)
+
+
+def affine(value: str | int | Affine | FloorDiv | Extremum) -> Affine:
+    """An `Affine` from a variable name, an integer, an atom, or itself."""
+    if isinstance(value, Affine):
+        return value
+    if isinstance(value, int):
+        return Affine((), value)
+    return Affine(((value, 1),))
+
+
+def minimum(operands: Iterable[Affine]) -> Affine:
+    """The smallest of one or more expressions, simplified where constants decide."""
+    return _extremum("min", list(operands))
+
+
+def maximum(operands: Iterable[Affine]) -> Affine:
+    """The largest of one or more expressions, simplified where constants decide."""
+    return _extremum("max", list(operands))
+
+
+def _extremum(kind: Literal["min", "max"], operands: list[Affine]) -> Affine:
+    choose = min if kind == "min" else max
+    by_terms: dict[tuple[tuple[Atom, int], ...], int] = {}
+    for operand in operands:
+        known = by_terms.get(operand.terms)
+        by_terms[operand.terms] = operand.constant if known is None else choose(known, operand.constant)
+    distinct = sorted((Affine(terms, constant) for terms, constant in by_terms.items()), key=str)
+    return distinct[0] if len(distinct) == 1 else affine(Extremum(kind, tuple(distinct)))
+
+
+def _from_terms(sums: Mapping[Atom, int], constant: int) -> Affine:
+    return Affine(tuple(sorted(((a, c) for a, c in sums.items() if c), key=lambda term: str(term[0]))), constant)

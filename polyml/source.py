@@ -1,0 +1,50 @@
+"""Program text and positions in it: what every error message points at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Source", "Span"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The text of one program.
+
+    `text` is what was parsed; `filename` and `first_line` (1-based line of the text's first line in that file) place it for the user.
+    """
+
+    text: str
+    filename: str = "<einsum>"
+    first_line: int = 1
+
+    def line(self, number: int) -> str:
+        """The text of line `number` (1-based, relative to `text`), without its newline."""
+        lines = self.text.splitlines()
+        return lines[number - 1] if 0 < number <= len(lines) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of program text: 1-based lines and 0-based columns (in characters) relative to `source.text`; the end is exclusive."""
+
+    source: Source
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    def excerpt(self) -> str:
+        """`file:line:column`, the source line, and carets under the stretch (its first line only)."""
+        text = self.source.line(self.line)
+        end = self.end_column if self.end_line == self.line else len(text)
+        carets = " " * self.column + "^" * max(1, end - self.column)
+        where = f"{self.source.filename}:{self.source.first_line + self.line - 1}:{self.column + 1}"
+        return f"  at {where}\n    {text}\n    {carets}"
+
+    def to(self, other: Span) -> Span:
+        """The stretch from the start of this one to the end of `other`."""
+        return Span(self.source, self.line, self.column, other.end_line, other.end_column)
+
+    def __str__(self) -> str:
+        return f"{self.source.filename}:{self.source.first_line + self.line - 1}:{self.column + 1}"
