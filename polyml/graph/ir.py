@@ -43,6 +43,8 @@ class Equation:
     accumulate: the reduction continues from `base` (`+=`), whose element is combined too; several instances may then hit one element, even when
         `reduced` is empty. Without it an element that is hit takes the reduced value alone.
     base: the tensor whose elements stay where `target` does not hit; None: every element is hit.
+    instances: with `reduce` and a `base` (or a target that is not plain indices): the set of left-side points, `{ name[left indices] : ... }`, when some of
+        them have nothing to reduce and take the identity; None: the whole result when there is no base, else the projection of `domain`.
     body: reads name tensors of the graph; its dtype is `result.dtype` (argmax, argmin: that of the compared values).
     """
 
@@ -55,6 +57,7 @@ class Equation:
     reduced: tuple[str, ...] = ()
     accumulate: bool = False
     base: Tensor | None = None
+    instances: isl.Set | None = None
     span: Span | None = None
 
 
