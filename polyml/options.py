@@ -1,0 +1,222 @@
+"""Options of a compilation, and the one table of POLYML_* environment variables.
+
+Later in this list wins: the fields' defaults; the environment; `with overridden(...)`; keywords of `@polyml.einsum(...)`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal, get_args
+
+from polyml.errors import PolymlError
+from polyml.target import Target
+
+__all__ = ["VARIABLES", "EnvironmentVariable", "Options", "Scheduler", "overridden"]
+
+Scheduler = Literal["isl", "written"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to compile. Hashable: it is part of a kernel's cache key.
+
+    target: the machine; None: this one (`machine` says which).
+    threads: how many threads a kernel may use; None: POLYML_NUM_THREADS or the available cores, asked at each call.
+    precise: keep the written order of floating-point operations: no FMA, no reassociation.
+    fusion: ops may share a region. scheduler: isl's, or the order as written. vectorize, parallel: whether to do so.
+    tile_sizes: iterations per cache tile and dimension, outermost first; None: from the cost model; (): no tiling.
+    register_tile: iterations per register tile, likewise.
+    dynamic: sizes that stay symbolic: True for all, or their names.
+    verify: check every stage's output, schedules included, even where it costs time.
+    budget: isl operations that one phase of one region may take before its fallback.
+    debug: the ladder below. dump: a folder for one numbered file per stage, or None.
+
+    The debug ladder, each level with all below it: 0 nothing; 1 stage timings; 2 choices; 3 schedule trees; 4 generated code;
+    5 every pass that changed something; 6 the solver.
+    """
+
+    target: Target | None = None
+    threads: int | None = None
+    precise: bool = False
+    fusion: bool = True
+    scheduler: Scheduler = "isl"
+    vectorize: bool = True
+    parallel: bool = True
+    tile_sizes: tuple[int, ...] | None = None
+    register_tile: tuple[int, ...] | None = None
+    dynamic: bool | tuple[str, ...] = False
+    verify: bool = False
+    budget: int = 20_000_000
+    debug: int = 0
+    dump: str | None = None
+
+    @property
+    def machine(self) -> Target:
+        """The target, or this machine."""
+        return Target.host() if self.target is None else self.target
+
+    @staticmethod
+    def make(**keywords: object) -> Options:
+        """The options in force here, with `keywords` on top.
+
+        Raises:
+            PolymlError: unknown name, or a value that does not fit.
+        """
+        merged = {**_environment(), **_OVERRIDES.get(), **keywords}
+        checked: dict[str, object] = {}
+        for name, value in merged.items():
+            if name not in _CHECKS:
+                close = difflib.get_close_matches(name, _CHECKS, n=1)
+                raise PolymlError(
+                    f'unknown option "{name}"',
+                    hint=f'did you mean "{close[0]}"?' if close else f"options: {', '.join(_CHECKS)}",
+                )
+            checked[name] = _CHECKS[name](name, value)
+        return Options(**checked)  # type: ignore[arg-type]  # each value went through its field's check
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentVariable:
+    """`name` in the environment sets the option `field` (None: read by the runtime where it is needed)."""
+
+    name: str
+    field: str | None
+    meaning: str
+
+
+VARIABLES: tuple[EnvironmentVariable, ...] = (
+    EnvironmentVariable("POLYML_DEBUG", "debug", "0..6: what to print while compiling (Options has the ladder)"),
+    EnvironmentVariable("POLYML_DUMP", "dump", "folder that gets one numbered file per stage"),
+    EnvironmentVariable(
+        "POLYML_NUM_THREADS", "threads", "threads of a kernel; default: the cores this process may use"
+    ),
+    EnvironmentVariable("POLYML_TARGET", "target", 'name of the target; default "host"'),
+    EnvironmentVariable("POLYML_SCHEDULER", "scheduler", f"one of {', '.join(get_args(Scheduler))}"),
+    EnvironmentVariable("POLYML_FUSION", "fusion", "0: every op is a region of its own"),
+    EnvironmentVariable("POLYML_VECTORIZE", "vectorize", "0: no vector loops"),
+    EnvironmentVariable("POLYML_PARALLEL", "parallel", "0: no parallel loops"),
+    EnvironmentVariable("POLYML_PRECISE", "precise", "1: keep the written order of floating-point operations"),
+    EnvironmentVariable("POLYML_VERIFY", "verify", "1: check every stage's output"),
+    EnvironmentVariable("POLYML_BUDGET", "budget", "isl operations per phase before its fallback"),
+    EnvironmentVariable("POLYML_OPENMP", None, "OpenMP library to use (a path or a name); 0: none, plain threads"),
+)
+
+_OVERRIDES: ContextVar[Mapping[str, object]] = ContextVar("polyml_overrides", default={})  # noqa: B039 (never mutated)
+
+
+@contextmanager
+def overridden(**values: object) -> Iterator[None]:
+    """Within the block (and this thread or task) these options hold unless a decorator says otherwise."""
+    unknown = set(values) - set(_CHECKS)
+    if unknown:
+        raise PolymlError(f'unknown option "{min(unknown)}"', hint=f"options: {', '.join(_CHECKS)}")
+    token = _OVERRIDES.set({**_OVERRIDES.get(), **values})
+    try:
+        yield
+    finally:
+        _OVERRIDES.reset(token)
+
+
+def current(name: str) -> object:
+    """The value of one option in force here: cheap enough to be asked often."""
+    overrides = _OVERRIDES.get()
+    if name in overrides:
+        return _CHECKS[name](name, overrides[name])
+    text = os.environ.get(_VARIABLE_OF.get(name, ""))
+    return _DEFAULTS[name] if text is None or text == "" else _CHECKS[name](name, text)
+
+
+def _environment() -> dict[str, object]:
+    found = {row.field: os.environ.get(row.name, "") for row in VARIABLES if row.field is not None}
+    return {field: text for field, text in found.items() if text != ""}
+
+
+def _refuse(name: str, value: object, wanted: str) -> PolymlError:
+    return PolymlError(f"option {name} = {value!r} is not {wanted}")
+
+
+def _flag(name: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value in ("0", "1"):
+        return value == "1"
+    raise _refuse(name, value, "a bool (in the environment: 0 or 1)")
+
+
+def _integer(low: int, high: int, *, optional: bool = False) -> Callable[[str, object], int | None]:
+    def check(name: str, value: object) -> int | None:
+        if value is None and optional:
+            return None
+        if isinstance(value, str) and value.strip().lstrip("-").isdigit():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise _refuse(name, value, f"an integer in {low}..{high}")
+        return value
+
+    return check
+
+
+def _sizes(name: str, value: object) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, tuple | list) and all(type(item) is int and item >= 1 for item in value):
+        return tuple(value)
+    raise _refuse(name, value, "a tuple of integers >= 1, or None")
+
+
+def _dynamic(name: str, value: object) -> bool | tuple[str, ...]:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, tuple | list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    raise _refuse(name, value, "a bool or a tuple of names of sizes")
+
+
+def _scheduler(name: str, value: object) -> Scheduler:
+    match value:
+        case "isl" | "written":
+            return value
+        case _:
+            raise _refuse(name, value, f"one of {', '.join(get_args(Scheduler))}")
+
+
+def _target(name: str, value: object) -> Target | None:
+    match value:
+        case None | Target():
+            return value
+        case str():
+            return None if value == "host" else Target(value)
+        case _:
+            raise _refuse(name, value, "a Target or the name of one")
+
+
+def _folder(name: str, value: object) -> str | None:
+    if value is None or isinstance(value, str | Path):
+        return None if value is None else str(value)
+    raise _refuse(name, value, "a path")
+
+
+_CHECKS: dict[str, Callable[[str, object], object]] = {
+    "target": _target,
+    "threads": _integer(1, 4096, optional=True),
+    "precise": _flag,
+    "fusion": _flag,
+    "scheduler": _scheduler,
+    "vectorize": _flag,
+    "parallel": _flag,
+    "tile_sizes": _sizes,
+    "register_tile": _sizes,
+    "dynamic": _dynamic,
+    "verify": _flag,
+    "budget": _integer(1, 2**62),
+    "debug": _integer(0, 6),
+    "dump": _folder,
+}
+_DEFAULTS: dict[str, object] = {field.name: field.default for field in fields(Options)}
+_VARIABLE_OF: dict[str, str] = {row.field: row.name for row in VARIABLES if row.field is not None}

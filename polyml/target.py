@@ -1,0 +1,244 @@
+"""Target: the machine that code is made for, as numbers that strategies and emitters use.
+
+Detected (`Target.host()`) or named (`Target("x86-64-v3")`). A named target is the same on every machine, so that what is chosen for it can be
+compared with stored text. Nothing here is measured; polyml.runtime.balance measures.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from polyml.errors import PolymlError
+
+__all__ = ["Target", "available_cores", "named_targets"]
+
+_KIB, _MIB = 1024, 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Target:
+    """One kind of machine. `Target("host")` is this one; any field can be given to replace what the name says.
+
+    name: as asked for. triple, cpu, features: LLVM's; features is "+avx2,-avx512f" text, empty for what `cpu` implies.
+    vector_bytes: of one vector register, at the width that code should use. vector_registers: how many there are.
+    fma: fused multiply-add exists in hardware. masked: predicated vector loads and stores are cheap.
+    l1_bytes, l2_bytes: data cache of one core. l3_bytes: last level, shared (a virtual machine may report more than it gets); 0: there is none.
+    line_bytes: of a cache line. cores: that a process on this machine may use.
+    """
+
+    name: str
+    triple: str
+    cpu: str
+    features: str
+    vector_bytes: int
+    vector_registers: int
+    fma: bool
+    masked: bool
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    line_bytes: int
+    cores: int
+
+    def __init__(self, name: str = "host", **fields: str | int | bool) -> None:
+        """The machine called `name`, with `fields` replaced.
+
+        Raises:
+            PolymlError: when the name or a field is unknown.
+        """
+        row = _host_fields() if name == "host" else _NAMED.get(name)
+        if row is None:
+            raise PolymlError(f'unknown target "{name}"', hint=f"known targets: host, {', '.join(_NAMED)}")
+        if unknown := sorted(set(fields) - set(row)):
+            raise PolymlError(f"Target has no field {', '.join(unknown)}", hint=f"fields: {', '.join(row)}")
+        object.__setattr__(self, "name", name)
+        for key, value in {**row, **fields}.items():
+            object.__setattr__(self, key, value)
+
+    @staticmethod
+    def host() -> Target:
+        """The machine this process runs on."""
+        return _host()
+
+    @property
+    def architecture(self) -> str:
+        """The first part of the triple: "x86_64", "aarch64", ..."""
+        return self.triple.partition("-")[0]
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether code for this target can run in this process."""
+        if self.name == "host":
+            return True
+        here = Target.host()
+        if self.architecture != here.architecture:
+            return False
+        have = {part[1:] for part in here.features.split(",") if part.startswith("+")}
+        return _REQUIRED.get(self.name, frozenset()) <= have
+
+    def lanes(self, itemsize: int) -> int:
+        """Elements of `itemsize` bytes in one vector register, at least 1."""
+        return max(1, self.vector_bytes // itemsize)
+
+    def __str__(self) -> str:
+        caches = " ".join(
+            f"{label} {_bytes(size)}"
+            for label, size in (("L1", self.l1_bytes), ("L2", self.l2_bytes), ("L3", self.l3_bytes))
+            if size
+        )
+        vectors = f"{self.vector_registers} x {8 * self.vector_bytes}-bit vectors"
+        return f"{self.name} ({self.cpu}, {vectors}, {caches}, {self.cores} cores)"
+
+
+Fields = Mapping[str, str | int | bool]
+
+
+def _row(
+    triple: str, cpu: str, features: str, vector_bytes: int, vector_registers: int, *, fma: bool, masked: bool
+) -> Fields:
+    return {
+        "triple": triple, "cpu": cpu, "features": features, "vector_bytes": vector_bytes, "vector_registers": vector_registers,
+        "fma": fma, "masked": masked, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "cores": 4,
+    }  # fmt: skip
+
+
+_LINUX_X86 = "x86_64-unknown-linux-gnu"
+_NAMED: dict[str, Fields] = {
+    "x86-64": _row(_LINUX_X86, "x86-64", "", 16, 16, fma=False, masked=False),
+    "x86-64-v2": _row(_LINUX_X86, "x86-64-v2", "", 16, 16, fma=False, masked=False),
+    "x86-64-v3": _row(_LINUX_X86, "x86-64-v3", "", 32, 16, fma=True, masked=True),
+    "x86-64-v4": _row(_LINUX_X86, "x86-64-v4", "-prefer-256-bit", 64, 32, fma=True, masked=True),
+    "aarch64": _row("aarch64-unknown-linux-gnu", "generic", "+neon", 16, 32, fma=True, masked=False),
+    "apple-m1": _row("arm64-apple-macosx11.0.0", "apple-m1", "", 16, 32, fma=True, masked=False),
+    "riscv64": _row("riscv64-unknown-linux-gnu", "generic-rv64", "+m,+a,+f,+d,+c,+v", 16, 32, fma=True, masked=True),
+}
+_REQUIRED: dict[str, frozenset[str]] = {
+    "x86-64-v2": frozenset({"sse4.2", "popcnt"}),
+    "x86-64-v3": frozenset({"avx2", "fma", "bmi2", "f16c"}),
+    "x86-64-v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
+    "riscv64": frozenset({"v"}),
+}
+
+
+def named_targets() -> tuple[str, ...]:
+    """The names that `Target(...)` knows, beside "host"."""
+    return tuple(_NAMED)
+
+
+@functools.cache
+def _host() -> Target:
+    return Target("host")
+
+
+@functools.cache
+def _host_fields() -> Fields:
+    import llvmlite.binding as llvm  # heavy, and only needed to ask LLVM about the host
+
+    features = llvm.get_host_cpu_features()
+    has = {name for name, present in features.items() if present}
+    vector_bytes, registers, fma, masked = _vector_unit(llvm.get_default_triple(), has)
+    l1, l2, l3, line = _cache_sizes()
+    text = features.flatten()
+    if (
+        vector_bytes == 64 and "avx512f" in has
+    ):  # some CPUs' tuning prefers half registers; polyml's vectors are explicit
+        text = f"{text},-prefer-256-bit"
+    return {
+        "triple": llvm.get_process_triple(), "cpu": llvm.get_host_cpu_name(), "features": text, "vector_bytes": vector_bytes,
+        "vector_registers": registers, "fma": fma, "masked": masked, "l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, "line_bytes": line,
+        "cores": available_cores(),
+    }  # fmt: skip
+
+
+def _vector_unit(triple: str, has: set[str]) -> tuple[int, int, bool, bool]:
+    """Vector bytes, vector registers, fused multiply-add, cheap masks."""
+    architecture = triple.partition("-")[0]
+    if architecture in ("aarch64", "arm64"):
+        return 16, 32, True, False
+    if architecture.startswith("riscv"):
+        return 16, 32, True, "v" in has
+    if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= has:
+        return 64, 32, True, True
+    if "avx2" in has:
+        return 32, 16, "fma" in has, True
+    return 16, 16, "fma" in has, False
+
+
+def available_cores() -> int:
+    """CPUs that this process may use: its affinity, and the quota of its container where there is one; at least 1."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    count = len(affinity(0)) if affinity is not None else (os.cpu_count() or 1)
+    quota = _read(Path("/sys/fs/cgroup/cpu.max")).split()
+    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit() and int(quota[1]) > 0:
+        count = min(count, -(-int(quota[0]) // int(quota[1])))
+    return max(1, count)
+
+
+def _cache_sizes() -> tuple[int, int, int, int]:
+    """L1 data, L2, L3 and line size in bytes: from sysfs, else the C library, else macOS's sysctl, else common values."""
+    found = _cache_sizes_sysfs(Path("/sys/devices/system/cpu/cpu0/cache"))
+    for source in (_cache_sizes_sysconf, _cache_sizes_sysctl):
+        if not {"l1", "l2"} <= found.keys():
+            found = {**source(), **found}
+    l1 = found.get("l1", 32 * _KIB)
+    return l1, max(found.get("l2", 1 * _MIB), l1), found.get("l3", 0), found.get("line", 64)
+
+
+def _cache_sizes_sysfs(root: Path) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for index in sorted(root.glob("index*")) if root.is_dir() else ():
+        size, level, kind = (_read(index / name) for name in ("size", "level", "type"))
+        if kind == "Instruction" or not size or not level:
+            continue
+        unit = {"K": _KIB, "M": _MIB, "G": 1024 * _MIB}.get(size[-1], 1)
+        digits = size.rstrip("KMG")
+        if digits.isdigit() and int(digits) > 0:
+            found[f"l{level}"] = int(digits) * unit
+        line = _read(index / "coherency_line_size")
+        if line.isdigit() and int(line) > 0:
+            found["line"] = int(line)
+    return found
+
+
+def _cache_sizes_sysconf() -> dict[str, int]:
+    names = {
+        "l1": "SC_LEVEL1_DCACHE_SIZE", "l2": "SC_LEVEL2_CACHE_SIZE", "l3": "SC_LEVEL3_CACHE_SIZE", "line": "SC_LEVEL1_DCACHE_LINESIZE",
+    }  # fmt: skip
+    known = getattr(os, "sysconf_names", {})
+    found = {}
+    for key, name in names.items():
+        try:
+            value = os.sysconf(name) if name in known else 0
+        except (OSError, ValueError):
+            value = 0
+        if value > 0:
+            found[key] = value
+    return found
+
+
+def _cache_sizes_sysctl() -> dict[str, int]:
+    if platform.system() != "Darwin":
+        return {}
+    found = {}
+    for key, name in (("l1", "hw.l1dcachesize"), ("l2", "hw.l2cachesize"), ("line", "hw.cachelinesize")):
+        done = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, check=False)
+        if done.stdout.strip().isdigit():
+            found[key] = int(done.stdout)
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _bytes(size: int) -> str:
+    return f"{size // _MIB} MiB" if size >= _MIB else f"{size // _KIB} KiB"

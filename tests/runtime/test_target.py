@@ -1,0 +1,65 @@
+"""Targets: detected and named."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from polyml.errors import PolymlError
+from polyml.target import Target, _cache_sizes_sysfs, available_cores, named_targets
+
+
+def test_host_is_plausible_and_stays_the_same() -> None:
+    host = Target.host()
+    assert host is Target.host()
+    assert host == Target("host")
+    assert host.runs_here
+    assert host.vector_bytes in (16, 32, 64)
+    assert 4096 <= host.l1_bytes <= host.l2_bytes
+    assert host.cores == available_cores() >= 1
+
+
+@pytest.mark.parametrize("name", named_targets())
+def test_named_targets_say_all_fields(name: str) -> None:
+    target = Target(name)
+    assert target.name == name
+    assert all(getattr(target, field.name) is not None for field in dataclasses.fields(Target))
+    assert hash(target) == hash(Target(name))
+    assert name in str(target)
+
+
+def test_lanes() -> None:
+    assert Target("x86-64-v3").lanes(4) == 8
+    assert Target("x86-64-v4").lanes(8) == 8
+    assert Target("aarch64").lanes(32) == 1
+
+
+def test_fields_can_be_replaced() -> None:
+    target = Target("x86-64-v3", cores=1)
+    assert target.cores == 1
+    assert dataclasses.replace(Target("x86-64-v3"), cores=1) == target
+    assert target != Target("x86-64-v3")
+
+
+def test_foreign_target_does_not_run_here() -> None:
+    foreign = "aarch64" if Target.host().architecture == "x86_64" else "x86-64-v2"
+    assert not Target(foreign).runs_here
+
+
+def test_unknown_name_and_field_are_refused() -> None:
+    with pytest.raises(PolymlError, match='unknown target "x86-64-v9"'):
+        Target("x86-64-v9")
+    with pytest.raises(PolymlError, match="no field coars"):
+        Target("x86-64-v3", coars=2)
+
+
+def test_cache_sizes_of_a_container_without_sysfs(tmp_path: Path) -> None:
+    assert _cache_sizes_sysfs(tmp_path / "missing") == {}
+    for index, (level, kind, size) in enumerate(
+        (("1", "Data", "48K"), ("1", "Instruction", "64K"), ("2", "Unified", "2M"))
+    ):
+        folder = tmp_path / f"index{index}"
+        folder.mkdir()
+        for file, text in (("level", level), ("type", kind), ("size", size), ("coherency_line_size", "64")):
+            (folder / file).write_text(f"{text}\n")
+    assert _cache_sizes_sysfs(tmp_path) == {"l1": 48 * 1024, "l2": 2 * 1024 * 1024, "line": 64}
