@@ -53,6 +53,7 @@ class Statement:
     """One assignment, executed once per point of its domain.
 
     name: of its tuple in all sets. indices: names of the domain's dimensions, enclosing sequential loop variables first.
+    loop_depth: how many of the leading indices are sequential loop variables.
     domain: `{ name[indices] : ... }`; parameters are the scop's sizes.
     kind: assign and copy: `target = value`; init: `target = identity`; update: `target = target (+) value` with `reduction`.
     reduction: a row of polyml.ops.REDUCTIONS (update only; init carries it too, for the printer).
@@ -69,6 +70,7 @@ class Statement:
     reduction: str | None = None
     argument: Access | None = None
     argument_value: Affine | None = None
+    loop_depth: int = 0
     span: Span | None = None
 
 

@@ -1,0 +1,424 @@
+"""Region -> Scop: equations become statements over arrays, loops become leading dimensions, tensors become memory.
+
+A reduction is split into init and update. A functional update whose result shares its base's array is done in place; where the right side would then
+read elements that the same statement overwrites, those elements alone are saved first (simultaneity, copies.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import islpy as isl
+
+from polyml.dtypes import DType
+from polyml.expressions import Const, Expr, Read, Subscript, map_reads, substitute
+from polyml.graph.ir import Carried, Check, Equation, Loop, Op, Tensor
+from polyml.ops import REDUCTIONS
+from polyml.scop.accesses import access_map, guarded_reads, parameters_text
+from polyml.scop.copies import save_overwritten
+from polyml.scop.scop import Access, Array, ArrayKind, Scop, Statement, StatementKind
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["build"]
+
+
+def build(
+    ops: Sequence[Op],
+    *,
+    name: str,
+    sizes: tuple[str, ...],
+    context: isl.Set,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    storage: Mapping[str, str],
+    strides: Mapping[str, tuple[int, ...]] | None = None,
+) -> Scop:
+    """The scop of a region.
+
+    Args:
+        ops: the region's equations and loops, in order (checks are the plan's business).
+        inputs, outputs: tensors that are live into and out of the region.
+        storage: array name per tensor name; a tensor that is absent has an array of its own name. All tensors of one array have its shape.
+        strides: of arrays that are not contiguous, in elements.
+    """
+    builder = _Builder(sizes, dict(storage))
+    for tensor in (*inputs, *outputs):
+        builder.array_of(tensor)
+    for op in ops:
+        builder.op(op, ())
+    return builder.finish(name, context, inputs, outputs, strides or {})
+
+
+@dataclass(frozen=True, slots=True)
+class _LoopLevel:
+    """An enclosing sequential loop: its index counts iterations from 0 when the step is not 1."""
+
+    variable: str
+    start: Affine
+    stop: Affine
+    step: int
+
+    @property
+    def value(self) -> Affine:
+        """The source variable in terms of the index."""
+        return affine(self.variable) if self.step == 1 else self.start + affine(self.variable) * self.step
+
+    @property
+    def bounds(self) -> str:
+        if self.step == 1:
+            return f"{self.start.isl_text()} <= {self.variable} < {self.stop.isl_text()}"
+        span = self.stop - self.start if self.step > 0 else self.start - self.stop
+        return f"0 <= {self.variable} < {((span + (abs(self.step) - 1)) // abs(self.step)).isl_text()}"
+
+
+@dataclass(slots=True)
+class _Builder:
+    sizes: tuple[str, ...]
+    storage: dict[str, str]
+    arrays: dict[str, tuple[DType, tuple[Affine, ...]]] = field(default_factory=dict)
+    statements: dict[str, Statement] = field(default_factory=dict)
+    times: dict[str, tuple[int | str, ...]] = field(default_factory=dict)
+    counters: dict[tuple[int | str, ...], int] = field(default_factory=dict)
+
+    # -- arrays and times -------------------------------------------------------------------------------------------
+
+    def array_of(self, tensor: Tensor) -> str:
+        name = self.storage.setdefault(tensor.name, tensor.name)
+        known = self.arrays.setdefault(name, (tensor.dtype, tensor.shape))
+        assert known == (tensor.dtype, tensor.shape), f"internal: array {name} holds tensors of different types"
+        return name
+
+    def local(self, wish: str, dtype: DType, shape: tuple[Affine, ...]) -> str:
+        """A new array of the region's own."""
+        name = wish
+        while name in self.arrays:
+            name += "_"
+        self.arrays[name] = (dtype, shape)
+        return name
+
+    def next_time(self, prefix: tuple[int | str, ...]) -> tuple[int | str, ...]:
+        position = self.counters.get(prefix, 0)
+        self.counters[prefix] = position + 1
+        return (*prefix, position)
+
+    # -- ops --------------------------------------------------------------------------------------------------------
+
+    def op(self, op: Op, loops: tuple[_LoopLevel, ...], prefix: tuple[int | str, ...] = ()) -> None:
+        match op:
+            case Equation():
+                self.equation(op, loops, prefix)
+            case Loop():
+                self.loop(op, loops, prefix)
+            case Check():
+                pass
+
+    def loop(self, loop: Loop, loops: tuple[_LoopLevel, ...], prefix: tuple[int | str, ...]) -> None:
+        outer = {level.variable: level.value for level in loops}
+        level = _LoopLevel(loop.variable, loop.start.substitute(outer), loop.stop.substitute(outer), loop.step)
+        for carried in loop.carried:
+            self.copy(carried.initial, carried.inner, loops, prefix)
+        inside = (*self.next_time(prefix), loop.variable)
+        for op in loop.body:
+            self.op(op, (*loops, level), inside)
+        self.close_iteration(loop.carried, (*loops, level), inside)
+        for carried in loop.carried:
+            self.copy(carried.inner, carried.result, loops, prefix)
+
+    def close_iteration(
+        self, carried: Sequence[Carried], loops: tuple[_LoopLevel, ...], inside: tuple[int | str, ...]
+    ) -> None:
+        for item in carried:
+            self.copy(item.next, item.inner, loops, inside)
+
+    def copy(
+        self, source: Tensor, target: Tensor, loops: tuple[_LoopLevel, ...], prefix: tuple[int | str, ...]
+    ) -> None:
+        """A whole-array copy where two tensors that must be equal do not share memory."""
+        origin, result = self.array_of(source), self.array_of(target)
+        if origin == result:
+            return
+        elements = tuple(f"e{d}" for d in range(len(target.shape)))
+        box = self.box(target.shape, elements, loops)
+        subscripts = tuple(affine(e) for e in elements)
+        self.add(
+            f"{target.name}_copy",
+            "copy",
+            loops,
+            elements,
+            box,
+            prefix,
+            Access(result, subscripts),
+            Read(origin, subscripts, source.dtype),
+        )
+
+    def box(self, shape: Sequence[Affine], elements: Sequence[str], loops: Sequence[_LoopLevel]) -> isl.Set:
+        """All elements of an array as instances inside `loops`."""
+        dims = [*(level.variable for level in loops), *elements]
+        limits = [level.bounds for level in loops]
+        limits += [f"0 <= {e} < {extent.isl_text()}" for e, extent in zip(elements, shape, strict=True)]
+        where = f" : {' and '.join(limits)}" if limits else ""
+        return isl.Set(f"{parameters_text(self.sizes)}{{ [{', '.join(dims)}]{where} }}")
+
+    def equation(self, eq: Equation, loops: tuple[_LoopLevel, ...], prefix: tuple[int | str, ...]) -> None:
+        values = {level.variable: level.value for level in loops}
+        array = self.array_of(eq.result)
+        target = tuple(s.substitute(values) if isinstance(s, Affine) else substitute(s, values) for s in eq.target)
+        target = tuple(s if isinstance(s, Affine) else map_reads(s, self.to_array) for s in target)
+        body = map_reads(substitute(eq.body, values), self.to_array)
+        domain = _enter_loops(eq.domain, loops)
+        if eq.base is not None:
+            self.keep_base(eq, eq.base, array, loops, prefix, domain, target)
+        body = self.simultaneous(eq, array, loops, prefix, domain, target, body)
+        access = Access(array, target)
+        if eq.reduce is None:
+            self.add(eq.result.name, "assign", loops, eq.indices, domain, prefix, access, body)
+            return
+        best = access
+        argument: Access | None = None
+        if REDUCTIONS[eq.reduce].combine is None:
+            best = Access(self.local(f"{eq.result.name}_best", body.dtype, eq.result.shape), target)
+            argument = access
+        if not eq.accumulate:
+            left = tuple(i for i in eq.indices if i not in eq.reduced)
+            identity = REDUCTIONS[eq.reduce].identity(body.dtype)
+            start = Const(0 if identity is None else identity, body.dtype)
+            instances = self.left_instances(eq, left, loops)
+            self.add(f"{eq.result.name}_init", "init", loops, left, instances, prefix, best, start, eq.reduce, argument)
+        index = affine(eq.reduced[0]) if argument is not None else None
+        self.add(eq.result.name, "update", loops, eq.indices, domain, prefix, best, body, eq.reduce, argument, index)
+
+    def left_instances(self, eq: Equation, left: tuple[str, ...], loops: tuple[_LoopLevel, ...]) -> isl.Set:
+        """The left-side points of a reduction, those with nothing to reduce included."""
+        if eq.instances is not None:
+            return _enter_loops(eq.instances, loops)
+        plain = tuple(s.name if isinstance(s, Affine) else None for s in eq.target)
+        if eq.base is None and plain == left:
+            return self.box(eq.result.shape, left, loops)
+        count = len(eq.indices) - len(left)
+        positions = [eq.indices.index(i) for i in left]
+        assert positions == list(range(len(left))), "internal: reduced indices come last"
+        return _enter_loops(eq.domain.project_out(isl.dim_type.set, len(left), count), loops)
+
+    def keep_base(
+        self,
+        eq: Equation,
+        base: Tensor,
+        array: str,
+        loops: tuple[_LoopLevel, ...],
+        prefix: tuple[int | str, ...],
+        domain: isl.Set,
+        target: tuple[Subscript, ...],
+    ) -> None:
+        """Copies the base's elements that stay, where base and result do not share memory."""
+        origin = self.array_of(base)
+        if origin == array:
+            return
+        elements = tuple(f"e{d}" for d in range(len(base.shape)))
+        stay = self.box(base.shape, elements, loops)
+        if not eq.accumulate and all(isinstance(s, Affine) for s in target):
+            dims = (*(level.variable for level in loops), *eq.indices)
+            where = (*(affine(level.variable) for level in loops), *target)
+            hit = access_map("x", dims, "x", where, (), sizes=self.sizes).reset_tuple_id(isl.dim_type.in_)
+            stay = stay.subtract(domain.apply(hit.reset_tuple_id(isl.dim_type.out)))
+        subscripts = tuple(affine(e) for e in elements)
+        self.add(
+            f"{eq.result.name}_base",
+            "copy",
+            loops,
+            elements,
+            stay,
+            prefix,
+            Access(array, subscripts),
+            Read(origin, subscripts, base.dtype),
+        )
+
+    def simultaneous(
+        self,
+        eq: Equation,
+        array: str,
+        loops: tuple[_LoopLevel, ...],
+        prefix: tuple[int | str, ...],
+        domain: isl.Set,
+        target: tuple[Subscript, ...],
+        body: Expr,
+    ) -> Expr:
+        """The body with reads of overwritten elements redirected to copies of them, which are made first."""
+        saves, redirected = save_overwritten(
+            body,
+            array=array,
+            shape=self.arrays[array][1],
+            target=target,
+            domain=domain,
+            loops=tuple(level.variable for level in loops),
+            indices=eq.indices,
+            sizes=self.sizes,
+            reducing=eq.reduce is not None,
+            name=lambda k, shape: self.local(f"{eq.result.name}_old{k}", self.arrays[array][0], shape),
+        )
+        for save in saves:
+            self.add(
+                save.array,
+                "copy",
+                loops,
+                save.elements,
+                save.instances,
+                prefix,
+                Access(save.array, save.subscripts),
+                save.value,
+            )
+        return redirected
+
+    def to_array(self, read: Read) -> Read:
+        name = self.storage.get(read.tensor, read.tensor)
+        return read if name == read.tensor else Read(name, read.subscripts, read.dtype)
+
+    def add(
+        self,
+        wish: str,
+        kind: StatementKind,
+        loops: Sequence[_LoopLevel],
+        indices: Sequence[str],
+        domain: isl.Set,
+        prefix: tuple[int | str, ...],
+        target: Access,
+        value: Expr,
+        reduction: str | None = None,
+        argument: Access | None = None,
+        argument_value: Affine | None = None,
+    ) -> None:
+        name = f"S_{wish}"
+        while name in self.statements:
+            name += "_"
+        dims = (*(level.variable for level in loops), *indices)
+        for position, dim in enumerate(dims):
+            domain = domain.set_dim_name(isl.dim_type.set, position, dim)
+        self.statements[name] = Statement(
+            name=name,
+            indices=dims,
+            domain=domain.set_tuple_name(name),
+            kind=kind,
+            target=target,
+            value=value,
+            reduction=reduction,
+            argument=argument,
+            argument_value=argument_value,
+            loop_depth=len(loops),
+        )
+        self.times[name] = (*self.next_time(prefix), *indices)
+
+    # -- the scop ---------------------------------------------------------------------------------------------------
+
+    def finish(
+        self,
+        name: str,
+        context: isl.Set,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        strides: Mapping[str, tuple[int, ...]],
+    ) -> Scop:
+        live_in = {self.storage.get(t.name, t.name) for t in inputs}
+        live_out = {self.storage.get(t.name, t.name) for t in outputs}
+        written = {a.array for s in self.statements.values() for a in (s.target, s.argument) if a is not None}
+
+        def kind(array: str) -> ArrayKind:
+            if array in live_in:
+                return "inout" if array in live_out or array in written else "input"
+            return "output" if array in live_out else "local"
+
+        touched = {a.array for s in self.statements.values() for a in (s.target, s.argument) if a is not None}
+        touched |= {r.tensor for s in self.statements.values() for r, _ in guarded_reads(s.value)}
+        touched |= {
+            r.tensor
+            for s in self.statements.values()
+            for u in s.target.subscripts
+            if not isinstance(u, Affine)
+            for r, _ in guarded_reads(u)
+        }
+        arrays = {
+            array: Array(name=array, dtype=dtype, shape=shape, kind=kind(array), strides=strides.get(array))
+            for array, (dtype, shape) in self.arrays.items()
+            if array in touched
+        }
+        relations = _Relations(self.sizes, arrays)
+        for statement in self.statements.values():
+            relations.add(statement)
+        return Scop(
+            name=name,
+            context=context,
+            sizes=self.sizes,
+            arrays=arrays,
+            statements=dict(self.statements),
+            initial=self.initial_schedule(context),
+            reads=relations.reads,
+            may_writes=relations.may_writes,
+            must_writes=relations.must_writes,
+            reductions=relations.reductions,
+        )
+
+    def initial_schedule(self, context: isl.Set) -> isl.UnionMap:
+        depth = max((len(time) for time in self.times.values()), default=1)
+        schedule = isl.UnionMap.empty(context.get_space())
+        for name, time in self.times.items():
+            statement = self.statements[name]
+            padded = ", ".join(str(t) for t in (*time, *([0] * (depth - len(time)))))
+            text = f"{parameters_text(self.sizes)}{{ {name}[{', '.join(statement.indices)}] -> [{padded}] }}"
+            schedule = schedule.union(isl.Map(text).intersect_domain(statement.domain).to_union_map())
+        return schedule
+
+
+class _Relations:
+    """Collects the access relations of all statements."""
+
+    def __init__(self, sizes: tuple[str, ...], arrays: Mapping[str, Array]) -> None:
+        self.sizes, self.arrays = sizes, arrays
+        empty = isl.UnionMap("{ }")
+        self.reads = self.may_writes = self.must_writes = self.reductions = empty
+
+    def add(self, statement: Statement) -> None:
+        reads = list(guarded_reads(statement.value))
+        for access in (statement.target, statement.argument):
+            if access is None:
+                continue
+            reads += [r for s in access.subscripts if not isinstance(s, Affine) for r in guarded_reads(s)]
+            relation = self.relation(statement, access.array, access.subscripts, ())
+            self.may_writes = self.may_writes.union(relation)
+            if all(isinstance(s, Affine) for s in access.subscripts):
+                self.must_writes = self.must_writes.union(relation)
+            if statement.kind == "update":
+                self.reads = self.reads.union(relation)
+                self.reductions = self.reductions.union(relation)
+        for read, guard in reads:
+            self.reads = self.reads.union(self.relation(statement, read.tensor, read.subscripts, guard))
+
+    def relation(
+        self, statement: Statement, array: str, subscripts: tuple[Subscript, ...], guard: tuple[str, ...]
+    ) -> isl.UnionMap:
+        shape = self.arrays[array].shape
+        relation = access_map(
+            statement.name, statement.indices, array, subscripts, shape, sizes=self.sizes, guard=guard
+        )
+        return relation.intersect_domain(statement.domain).to_union_map()
+
+
+def _enter_loops(domain: isl.Set, loops: Sequence[_LoopLevel]) -> isl.Set:
+    """Loop variables turned from parameters into leading dimensions (unnamed tuple), within the loops' bounds."""
+    domain = domain.reset_tuple_id() if domain.has_tuple_id() else domain
+    for position, level in enumerate(loops):
+        found = domain.find_dim_by_name(isl.dim_type.param, level.variable)
+        if found < 0:
+            domain = domain.insert_dims(isl.dim_type.set, position, 1)
+        else:
+            domain = domain.move_dims(isl.dim_type.set, position, isl.dim_type.param, found, 1)
+    if not loops:
+        return domain
+    count = domain.dim(isl.dim_type.set)
+    dims = [level.variable for level in loops] + [f"x{d}" for d in range(count - len(loops))]
+    sizes = [domain.get_dim_name(isl.dim_type.param, d) for d in range(domain.dim(isl.dim_type.param))]
+    known = sorted({v for level in loops for bound in (level.start, level.stop) for v in bound.variables()} - set(dims))
+    head = parameters_text([*(s for s in sizes if s), *(k for k in known if k not in sizes)])
+    if any(level.step != 1 for level in loops):
+        values = [level.value.isl_text() for level in loops] + dims[len(loops) :]
+        domain = domain.preimage_multi_aff(isl.MultiAff(f"{head}{{ [{', '.join(dims)}] -> [{', '.join(values)}] }}"))
+    bounds = " and ".join(level.bounds for level in loops)
+    return domain.intersect(isl.Set(f"{head}{{ [{', '.join(dims)}] : {bounds} }}"))

@@ -1,0 +1,125 @@
+"""Simultaneity with the smallest copy: which old elements an in-place statement must save before it overwrites them.
+
+One statement of the language is simultaneous: its right side sees the values from before it. In place, an instance may overwrite an element that
+another one still has to read. Exactly those reads are redirected to a copy; it spans only the dimensions in which the read moves (row and column k in
+Floyd-Warshall, not the matrix), and reads of one shape share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import islpy as isl
+
+from polyml.expressions import Expr, Read, Subscript, map_reads
+from polyml.scop.accesses import access_map, guarded_reads, parameters_text
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["Save", "save_overwritten"]
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """A copy statement: `array[subscripts] = value` for `instances` (unnamed tuple: loop variables, then `elements`)."""
+
+    array: str
+    elements: tuple[str, ...]
+    instances: isl.Set
+    subscripts: tuple[Affine, ...]
+    value: Read
+
+
+def save_overwritten(
+    body: Expr,
+    *,
+    array: str,
+    shape: Sequence[Affine],
+    target: Sequence[Subscript],
+    domain: isl.Set,
+    loops: tuple[str, ...],
+    indices: tuple[str, ...],
+    sizes: tuple[str, ...],
+    reducing: bool,
+    name: Callable[[int, tuple[Affine, ...]], str],
+) -> tuple[list[Save], Expr]:
+    """The copies that `array[target] = body` needs when it is done in place, and the body that reads them.
+
+    Args:
+        domain: instances, `{ [loops, indices] : ... }` with an unnamed tuple.
+        reducing: the element is written many times (init, then updates), so even an instance's own old value is lost.
+        name: makes the k-th copy's array, given its shape.
+    """
+    conflicts: dict[Read, isl.Set] = {}
+    for read, guard in guarded_reads(body):
+        if read.tensor != array:
+            continue
+        touched = _conflict(read, guard, array, shape, target, domain, loops, indices, sizes, reducing)
+        if touched is not None:
+            conflicts[read] = touched.union(conflicts[read]) if read in conflicts else touched
+    saves: dict[tuple[object, ...], Save] = {}
+    replacement: dict[Read, Read] = {}
+    for read, touched in conflicts.items():
+        moving = [d for d, s in enumerate(read.subscripts) if not isinstance(s, Affine) or s.variables() & set(indices)]
+        key = tuple(None if d in moving else s for d, s in enumerate(read.subscripts))
+        elements = tuple(f"e{d}" for d in moving)
+        image = _image(read, moving, touched, shape, loops, indices, sizes)
+        known = saves.get(key)
+        if known is None:
+            at = tuple(affine(f"e{d}") if d in moving else s for d, s in enumerate(read.subscripts))
+            copy = name(len(saves), tuple(shape[d] for d in moving))
+            known = Save(copy, elements, image, tuple(affine(e) for e in elements), Read(array, at, read.dtype))
+        else:
+            known = Save(known.array, known.elements, known.instances.union(image), known.subscripts, known.value)
+        saves[key] = known
+        replacement[read] = Read(known.array, tuple(read.subscripts[d] for d in moving), read.dtype)
+    return list(saves.values()), map_reads(body, lambda read: replacement.get(read, read))
+
+
+def _conflict(
+    read: Read,
+    guard: tuple[str, ...],
+    array: str,
+    shape: Sequence[Affine],
+    target: Sequence[Subscript],
+    domain: isl.Set,
+    loops: tuple[str, ...],
+    indices: tuple[str, ...],
+    sizes: tuple[str, ...],
+    reducing: bool,
+) -> isl.Set | None:
+    """The instances at which the read happens, when some element that it reads is overwritten by (another) one; else None."""
+    dims = (*loops, *indices)
+    instances = domain.set_tuple_name("S")
+    reads = access_map("S", dims, array, read.subscripts, shape, sizes=sizes, guard=guard).intersect_domain(instances)
+    writes = access_map("S", dims, array, target, shape, sizes=sizes).intersect_domain(instances)
+    pairs = reads.apply_range(writes.reverse())
+    same_iteration = _same_loops(loops, indices, sizes)
+    pairs = pairs.intersect(same_iteration)
+    if not reducing:
+        pairs = pairs.subtract(isl.Map.identity(pairs.get_space()))
+    if pairs.is_empty():
+        return None
+    return reads.domain()
+
+
+def _same_loops(loops: tuple[str, ...], indices: tuple[str, ...], sizes: tuple[str, ...]) -> isl.Map:
+    first = ", ".join((*loops, *(f"{i}_1" for i in indices)))
+    second = ", ".join((*loops, *(f"{i}_2" for i in indices)))
+    return isl.Map(f"{parameters_text(sizes)}{{ S[{first}] -> S[{second}] }}")
+
+
+def _image(
+    read: Read,
+    moving: Sequence[int],
+    instances: isl.Set,
+    shape: Sequence[Affine],
+    loops: tuple[str, ...],
+    indices: tuple[str, ...],
+    sizes: tuple[str, ...],
+) -> isl.Set:
+    """`{ [loops, elements] }`: the moving coordinates of what the read touches (indirect ones: the whole dimension)."""
+    outputs: tuple[Subscript, ...] = (*(affine(v) for v in loops), *(read.subscripts[d] for d in moving))
+    extents = (*(affine(0) for _ in loops), *(shape[d] for d in moving))
+    relation = access_map("S", (*loops, *indices), "E", outputs, extents, sizes=sizes)
+    return instances.apply(relation).reset_tuple_id()

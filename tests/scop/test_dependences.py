@@ -1,0 +1,165 @@
+"""Scop building and exact dependences, decided by isl against brute-force enumeration."""
+
+from __future__ import annotations
+
+import itertools
+
+import islpy as isl
+import pytest
+
+from polyml.dtypes import f32
+from polyml.errors import BoundsError
+from polyml.graph.ir import Loop
+from polyml.scop.bounds import prove_in_bounds
+from polyml.scop.dependences import Dependences, analyse
+from polyml.scop.scop import Scop
+from polyml.sets.affine import affine
+from tests.scop.helpers import add, equation, floyd_warshall, matmul, mul, read, scop, tensor
+
+Instance = tuple[str, tuple[int, ...]]
+
+
+def pairs(relation: isl.UnionMap) -> set[tuple[Instance, Instance]]:
+    found: set[tuple[Instance, Instance]] = set()
+
+    def visit(point: isl.Point) -> None:
+        wrapped = isl.Set.from_point(point).unwrap()
+        source, sink = wrapped.domain(), wrapped.range()
+        ends = []
+        for end in (source, sink):
+            sample = end.sample_point()
+            values = tuple(
+                sample.get_coordinate_val(isl.dim_type.set, d).to_python() for d in range(end.dim(isl.dim_type.set))
+            )
+            ends.append((end.get_tuple_name(), values))
+        found.add((ends[0], ends[1]))
+
+    relation.wrap().foreach_point(visit)
+    return found
+
+
+def brute_force(s: Scop) -> dict[str, set[tuple[Instance, Instance]]]:
+    """Memory-based order of all conflicting accesses, by enumeration."""
+    time = dict(pairs(s.initial))
+    reads, writes = pairs(s.reads), pairs(s.may_writes)
+    order = {instance: when[1] for instance, when in time.items()}
+    conflicts: set[tuple[Instance, Instance]] = set()
+    for (a, ea), (b, eb) in itertools.product(writes, reads | writes):
+        if ea == eb and a != b:
+            conflicts.add((a, b) if order[a] < order[b] else (b, a))
+    return {"conflicts": conflicts}
+
+
+def closure(edges: set[tuple[Instance, Instance]]) -> set[tuple[Instance, Instance]]:
+    after: dict[Instance, set[Instance]] = {}
+    for a, b in edges:
+        after.setdefault(a, set()).add(b)
+    result: set[tuple[Instance, Instance]] = set()
+    for start in after:
+        seen: set[Instance] = set()
+        stack = [start]
+        while stack:
+            for following in after.get(stack.pop(), ()):
+                if following not in seen:
+                    seen.add(following)
+                    stack.append(following)
+        result |= {(start, b) for b in seen}
+    return result
+
+
+def jacobi() -> Scop:
+    a, inner, b, following, after = (tensor(n, 5) for n in ("a", "a_in", "b", "a_next", "a_out"))
+    half = equation(b, "i", "0 <= i < 5", ["i"], read(inner, "i"))
+    body = add(read(b, affine("i") - 1), read(b, affine("i") + 1))
+    update = equation(following, "i", "1 <= i < 4", ["i"], body, base=inner)
+    from polyml.graph.ir import Carried
+
+    loop = Loop(
+        variable="t",
+        start=affine(3),
+        stop=affine(0),
+        step=-1,
+        body=(half, update),
+        carried=(Carried(a, inner, following, after),),
+    )
+    return scop([loop], [a], [after], {t.name: "a" for t in (a, inner, following, after)})
+
+
+def accumulate() -> Scop:
+    x, y, z = tensor("x", 4, 3), tensor("y", 4), tensor("y2", 4)
+    ops = [
+        equation(
+            z,
+            "n k",
+            "0 <= n < 4 and 0 <= k < 3",
+            ["n"],
+            read(x, "n", "k"),
+            reduce="sum",
+            reduced="k",
+            base=y,
+            accumulate=True,
+        )
+    ]
+    return scop(ops, [x, y], [z], {"y": "y", "y2": "y"})
+
+
+SCOPS = {"matmul": matmul, "floyd_warshall": lambda: floyd_warshall(4), "jacobi": jacobi, "accumulate": accumulate}
+
+
+@pytest.mark.parametrize("name", SCOPS)
+def test_dependences_order_every_conflict(name: str) -> None:
+    s = SCOPS[name]()
+    d: Dependences = analyse(s)
+    conflicts = brute_force(s)["conflicts"]
+    kept = pairs(d.validity)
+    relaxed = pairs(d.reduction)
+    time = {instance: when[1] for instance, when in pairs(s.initial)}
+    assert all(time[a] < time[b] for a, b in kept | relaxed)
+    # Every conflict is ordered by the kept dependences alone, unless it is between updates of one reduction.
+    ordered = closure(kept)
+    for a, b in conflicts - ordered:
+        assert a[0] == b[0]
+        assert (a, b) in closure(relaxed)
+
+
+def test_reduction_is_apart() -> None:
+    d = analyse(matmul())
+    assert not d.reduction.is_empty()
+    assert d.flow.intersect(d.reduction).is_empty()
+    assert d.anti.is_empty()
+
+
+def test_floyd_warshall_saves_one_row_and_one_column() -> None:
+    s = floyd_warshall(6)
+    saved = [a for a in s.arrays.values() if a.kind == "local"]
+    assert [len(a.shape) for a in saved] == [1, 1]
+
+
+def test_elementwise_update_needs_no_copy() -> None:
+    x, y = tensor("x", 4), tensor("x2", 4)
+    s = scop(
+        [equation(y, "i", "0 <= i < 4", ["i"], mul(read(x, "i"), read(x, "i")), base=x)],
+        [x],
+        [y],
+        {"x": "x", "x2": "x"},
+    )
+    assert list(s.statements) == ["S_x2"]
+
+
+def test_negative_step_counts_iterations() -> None:
+    s = jacobi()
+    assert {st.indices[0] for st in s.statements.values()} == {"t"}
+    low = s.domain.params().is_empty()
+    assert not low
+    first = next(iter(s.statements.values())).domain
+    assert first.dim_min_val(0).to_python() == 0
+    assert first.dim_max_val(0).to_python() == 2
+
+
+def test_in_bounds_proof_refuses_with_a_witness() -> None:
+    prove_in_bounds(matmul())
+    x, y = tensor("x", 4), tensor("y", 4)
+    s = scop([equation(y, "i", "0 <= i < 4", ["i"], read(x, affine("i") + 1))], [x], [y])
+    with pytest.raises(BoundsError, match=r"S_y.*x\[.*4"):
+        prove_in_bounds(s)
+    assert x.dtype == f32
