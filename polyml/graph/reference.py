@@ -1,0 +1,372 @@
+"""The NumPy reference of a Graph: each op executed by itself, over index grids, at real sizes.
+
+It is one of the two oracles for compiled kernels, so it is written to be read: `_run` has one row per op kind, `_value` one per
+expression node. An Equation is evaluated over the bounding box of its domain; where the domain is not a box, a mask says which points
+count. Affine accesses that stay inside their tensor become strided views; all others are clamped gathers whose live points are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from types import EllipsisType
+from typing import Any, assert_never
+
+import islpy as isl
+import numpy as np
+import numpy.typing as npt
+
+from polyml.dtypes import DType
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
+from polyml.graph.ir import Check, Equation, Graph, Loop, Op, Tensor
+from polyml.ops import OPS, REDUCTIONS
+from polyml.sets.affine import Affine, Extremum, FloorDiv
+from polyml.sets.from_isl import Constraint, constraints_of
+
+__all__ = ["evaluate", "execute"]
+
+Array = npt.NDArray[Any]
+Number = int | float | bool | np.generic
+Box = tuple[tuple[int, int], ...]
+"""Per index: its first value, and the one behind its last."""
+
+_POINTS_AT_ONCE = 1 << 22
+
+
+def execute(
+    graph: Graph,
+    arguments: Sequence[Array | Number],
+    *,
+    sizes: Mapping[str, int] | None = None,
+    wide: bool = False,
+) -> tuple[Array, ...]:
+    """The outputs of the graph for one call, in order; arrays passed for written inputs are updated in place, as a kernel does.
+
+    Args:
+        arguments: one per input of the graph, in order; arrays of the inputs' shapes, numbers for 0-d inputs. Converted to the inputs' dtypes.
+        sizes: values of those of `graph.sizes` that the arguments' shapes do not tell.
+        wide: compute and return every float as f64 (integers stay), which makes the results an accurate yardstick for f32 kernels.
+
+    Raises:
+        IndexError: a `Check` found its flag set. Nothing is updated then.
+    """
+    values = evaluate(graph, arguments, sizes=sizes, wide=wide)
+    outputs = tuple(values[tensor.name].copy() for tensor in graph.outputs)
+    for item, argument in zip(graph.inputs, arguments, strict=True):
+        if item.final is not None and isinstance(argument, np.ndarray):
+            argument[...] = values[item.final.name]
+    return outputs
+
+
+def evaluate(
+    graph: Graph,
+    arguments: Sequence[Array | Number],
+    *,
+    sizes: Mapping[str, int] | None = None,
+    wide: bool = False,
+) -> dict[str, Array]:
+    """The value of every tensor outside of loop bodies, by name (arguments as for `execute`); nothing passed in is changed."""
+    assert len(arguments) == len(graph.inputs), "internal: one argument per input of the graph"
+    run = _Run(dict(sizes or {}), {}, wide)
+    for item, argument in zip(graph.inputs, arguments, strict=True):
+        tensor = item.tensor
+        array = np.asarray(argument).astype(run.dtype(tensor.dtype), copy=False)
+        assert array.ndim == len(tensor.shape), f"internal: {tensor.name} has rank {array.ndim}"
+        for extent, length in zip(tensor.shape, array.shape, strict=True):
+            if extent.name is not None and extent.name in graph.sizes:
+                run.numbers.setdefault(extent.name, length)
+        run.values[tensor.name] = array
+    for item in graph.inputs:
+        expected, got = run.shape(item.tensor), run.values[item.tensor.name].shape
+        assert expected == got, f"internal: {item.tensor.name} has shape {got}, not {expected}"
+    with np.errstate(all="ignore"):
+        run.run(graph.ops)
+    return dict(run.values)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One execution: `numbers` are the values of sizes and loop variables, `values` those of tensors."""
+
+    numbers: dict[str, int]
+    values: MutableMapping[str, Array]
+    wide: bool
+    pieces: dict[str, tuple[tuple[Constraint, ...], ...]] = field(default_factory=dict)
+
+    def dtype(self, dtype: DType) -> np.dtype[Any]:
+        return np.dtype(np.float64) if self.wide and dtype.is_float else dtype.numpy
+
+    def shape(self, tensor: Tensor) -> tuple[int, ...]:
+        return tuple(extent.evaluate(self.numbers) for extent in tensor.shape)
+
+    # -- ops --------------------------------------------------------------------------------------------------------------------
+
+    def run(self, ops: Sequence[Op]) -> None:
+        for op in ops:
+            match op:
+                case Check():
+                    if self.values[op.flag.name][()]:
+                        raise IndexError(op.message)
+                case Loop():
+                    self._loop(op)
+                case Equation():
+                    self.values[op.result.name] = self._equation(op)
+                case _:
+                    assert_never(op)
+
+    def _loop(self, loop: Loop) -> None:
+        now = {carried.inner.name: self.values[carried.initial.name] for carried in loop.carried}
+        for value in range(loop.start.evaluate(self.numbers), loop.stop.evaluate(self.numbers), loop.step):
+            inside = _Run({**self.numbers, loop.variable: value}, {**self.values, **now}, self.wide, self.pieces)
+            inside.run(loop.body)
+            now = {carried.inner.name: inside.values[carried.next.name] for carried in loop.carried}
+        for carried in loop.carried:
+            self.values[carried.result.name] = now[carried.inner.name]
+
+    def _equation(self, equation: Equation) -> Array:
+        """The base with the reduced values put (or combined) where the target says; without a base, what no instance hits is the
+        reduction's identity."""
+        dtype = self.dtype(equation.result.dtype)
+        if equation.base is not None:
+            result = self.values[equation.base.name].copy()
+        else:
+            identity = REDUCTIONS[equation.reduce].identity(equation.result.dtype) if equation.reduce else None
+            result = np.full(self.shape(equation.result), 0 if identity is None else identity, dtype)
+        box = self._box(equation)
+        if box is None:
+            return result
+        points, values, hit = self._reduced(equation, box)
+        target = _Grid(equation.indices[: len(points)], points, self)
+        view = None if hit is not None else target.view(result, equation.target)
+        if view is not None and not equation.accumulate:
+            view[...] = values
+            return result
+        if view is not None and _is_injective(equation.target, target):
+            _combiner(equation.reduce)(view, values, out=view)
+            return result
+        live = ... if hit is None else hit
+        steps = [stride // result.itemsize for stride in result.strides]
+        at = np.zeros(target.shape, np.intp)
+        for position, step in zip(target.positions(equation.target, hit, result.shape), steps, strict=True):
+            at = at + position * step
+        if equation.accumulate:
+            _combiner(equation.reduce).at(result.reshape(-1), at[live].reshape(-1), values[live].reshape(-1))
+        else:
+            result.reshape(-1)[at[live]] = values[live]
+        return result
+
+    # -- reductions -------------------------------------------------------------------------------------------------------------
+
+    def _reduced(self, equation: Equation, box: Box) -> tuple[Box, Array, Array | None]:
+        """The box of the left side's indices, the reduced values over it, and which of its points have an instance (None: all).
+
+        A large box is halved along its longest side, which bounds the memory that intermediates take."""
+        left = len(equation.indices) - len(equation.reduced)
+        extents = [stop - start for start, stop in box]
+        splittable = extents if equation.reduce not in ("argmax", "argmin") else extents[:left]
+        if np.prod(extents, dtype=float) > _POINTS_AT_ONCE and max(splittable, default=1) > 1:
+            axis = splittable.index(max(splittable))
+            middle = (box[axis][0] + box[axis][1]) // 2
+            sides = (box[axis][0], middle), (middle, box[axis][1])
+            halves = [self._reduced(equation, (*box[:axis], side, *box[axis + 1 :])) for side in sides]
+            return box[:left], *_joined(equation.reduce, axis if axis < left else None, halves)
+        grid = _Grid(equation.indices, box, self)
+        mask = grid.mask(self._constraints(equation))
+        body = grid.value(equation.body, mask)
+        axes = tuple(range(left, len(equation.indices)))
+        hit = None if mask is None else np.asarray(np.broadcast_to(mask, grid.shape).any(axis=axes))
+        if equation.reduce is None or not equation.reduced:
+            return box[:left], np.broadcast_to(body, grid.shape), hit
+        body = np.broadcast_to(body, grid.shape)
+        mask = None if mask is None else np.broadcast_to(mask, grid.shape)
+        if equation.reduce in ("argmax", "argmin"):
+            assert len(axes) == 1, "internal: argmax and argmin go over one index"
+            return box[:left], _first_winner(equation.reduce, body, mask) + box[left][0], hit
+        identity = REDUCTIONS[equation.reduce].identity(equation.result.dtype)
+        inside: Array | bool = True if mask is None else mask
+        values = _combiner(equation.reduce).reduce(body, axis=axes, dtype=body.dtype, initial=identity, where=inside)
+        return box[:left], np.asarray(values), hit
+
+    # -- domains ----------------------------------------------------------------------------------------------------------------
+
+    def _box(self, equation: Equation) -> Box | None:
+        """The bounding box of the domain for the current sizes and loop variables; None when it is empty."""
+        domain = equation.domain
+        for position in range(domain.dim(isl.dim_type.param)):
+            name = domain.get_dim_name(isl.dim_type.param, position)
+            assert name is not None, "internal: a parameter without a name"
+            domain = domain.fix_val(isl.dim_type.param, position, isl.Val(self.numbers[name]))
+        if domain.is_empty():
+            return None
+        return tuple(
+            (domain.dim_min_val(d).to_python(), domain.dim_max_val(d).to_python() + 1)
+            for d in range(len(equation.indices))
+        )
+
+    def _constraints(self, equation: Equation) -> tuple[tuple[Constraint, ...], ...]:
+        """The domain as a union of conjunctions."""
+        found = self.pieces.get(equation.result.name)
+        if found is None:
+            basic = equation.domain.compute_divs().get_basic_sets()
+            found = tuple(constraints_of(piece, equation.indices) for piece in basic)
+            self.pieces[equation.result.name] = found
+        return found
+
+
+class _Grid:
+    """The points of a box as open index grids: index number d varies along axis d, and values broadcast over the other axes."""
+
+    def __init__(self, indices: Sequence[str], box: Box, run: _Run) -> None:
+        self.run, self.box = run, box
+        self.shape = tuple(stop - start for start, stop in box)
+        self.indices = tuple(indices)
+        rank = len(box)
+        self.numbers: dict[str, Array | int] = dict(run.numbers)
+        for axis, (name, (start, stop)) in enumerate(zip(indices, box, strict=True)):
+            self.numbers[name] = np.arange(start, stop).reshape([-1 if d == axis else 1 for d in range(rank)])
+
+    def value(self, expr: Expr, active: Array | None) -> Array:
+        """The expression over the grid (broadcastable to its shape); reads only have to be in bounds where `active` (None: everywhere)."""
+        dtype = self.run.dtype(expr.dtype)
+        match expr:
+            case Const():
+                return np.asarray(expr.value, dtype)
+            case IndexValue():
+                return np.asarray(_affine(expr.affine, self.numbers)).astype(dtype)
+            case Read():
+                return self._read(expr, active)
+            case Apply(op="select"):
+                condition = self.value(expr.args[0], active).astype(bool)
+                yes = self.value(expr.args[1], condition if active is None else active & condition)
+                no = self.value(expr.args[2], ~condition if active is None else active & ~condition)
+                return np.where(condition, yes, no)
+            case Apply():
+                args = [self.value(arg, active) for arg in expr.args]
+                if OPS[expr.op].rule in ("float", "true_divide"):
+                    args = [arg.astype(dtype, copy=False) for arg in args]
+                return np.asarray(OPS[expr.op].meaning(*args)).astype(dtype, copy=False)
+            case _:
+                assert_never(expr)
+
+    def _read(self, read: Read, active: Array | None) -> Array:
+        array = self.run.values[read.tensor]
+        view = self.view(array, read.subscripts)
+        if view is not None:
+            return view
+        if not array.size:  # no instance reads it
+            return np.zeros((), array.dtype)
+        return np.asarray(array[tuple(self.positions(read.subscripts, active, array.shape))])
+
+    def positions(self, subscripts: Sequence[Subscript], active: Array | None, shape: tuple[int, ...]) -> list[Array]:
+        """The subscripts as index arrays, clamped into `shape`; clamping an active point is a broken invariant."""
+        found = []
+        for subscript, extent in zip(subscripts, shape, strict=True):
+            if isinstance(subscript, Affine):
+                position = np.asarray(_affine(subscript, self.numbers))
+            else:
+                position = self.value(subscript, active).astype(np.int64)
+            outside = (position < 0) | (position >= extent)
+            if outside.any():
+                live = outside if active is None else outside & active
+                assert not live.any(), f"internal: subscript {subscript} leaves its dimension of {extent}"
+                position = np.clip(position, 0, extent - 1)
+            found.append(position)
+        return found
+
+    def view(self, array: Array, subscripts: Sequence[Subscript]) -> Array | None:
+        """The accessed elements as a view with one axis per index (of length 1 where the access does not move), or None when the
+        access is not a linear one that stays in the array over the whole box."""
+        corner, strides = list[slice](), [0] * len(self.indices)
+        for subscript, extent, stride in zip(subscripts, array.shape, array.strides, strict=True):
+            if not isinstance(subscript, Affine) or not all(isinstance(atom, str) for atom, _ in subscript.terms):
+                return None
+            factors = [subscript.stride(name) or 0 for name in self.indices]
+            ends = [(f * start, f * (stop - 1)) for f, (start, stop) in zip(factors, self.box, strict=True)]
+            rest = subscript.evaluate({**self.run.numbers, **dict.fromkeys(self.indices, 0)})
+            if rest + sum(map(min, ends)) < 0 or rest + sum(map(max, ends)) >= extent:
+                return None
+            corner.append(slice(rest + sum(first for first, _ in ends), None))
+            strides = [total + f * stride for total, f in zip(strides, factors, strict=True)]
+        shape = [n if step else 1 for n, step in zip(self.shape, strides, strict=True)]
+        first: tuple[slice | EllipsisType, ...] = (*corner, ...)
+        return np.lib.stride_tricks.as_strided(array[first], shape, strides)
+
+    def mask(self, pieces: Sequence[Sequence[Constraint]]) -> Array | None:
+        """Which points lie in the union of the pieces (broadcastable to the grid); None when all do."""
+        total: Array | None = None
+        for piece in pieces:
+            inside: Array | None = None
+            for constraint in piece:
+                value = np.asarray(_affine(constraint.value, self.numbers))
+                holds = value == 0 if constraint.equality else value >= 0
+                if not holds.all():
+                    inside = holds if inside is None else inside & holds
+            if inside is None:
+                return None
+            total = inside if total is None else total | inside
+        assert total is not None, "internal: a domain without pieces"
+        return total
+
+
+def _affine(value: Affine, numbers: Mapping[str, Array | int]) -> Array | int:
+    """The value of a quasi-affine expression over index grids."""
+    total: Array | int = value.constant
+    for atom, factor in value.terms:
+        match atom:
+            case str():
+                part = numbers[atom]
+            case FloorDiv():
+                part = _affine(atom.numerator, numbers) // atom.denominator
+            case Extremum():
+                parts = [np.asarray(_affine(operand, numbers)) for operand in atom.operands]
+                part = parts[0]
+                for other in parts[1:]:
+                    part = np.minimum(part, other) if atom.kind == "min" else np.maximum(part, other)
+            case _:
+                assert_never(atom)
+        total = total + part * factor
+    return total
+
+
+def _combiner(reduce: str | None) -> np.ufunc:
+    """The ufunc that joins two partial results of a reduction."""
+    combine = REDUCTIONS[reduce].combine if reduce else None
+    assert combine is not None, f"internal: {reduce} does not combine values"
+    ufunc = OPS[combine].meaning
+    assert isinstance(ufunc, np.ufunc), "internal: reductions combine by ufuncs"
+    return ufunc
+
+
+def _is_injective(target: Sequence[Subscript], grid: _Grid) -> bool:
+    """True when the subscripts are affine and each index moves exactly one subscript of its own."""
+    moved = [sorted(s.variables() & set(grid.indices)) for s in target if isinstance(s, Affine)]
+    names = [name for names in moved for name in names]
+    movable = {name for name, extent in zip(grid.indices, grid.shape, strict=True) if extent > 1}
+    return all(len(m) <= 1 for m in moved) and len(set(names)) == len(names) and movable <= set(names)
+
+
+def _first_winner(reduce: str, values: Array, mask: Array | None) -> Array:
+    """The first position of the best value along the last axis; NaN is the best, as in NumPy; masked-out values never win."""
+    if mask is None:
+        return np.asarray(np.argmax(values, axis=-1) if reduce == "argmax" else np.argmin(values, axis=-1))
+    choose = np.maximum if reduce == "argmax" else np.minimum
+    # Any value of the row may stand in for the masked-out ones when looking for the best.
+    stand_in = np.take_along_axis(values, np.argmax(mask, axis=-1, keepdims=True), axis=-1)
+    best = choose.reduce(np.where(mask, values, stand_in), axis=-1, keepdims=True)
+    is_best = (values == best) | ((values != values) & (best != best))
+    return np.asarray(np.argmax(mask & is_best, axis=-1))
+
+
+def _joined(
+    reduce: str | None, axis: int | None, halves: Sequence[tuple[Box, Array, Array | None]]
+) -> tuple[Array, Array | None]:
+    """Two half boxes' values and hits as one: side by side along `axis` of the left side, or combined (None: a reduced index was cut)."""
+    (_, low, low_hit), (_, high, high_hit) = halves
+    if axis is None:
+        both = None if low_hit is None or high_hit is None else low_hit | high_hit
+        return np.asarray(_combiner(reduce)(low, high)), both
+    values = np.concatenate((low, high), axis=axis)
+    if low_hit is None and high_hit is None:
+        return values, None
+    hits = [np.ones(v.shape, bool) if h is None else h for v, h in ((low, low_hit), (high, high_hit))]
+    return values, np.concatenate(hits, axis=axis)
