@@ -1,0 +1,30 @@
+"""Side-by-side timing in one run: interleaved, medians. These are the only times that may be compared on a shared machine."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+__all__ = ["interleaved"]
+
+
+def interleaved(
+    contenders: Mapping[str, Callable[[], object]], *, seconds: float = 1.0, least: int = 3, most: int = 200
+) -> dict[str, float]:
+    """Median seconds per call of each contender, taken in turns until `seconds` have gone by (at least `least` rounds).
+
+    The first, untimed round lets each one compile, fault its pages in and wake its threads.
+    """
+    for run in contenders.values():
+        run()
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    start = time.perf_counter()
+    for rounds in range(most):
+        if rounds >= least and time.perf_counter() - start > seconds:
+            break
+        for name, run in contenders.items():
+            before = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - before)
+    return {name: statistics.median(values) for name, values in times.items()}
