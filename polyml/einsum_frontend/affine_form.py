@@ -1,0 +1,101 @@
+"""What may stand in a subscript, a condition and a bound: the quasi-affine form, checked on resolved expressions.
+
+The check is by form, without numbers: a symbolic size may multiply or divide an index (the compiler then specializes on it); two indices, loop variables or values read
+from tensors may not be multiplied, nor divide anything.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from polyml.einsum_frontend.printer import format_expression
+from polyml.einsum_frontend.syntax import (
+    Binary,
+    Boolean,
+    Call,
+    Compare,
+    Expression,
+    IndexRef,
+    LoopRef,
+    Name,
+    Number,
+    Reducer,
+    SizeRef,
+    Subscript,
+    Unary,
+)
+from polyml.einsum_frontend.walk import walk
+from polyml.errors import NotAffineError
+
+__all__ = ["require_affine", "require_condition"]
+
+
+def require_affine(e: Expression, *, role: str, reads: bool) -> None:
+    """Refuses `e` unless it is quasi-affine. `role` names it in the message ("a subscript"); `reads`: whether tensor elements may stand in it.
+
+    Raises:
+        NotAffineError: with the part at fault.
+    """
+    match e:
+        case IndexRef() | LoopRef() | SizeRef():
+            return
+        case Number(value=value):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise NotAffineError(f"{role} has the number {value!r}, which is not an integer", span=e.span)
+        case Subscript():
+            if not reads:
+                hint = "conditions on data go into where(condition, value, other)" if "condition" in role else None
+                if "bound" in role:
+                    hint = "pass it as an `int` parameter"
+                raise NotAffineError(f"{role} reads {format_expression(e)!r}, which is data", span=e.span, hint=hint)
+        case Unary(op="-"):
+            require_affine(e.operand, role=role, reads=reads)
+        case Binary(op="+" | "-" | "*" | "//" | "%"):
+            require_affine(e.left, role=role, reads=reads)
+            require_affine(e.right, role=role, reads=reads)
+            if e.op == "*" and _varies(e.left) and _varies(e.right):
+                raise NotAffineError(
+                    f"{role} multiplies {format_expression(e.left)!r} by {format_expression(e.right)!r}: it is not affine",
+                    span=e.span,
+                    hint="one of the two must be made of numbers and sizes",
+                )
+            if e.op in {"//", "%"} and _varies(e.right):
+                message = f"{role} divides by {format_expression(e.right)!r}: it is not affine"
+                raise NotAffineError(message, span=e.span, hint="divide by numbers and sizes only")
+        case Binary(op="/"):
+            raise NotAffineError(f"{role} is not an integer", span=e.span, hint="write `//` to divide indices")
+        case Binary() | Unary() | Compare() | Boolean() | Call() | Reducer():
+            hint = "compute it in a statement of its own first" if reads else None
+            raise NotAffineError(f"{role} is not affine: {format_expression(e)!r}", span=e.span, hint=hint)
+        case Name():
+            raise AssertionError("internal: an unresolved name")
+        case _:
+            assert_never(e)
+
+
+def require_condition(e: Expression, *, role: str) -> None:
+    """Refuses `e` unless it is made of comparisons of affine expressions with and, or, not.
+
+    Raises:
+        NotAffineError: with the part at fault.
+    """
+    match e:
+        case Compare():
+            for operand in e.operands:
+                require_affine(operand, role=role, reads=False)
+        case Boolean():
+            for operand in e.operands:
+                require_condition(operand, role=role)
+        case Unary(op="not"):
+            require_condition(e.operand, role=role)
+        case Number(value=bool()):
+            return
+        case Subscript():
+            require_affine(e, role=role, reads=False)
+        case _:
+            hint = "write a comparison, such as i > 0"
+            raise NotAffineError(f"{role} is not a comparison: {format_expression(e)!r}", span=e.span, hint=hint)
+
+
+def _varies(e: Expression) -> bool:
+    return any(isinstance(part, (IndexRef, LoopRef, Subscript)) for part in walk(e))

@@ -1,0 +1,301 @@
+"""Expressions of the language from Python's `ast`."""
+
+from __future__ import annotations
+
+import ast
+from typing import NoReturn, get_args
+
+from polyml.dtypes import DTYPES
+from polyml.einsum_frontend.names import did_you_mean
+from polyml.einsum_frontend.positions import Positions
+from polyml.einsum_frontend.syntax import (
+    Binary,
+    BinaryOp,
+    Boolean,
+    Call,
+    Compare,
+    CompareOp,
+    Expression,
+    Name,
+    Number,
+    Pad,
+    Reducer,
+    ReducerKind,
+    Subscript,
+    Unary,
+)
+from polyml.errors import EinsumSyntaxError
+from polyml.ops import FUNCTIONS
+
+__all__ = ["attribute_hint", "parse_expression", "refuse", "sequence_items"]
+
+_BINARY: dict[type[ast.operator], BinaryOp] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
+}  # fmt: skip
+_COMPARE: dict[type[ast.cmpop], CompareOp] = {
+    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
+}  # fmt: skip
+_REFUSED_BINARY: dict[type[ast.operator], tuple[str, str]] = {
+    ast.BitAnd: ("&", "write `and`"),
+    ast.BitOr: ("|", "write `or`"),
+    ast.BitXor: ("^", "write `!=` between conditions, `**` for a power"),
+    ast.MatMult: ("@", "write the indices: c[i, j] = a[i, k] * b[k, j]"),
+    ast.LShift: ("<<", "multiply by a power of two"),
+    ast.RShift: (">>", "divide with `//` by a power of two"),
+}
+_REFUSED_COMPARE: dict[type[ast.cmpop], tuple[str, str]] = {
+    ast.Is: ("is", "write `==`"),
+    ast.IsNot: ("is not", "write `!=`"),
+    ast.In: ("in", "write the comparisons, joined by `or`"),
+    ast.NotIn: ("not in", "write the comparisons, joined by `and`"),
+}
+_REFUSED: dict[type[ast.expr], tuple[str, str | None]] = {
+    ast.IfExp: ("`a if c else b`", "write where(c, a, b)"),
+    ast.Lambda: ("lambda", "write the expression itself"),
+    ast.NamedExpr: (":=", "assign in a statement of its own"),
+    ast.ListComp: ("a comprehension", "reduce with indices: sum[k](x[k])"),
+    ast.GeneratorExp: ("a comprehension", "reduce with indices: sum[k](x[k])"),
+    ast.SetComp: ("a comprehension", "reduce with indices: sum[k](x[k])"),
+    ast.DictComp: ("a comprehension", "reduce with indices: sum[k](x[k])"),
+    ast.Tuple: ("a tuple", None),
+    ast.List: ("a list", "pass an array as a parameter"),
+    ast.Set: ("a set", None),
+    ast.Dict: ("a dict", None),
+    ast.JoinedStr: ("a string", None),
+    ast.Starred: ("`*`", None),
+    ast.Slice: ("a slice", "name an index instead: x[n, k]"),
+    ast.Await: ("await", None),
+    ast.Yield: ("yield", "results are returned: `return y`"),
+    ast.YieldFrom: ("yield", "results are returned: `return y`"),
+}
+_REDUCERS: frozenset[str] = frozenset(get_args(ReducerKind))
+_NUMPY_DTYPES = {
+    "float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16",
+    "uint32": "u32", "uint64": "u64", "bool_": "bool", "float": "f64",
+}  # fmt: skip
+_NUMPY_FUNCTIONS = {"maximum": "max", "minimum": "min", "power": "**", "matmul": "an index", "einsum": "an index"}
+
+
+def refuse(message: str, at: Positions, node: ast.expr | ast.stmt | ast.arg, hint: str | None = None) -> NoReturn:
+    """Raises EinsumSyntaxError at `node`."""
+    raise EinsumSyntaxError(message, span=at.span(node), hint=hint)
+
+
+def sequence_items(node: ast.expr) -> list[ast.expr]:
+    """The items of `a, b`, or the one item that is no tuple."""
+    return list(node.elts) if isinstance(node, ast.Tuple) else [node]
+
+
+def parse_expression(node: ast.expr, at: Positions) -> Expression:
+    """The expression `node` in parsed form.
+
+    Raises:
+        EinsumSyntaxError: what Python allows and the language does not, with the right spelling where there is one.
+    """
+    span = at.span(node)
+    match node:
+        case ast.Constant():
+            return _number(node, at)
+        case ast.Name():
+            return Name(node.id, span)
+        case ast.Subscript():
+            return _subscript(node, at)
+        case ast.Call():
+            return _call(node, at)
+        case ast.BinOp():
+            if type(node.op) in _REFUSED_BINARY:
+                spelled, hint = _REFUSED_BINARY[type(node.op)]
+                refuse(f"`{spelled}` is not in the language", at, node, hint)
+            return Binary(
+                _BINARY[type(node.op)], parse_expression(node.left, at), parse_expression(node.right, at), span
+            )
+        case ast.UnaryOp(op=ast.USub()):
+            return Unary("-", parse_expression(node.operand, at), span)
+        case ast.UnaryOp(op=ast.Not()):
+            return Unary("not", parse_expression(node.operand, at), span)
+        case ast.UnaryOp(op=ast.UAdd()):
+            return parse_expression(node.operand, at)
+        case ast.UnaryOp():
+            refuse("`~` is not in the language", at, node, "write `not`")
+        case ast.BoolOp():
+            operands = tuple(parse_expression(operand, at) for operand in node.values)
+            return Boolean("and" if isinstance(node.op, ast.And) else "or", operands, span)
+        case ast.Compare():
+            return _compare(node, at)
+        case ast.Attribute():
+            refuse(f"attributes such as {ast.unparse(node)!r} are not in the language", at, node, attribute_hint(node))
+        case _:
+            what, also = _REFUSED.get(type(node), ("this expression", None))
+            refuse(f"{what} is not in the language", at, node, also)
+
+
+def attribute_hint(node: ast.Attribute) -> str:
+    """How to write what `module.name` probably meant."""
+    name = node.attr
+    if name == "shape":
+        return "name the sizes in the parameter's annotation: x: f32['N K'], and use N"
+    if name in FUNCTIONS or name in _REDUCERS or name in {"pi", "inf", "nan", "pad", *DTYPES}:
+        return f"write {name}"
+    if name in _NUMPY_DTYPES:
+        return f"write {_NUMPY_DTYPES[name]}"
+    if name in _NUMPY_FUNCTIONS:
+        return f"write {_NUMPY_FUNCTIONS[name]}"
+    if name == "T":
+        return "swap the indices: x[k, n]"
+    return "give it a name of its own outside the program, or pass it as a parameter"
+
+
+def _number(node: ast.Constant, at: Positions) -> Number:
+    value = node.value
+    if isinstance(value, (bool, float)):
+        return Number(value, at.span(node))
+    if isinstance(value, int):
+        if value >= 2**64:
+            refuse("the integer does not fit in 64 bits", at, node, "write it as a float: 1e30")
+        return Number(value, at.span(node))
+    if isinstance(value, complex):
+        refuse("complex numbers are not supported", at, node)
+    what = {str: "a string", bytes: "a string", type(None): "None", type(...): "`...`"}.get(type(value), "this constant")
+    refuse(f"{what} is not in the language", at, node, "write one index per dimension" if value is ... else None)
+
+
+def _compare(node: ast.Compare, at: Positions) -> Compare:
+    for op in node.ops:
+        if type(op) in _REFUSED_COMPARE:
+            spelled, hint = _REFUSED_COMPARE[type(op)]
+            refuse(f"`{spelled}` is not in the language", at, node, hint)
+    operands = tuple(parse_expression(operand, at) for operand in (node.left, *node.comparators))
+    return Compare(operands, tuple(_COMPARE[type(op)] for op in node.ops), at.span(node))
+
+
+def _subscript(node: ast.Subscript, at: Positions) -> Subscript:
+    items = sequence_items(node.slice)
+    if not items:
+        refuse("an access needs at least one subscript", at, node, "a 0-d tensor is written as its bare name")
+    subscripts = tuple(parse_expression(item, at) for item in items)
+    match node.value:
+        case ast.Name(id=name) if name in _REDUCERS:
+            refuse(f"`{name}[...]` is a reducer and needs a body", at, node, f"write {name}[k](x[k])")
+        case ast.Name(id=name):
+            return Subscript(name, subscripts, at.span(node))
+        case ast.Call(func=ast.Name(id="pad")) as call:
+            return Subscript(_pad(call, len(subscripts), at), subscripts, at.span(node))
+        case ast.Subscript() as inner:
+            refuse("a subscript of a subscript is not in the language", at, node, f"write {_joined(inner, node)}")
+        case ast.Call() as call:
+            hint = "assign it to a tensor first, or apply the function to each element: relu(x[n, k])"
+            refuse("the result of a call cannot be subscripted", at, call, hint)
+        case ast.Attribute() as attribute:
+            refuse(
+                f"attributes such as {ast.unparse(attribute)!r} are not in the language",
+                at,
+                attribute,
+                attribute_hint(attribute),
+            )
+        case other:
+            refuse("only a tensor can be subscripted", at, other, "subscript each tensor of the expression")
+
+
+def _joined(inner: ast.Subscript, outer: ast.Subscript) -> str:
+    items = [*sequence_items(inner.slice), *sequence_items(outer.slice)]
+    return f"{ast.unparse(inner.value)}[{', '.join(map(ast.unparse, items))}]"
+
+
+def _call(node: ast.Call, at: Positions) -> Expression:
+    if node.keywords:
+        keyword = node.keywords[0]
+        refuse("keyword arguments are not in the language", at, keyword.value, "pass the arguments by position")
+    match node.func:
+        case ast.Subscript(value=ast.Name(id=name)) if name in _REDUCERS:
+            return _reducer(name, node, node.func, at)
+        case ast.Subscript(value=ast.Attribute(attr=name)) if name in _REDUCERS:
+            refuse("reducers are written without a module", at, node.func, f"write {name}[...](...)")
+        case ast.Subscript():
+            hint = f"reducers are {', '.join(sorted(_REDUCERS))}"
+            refuse(f"unknown reducer {ast.unparse(node.func.value)!r}", at, node.func, hint)
+        case ast.Name(id=name) if name in FUNCTIONS or name in DTYPES:
+            return _apply(name, node, at)
+        case ast.Attribute(value=ast.Name(), attr=name) if name in DTYPES:  # pm.f32(x[n]) reads better to a linter
+            return _apply(name, node, at)
+        case ast.Attribute() as attribute:
+            refuse(f"{ast.unparse(attribute)!r} is not in the language", at, attribute, attribute_hint(attribute))
+        case ast.Name(id="pad"):
+            hint = "subscript it: pad(x, ((0, 0), (1, 1)))[n, h + r]"
+            refuse("`pad` stands for a tensor and needs subscripts", at, node, hint)
+        case ast.Name(id=name) if name in _REDUCERS:
+            hint = f"name the indices that it reduces: {name}[k](x[k])"
+            refuse(f"`{name}` reduces over no index here", at, node, hint)
+        case ast.Name(id=name):
+            known = did_you_mean(name, [*FUNCTIONS, *DTYPES, *_REDUCERS])
+            hint = known or "another einsum program is called in a statement of its own: t = f(x)"
+            refuse(f"unknown function {name!r}", at, node.func, hint)
+        case other:
+            refuse("only functions of the language can be called", at, other)
+
+
+def _apply(name: str, node: ast.Call, at: Positions) -> Call:
+    args = tuple(parse_expression(arg, at) for arg in node.args)
+    count = len(args)
+    if name in {"min", "max"}:
+        if count < 2:
+            hint = f"to reduce over an index, write {name}[k](x[k])"
+            refuse(f"`{name}` takes two or more arguments, not {count}", at, node, hint)
+    elif count != (wanted := 3 if name == "where" else 1):
+        hint = "where(condition, value if true, value if false)" if name == "where" else None
+        refuse(f"`{name}` takes {wanted} argument{'s' if wanted > 1 else ''}, not {count}", at, node, hint)
+    return Call(name, args, at.span(node))
+
+
+def _reducer(name: str, node: ast.Call, head: ast.Subscript, at: Positions) -> Reducer:
+    if len(node.args) != 1:
+        refuse(f"`{name}[...]` takes one expression, not {len(node.args)}", at, node, f"write {name}[k](x[k])")
+    items = sequence_items(head.slice)
+    if not items:
+        refuse(f"`{name}[...]` names no index", at, head, f"write {name}[k](x[k])")
+    for item in items:
+        if not isinstance(item, (ast.Name, ast.Compare, ast.BoolOp, ast.UnaryOp)) or (
+            isinstance(item, ast.UnaryOp) and not isinstance(item.op, ast.Not)
+        ):
+            hint = f"write {name}[k](...) or, with a bound, {name}[k < 3](...)"
+            refuse("an item of a reducer is an index or a condition", at, item, hint)
+    (kind,) = (kind for kind in get_args(ReducerKind) if kind == name)
+    return Reducer(
+        kind,
+        tuple(parse_expression(item, at) for item in items),
+        parse_expression(node.args[0], at),
+        at.span(node),
+    )
+
+
+def _pad(node: ast.Call, rank: int, at: Positions) -> Pad:
+    """`pad(x, widths)` with NumPy's short forms written out: one number, or one pair, counts for every dimension."""
+    if node.keywords or len(node.args) != 2:
+        refuse("`pad` takes a tensor and the widths", at, node, "pad(x, ((0, 0), (1, 1))): it pads with zeros")
+    tensor, widths = node.args
+    if not isinstance(tensor, ast.Name):
+        refuse("`pad` takes the name of a tensor", at, tensor, "assign the expression to a tensor first")
+    pairs: list[tuple[ast.expr, ast.expr]]
+    match widths:
+        case ast.Tuple(elts=[ast.Tuple(elts=[before, after])]):
+            pairs = [(before, after)] * rank
+        case ast.Tuple(elts=[*dimensions]) if dimensions and all(isinstance(d, ast.Tuple) for d in dimensions):
+            pairs = []
+            for dimension in dimensions:
+                ends = sequence_items(dimension)
+                if len(ends) != 2:
+                    refuse("a pad width is a pair (before, after)", at, dimension)
+                pairs.append((ends[0], ends[1]))
+        case ast.Tuple(elts=[before, after]):
+            pairs = [(before, after)] * rank
+        case ast.Tuple():
+            refuse("pad widths are pairs (before, after), one per dimension", at, widths, "((0, 0), (1, 1))")
+        case both:
+            pairs = [(both, both)] * rank
+    if len(pairs) != rank:
+        hint = "one pair (before, after) per dimension"
+        refuse(f"`pad` has {len(pairs)} pairs of widths for {rank} subscripts", at, widths, hint)
+    for end in (end for pair in pairs for end in pair):
+        if isinstance(end, ast.UnaryOp) and isinstance(end.op, ast.USub):
+            refuse("a pad width is negative", at, end, "to cut a margin off, shift the subscript instead")
+    parsed = tuple((parse_expression(before, at), parse_expression(after, at)) for before, after in pairs)
+    return Pad(tensor.id, parsed, at.span(node))
