@@ -1,0 +1,358 @@
+"""Schedule -> Loops: isl scans the schedule tree, and its AST is read back as a Function.
+
+Per statement instance isl hands out the inverse schedule, which gives the statement's indices (and the storage offsets of its local arrays) in the
+iterators; bodies and targets follow by substitution. The pattern is PPCG's `at_each_domain` (Verdoolaege et al., "Polyhedral parallel code
+generation for CUDA", 2013, section 5; isl manual, "AST Generation Options (Schedule Tree)").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import get_args
+
+import islpy as isl
+
+from polyml.codegen.isl_expr import affine_from_ast, condition_from_ast, conjuncts
+from polyml.codegen.loops import Allocate, Assign, For, Function, If, LoopKind, Node, Place, UpdateArgument, Variable
+from polyml.codegen.rewrite import fresh, map_places, walk_nodes, with_body
+from polyml.dtypes import i64
+from polyml.expressions import Const, Expr, IndexValue, Read, Subscript, map_reads, reads_of, substitute
+from polyml.ops import REDUCTIONS
+from polyml.schedule.schedule import Schedule
+from polyml.scop.scop import Access, Array, Statement
+from polyml.sets.affine import Affine, Extremum, affine, maximum, minimum
+
+__all__ = ["LOCAL_ALIGNMENT", "generate"]
+
+LOCAL_ALIGNMENT = 64
+"""Bytes: of the first element of scratch arrays; a cache line, and the widest vector."""
+
+_ALLOCATE = "allocate:"
+_Kind = isl.ast_node_type
+_FOR, _IF = _Kind(1), _Kind(2)  # for_ and if_, which islpy's type stubs leave out
+
+
+def generate(schedule: Schedule, *, name: str) -> Function:
+    """The loops that execute `schedule`, one Function with the scop's arrays that outlive it as arguments, in the scop's order.
+
+    Marks become kinds and factors of loops (dropped where a loop has a single iteration) and Allocates; a parallel loop inside another is
+    sequential. Loops are named after the index that they run over (`n`; `n_tile` outside of it), unique along a nest.
+
+    Raises:
+        CodegenError: isl's code has an index expression that is not quasi-affine.
+    """
+    scop = schedule.scop
+    scan = _Scan(schedule)
+    build = isl.AstBuild.from_context(scop.context)
+    build, handle = build.set_at_each_domain(scan.at_each_domain)
+    tree = schedule.tree.map_schedule_node_bottom_up(_number_mark)
+    root = build.node_from_schedule(tree)
+    del handle
+    builder = _Builder(schedule, scan.instances)
+    body = builder.nodes(root, _Scope({}, frozenset({*scop.arrays, *scop.sizes}), {}))
+    for array in reversed(scop.arrays.values()):
+        storage = schedule.storage.get(array.name)
+        if array.kind == "local" and (storage is None or not storage.place):
+            body = (_allocate(schedule, array, body),)
+    body = _settle(body)
+    arguments = tuple(
+        Variable(name=a.name, dtype=a.dtype, shape=a.shape, scope="global", strides=a.strides)
+        for a in scop.arrays.values()
+        if a.kind != "local"
+    )
+    stored = {s.target.array for s in scop.statements.values()}
+    stored |= {s.argument.array for s in scop.statements.values() if s.argument is not None}
+    written = frozenset(a.name for a in arguments if a.name in stored)
+    return Function(name=name, arguments=arguments, written=written, sizes=scop.sizes, body=body)
+
+
+def _number_mark(node: isl.ScheduleNode) -> isl.ScheduleNode:
+    """`vector:2` -> `vector:2@4`, the schedule depth of its band: the loop of that band is the one whose iterator is `c4`."""
+    if isl.schedule_node_type(node.get_type()) != isl.schedule_node_type.mark:
+        return node
+    mark, depth = node.mark_get_id().get_name(), node.get_schedule_depth()
+    return node.delete().insert_mark(isl.Id(f"{mark}@{depth}"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Instance:
+    """A statement where the AST executes it: its indices, and the offsets of its local arrays, in isl's iterators."""
+
+    statement: Statement
+    indices: dict[str, Affine]
+    offsets: dict[str, tuple[Affine, ...]]
+
+
+class _Scan:
+    """Collects the instances while isl generates; domain nodes of the AST are annotated with their number."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.instances: list[_Instance] = []
+
+    def at_each_domain(self, node: isl.AstNode, build: isl.AstBuild) -> isl.AstNode:
+        iterators = isl.PwMultiAff.from_map(isl.Map.from_union_map(build.get_schedule()).reverse())
+        statement = self.schedule.scop.statements[iterators.get_tuple_name(isl.dim_type.out)]
+        values, ranks = iterators, []
+        for array in sorted({access.array for access in _accesses(statement)}):
+            storage = self.schedule.storage.get(array)
+            if storage is None or statement.name not in storage.offsets:
+                continue
+            offset = isl.PwMultiAff.from_multi_aff(storage.offsets[statement.name])
+            values = values.flat_range_product(offset.pullback_pw_multi_aff(iterators))
+            ranks.append((array, len(storage.shape)))
+        access = build.access_from_pw_multi_aff(values)
+        found = [affine_from_ast(access.op_get_arg(k + 1)) for k in range(access.op_get_n_arg() - 1)]
+        count = len(statement.indices)
+        indices, rest = dict(zip(statement.indices, found[:count], strict=True)), found[count:]
+        offsets = {}
+        for array, rank in ranks:
+            offsets[array], rest = tuple(rest[:rank]), rest[rank:]
+        assert not rest, "internal: storage offsets of another rank than the storage"
+        self.instances.append(_Instance(statement, indices, offsets))
+        return node.set_annotation(isl.Id(f"instance:{len(self.instances) - 1}"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What holds at an AST node: values of isl's iterators, names in use, and the kind that is asked of a coming loop by its iterator."""
+
+    iterators: dict[str, Affine]
+    taken: frozenset[str]
+    kinds: dict[str, tuple[LoopKind, int]] = field(default_factory=dict)
+    in_parallel: bool = False
+
+
+class _Builder:
+    """Walks the AST and builds the nodes."""
+
+    def __init__(self, schedule: Schedule, instances: list[_Instance]) -> None:
+        self.schedule = schedule
+        self.instances = instances
+
+    def nodes(self, node: isl.AstNode, scope: _Scope) -> tuple[Node, ...]:
+        kind = _Kind(node.get_type())
+        if kind == _Kind.user:
+            return self.instance(self.instances[_number(node)], scope)
+        if kind == _Kind.block:
+            return tuple(made for child in _children(node) for made in self.nodes(child, scope))
+        if kind == _FOR:
+            return self.loop(node, scope)
+        if kind == _IF:
+            condition = substitute(condition_from_ast(node.if_get_cond()), scope.iterators)
+            otherwise = self.nodes(node.if_get_else_node(), scope) if node.if_has_else_node() else ()
+            return (If(condition=condition, then=self.nodes(node.if_get_then_node(), scope), otherwise=otherwise),)
+        assert kind == _Kind.mark, "internal: an AST node of unknown type"
+        return self.marked(node, scope)
+
+    def marked(self, node: isl.AstNode, scope: _Scope) -> tuple[Node, ...]:
+        text, depth = node.mark_get_id().get_name().rsplit("@", 1)
+        child = node.mark_get_node()
+        if text.startswith(_ALLOCATE):
+            array = self.schedule.scop.arrays[text[len(_ALLOCATE) :]]
+            return (_allocate(self.schedule, array, self.nodes(child, scope)),)
+        word, _, factor = text.partition(":")
+        for kind in get_args(LoopKind):
+            if kind == word:
+                request: tuple[LoopKind, int] = (kind, int(factor or 1))
+                return self.nodes(child, replace(scope, kinds={**scope.kinds, f"c{depth}": request}))
+        return self.nodes(child, scope)
+
+    def loop(self, node: isl.AstNode, scope: _Scope) -> tuple[Node, ...]:
+        iterator = node.for_get_iterator().id_get_id().get_name()
+        lower = affine_from_ast(node.for_get_init()).substitute(scope.iterators)
+        body = node.for_get_body()
+        if node.for_is_degenerate():
+            return self.nodes(body, replace(scope, iterators={**scope.iterators, iterator: lower}))
+        upper = minimum(
+            _after(affine_from_ast(part.op_get_arg(1)))
+            if isl.ast_expr_op_type(part.op_get_type()) == isl.ast_expr_op_type.le
+            else affine_from_ast(part.op_get_arg(1))
+            for part in conjuncts(node.for_get_cond())
+        ).substitute(scope.iterators)
+        kind, factor = scope.kinds.get(iterator, ("sequential", 1))
+        if kind == "parallel" and scope.in_parallel:
+            kind = "sequential"
+        variable = fresh(self.readable(iterator, body), set(scope.taken))
+        inner = _Scope(
+            {**scope.iterators, iterator: affine(variable)},
+            scope.taken | {variable},
+            scope.kinds,
+            scope.in_parallel or kind == "parallel",
+        )
+        step = node.for_get_inc().int_get_val().to_python()
+        return (
+            For(
+                variable=variable,
+                lower=lower,
+                upper=upper,
+                step=step,
+                kind=kind,
+                factor=factor,
+                body=self.nodes(body, inner),
+            ),
+        )
+
+    def readable(self, iterator: str, body: isl.AstNode) -> str:
+        """A loop's name: the index that it runs over, with `_tile` when a deeper loop runs over the rest of it."""
+        weak: str | None = None
+        for instance in (self.instances[number] for number in _numbers(body)):
+            for index, value in instance.indices.items():
+                used = [v for v in value.variables() if v.startswith("c") and v[1:].isdecimal()]
+                if iterator not in used:
+                    continue
+                if all(int(v[1:]) <= int(iterator[1:]) for v in used):
+                    return index
+                weak = weak or f"{index}_tile"
+        return weak or self.tiled(iterator, body) or "t"
+
+    def tiled(self, iterator: str, body: isl.AstNode) -> str | None:
+        """The name of a loop that only bounds of inner loops use: after the first of those."""
+        for loop in _loops(body):
+            bounds = affine_from_ast(loop.for_get_init()).variables() | frozenset().union(
+                *(affine_from_ast(part.op_get_arg(1)).variables() for part in conjuncts(loop.for_get_cond()))
+            )
+            if iterator in bounds:
+                inner = loop.for_get_iterator().id_get_id().get_name()
+                return self.readable(inner, loop.for_get_body()).removesuffix("_tile") + "_tile"
+        return None
+
+    def instance(self, instance: _Instance, scope: _Scope) -> tuple[Node, ...]:
+        """The assignments of one statement instance."""
+        statement, arrays = instance.statement, self.schedule.scop.arrays
+        values = {index: value.substitute(scope.iterators) for index, value in instance.indices.items()}
+        offsets = {a: tuple(o.substitute(scope.iterators) for o in found) for a, found in instance.offsets.items()}
+
+        def stored(array: str, subscripts: tuple[Subscript, ...]) -> tuple[Subscript, ...]:
+            if array not in offsets:
+                return subscripts
+            assert all(isinstance(s, Affine) for s in subscripts), "internal: an indirect access of contracted storage"
+            return tuple(s - o for s, o in zip(subscripts, offsets[array], strict=True) if isinstance(s, Affine))
+
+        def read(access: Read) -> Expr:
+            return Read(access.tensor, stored(access.tensor, access.subscripts), access.dtype)
+
+        def expression(expr: Expr) -> Expr:
+            return map_reads(substitute(expr, values), read)
+
+        def place(access: Access) -> Place:
+            subscripts = tuple(
+                s.substitute(values) if isinstance(s, Affine) else expression(s) for s in access.subscripts
+            )
+            return Place(access.array, stored(access.array, subscripts))
+
+        target, dtype = place(statement.target), arrays[statement.target.array].dtype
+        if statement.kind == "init" and statement.reduction is not None:
+            identity = REDUCTIONS[statement.reduction].identity(dtype)
+            fill = Assign(target=target, value=Const(0 if identity is None else identity, dtype))
+            if statement.argument is None:
+                return (fill,)
+            return (fill, Assign(target=place(statement.argument), value=Const(-1, i64)))
+        if statement.kind != "update":
+            return (Assign(target=target, value=expression(statement.value)),)
+        if statement.argument is None:
+            return (Assign(target=target, value=expression(statement.value), reduction=statement.reduction),)
+        assert statement.argument_value is not None, "internal: an argmax update without its index"
+        assert statement.reduction in ("argmax", "argmin"), "internal: an argument of a plain reduction"
+        return (
+            UpdateArgument(
+                kind="argmax" if statement.reduction == "argmax" else "argmin",
+                best=target,
+                argument=place(statement.argument),
+                candidate=expression(statement.value),
+                candidate_index=IndexValue(statement.argument_value.substitute(values), i64),
+            ),
+        )
+
+
+def _allocate(schedule: Schedule, array: Array, body: tuple[Node, ...]) -> Node:
+    """`body` with the array's storage around it, as scratch memory."""
+    storage = schedule.storage.get(array.name)
+    shape = array.shape if storage is None else tuple(affine(extent) for extent in storage.shape)
+    variable = Variable(name=array.name, dtype=array.dtype, shape=shape, scope="local", alignment=LOCAL_ALIGNMENT)
+    return Allocate(variable=variable, body=body)
+
+
+def _settle(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The nodes with the pieces of each Allocate joined (isl may repeat a mark above every part of a sequence), and single elements that
+    no parallel loop shares turned into registers."""
+    joined: list[Node] = []
+    for node in nodes:
+        last = joined[-1] if joined else None
+        if isinstance(node, Allocate) and isinstance(last, Allocate) and last.variable == node.variable:
+            joined[-1] = replace(last, body=last.body + node.body)
+        else:
+            joined.append(node)
+    return tuple(_register(with_body(node, _settle)) for node in joined)
+
+
+def _register(node: Node) -> Node:
+    if not isinstance(node, Allocate) or any(extent != affine(1) for extent in node.variable.shape):
+        return node
+    if any(isinstance(inner, For) and inner.kind == "parallel" for inner in walk_nodes(node.body)):
+        return node
+    name = node.variable.name
+
+    def place(old: Place) -> Place:
+        return Place(name, ()) if old.variable == name else old
+
+    def read(old: Read) -> Expr:
+        return Read(name, (), old.dtype) if old.tensor == name else old
+
+    register = Variable(name=name, dtype=node.variable.dtype, shape=(), scope="register")
+    return Allocate(variable=register, body=map_places(node.body, place=place, read=read))
+
+
+def _accesses(statement: Statement) -> Iterator[Access]:
+    places = [statement.target] if statement.argument is None else [statement.target, statement.argument]
+    yield from places
+    gathered = [s for access in places for s in access.subscripts if not isinstance(s, Affine)]
+    for expr in (statement.value, *gathered):
+        for read in reads_of(expr):
+            yield Access(read.tensor, read.subscripts)
+
+
+def _number(node: isl.AstNode) -> int:
+    return int(node.get_annotation().get_name().rsplit(":", 1)[1])
+
+
+def _children(node: isl.AstNode) -> Iterator[isl.AstNode]:
+    children = node.block_get_children()
+    for position in range(children.n_ast_node()):
+        yield children.get_ast_node(position)
+
+
+def _after(last: Affine) -> Affine:
+    """`last + 1`, inside of a minimum."""
+    if last.constant == 0 and len(last.terms) == 1 and last.terms[0][1] == 1:
+        atom = last.terms[0][0]
+        if isinstance(atom, Extremum):
+            return (minimum if atom.kind == "min" else maximum)(operand + 1 for operand in atom.operands)
+    return last + 1
+
+
+def _numbers(node: isl.AstNode) -> Iterator[int]:
+    """The instances in an AST, in order."""
+    return (_number(n) for n in _walk(node) if _Kind(n.get_type()) == _Kind.user)
+
+
+def _loops(node: isl.AstNode) -> Iterator[isl.AstNode]:
+    """The loops in an AST that iterate, outermost first."""
+    return (n for n in _walk(node) if _Kind(n.get_type()) == _FOR and not n.for_is_degenerate())
+
+
+def _walk(node: isl.AstNode) -> Iterator[isl.AstNode]:
+    yield node
+    kind = _Kind(node.get_type())
+    if kind == _Kind.block:
+        for child in _children(node):
+            yield from _walk(child)
+    elif kind == _FOR:
+        yield from _walk(node.for_get_body())
+    elif kind == _Kind.mark:
+        yield from _walk(node.mark_get_node())
+    elif kind == _IF:
+        yield from _walk(node.if_get_then_node())
+        if node.if_has_else_node():
+            yield from _walk(node.if_get_else_node())

@@ -1,0 +1,112 @@
+"""Loops as text, like C, and as HTML for notebooks."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from typing import assert_never
+
+from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, UpdateArgument, Variable
+from polyml.ops import REDUCTIONS
+
+__all__ = ["loops_html", "loops_text"]
+
+_INDENT = "  "
+_COMPOUND = {"add": "+=", "mul": "*=", "and": "&=", "or": "|="}
+_KEYWORDS = ("for", "if", "else", "register", "local", "parallel", "vector")
+
+
+def loops_text(function: Function) -> str:
+    """The function as C-like text: one line per node, kinds of loops before `for`, storage as declarations."""
+    arguments = ", ".join(
+        ("" if v.name in function.written else "const ") + _declaration(v) for v in function.arguments
+    )
+    sizes = "".join(f", i64 {size}" for size in function.sizes)
+    lines = [f"{function.name}({arguments}{sizes}) {{", *_lines(function.body, _INDENT), "}"]
+    return "\n".join(lines) + "\n"
+
+
+def loops_html(function: Function) -> str:
+    """The text of `loops_text` with its keywords in bold, as one <pre> element."""
+    text = html.escape(loops_text(function), quote=False)
+    lines = []
+    for line in text.splitlines():
+        words = line.split(" ")
+        lines.append(" ".join(f"<b>{word}</b>" if word.strip("}") in _KEYWORDS and word else word for word in words))
+    return '<pre class="polyml-loops">' + "\n".join(lines) + "</pre>"
+
+
+def _lines(nodes: tuple[Node, ...], indent: str) -> Iterator[str]:
+    for node in nodes:
+        match node:
+            case Assign():
+                yield indent + _assignment(node)
+            case UpdateArgument():
+                across = " across" if node.across else ""
+                pair = f"{node.best}, {node.argument}"
+                yield f"{indent}{pair} = {node.kind}{across}({pair}; {node.candidate}, {node.candidate_index});"
+            case For():
+                step = f"{node.variable}++" if node.step == 1 else f"{node.variable} += {node.step}"
+                bounds = f"{node.variable} = {node.lower}; {node.variable} < {node.upper}; {step}"
+                yield f"{indent}{_kind(node)}for ({bounds}) {{"
+                yield from _lines(node.body, indent + _INDENT)
+                yield indent + "}"
+            case If():
+                condition = str(node.condition)
+                yield f"{indent}if {condition if condition.startswith('(') else f'({condition})'} {{"
+                yield from _lines(node.then, indent + _INDENT)
+                if node.otherwise:
+                    yield indent + "} else {"
+                    yield from _lines(node.otherwise, indent + _INDENT)
+                yield indent + "}"
+            case Allocate():
+                yield f"{indent}{node.variable.scope} {_declaration(node.variable)};"
+                yield from _lines(node.body, indent)
+            case Block():
+                yield from _lines(node.body, indent)
+            case _:
+                assert_never(node)
+
+
+def _assignment(node: Assign) -> str:
+    suffix = (" /* across */" if node.across else "") + (" /* streaming */" if node.streaming else "")
+    value = str(node.value)
+    if node.reduction is None:
+        return f"{node.target} = {_bare(value)};{suffix}"
+    combine = REDUCTIONS[node.reduction].combine
+    if combine in _COMPOUND:
+        return f"{node.target} {_COMPOUND[combine]} {_bare(value)};{suffix}"
+    return f"{node.target} = {combine}({node.target}, {_bare(value)});{suffix}"
+
+
+def _bare(text: str) -> str:
+    """Text without parentheses around all of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0 and position < len(text) - 1:
+            return text
+    return text[1:-1]
+
+
+def _kind(loop: For) -> str:
+    match loop.kind:
+        case "sequential":
+            return ""
+        case "parallel":
+            return "parallel "
+        case "vector":
+            if loop.width == 1:
+                return f"vector(x{loop.factor}) "
+            return f"vector({loop.width}{', masked' if loop.masked else ''}) "
+        case "jam" | "unroll":
+            return f"{loop.kind}({loop.factor}) "
+
+
+def _declaration(variable: Variable) -> str:
+    lanes = f"x{variable.lanes}" if variable.lanes > 1 else ""
+    shape = f"[{', '.join(map(str, variable.shape))}]" if variable.shape else ""
+    strides = f" strides({', '.join(map(str, variable.strides))})" if variable.strides is not None else ""
+    return f"{variable.dtype}{lanes} {variable.name}{shape}{strides}"

@@ -1,0 +1,280 @@
+"""Rewriting and reading of Loops trees: what every pass is made of. Functions return the same object when nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, UpdateArgument
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, reads_of, substitute, walk
+from polyml.sets.affine import Affine
+
+__all__ = [
+    "Use",
+    "expressions",
+    "flatten",
+    "fresh",
+    "map_places",
+    "rename_variables",
+    "subscript_variables",
+    "substitute_nodes",
+    "uses",
+    "variables_of",
+    "walk_nodes",
+    "with_body",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One access of a node: which element, and whether it is written (a reduction's target is read and written)."""
+
+    variable: str
+    subscripts: tuple[Subscript, ...]
+    read: bool
+    write: bool
+
+
+def flatten(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """The nodes with Blocks dissolved at this level."""
+    flat: list[Node] = []
+    for node in nodes:
+        flat.extend(flatten(node.body) if isinstance(node, Block) else (node,))
+    return tuple(flat)
+
+
+def walk_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
+    """All nodes, parents first, in order."""
+    for node in nodes:
+        yield node
+        match node:
+            case Assign() | UpdateArgument():
+                pass
+            case For() | Allocate() | Block():
+                yield from walk_nodes(node.body)
+            case If():
+                yield from walk_nodes(node.then)
+                yield from walk_nodes(node.otherwise)
+            case _:
+                assert_never(node)
+
+
+def with_body(node: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:
+    """The node with `change` applied to each of its bodies (none for an assignment)."""
+    match node:
+        case Assign() | UpdateArgument():
+            return node
+        case For() | Allocate():
+            body = change(node.body)
+            return node if body is node.body else replace(node, body=body)
+        case Block():
+            body = change(node.body)
+            return node if body is node.body else Block(body)
+        case If():
+            then, otherwise = change(node.then), change(node.otherwise)
+            return (
+                node
+                if then is node.then and otherwise is node.otherwise
+                else replace(node, then=then, otherwise=otherwise)
+            )
+        case _:
+            assert_never(node)
+
+
+def expressions(node: Node) -> list[Expr]:
+    """The expressions that a node itself evaluates, gathered subscripts of its targets included; not those of its body."""
+    match node:
+        case Assign():
+            return [node.value, *_indirect(node.target)]
+        case UpdateArgument():
+            return [node.candidate, node.candidate_index, *_indirect(node.best), *_indirect(node.argument)]
+        case If():
+            return [node.condition]
+        case For() | Allocate() | Block():
+            return []
+        case _:
+            assert_never(node)
+
+
+def uses(node: Node) -> list[Use]:
+    """The accesses of a node itself in order of execution, reads before writes; not those of its body."""
+    found = [Use(read.tensor, read.subscripts, True, False) for expr in expressions(node) for read in reads_of(expr)]
+    match node:
+        case Assign():
+            found.append(Use(node.target.variable, node.target.subscripts, node.reduction is not None, True))
+        case UpdateArgument():
+            found.append(Use(node.best.variable, node.best.subscripts, True, True))
+            found.append(Use(node.argument.variable, node.argument.subscripts, True, True))
+        case _:
+            pass
+    return found
+
+
+def subscript_variables(subscripts: Iterable[Subscript]) -> frozenset[str]:
+    """The loop variables and sizes that subscripts depend on."""
+    found: frozenset[str] = frozenset()
+    for subscript in subscripts:
+        found |= subscript.variables() if isinstance(subscript, Affine) else variables_of(subscript)
+    return found
+
+
+def variables_of(expr: Expr) -> frozenset[str]:
+    """The loop variables and sizes that an expression's value depends on, subscripts included."""
+    found: frozenset[str] = frozenset()
+    for node in walk(expr):
+        match node:
+            case IndexValue():
+                found |= node.affine.variables()
+            case Read():
+                found |= subscript_variables(s for s in node.subscripts if isinstance(s, Affine))
+            case Const() | Apply():
+                pass
+            case _:
+                assert_never(node)
+    return found
+
+
+def substitute_nodes(nodes: tuple[Node, ...], values: Mapping[str, Affine | int]) -> tuple[Node, ...]:
+    """The nodes with loop variables replaced in all bounds and expressions; a For whose variable is replaced by a name is renamed."""
+    new = tuple(_substitute_node(node, values) for node in nodes)
+    return nodes if all(a is b for a, b in zip(new, nodes, strict=True)) else new
+
+
+def rename_variables(nodes: tuple[Node, ...], names: Mapping[str, str]) -> tuple[Node, ...]:
+    """The nodes with storage variables renamed, their Allocate included."""
+    if not names:
+        return nodes
+
+    def place(old: Place) -> Place:
+        return Place(names.get(old.variable, old.variable), old.subscripts)
+
+    def read(old: Read) -> Expr:
+        return Read(names[old.tensor], old.subscripts, old.dtype) if old.tensor in names else old
+
+    def rename(body: tuple[Node, ...]) -> tuple[Node, ...]:
+        changed = map_places(body, place=place, read=read)
+        return tuple(visit(node) for node in changed)
+
+    def visit(node: Node) -> Node:
+        if isinstance(node, Allocate) and node.variable.name in names:
+            node = replace(node, variable=replace(node.variable, name=names[node.variable.name]))
+        return with_body(node, lambda body: tuple(visit(child) for child in body))
+
+    return rename(nodes)
+
+
+def map_places(
+    nodes: tuple[Node, ...], *, place: Callable[[Place], Place], read: Callable[[Read], Expr]
+) -> tuple[Node, ...]:
+    """The nodes, bodies included, with every written place and every read replaced."""
+
+    def visit(node: Node) -> Node:
+        match node:
+            case Assign():
+                target, value = place(_map_place(node.target, read)), map_expr(node.value, read)
+                return (
+                    node if target == node.target and value is node.value else replace(node, target=target, value=value)
+                )
+            case UpdateArgument():
+                return replace(
+                    node,
+                    best=place(_map_place(node.best, read)),
+                    argument=place(_map_place(node.argument, read)),
+                    candidate=map_expr(node.candidate, read),
+                    candidate_index=map_expr(node.candidate_index, read),
+                )
+            case If():
+                condition = map_expr(node.condition, read)
+                node = node if condition is node.condition else replace(node, condition=condition)
+                return with_body(node, body)
+            case For() | Allocate() | Block():
+                return with_body(node, body)
+            case _:
+                assert_never(node)
+
+    def body(children: tuple[Node, ...]) -> tuple[Node, ...]:
+        new = tuple(visit(child) for child in children)
+        return children if all(a is b for a, b in zip(new, children, strict=True)) else new
+
+    return body(nodes)
+
+
+def map_expr(expr: Expr, change: Callable[[Read], Expr]) -> Expr:
+    """`map_reads`, but the same object when `change` returns equal reads."""
+    match expr:
+        case Const() | IndexValue():
+            return expr
+        case Read():
+            subscripts = tuple(s if isinstance(s, Affine) else map_expr(s, change) for s in expr.subscripts)
+            same = all(a is b for a, b in zip(subscripts, expr.subscripts, strict=True))
+            return change(expr if same else Read(expr.tensor, subscripts, expr.dtype))
+        case Apply():
+            args = tuple(map_expr(arg, change) for arg in expr.args)
+            same = all(a is b for a, b in zip(args, expr.args, strict=True))
+            return expr if same else Apply(expr.op, args, expr.dtype)
+        case _:
+            assert_never(expr)
+
+
+def fresh(name: str, taken: set[str]) -> str:
+    """`name`, or the first of name_2, name_3, ... that is not taken; it is added to `taken`."""
+    candidate, number = name, 1
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}_{number}"
+    taken.add(candidate)
+    return candidate
+
+
+def _indirect(place: Place) -> list[Expr]:
+    return [subscript for subscript in place.subscripts if not isinstance(subscript, Affine)]
+
+
+def _map_place(place: Place, read: Callable[[Read], Expr]) -> Place:
+    subscripts = tuple(s if isinstance(s, Affine) else map_expr(s, read) for s in place.subscripts)
+    return (
+        place
+        if all(a is b for a, b in zip(subscripts, place.subscripts, strict=True))
+        else Place(place.variable, subscripts)
+    )
+
+
+def _substitute_place(place: Place, values: Mapping[str, Affine | int]) -> Place:
+    subscripts = tuple(
+        s.substitute(values) if isinstance(s, Affine) else substitute(s, values) for s in place.subscripts
+    )
+    return place if subscripts == place.subscripts else Place(place.variable, subscripts)
+
+
+def _substitute_node(node: Node, values: Mapping[str, Affine | int]) -> Node:
+    match node:
+        case Assign():
+            target, value = _substitute_place(node.target, values), substitute(node.value, values)
+            return node if target is node.target and value is node.value else replace(node, target=target, value=value)
+        case UpdateArgument():
+            return replace(
+                node,
+                best=_substitute_place(node.best, values),
+                argument=_substitute_place(node.argument, values),
+                candidate=substitute(node.candidate, values),
+                candidate_index=substitute(node.candidate_index, values),
+            )
+        case For():
+            lower, upper = node.lower.substitute(values), node.upper.substitute(values)
+            renamed = values.get(node.variable)
+            variable = (renamed.name if isinstance(renamed, Affine) else None) or node.variable
+            body = substitute_nodes(node.body, values)
+            if body is node.body and lower == node.lower and upper == node.upper and variable == node.variable:
+                return node
+            return replace(node, variable=variable, lower=lower, upper=upper, body=body)
+        case If():
+            condition = substitute(node.condition, values)
+            then, otherwise = substitute_nodes(node.then, values), substitute_nodes(node.otherwise, values)
+            if condition is node.condition and then is node.then and otherwise is node.otherwise:
+                return node
+            return If(condition=condition, then=then, otherwise=otherwise)
+        case Allocate() | Block():
+            return with_body(node, lambda body: substitute_nodes(body, values))
+        case _:
+            assert_never(node)
