@@ -1,0 +1,96 @@
+"""What a Kernel takes and gives, as data: made from a Graph by the driver, read by the entry point, the argument checks and the host function.
+
+The host function of a kernel is `i32 @name(ptr arrays, ptr sizes)`. `arrays` holds the address of the first element of each array and scalar parameter
+(int parameters apart) in call order, then of each result; `sizes` the symbolic sizes as i64. It returns OK, NO_MEMORY, or k >= 1 when the k-th check failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from polyml.dtypes import DType
+from polyml.sets.affine import Affine
+
+__all__ = ["NO_MEMORY", "OK", "ArrayParameter", "Parameter", "Result", "ScalarParameter", "Signature", "SizeParameter"]
+
+OK, NO_MEMORY = 0, -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayParameter:
+    """`shape` is affine in the signature's sizes. strides: in bytes; None: contiguous, row-major. written: updated in place."""
+
+    name: str
+    dtype: DType
+    shape: tuple[Affine, ...]
+    strides: tuple[int, ...] | None = None
+    written: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalarParameter:
+    """A number that is converted to `dtype` and passed by address."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeParameter:
+    """An `int` parameter. value: the only number that the kernel is for; None: the symbolic size of that name."""
+
+    name: str
+    value: int | None = None
+
+
+Parameter = ArrayParameter | ScalarParameter | SizeParameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A new, contiguous array that the kernel fills (the caller gets a NumPy scalar when `shape` is empty)."""
+
+    name: str
+    dtype: DType
+    shape: tuple[Affine, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """parameters: in call order. sizes: the symbolic ones, each an int parameter or an entry of a shape. results: the new arrays.
+    returned: names of results and of written parameters, as the program returns them. checks: the message of IndexError for status 1, 2, ...
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    results: tuple[Result, ...] = ()
+    returned: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+
+    @property
+    def buffers(self) -> tuple[ArrayParameter | ScalarParameter, ...]:
+        """The parameters that have an address, in the order of the host function's `arrays`."""
+        return tuple(p for p in self.parameters if not isinstance(p, SizeParameter))
+
+    def size_sources(self) -> dict[str, tuple[int, int | None]]:
+        """For each symbolic size where a call says it: (position, None) for an int parameter, (position, dimension) for the first bare entry."""
+        found: dict[str, tuple[int, int | None]] = {}
+        for name, position, dimension in self._occurrences():
+            if name in self.sizes and (name not in found or dimension is None):
+                found[name] = (position, dimension)
+        assert set(found) == set(self.sizes), "internal: a symbolic size that no argument binds"
+        return found
+
+    def _occurrences(self) -> Iterator[tuple[str, int, int | None]]:
+        for position, parameter in enumerate(self.parameters):
+            match parameter:
+                case SizeParameter(name=name, value=None):
+                    yield name, position, None
+                case ArrayParameter(shape=shape):
+                    for dimension, extent in enumerate(shape):
+                        if extent.name is not None:
+                            yield extent.name, position, dimension
+                case _:
+                    pass

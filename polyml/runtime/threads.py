@@ -1,0 +1,300 @@
+"""`polyml_parallel`: what parallel loops of emitted code call, on an OpenMP runtime that exists already, or on plain threads.
+
+    void polyml_parallel(ptr body, ptr ctx, i64 lower, i64 upper, i64 step)
+
+calls `body(ctx, lo, hi)` on the threads of a team with disjoint pieces of `lower, lower + step, ..` below `upper`: `lo` is a multiple of `step` away from `lower`, and the
+pieces of one thread are contiguous. With one thread or one iteration it calls the body directly. `polyml_parallel_limited` takes the most threads to use as a further i64.
+
+Sharing NumPy's or torch's OpenMP pool keeps two pools from spinning against each other. libgomp hangs in the child of a fork once its parent has used
+it; there plain threads take over. Source: libgomp ABI (GOMP_parallel), LLVM OpenMP runtime (__kmpc_fork_call).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import functools
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from polyml.options import current
+from polyml.target import available_cores
+
+__all__ = ["OpenMP", "emit_threads", "find_openmp", "thread_count"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenMP:
+    """A loaded OpenMP runtime. interface: which entry it is used through. fork_safe: a forked child may use it again."""
+
+    path: str
+    interface: Literal["gomp", "kmp"]
+    fork_safe: bool
+    library: ctypes.CDLL
+
+    def __str__(self) -> str:
+        return f"{self.path} ({'GOMP_parallel' if self.interface == 'gomp' else '__kmpc_fork_call'})"
+
+
+def thread_count() -> int:
+    """Threads of a parallel loop: option `threads` or POLYML_NUM_THREADS, else the cores that this process may use."""
+    asked = current("threads")
+    return asked if isinstance(asked, int) else available_cores()
+
+
+@functools.cache
+def find_openmp() -> OpenMP | None:
+    """The OpenMP runtime to use: POLYML_OPENMP, else one that the process has loaded, else one that can be loaded; None: there is none."""
+    asked = os.environ.get("POLYML_OPENMP", "")
+    if asked == "0":
+        return None
+    names = [asked] if asked else [*_loaded_libraries(), *_common_names()]
+    for name in names:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError:
+            continue
+        kmp = hasattr(library, "__kmpc_fork_call")
+        if hasattr(library, "GOMP_parallel") and hasattr(library, "omp_get_thread_num"):
+            return OpenMP(name, "gomp", fork_safe=kmp, library=library)
+        if kmp and hasattr(library, "omp_get_thread_num"):
+            return OpenMP(name, "kmp", fork_safe=True, library=library)
+    return None
+
+
+def _loaded_libraries() -> list[str]:
+    """Paths of OpenMP libraries that are mapped into this process."""
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return []
+    paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in maps.splitlines() if line.count("/"))
+    return [path for path in paths if Path(path).name.startswith(("libgomp", "libomp", "libiomp"))]
+
+
+def _common_names() -> list[str]:
+    if sys.platform == "darwin":
+        return ["libomp.dylib", "/opt/homebrew/opt/libomp/lib/libomp.dylib", "/usr/local/opt/libomp/lib/libomp.dylib"]
+    found = [ctypes.util.find_library(name) for name in ("gomp", "omp", "iomp5")]
+    return ["libgomp.so.1", "libomp.so.5", "libomp.so", "libiomp5.so", *filter(None, found)]
+
+
+def emit_threads(openmp: OpenMP | None) -> str:
+    """The text of the functions above, for the support module. They use `@polyml_thread_count` (i32) and `@polyml_plain_threads` (i1: OpenMP must not be
+    used) of that module."""
+    if openmp is None:
+        start, outside = "  call void @plain_team(ptr %job, i32 %team)\n", ""
+    elif openmp.interface == "gomp":
+        outside = "declare void @GOMP_parallel(ptr, ptr, i32, i32)\n" + _OPENMP_MEMBER
+        start = _WITH_OPENMP.format(call="call void @GOMP_parallel(ptr @openmp_member, ptr %job, i32 %team, i32 0)")
+    else:
+        outside = _KMP_MEMBER + _OPENMP_MEMBER
+        start = _WITH_OPENMP.format(call="call void @kmp_team(ptr %job, i32 %team)")
+    return _COMMON + outside + _PARALLEL.replace("{start}", start)
+
+
+# %job: body, ctx, lower, upper, step. Member t of n runs iterations [t*q + min(t, r), ..) of q*n + r.
+_COMMON = """\
+%polyml.job = type { ptr, ptr, i64, i64, i64 }
+%polyml.member = type { ptr, i64, i64, i64 }
+
+define internal i64 @iterations(i64 %lower, i64 %upper, i64 %step) {
+  %span = sub i64 %upper, %lower
+  %some = icmp sgt i64 %span, 0
+  %most = add i64 %step, -1
+  %up = add i64 %span, %most
+  %count = sdiv i64 %up, %step
+  %result = select i1 %some, i64 %count, i64 0
+  ret i64 %result
+}
+
+define internal void @member(ptr %job, i64 %t, i64 %n) {
+  %body = load ptr, ptr %job
+  %ctx.p = getelementptr %polyml.job, ptr %job, i32 0, i32 1
+  %ctx = load ptr, ptr %ctx.p
+  %lower.p = getelementptr %polyml.job, ptr %job, i32 0, i32 2
+  %lower = load i64, ptr %lower.p
+  %upper.p = getelementptr %polyml.job, ptr %job, i32 0, i32 3
+  %upper = load i64, ptr %upper.p
+  %step.p = getelementptr %polyml.job, ptr %job, i32 0, i32 4
+  %step = load i64, ptr %step.p
+  %total = call i64 @iterations(i64 %lower, i64 %upper, i64 %step)
+  %q = udiv i64 %total, %n
+  %r = urem i64 %total, %n
+  %early = icmp ult i64 %t, %r
+  %extra = select i1 %early, i64 %t, i64 %r
+  %whole = mul i64 %t, %q
+  %first = add i64 %whole, %extra
+  %one = zext i1 %early to i64
+  %count = add i64 %q, %one
+  %none = icmp eq i64 %count, 0
+  br i1 %none, label %done, label %work
+work:
+  %skipped = mul i64 %first, %step
+  %lo = add i64 %lower, %skipped
+  %size = mul i64 %count, %step
+  %end = add i64 %lo, %size
+  %over = icmp slt i64 %upper, %end
+  %hi = select i1 %over, i64 %upper, i64 %end
+  call void %body(ptr %ctx, i64 %lo, i64 %hi)
+  br label %done
+done:
+  ret void
+}
+
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_join(i64, ptr)
+
+define internal ptr @plain_member(ptr %m) {
+  %job = load ptr, ptr %m
+  %t.p = getelementptr %polyml.member, ptr %m, i32 0, i32 1
+  %t = load i64, ptr %t.p
+  %n.p = getelementptr %polyml.member, ptr %m, i32 0, i32 2
+  %n = load i64, ptr %n.p
+  call void @member(ptr %job, i64 %t, i64 %n)
+  ret ptr null
+}
+
+define internal void @plain_team(ptr %job, i32 %team) {
+entry:
+  %many = zext i32 %team to i64
+  %fits = icmp ult i64 %many, 256
+  %n = select i1 %fits, i64 %many, i64 256
+  %members = alloca %polyml.member, i64 %n
+  br label %start
+start:
+  %t = phi i64 [1, %entry], [%t.next, %next]
+  %more = icmp ult i64 %t, %n
+  br i1 %more, label %create, label %own
+create:
+  %m = getelementptr %polyml.member, ptr %members, i64 %t
+  store ptr %job, ptr %m
+  %t.p = getelementptr %polyml.member, ptr %m, i32 0, i32 1
+  store i64 %t, ptr %t.p
+  %n.p = getelementptr %polyml.member, ptr %m, i32 0, i32 2
+  store i64 %n, ptr %n.p
+  %handle.p = getelementptr %polyml.member, ptr %m, i32 0, i32 3
+  %failed = call i32 @pthread_create(ptr %handle.p, ptr null, ptr @plain_member, ptr %m)
+  %refused = icmp ne i32 %failed, 0
+  br i1 %refused, label %instead, label %next
+instead:
+  store ptr null, ptr %m
+  call void @member(ptr %job, i64 %t, i64 %n)
+  br label %next
+next:
+  %t.next = add i64 %t, 1
+  br label %start
+own:
+  call void @member(ptr %job, i64 0, i64 %n)
+  br label %wait
+wait:
+  %w = phi i64 [1, %own], [%w.next, %waited]
+  %left = icmp ult i64 %w, %n
+  br i1 %left, label %join, label %done
+join:
+  %wm = getelementptr %polyml.member, ptr %members, i64 %w
+  %wjob = load ptr, ptr %wm
+  %ran = icmp eq ptr %wjob, null
+  br i1 %ran, label %waited, label %really
+really:
+  %wh.p = getelementptr %polyml.member, ptr %wm, i32 0, i32 3
+  %wh = load i64, ptr %wh.p
+  %joined = call i32 @pthread_join(i64 %wh, ptr null)
+  br label %waited
+waited:
+  %w.next = add i64 %w, 1
+  br label %wait
+done:
+  ret void
+}
+"""
+
+_OPENMP_MEMBER = """
+declare i32 @omp_get_thread_num()
+declare i32 @omp_get_num_threads()
+
+define internal void @openmp_member(ptr %job) {
+  %t = call i32 @omp_get_thread_num()
+  %n = call i32 @omp_get_num_threads()
+  %t.wide = zext i32 %t to i64
+  %n.wide = zext i32 %n to i64
+  call void @member(ptr %job, i64 %t.wide, i64 %n.wide)
+  ret void
+}
+"""
+
+# ident_t: reserved, flags (2: KMP_IDENT_KMPC), reserved, reserved, ";file;function;line;line;;"
+_KMP_MEMBER = """
+@kmp_text = private constant [23 x i8] c";unknown;unknown;0;0;;\\00"
+@kmp_ident = private global { i32, i32, i32, i32, ptr } { i32 0, i32 2, i32 0, i32 22, ptr @kmp_text }
+declare void @__kmpc_fork_call(ptr, i32, ptr, ...)
+declare i32 @__kmpc_global_thread_num(ptr)
+declare void @__kmpc_push_num_threads(ptr, i32, i32)
+
+define internal void @kmp_member(ptr %global, ptr %bound, ptr %job) {
+  call void @openmp_member(ptr %job)
+  ret void
+}
+
+define internal void @kmp_team(ptr %job, i32 %team) {
+  %self = call i32 @__kmpc_global_thread_num(ptr @kmp_ident)
+  call void @__kmpc_push_num_threads(ptr @kmp_ident, i32 %self, i32 %team)
+  call void (ptr, i32, ptr, ...) @__kmpc_fork_call(ptr @kmp_ident, i32 1, ptr @kmp_member, ptr %job)
+  ret void
+}
+"""
+
+_WITH_OPENMP = """\
+  %plain = load i8, ptr @polyml_plain_threads
+  %use.plain = icmp ne i8 %plain, 0
+  br i1 %use.plain, label %plainly, label %openmp
+plainly:
+  call void @plain_team(ptr %job, i32 %team)
+  ret void
+openmp:
+  store i8 1, ptr @polyml_openmp_used
+  {call}
+"""
+
+_PARALLEL = """
+define void @polyml_parallel(ptr %body, ptr %ctx, i64 %lower, i64 %upper, i64 %step) {
+  call void @polyml_parallel_limited(ptr %body, ptr %ctx, i64 %lower, i64 %upper, i64 %step, i64 0)
+  ret void
+}
+
+define void @polyml_parallel_limited(ptr %body, ptr %ctx, i64 %lower, i64 %upper, i64 %step, i64 %limit) {
+  %default = load i32, ptr @polyml_thread_count
+  %default.wide = zext i32 %default to i64
+  %limited = icmp sgt i64 %limit, 0
+  %threads = select i1 %limited, i64 %limit, i64 %default.wide
+  %total = call i64 @iterations(i64 %lower, i64 %upper, i64 %step)
+  %few = icmp slt i64 %total, %threads
+  %n = select i1 %few, i64 %total, i64 %threads
+  %alone = icmp sle i64 %n, 1
+  br i1 %alone, label %direct, label %share
+direct:
+  %any = icmp sgt i64 %total, 0
+  br i1 %any, label %run, label %done
+run:
+  call void %body(ptr %ctx, i64 %lower, i64 %upper)
+  br label %done
+done:
+  ret void
+share:
+  %job = alloca %polyml.job
+  store ptr %body, ptr %job
+  %ctx.p = getelementptr %polyml.job, ptr %job, i32 0, i32 1
+  store ptr %ctx, ptr %ctx.p
+  %lower.p = getelementptr %polyml.job, ptr %job, i32 0, i32 2
+  store i64 %lower, ptr %lower.p
+  %upper.p = getelementptr %polyml.job, ptr %job, i32 0, i32 3
+  store i64 %upper, ptr %upper.p
+  %step.p = getelementptr %polyml.job, ptr %job, i32 0, i32 4
+  store i64 %step, ptr %step.p
+  %team = trunc i64 %n to i32
+{start}  ret void
+}
+"""
