@@ -1,0 +1,80 @@
+"""What a call costs: dispatch on 8x8 operands beside numpy.add and numpy.einsum, the first call of a small program, and the import.
+
+python -m benchmarks.calls
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+SMALL = """
+def small(x: f32["N M"], y: f32["N M"]):
+    z[n, m] = x[n, m] + y[n, m]
+    return z
+"""
+DENSE = """
+def dense(x: f32["N K"], w: f32["K M"], b: f32["M"]):
+    y[n, m] = relu(x[n, k] * w[k, m] + b[m])
+    return y
+"""
+
+
+def best_of(calls: dict[str, Callable[[], object]], repeat: int = 60, number: int = 2000) -> dict[str, float]:
+    """Median seconds per call over `repeat` interleaved batches."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeat):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            for _ in range(number):
+                call()
+            times[name].append((time.perf_counter() - start) / number)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def in_fresh_process(code: str) -> float:
+    """Median over five processes of the float that `code` prints."""
+    values = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+        for _ in range(5)
+    ]
+    return statistics.median(values)
+
+
+def main() -> int:
+    import polyml
+
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal((8, 8), dtype=np.float32) for _ in range(2))
+    add = polyml.einsum(SMALL)
+    kernel = add.compile(x, y)
+    assert np.array_equal(add(x, y), x + y)
+    calls: dict[str, Callable[[], object]] = {
+        "numpy.add": lambda: np.add(x, y),
+        "polyml program": lambda: add(x, y),
+        "polyml kernel": lambda: kernel(x, y),
+        "numpy.einsum": lambda: np.einsum("ij,ij->ij", x, y),
+    }
+    times = best_of(calls)
+    for name, seconds in times.items():
+        print(f"{name:<20}{1e9 * seconds:>9.0f} ns{seconds / times['numpy.add']:>8.2f} x numpy.add")
+    clock = "import time; start = time.perf_counter(); "
+    stop = "; print(time.perf_counter() - start)"
+    print(f"import numpy        {1e3 * in_fresh_process(clock + 'import numpy' + stop):>9.0f} ms")
+    print(f"import polyml       {1e3 * in_fresh_process(clock + 'import polyml' + stop):>9.0f} ms")
+    for title, text, shapes in (("x + y", SMALL, ((8, 8), (8, 8))), ("relu(x @ w + b)", DENSE, ((8, 5), (5, 7), (7,)))):
+        code = (
+            f"import time, numpy as np, polyml; f = polyml.einsum({text!r}); a = [np.ones(s, np.float32) for s in {shapes!r}]; "
+            "start = time.perf_counter(); f(*a); print(time.perf_counter() - start)"
+        )
+        print(f"first call of {title:<18}{1e3 * in_fresh_process(code):>9.0f} ms")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
