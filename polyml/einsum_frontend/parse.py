@@ -6,7 +6,7 @@ import ast
 import warnings
 
 from polyml.einsum_frontend.names import RESERVED
-from polyml.einsum_frontend.parse_expressions import refuse
+from polyml.einsum_frontend.parse_expressions import refusal
 from polyml.einsum_frontend.parse_shapes import parse_annotation
 from polyml.einsum_frontend.parse_statements import parse_block
 from polyml.einsum_frontend.positions import Positions, split_lines
@@ -56,11 +56,11 @@ def _python_function(source: Source) -> tuple[ast.FunctionDef, Positions]:
     if not body:
         raise EinsumSyntaxError("there is no program in the text", span=_line_span(source, 1), hint=_ONE_FUNCTION)
     if isinstance(body[0], ast.AsyncFunctionDef):
-        refuse("a program is not async", at, body[0], _ONE_FUNCTION)
+        raise refusal("a program is not async", at, body[0], _ONE_FUNCTION)
     if not isinstance(body[0], ast.FunctionDef):
-        refuse("the text is not a function", at, body[0], _ONE_FUNCTION)
+        raise refusal("the text is not a function", at, body[0], _ONE_FUNCTION)
     if len(body) > 1:
-        refuse("the text goes on after the function", at, body[1], _ONE_FUNCTION)
+        raise refusal("the text goes on after the function", at, body[1], _ONE_FUNCTION)
     return body[0], at
 
 
@@ -84,7 +84,9 @@ def _line_span(source: Source, line: int) -> Span:
 
 def _program(function: ast.FunctionDef, at: Positions) -> Program:
     if function.returns is not None:
-        refuse("a program has no return annotation", at, function.returns, "the types of the results are inferred")
+        raise refusal(
+            "a program has no return annotation", at, function.returns, "the types of the results are inferred"
+        )
     if not function.body:
         raise AssertionError("internal: a function without a body")
     body = function.body
@@ -92,31 +94,31 @@ def _program(function: ast.FunctionDef, at: Positions) -> Program:
         case ast.Expr(value=ast.Constant(value=str())):
             body = body[1:]
     if not body:
-        refuse("the program has no statements", at, function.body[0])
+        raise refusal("the program has no statements", at, function.body[0])
     return Program(function.name, _parameters(function.args, at), parse_block(body, at), at.source)
 
 
 def _parameters(arguments: ast.arguments, at: Positions) -> tuple[Parameter, ...]:
     for extra in (arguments.vararg, arguments.kwarg):
         if extra is not None:
-            refuse("a program has no `*` or `**` parameters", at, extra, "name each parameter")
+            raise refusal("a program has no `*` or `**` parameters", at, extra, "name each parameter")
     if arguments.posonlyargs:
-        refuse("a program has no `/` among its parameters", at, arguments.posonlyargs[0])
+        raise refusal("a program has no `/` among its parameters", at, arguments.posonlyargs[0])
     if arguments.kwonlyargs:
-        refuse("a program has no keyword-only parameters", at, arguments.kwonlyargs[0])
+        raise refusal("a program has no keyword-only parameters", at, arguments.kwonlyargs[0])
     if arguments.defaults:
-        refuse("a parameter has no default", at, arguments.defaults[0], "pass the value in the call")
+        raise refusal("a parameter has no default", at, arguments.defaults[0], "pass the value in the call")
     parameters: list[Parameter] = []
     names: set[str] = set()
     for argument in arguments.args:
         if argument.annotation is None:
             hint = f'write {argument.arg}: f32["N K"] for a tensor, f32 for a scalar, int for a size'
-            refuse(f"parameter {argument.arg!r} has no type", at, argument, hint)
+            raise refusal(f"parameter {argument.arg!r} has no type", at, argument, hint)
         dtype, shape = parse_annotation(argument.annotation, at)
         if argument.arg in RESERVED:
-            refuse(f"{argument.arg!r} is a word of the language", at, argument, "choose another name")
+            raise refusal(f"{argument.arg!r} is a word of the language", at, argument, "choose another name")
         if argument.arg in names:
-            refuse(f"parameter {argument.arg!r} appears twice", at, argument, "choose another name")
+            raise refusal(f"parameter {argument.arg!r} appears twice", at, argument, "choose another name")
         names.add(argument.arg)
         parameters.append(Parameter(argument.arg, dtype, shape, at.span(argument)))
     return tuple(parameters)

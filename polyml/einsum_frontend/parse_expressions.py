@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import NoReturn, get_args
+from typing import get_args
 
 from polyml.dtypes import DTYPES
 from polyml.einsum_frontend.names import did_you_mean
@@ -27,7 +27,7 @@ from polyml.einsum_frontend.syntax import (
 from polyml.errors import EinsumSyntaxError
 from polyml.ops import FUNCTIONS
 
-__all__ = ["attribute_hint", "parse_expression", "refuse", "sequence_items"]
+__all__ = ["attribute_hint", "parse_expression", "refusal", "sequence_items"]
 
 _BINARY: dict[type[ast.operator], BinaryOp] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
@@ -76,9 +76,11 @@ _NUMPY_DTYPES = {
 _NUMPY_FUNCTIONS = {"maximum": "max", "minimum": "min", "power": "**", "matmul": "an index", "einsum": "an index"}
 
 
-def refuse(message: str, at: Positions, node: ast.expr | ast.stmt | ast.arg, hint: str | None = None) -> NoReturn:
-    """Raises EinsumSyntaxError at `node`."""
-    raise EinsumSyntaxError(message, span=at.span(node), hint=hint)
+def refusal(
+    message: str, at: Positions, node: ast.expr | ast.stmt | ast.arg, hint: str | None = None
+) -> EinsumSyntaxError:
+    """The error for `node`."""
+    return EinsumSyntaxError(message, span=at.span(node), hint=hint)
 
 
 def sequence_items(node: ast.expr) -> list[ast.expr]:
@@ -105,7 +107,7 @@ def parse_expression(node: ast.expr, at: Positions) -> Expression:
         case ast.BinOp():
             if type(node.op) in _REFUSED_BINARY:
                 spelled, hint = _REFUSED_BINARY[type(node.op)]
-                refuse(f"`{spelled}` is not in the language", at, node, hint)
+                raise refusal(f"`{spelled}` is not in the language", at, node, hint)
             return Binary(
                 _BINARY[type(node.op)], parse_expression(node.left, at), parse_expression(node.right, at), span
             )
@@ -116,17 +118,19 @@ def parse_expression(node: ast.expr, at: Positions) -> Expression:
         case ast.UnaryOp(op=ast.UAdd()):
             return parse_expression(node.operand, at)
         case ast.UnaryOp():
-            refuse("`~` is not in the language", at, node, "write `not`")
+            raise refusal("`~` is not in the language", at, node, "write `not`")
         case ast.BoolOp():
             operands = tuple(parse_expression(operand, at) for operand in node.values)
             return Boolean("and" if isinstance(node.op, ast.And) else "or", operands, span)
         case ast.Compare():
             return _compare(node, at)
         case ast.Attribute():
-            refuse(f"attributes such as {ast.unparse(node)!r} are not in the language", at, node, attribute_hint(node))
+            raise refusal(
+                f"attributes such as {ast.unparse(node)!r} are not in the language", at, node, attribute_hint(node)
+            )
         case _:
-            what, also = _REFUSED.get(type(node), ("this expression", None))
-            refuse(f"{what} is not in the language", at, node, also)
+            what, remedy = _REFUSED.get(type(node), ("this expression", None))
+            raise refusal(f"{what} is not in the language", at, node, remedy)
 
 
 def attribute_hint(node: ast.Attribute) -> str:
@@ -151,19 +155,21 @@ def _number(node: ast.Constant, at: Positions) -> Number:
         return Number(value, at.span(node))
     if isinstance(value, int):
         if value >= 2**64:
-            refuse("the integer does not fit in 64 bits", at, node, "write it as a float: 1e30")
+            raise refusal("the integer does not fit in 64 bits", at, node, "write it as a float: 1e30")
         return Number(value, at.span(node))
     if isinstance(value, complex):
-        refuse("complex numbers are not supported", at, node)
-    what = {str: "a string", bytes: "a string", type(None): "None", type(...): "`...`"}.get(type(value), "this constant")
-    refuse(f"{what} is not in the language", at, node, "write one index per dimension" if value is ... else None)
+        raise refusal("complex numbers are not supported", at, node)
+    what = {str: "a string", bytes: "a string", type(None): "None", type(...): "`...`"}.get(
+        type(value), "this constant"
+    )
+    raise refusal(f"{what} is not in the language", at, node, "write one index per dimension" if value is ... else None)
 
 
 def _compare(node: ast.Compare, at: Positions) -> Compare:
     for op in node.ops:
         if type(op) in _REFUSED_COMPARE:
             spelled, hint = _REFUSED_COMPARE[type(op)]
-            refuse(f"`{spelled}` is not in the language", at, node, hint)
+            raise refusal(f"`{spelled}` is not in the language", at, node, hint)
     operands = tuple(parse_expression(operand, at) for operand in (node.left, *node.comparators))
     return Compare(operands, tuple(_COMPARE[type(op)] for op in node.ops), at.span(node))
 
@@ -171,29 +177,31 @@ def _compare(node: ast.Compare, at: Positions) -> Compare:
 def _subscript(node: ast.Subscript, at: Positions) -> Subscript:
     items = sequence_items(node.slice)
     if not items:
-        refuse("an access needs at least one subscript", at, node, "a 0-d tensor is written as its bare name")
+        raise refusal("an access needs at least one subscript", at, node, "a 0-d tensor is written as its bare name")
     subscripts = tuple(parse_expression(item, at) for item in items)
     match node.value:
         case ast.Name(id=name) if name in _REDUCERS:
-            refuse(f"`{name}[...]` is a reducer and needs a body", at, node, f"write {name}[k](x[k])")
+            raise refusal(f"`{name}[...]` is a reducer and needs a body", at, node, f"write {name}[k](x[k])")
         case ast.Name(id=name):
             return Subscript(name, subscripts, at.span(node))
         case ast.Call(func=ast.Name(id="pad")) as call:
             return Subscript(_pad(call, len(subscripts), at), subscripts, at.span(node))
         case ast.Subscript() as inner:
-            refuse("a subscript of a subscript is not in the language", at, node, f"write {_joined(inner, node)}")
+            raise refusal(
+                "a subscript of a subscript is not in the language", at, node, f"write {_joined(inner, node)}"
+            )
         case ast.Call() as call:
             hint = "assign it to a tensor first, or apply the function to each element: relu(x[n, k])"
-            refuse("the result of a call cannot be subscripted", at, call, hint)
+            raise refusal("the result of a call cannot be subscripted", at, call, hint)
         case ast.Attribute() as attribute:
-            refuse(
+            raise refusal(
                 f"attributes such as {ast.unparse(attribute)!r} are not in the language",
                 at,
                 attribute,
                 attribute_hint(attribute),
             )
         case other:
-            refuse("only a tensor can be subscripted", at, other, "subscript each tensor of the expression")
+            raise refusal("only a tensor can be subscripted", at, other, "subscript each tensor of the expression")
 
 
 def _joined(inner: ast.Subscript, outer: ast.Subscript) -> str:
@@ -204,33 +212,35 @@ def _joined(inner: ast.Subscript, outer: ast.Subscript) -> str:
 def _call(node: ast.Call, at: Positions) -> Expression:
     if node.keywords:
         keyword = node.keywords[0]
-        refuse("keyword arguments are not in the language", at, keyword.value, "pass the arguments by position")
+        raise refusal("keyword arguments are not in the language", at, keyword.value, "pass the arguments by position")
     match node.func:
         case ast.Subscript(value=ast.Name(id=name)) if name in _REDUCERS:
             return _reducer(name, node, node.func, at)
         case ast.Subscript(value=ast.Attribute(attr=name)) if name in _REDUCERS:
-            refuse("reducers are written without a module", at, node.func, f"write {name}[...](...)")
+            raise refusal("reducers are written without a module", at, node.func, f"write {name}[...](...)")
         case ast.Subscript():
             hint = f"reducers are {', '.join(sorted(_REDUCERS))}"
-            refuse(f"unknown reducer {ast.unparse(node.func.value)!r}", at, node.func, hint)
+            raise refusal(f"unknown reducer {ast.unparse(node.func.value)!r}", at, node.func, hint)
         case ast.Name(id=name) if name in FUNCTIONS or name in DTYPES:
             return _apply(name, node, at)
         case ast.Attribute(value=ast.Name(), attr=name) if name in DTYPES:  # pm.f32(x[n]) reads better to a linter
             return _apply(name, node, at)
         case ast.Attribute() as attribute:
-            refuse(f"{ast.unparse(attribute)!r} is not in the language", at, attribute, attribute_hint(attribute))
+            raise refusal(
+                f"{ast.unparse(attribute)!r} is not in the language", at, attribute, attribute_hint(attribute)
+            )
         case ast.Name(id="pad"):
             hint = "subscript it: pad(x, ((0, 0), (1, 1)))[n, h + r]"
-            refuse("`pad` stands for a tensor and needs subscripts", at, node, hint)
+            raise refusal("`pad` stands for a tensor and needs subscripts", at, node, hint)
         case ast.Name(id=name) if name in _REDUCERS:
             hint = f"name the indices that it reduces: {name}[k](x[k])"
-            refuse(f"`{name}` reduces over no index here", at, node, hint)
+            raise refusal(f"`{name}` reduces over no index here", at, node, hint)
         case ast.Name(id=name):
             known = did_you_mean(name, [*FUNCTIONS, *DTYPES, *_REDUCERS])
-            hint = known or "another einsum program is called in a statement of its own: t = f(x)"
-            refuse(f"unknown function {name!r}", at, node.func, hint)
+            other = "another einsum program is called in a statement of its own: t = f(x)"
+            raise refusal(f"unknown function {name!r}", at, node.func, known or other)
         case other:
-            refuse("only functions of the language can be called", at, other)
+            raise refusal("only functions of the language can be called", at, other)
 
 
 def _apply(name: str, node: ast.Call, at: Positions) -> Call:
@@ -239,25 +249,25 @@ def _apply(name: str, node: ast.Call, at: Positions) -> Call:
     if name in {"min", "max"}:
         if count < 2:
             hint = f"to reduce over an index, write {name}[k](x[k])"
-            refuse(f"`{name}` takes two or more arguments, not {count}", at, node, hint)
+            raise refusal(f"`{name}` takes two or more arguments, not {count}", at, node, hint)
     elif count != (wanted := 3 if name == "where" else 1):
         hint = "where(condition, value if true, value if false)" if name == "where" else None
-        refuse(f"`{name}` takes {wanted} argument{'s' if wanted > 1 else ''}, not {count}", at, node, hint)
+        raise refusal(f"`{name}` takes {wanted} argument{'s' if wanted > 1 else ''}, not {count}", at, node, hint)
     return Call(name, args, at.span(node))
 
 
 def _reducer(name: str, node: ast.Call, head: ast.Subscript, at: Positions) -> Reducer:
     if len(node.args) != 1:
-        refuse(f"`{name}[...]` takes one expression, not {len(node.args)}", at, node, f"write {name}[k](x[k])")
+        raise refusal(f"`{name}[...]` takes one expression, not {len(node.args)}", at, node, f"write {name}[k](x[k])")
     items = sequence_items(head.slice)
     if not items:
-        refuse(f"`{name}[...]` names no index", at, head, f"write {name}[k](x[k])")
+        raise refusal(f"`{name}[...]` names no index", at, head, f"write {name}[k](x[k])")
     for item in items:
         if not isinstance(item, (ast.Name, ast.Compare, ast.BoolOp, ast.UnaryOp)) or (
             isinstance(item, ast.UnaryOp) and not isinstance(item.op, ast.Not)
         ):
             hint = f"write {name}[k](...) or, with a bound, {name}[k < 3](...)"
-            refuse("an item of a reducer is an index or a condition", at, item, hint)
+            raise refusal("an item of a reducer is an index or a condition", at, item, hint)
     (kind,) = (kind for kind in get_args(ReducerKind) if kind == name)
     return Reducer(
         kind,
@@ -270,10 +280,10 @@ def _reducer(name: str, node: ast.Call, head: ast.Subscript, at: Positions) -> R
 def _pad(node: ast.Call, rank: int, at: Positions) -> Pad:
     """`pad(x, widths)` with NumPy's short forms written out: one number, or one pair, counts for every dimension."""
     if node.keywords or len(node.args) != 2:
-        refuse("`pad` takes a tensor and the widths", at, node, "pad(x, ((0, 0), (1, 1))): it pads with zeros")
+        raise refusal("`pad` takes a tensor and the widths", at, node, "pad(x, ((0, 0), (1, 1))): it pads with zeros")
     tensor, widths = node.args
     if not isinstance(tensor, ast.Name):
-        refuse("`pad` takes the name of a tensor", at, tensor, "assign the expression to a tensor first")
+        raise refusal("`pad` takes the name of a tensor", at, tensor, "assign the expression to a tensor first")
     pairs: list[tuple[ast.expr, ast.expr]]
     match widths:
         case ast.Tuple(elts=[ast.Tuple(elts=[before, after])]):
@@ -283,19 +293,19 @@ def _pad(node: ast.Call, rank: int, at: Positions) -> Pad:
             for dimension in dimensions:
                 ends = sequence_items(dimension)
                 if len(ends) != 2:
-                    refuse("a pad width is a pair (before, after)", at, dimension)
+                    raise refusal("a pad width is a pair (before, after)", at, dimension)
                 pairs.append((ends[0], ends[1]))
         case ast.Tuple(elts=[before, after]):
             pairs = [(before, after)] * rank
         case ast.Tuple():
-            refuse("pad widths are pairs (before, after), one per dimension", at, widths, "((0, 0), (1, 1))")
+            raise refusal("pad widths are pairs (before, after), one per dimension", at, widths, "((0, 0), (1, 1))")
         case both:
             pairs = [(both, both)] * rank
     if len(pairs) != rank:
         hint = "one pair (before, after) per dimension"
-        refuse(f"`pad` has {len(pairs)} pairs of widths for {rank} subscripts", at, widths, hint)
+        raise refusal(f"`pad` has {len(pairs)} pairs of widths for {rank} subscripts", at, widths, hint)
     for end in (end for pair in pairs for end in pair):
         if isinstance(end, ast.UnaryOp) and isinstance(end.op, ast.USub):
-            refuse("a pad width is negative", at, end, "to cut a margin off, shift the subscript instead")
+            raise refusal("a pad width is negative", at, end, "to cut a margin off, shift the subscript instead")
     parsed = tuple((parse_expression(before, at), parse_expression(after, at)) for before, after in pairs)
     return Pad(tensor.id, parsed, at.span(node))

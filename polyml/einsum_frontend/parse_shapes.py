@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from polyml.dtypes import DTYPES, DType
 from polyml.einsum_frontend.names import did_you_mean
-from polyml.einsum_frontend.parse_expressions import attribute_hint, parse_expression, refuse
+from polyml.einsum_frontend.parse_expressions import attribute_hint, parse_expression, refusal
 from polyml.einsum_frontend.positions import Positions
 from polyml.einsum_frontend.syntax import Binary, Expression, Name, Number, Unary
 from polyml.errors import EinsumSyntaxError
@@ -30,10 +30,10 @@ def parse_annotation(node: ast.expr, at: Positions) -> tuple[DType | None, tuple
         case ast.Subscript():
             dtype = _dtype(node.value, at)
             if dtype is None:
-                refuse("`int` is one number and has no shape", at, node, 'a tensor of integers is i64["N"]')
+                raise refusal("`int` is one number and has no shape", at, node, 'a tensor of integers is i64["N"]')
             return dtype, _shape(node.slice, dtype, at)
         case ast.Constant(value=str()):
-            refuse("an annotation is not a string as a whole", at, node, _SPELLING)
+            raise refusal("an annotation is not a string as a whole", at, node, _SPELLING)
         case _:
             return _dtype(node, at), None
 
@@ -43,25 +43,25 @@ def _dtype(node: ast.expr, at: Positions) -> DType | None:
         case ast.Name(id=name) | ast.Attribute(value=ast.Name(), attr=name):
             pass
         case _:
-            refuse("this is not a type of the language", at, node, _SPELLING)
+            raise refusal("this is not a type of the language", at, node, _SPELLING)
     if name == "int":
         return None
     if name in DTYPES:
         return DTYPES[name]
     if name in _UNSUPPORTED:
-        refuse(f"element type {name} is not supported yet", at, node, f"supported: {', '.join(DTYPES)}")
+        raise refusal(f"element type {name} is not supported yet", at, node, f"supported: {', '.join(DTYPES)}")
     hint = attribute_hint(node) if isinstance(node, ast.Attribute) else None
     if hint is None or not hint.startswith("write"):
         hint = {"float": "write f64"}.get(name) or did_you_mean(name, DTYPES) or f"element types: {', '.join(DTYPES)}"
-    refuse(f"unknown type {name!r}", at, node, hint)
+    raise refusal(f"unknown type {name!r}", at, node, hint)
 
 
 def _shape(node: ast.expr, dtype: DType, at: Positions) -> tuple[Expression, ...]:
     if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
-        refuse("a shape is written as a string", at, node, f"""write {dtype.name}["{_spaced(node)}"]""")
+        raise refusal("a shape is written as a string", at, node, f"""write {dtype.name}["{_spaced(node)}"]""")
     entries = tuple(_entries(node.value))
     if not entries:
-        refuse("the shape is empty", at, node, f"a scalar is written {dtype.name}")
+        raise refusal("the shape is empty", at, node, f"a scalar is written {dtype.name}")
     return tuple(_entry(text, offset, node, at) for offset, text in entries)
 
 
@@ -124,19 +124,19 @@ def _require_affine(entry: Expression) -> None:
     """Refuses what is not quasi-affine in sizes, by its form alone."""
     match entry:
         case Name():
-            return
+            pass
         case Number(value=value) if isinstance(value, int) and not isinstance(value, bool):
-            return
+            pass
         case Unary(op="-"):
-            return _require_affine(entry.operand)
+            _require_affine(entry.operand)
         case Binary(op="+" | "-"):
             _require_affine(entry.left)
-            return _require_affine(entry.right)
+            _require_affine(entry.right)
         case Binary(op="*") if isinstance(entry.left, Number) or isinstance(entry.right, Number):
             _require_affine(entry.left)
-            return _require_affine(entry.right)
+            _require_affine(entry.right)
         case Binary(op="//" | "%", right=Number(value=int(divisor))) if divisor > 0:
-            return _require_affine(entry.left)
+            _require_affine(entry.left)
         case _:
             raise EinsumSyntaxError(
                 "an entry of a shape is an integer, a size, or affine in sizes",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from polyml.einsum_frontend.names import RESERVED
-from polyml.einsum_frontend.parse_expressions import parse_expression, refuse, sequence_items
+from polyml.einsum_frontend.parse_expressions import parse_expression, refusal, sequence_items
 from polyml.einsum_frontend.parse_shapes import parse_annotation
 from polyml.einsum_frontend.positions import Positions
 from polyml.einsum_frontend.syntax import (
@@ -82,15 +82,15 @@ def _statement(node: ast.stmt, at: Positions) -> Statement:
         case ast.Expr(value=ast.Call(func=ast.Name(id=name)) as call) if name not in RESERVED:
             return _call_program((), call, node, at)
         case ast.Expr():
-            refuse("an expression is no statement", at, node, "assign it: y[n] = ...")
+            raise refusal("an expression is no statement", at, node, "assign it: y[n] = ...")
         case _:
             what, hint = _REFUSED.get(type(node), ("this statement", None))
-            refuse(f"{what} is not in the language", at, node, hint)
+            raise refusal(f"{what} is not in the language", at, node, hint)
 
 
 def _assign(node: ast.Assign, at: Positions) -> Assign | CallProgram:
     if len(node.targets) > 1:
-        refuse("a statement assigns once", at, node.targets[1], "write one statement for each target")
+        raise refusal("a statement assigns once", at, node.targets[1], "write one statement for each target")
     target = node.targets[0]
     names = _program_targets(target)
     match node.value:
@@ -100,7 +100,7 @@ def _assign(node: ast.Assign, at: Positions) -> Assign | CallProgram:
             return _call_program(names, call, node, at)
     if isinstance(target, (ast.Tuple, ast.List)):
         hint = "write one statement for each; only a call of an einsum program has several results: a, b = f(x)"
-        refuse("a statement assigns one tensor", at, target, hint)
+        raise refusal("a statement assigns one tensor", at, target, hint)
     name, subscripts = _target(target, at)
     return Assign(name, subscripts, "=", parse_expression(node.value, at), at.span(node), at.span(target))
 
@@ -115,7 +115,7 @@ def _call_program(targets: tuple[str, ...], call: ast.Call, node: ast.stmt, at: 
     assert isinstance(call.func, ast.Name), "internal: the callee of a program call is a name"
     if call.keywords:
         hint = "pass the arguments by position"
-        refuse("keyword arguments are not in the language", at, call.keywords[0].value, hint)
+        raise refusal("keyword arguments are not in the language", at, call.keywords[0].value, hint)
     args = tuple(parse_expression(arg, at) for arg in call.args)
     return CallProgram(targets, call.func.id, args, at.span(node))
 
@@ -130,21 +130,23 @@ def _target(node: ast.expr, at: Positions) -> tuple[str, tuple[Expression, ...] 
             _check_target(node.value, at)
             items = sequence_items(node.slice)
             if not items:
-                refuse("a left side needs at least one subscript", at, node, f"a 0-d tensor is written {name} = ...")
+                raise refusal(
+                    "a left side needs at least one subscript", at, node, f"a 0-d tensor is written {name} = ..."
+                )
             return name, tuple(parse_expression(item, at) for item in items)
         case _:
-            refuse("this cannot be assigned to", at, node, "a left side is y[n, m], or y for a 0-d tensor")
+            raise refusal("this cannot be assigned to", at, node, "a left side is y[n, m], or y for a 0-d tensor")
 
 
 def _check_target(node: ast.expr, at: Positions) -> None:
     if isinstance(node, ast.Name) and node.id in RESERVED:
-        refuse(f"{node.id!r} is a word of the language", at, node, "choose another name")
+        raise refusal(f"{node.id!r} is a word of the language", at, node, "choose another name")
 
 
 def _update(node: ast.AugAssign, at: Positions) -> Assign:
     if type(node.op) not in _UPDATES:
         hint = "updates are +=, -=, *= and /=; write the others out: y[n] = y[n] % 2"
-        refuse("this update is not in the language", at, node, hint)
+        raise refusal("this update is not in the language", at, node, hint)
     name, subscripts = _target(node.target, at)
     value = parse_expression(node.value, at)
     return Assign(name, subscripts, _UPDATES[type(node.op)], value, at.span(node), at.span(node.target))
@@ -152,28 +154,28 @@ def _update(node: ast.AugAssign, at: Positions) -> Assign:
 
 def _declare(node: ast.AnnAssign, at: Positions) -> Declare:
     if not isinstance(node.target, ast.Name):
-        refuse("a declaration names a tensor", at, node.target, 'write y: f32["N K"]')
+        raise refusal("a declaration names a tensor", at, node.target, 'write y: f32["N K"]')
     _check_target(node.target, at)
     dtype, shape = parse_annotation(node.annotation, at)
     if dtype is None:
         hint = "a size is a parameter; a 0-d integer tensor is declared i64"
-        refuse("`int` declares only parameters", at, node.annotation, hint)
+        raise refusal("`int` declares only parameters", at, node.annotation, hint)
     fill = None if node.value is None else parse_expression(node.value, at)
     return Declare(node.target.id, dtype, shape, fill, at.span(node))
 
 
 def _for(node: ast.For, at: Positions) -> ForLoop:
     if node.orelse:
-        refuse("`for ... else` is not in the language", at, node.orelse[0])
+        raise refusal("`for ... else` is not in the language", at, node.orelse[0])
     if not isinstance(node.target, ast.Name):
-        refuse("a `for` has one variable", at, node.target, "for t in range(T):")
+        raise refusal("a `for` has one variable", at, node.target, "for t in range(T):")
     _check_target(node.target, at)
     match node.iter:
         case ast.Call(func=ast.Name(id="range"), args=args, keywords=[]) if 1 <= len(args) <= 3:
             bounds = [parse_expression(arg, at) for arg in args]
         case _:
             hint = "for t in range(T):, with one to three arguments"
-            refuse("a `for` runs over a range", at, node.iter, hint)
+            raise refusal("a `for` runs over a range", at, node.iter, hint)
     span = at.span(node.iter)
     start = bounds[0] if len(bounds) > 1 else Number(0, span)
     stop = bounds[1] if len(bounds) > 1 else bounds[0]
@@ -184,13 +186,13 @@ def _for(node: ast.For, at: Positions) -> ForLoop:
 def _return(node: ast.Return, at: Positions) -> Return:
     if node.value is None:
         hint = "leave it out: parameters that are assigned are updated in place"
-        refuse("`return` names no result", at, node, hint)
+        raise refusal("`return` names no result", at, node, hint)
     names: list[str] = []
     spans = []
     for item in sequence_items(node.value):
         if not isinstance(item, ast.Name):
             hint = "assign it to a tensor first, and return that: y[n] = ...; return y"
-            refuse("a program returns tensors by name, not expressions", at, item, hint)
+            raise refusal("a program returns tensors by name, not expressions", at, item, hint)
         names.append(item.id)
         spans.append(at.span(item))
     return Return(tuple(names), tuple(spans), at.span(node))

@@ -23,7 +23,6 @@ from polyml.einsum_frontend.syntax import (
     Name,
     Number,
     Pad,
-    Parameter,
     Program,
     Reducer,
     Return,
@@ -109,8 +108,9 @@ def _leveled(e: Expression) -> tuple[str, int]:
         case IndexRef(name=name) | LoopRef(name=name) | SizeRef(name=name):
             return name, _ATOM
         case Subscript(tensor=Pad() as pad):
-            pairs = "".join(f"({format_expression(a)}, {format_expression(b)}), " for a, b in pad.widths)
-            return f"pad({pad.tensor}, ({pairs.rstrip(' ')})){_subscripts(e.subscripts)}", _ATOM
+            pairs = ", ".join(f"({format_expression(a)}, {format_expression(b)})" for a, b in pad.widths)
+            comma = "," if len(pad.widths) == 1 else ""
+            return f"pad({pad.tensor}, ({pairs}{comma})){_subscripts(e.subscripts)}", _ATOM
         case Subscript(tensor=str() as tensor):
             return tensor + (_subscripts(e.subscripts) if e.subscripts else ""), _ATOM
         case Unary(op="-"):
@@ -140,8 +140,3 @@ def _number(value: int | float | bool) -> tuple[str, int]:
         return str(value), _ATOM
     text = "pi" if value == math.pi else repr(value)
     return text, _SIGN if text.startswith("-") else _ATOM
-
-
-def format_parameter(parameter: Parameter) -> str:
-    """`x: f32["N K"]`."""
-    return f"{parameter.name}: {_annotation(parameter.dtype, parameter.shape)}"
