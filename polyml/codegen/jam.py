@@ -1,0 +1,110 @@
+"""Copies of a loop body for several values of its variable, fused: the step that vectorization and unroll-and-jam share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, UpdateArgument
+from polyml.codegen.rewrite import expressions, fresh, rename_variables, substitute_nodes, variables_of
+from polyml.expressions import reads_of
+from polyml.sets.affine import Affine
+
+__all__ = ["CannotJam", "jam", "storage_names"]
+
+
+class CannotJam(Exception):
+    """The copies cannot run side by side; the text says why."""
+
+
+def jam(
+    nodes: tuple[Node, ...],
+    variable: str,
+    values: Sequence[Affine],
+    *,
+    taken: set[str],
+    names: Sequence[Mapping[str, str]] = (),
+) -> tuple[Node, ...]:
+    """One copy of `nodes` per value of `variable`, interleaved assignment by assignment; inner loops are shared, as are conditions
+    that do not depend on the variable.
+
+    What an inner Allocate makes exists once per copy, under fresh names (the first copy keeps its own). It is not checked that running the copies
+    side by side is allowed.
+
+    Args:
+        taken: names in use; the new ones are added.
+        names: storage variables to rename in each copy, as well.
+
+    Raises:
+        CannotJam: bounds of an inner loop depend on the variable.
+    """
+    renames = [dict(n) for n in names] if names else [{} for _ in values]
+    return _jam(nodes, variable, tuple(values), renames, taken)
+
+
+def storage_names(nodes: Sequence[Node]) -> set[str]:
+    """All names of storage that the nodes make or touch."""
+    found: set[str] = set()
+    for node in nodes:
+        for expr in expressions(node):
+            found |= {read.tensor for read in reads_of(expr)}
+        match node:
+            case Assign():
+                found.add(node.target.variable)
+            case UpdateArgument():
+                found |= {node.best.variable, node.argument.variable}
+            case For():
+                found |= {node.variable} | storage_names(node.body)
+            case Block():
+                found |= storage_names(node.body)
+            case If():
+                found |= storage_names((*node.then, *node.otherwise))
+            case Allocate():
+                found |= {node.variable.name} | storage_names(node.body)
+            case _:
+                assert_never(node)
+    return found
+
+
+def _jam(
+    nodes: tuple[Node, ...], variable: str, values: tuple[Affine, ...], renames: list[dict[str, str]], taken: set[str]
+) -> tuple[Node, ...]:
+    made: list[Node] = []
+    for node in nodes:
+        match node:
+            case Assign() | UpdateArgument():
+                made.extend(_copies(node, variable, values, renames))
+            case Block():
+                made.extend(_jam(node.body, variable, values, renames, taken))
+            case For():
+                if variable in node.lower.variables() | node.upper.variables():
+                    raise CannotJam(f"the bounds of loop {node.variable} depend on {variable}")
+                made.append(replace(node, body=_jam(node.body, variable, values, renames, taken)))
+            case If():
+                own = any(read.tensor in names for names in renames for read in reads_of(node.condition))
+                if own or variable in variables_of(node.condition):
+                    made.extend(_copies(node, variable, values, renames))
+                else:
+                    then = _jam(node.then, variable, values, renames, taken)
+                    otherwise = _jam(node.otherwise, variable, values, renames, taken)
+                    made.append(If(condition=node.condition, then=then, otherwise=otherwise))
+            case Allocate():
+                name = node.variable.name
+                copies = [name, *(fresh(name, taken) for _ in values[1:])]
+                inner = [{**old, name: new} for old, new in zip(renames, copies, strict=True)]
+                body = _jam(node.body, variable, values, inner, taken)
+                for copy in reversed(copies):
+                    body = (Allocate(variable=replace(node.variable, name=copy), body=body),)
+                made.extend(body)
+            case _:
+                assert_never(node)
+    return tuple(made)
+
+
+def _copies(node: Node, variable: str, values: tuple[Affine, ...], renames: list[dict[str, str]]) -> list[Node]:
+    made: list[Node] = []
+    for value, names in zip(values, renames, strict=True):
+        changed = {old: new for old, new in names.items() if old != new}
+        made.extend(substitute_nodes(rename_variables((node,), changed), {variable: value}))
+    return made

@@ -1,0 +1,203 @@
+"""Bounds of index expressions from the loops around them: cheap interval reasoning that keeps sums symbolic, so that `n - n_tile` is bounded by a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, assert_never
+
+from polyml.codegen.loops import For
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read
+from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, maximum, minimum
+
+__all__ = ["Ranges"]
+
+_Sense = Literal[1, -1]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """What the enclosing loops say about their variables, outermost first: `lower <= variable < upper`.
+
+    All answers hold inside the innermost of these loops (so that none of them is empty). They are safe, not exact: None means unknown.
+    """
+
+    loops: tuple[For, ...] = ()
+    _known: dict[tuple[Affine, int], int | None] = field(default_factory=dict, compare=False, repr=False)
+
+    def enter(self, loop: For) -> Ranges:
+        """The ranges inside `loop`."""
+        return Ranges((*self.loops, loop))
+
+    def lowest(self, value: Affine) -> int | None:
+        """A number that `value` is never below."""
+        return self._bound(value, -1)
+
+    def highest(self, value: Affine) -> int | None:
+        """A number that `value` is never above."""
+        return self._bound(value, 1)
+
+    def is_positive(self, value: Affine) -> bool:
+        """Whether `value > 0` is certain."""
+        low = self.lowest(value)
+        return low is not None and low > 0
+
+    def constant(self, value: Affine) -> int | None:
+        """The only value that is possible."""
+        if value.is_constant:
+            return value.constant
+        low = self.lowest(value)
+        return low if low is not None and low == self.highest(value) else None
+
+    def never_zero(self, value: Affine) -> bool:
+        """Whether `value != 0` is certain."""
+        low, high = self.lowest(value), self.highest(value)
+        return (low is not None and low > 0) or (high is not None and high < 0)
+
+    def decide(self, condition: Expr) -> bool | None:
+        """The value of a bool expression over indices, where it is certain."""
+        match condition:
+            case Const():
+                return bool(condition.value)
+            case IndexValue() | Read():
+                return None
+            case Apply(op="and" | "or", args=(left, right)):
+                ends = condition.op == "or"
+                found = (self.decide(left), self.decide(right))
+                return ends if ends in found else (None if None in found else not ends)
+            case Apply(op="not", args=(inner,)):
+                known = self.decide(inner)
+                return None if known is None else not known
+            case Apply(op="lt" | "le" | "gt" | "ge" | "eq" | "ne", args=(left, right)):
+                difference = _difference(left, right)
+                return None if difference is None else self._compare(condition.op, difference)
+            case Apply():
+                return None
+            case _:
+                assert_never(condition)
+
+    def simplify(self, value: Affine) -> Affine:
+        """An equal expression: extrema without operands that never win, divisions with only one possible quotient as that number."""
+        if all(isinstance(atom, str) for atom, _ in value.terms):
+            return value
+        total = Affine((), value.constant)
+        for atom, coefficient in value.terms:
+            match atom:
+                case str():
+                    term = affine(atom)
+                case FloorDiv():
+                    term = self.simplify(atom.numerator) // atom.denominator
+                    low, high = self.lowest(atom.numerator), self.highest(atom.numerator)
+                    if low is not None and high is not None and low // atom.denominator == high // atom.denominator:
+                        term = affine(low // atom.denominator)
+                case Extremum():
+                    term = self._winners(atom)
+            total = total + term * coefficient
+        return value if total == value else total
+
+    def _winners(self, atom: Extremum) -> Affine:
+        operands = [self.simplify(operand) for operand in atom.operands]
+        kept: list[Affine] = []
+        for position, one in enumerate(operands):
+            others = kept + operands[position + 1 :]
+            if not any(self._beats(other, one, atom.kind) for other in others):
+                kept.append(one)
+        return (minimum if atom.kind == "min" else maximum)(kept)
+
+    def _beats(self, one: Affine, other: Affine, kind: Literal["min", "max"]) -> bool:
+        """Whether `one` is certainly the extremum of the two."""
+        low = self.lowest(other - one if kind == "min" else one - other)
+        return low is not None and low >= 0
+
+    def _compare(self, op: str, difference: Affine) -> bool | None:
+        """`difference op 0`."""
+        low, high = self.lowest(difference), self.highest(difference)
+        below, above = high is not None and high < 0, low is not None and low > 0
+        at_most, at_least = high is not None and high <= 0, low is not None and low >= 0
+        certain: dict[str, tuple[bool, bool]] = {
+            "lt": (below, at_least),
+            "le": (at_most, above),
+            "gt": (above, at_most),
+            "ge": (at_least, below),
+            "eq": (at_most and at_least, below or above),
+            "ne": (below or above, at_most and at_least),
+        }
+        yes, no = certain[op]
+        return True if yes else (False if no else None)
+
+    # -- bounds ---------------------------------------------------------------------------------------------------------
+
+    def _bound(self, value: Affine, sense: _Sense) -> int | None:
+        if value.is_constant:
+            return value.constant
+        key = (value, sense)
+        if key not in self._known:
+            self._known[key] = None  # no answer through itself
+            self._known[key] = self._eliminate(value, sense)
+        return self._known[key]
+
+    def _eliminate(self, value: Affine, sense: _Sense) -> int | None:
+        """One atom is replaced by its own bounds: extrema first, then the innermost variable, then divisions."""
+        for atom, coefficient in value.terms:
+            if isinstance(atom, Extremum):
+                return self._extremum(value, atom, coefficient, sense)
+        for atom, coefficient in value.terms:
+            if isinstance(atom, FloorDiv):
+                found = self._remainder(value, atom, coefficient, sense)
+                if found is not None:
+                    return found
+        linear = {atom: coefficient for atom, coefficient in value.terms if isinstance(atom, str)}
+        for loop in reversed(self.loops):
+            coefficient = linear.get(loop.variable, 0)
+            if coefficient:
+                end = loop.upper - 1 if coefficient * sense > 0 else loop.lower
+                return self._bound(value + (end - affine(loop.variable)) * coefficient, sense)
+        for atom, coefficient in value.terms:
+            if isinstance(atom, FloorDiv):
+                end_value = self._bound(atom.numerator, sense if coefficient > 0 else _opposite(sense))
+                if end_value is None:
+                    return None
+                rest = value - affine(atom) * coefficient
+                return self._bound(rest + coefficient * (end_value // atom.denominator), sense)
+        return None
+
+    def _extremum(self, value: Affine, atom: Extremum, coefficient: int, sense: _Sense) -> int | None:
+        rest = value - affine(atom) * coefficient
+        found = [self._bound(rest + operand * coefficient, sense) for operand in atom.operands]
+        best: Callable[[list[int]], int] = max if sense > 0 else min
+        tightest: Callable[[list[int]], int] = min if sense > 0 else max
+        numbers = [number for number in found if number is not None]
+        if (atom.kind == "min") == (coefficient * sense > 0):
+            return tightest(numbers) if numbers else None  # it is bounded by each operand
+        return best(numbers) if len(numbers) == len(found) else None
+
+    def _remainder(self, value: Affine, atom: FloorDiv, coefficient: int, sense: _Sense) -> int | None:
+        """`c * (x - d * (x // d)) + rest` is between `rest` and `rest + c * (d - 1)`."""
+        if coefficient % atom.denominator:
+            return None
+        factor = -coefficient // atom.denominator
+        rest = value - affine(atom) * coefficient - atom.numerator * factor
+        if len(rest.terms) >= len(value.terms) - 1:
+            return None
+        return self._bound(rest + (factor * (atom.denominator - 1) if factor * sense > 0 else 0), sense)
+
+
+def _opposite(sense: _Sense) -> _Sense:
+    return -1 if sense == 1 else 1
+
+
+def _difference(left: Expr, right: Expr) -> Affine | None:
+    sides = [_index(left), _index(right)]
+    return None if sides[0] is None or sides[1] is None else sides[0] - sides[1]
+
+
+def _index(expr: Expr) -> Affine | None:
+    match expr:
+        case IndexValue():
+            return expr.affine
+        case Const(value=bool() | float()) | Read() | Apply():
+            return None
+        case Const():
+            return affine(int(expr.value)) if expr.dtype.is_integer else None
+        case _:
+            assert_never(expr)

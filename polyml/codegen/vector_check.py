@@ -1,0 +1,118 @@
+"""Whether a loop's lanes can run side by side in the emitters' vector code, and what its width follows from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, UpdateArgument
+from polyml.codegen.privatize import Partial
+from polyml.codegen.rewrite import subscript_variables, variables_of, walk_nodes
+from polyml.dtypes import DType
+from polyml.expressions import Apply, Expr, Read, reads_of, walk
+from polyml.sets.affine import Affine
+
+__all__ = ["NotVectorizable", "check_lanes", "lane_dtypes"]
+
+
+class NotVectorizable(Exception):
+    """The loop cannot have lanes; the text says why."""
+
+
+def check_lanes(loop: For, partials: tuple[Partial, ...]) -> None:
+    """Refuses a loop whose body has no vector form. `partials` are the reductions that get accumulators.
+
+    Raises:
+        NotVectorizable
+    """
+    private: set[str] = set()
+    for node in walk_nodes(loop.body):
+        if isinstance(node, Allocate):
+            if node.variable.scope != "register":
+                raise NotVectorizable(f"array {node.variable.name} would be needed once per lane")
+            private.add(node.variable.name)
+    _check(loop.body, _Lanes(loop.variable, frozenset(private), frozenset(p.target for p in partials)), False)
+
+
+def lane_dtypes(loop: For) -> Iterator[DType]:
+    """The types that decide the width: of elements accessed, and of what is computed from them (index arithmetic does not count)."""
+    for node in walk_nodes(loop.body):
+        match node:
+            case Assign():
+                yield from _dtypes(node.value)
+            case UpdateArgument():
+                yield from _dtypes(node.candidate)
+            case If():
+                yield from _dtypes(node.condition)
+            case For() | Allocate() | Block():
+                pass
+            case _:
+                assert_never(node)
+
+
+def _dtypes(expr: Expr) -> Iterator[DType]:
+    yield expr.dtype
+    for node in walk(expr):
+        if isinstance(node, Read) or (isinstance(node, Apply) and node.dtype.is_float):
+            yield node.dtype
+
+
+class _Lanes:
+    """What differs between lanes."""
+
+    def __init__(self, variable: str, private: frozenset[str], partials: frozenset[Place]) -> None:
+        self.variable, self.private, self.partials = variable, private, partials
+
+    def differs(self, expr: Expr) -> bool:
+        """Whether the value may differ between lanes."""
+        return self.variable in variables_of(expr) or any(read.tensor in self.private for read in reads_of(expr))
+
+    def moves(self, place: Place) -> bool:
+        """Whether lanes write different elements."""
+        indirect = any(not isinstance(s, Affine) and self.differs(s) for s in place.subscripts)
+        return place.variable in self.private or indirect or self.variable in subscript_variables(place.subscripts)
+
+    def apart(self, place: Place) -> bool:
+        """Whether lanes certainly write different elements."""
+        strides = (s.stride(self.variable) for s in place.subscripts if isinstance(s, Affine))
+        return place.variable in self.private or any(strides)
+
+
+def _check(nodes: tuple[Node, ...], lanes: _Lanes, conditional: bool) -> None:
+    for node in nodes:
+        match node:
+            case Assign():
+                _check_assign(node, lanes, conditional)
+            case UpdateArgument():
+                moving = {lanes.moves(node.best), lanes.moves(node.argument)}
+                if node.best in lanes.partials:
+                    continue
+                if moving != {True} or not (lanes.apart(node.best) and lanes.apart(node.argument)):
+                    raise NotVectorizable(f"lanes share the element {node.best}")
+            case For():
+                if lanes.variable in node.lower.variables() | node.upper.variables():
+                    raise NotVectorizable(f"the bounds of loop {node.variable} differ between lanes")
+                if node.kind == "parallel":
+                    raise NotVectorizable(f"loop {node.variable} inside is parallel")
+                _check(node.body, lanes, conditional)
+            case If():
+                inside = conditional or lanes.differs(node.condition)
+                _check((*node.then, *node.otherwise), lanes, inside)
+            case Allocate() | Block():
+                _check(node.body, lanes, conditional)
+            case _:
+                assert_never(node)
+
+
+def _check_assign(node: Assign, lanes: _Lanes, conditional: bool) -> None:
+    if node.across:
+        raise NotVectorizable("it combines lanes")
+    if node.target in lanes.partials:
+        return
+    if not lanes.moves(node.target):
+        if node.reduction is not None or conditional or lanes.differs(node.value):
+            raise NotVectorizable(f"lanes share the element {node.target}")
+        return
+    indirect = any(not isinstance(s, Affine) for s in node.target.subscripts)
+    if (indirect or node.reduction is not None) and not lanes.apart(node.target):
+        raise NotVectorizable(f"lanes may write one element of {node.target.variable}")

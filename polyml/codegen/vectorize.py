@@ -1,0 +1,168 @@
+"""Loops asked to be vector loops get lanes: a main loop over several vectors at once, a loop over single vectors, and a masked end.
+
+Notation stays scalar: inside a vector loop of width W its variable stands for W consecutive values, registers that live inside have W lanes, and emitters choose
+broadcast, contiguous, strided or gathering accesses by strides. A reduction whose element does not move along the lanes goes into registers of W
+lanes (accumulators) around the loops, which are combined at the end (privatize.py). A loop that cannot have lanes is left sequential, with a Note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from polyml.codegen.jam import CannotJam, jam, storage_names
+from polyml.codegen.loops import Allocate, For, Function, Node
+from polyml.codegen.privatize import Accumulators, Partial, private_body, shared_targets
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.vector_check import NotVectorizable, check_lanes, lane_dtypes
+from polyml.schedule.schedule import Note
+from polyml.sets.affine import Affine, affine, maximum
+
+__all__ = ["vectorize"]
+
+_INDEPENDENT = 4
+"""Accumulators that hide the latency of one addition: at least so many vectors are in flight in a reducing loop."""
+
+
+def vectorize(function: Function, *, vector_bytes: int, precise: bool = False) -> tuple[Function, tuple[Note, ...]]:
+    """The function with its vector loops carried out: their width is `vector_bytes` over the size of the widest element that a lane computes with.
+
+    That the lanes are independent, reductions apart, is the schedule's promise. Loops inside a vector loop stay as they are; a vector loop inside another
+    is sequential.
+
+    Args:
+        vector_bytes: of one vector register, a power of two.
+        precise: floating-point sums and products keep their order, so that they cannot have lanes.
+    """
+    pass_ = _Vectorize(vector_bytes, precise, storage_names(function.body) | {v.name for v in function.arguments})
+    body = pass_.body(function.body, Ranges())
+    return (function if body is function.body else replace(function, body=body)), tuple(pass_.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Width and number of vectors of one loop, and its parts as ends of ranges: main until `middle`, single vectors until `end`, then masked."""
+
+    width: int
+    vectors: int
+    middle: Affine
+    end: Affine
+    has_main: bool
+    has_single: bool
+    has_tail: bool
+
+
+class _Vectorize:
+    def __init__(self, vector_bytes: int, precise: bool, taken: set[str]) -> None:
+        self.vector_bytes = vector_bytes
+        self.precise = precise
+        self.taken = taken
+        self.notes: list[Note] = []
+
+    def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
+        made = tuple(new for node in nodes for new in self.node(node, ranges))
+        same = len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True))
+        return nodes if same else made
+
+    def node(self, node: Node, ranges: Ranges) -> tuple[Node, ...]:
+        if not isinstance(node, For):
+            return (with_body(node, lambda body: self.body(body, ranges)),)
+        if node.kind == "vector" and node.width == 1:
+            try:
+                return self.vector_loop(node, ranges)
+            except (NotVectorizable, CannotJam) as refusal:
+                self.notes.append(Note("vector", node.variable, f"loop {node.variable} stays scalar: {refusal}"))
+                node = replace(node, kind="sequential", factor=1)
+        inner = ranges.enter(node)
+        return (with_body(node, lambda body: self.body(body, inner)),)
+
+    def vector_loop(self, loop: For, ranges: Ranges) -> tuple[Node, ...]:
+        """The loops that replace `loop`."""
+        if loop.step != 1:
+            raise NotVectorizable(f"its step is {loop.step}")
+        loop = replace(loop, body=_without_vectors(loop.body))
+        inner = ranges.enter(loop)
+        partials = shared_targets(loop, inner, precise=self.precise)
+        check_lanes(loop, partials)
+        widest = max((dtype.itemsize for dtype in lane_dtypes(loop)), default=self.vector_bytes)
+        plan = self.plan(loop, ranges, self.vector_bytes // widest, reducing=bool(partials))
+        count = plan.vectors if plan.has_main else 1
+        accumulators = Accumulators.make(partials, plan.width, count, self.taken)
+        parts = tuple(self.parts(loop, plan, partials, accumulators))
+        about = f"{plan.width} lanes" + (f", {plan.vectors} vectors at once" if plan.has_main else "")
+        about += f", reduces {', '.join(str(p.target) for p in partials)} in lanes" if partials else ""
+        self.notes.append(Note("vector", loop.variable, about))
+        return accumulators.around(parts, self.taken)
+
+    def plan(self, loop: For, ranges: Ranges, width: int, *, reducing: bool) -> _Plan:
+        if width <= 1:
+            raise NotVectorizable("one element fills a vector")
+        span = loop.upper - loop.lower
+        trips = ranges.constant(span)
+        vectors = max(loop.factor, _INDEPENDENT if reducing and not _has_loops(loop.body) else 1)
+        if trips is None:
+            low = ranges.lowest(span)
+            span = span if low is not None and low >= 0 else maximum([span, affine(0)])
+            middle = loop.lower + span // (vectors * width) * (vectors * width)
+            end = loop.lower + span // width * width
+            many = vectors > 1
+            return _Plan(width, vectors, middle if many else loop.lower, end, many, True, True)
+        if trips < width and trips & (trips - 1) == 0:
+            width = max(trips, 2)
+        vectors = max(1, min(vectors, trips // width))
+        middle = loop.lower + trips // (vectors * width) * (vectors * width)
+        end = loop.lower + trips // width * width
+        main = trips >= vectors * width
+        return _Plan(width, vectors, middle, end, main, trips // width % vectors > 0, trips % width > 0)
+
+    def parts(
+        self, loop: For, plan: _Plan, partials: tuple[Partial, ...], accumulators: Accumulators
+    ) -> Iterator[Node]:
+        """The main loop, the loop over single vectors, and the masked one."""
+        width = plan.width
+        body = _with_lanes(loop.body, width)
+        body = private_body(body, partials)
+        shape = replace(loop, kind="vector", factor=1, width=width)
+        start = loop.lower
+        if plan.has_main:
+            values = [affine(loop.variable) + u * width for u in range(plan.vectors)]
+            copies = jam(body, loop.variable, values, taken=self.taken, names=accumulators.names)
+            yield replace(shape, upper=plan.middle, step=plan.vectors * width, body=copies)
+            start = plan.middle
+        # Later parts reuse the first accumulators.
+        first = accumulators.names[:1]
+        single = jam(body, loop.variable, [affine(loop.variable)], taken=set(), names=first)
+        if plan.has_single:
+            yield replace(shape, lower=start, upper=plan.end, step=width, body=single)
+            start = plan.end
+        if plan.has_tail:
+            yield replace(shape, lower=start, step=width, masked=True, body=single)
+
+
+def _with_lanes(nodes: tuple[Node, ...], width: int) -> tuple[Node, ...]:
+    """The nodes with lanes in the registers that they make."""
+
+    def visit(node: Node) -> Node:
+        node = with_body(node, lambda body: tuple(visit(child) for child in body))
+        if isinstance(node, Allocate):
+            return replace(node, variable=replace(node.variable, lanes=width))
+        return node
+
+    return tuple(visit(node) for node in nodes)
+
+
+def _without_vectors(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The nodes with vector loops turned sequential."""
+
+    def visit(node: Node) -> Node:
+        node = with_body(node, lambda body: tuple(visit(child) for child in body))
+        if isinstance(node, For) and node.kind == "vector":
+            return replace(node, kind="sequential", factor=1)
+        return node
+
+    return tuple(visit(node) for node in nodes)
+
+
+def _has_loops(nodes: tuple[Node, ...]) -> bool:
+    return any(isinstance(node, For) for node in walk_nodes(nodes))

@@ -1,0 +1,148 @@
+"""The vectorize pass: the same results, the widths and parts it chooses, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from polyml.codegen.generate import generate
+from polyml.codegen.loops import Allocate, Assign, For, Function, If
+from polyml.codegen.printer import loops_text
+from polyml.codegen.rewrite import walk_nodes
+from polyml.codegen.vectorize import vectorize
+from polyml.dtypes import f32, f64, i64
+from polyml.expressions import Apply
+from polyml.sets.affine import affine
+from tests.codegen.hand import dense_schedule, softmax_schedule
+from tests.codegen.programs import (
+    array,
+    at,
+    call,
+    cases,
+    copy_with_neighbours,
+    function,
+    index,
+    local,
+    loop,
+    put,
+    reductions,
+    register,
+    run,
+    triangle,
+)  # fmt: skip
+
+Golden = Callable[[str, str], None]
+
+
+def vector_loops(program: Function) -> list[For]:
+    return [n for n in walk_nodes(program.body) if isinstance(n, For) and n.kind == "vector"]
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 64])
+@pytest.mark.parametrize(("name", "program", "sizes"), cases())
+def test_same_results(name: str, program: Function, sizes: dict[str, int], vector_bytes: int) -> None:
+    after, _ = vectorize(program, vector_bytes=vector_bytes)
+    assert all(node.width > 1 for node in vector_loops(after))
+    expected, found = run(program, sizes), run(after, sizes)
+    for array_name, values in expected.items():
+        np.testing.assert_array_equal(found[array_name], values, err_msg=f"{name}: {array_name}\n{loops_text(after)}")
+
+
+def test_dense_text(golden: Golden) -> None:
+    # Registers with lanes, two vectors jammed over a shared k loop, one vector, the masked end.
+    after, _ = vectorize(generate(dense_schedule(8, 50, 21), name="dense"), vector_bytes=64)
+    golden("codegen/vectorize_dense", loops_text(after))
+
+
+def test_softmax_text(golden: Golden) -> None:
+    # Four accumulators, combined lane by lane and then across.
+    after, notes = vectorize(generate(softmax_schedule(5, 71), name="softmax"), vector_bytes=64)
+    golden("codegen/vectorize_softmax", loops_text(after))
+    assert [note.text for note in notes][:2] == [
+        "16 lanes, 4 vectors at once, reduces top in lanes",
+        "16 lanes, 4 vectors at once, reduces s in lanes",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"),
+    [
+        (3, [(16, 16, True)]),  # fewer than a vector: masked only
+        (8, [(8, 8, False)]),  # a power of two: a narrower vector
+        (16, [(16, 16, False)]),
+        (32, [(16, 32, False)]),  # a multiple: no tail
+        (50, [(16, 32, False), (16, 16, False), (16, 16, True)]),
+        (35, [(16, 32, False), (16, 16, True)]),
+    ],
+)
+def test_parts_for_known_sizes(n: int, expected: list[tuple[int, int, bool]]) -> None:
+    after, _ = vectorize(copy_with_neighbours(n), vector_bytes=64)
+    assert [(part.width, part.step, part.masked) for part in vector_loops(after)] == expected
+
+
+def test_width_follows_the_widest_type() -> None:
+    def widths(value: Apply) -> set[int]:
+        body = loop("i", 0, 256, Assign(target=put("y", "i"), value=value), kind="vector")
+        program = function(body, arguments=[array("x", 256), array("y", 256, dtype=value.dtype)], written="y")
+        return {part.width for part in vector_loops(vectorize(program, vector_bytes=64)[0])}
+
+    assert widths(call("mul", at("x", "i"), at("x", "i"))) == {16}
+    assert widths(Apply("cast", (at("x", "i"),), f64)) == {8}
+    # An index as a number does not count: only its conversion does.
+    assert widths(call("mul", at("x", "i"), Apply("cast", (index("i"),), f32))) == {16}
+
+
+def test_precise_sums_stay_in_order() -> None:
+    after, notes = vectorize(reductions(40), vector_bytes=64, precise=True)
+    assert any("lanes share the element s[1]" in note.text for note in notes)
+    kinds = [node.kind for node in walk_nodes(after.body) if isinstance(node, For) and node.variable == "i"]
+    assert kinds[0] == "sequential"  # the sum
+    assert "vector" in kinds[1:]  # maximum and argmax
+
+
+def refusals() -> list[tuple[str, Function]]:
+    total = Assign(target=put("y", "k"), value=at("x", "i"), reduction="sum")
+    scattered = Assign(target=put("y", at("ids", "i", dtype=i64)), value=at("x", "i"), reduction="sum")
+    shared = Assign(target=put("y", affine("i") // 4), value=at("x", "i"), reduction="sum")
+    last = Assign(target=put("y", 0), value=at("x", "i"))
+    scratch = Allocate(
+        variable=local("t", 4),
+        body=(Assign(target=put("t", 0), value=at("x", "i")), Assign(target=put("y", "i"), value=at("t", 0))),
+    )
+    peeked = (
+        Assign(target=put("y", 0), value=at("x", "i"), reduction="sum"),
+        Assign(target=put("z", "i"), value=at("y", 0)),
+    )
+    arguments = [array("x", 64), array("y", 64), array("z", 64), array("ids", 64, dtype=i64)]
+    bodies = {
+        r"lanes share the element y\[k\]": (loop("k", 0, 3, total),),
+        r"lanes may write one element of y": (scattered,),
+        r"lanes may write one element of y ": (shared,),
+        r"lanes share the element y\[0\]": (last,),
+        r"array t would be needed once per lane": (scratch,),
+        r"lanes share the element y\[0\] ": peeked,
+    }
+    made = [
+        (reason.strip(), function(loop("i", 0, 64, *body, kind="vector"), arguments=arguments, written="y z"))
+        for reason, body in bodies.items()
+    ]
+    return [*made, ("the bounds of loop k differ between lanes", triangle(20))]
+
+
+@pytest.mark.parametrize(("reason", "program"), refusals())
+def test_refusals_leave_a_scalar_loop(reason: str, program: Function) -> None:
+    after, (note,) = vectorize(program, vector_bytes=64)
+    assert not vector_loops(after)
+    assert re.search(reason, note.text), note.text
+
+
+def test_nothing_to_do_is_the_same_object() -> None:
+    program = function(
+        Allocate(variable=register("t"), body=(If(condition=call("gt", at("x", 0), at("x", 1)), then=()),)),
+        arguments=[array("x", 2)],
+        written="",
+    )
+    assert vectorize(program, vector_bytes=64)[0] is program
