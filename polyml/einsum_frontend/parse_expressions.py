@@ -251,8 +251,8 @@ def _apply(name: str, node: ast.Call, at: Positions) -> Call:
             hint = f"to reduce over an index, write {name}[k](x[k])"
             raise refusal(f"`{name}` takes two or more arguments, not {count}", at, node, hint)
     elif count != (wanted := 3 if name == "where" else 1):
-        hint = "where(condition, value if true, value if false)" if name == "where" else None
-        raise refusal(f"`{name}` takes {wanted} argument{'s' if wanted > 1 else ''}, not {count}", at, node, hint)
+        usage = "where(condition, value if true, value if false)" if name == "where" else None
+        raise refusal(f"`{name}` takes {wanted} argument{'s' if wanted > 1 else ''}, not {count}", at, node, usage)
     return Call(name, args, at.span(node))
 
 
