@@ -1,0 +1,350 @@
+"""Loops to LLVM IR: walks a Function once and writes text.
+
+    void @name(ptr noalias nonnull a0, ..., i64 N, ...)     one per Function: pointers in the order of `arguments`, then the sizes
+
+A parallel loop's body becomes a function of its own that runs a range of the loop, and the loop a call of the runtime:
+
+    void polyml_parallel(ptr body, ptr context, i64 lower, i64 upper, i64 step)
+    body: void (ptr context, i64 lower, i64 upper)           runs `for (v = lower; v < upper; v += step)`; lower is on the loop's grid
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from polyml.codegen.llvm.addresses import Level, Nest
+from polyml.codegen.llvm.arithmetic import cast
+from polyml.codegen.llvm.expression import evaluate
+from polyml.codegen.llvm.captures import captured
+from polyml.codegen.llvm.ir import INDEX, POINTER, Builder, Lines, Module, Value, integer, type_of
+from polyml.codegen.llvm.reductions import assign, update_argument
+from polyml.codegen.llvm.state import Lanes, Slot, State
+from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, UpdateArgument, Variable
+from polyml.dtypes import boolean
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["PARALLEL", "emit_function", "emit_module"]
+
+PARALLEL = "polyml_parallel"
+"""The runtime's entry for parallel loops."""
+
+_STACK_LIMIT = 64 * 1024
+"""Bytes: larger local arrays, and all that would make a frame larger than four times this, live on the heap."""
+
+
+def emit_module(functions: Iterable[Function], *, precise: bool = False, parallel: bool = True) -> str:
+    """The functions as the text of one LLVM module, without a target.
+
+    precise: no contraction of products into sums. parallel: False runs parallel loops in place, on the calling thread.
+    """
+    module = Module()
+    for function in functions:
+        emit_function(module, function, precise=precise, parallel=parallel)
+    return module.text()
+
+
+def emit_function(module: Module, function: Function, *, precise: bool = False, parallel: bool = True) -> None:
+    """Adds the function, and what it needs, to the module."""
+    variables = [(variable, f"%{variable.name}") for variable in function.arguments]
+    state = _new_state(module, function.name, function.sizes, variables, precise=precise, parallel=parallel)
+    parameters = [_pointer_parameter(v, written=v.name in function.written) for v in function.arguments]
+    parameters += [f"i64 %{_size(name)}" for name in function.sizes]
+    _emit_nodes(state, function.body)
+    _finish(state, f"define void @{function.name}({', '.join(parameters)})")
+
+
+def _size(name: str) -> str:
+    return f"size.{name}"
+
+
+def _pointer_parameter(variable: Variable, *, written: bool) -> str:
+    alignment = max(variable.alignment or 1, variable.dtype.itemsize)
+    access = "" if written else " readonly"
+    return f"ptr noalias nonnull{access} align {alignment} %{variable.name}"
+
+
+def _new_state(
+    module: Module, name: str, sizes: Iterable[str], variables: list[tuple[Variable, str]], *, precise: bool, parallel: bool
+) -> State:
+    top: Lines = []
+    builder = Builder(module, [top], flags="" if precise else "contract")
+    nest = Nest(builder, top)
+    for size in sizes:
+        nest.variables[size] = (0, Value(INDEX, f"%{_size(size)}"))
+    state = State(builder, nest, name, precise, parallel, {})
+    for variable, text in variables:
+        _add_slot(state, variable, Value(POINTER, text))
+    return state
+
+
+def _finish(state: State, header: str) -> None:
+    b = state.builder
+    for pointer in state.heap:
+        b.module.declare("free", "void", ["ptr"])
+        b.write(f"call void @free({pointer})")
+    b.write("ret void")
+    attributes = 'nounwind "prefer-vector-width"="512"'
+    body = "\n".join(_flat(["entry:", state.entry, b.lines]))
+    b.module.definitions[state.name] = f"{header} {attributes} {{\n{body}\n}}"
+
+
+def _flat(lines: Lines) -> Iterable[str]:
+    for line in lines:
+        if isinstance(line, str):
+            yield line
+        else:
+            yield from _flat(line)
+
+
+# -- storage ----------------------------------------------------------------------------------------------------------------------
+
+
+def _add_slot(state: State, variable: Variable, pointer: Value) -> None:
+    state.slots[variable.name] = Slot(variable, pointer, _strides(state, variable))
+
+
+def _strides(state: State, variable: Variable) -> tuple[int | str, ...]:
+    if variable.strides is not None:
+        return variable.strides
+    strides: list[int | str] = []
+    step: int | str = 1
+    for position in range(len(variable.shape) - 1, -1, -1):
+        strides.append(step)
+        if position:
+            step = _times(state, step, variable.shape[position])
+    return tuple(reversed(strides))
+
+
+def _times(state: State, step: int | str, extent: Affine) -> int | str:
+    """step * extent; a product with a size gets a name in the nest."""
+    if isinstance(step, int) and extent.is_constant:
+        return step * extent.constant
+    name = f"{step}*({extent})"
+    if name not in state.nest.strides:
+        size = state.nest.index(extent)
+        factor = integer(step) if isinstance(step, int) else state.nest.strides[step]
+        state.nest.strides[name] = state.nest.once(0, ("stride", name), lambda: state.builder.binary("mul", size, factor))
+    return name
+
+
+def _allocate(state: State, node: Allocate) -> None:
+    """Room for the variable: registers and small arrays on the stack, others on the heap, once per call of the function."""
+    variable = node.variable
+    b = state.builder
+    if variable.scope == "register":
+        type_ = type_of(variable.dtype, variable.lanes)
+        with b.into(state.entry):
+            pointer = b.emit(POINTER, f"alloca {type_}, align {max(variable.dtype.itemsize, type_.bits * type_.lanes // 8)}")
+    else:
+        assert state.width == 1, "internal: a local array inside a vector loop"
+        pointer = _allocate_array(state, variable)
+    hidden = state.slots.get(variable.name)
+    _add_slot(state, variable, pointer)
+    _emit_nodes(state, node.body)
+    if hidden is not None:
+        state.slots[variable.name] = hidden
+    else:
+        del state.slots[variable.name]
+
+
+def _allocate_array(state: State, variable: Variable) -> Value:
+    b, size = state.builder, _constant_size(variable)
+    if size is not None and size <= _STACK_LIMIT and state.stack_bytes + size <= 4 * _STACK_LIMIT:
+        state.stack_bytes += size
+        with b.into(state.entry):
+            return b.emit(POINTER, f"alloca [{max(size, 1)} x i8], align 64")
+    b.module.declare("aligned_alloc", "noalias ptr", ["i64", "i64"], "nounwind")
+    elements: int | str = 1
+    for extent in variable.shape:
+        elements = _times(state, elements, extent)
+    count = integer(elements) if isinstance(elements, int) else state.nest.strides[elements]
+    with b.into(state.nest.levels[0].lines):
+        total = b.binary("mul", count, integer(variable.dtype.itemsize))
+        rounded = b.binary("and", b.binary("add", total, integer(127)), integer(-64))  # a multiple of 64, and not 0
+        pointer = b.emit(POINTER, f"call align 64 ptr @aligned_alloc(i64 64, {rounded})")
+    state.heap.append(pointer)
+    return pointer
+
+
+def _constant_size(variable: Variable) -> int | None:
+    """Bytes, when no size is symbolic."""
+    total = variable.dtype.itemsize
+    for extent in variable.shape:
+        if not extent.is_constant:
+            return None
+        total *= extent.constant
+    return total
+
+
+# -- nodes ------------------------------------------------------------------------------------------------------------------------
+
+
+def _emit_nodes(state: State, nodes: Iterable[Node]) -> None:
+    for node in nodes:
+        match node:
+            case Assign():
+                assign(state, node)
+            case UpdateArgument():
+                update_argument(state, node)
+            case For(kind="parallel") if state.parallel and state.lanes is None:
+                _emit_parallel(state, node)
+            case For():
+                _emit_for(state, node)
+            case If():
+                _emit_if(state, node)
+            case Allocate():
+                _allocate(state, node)
+            case Block():
+                _emit_nodes(state, node.body)
+            case _:
+                assert_never(node)
+
+
+def _emit_if(state: State, node: If) -> None:
+    b = state.builder
+    condition = cast(b, evaluate(state, node.condition), node.condition.dtype, boolean)
+    if condition.lanes > 1:
+        with state.within(state.where(condition)):
+            _emit_nodes(state, node.then)
+        if node.otherwise:
+            with state.within(state.where(b.negate(condition))):
+                _emit_nodes(state, node.otherwise)
+        return
+    then, otherwise, after = b.fresh("then"), b.fresh("else"), b.fresh("endif")
+    b.branch(condition, then, otherwise if node.otherwise else after)
+    b.start(then)
+    _emit_nodes(state, node.then)
+    b.jump(after)
+    if node.otherwise:
+        b.start(otherwise)
+        _emit_nodes(state, node.otherwise)
+        b.jump(after)
+    b.start(after)
+
+
+def _emit_for(state: State, node: For) -> None:
+    nest, lanes = state.nest, state.lanes
+    if lanes is None or lanes.variable not in node.lower.variables() | node.upper.variables():
+        _emit_counted(state, node, nest.index(node.lower), nest.index(node.upper), None)
+        return
+    # Bounds differ between lanes: from the least to the greatest, each lane masked to its own part.
+    b = state.builder
+    lower = b.splat(nest.lanes_index(node.lower, lanes.variable, lanes.width), lanes.width)
+    upper = b.splat(nest.lanes_index(node.upper, lanes.variable, lanes.width), lanes.width)
+    assert node.step == 1 or node.lower.stride(lanes.variable) == 0, "internal: lanes walk different grids"
+    first = b.intrinsic("vector.reduce.smin", lower, result=INDEX)
+    last = b.intrinsic("vector.reduce.smax", upper, result=INDEX)
+    _emit_counted(state, node, first, last, (lower, upper))
+
+
+def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: tuple[Value, Value] | None) -> None:
+    """The loop as a test and a do-while; one that runs once has no loop, its variable is a number."""
+    b = state.builder
+    trips = None
+    if lower.is_constant and upper.is_constant:
+        trips = max(0, -((int(lower.text) - int(upper.text)) // node.step))
+    if trips == 0:
+        return
+    if trips == 1:
+        _emit_body(state, node, lower, upper, ragged)
+        return
+    loop, after, before = b.fresh("loop"), b.fresh("after"), b.block
+    if trips is None:
+        b.branch(b.compare("slt", lower, upper), loop, after)
+    else:
+        b.jump(loop)
+    b.start(loop)
+    current, following = Value(INDEX, f"%{b.fresh(node.variable + '.')}"), b.fresh("%next")
+    head: Lines = []
+    b.lines.append(head)
+    _emit_body(state, node, current, upper, ragged)
+    b.write(f"{following} = add nsw i64 {current.text}, {node.step}")
+    head.append(f"  {current.text} = phi i64 [{lower.text}, %{before}], [{following}, %{b.block}]")
+    b.branch(b.compare("slt", Value(INDEX, following), upper), loop, after)
+    b.start(after)
+
+
+def _emit_body(state: State, node: For, current: Value, upper: Value, ragged: tuple[Value, Value] | None) -> None:
+    b, nest, lanes = state.builder, state.nest, state.lanes
+    assert node.variable not in nest.variables, f"internal: two loops around have the variable {node.variable}"
+    preamble: Lines = []
+    b.lines.append(preamble)
+    nest.levels.append(Level(preamble))
+    nest.variables[node.variable] = (len(nest.levels) - 1, current)
+    nest.multiples[node.variable] = nest.multiple_of(node.lower, node.step)
+    if node.kind == "vector" and node.width > 1:
+        assert lanes is None, "internal: a vector loop inside another"
+        lanes = Lanes(node.variable, node.width, _tail_mask(state, node, upper) if node.masked else None)
+    elif ragged is not None:
+        position = b.splat(current, ragged[0].lanes)
+        reached = b.compare("sle", ragged[0], position)
+        lanes = state.where(b.binary("and", reached, b.compare("slt", position, ragged[1])))
+    with state.within(lanes):
+        _emit_nodes(state, node.body)
+    nest.levels.pop()
+    del nest.variables[node.variable], nest.multiples[node.variable]
+
+
+def _tail_mask(state: State, node: For, upper: Value) -> Value | None:
+    """The lanes before the upper bound; None when they all are, provably."""
+    extent = node.upper - node.lower
+    if extent.is_constant and extent.constant % node.width == 0:
+        return None
+    position = state.nest.lanes_index(affine(node.variable), node.variable, node.width)
+    return state.builder.compare("slt", position, state.builder.splat(upper, node.width))
+
+
+# -- parallel loops ---------------------------------------------------------------------------------------------------------------
+
+
+def _emit_parallel(state: State, node: For) -> None:
+    """Outlines the body, packs what it uses into a context on the stack, and calls it: directly when the loop runs once, else by the runtime."""
+    b = state.builder
+    arrays, scalars = captured(state, node)
+    values = [state.slots[name].pointer for name in arrays] + [state.nest.variables[name][1] for name in scalars]
+    body = _outline(state, node, arrays, scalars)
+    with b.into(state.entry):
+        context = b.emit(POINTER, f"alloca [{max(len(values), 1)} x i64], align 8")
+    for position, value in enumerate(values):
+        slot = b.emit(POINTER, f"getelementptr i64, {context}, i64 {position}")
+        b.write(f"store {value}, {slot}, align 8")
+    lower, upper = state.nest.index(node.lower), state.nest.index(node.upper)
+    once, several, after = b.fresh("once"), b.fresh("several"), b.fresh("joined")
+    few = b.compare("sle", b.binary("sub", upper, lower), integer(node.step))
+    b.branch(few, once, several)
+    b.start(once)
+    b.write(f"call void @{body}({context}, {lower}, {upper})")
+    b.jump(after)
+    b.start(several)
+    b.module.declare(PARALLEL, "void", ["ptr", "ptr", "i64", "i64", "i64"])
+    b.write(f"call void @{PARALLEL}(ptr @{body}, {context}, {lower}, {upper}, i64 {node.step})")
+    b.jump(after)
+    b.start(after)
+
+
+def _outline(state: State, node: For, arrays: list[str], scalars: list[str]) -> str:
+    """Two functions: the body with restricted pointers as parameters, and the runtime's view of it, which unpacks the context."""
+    module = state.builder.module
+    state.bodies += 1
+    name = f"{state.name}.body{state.bodies}"
+    variables = [(state.slots[array].variable, f"%{array}") for array in arrays]
+    inner = _new_state(module, f"{name}.range", (), [], precise=state.precise, parallel=False)
+    for scalar in scalars:
+        inner.nest.variables[scalar] = (0, Value(INDEX, f"%{_size(scalar)}"))
+        inner.nest.multiples[scalar] = state.nest.multiples.get(scalar, 1)
+    for variable, text in variables:
+        _add_slot(inner, variable, Value(POINTER, text))
+    lower, upper = Value(INDEX, "%range.lower"), Value(INDEX, "%range.upper")
+    _emit_counted(inner, node, lower, upper, None)
+    parameters = [f"ptr noalias nonnull %{array}" for array in arrays] + [f"i64 %{_size(scalar)}" for scalar in scalars]
+    _finish(inner, f"define internal void @{name}.range({', '.join([*parameters, str(lower), str(upper)])}) noinline")
+    unpack, arguments = [], []
+    for position, type_ in enumerate([POINTER] * len(arrays) + [INDEX] * len(scalars)):
+        unpack.append(f"  %s{position} = getelementptr i64, ptr %context, i64 {position}")
+        unpack.append(f"  %a{position} = load {type_}, ptr %s{position}, align 8")
+        arguments.append(f"{type_} %a{position}")
+    call = f"  call void @{name}.range({', '.join([*arguments, 'i64 %lower', 'i64 %upper'])})"
+    header = f"define internal void @{name}(ptr %context, i64 %lower, i64 %upper) nounwind {{"
+    module.definitions[name] = "\n".join([header, *unpack, call, "  ret void", "}"])
+    return name

@@ -1,0 +1,141 @@
+"""Expressions to Values: scalar where nothing differs between lanes, else a vector."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from polyml.codegen.llvm.arithmetic import ARITHMETIC, cast, multiply_add
+from polyml.codegen.llvm.ir import Lines, Value, constant, type_of
+from polyml.codegen.llvm.math import MATH, vector_math
+from polyml.codegen.llvm.memory import load
+from polyml.codegen.llvm.power import float_power, integer_power
+from polyml.codegen.llvm.state import State
+from polyml.dtypes import DType
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
+
+__all__ = ["EMITTED", "evaluate", "product_factors"]
+
+EMITTED: frozenset[str] = frozenset({"select", "cast", "pow", *ARITHMETIC, *MATH})
+"""The ops that `evaluate` knows."""
+
+
+def evaluate(state: State, expr: Expr) -> Value:
+    """The value of the expression for the lanes that act; what other lanes hold is arbitrary."""
+    match expr:
+        case Const():
+            return constant(type_of(expr.dtype), expr.value)
+        case IndexValue():
+            return _index_value(state, expr)
+        case Read():
+            return load(state, expr.tensor, expr.subscripts, evaluate)
+        case Apply(op="select"):
+            return _select(state, expr)
+        case Apply(op="add" | "sub"):
+            return _sum(state, expr)
+        case Apply():
+            args = _same_lanes(state, tuple(evaluate(state, arg) for arg in expr.args))
+            return _apply(state, expr, args)
+        case _:
+            assert_never(expr)
+
+
+def _apply(state: State, expr: Apply, args: tuple[Value, ...]) -> Value:
+    b, dtype = state.builder, expr.args[0].dtype
+    match expr.op:
+        case "cast":
+            return cast(b, args[0], dtype, expr.dtype)
+        case "pow":
+            exponent = expr.args[1].value if isinstance(expr.args[1], Const) else None
+            return (float_power if dtype.is_float else integer_power)(b, *args, dtype, exponent)
+        case op if op in ARITHMETIC:
+            return ARITHMETIC[op](b, args, dtype)
+        case op:
+            return vector_math(b, op, cast(b, args[0], dtype, expr.dtype))
+
+
+def _index_value(state: State, expr: IndexValue) -> Value:
+    variable = "" if state.lanes is None else state.lanes.variable
+    value = state.nest.lanes_index(expr.affine, variable, state.width) if variable else state.nest.index(expr.affine)
+    return cast(state.builder, value, _I64, expr.dtype)
+
+
+_I64 = DType("i64", "i", 64)
+
+
+def _same_lanes(state: State, args: tuple[Value, ...]) -> tuple[Value, ...]:
+    lanes = max((a.lanes for a in args), default=1)
+    return tuple(state.builder.splat(a, lanes) for a in args)
+
+
+def product_factors(state: State, expr: Expr) -> tuple[Expr, Expr] | None:
+    """The two factors when the expression is a product of floats that may be fused into a sum."""
+    if not state.precise and isinstance(expr, Apply) and expr.op == "mul" and expr.dtype.is_float:
+        return expr.args[0], expr.args[1]
+    return None
+
+
+def _sum(state: State, expr: Apply) -> Value:
+    """add and sub, with a product in an argument fused: a*b + c, a*b - c, c - a*b."""
+    b = state.builder
+    left, right = expr.args
+    if (factors := product_factors(state, left)) is not None:
+        x, y, z = _same_lanes(state, (evaluate(state, factors[0]), evaluate(state, factors[1]), evaluate(state, right)))
+        return multiply_add(b, x, y, z if expr.op == "add" else b.emit(z.type, f"fneg {z}"))
+    if (factors := product_factors(state, right)) is not None:
+        z, x, y = _same_lanes(state, (evaluate(state, left), evaluate(state, factors[0]), evaluate(state, factors[1])))
+        return multiply_add(b, x if expr.op == "add" else b.emit(x.type, f"fneg {x}"), y, z)
+    args = _same_lanes(state, (evaluate(state, left), evaluate(state, right)))
+    return ARITHMETIC[expr.op](b, args, left.dtype)
+
+
+def _select(state: State, expr: Apply) -> Value:
+    """The chosen value; reads of the other one do not happen: lanes are masked, scalars branch."""
+    b = state.builder
+    condition_expr, if_true, if_false = expr.args
+    condition = cast(b, evaluate(state, condition_expr), condition_expr.dtype, _BOOLEAN)
+    if not (_touches_memory(state, if_true) or _touches_memory(state, if_false)):
+        chosen = _same_lanes(state, (evaluate(state, if_true), evaluate(state, if_false)))
+    elif condition.lanes == 1:
+        return _branch(state, condition, if_true, if_false)
+    else:
+        narrowed = state.where(condition) if _touches_memory(state, if_true) else state.lanes
+        with state.within(narrowed):
+            first = evaluate(state, if_true)
+        narrowed = state.where(b.negate(condition)) if _touches_memory(state, if_false) else state.lanes
+        with state.within(narrowed):
+            second = evaluate(state, if_false)
+        chosen = _same_lanes(state, (first, second))
+    lanes = max(condition.lanes, chosen[0].lanes)
+    a, c = b.splat(chosen[0], lanes), b.splat(chosen[1], lanes)
+    return b.select(condition, a, c)
+
+
+_BOOLEAN = DType("bool", "b", 8)
+
+
+def _touches_memory(state: State, expr: Expr) -> bool:
+    return any(state.slots[read.tensor].variable.scope != "register" for read in reads_of(expr))
+
+
+def _branch(state: State, condition: Value, if_true: Expr, if_false: Expr) -> Value:
+    b = state.builder
+    then, otherwise, after = b.fresh("then"), b.fresh("else"), b.fresh("chosen")
+    b.branch(condition, then, otherwise)
+    ends: list[tuple[Value, Lines, str]] = []
+    for label, branch in ((then, if_true), (otherwise, if_false)):
+        lines: Lines = []
+        b.lines.append(lines)
+        with b.into(lines):
+            b.start(label)
+            value = evaluate(state, branch)
+        ends.append((value, lines, b.block))
+    lanes = max(value.lanes for value, _, _ in ends)
+    incoming = []
+    for value, lines, block in ends:
+        with b.into(lines):
+            value = b.splat(value, lanes)
+            b.jump(after)
+        incoming.append(f"[{value.text}, %{block}]")
+    b.start(after)
+    type_ = type_of(value.type.element, lanes)
+    return b.emit(type_, f"phi {type_} {', '.join(incoming)}")

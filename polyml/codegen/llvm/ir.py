@@ -1,0 +1,260 @@
+"""LLVM IR as text: types, values, and a builder that writes one function.
+
+Text is what llvmlite parses anyway, and an f-string is several times cheaper to make than an instruction object.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+
+from polyml.dtypes import DType
+
+__all__ = ["BIT", "I32", "INDEX", "POINTER", "Builder", "Lines", "Module", "Type", "Value", "constant", "integer", "type_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A first-class type: `lanes` elements of `element` ("float", "i32", "ptr", ...); one lane is a scalar."""
+
+    element: str
+    lanes: int = 1
+
+    def __str__(self) -> str:
+        return self.element if self.lanes == 1 else f"<{self.lanes} x {self.element}>"
+
+    @property
+    def is_float(self) -> bool:
+        return self.element in ("float", "double")
+
+    @property
+    def bits(self) -> int:
+        """Of one element."""
+        return {"float": 32, "double": 64, "ptr": 64}.get(self.element) or int(self.element[1:])
+
+    @property
+    def mangled(self) -> str:
+        """As in the names of intrinsics: v16f32."""
+        element = {"float": "f32", "double": "f64", "ptr": "p0"}.get(self.element, self.element)
+        return element if self.lanes == 1 else f"v{self.lanes}{element}"
+
+    def of(self, lanes: int) -> Type:
+        """The same element with that many lanes."""
+        return type_of(self.element, lanes)
+
+    def integers(self) -> Type:
+        """Integers of the same size and lanes."""
+        return type_of(f"i{self.bits}", self.lanes)
+
+
+@cache
+def type_of(element: str | DType, lanes: int = 1) -> Type:
+    """The type that values of a dtype are computed in (bool: i1; it is stored as i8)."""
+    if isinstance(element, DType):
+        element = {"f32": "float", "f64": "double", "bool": "i1"}.get(element.name) or f"i{element.bits}"
+    return Type(element, lanes)
+
+
+INDEX, POINTER, BIT, I32 = type_of("i64"), type_of("ptr"), type_of("i1"), type_of("i32")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An operand: a constant or a name, with its type."""
+
+    type: Type
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.text}"
+
+    @property
+    def lanes(self) -> int:
+        return self.type.lanes
+
+    @property
+    def is_constant(self) -> bool:
+        return self.text[0] not in "%@"
+
+
+def constant(type_: Type, value: int | float | bool) -> Value:
+    """A number as a constant of the type (in every lane). Integers wrap; floats are rounded to the type."""
+    if type_.is_float:
+        number = float(value)
+        if type_.element == "float":
+            number = _round_to_single(number)
+        text = f"0x{struct.unpack('>Q', struct.pack('>d', number))[0]:016X}"
+    elif type_.element == "i1":
+        text = "true" if value else "false"
+    else:
+        bits = type_.bits
+        wrapped = int(value) & ((1 << bits) - 1)
+        text = str(wrapped - (1 << bits) if wrapped >> (bits - 1) else wrapped)
+    return Value(type_, text if type_.lanes == 1 else f"splat ({type_.element} {text})")
+
+
+def integer(value: int) -> Value:
+    """An i64 constant."""
+    return Value(INDEX, str(value))
+
+
+def _round_to_single(number: float) -> float:
+    if number != number:
+        return float("nan")
+    try:
+        rounded: float = struct.unpack("f", struct.pack("f", number))[0]
+    except OverflowError:
+        return float("inf") if number > 0 else float("-inf")
+    return rounded
+
+
+Lines = list["str | Lines"]
+"""Text under construction: a nested list can still grow after what follows it was written."""
+
+
+@dataclass(slots=True)
+class Module:
+    """What functions of one module share: declarations and helper definitions, each written once."""
+
+    declarations: dict[str, str] = field(default_factory=dict)
+    definitions: dict[str, str] = field(default_factory=dict)
+
+    def declare(self, name: str, result: str, parameters: Iterable[str], attributes: str = "") -> None:
+        """An external function or intrinsic."""
+        if name not in self.declarations:
+            self.declarations[name] = f"declare {result} @{name}({', '.join(parameters)}){attributes and ' ' + attributes}"
+
+    def text(self) -> str:
+        """The whole module."""
+        return "\n\n".join(["\n".join(self.declarations.values()), *self.definitions.values(), ""])
+
+
+class Builder:
+    """Writes the instructions of one function, in order; every method that computes returns the Value.
+
+    flags: the fast-math flags of additions and multiplications ("contract " or "").
+    """
+
+    __slots__ = ("_counter", "block", "flags", "lines", "module")
+
+    def __init__(self, module: Module, lines: Lines, *, flags: str = "", block: str = "entry") -> None:
+        self.module = module
+        self.lines = lines
+        self.flags = flags
+        self.block = block
+        self._counter = 0
+
+    # -- text and blocks --------------------------------------------------------------------------------------------------------
+
+    def fresh(self, prefix: str) -> str:
+        """A name that was not used in this function."""
+        self._counter += 1
+        return f"{prefix}{self._counter}"
+
+    def write(self, instruction: str) -> None:
+        """An instruction without a result."""
+        self.lines.append(f"  {instruction}")
+
+    def emit(self, type_: Type, instruction: str) -> Value:
+        """An instruction with a result."""
+        self._counter += 1
+        name = f"%v{self._counter}"
+        self.lines.append(f"  {name} = {instruction}")
+        return Value(type_, name)
+
+    def start(self, label: str) -> None:
+        """Begins a block; what was written before must have ended with a jump."""
+        self.lines.append(f"{label}:")
+        self.block = label
+
+    def jump(self, label: str) -> None:
+        self.write(f"br label %{label}")
+
+    def branch(self, condition: Value, then: str, otherwise: str, *, rare: bool = False) -> None:
+        """rare: the condition is hardly ever true."""
+        hint = ", !prof !{!\"branch_weights\", i32 1, i32 100000}" if rare else ""
+        self.write(f"br i1 {condition.text}, label %{then}, label %{otherwise}{hint}")
+
+    @contextmanager
+    def into(self, lines: Lines) -> Iterator[None]:
+        """Writes elsewhere for a while."""
+        saved, self.lines = self.lines, lines
+        try:
+            yield
+        finally:
+            self.lines = saved
+
+    # -- computing --------------------------------------------------------------------------------------------------------------
+
+    def binary(self, op: str, a: Value, b: Value) -> Value:
+        """`op` with its own flags: "add", "fsub contract", "ashr"."""
+        return self.emit(a.type, f"{op} {a}, {b.text}")
+
+    def arithmetic(self, op: str, a: Value, b: Value) -> Value:
+        """add, sub, mul on floats or wrapping integers; floats may be contracted."""
+        return self.binary(f"f{op} {self.flags}" if a.type.is_float else op, a, b)
+
+    def compare(self, predicate: str, a: Value, b: Value) -> Value:
+        """icmp or fcmp by the type."""
+        return self.emit(type_of("i1", a.lanes), f"{'fcmp' if a.type.is_float else 'icmp'} {predicate} {a}, {b.text}")
+
+    def select(self, condition: Value, a: Value, b: Value) -> Value:
+        return self.emit(a.type, f"select {condition}, {a}, {b}")
+
+    def convert(self, op: str, a: Value, element: str) -> Value:
+        """trunc, sext, sitofp, bitcast, ... to another element with the same lanes."""
+        to = type_of(element, a.lanes)
+        return a if to == a.type else self.emit(to, f"{op} {a} to {to}")
+
+    def negate(self, condition: Value) -> Value:
+        """Logical not."""
+        return self.binary("xor", condition, constant(condition.type, True))
+
+    def call(self, name: str, result: Type, args: tuple[Value, ...], *, flags: str = "") -> Value:
+        """Of a function that is defined or declared already."""
+        return self.emit(result, f"call {flags}{result} @{name}({', '.join(map(str, args))})")
+
+    def intrinsic(self, name: str, *args: Value, result: Type | None = None, flags: str = "") -> Value:
+        """An LLVM intrinsic overloaded on the type of its first argument, which is also the result's unless given."""
+        full = f"llvm.{name}.{args[0].type.mangled}"
+        to = args[0].type if result is None else result
+        self.module.declare(full, str(to), [str(a.type) for a in args])
+        return self.call(full, to, args, flags=flags)
+
+    # -- lanes ------------------------------------------------------------------------------------------------------------------
+
+    def splat(self, a: Value, lanes: int) -> Value:
+        """The scalar in every lane; a vector as it is."""
+        if a.lanes == lanes:
+            return a
+        assert a.lanes == 1, f"internal: {a.lanes} lanes where {lanes} are expected"
+        to = a.type.of(lanes)
+        if a.is_constant:
+            return Value(to, a.text if a.text in ("poison", "zeroinitializer") else f"splat ({a})")
+        first = self.emit(to, f"insertelement {to} poison, {a}, i64 0")
+        return self.emit(to, f"shufflevector {first}, {to} poison, <{lanes} x i32> zeroinitializer")
+
+    def shuffle(self, a: Value, order: Iterable[int], b: Value | None = None) -> Value:
+        """The lanes of a (and b behind them) in that order."""
+        picks = list(order)
+        mask = ", ".join(f"i32 {k}" for k in picks)
+        second = f"{a.type} poison" if b is None else str(b)
+        return self.emit(a.type.of(len(picks)), f"shufflevector {a}, {second}, <{len(picks)} x i32> <{mask}>")
+
+    def extract(self, a: Value, lane: int) -> Value:
+        if a.lanes == 1:
+            return a
+        return self.emit(a.type.of(1), f"extractelement {a}, i64 {lane}")
+
+    def any_lane(self, mask: Value) -> Value:
+        """Whether any lane of an i1 vector is true."""
+        return mask if mask.lanes == 1 else self.intrinsic("vector.reduce.or", mask, result=BIT)
+
+    def iota(self, lanes: int, stride: int = 1) -> Value:
+        """<0, stride, 2 stride, ...> as i64."""
+        if lanes == 1:
+            return integer(0)
+        return Value(type_of("i64", lanes), "<" + ", ".join(f"i64 {k * stride}" for k in range(lanes)) + ">")

@@ -1,0 +1,124 @@
+"""Target machines: IR text to optimized IR, assembly, object code, and code loaded into this process.
+
+LLVM's vectorizers and unrollers stay off: the loops come vectorized and unrolled as they are meant to be.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import llvmlite.binding as llvm
+
+__all__ = ["Loaded", "Machine", "assembly", "compile_object", "host", "load_object", "named", "optimized"]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What code is generated for. features: LLVM's feature string, "+avx2,-avx512f,..."; empty: those of the cpu."""
+
+    name: str
+    triple: str
+    cpu: str
+    features: str = ""
+
+
+_NAMED = {
+    "x86-64": ("x86_64-unknown-linux-gnu", "x86-64"),
+    "x86-64-v2": ("x86_64-unknown-linux-gnu", "x86-64-v2"),
+    "x86-64-v3": ("x86_64-unknown-linux-gnu", "x86-64-v3"),
+    "x86-64-v4": ("x86_64-unknown-linux-gnu", "x86-64-v4"),
+    "aarch64": ("aarch64-unknown-linux-gnu", "generic"),
+    "neoverse-v2": ("aarch64-unknown-linux-gnu", "neoverse-v2"),
+    "apple-m1": ("arm64-apple-macosx", "apple-m1"),
+    "riscv64": ("riscv64-unknown-linux-gnu", "sifive-x280"),
+}
+
+
+@cache
+def host() -> Machine:
+    """The processor that this runs on, with exactly its features."""
+    return Machine("host", llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+
+
+def named(name: str) -> Machine:
+    """A machine by name: "host", an x86-64 level, "aarch64", or any x86-64 processor that LLVM knows ("znver5")."""
+    if name == "host":
+        return host()
+    triple, cpu = _NAMED.get(name, ("x86_64-unknown-linux-gnu", name))
+    return Machine(name, triple, cpu)
+
+
+@cache
+def _target_machine(machine: Machine) -> llvm.TargetMachine:
+    if machine.triple == llvm.get_process_triple():
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+    else:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+    target = llvm.Target.from_triple(machine.triple)
+    created = target.create_target_machine(cpu=machine.cpu, features=machine.features, opt=2, reloc="pic", codemodel="default")
+    created.set_asm_verbosity(False)
+    return created
+
+
+def _optimize(text: str, machine: Machine) -> llvm.ModuleRef:
+    created = _target_machine(machine)
+    module = llvm.parse_assembly(text)
+    module.triple = machine.triple
+    module.data_layout = str(created.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=1)
+    options.loop_unrolling = False
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_interleaving = False
+    builder = llvm.create_pass_builder(created, options)
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
+def optimized(text: str, machine: Machine) -> str:
+    """The module's text after LLVM's optimizations."""
+    return str(_optimize(text, machine))
+
+
+def assembly(text: str, machine: Machine) -> str:
+    """The module as assembly for the machine."""
+    result: str = _target_machine(machine).emit_assembly(_optimize(text, machine))
+    return result
+
+
+def compile_object(text: str, machine: Machine) -> bytes:
+    """The module as an object file for the machine."""
+    result: bytes = _target_machine(machine).emit_object(_optimize(text, machine))
+    return result
+
+
+_LIBRARY_NUMBERS = itertools.count()
+
+
+@cache
+def _jit() -> llvm.LLJIT:
+    return llvm.create_lljit_compiler(_target_machine(host()))
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Code in this process; it is unloaded when this object dies. addresses: of the exported symbols."""
+
+    addresses: dict[str, int]
+    tracker: llvm.ResourceTracker
+
+
+def load_object(code: bytes, exports: tuple[str, ...], imports: Mapping[str, int] | None = None) -> Loaded:
+    """Links an object file into this process. exports: the symbols to find; imports: addresses of symbols that it needs beside the process's own."""
+    library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+    for name in exports:
+        library.export_symbol(name)
+    for name, address in (imports or {}).items():
+        library.import_symbol(name, address)
+    tracker = library.link(_jit(), f"polyml{next(_LIBRARY_NUMBERS)}")
+    return Loaded({name: tracker[name] for name in exports}, tracker)

@@ -1,0 +1,102 @@
+"""exp and what is made of it: tanh, sigmoid, erf, gelu.
+
+exp: n = x / ln 2 rounded by adding a magic number, r = x - n ln 2 in two parts, e^r = 1 + r + r^2 Q(r), scaled by 2^n through the exponent bits.
+The integer n is read off the bits of the magic sum, so no conversion instruction is needed.
+"""
+
+from __future__ import annotations
+
+from polyml.codegen.llvm.math.constants import format_of
+from polyml.codegen.llvm.math.kit import Number, call, fma, horner, rarely, where
+
+__all__ = ["erf", "exp", "gelu", "sigmoid", "tanh"]
+
+
+def exp(x: Number) -> Number:
+    """e^x. f32: 1.0 ulp, f64: 1.0 ulp. One scaling by 2^n suffices but near overflow and where results are denormal."""
+    f = format_of(x.type)
+    t, r = _reduce(x, f.magic + f.bias)
+    p = fma(horner(f.exp, r), r * r, r) + 1.0
+    return rarely(_outside(x, f.exp_safe), p * _power_of_two(t, f.mantissa), exp_everywhere, x)
+
+
+def exp_everywhere(x: Number) -> Number:
+    """e^x over the whole range: scales in two steps, 2^(n/2) each."""
+    f = format_of(x.type)
+    low, high = f.exp_range
+    x = where(x > high, high, x)
+    x = where(x < low, low, x)
+    t, r = _reduce(x, f.magic + 2 * f.bias)
+    half = fma(x, f.inverse_ln2 * 0.5, f.magic + f.bias).bits()
+    p = fma(horner(f.exp, r), r * r, r) + 1.0
+    return p * (half << f.mantissa).floats() * ((t.bits() - half) << f.mantissa).floats()
+
+
+def _reduce(x: Number, magic: float) -> tuple[Number, Number]:
+    """magic + n for the integer n next to x / ln 2, and x - n ln 2."""
+    f = format_of(x.type)
+    t = fma(x, f.inverse_ln2, magic)
+    n = t - magic
+    return t, fma(n, -f.ln2[1], fma(n, -f.ln2[0], x))
+
+
+def _power_of_two(t: Number, mantissa: int) -> Number:
+    """2^n, where the low bits of t are n plus the exponent's bias."""
+    return (t.bits() << mantissa).floats()
+
+
+def _outside(x: Number, limit: float) -> Number:
+    """abs(x) > limit, or NaN."""
+    return ~abs(x).at_most(limit)
+
+
+def _expm1(x: Number) -> Number:
+    """e^x - 1 for x where 2^n neither over- nor underflows."""
+    f = format_of(x.type)
+    t, r = _reduce(x, f.magic + f.bias)
+    p = fma(horner(f.expm1, r), r * r, r)
+    scale = _power_of_two(t, f.mantissa)
+    return fma(scale, p, scale - 1.0)
+
+
+def tanh(x: Number) -> Number:
+    """E/(E + 2) with E = expm1(2 abs(x)): numerator's and denominator's errors cancel in part. f32: 2.6 ulp, f64: 2.6 ulp."""
+    f = format_of(x.type)
+    a = abs(x)
+    a = where(a > f.tanh_end, f.tanh_end, a)
+    e = _expm1(a + a)
+    return (e / (e + 2.0)).with_sign_of(x)
+
+
+def sigmoid(x: Number) -> Number:
+    """1/(1 + e^-x) as (x < 0 ? z : 1)/(1 + z) with z = e^-abs(x). f32: 2.4 ulp."""
+    z = Number(x.builder, call(x.builder.module, x.builder, exp, ((-abs(x)).value,)))
+    return where(x < 0.0, z, 1.0) / (z + 1.0)
+
+
+def erf(x: Number) -> Number:
+    """-expm1(-a Q(a)) with a = abs(x), the leading coefficient in two parts. f32: 1.8 ulp, f64: 2.0 ulp."""
+    return _erf(x)
+
+
+def _erf(x: Number) -> Number:
+    f = format_of(x.type)
+    a = abs(x)
+    a = where(a > f.erf_end, f.erf_end, a)
+    y = horner(f.erf[1:], a)
+    if x.type.element == "float":
+        y = fma(y, a, _ERF_LOW) * a
+    else:
+        y = a * (a * y)
+    y = fma(a, -f.erf[0], -y)
+    return abs(_expm1(y)).with_sign_of(x)
+
+
+_ERF_LOW = float.fromhex("-0x1.f7ac925dca38bp-25")
+"""What 2/sqrt(pi) rounded to f32 leaves."""
+
+
+def gelu(x: Number) -> Number:
+    """x/2 (1 + erf(x / sqrt 2))."""
+    h = x * 0.5
+    return fma(h, _erf(x * 0.7071067811865476), h)

@@ -1,0 +1,198 @@
+"""The notation of the recipes: numbers with operators that write instructions.
+
+Operators are exact IEEE operations without fast-math flags: a recipe says itself what is fused (`fma`), so that its error bound holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from polyml.codegen.llvm.ir import Builder, Module, Type, Value, constant, type_of
+
+__all__ = ["Number", "Recipe", "by_lane", "call", "fma", "horner", "rarely", "where"]
+
+
+class Number:
+    """A value (in every lane) of floats, integers or truth; a Python number beside it means a constant of its type."""
+
+    __slots__ = ("builder", "value")
+
+    def __init__(self, builder: Builder, value: Value) -> None:
+        self.builder = builder
+        self.value = value
+
+    @property
+    def type(self) -> Type:
+        return self.value.type
+
+    def like(self, other: Number | float) -> Number:
+        """The operand as a number of this type."""
+        return other if isinstance(other, Number) else Number(self.builder, constant(self.type, other))
+
+    def _binary(self, op: str, other: Number | float) -> Number:
+        return Number(self.builder, self.builder.binary(op, self.value, self.like(other).value))
+
+    def _compare(self, predicate: str, other: Number | float) -> Number:
+        return Number(self.builder, self.builder.compare(predicate, self.value, self.like(other).value))
+
+    def _named(self, op: str) -> str:
+        return f"f{op}" if self.type.is_float else op
+
+    def __add__(self, other: Number | float) -> Number:
+        return self._binary(self._named("add"), other)
+
+    def __sub__(self, other: Number | float) -> Number:
+        return self._binary(self._named("sub"), other)
+
+    def __rsub__(self, other: float) -> Number:
+        return self.like(other) - self
+
+    def __mul__(self, other: Number | float) -> Number:
+        return self._binary(self._named("mul"), other)
+
+    def __truediv__(self, other: Number | float) -> Number:
+        return self._binary("fdiv", other)
+
+    def __rtruediv__(self, other: float) -> Number:
+        return self.like(other) / self
+
+    def __neg__(self) -> Number:
+        return Number(self.builder, self.builder.emit(self.type, f"fneg {self.value}"))
+
+    def __and__(self, other: Number | int) -> Number:
+        return self._binary("and", other)
+
+    def __or__(self, other: Number | int) -> Number:
+        return self._binary("or", other)
+
+    def __xor__(self, other: Number | int) -> Number:
+        return self._binary("xor", other)
+
+    def __invert__(self) -> Number:
+        return self._binary("xor", True if self.type.element == "i1" else -1)
+
+    def __lshift__(self, other: Number | int) -> Number:
+        return self._binary("shl", other)
+
+    def __rshift__(self, other: Number | int) -> Number:
+        """Keeps the sign."""
+        return self._binary("ashr", other)
+
+    # Comparisons with NaN are false.
+
+    def __lt__(self, other: Number | float) -> Number:
+        return self._compare("olt" if self.type.is_float else "slt", other)
+
+    def __gt__(self, other: Number | float) -> Number:
+        return self._compare("ogt" if self.type.is_float else "sgt", other)
+
+    def equals(self, other: Number | float) -> Number:
+        return self._compare("oeq" if self.type.is_float else "eq", other)
+
+    def differs(self, other: Number | float) -> Number:
+        """True for NaN."""
+        return self._compare("une" if self.type.is_float else "ne", other)
+
+    def at_least_unsigned(self, other: int) -> Number:
+        return self._compare("uge", other)
+
+    def at_most(self, other: Number | float) -> Number:
+        """False for NaN."""
+        return self._compare("ole" if self.type.is_float else "sle", other)
+
+    def is_nan(self) -> Number:
+        return self._compare("uno", self)
+
+    # Other forms of the same lanes.
+
+    def bits(self) -> Number:
+        """A float's bits as an integer."""
+        return Number(self.builder, self.builder.convert("bitcast", self.value, self.type.integers().element))
+
+    def floats(self) -> Number:
+        """Bits as a float."""
+        element = "float" if self.type.bits == 32 else "double"
+        return Number(self.builder, self.builder.convert("bitcast", self.value, element))
+
+    def to(self, op: str, element: str) -> Number:
+        """fpext, fptrunc, sitofp, ..."""
+        return Number(self.builder, self.builder.convert(op, self.value, element))
+
+    def intrinsic(self, name: str) -> Number:
+        return Number(self.builder, self.builder.intrinsic(name, self.value))
+
+    def __abs__(self) -> Number:
+        return self.intrinsic("fabs")
+
+    def with_sign_of(self, other: Number) -> Number:
+        return Number(self.builder, self.builder.intrinsic("copysign", self.value, other.value))
+
+
+def where(condition: Number, a: Number | float, b: Number | float) -> Number:
+    """a where the condition holds, else b; at least one of them is a Number."""
+    first = a if isinstance(a, Number) else b
+    assert isinstance(first, Number), "internal: two plain numbers have no type"
+    builder = condition.builder
+    return Number(builder, builder.select(condition.value, first.like(a).value, first.like(b).value))
+
+
+def fma(a: Number, b: Number | float, c: Number | float) -> Number:
+    """`a * b + c`, rounded once."""
+    return Number(a.builder, a.builder.intrinsic("fma", a.value, a.like(b).value, a.like(c).value))
+
+
+def horner(coefficients: Sequence[float], x: Number) -> Number:
+    """`c0 + c1 x + c2 x^2 + ...`, fused; at least two coefficients."""
+    total = fma(x, coefficients[-1], coefficients[-2])
+    for c in reversed(coefficients[:-2]):
+        total = fma(total, x, c)
+    return total
+
+
+Recipe = Callable[..., Number]
+"""Numbers to a Number of the first one's type."""
+
+
+def call(module: Module, builder: Builder, recipe: Recipe, args: tuple[Value, ...], *, rare: bool = False) -> Value:
+    """Calls the recipe as a function of this module, which is defined when it is first called; inlined unless it is rare."""
+    type_ = args[0].type
+    name = f"polyml.{recipe.__name__.strip('_')}.{type_.mangled}"
+    if name not in module.definitions:
+        module.definitions[name] = ""  # reserves the name: recipes call each other
+        parameters = [Value(type_, f"%x{k}") for k in range(len(args))]
+        inner = Builder(module, [])
+        result = recipe(*(Number(inner, parameter) for parameter in parameters))
+        inner.write(f"ret {result.value}")
+        attributes = "noinline cold" if rare else "alwaysinline"
+        header = f"define internal {type_} @{name}({', '.join(map(str, parameters))}) {attributes} nounwind"
+        body = "\n".join(str(line) for line in inner.lines)
+        module.definitions[name] = f'{header} "prefer-vector-width"="512" {{\nentry:\n{body}\n}}'
+    return builder.call(name, type_, args)
+
+
+def rarely(condition: Number, usual: Number, recipe: Recipe, *args: Number) -> Number:
+    """`usual`, unless the condition holds in any lane: then all lanes are computed by the recipe, out of line."""
+    b = condition.builder
+    before, cold, after = b.block, b.fresh("cold"), b.fresh("warm")
+    b.branch(b.any_lane(condition.value), cold, after, rare=True)
+    b.start(cold)
+    exact = call(b.module, b, recipe, tuple(a.value for a in args), rare=True)
+    b.jump(after)
+    b.start(after)
+    merged = b.emit(usual.type, f"phi {usual.type} [{usual.value.text}, %{before}], [{exact.text}, %{cold}]")
+    return Number(b, merged)
+
+
+def by_lane(function: str, *args: Number) -> Number:
+    """The C library's function of doubles, lane after lane."""
+    b, type_ = args[0].builder, args[0].type
+    double = type_of("double")
+    b.module.declare(function, "double", ["double"] * len(args), "nounwind memory(none)")
+    result = Value(type_, "poison")
+    for lane in range(type_.lanes):
+        picked = [b.convert("fpext", b.extract(a.value, lane), "double") for a in args]
+        y = b.convert("fptrunc", b.call(function, double, tuple(picked)), type_.element)
+        if type_.lanes == 1:
+            return Number(b, y)
+        result = b.emit(type_, f"insertelement {result}, {y}, i64 {lane}")
+    return Number(b, result)

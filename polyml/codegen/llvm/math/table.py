@@ -1,0 +1,21 @@
+"""Which op is which recipe."""
+
+from __future__ import annotations
+
+from polyml.codegen.llvm.ir import Builder, Value
+from polyml.codegen.llvm.math.exponential import erf, exp, gelu, sigmoid, tanh
+from polyml.codegen.llvm.math.kit import Recipe, call
+from polyml.codegen.llvm.math.logarithm import log
+from polyml.codegen.llvm.math.power import pow
+from polyml.codegen.llvm.math.trigonometric import cos, sin
+
+__all__ = ["MATH", "vector_math"]
+
+MATH: dict[str, Recipe] = {
+    "exp": exp, "log": log, "sin": sin, "cos": cos, "tanh": tanh, "sigmoid": sigmoid, "erf": erf, "gelu": gelu, "pow": pow,
+}  # fmt: skip
+
+
+def vector_math(builder: Builder, op: str, *args: Value) -> Value:
+    """The op of floats (scalars or vectors), as a call of a function in the builder's module."""
+    return call(builder.module, builder, MATH[op], args)

@@ -1,0 +1,262 @@
+"""Loads and stores by the stride of the address along the lanes: broadcast, contiguous, reversed, strided, gathered; masked where lanes are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from polyml.codegen.llvm.addresses import Offset, Term
+from polyml.codegen.llvm.ir import POINTER, Value, constant, integer, type_of
+from polyml.codegen.llvm.state import Lanes, Slot, State, stored_type
+from polyml.expressions import Expr, Subscript
+from polyml.sets.affine import Affine
+
+__all__ = ["Access", "Evaluate", "access", "load", "store"]
+
+Evaluate = Callable[[State, Expr], Value]
+"""Computes the expression of a gathered subscript."""
+
+_WIDEST_SHUFFLED_STRIDE = 4
+"""Up to here a strided vector is read by as many contiguous loads and shuffles, else gathered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The elements that an access names. stride: along the lanes, in elements (0: one element for all), `pointer` is the first lane's;
+    None: `pointer` holds one address per lane. multiple: the element offset is a multiple of this."""
+
+    slot: Slot
+    pointer: Value
+    stride: int | None
+    multiple: int
+
+
+def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate) -> Access:
+    """Computes the address of `name[subscripts]`."""
+    slot = state.slots[name]
+    assert len(subscripts) == len(slot.strides), f"internal: {name} has {len(slot.strides)} dimensions, not {len(subscripts)}"
+    flat = Affine()
+    symbolic: dict[str, Affine] = {}
+    gathered: list[tuple[Value, int | str]] = []
+    for subscript, stride in zip(subscripts, slot.strides, strict=True):
+        if not isinstance(subscript, Affine):
+            gathered.append((_as_index(state, evaluate(state, subscript), subscript), stride))
+        elif isinstance(stride, int):
+            flat = flat + subscript * stride
+        else:
+            symbolic[stride] = symbolic.get(stride, Affine()) + subscript
+    parts: list[tuple[str | None, Affine]] = [(None, flat), *symbolic.items()]
+    pointer, lane_stride, varying = _regular(state, slot, parts)
+    multiple = 1 if symbolic or gathered else state.nest.multiple_of(flat)
+    element = stored_type(slot.variable)
+    for value, stride in gathered:
+        scaled = _scaled(state, value, stride)
+        if scaled.lanes == 1:
+            pointer = state.builder.emit(POINTER, f"getelementptr {element}, {pointer}, {scaled}")
+        else:
+            varying = scaled if varying is None else state.builder.binary("add", varying, scaled)
+    if varying is None:
+        return Access(slot, pointer, lane_stride, multiple)
+    if lane_stride != 0:
+        varying = state.builder.binary("add", varying, state.builder.iota(state.width, lane_stride))
+    pointers = state.builder.emit(type_of("ptr", state.width), f"getelementptr {element}, {pointer}, {varying}")
+    return Access(slot, pointers, None, 1)
+
+
+def _regular(state: State, slot: Slot, parts: list[tuple[str | None, Affine]]) -> tuple[Value, int, Value | None]:
+    """Pointer to the first lane's element, the constant stride along the lanes, and what of the offset varies otherwise (or None)."""
+    variable = state.lanes.variable if state.lanes is not None and state.lanes.width > 1 else None
+    terms: list[tuple[Term, int]] = []
+    shift, lane_stride = 0, 0
+    varying: Value | None = None
+    for key, part in parts:
+        stride = 0 if variable is None else part.stride(variable)
+        irregular = stride is None or (key is not None and stride != 0)
+        if irregular:
+            assert variable is not None
+            rest = Affine(tuple(t for t in part.terms if variable in Affine((t,)).variables()))
+            part = part - rest
+            along = _scaled(state, state.nest.lanes_index(rest, variable, state.width), 1 if key is None else key)
+            varying = along if varying is None else state.builder.binary("add", varying, along)
+        elif stride:
+            lane_stride = stride
+        terms.extend(((atom, key), coefficient) for atom, coefficient in part.terms)
+        if key is None:
+            shift = part.constant
+        elif part.constant:
+            terms.append(((None, key), part.constant))
+    name = slot.variable.name
+    pointer = state.nest.address(name, slot.pointer, stored_type(slot.variable), Offset(tuple(terms), shift))
+    return pointer, lane_stride, varying
+
+
+def _as_index(state: State, value: Value, subscript: Expr) -> Value:
+    signed = subscript.dtype.kind == "i"
+    return state.builder.convert("sext" if signed else "zext", value, "i64")
+
+
+def _scaled(state: State, value: Value, stride: int | str) -> Value:
+    if stride == 1:
+        return value
+    factor = integer(stride) if isinstance(stride, int) else state.nest.strides[stride]
+    return state.builder.binary("mul", value, state.builder.splat(factor, value.lanes))
+
+
+def load(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate) -> Value:
+    """The element, or one per lane when the address varies with the lanes. Lanes that do not act read nothing."""
+    b = state.builder
+    slot = state.slots[name]
+    if slot.variable.scope == "register":
+        type_ = type_of(slot.variable.dtype, slot.variable.lanes)
+        return b.emit(type_, f"load {type_}, {slot.pointer}, align {slot.variable.dtype.itemsize}")
+    where = access(state, name, subscripts, evaluate)
+    loaded = _load(state, where)
+    if slot.variable.dtype.kind == "b":
+        return b.compare("ne", loaded, constant(loaded.type, 0))
+    return loaded
+
+
+def _load(state: State, where: Access) -> Value:
+    b, lanes = state.builder, state.lanes
+    variable = where.slot.variable
+    align = variable.dtype.itemsize
+    if where.stride == 0:
+        element = stored_type(variable)
+        pointer = where.pointer
+        if lanes is not None and lanes.any is not None:  # perhaps no lane acts: read a zero of our own instead
+            state.builder.module.definitions.setdefault("polyml.zero", _ZERO)
+            pointer = b.emit(POINTER, f"select {lanes.any}, {pointer}, ptr @polyml.zero")
+        return b.emit(element, f"load {element}, {pointer}, align {align}")
+    assert lanes is not None
+    type_ = stored_type(variable, lanes.width)
+    if where.stride == 1:
+        return _load_contiguous(state, where.pointer, variable.dtype.itemsize, where)
+    if where.stride == -1:
+        first = b.emit(POINTER, f"getelementptr {type_.element}, {where.pointer}, i64 {1 - lanes.width}")
+        with state.within(_reversed(state)):
+            return _reverse(state, _load_contiguous(state, first, align, where))
+    if where.stride is not None and 1 < where.stride <= _WIDEST_SHUFFLED_STRIDE and lanes.mask is None:
+        return _load_strided(state, where, where.stride)
+    pointers = _pointers(state, where)
+    name = f"llvm.masked.gather.{type_.mangled}.{pointers.type.mangled}"
+    b.module.declare(name, str(type_), [str(pointers.type), str(lanes.all_set.type), str(type_)])
+    arguments = f"{pointers.type} align {align} {pointers.text}, {lanes.all_set}, {type_} zeroinitializer"
+    return b.emit(type_, f"call {type_} @{name}({arguments})")
+
+
+_ZERO = "@polyml.zero = internal constant [64 x i8] zeroinitializer, align 64"
+
+
+def _load_contiguous(state: State, pointer: Value, align: int, where: Access) -> Value:
+    b, lanes = state.builder, state.lanes
+    assert lanes is not None
+    type_ = stored_type(where.slot.variable, lanes.width)
+    if lanes.mask is None:
+        return b.emit(type_, f"load {type_}, {pointer}, align {align}")
+    name = f"llvm.masked.load.{type_.mangled}.p0"
+    b.module.declare(name, str(type_), ["ptr", str(lanes.mask.type), str(type_)])
+    return b.emit(type_, f"call {type_} @{name}(ptr align {align} {pointer.text}, {lanes.mask}, {type_} zeroinitializer)")
+
+
+def _load_strided(state: State, where: Access, stride: int) -> Value:
+    """Contiguous loads that end exactly at the last element, then a shuffle: nothing outside first..last is touched."""
+    b, width = state.builder, state.width
+    type_ = stored_type(where.slot.variable, width)
+    last = (width - 1) * stride
+    starts = [min(k * width, last + 1 - width) for k in range(stride)]
+    picked: list[tuple[int, int]] = []  # (which load, which of its lanes) per lane
+    for lane in range(width):
+        which = min(lane * stride // width, stride - 1)
+        picked.append((which, lane * stride - starts[which]))
+    result: Value | None = None
+    for which, start in enumerate(starts):
+        pointer = b.emit(POINTER, f"getelementptr {type_.element}, {where.pointer}, i64 {start}")
+        part = b.emit(type_, f"load {type_}, {pointer}, align {where.slot.variable.dtype.itemsize}")
+        if result is None:
+            result = b.shuffle(part, [lane if owner == 0 else 0 for owner, lane in picked])
+        else:
+            order = [width + lane if owner == which else k for k, (owner, lane) in enumerate(picked)]
+            result = b.shuffle(result, order, part)
+    assert result is not None
+    return result
+
+
+def _reverse(state: State, value: Value) -> Value:
+    return state.builder.shuffle(value, range(value.lanes - 1, -1, -1))
+
+
+def _reversed(state: State) -> Lanes:
+    """The lanes with their mask in the opposite order."""
+    lanes = state.lanes
+    assert lanes is not None
+    return lanes if lanes.mask is None else replace(lanes, mask=_reverse(state, lanes.mask))
+
+
+def _pointers(state: State, where: Access) -> Value:
+    """One address per lane."""
+    if where.stride is None:
+        return where.pointer
+    element = stored_type(where.slot.variable)
+    steps = state.builder.iota(state.width, where.stride)
+    return state.builder.emit(type_of("ptr", state.width), f"getelementptr {element}, {where.pointer}, {steps}")
+
+
+def store(state: State, where: Access, value: Value, *, streaming: bool = False) -> None:
+    """Writes the value (a scalar or one per lane) to the elements, for the lanes that act; of several lanes on one element the last one wins.
+
+    streaming: past the caches, where the address is proved aligned to the whole vector.
+    """
+    b, lanes = state.builder, state.lanes
+    variable = where.slot.variable
+    if variable.dtype.kind == "b":
+        value = b.convert("zext", value, "i8")
+    align = variable.dtype.itemsize
+    if where.stride == 0 and value.lanes == 1:
+        _store_scalar(state, where, value)
+        return
+    assert lanes is not None, "internal: a value with lanes is stored outside a vector loop"
+    value = b.splat(value, lanes.width)
+    if where.stride == 0 and lanes.mask is None:
+        b.write(f"store {b.extract(value, lanes.width - 1)}, {where.pointer}, align {align}")
+    elif where.stride == 1:
+        _store_contiguous(state, where, where.pointer, value, streaming)
+    elif where.stride == -1:
+        first = b.emit(POINTER, f"getelementptr {value.type.element}, {where.pointer}, i64 {1 - lanes.width}")
+        with state.within(_reversed(state)):
+            _store_contiguous(state, where, first, _reverse(state, value), False)
+    else:
+        pointers = _pointers(state, where)
+        name = f"llvm.masked.scatter.{value.type.mangled}.{pointers.type.mangled}"
+        b.module.declare(name, "void", [str(value.type), str(pointers.type), str(lanes.all_set.type)])
+        b.write(f"call void @{name}({value}, {pointers.type} align {align} {pointers.text}, {lanes.all_set})")
+
+
+def _store_scalar(state: State, where: Access, value: Value) -> None:
+    b, lanes = state.builder, state.lanes
+    text = f"store {value}, {where.pointer}, align {where.slot.variable.dtype.itemsize}"
+    if lanes is None or lanes.any is None:
+        b.write(text)
+        return
+    then, after = b.fresh("store"), b.fresh("stored")
+    b.branch(lanes.any, then, after)
+    b.start(then)
+    b.write(text)
+    b.jump(after)
+    b.start(after)
+
+
+def _store_contiguous(state: State, where: Access, pointer: Value, value: Value, streaming: bool) -> None:
+    b, lanes = state.builder, state.lanes
+    assert lanes is not None
+    variable = where.slot.variable
+    if lanes.mask is not None:
+        name = f"llvm.masked.store.{value.type.mangled}.p0"
+        b.module.declare(name, "void", [str(value.type), "ptr", str(lanes.mask.type)])
+        b.write(f"call void @{name}({value}, ptr align {variable.dtype.itemsize} {pointer.text}, {lanes.mask})")
+        return
+    whole = variable.dtype.itemsize * lanes.width
+    aligned = (variable.alignment or 1) % whole == 0 and where.multiple % lanes.width == 0
+    if streaming and aligned:
+        b.write(f"store {value}, {pointer}, align {whole}, !nontemporal !{{i32 1}}")
+    else:
+        b.write(f"store {value}, {pointer}, align {variable.dtype.itemsize}")

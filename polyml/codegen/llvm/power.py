@@ -1,0 +1,57 @@
+"""pow: repeated squaring for integers and small constant exponents, vector math otherwise."""
+
+from __future__ import annotations
+
+from polyml.codegen.llvm.ir import Builder, Value, constant
+from polyml.codegen.llvm.math import vector_math
+from polyml.dtypes import DType
+
+__all__ = ["float_power", "integer_power"]
+
+_LARGEST_MULTIPLIED_EXPONENT = 4
+
+
+def float_power(b: Builder, x: Value, y: Value, dtype: DType, exponent: float | None) -> Value:
+    """`x ** y`; a constant integer exponent up to 4 in size becomes multiplications."""
+    if exponent is not None and exponent == int(exponent) and 1 <= abs(exponent) <= _LARGEST_MULTIPLIED_EXPONENT:
+        power = _multiplied(b, "fmul", x, abs(int(exponent)))
+        return power if exponent > 0 else b.binary("fdiv", constant(x.type, 1.0), power)
+    return vector_math(b, "pow", x, y)
+
+
+def _multiplied(b: Builder, op: str, x: Value, exponent: int) -> Value:
+    result: Value | None = None
+    square = x
+    while True:
+        if exponent & 1:
+            result = square if result is None else b.binary(op, result, square)
+        exponent >>= 1
+        if not exponent:
+            break
+        square = b.binary(op, square, square)
+    assert result is not None
+    return result
+
+
+def integer_power(b: Builder, x: Value, y: Value, dtype: DType, exponent: float | None) -> Value:
+    """`x ** y`, wrapping; a negative exponent (an error in NumPy) gives some value."""
+    if exponent is not None and exponent >= 1:
+        return _multiplied(b, "mul", x, int(exponent))
+    if exponent == 0:
+        return constant(x.type, 1)
+    before, loop, after = b.block, b.fresh("power"), b.fresh("powered")
+    zero, one = constant(x.type, 0), constant(x.type, 1)
+    b.jump(loop)
+    b.start(loop)
+    names = [b.fresh("%p") for _ in range(3)]
+    result, square, left = (Value(x.type, b.fresh("%r")) for _ in range(3))
+    for value, start, update in zip((result, square, left), (one, x, y), names, strict=True):
+        b.write(f"{value.text} = phi {x.type} [{start.text}, %{before}], [{update}, %{loop}]")
+    odd = b.compare("ne", b.binary("and", left, one), zero)
+    b.write(f"{names[0]} = select {odd}, {x.type} {b.binary('mul', result, square).text}, {result}")
+    b.write(f"{names[1]} = mul {square}, {square.text}")
+    b.write(f"{names[2]} = lshr {left}, {one.text}")
+    more = b.any_lane(b.compare("ne", Value(x.type, names[2]), zero))
+    b.branch(more, loop, after)
+    b.start(after)
+    return Value(x.type, names[0])

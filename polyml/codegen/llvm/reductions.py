@@ -1,0 +1,194 @@
+"""Combining: a target with a value, the lanes of a value with each other, and the pairs of argmax and argmin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from polyml.codegen.llvm.arithmetic import ARITHMETIC, multiply_add
+from polyml.codegen.llvm.expression import evaluate, product_factors
+from polyml.codegen.llvm.ir import Value, constant
+from polyml.codegen.llvm.memory import Access, access, load, store
+from polyml.codegen.llvm.state import State, stored_type
+from polyml.codegen.loops import Assign, Place, UpdateArgument
+from polyml.dtypes import DType
+from polyml.ops import REDUCTIONS
+
+__all__ = ["assign", "read_place", "update_argument", "write_place"]
+
+
+def assign(state: State, node: Assign) -> None:
+    """`target = value`, or `target = combine(target, value)`."""
+    target = state.slots[node.target.variable].variable
+    if node.reduction is None:
+        value = evaluate(state, node.value)
+        write_place(state, node.target, value, streaming=node.streaming)
+    elif node.across:
+        value = across(state, node.reduction, evaluate(state, node.value), target.dtype)
+        write_place(state, node.target, combine(state, node.reduction, read_place(state, node.target), value, target.dtype))
+    elif target.scope == "register" and (target.lanes > 1 or state.lanes is None):
+        new = _combined_with(state, node, lambda: read_place(state, node.target), target.dtype)
+        write_place(state, node.target, new)
+    else:
+        _accumulate(state, node, target.dtype)
+
+
+def _combined_with(state: State, node: Assign, read: Callable[[], Value], dtype: DType) -> Value:
+    """combine(target, value), with a product fused into a sum."""
+    factors = product_factors(state, node.value) if node.reduction == "sum" else None
+    if factors is None:
+        value = evaluate(state, node.value)
+        return combine(state, node.reduction or "", read(), value, dtype)
+    x, y, old = evaluate(state, factors[0]), evaluate(state, factors[1]), read()
+    lanes = max(x.lanes, y.lanes, old.lanes)
+    b = state.builder
+    return multiply_add(b, b.splat(x, lanes), b.splat(y, lanes), b.splat(old, lanes))
+
+
+def _accumulate(state: State, node: Assign, dtype: DType) -> None:
+    """A reduction into memory, or into one element from all lanes."""
+    if state.slots[node.target.variable].variable.scope == "register":
+        value = _masked(state, node, evaluate(state, node.value), dtype)
+        value = across(state, node.reduction or "", value, dtype)
+        write_place(state, node.target, combine(state, node.reduction or "", read_place(state, node.target), value, dtype))
+        return
+    where = access(state, node.target.variable, node.target.subscripts, evaluate)
+    if state.lanes is None or where.stride not in (0, None):
+        new = _combined_with(state, node, lambda: read_place(state, node.target), dtype)
+        store(state, where, new, streaming=node.streaming)
+    elif where.stride == 0:
+        value = across(state, node.reduction or "", _masked(state, node, evaluate(state, node.value), dtype), dtype)
+        store(state, where, combine(state, node.reduction or "", read_place(state, node.target), value, dtype))
+    else:
+        _one_lane_after_another(state, node, where, state.builder.splat(evaluate(state, node.value), state.width), dtype)
+
+
+def _masked(state: State, node: Assign, value: Value, dtype: DType) -> Value:
+    """The value per lane, the identity in lanes that do not act."""
+    lanes = state.lanes
+    assert lanes is not None
+    value = state.builder.splat(value, lanes.width)
+    if lanes.mask is None:
+        return value
+    identity = REDUCTIONS[node.reduction or ""].identity(dtype)
+    assert identity is not None, "internal: argmax and argmin are UpdateArgument"
+    return state.builder.select(lanes.mask, value, constant(value.type, identity))
+
+
+def _one_lane_after_another(state: State, node: Assign, where: Access, value: Value, dtype: DType) -> None:
+    """Lanes may meet in one element: combine them in order."""
+    b, lanes = state.builder, state.lanes
+    assert lanes is not None
+    element = stored_type(where.slot.variable)
+    for lane in range(lanes.width):
+        after = b.fresh("lane")
+        if lanes.mask is not None:
+            then = b.fresh("lane")
+            b.branch(b.extract(lanes.mask, lane), then, after)
+            b.start(then)
+        pointer = b.extract(where.pointer, lane)
+        old = b.emit(element, f"load {element}, {pointer}, align {dtype.itemsize}")
+        if dtype.kind == "b":
+            old = b.compare("ne", old, constant(old.type, 0))
+        new = combine(state, node.reduction or "", old, b.extract(value, lane), dtype)
+        if dtype.kind == "b":
+            new = b.convert("zext", new, "i8")
+        b.write(f"store {new}, {pointer}, align {dtype.itemsize}")
+        if lanes.mask is not None:
+            b.jump(after)
+            b.start(after)
+
+
+def combine(state: State, reduction: str, old: Value, new: Value, dtype: DType) -> Value:
+    """One step of the reduction; the accumulator is the row's second argument (see arithmetic.minimum)."""
+    op = REDUCTIONS[reduction].combine
+    assert op is not None, "internal: argmax and argmin are UpdateArgument"
+    lanes = max(old.lanes, new.lanes)
+    b = state.builder
+    return ARITHMETIC[op](b, (b.splat(new, lanes), b.splat(old, lanes)), dtype)
+
+
+def across(state: State, reduction: str, value: Value, dtype: DType) -> Value:
+    """All lanes combined, by halves."""
+    while value.lanes > 1:
+        half = value.lanes // 2
+        low = state.builder.shuffle(value, range(half))
+        high = state.builder.shuffle(value, range(half, value.lanes))
+        value = combine(state, reduction, low, high, dtype)
+    return value
+
+
+def read_place(state: State, place: Place) -> Value:
+    return load(state, place.variable, place.subscripts, evaluate)
+
+
+def write_place(state: State, place: Place, value: Value, *, streaming: bool = False) -> None:
+    """Stores into memory, or into a register (in lanes that do not act it keeps its value)."""
+    slot = state.slots[place.variable]
+    if slot.variable.scope != "register":
+        store(state, access(state, place.variable, place.subscripts, evaluate), value, streaming=streaming)
+        return
+    b, lanes = state.builder, state.lanes
+    assert value.lanes in (1, slot.variable.lanes), f"internal: {value.lanes} lanes into {place.variable}"
+    value = b.splat(value, slot.variable.lanes)
+    mask = None if lanes is None else (lanes.mask if value.lanes > 1 else lanes.any)
+    if mask is not None:
+        value = b.select(mask, value, read_place(state, place))
+    b.write(f"store {value}, {slot.pointer}, align {slot.variable.dtype.itemsize}")
+
+
+# -- argmax and argmin ------------------------------------------------------------------------------------------------------------
+
+
+def update_argument(state: State, node: UpdateArgument) -> None:
+    """Keeps the better of (best, argument) and the candidate."""
+    best_variable = state.slots[node.best.variable].variable
+    dtype = best_variable.dtype
+    candidate, index = evaluate(state, node.candidate), evaluate(state, node.candidate_index)
+    if node.across:
+        candidate, index = _best_across(state, node.kind, candidate, index, dtype)
+    per_lane = max(candidate.lanes, index.lanes) > 1
+    if per_lane and best_variable.scope == "register" and best_variable.lanes == 1:
+        candidate, index = state.builder.splat(candidate, state.width), state.builder.splat(index, state.width)
+        if state.lanes is not None and state.lanes.mask is not None:
+            index = state.builder.select(state.lanes.mask, index, constant(index.type, -1))
+        candidate, index = _best_across(state, node.kind, candidate, index, dtype)
+        per_lane = False
+    best, argument = read_place(state, node.best), read_place(state, node.argument)
+    lanes = max(best.lanes, argument.lanes, candidate.lanes, index.lanes)
+    best, argument, candidate, index = (state.builder.splat(v, lanes) for v in (best, argument, candidate, index))
+    merging = state.lanes is None and lanes > 1
+    wins = _beats(state, node.kind, (candidate, index), (best, argument), dtype, ties=node.across or merging or not per_lane)
+    write_place(state, node.best, state.builder.select(wins, candidate, best))
+    write_place(state, node.argument, state.builder.select(wins, index, argument))
+
+
+def _beats(state: State, kind: str, new: tuple[Value, Value], old: tuple[Value, Value], dtype: DType, *, ties: bool) -> Value:
+    """Whether the new (value, index) replaces the old one. An index of -1 marks no value at all. ties: equal values go to the smaller index;
+    without it the old one stays (its index is the smaller one then)."""
+    b = state.builder
+    (x, i), (y, j) = new, old
+    none = constant(j.type, -1)
+    order = "gt" if kind == "argmax" else "lt"
+    wins = ARITHMETIC[order](b, (x, y), dtype)
+    if dtype.is_float:
+        wins = b.binary("or", wins, b.binary("and", b.compare("uno", x, x), b.compare("ord", y, y)))
+    if ties:
+        equal = ARITHMETIC["eq"](b, (x, y), dtype)
+        if dtype.is_float:
+            equal = b.binary("or", equal, b.binary("and", b.compare("uno", x, x), b.compare("uno", y, y)))
+        wins = b.binary("or", wins, b.binary("and", equal, b.compare("slt", i, j)))
+    wins = b.binary("or", wins, b.compare("eq", j, none))
+    return b.binary("and", wins, b.compare("ne", i, none)) if ties else wins
+
+
+def _best_across(state: State, kind: str, value: Value, index: Value, dtype: DType) -> tuple[Value, Value]:
+    b = state.builder
+    lanes = max(value.lanes, index.lanes)
+    value, index = b.splat(value, lanes), b.splat(index, lanes)
+    while value.lanes > 1:
+        half = value.lanes // 2
+        low = b.shuffle(value, range(half)), b.shuffle(index, range(half))
+        high = b.shuffle(value, range(half, 2 * half)), b.shuffle(index, range(half, 2 * half))
+        wins = _beats(state, kind, high, low, dtype, ties=True)
+        value, index = b.select(wins, high[0], low[0]), b.select(wins, high[1], low[1])
+    return value, index

@@ -1,0 +1,85 @@
+"""What the emission of one LLVM function carries along: its builder, the loops around, the storage, and the lanes of a vector loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from polyml.codegen.llvm.addresses import Nest
+from polyml.codegen.llvm.ir import Builder, Lines, Type, Value, type_of
+from polyml.codegen.loops import Variable
+
+__all__ = ["Lanes", "Slot", "State", "stored_type"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The vector loop around: its variable stands for `variable + <0..width-1>`.
+
+    mask: the lanes that act (None: all). any: whether at least one of them does (None: surely).
+    """
+
+    variable: str
+    width: int
+    mask: Value | None = None
+    any: Value | None = None
+
+    @property
+    def all_set(self) -> Value:
+        """The mask, spelled out."""
+        return Value(type_of("i1", self.width), "splat (i1 true)") if self.mask is None else self.mask
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a variable lives. strides: in elements; a name stands for a stride known at run time (Nest.strides)."""
+
+    variable: Variable
+    pointer: Value
+    strides: tuple[int | str, ...]
+
+
+@dataclass(slots=True)
+class State:
+    """One LLVM function under construction. `lanes` is None outside vector loops; `precise` forbids contraction and reassociation."""
+
+    builder: Builder
+    nest: Nest
+    name: str
+    precise: bool
+    parallel: bool
+    slots: dict[str, Slot]
+    lanes: Lanes | None = None
+    entry: Lines = field(default_factory=list)
+    heap: list[Value] = field(default_factory=list)
+    stack_bytes: int = 0
+    bodies: int = 0
+
+    @property
+    def width(self) -> int:
+        """Lanes of a value that differs between lanes."""
+        return 1 if self.lanes is None else self.lanes.width
+
+    @contextmanager
+    def within(self, lanes: Lanes | None) -> Iterator[None]:
+        """Inside other lanes, or none, for a while."""
+        saved, self.lanes = self.lanes, lanes
+        try:
+            yield
+        finally:
+            self.lanes = saved
+
+    def where(self, condition: Value) -> Lanes:
+        """The lanes narrowed to those where the condition holds."""
+        lanes = self.lanes
+        assert lanes is not None, "internal: a mask outside a vector loop"
+        mask = condition if lanes.mask is None else self.builder.binary("and", lanes.mask, condition)
+        return replace(lanes, mask=mask, any=self.builder.any_lane(mask))
+
+
+def stored_type(variable: Variable, lanes: int = 1) -> Type:
+    """The type of an element in memory (bool: i8); registers keep the computed type."""
+    if variable.dtype.kind == "b" and variable.scope != "register":
+        return type_of("i8", lanes)
+    return type_of(variable.dtype, lanes)
