@@ -23,7 +23,7 @@ from polyml.ops import OPS, REDUCTIONS
 from polyml.sets.affine import Affine, Extremum, FloorDiv
 from polyml.sets.from_isl import Constraint, constraints_of
 
-__all__ = ["evaluate", "execute"]
+__all__ = ["evaluate", "execute", "execute_equation"]
 
 Array = npt.NDArray[Any]
 Number = int | float | bool | np.generic
@@ -84,6 +84,14 @@ def evaluate(
     return dict(run.values)
 
 
+def execute_equation(
+    equation: Equation, values: Mapping[str, Array], numbers: Mapping[str, int], *, wide: bool = False
+) -> Array:
+    """The result of one equation, given the tensors that it reads and the sizes and loop variables."""
+    with np.errstate(all="ignore"):
+        return _Run(dict(numbers), dict(values), wide).equation(equation)
+
+
 @dataclass(slots=True)
 class _Run:
     """One execution: `numbers` are the values of sizes and loop variables, `values` those of tensors."""
@@ -110,7 +118,7 @@ class _Run:
                 case Loop():
                     self._loop(op)
                 case Equation():
-                    self.values[op.result.name] = self._equation(op)
+                    self.values[op.result.name] = self.equation(op)
                 case _:
                     assert_never(op)
 
@@ -123,20 +131,23 @@ class _Run:
         for carried in loop.carried:
             self.values[carried.result.name] = now[carried.inner.name]
 
-    def _equation(self, equation: Equation) -> Array:
+    def equation(self, equation: Equation) -> Array:
         """The base with the reduced values put (or combined) where the target says; without a base, what no instance hits is the
         reduction's identity."""
-        dtype = self.dtype(equation.result.dtype)
-        if equation.base is not None:
-            result = self.values[equation.base.name].copy()
+        identity = REDUCTIONS[equation.reduce].identity(equation.result.dtype) if equation.reduce else None
+        start = np.asarray(0 if identity is None else identity, self.dtype(equation.result.dtype))
+        if equation.base is None:
+            result = np.full(self.shape(equation.result), start)
         else:
-            identity = REDUCTIONS[equation.reduce].identity(equation.result.dtype) if equation.reduce else None
-            result = np.full(self.shape(equation.result), 0 if identity is None else identity, dtype)
-        box = self._box(equation)
+            result = self.values[equation.base.name].copy()
+        left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+        if equation.base is not None and equation.instances is not None and not equation.accumulate:
+            self._fill(result, equation, left, equation.instances, start)
+        box = self._box(equation.domain)
         if box is None:
             return result
         points, values, hit = self._reduced(equation, box)
-        target = _Grid(equation.indices[: len(points)], points, self)
+        target = _Grid(left, points, self)
         view = None if hit is not None else target.view(result, equation.target)
         if view is not None and not equation.accumulate:
             view[...] = values
@@ -154,6 +165,17 @@ class _Run:
         else:
             result.reshape(-1)[at[live]] = values[live]
         return result
+
+    def _fill(self, result: Array, equation: Equation, left: Sequence[str], points: isl.Set, value: Array) -> None:
+        """Puts the identity where the left side's points are, some of which may have nothing to reduce."""
+        box = self._box(points)
+        if box is None:
+            return
+        grid = _Grid(left, box, self)
+        mask = grid.mask([constraints_of(piece, left) for piece in points.compute_divs().get_basic_sets()])
+        live = np.broadcast_to(np.ones((), bool) if mask is None else mask, grid.shape)
+        places = [np.broadcast_to(p, grid.shape)[live] for p in grid.positions(equation.target, mask, result.shape)]
+        result[tuple(places)] = value
 
     # -- reductions -------------------------------------------------------------------------------------------------------------
 
@@ -189,9 +211,8 @@ class _Run:
 
     # -- domains ----------------------------------------------------------------------------------------------------------------
 
-    def _box(self, equation: Equation) -> Box | None:
+    def _box(self, domain: isl.Set) -> Box | None:
         """The bounding box of the domain for the current sizes and loop variables; None when it is empty."""
-        domain = equation.domain
         for position in range(domain.dim(isl.dim_type.param)):
             name = domain.get_dim_name(isl.dim_type.param, position)
             assert name is not None, "internal: a parameter without a name"
@@ -200,7 +221,7 @@ class _Run:
             return None
         return tuple(
             (domain.dim_min_val(d).to_python(), domain.dim_max_val(d).to_python() + 1)
-            for d in range(len(equation.indices))
+            for d in range(domain.dim(isl.dim_type.set))
         )
 
     def _constraints(self, equation: Equation) -> tuple[tuple[Constraint, ...], ...]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graph_text import graph
 
 from polyml.graph import reference
 from polyml.graph.reference import evaluate, execute
+from tests.graph.graph_text import graph
 
 RNG = np.random.default_rng(7)
 

@@ -1,0 +1,199 @@
+"""Graph -> Regions: which ops are compiled together, chosen by bytes moved.
+
+Greedy: every equation starts as a region of its own, and the two regions whose union saves most (fusion_cost.py) are joined while that pays. A union must be convex
+(no path leaves and comes back) and small enough for isl. Loops stay alone. What the flag of a Check needs is kept apart and comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+
+from polyml.graph.fusion_cost import Profile, bytes_saved, profile
+from polyml.graph.ir import Check, Equation, Graph, Loop
+from polyml.graph.region import Region
+from polyml.graph.traverse import all_ops, read_names, results_of, tensors_of
+
+__all__ = ["fuse"]
+
+_Group = frozenset[int]
+
+
+def fuse(graph: Graph, *, cache_bytes: int = 1 << 20, max_equations: int = 12) -> tuple[Region, ...]:
+    """The regions of the graph in executable order; every op that is not a Check is in exactly one.
+
+    Args:
+        cache_bytes: of the cache (per core) in which a slice of an intermediate should stay; the L2.
+        max_equations: most equations in one region, since isl's cost grows faster than linearly.
+    """
+    ops: list[Equation | Loop] = [op for op in graph.ops if not isinstance(op, Check)]
+    before = _predecessors(graph, ops)
+    early = _needed_by_checks(graph, ops)
+    groups: list[_Group] = [frozenset([k]) for k in range(len(ops))]
+    chooser = _Chooser(graph, ops, before, early, cache_bytes, max_equations)
+    while (pair := chooser.best(groups)) is not None:
+        groups = [g for g in groups if g not in pair] + [pair[0] | pair[1]]
+    ordered = _ordered(groups, before, early)
+    return tuple(_region(graph, f"{graph.name}_{n}", [ops[k] for k in sorted(g)], ops) for n, g in enumerate(ordered))
+
+
+class _Chooser:
+    """Finds the pair of groups that gains most, remembering what was computed."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        ops: Sequence[Equation | Loop],
+        before: Sequence[set[int]],
+        early: set[int],
+        cache_bytes: int,
+        max_equations: int,
+    ) -> None:
+        self.before, self.early, self.cache_bytes, self.max_equations = before, early, cache_bytes, max_equations
+        self.tensors = tensors_of(graph)
+        self.profiles: list[Profile | None] = [
+            profile(op, self.tensors) if isinstance(op, Equation) else None for op in ops
+        ]
+        self.touched = [set(read_names(op)) | {t.name for t in results_of(op)} for op in ops]
+        self.users: dict[str, set[int]] = {}
+        for k, op in enumerate(ops):
+            for name in read_names(op):
+                self.users.setdefault(name, set()).add(k)
+        self.kept = {t.name for t in graph.outputs} | {i.final.name for i in graph.inputs if i.final is not None}
+        self.kept |= {op.flag.name for op in graph.ops if isinstance(op, Check)}
+        self.saved: dict[_Group, int] = {}
+        self.gains: dict[tuple[_Group, _Group], int] = {}
+
+    def best(self, groups: Sequence[_Group]) -> tuple[_Group, _Group] | None:
+        """The pair that gains most and may be joined; the first of equals."""
+        candidates = [(self.gain(a, b), -n, a, b) for n, (a, b) in enumerate(combinations(groups, 2))]
+        for gain, _, a, b in sorted(candidates, key=lambda c: c[:2], reverse=True):
+            if gain <= 0:
+                return None
+            if _is_convex(a | b, groups, self.before):
+                return a, b
+        return None
+
+    def gain(self, a: _Group, b: _Group) -> int:
+        """Bytes saved by joining two groups; 0 where they must stay apart."""
+        found = self.gains.get((a, b))
+        if found is None:
+            found = self.gains[a, b] = self._gain(a, b)
+        return found
+
+    def _gain(self, a: _Group, b: _Group) -> int:
+        union = a | b
+        if len(union) > self.max_equations or any(self.profiles[k] is None for k in union):
+            return 0
+        if len({k in self.early for k in union}) > 1:
+            return 0
+        if not set().union(*(self.touched[k] for k in a)) & set().union(*(self.touched[k] for k in b)):
+            return 0
+        gain = self.score(union) - self.score(a) - self.score(b)
+        # Two contractions are joined only for an intermediate that no cache would hold.
+        return gain if gain >= 2 * self.cache_bytes or not (self.heavy(a) and self.heavy(b)) else 0
+
+    def heavy(self, group: _Group) -> bool:
+        return any(p is not None and p.heavy for p in (self.profiles[k] for k in group))
+
+    def score(self, group: _Group) -> int:
+        found = self.saved.get(group)
+        if found is None:
+            profiles = [p for p in (self.profiles[k] for k in sorted(group)) if p is not None]
+            escaping = {p.result for p in profiles if p.result in self.kept or self.users.get(p.result, set()) - group}
+            found = self.saved[group] = bytes_saved(profiles, self.tensors, escaping, self.cache_bytes)
+        return found
+
+
+# -- order ------------------------------------------------------------------------------------------------------------------------
+
+
+def _predecessors(graph: Graph, ops: Sequence[Equation | Loop]) -> list[set[int]]:
+    """Per op, the ops that must run before it: makers of what it reads, and earlier readers of what it may overwrite in place."""
+    maker: dict[str, int] = {}
+    readers: dict[str, set[int]] = {}
+    overwrites = {i.final.name: i.tensor.name for i in graph.inputs if i.final is not None}
+    before: list[set[int]] = []
+    for k, op in enumerate(ops):
+        names = read_names(op)
+        needed = {maker[name] for name in names if name in maker}
+        if isinstance(op, Equation):
+            replaced = [op.base.name] if op.base is not None else []
+        else:
+            replaced = [carried.initial.name for carried in op.carried]
+        replaced += [overwrites[t.name] for t in results_of(op) if t.name in overwrites]
+        for name in replaced:
+            needed |= readers.get(name, set())
+        before.append(needed - {k})
+        for name in names:
+            readers.setdefault(name, set()).add(k)
+        for tensor in results_of(op):
+            maker[tensor.name] = k
+    return before
+
+
+def _needed_by_checks(graph: Graph, ops: Sequence[Equation | Loop]) -> set[int]:
+    """The ops from which a Check's flag follows."""
+    maker = {tensor.name: k for k, op in enumerate(ops) for tensor in results_of(op)}
+    pending = [maker[op.flag.name] for op in graph.ops if isinstance(op, Check) and op.flag.name in maker]
+    found: set[int] = set()
+    while pending:
+        k = pending.pop()
+        if k not in found:
+            found.add(k)
+            pending += [maker[name] for name in read_names(ops[k]) if name in maker]
+    return found
+
+
+def _is_convex(union: _Group, groups: Sequence[_Group], before: Sequence[set[int]]) -> bool:
+    """True when no path leaves the union and comes back, the other groups being single nodes."""
+    others = [g for g in groups if not g <= union]
+    group_of = {k: n for n, g in enumerate(others) for k in g}
+    # Walk backwards from the union: reaching it again from outside is a path that left it.
+    pending = list({group_of[p] for k in union for p in before[k] if p not in union})
+    seen: set[int] = set()
+    while pending:
+        n = pending.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        for k in others[n]:
+            for p in before[k]:
+                if p in union:
+                    return False
+                if group_of[p] != n:
+                    pending.append(group_of[p])
+    return True
+
+
+def _ordered(groups: Iterable[_Group], before: Sequence[set[int]], early: set[int]) -> list[_Group]:
+    """Topological order: what checks need first, then as written."""
+    waiting = sorted(groups, key=lambda g: (not g <= early, min(g)))
+    done: set[int] = set()
+    ordered: list[_Group] = []
+    while waiting:
+        ready = next((g for g in waiting if all(p in done or p in g for k in g for p in before[k])), None)
+        assert ready is not None, "internal: regions in a cycle"
+        waiting.remove(ready)
+        ordered.append(ready)
+        done |= ready
+    return ordered
+
+
+def _region(graph: Graph, name: str, members: Sequence[Equation | Loop], ops: Sequence[Equation | Loop]) -> Region:
+    tensors: Mapping[str, object] = {t.name: t for op in members for t in results_of(op)}
+    everything = tensors_of(graph)
+    used = dict.fromkeys(n for op in members for n in read_names(op) if n not in tensors)
+    later = {n for op in ops if not any(op is m for m in members) for n in read_names(op)}
+    later |= {t.name for t in graph.outputs} | {i.final.name for i in graph.inputs if i.final is not None}
+    later |= {op.flag.name for op in graph.ops if isinstance(op, Check)}
+    outputs = tuple(t for op in members for t in results_of(op) if t.name in later)
+    inside = {t.name for op in all_ops(members) for t in results_of(op)}
+    inside |= {c.inner.name for op in all_ops(members) if isinstance(op, Loop) for c in op.carried}
+    return Region(
+        name=name,
+        ops=tuple(members),
+        inputs=tuple(everything[n] for n in used),
+        outputs=outputs,
+        local_names=frozenset(inside - {t.name for t in outputs}),
+    )

@@ -1,0 +1,268 @@
+"""The Plan: the host program around the regions, as data. A Kernel runs it; nothing is decided after it.
+
+Tensors live in arrays (storage.py: tensors that share memory as versions of one value), arrays that regions exchange live in buffers: the caller's, the
+results', or temporaries, which later arrays of no greater size take over once they are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from polyml.dtypes import DType
+from polyml.graph.ir import Check, Graph, Op, Tensor
+from polyml.graph.region import Region
+from polyml.graph.storage import assign_storage
+from polyml.graph.traverse import tensors_of
+from polyml.sets.affine import Affine
+
+__all__ = [
+    "ALIGNMENT",
+    "Allocate",
+    "Argument",
+    "Buffer",
+    "BufferKind",
+    "CheckFlag",
+    "Free",
+    "Launch",
+    "Plan",
+    "Step",
+    "plan",
+]
+
+ALIGNMENT = 64
+"""Of temporaries, in bytes: a cache line, and the widest vector."""
+
+BufferKind = Literal["input", "output", "temporary"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """A piece of memory. input: an argument of the call; output: a result that the call allocates (or the caller's `out=`).
+
+    dtype, shape: of the (first) array in it, which tells the size: `itemsize * product of the shape`, in bytes.
+    """
+
+    name: str
+    kind: BufferKind
+    dtype: DType
+    shape: tuple[Affine, ...]
+
+    def size_in_bytes(self, sizes: Mapping[str, int]) -> int:
+        """With the values of the symbolic sizes."""
+        total = self.dtype.itemsize
+        for extent in self.shape:
+            total *= extent.evaluate(sizes)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A region's `array` (a name of Plan.storage, and of the region's Scop) lies at the start of `buffer`."""
+
+    array: str
+    buffer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Run region number `region`. `arguments`: its arrays that exist outside of it, inputs first, each once."""
+
+    region: int
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """Get memory for a temporary; its size is that of Plan.buffers[buffer] (`bytes`: when no size is symbolic)."""
+
+    buffer: str
+    bytes: int | None
+    alignment: int = ALIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """The temporary is not used any more."""
+
+    buffer: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFlag:
+    """Raise `error` with `message` when the bool at the start of `buffer` is true (temporaries still allocated are given back first)."""
+
+    buffer: str
+    message: str
+    error: Literal["IndexError"]
+
+
+Step = Launch | Allocate | Free | CheckFlag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """buffers: all, by name. steps: in order. inputs, outputs: the buffers of the graph's inputs and outputs, in order (an output that is the final
+    value of a written input is that input's buffer). storage: per tensor its array, those local to a region included."""
+
+    buffers: Mapping[str, Buffer]
+    steps: tuple[Step, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    storage: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return "\n".join(map(_step_text, self.steps))
+
+
+def plan(graph: Graph, regions: Sequence[Region]) -> Plan:
+    """The host program of the graph, whose ops the regions hold in executable order.
+
+    The graph must be settled (storage.settle_results), as `rewrite` leaves it.
+    """
+    tensors = tensors_of(graph)
+    order: list[Op] = [op for region in regions for op in region.ops]
+    checks = [op for op in graph.ops if isinstance(op, Check)]
+    storage = assign_storage(graph, [*order, *checks])
+    for item in graph.inputs:
+        if item.final is not None:
+            held = storage[item.final.name]
+            assert held == item.tensor.name, f"internal: the final value of {item.tensor.name} is in {held}"
+    memory = _Memory(graph, tensors, storage)
+    last_use = _last_uses(regions, checks, storage)
+    pending = list(checks)
+    made = {item.tensor.name for item in graph.inputs}
+    for number, region in enumerate(regions):
+        pending = _check(pending, made, memory)
+        arrays = dict.fromkeys(storage[t.name] for t in (*region.inputs, *region.outputs))
+        arguments = tuple(Argument(array, memory.buffer_of(array)) for array in arrays)
+        memory.steps.append(Launch(number, arguments))
+        made |= {t.name for t in region.outputs}
+        pending = _check(pending, made, memory)
+        for array in arrays:
+            if last_use[array] == number:
+                memory.release(array)
+    assert not _check(pending, made, memory), "internal: a check's flag is never made"
+    return memory.finish(storage)
+
+
+def _check(pending: Sequence[Check], made: set[str], memory: _Memory) -> list[Check]:
+    """Emits the checks whose flags exist, and returns the others."""
+    for check in pending:
+        if check.flag.name in made:
+            memory.check(check)
+    return [check for check in pending if check.flag.name not in made]
+
+
+def _last_uses(regions: Sequence[Region], checks: Sequence[Check], storage: Mapping[str, str]) -> dict[str, int]:
+    """Per array the last region that touches it from outside (flags are checked right after their region)."""
+    last: dict[str, int] = {}
+    for number, region in enumerate(regions):
+        last.update((storage[t.name], number) for t in (*region.inputs, *region.outputs))
+    return last
+
+
+class _Memory:
+    """Hands out buffers while the steps are written down."""
+
+    def __init__(self, graph: Graph, tensors: Mapping[str, Tensor], storage: Mapping[str, str]) -> None:
+        self.storage, self.tensors = storage, tensors
+        self.steps: list[Step] = []
+        self.buffers: dict[str, Buffer] = {}
+        self.held: dict[str, str] = {}
+        self.free: list[str] = []
+        self.inputs = tuple(item.tensor.name for item in graph.inputs)
+        self.outputs = tuple(storage[t.name] for t in graph.outputs)
+        for name in self.inputs:
+            self.fixed(name, "input")
+        for name in self.outputs:
+            if name not in self.buffers:
+                self.fixed(name, "output")
+
+    def fixed(self, array: str, kind: BufferKind) -> None:
+        tensor = self.tensors[array]
+        self.buffers[array] = Buffer(name=array, kind=kind, dtype=tensor.dtype, shape=tensor.shape)
+        self.held[array] = array
+
+    def buffer_of(self, array: str) -> str:
+        """The buffer that holds the array now; a temporary is found or allocated at its first use."""
+        if array not in self.held:
+            wanted = self.tensors[array]
+            reused = self.best_free(wanted)
+            if reused is None:
+                self.buffers[array] = Buffer(name=array, kind="temporary", dtype=wanted.dtype, shape=wanted.shape)
+                self.steps.append(Allocate(array, _constant_bytes(wanted.dtype, wanted.shape)))
+                reused = array
+            else:
+                self.free.remove(reused)
+            self.held[array] = reused
+        return self.held[array]
+
+    def best_free(self, wanted: Tensor) -> str | None:
+        """The smallest free temporary that is large enough (for symbolic sizes: of the same size)."""
+        need = _constant_bytes(wanted.dtype, wanted.shape)
+        fitting: list[tuple[int, str]] = []
+        for name in self.free:
+            buffer = self.buffers[name]
+            have = _constant_bytes(buffer.dtype, buffer.shape)
+            same = (buffer.dtype.itemsize, buffer.shape) == (wanted.dtype.itemsize, wanted.shape)
+            if same or (need is not None and have is not None and have >= need):
+                fitting.append((have or 0, name))
+        return min(fitting)[1] if fitting else None
+
+    def release(self, array: str) -> None:
+        buffer = self.held[array]
+        if self.buffers[buffer].kind == "temporary":
+            self.free.append(buffer)
+
+    def check(self, check: Check) -> None:
+        array = self.storage[check.flag.name]
+        self.steps.append(CheckFlag(self.buffer_of(array), check.message, check.error))
+
+    def finish(self, storage: Mapping[str, str]) -> Plan:
+        return Plan(
+            buffers=self.buffers,
+            steps=tuple(_with_frees(self.steps, self.buffers)),
+            inputs=self.inputs,
+            outputs=self.outputs,
+            storage=storage,
+        )
+
+
+def _with_frees(steps: Sequence[Step], buffers: Mapping[str, Buffer]) -> list[Step]:
+    """A Free behind the last step that uses each temporary, whichever arrays it held."""
+    last: dict[str, int] = {}
+    for position, step in enumerate(steps):
+        match step:
+            case Launch():
+                last.update((a.buffer, position) for a in step.arguments)
+            case CheckFlag() | Allocate() | Free():
+                last[step.buffer] = position
+    result: list[Step] = []
+    for position, step in enumerate(steps):
+        result.append(step)
+        result += [Free(b) for b, p in last.items() if p == position and buffers[b].kind == "temporary"]
+    return result
+
+
+def _constant_bytes(dtype: DType, shape: Sequence[Affine]) -> int | None:
+    total = dtype.itemsize
+    for extent in shape:
+        if not extent.is_constant:
+            return None
+        total *= extent.constant
+    return total
+
+
+def _step_text(step: Step) -> str:
+    match step:
+        case Launch():
+            places = (a.array if a.array == a.buffer else f"{a.array} in {a.buffer}" for a in step.arguments)
+            return f"launch region {step.region} ({', '.join(places)})"
+        case Allocate():
+            return f"allocate {step.buffer}" + (f": {step.bytes} bytes" if step.bytes is not None else "")
+        case Free():
+            return f"free {step.buffer}"
+        case CheckFlag():
+            return f"check {step.buffer}: {step.error} {step.message!r}"

@@ -1,0 +1,24 @@
+"""A Region: ops that are compiled together, as one scop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyml.graph.ir import Equation, Loop, Tensor
+
+__all__ = ["Region"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Equations (or one top-level Loop) in executable order.
+
+    name: an identifier, unique in the program. inputs: tensors made before the region that it uses. outputs: tensors that it makes and that are used after it, returned, or
+    held by a written input at the end. local_names: tensors that exist only inside (those of loop bodies included).
+    """
+
+    name: str
+    ops: tuple[Equation | Loop, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    local_names: frozenset[str]

@@ -1,0 +1,116 @@
+"""Questions about ops that several graph stages ask: what an op reads and makes, and how large tensors and domains are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import assert_never
+
+import islpy as isl
+
+from polyml.expressions import Expr, Read, reads_of
+from polyml.graph.ir import Check, Equation, Graph, Loop, Op, Tensor
+from polyml.sets.affine import Affine
+
+__all__ = [
+    "UNKNOWN_EXTENT",
+    "all_ops",
+    "equation_reads",
+    "estimated_bytes",
+    "index_extents",
+    "is_name_plus_constant",
+    "read_names",
+    "results_of",
+    "tensors_of",
+]
+
+UNKNOWN_EXTENT = 1024
+"""What a symbolic extent counts as, where costs are estimated."""
+
+
+def equation_reads(equation: Equation) -> list[Read]:
+    """All reads of the body and of the target's expressions, in the order of the text (the base is not among them)."""
+    expressions: list[Expr] = [equation.body, *(s for s in equation.target if not isinstance(s, Affine))]
+    return [read for expression in expressions for read in reads_of(expression)]
+
+
+def read_names(op: Op) -> dict[str, None]:
+    """Names of the tensors from outside the op whose value it uses, in order (a dict as an ordered set)."""
+    match op:
+        case Check():
+            return {op.flag.name: None}
+        case Equation():
+            names = dict.fromkeys(read.tensor for read in equation_reads(op))
+            return names if op.base is None else {op.base.name: None} | names
+        case Loop():
+            names = dict.fromkeys(carried.initial.name for carried in op.carried)
+            inside = {carried.inner.name for carried in op.carried}
+            for nested in op.body:
+                names.update((name, None) for name in read_names(nested) if name not in inside)
+                inside.update(tensor.name for tensor in results_of(nested))
+            names.update((carried.next.name, None) for carried in op.carried if carried.next.name not in inside)
+            return names
+        case _:
+            assert_never(op)
+
+
+def results_of(op: Op) -> tuple[Tensor, ...]:
+    """The tensors that the op makes for what follows it."""
+    match op:
+        case Check():
+            return ()
+        case Equation():
+            return (op.result,)
+        case Loop():
+            return tuple(carried.result for carried in op.carried)
+        case _:
+            assert_never(op)
+
+
+def all_ops(ops: Iterable[Op]) -> Iterator[Op]:
+    """The ops and those in loop bodies, in written order; a loop comes before its body."""
+    for op in ops:
+        yield op
+        if isinstance(op, Loop):
+            yield from all_ops(op.body)
+
+
+def tensors_of(graph: Graph) -> dict[str, Tensor]:
+    """Every tensor of the graph by name: inputs, results, and what loops carry."""
+    found = {item.tensor.name: item.tensor for item in graph.inputs}
+    for op in all_ops(graph.ops):
+        if isinstance(op, Equation):
+            found[op.result.name] = op.result
+        elif isinstance(op, Loop):
+            for carried in op.carried:
+                found[carried.inner.name] = carried.inner
+                found[carried.result.name] = carried.result
+    return found
+
+
+def estimated_bytes(tensor: Tensor) -> int:
+    """The size of a tensor in bytes, with UNKNOWN_EXTENT for symbolic extents."""
+    total = tensor.dtype.itemsize
+    for extent in tensor.shape:
+        total *= extent.constant if extent.is_constant else UNKNOWN_EXTENT
+    return total
+
+
+def index_extents(equation: Equation) -> dict[str, int]:
+    """How many values each index takes, over all values of the parameters (UNKNOWN_EXTENT when unbounded)."""
+    domain = equation.domain
+    return {name: _extent(domain, position) for position, name in enumerate(equation.indices)}
+
+
+def _extent(domain: isl.Set, position: int) -> int:
+    low, high = domain.dim_min_val(position), domain.dim_max_val(position)
+    if not (low.is_int() and high.is_int()):
+        return UNKNOWN_EXTENT
+    return max(int(high.to_python()) - int(low.to_python()) + 1, 0)
+
+
+def is_name_plus_constant(subscript: object, names: Sequence[str]) -> str | None:
+    """The one index of `names` that the subscript follows step by step (`i`, `i + 3`, `i + t` for other names), or None."""
+    if not isinstance(subscript, Affine):
+        return None
+    used = [name for name in names if name in subscript.variables()]
+    return used[0] if len(used) == 1 and subscript.stride(used[0]) == 1 else None

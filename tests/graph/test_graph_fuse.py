@@ -1,0 +1,158 @@
+"""Fusion into regions: what belongs together is one region, what does not stays apart, and regions are well formed."""
+
+from __future__ import annotations
+
+import pytest
+
+from polyml.graph.fuse import fuse
+from polyml.graph.ir import Graph
+from polyml.graph.region import Region
+from polyml.graph.traverse import read_names, results_of
+from tests.graph import programs
+from tests.graph.graph_text import graph
+
+
+def names(regions: tuple[Region, ...]) -> list[list[str]]:
+    return [[t.name for op in region.ops for t in results_of(op)] for region in regions]
+
+
+def check_well_formed(g: Graph, regions: tuple[Region, ...]) -> None:
+    """Every op once, inputs and outputs exact, nothing used before it is made."""
+    known = {item.tensor.name for item in g.inputs}
+    for region in regions:
+        assert {t.name for t in region.inputs} <= known
+        local = {t.name for t in region.inputs}
+        for op in region.ops:
+            assert set(read_names(op)) <= local
+            local |= {t.name for t in results_of(op)}
+        known |= {t.name for t in region.outputs}
+    assert {t.name for t in g.outputs} <= known
+    assert len({region.name for region in regions}) == len(regions)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        programs.SOFTMAX,
+        programs.LOGSUMEXP,
+        programs.LAYER_NORM,
+        programs.ATTENTION,
+        programs.DENSE,
+        programs.RESIDUAL_NORM,
+        programs.DISTANCES,
+    ],
+)
+def test_one_region(text: str) -> None:
+    g = graph(text)
+    regions = fuse(g)
+    assert len(regions) == 1
+    assert regions[0].outputs == g.outputs or {t.name for t in regions[0].outputs} == {t.name for t in g.outputs}
+    check_well_formed(g, regions)
+
+
+def test_a_large_intermediate_stays_local_and_a_returned_one_does_not() -> None:
+    (region,) = fuse(graph(programs.RESIDUAL_NORM))
+    assert [t.name for t in region.inputs] == ["x", "r"]
+    assert [t.name for t in region.outputs] == ["t", "y"]
+    assert region.local_names == {"s", "v"}
+
+
+def test_two_large_products_stay_apart() -> None:
+    g = graph(programs.TWO_PRODUCTS)
+    regions = fuse(g)
+    assert names(regions) == [["t", "r"], ["y"]]
+    check_well_formed(g, regions)
+
+
+def test_siblings_on_the_same_data_share_a_region_and_strangers_do_not() -> None:
+    g = graph("""
+        x: f32[1000]
+        y: f32[1000]
+        a[i] = x[i] * 2.0
+        b[i] = y[i] * 2.0
+        c[i] = x[i] + 1.0
+        return a, b, c
+    """)
+    regions = fuse(g)
+    assert names(regions) == [["a", "c"], ["b"]]
+    check_well_formed(g, regions)
+
+
+def test_row_sums_and_column_sums_of_what_no_cache_holds_stay_apart() -> None:
+    text = """
+        x: f32[N, N]
+        a[i] = sum[j](x[i, j])
+        b[j] = sum[i](x[i, j])
+        return a, b
+    """
+    assert len(fuse(graph(text.replace("N", "4096")))) == 2
+    assert len(fuse(graph(text.replace("N", "64")))) == 1
+
+
+def test_regions_are_convex() -> None:
+    # a and c share x and i, but the full sum between them can be in no region with either.
+    g = graph("""
+        x: f32[4000000]
+        a[i] = exp(x[i])
+        s = sum[i](a[i])
+        c[i] = a[i] / s
+        d[i] = c[i] + x[i]
+        return d
+    """)
+    regions = fuse(g)
+    assert names(regions) == [["a"], ["s"], ["c", "d"]]
+    check_well_formed(g, regions)
+
+
+def test_the_cap_on_equations_holds() -> None:
+    lines = "\n".join(f"y{k + 1}[i] = y{k}[i] + 1.0" for k in range(20))
+    g = graph(f"y0: f32[5000]\n{lines}\nreturn y20")
+    regions = fuse(g, max_equations=8)
+    assert max(len(region.ops) for region in regions) <= 8
+    assert len(regions) <= 5
+    check_well_formed(g, regions)
+
+
+def test_a_loop_is_a_region_of_its_own() -> None:
+    g = graph("""
+        h0: f32[64]
+        x[i] = h0[i] + 1.0
+        for t in range(0, 5):
+            carry(x, h, h2, h3)
+            h2[i] = h[i] * 0.5
+        y[i] = h3[i] + h0[i]
+        return y
+    """)
+    regions = fuse(g)
+    assert names(regions) == [["x"], ["h3"], ["y"]]
+    assert regions[1].local_names == {"h", "h2"}
+    check_well_formed(g, regions)
+
+
+def test_what_a_check_needs_comes_first_and_apart() -> None:
+    g = graph("""
+        x: f32[100]
+        ids: i32[100]
+        a[n] = x[n] + 1.0
+        bad = any[n](ids[n] < 0)
+        check(bad)
+        e[n] = a[ids[n]] + x[n]
+        return e
+    """)
+    regions = fuse(g)
+    assert names(regions)[0] == ["bad"]
+    check_well_formed(g, regions)
+
+
+def test_a_reader_of_the_old_value_runs_before_the_update() -> None:
+    g = graph("""
+        x: f32[8]
+        z: f32[8]
+        a[i] = z[i] + 1.0
+        b[i] = x[i] * a[i]
+        x1(x)[i] = a[i]
+        final(x, x1)
+        return b
+    """)
+    order = [name for region in names(fuse(g)) for name in region]
+    assert order.index("b") < order.index("x1")
