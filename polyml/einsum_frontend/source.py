@@ -5,7 +5,6 @@ compiled again and compared with the function that Python made: bytecode, consta
 """
 
 from __future__ import annotations
-
 import __future__
 
 import ast
