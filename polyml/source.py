@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 
 __all__ = ["Source", "Span"]
 
@@ -20,7 +21,7 @@ class Source:
 
     def line(self, number: int) -> str:
         """The text of line `number` (1-based, relative to `text`), without its newline."""
-        lines = self.text.splitlines()
+        lines = re.split(r"\r\n|\r|\n", self.text)  # as Python's tokenizer: splitlines knows more line ends
         return lines[number - 1] if 0 < number <= len(lines) else ""
 
 
@@ -28,7 +29,7 @@ class Source:
 class Span:
     """A stretch of program text: 1-based lines and 0-based columns (in characters) relative to `source.text`; the end is exclusive."""
 
-    source: Source
+    source: Source = field(repr=False)
     line: int
     column: int
     end_line: int
@@ -38,7 +39,8 @@ class Span:
         """`file:line:column`, the source line, and carets under the stretch (its first line only)."""
         text = self.source.line(self.line)
         end = self.end_column if self.end_line == self.line else len(text)
-        carets = " " * self.column + "^" * max(1, end - self.column)
+        indent = re.sub(r"[^\t]", " ", text[: self.column])  # a tab stays one, so that the carets stand right
+        carets = indent + "^" * max(1, end - self.column)
         where = f"{self.source.filename}:{self.source.first_line + self.line - 1}:{self.column + 1}"
         return f"  at {where}\n    {text}\n    {carets}"
 
