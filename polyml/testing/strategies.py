@@ -1,0 +1,49 @@
+"""Hypothesis strategies for einsum programs (needs the `test` extra).
+
+from hypothesis import given
+from polyml.testing.strategies import programs
+
+@given(programs())
+def test_my_backend(case):
+    ...  # case.text, case.fresh_arguments()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from hypothesis import strategies as st
+
+from polyml.testing.cases import Case
+from polyml.testing.generate import generate
+
+__all__ = ["programs"]
+
+T = TypeVar("T")
+
+
+class _Drawn:
+    """A Chooser that draws from Hypothesis, so that cases shrink towards first options and small integers."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self.draw = draw
+
+    def pick(self, options: Sequence[T]) -> T:
+        return self.draw(st.sampled_from(options))
+
+    def integer(self, low: int, high: int) -> int:
+        return self.draw(st.integers(low, high))
+
+    def flag(self, percent: int) -> bool:
+        return self.draw(st.integers(0, 99)) >= 100 - percent
+
+
+@st.composite
+def programs(draw: st.DrawFn, max_statements: int = 4) -> Case:
+    """Well-formed programs with arguments: several statements, affine subscripts, guards, all reductions, `where` and `pad`, sequential loops,
+    in-place updates, gathers and scatters, symbolic sizes, all dtypes, any memory layout, empty and odd sizes.
+
+    Sizes are small enough for the interpreter; element values keep sums exact as long as only `+ - * / 2`, min and max are applied.
+    """
+    return generate(_Drawn(draw), max_statements)
