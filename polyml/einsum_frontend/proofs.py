@@ -1,0 +1,197 @@
+"""Proofs over index sets: subscripts in bounds, injective left sides, covered boxes, reducers with something to reduce.
+
+Interval arithmetic settles the plain cases; isl decides the others exactly, and its sample point is the witness in the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import islpy as isl
+
+from polyml.einsum_frontend.quasi_affine import Constraint
+from polyml.einsum_frontend.ranges import Range, interval
+from polyml.errors import BoundsError, ShapeError
+from polyml.sets.affine import Affine
+from polyml.source import Span
+
+__all__ = ["Scope", "prove_in_bounds", "prove_injective", "prove_not_empty", "witness"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The values that variables take where an expression stands: `outer` are loop variables and symbolic sizes (parameters of isl sets),
+    `indices` the indices bound so far, `conditions` those of the enclosing `if`s, reducers and `where` branches."""
+
+    outer: tuple[Range, ...]
+    indices: tuple[Range, ...] = ()
+    conditions: tuple[Constraint, ...] = ()
+
+    def bind(self, ranges: Iterable[Range]) -> Scope:
+        return replace(self, indices=(*self.indices, *ranges))
+
+    def within(self, *conditions: Constraint | None) -> Scope:
+        new = tuple(c for c in conditions if c is not None)
+        return replace(self, conditions=(*self.conditions, *new)) if new else self
+
+    @property
+    def known(self) -> dict[str, Range]:
+        """The range of every variable, by name."""
+        return {r.name: r for r in (*self.outer, *self.indices)}
+
+    def points(self, *constraints: str) -> isl.Set:
+        """`{ [outer variables, indices] : ... }`, all variables as dimensions."""
+        ranges = (*self.outer, *self.indices)
+        return isl.Set(f"{{ [{', '.join(r.name for r in ranges)}]{self._where(ranges, constraints)} }}")
+
+    def domain(self, name: str, indices: Sequence[str], *constraints: str) -> isl.Set:
+        """`[outer] -> { name[indices] : ... }`: loop variables stay parameters without bounds; indices that are left out are projected out."""
+        hidden = [r for r in self.indices if r.name not in indices]
+        conditions = self._where([r for r in self.indices if r.name in indices], constraints)
+        used = frozenset().union(*(c.names for c in self.conditions))
+        hidden = [r for r in hidden if r.name in used or r.may_be_empty]
+        if hidden:
+            inside = " and ".join(["true", *(r.constraint for r in hidden if r.constraint)])
+            conditions = f" : exists ({', '.join(r.name for r in hidden)} : {inside} and ({conditions[3:] or 'true'}))"
+        return isl.Set(f"{parameters(self.outer)}{{ {name}[{', '.join(indices)}]{conditions} }}")
+
+    def image(self, elements: Sequence[str], limits: Sequence[str]) -> isl.Set:
+        """`[outer] -> { [elements] : limits at some point }`, within the outer variables' bounds."""
+        body = " and ".join(["true", *limits]) + self._where((*self.outer, *self.indices), ()).replace(
+            " : ", " and ", 1
+        )
+        names = [r.name for r in self.indices]
+        inside = f"exists ({', '.join(names)} : {body})" if names else body
+        return isl.Set(f"{parameters(self.outer)}{{ [{', '.join(elements)}] : {inside} }}")
+
+    def _where(self, ranges: Iterable[Range], constraints: Iterable[str]) -> str:
+        parts = [f"({r.constraint})" if not r.exact else r.constraint for r in ranges if r.constraint]
+        parts += [f"({c.text})" for c in self.conditions]
+        parts += [f"({c})" for c in constraints]
+        return f" : {' and '.join(parts)}" if parts else ""
+
+    @property
+    def is_box(self) -> bool:
+        """True when the indices run over a box of numbers that is not empty, without conditions."""
+        return not self.conditions and not any(r.may_be_empty for r in self.indices)
+
+
+def parameters(ranges: Sequence[Range]) -> str:
+    """`[t, T] -> `, the head of a set's text."""
+    return f"[{', '.join(r.name for r in ranges)}] -> " if ranges else ""
+
+
+def prove_in_bounds(
+    subscript: Affine, extent: int, scope: Scope, *, access: str, position: int, span: Span, known: Mapping[str, Range]
+) -> None:
+    """0 <= subscript < extent for every point of the scope.
+
+    Raises:
+        BoundsError: with a witness instance.
+    """
+    low, high = interval(subscript, known)
+    if low is not None and low >= 0 and high is not None and high < extent:
+        return
+    text = subscript.isl_text()
+    outside = scope.points(f"{text} < 0 or {text} >= {extent}")
+    if outside.is_empty():
+        return
+    values = witness(outside, scope)
+    value = subscript.evaluate(values)
+    where = _instance({name: v for name, v in values.items() if name in _relevant(subscript, scope)})
+    raise BoundsError(
+        f"subscript {position} of {access} leaves its dimension of {extent}: it is {value}{where}",
+        span=span,
+        hint="restrict the index by a condition in a reducer, an `if` or a `where`, or use pad(..)",
+    )
+
+
+def prove_injective(target: Sequence[Affine], scope: Scope, *, name: str, span: Span) -> None:
+    """No two points of the scope (with equal outer variables) have one target element.
+
+    Raises:
+        ShapeError: with a witness pair.
+    """
+    plain = {s.name for s in target}
+    loose = [r.name for r in scope.indices if r.name not in plain]
+    if not loose:
+        return
+    second = {r.name: f"{r.name}_second" for r in scope.indices}
+    ranges = scope.indices
+    renamed = [s.substitute({old: _variable(new) for old, new in second.items()}) for s in target]
+    once = scope.points()
+    outer = len(scope.outer)
+    dims = [r.name for r in (*scope.outer, *ranges)]
+    twice = [*(r.name for r in scope.outer), *(second[r.name] for r in ranges)]
+    same = [f"{a.isl_text()} = {b.isl_text()}" for a, b in zip(target, renamed, strict=True)]
+    differ = " or ".join(f"{old} != {new}" for old, new in second.items())
+    pairs = isl.Map(
+        f"{{ [{', '.join(dims)}] -> [{', '.join([*(f'{d}_same' for d in dims[:outer]), *twice[outer:]])}] : "
+        + " and ".join([*same, *(f"{d} = {d}_same" for d in dims[:outer]), f"({differ})"])
+        + " }"
+    )
+    pairs = pairs.intersect_domain(once).intersect_range(once)
+    if pairs.is_empty():
+        return
+    pair = pairs.wrap().flatten().sample_point()
+    numbers = [pair.get_coordinate_val(isl.dim_type.set, k).to_python() for k in range(2 * len(dims))]
+    first = dict(zip(dims, numbers[: len(dims)], strict=True))
+    other = dict(zip(dims, numbers[len(dims) :], strict=True))
+    element = ", ".join(str(s.evaluate(first)) for s in target)
+    raise ShapeError(
+        f"`=` would write {name}[{element}] twice: {_instance(first)[5:]} and {_instance(other)[5:]}",
+        span=span,
+        hint="use `+=` to accumulate, or give each instance an element of its own",
+    )
+
+
+def prove_not_empty(outer: Scope, inner: Scope, *, kind: str, span: Span) -> None:
+    """Every point of `outer` has an item in `inner`, which binds more indices.
+
+    Raises:
+        ShapeError: with a witness instance.
+    """
+    lacking = points_without_items(outer, inner)
+    if lacking is None or lacking.is_empty():
+        return
+    where = _instance(witness(lacking, outer))
+    raise ShapeError(
+        f"{kind} has nothing to reduce{where}",
+        span=span,
+        hint="restrict the instances (`if`, `where`), or make sure that every one of them has an item",
+    )
+
+
+def points_without_items(outer: Scope, inner: Scope) -> isl.Set | None:
+    """The points of `outer` over which `inner`, which binds more indices, has none; None when there are certainly no such points."""
+    new = inner.indices[len(outer.indices) :]
+    if len(inner.conditions) == len(outer.conditions) and not any(r.may_be_empty for r in new):
+        return None
+    points = inner.points()
+    kept = len(outer.outer) + len(outer.indices)
+    return outer.points().subtract(points.project_out(isl.dim_type.set, kept, len(new)))
+
+
+def witness(points: isl.Set, scope: Scope) -> dict[str, int]:
+    """One point of a non-empty set of `scope.points`, by variable."""
+    point = points.sample_point()
+    names = [r.name for r in (*scope.outer, *scope.indices)]
+    return {n: point.get_coordinate_val(isl.dim_type.set, k).to_python() for k, n in enumerate(names)}
+
+
+def _relevant(subscript: Affine, scope: Scope) -> set[str]:
+    """The variables of a subscript, and those that conditions tie to them."""
+    found = set(subscript.variables())
+    for condition in scope.conditions:
+        if condition.names & found:
+            found |= condition.names
+    return found
+
+
+def _instance(values: Mapping[str, int]) -> str:
+    return " for " + ", ".join(f"{name} = {value}" for name, value in values.items()) if values else ""
+
+
+def _variable(name: str) -> Affine:
+    return Affine(((name, 1),))
