@@ -70,7 +70,9 @@ class Nest:
             return total
         level = max(self.level_of(atom) for atom, _ in known)
         previous = total
-        return self.once(level, ("index", tuple(done), rest), lambda: self.builder.binary("add", previous, integer(rest)))
+        return self.once(
+            level, ("index", tuple(done), rest), lambda: self.builder.binary("add", previous, integer(rest))
+        )
 
     def _fold(self, expression: Affine) -> tuple[list[tuple[Atom, int]], int]:
         """Terms sorted outermost first, with variables of known value folded into the constant."""
@@ -100,7 +102,9 @@ class Nest:
                 return self.variables[atom][1]
             case FloorDiv():
                 numerator = self.index(atom.numerator)
-                return self.once(self.level_of(atom), atom, lambda: floor_divide(self.builder, numerator, atom.denominator))
+                return self.once(
+                    self.level_of(atom), atom, lambda: floor_divide(self.builder, numerator, atom.denominator)
+                )
             case Extremum():
                 values = [self.index(operand) for operand in atom.operands]
                 return self.once(self.level_of(atom), atom, lambda: extremum(self.builder, atom.kind, values))

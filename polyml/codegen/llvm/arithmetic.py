@@ -40,7 +40,9 @@ def _truncate(b: Builder, a: Value, target: DType) -> Value:
     if target.kind == "u" and target.bits == 64:
         wide = b.convert("fptoui", a, "i64")
     else:
-        wide = b.convert("fptosi", a, "i64" if target.bits == 64 or (target.kind == "u" and target.bits == 32) else "i32")
+        wide = b.convert(
+            "fptosi", a, "i64" if target.bits == 64 or (target.kind == "u" and target.bits == 32) else "i32"
+        )
     frozen = b.emit(wide.type, f"freeze {wide}")
     return b.convert("trunc", frozen, f"i{target.bits}")
 

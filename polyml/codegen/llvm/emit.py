@@ -29,6 +29,8 @@ __all__ = ["PARALLEL", "emit_function", "emit_module"]
 PARALLEL = "polyml_parallel"
 """The runtime's entry for parallel loops."""
 
+_LANES_OF_I32_MASKS = 16
+
 _STACK_LIMIT = 64 * 1024
 """Bytes: larger local arrays, and all that would make a frame larger than four times this, live on the heap."""
 
@@ -65,7 +67,13 @@ def _pointer_parameter(variable: Variable, *, written: bool) -> str:
 
 
 def _new_state(
-    module: Module, name: str, sizes: Iterable[str], variables: list[tuple[Variable, str]], *, precise: bool, parallel: bool
+    module: Module,
+    name: str,
+    sizes: Iterable[str],
+    variables: list[tuple[Variable, str]],
+    *,
+    precise: bool,
+    parallel: bool,
 ) -> State:
     top: Lines = []
     builder = Builder(module, [top], flags="" if precise else "contract")
@@ -124,7 +132,9 @@ def _times(state: State, step: int | str, extent: Affine) -> int | str:
     if name not in state.nest.strides:
         size = state.nest.index(extent)
         factor = integer(step) if isinstance(step, int) else state.nest.strides[step]
-        state.nest.strides[name] = state.nest.once(0, ("stride", name), lambda: state.builder.binary("mul", size, factor))
+        state.nest.strides[name] = state.nest.once(
+            0, ("stride", name), lambda: state.builder.binary("mul", size, factor)
+        )
     return name
 
 
@@ -135,7 +145,9 @@ def _allocate(state: State, node: Allocate) -> None:
     if variable.scope == "register":
         type_ = type_of(variable.dtype, variable.lanes)
         with b.into(state.entry):
-            pointer = b.emit(POINTER, f"alloca {type_}, align {max(variable.dtype.itemsize, type_.bits * type_.lanes // 8)}")
+            pointer = b.emit(
+                POINTER, f"alloca {type_}, align {max(variable.dtype.itemsize, type_.bits * type_.lanes // 8)}"
+            )
     else:
         assert state.width == 1, "internal: a local array inside a vector loop"
         pointer = _allocate_array(state, variable)
@@ -291,8 +303,14 @@ def _tail_mask(state: State, node: For, upper: Value) -> Value | None:
     extent = node.upper - node.lower
     if extent.is_constant and extent.constant % node.width == 0:
         return None
-    position = state.nest.lanes_index(affine(node.variable), node.variable, node.width)
-    return state.builder.compare("slt", position, state.builder.splat(upper, node.width))
+    # The number of lanes left, compared in the narrowest integers that make a cheap mask.
+    b, width = state.builder, node.width
+    left = b.binary("sub", upper, state.nest.index(affine(node.variable)))
+    left = b.convert(
+        "trunc", b.intrinsic("smin", left, integer(width)), "i32" if width <= _LANES_OF_I32_MASKS else "i8"
+    )
+    counting = ", ".join(f"{left.type} {lane}" for lane in range(width))
+    return b.compare("slt", Value(left.type.of(width), f"<{counting}>"), b.splat(left, width))
 
 
 # -- parallel loops ---------------------------------------------------------------------------------------------------------------

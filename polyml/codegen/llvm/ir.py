@@ -13,7 +13,20 @@ from functools import cache
 
 from polyml.dtypes import DType
 
-__all__ = ["BIT", "I32", "INDEX", "POINTER", "Builder", "Lines", "Module", "Type", "Value", "constant", "integer", "type_of"]
+__all__ = [
+    "BIT",
+    "I32",
+    "INDEX",
+    "POINTER",
+    "Builder",
+    "Lines",
+    "Module",
+    "Type",
+    "Value",
+    "constant",
+    "integer",
+    "type_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +138,9 @@ class Module:
     def declare(self, name: str, result: str, parameters: Iterable[str], attributes: str = "") -> None:
         """An external function or intrinsic."""
         if name not in self.declarations:
-            self.declarations[name] = f"declare {result} @{name}({', '.join(parameters)}){attributes and ' ' + attributes}"
+            self.declarations[name] = (
+                f"declare {result} @{name}({', '.join(parameters)}){attributes and ' ' + attributes}"
+            )
 
     def text(self) -> str:
         """The whole module."""
@@ -175,7 +190,7 @@ class Builder:
 
     def branch(self, condition: Value, then: str, otherwise: str, *, rare: bool = False) -> None:
         """rare: the condition is hardly ever true."""
-        hint = ", !prof !{!\"branch_weights\", i32 1, i32 100000}" if rare else ""
+        hint = ', !prof !{!"branch_weights", i32 1, i32 100000}' if rare else ""
         self.write(f"br i1 {condition.text}, label %{then}, label %{otherwise}{hint}")
 
     @contextmanager
@@ -240,6 +255,8 @@ class Builder:
     def shuffle(self, a: Value, order: Iterable[int], b: Value | None = None) -> Value:
         """The lanes of a (and b behind them) in that order."""
         picks = list(order)
+        if len(picks) == 1 and picks[0] < a.lanes:
+            return self.extract(a, picks[0])
         mask = ", ".join(f"i32 {k}" for k in picks)
         second = f"{a.type} poison" if b is None else str(b)
         return self.emit(a.type.of(len(picks)), f"shufflevector {a}, {second}, <{len(picks)} x i32> <{mask}>")

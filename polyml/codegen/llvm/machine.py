@@ -60,7 +60,9 @@ def _target_machine(machine: Machine) -> llvm.TargetMachine:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
     target = llvm.Target.from_triple(machine.triple)
-    created = target.create_target_machine(cpu=machine.cpu, features=machine.features, opt=2, reloc="pic", codemodel="default")
+    created = target.create_target_machine(
+        cpu=machine.cpu, features=machine.features, opt=2, reloc="pic", codemodel="default"
+    )
     created.set_asm_verbosity(False)
     return created
 

@@ -34,7 +34,9 @@ class Access:
 def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate) -> Access:
     """Computes the address of `name[subscripts]`."""
     slot = state.slots[name]
-    assert len(subscripts) == len(slot.strides), f"internal: {name} has {len(slot.strides)} dimensions, not {len(subscripts)}"
+    assert len(subscripts) == len(slot.strides), (
+        f"internal: {name} has {len(slot.strides)} dimensions, not {len(subscripts)}"
+    )
     flat = Affine()
     symbolic: dict[str, Affine] = {}
     gathered: list[tuple[Value, int | str]] = []
@@ -155,7 +157,9 @@ def _load_contiguous(state: State, pointer: Value, align: int, where: Access) ->
         return b.emit(type_, f"load {type_}, {pointer}, align {align}")
     name = f"llvm.masked.load.{type_.mangled}.p0"
     b.module.declare(name, str(type_), ["ptr", str(lanes.mask.type), str(type_)])
-    return b.emit(type_, f"call {type_} @{name}(ptr align {align} {pointer.text}, {lanes.mask}, {type_} zeroinitializer)")
+    return b.emit(
+        type_, f"call {type_} @{name}(ptr align {align} {pointer.text}, {lanes.mask}, {type_} zeroinitializer)"
+    )
 
 
 def _load_strided(state: State, where: Access, stride: int) -> Value:

@@ -13,7 +13,13 @@ from polyml.codegen.loops import Assign, Place, UpdateArgument
 from polyml.dtypes import DType
 from polyml.ops import REDUCTIONS
 
-__all__ = ["assign", "read_place", "update_argument", "write_place"]
+__all__ = ["COMBINED", "assign", "update_argument"]
+
+COMBINED: frozenset[str] = frozenset(row.name for row in REDUCTIONS.values() if row.combine in ARITHMETIC) | {
+    "argmax",
+    "argmin",
+}
+"""The reductions that this module carries out."""
 
 
 def assign(state: State, node: Assign) -> None:
@@ -24,7 +30,9 @@ def assign(state: State, node: Assign) -> None:
         write_place(state, node.target, value, streaming=node.streaming)
     elif node.across:
         value = across(state, node.reduction, evaluate(state, node.value), target.dtype)
-        write_place(state, node.target, combine(state, node.reduction, read_place(state, node.target), value, target.dtype))
+        write_place(
+            state, node.target, combine(state, node.reduction, read_place(state, node.target), value, target.dtype)
+        )
     elif target.scope == "register" and (target.lanes > 1 or state.lanes is None):
         new = _combined_with(state, node, lambda: read_place(state, node.target), target.dtype)
         write_place(state, node.target, new)
@@ -49,7 +57,9 @@ def _accumulate(state: State, node: Assign, dtype: DType) -> None:
     if state.slots[node.target.variable].variable.scope == "register":
         value = _masked(state, node, evaluate(state, node.value), dtype)
         value = across(state, node.reduction or "", value, dtype)
-        write_place(state, node.target, combine(state, node.reduction or "", read_place(state, node.target), value, dtype))
+        write_place(
+            state, node.target, combine(state, node.reduction or "", read_place(state, node.target), value, dtype)
+        )
         return
     where = access(state, node.target.variable, node.target.subscripts, evaluate)
     if state.lanes is None or where.stride not in (0, None):
@@ -59,7 +69,9 @@ def _accumulate(state: State, node: Assign, dtype: DType) -> None:
         value = across(state, node.reduction or "", _masked(state, node, evaluate(state, node.value), dtype), dtype)
         store(state, where, combine(state, node.reduction or "", read_place(state, node.target), value, dtype))
     else:
-        _one_lane_after_another(state, node, where, state.builder.splat(evaluate(state, node.value), state.width), dtype)
+        _one_lane_after_another(
+            state, node, where, state.builder.splat(evaluate(state, node.value), state.width), dtype
+        )
 
 
 def _masked(state: State, node: Assign, value: Value, dtype: DType) -> Value:
@@ -147,7 +159,7 @@ def update_argument(state: State, node: UpdateArgument) -> None:
     if node.across:
         candidate, index = _best_across(state, node.kind, candidate, index, dtype)
     per_lane = max(candidate.lanes, index.lanes) > 1
-    if per_lane and best_variable.scope == "register" and best_variable.lanes == 1:
+    if per_lane and _one_for_all_lanes(state, node.best):
         candidate, index = state.builder.splat(candidate, state.width), state.builder.splat(index, state.width)
         if state.lanes is not None and state.lanes.mask is not None:
             index = state.builder.select(state.lanes.mask, index, constant(index.type, -1))
@@ -157,12 +169,24 @@ def update_argument(state: State, node: UpdateArgument) -> None:
     lanes = max(best.lanes, argument.lanes, candidate.lanes, index.lanes)
     best, argument, candidate, index = (state.builder.splat(v, lanes) for v in (best, argument, candidate, index))
     merging = state.lanes is None and lanes > 1
-    wins = _beats(state, node.kind, (candidate, index), (best, argument), dtype, ties=node.across or merging or not per_lane)
+    wins = _beats(
+        state, node.kind, (candidate, index), (best, argument), dtype, ties=node.across or merging or not per_lane
+    )
     write_place(state, node.best, state.builder.select(wins, candidate, best))
     write_place(state, node.argument, state.builder.select(wins, index, argument))
 
 
-def _beats(state: State, kind: str, new: tuple[Value, Value], old: tuple[Value, Value], dtype: DType, *, ties: bool) -> Value:
+def _one_for_all_lanes(state: State, place: Place) -> bool:
+    """Whether all lanes share the element."""
+    variable = state.slots[place.variable].variable
+    if variable.scope == "register":
+        return variable.lanes == 1
+    return access(state, place.variable, place.subscripts, evaluate).stride == 0
+
+
+def _beats(
+    state: State, kind: str, new: tuple[Value, Value], old: tuple[Value, Value], dtype: DType, *, ties: bool
+) -> Value:
     """Whether the new (value, index) replaces the old one. An index of -1 marks no value at all. ties: equal values go to the smaller index;
     without it the old one stays (its index is the smaller one then)."""
     b = state.builder

@@ -1,0 +1,219 @@
+"""Every scalar op, cast and reduction against NumPy, as scalars and in lanes, on values that include the awkward ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyml.codegen.llvm.expression import EMITTED
+from polyml.codegen.llvm.reductions import COMBINED
+from polyml.codegen.loops import Allocate, Node, UpdateArgument, Place
+from polyml.dtypes import DTYPES, DType, boolean, f32, f64, i64
+from polyml.expressions import Const, IndexValue
+from polyml.ops import OPS, REDUCTIONS, result_dtype
+from polyml.sets.affine import affine
+from tests.codegen.llvm.support import apply, const, loop, read, run, store, variable, vector
+
+NAMES = sorted(DTYPES)
+FLOAT_ONLY = {"exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "erf", "gelu", "div"}
+ARITHMETIC = sorted(OPS.keys() - FLOAT_ONLY - {"select", "cast", "pow"})
+
+
+def test_every_op_and_reduction_has_a_row() -> None:
+    assert OPS.keys() <= EMITTED
+    assert REDUCTIONS.keys() <= COMBINED
+
+
+def awkward(dtype: DType, seed: int) -> np.ndarray:
+    """Random values among zeros, extremes, infinities and NaN; odd in number."""
+    generator = np.random.default_rng(seed)
+    if dtype.kind == "b":
+        return generator.integers(0, 2, 203).astype(bool)
+    if dtype.is_float:
+        special = np.array([0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 0.5, -2.5, 1e-310, 3e38])
+        x = np.concatenate([special, generator.normal(size=60) * 5, generator.integers(-9, 9, 60)])
+        return generator.choice(x, 203).astype(dtype.numpy)
+    info = np.iinfo(dtype.numpy)
+    special = np.array([0, 1, 2, 3, info.min, info.max, info.max - 1] + ([-1, -2, -7] if info.min else []), dtype.numpy)
+    return generator.choice(np.concatenate([special, generator.integers(info.min, info.max, 20, dtype.numpy)]), 203)
+
+
+def in_both_forms(node: Node, size: int) -> list[Node]:
+    return [vector("i", size, 16, node), loop("i", 0, size, node)]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("op", ARITHMETIC)
+def test_arithmetic_is_numpys(op: str, name: str) -> None:
+    dtype, row = DTYPES[name], OPS[op]
+    if dtype.kind == "b" and op in ("sub", "neg", "floordiv", "mod", "floor", "ceil", "round", "relu", "abs"):
+        pytest.skip("not on bool")
+    result = result_dtype(op, dtype)
+    arrays = {"y": np.zeros(203, result.numpy), "a": awkward(dtype, 1), "b": awkward(dtype, 2)}
+    args = [read(which, dtype, "i") for which in "ab"[: row.arity]]
+    want = row.meaning(*(arrays[which] for which in "ab"[: row.arity]))
+    if want.dtype.kind == "f" and dtype.is_integer:
+        want = want.astype(dtype.numpy)  # floor and its kin on integers
+    for body in in_both_forms(store("y", "i", apply(op, *args, dtype=result)), 203):
+        out = run([body], arrays)["y"]
+        np.testing.assert_array_equal(out, want)
+        if op in ("mod", "floordiv", "round", "floor") and dtype.is_float:
+            np.testing.assert_array_equal(np.signbit(out[want == 0]), np.signbit(want[want == 0]))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("source", NAMES)
+@pytest.mark.parametrize("target", NAMES)
+def test_casts_are_numpys(source: str, target: str) -> None:
+    a, b = DTYPES[source], DTYPES[target]
+    x = awkward(a, 3)
+    with np.errstate(all="ignore"):
+        want = x.astype(b.numpy)
+    fits = np.ones(x.shape, bool)
+    if a.is_float and b.is_integer:
+        info = np.iinfo(b.numpy)
+        fits = np.isfinite(x) & (np.trunc(x) >= info.min) & (np.trunc(x) <= info.max)
+    for body in in_both_forms(store("y", "i", apply("cast", read("x", a, "i"), dtype=b)), 203):
+        out = run([body], {"y": np.zeros(203, b.numpy), "x": x})["y"]
+        np.testing.assert_array_equal(out[fits], want[fits])
+
+
+@pytest.mark.parametrize("name", ["i8", "u8", "i32", "u32", "i64", "f32", "f64"])
+@pytest.mark.parametrize("exponent", [None, 0, 1, 2, 3, 5])
+def test_powers(name: str, exponent: int | None) -> None:
+    dtype = DTYPES[name]
+    x = (np.arange(203) % 11 - (5 if dtype.kind != "u" else 0)).astype(dtype.numpy)
+    y = (np.arange(203) % 7).astype(dtype.numpy) if exponent is None else np.array(exponent, dtype.numpy)
+    power = read("e", dtype, "i") if exponent is None else const(exponent, dtype)
+    node = store("y", "i", apply("pow", read("x", dtype, "i"), power))
+    for body in in_both_forms(node, 203):
+        out = run([body], {"y": np.zeros_like(x), "x": x, "e": np.broadcast_to(y, x.shape)})["y"]
+        np.testing.assert_allclose(out, x**y, rtol=2e-7 if dtype.is_float else 0)
+
+
+def test_index_values_and_their_casts() -> None:
+    for dtype in (i64, f32, f64):
+        value = apply("cast", IndexValue(affine("i") * 3 - 5, i64), dtype=dtype)
+        for body in in_both_forms(store("y", "i", value), 37):
+            out = run([body], {"y": np.zeros(37, dtype.numpy)})["y"]
+            np.testing.assert_array_equal(out, np.arange(37) * 3 - 5)
+
+
+def test_contraction_happens_only_when_allowed() -> None:
+    third = np.float32(1) / np.float32(3)
+    product = apply("mul", read("x", f32, "i"), const(3, f32))
+    node = store("y", "i", apply("sub", product, const(1, f32)))
+    arrays = {"y": np.zeros(16, "f"), "x": np.full(16, third)}
+    rounded = np.float32(third * np.float32(3)) - np.float32(1)
+    fused = np.float32(float(third) * 3 - 1)
+    assert rounded != fused
+    for body in in_both_forms(node, 16):
+        assert (run([body], arrays, precise=True)["y"] == rounded).all()
+        assert (run([body], arrays)["y"] == fused).all()
+
+
+# -- reductions -------------------------------------------------------------------------------------------------------------------
+
+
+def reducible(dtype: DType, size: int) -> np.ndarray:
+    if dtype.is_float:
+        return np.random.default_rng(size).integers(1, 4, size).astype(dtype.numpy)
+    return np.random.default_rng(size).integers(0, 2 if dtype.kind == "b" else 120, size).astype(dtype.numpy)
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 50])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("reduction", ["sum", "prod", "max", "min", "any", "all"])
+def test_reductions_in_memory_and_through_registers(reduction: str, name: str, size: int) -> None:
+    dtype = DTYPES[name]
+    if (reduction in ("any", "all")) != (dtype.kind == "b"):
+        pytest.skip("any and all are of bool, the others are not")
+    x = reducible(dtype, size)
+    identity = Const(REDUCTIONS[reduction].identity(dtype), dtype)  # type: ignore[arg-type]
+    value = read("x", dtype, "i")
+    with np.errstate(all="ignore"):
+        want = (
+            REDUCTIONS[reduction].meaning(x, dtype=dtype.numpy)
+            if reduction in ("sum", "prod")
+            else REDUCTIONS[reduction].meaning(x)
+        )
+    in_memory = [store("y", [0], identity), vector("i", size, 16, store("y", [0], value, reduction=reduction))]
+    scalar = [store("y", [0], identity), loop("i", 0, size, store("y", [0], value, reduction=reduction))]
+    lanes = variable("acc", dtype, scope="register", lanes=16)
+    steps = (
+        store("acc", [], identity),
+        vector("i", size, 16, store("acc", [], value, reduction=reduction)),
+        store("y", [0], identity),
+        store("y", [0], read("acc", dtype), reduction=reduction, across=True),
+    )
+    for body in (in_memory, scalar, [Allocate(variable=lanes, body=steps)]):
+        out = run(body, {"y": np.zeros(1, dtype.numpy), "x": x})["y"]
+        assert out[0] == want
+
+
+def test_extrema_keep_nan() -> None:
+    x = np.array([3, np.nan, 1, 7] * 8, "f")
+    for reduction, start in (("max", -np.inf), ("min", np.inf)):
+        node = store("y", [0], read("x", f32, "i"), reduction=reduction)
+        for body in in_both_forms(node, 32):
+            assert np.isnan(run([store("y", [0], const(start, f32)), body], {"y": np.zeros(1, "f"), "x": x})["y"][0])
+
+
+def argument_programs(kind: str, dtype: DType, size: int) -> list[list[Node]]:
+    """Scalar, all lanes into one pair, and lane registers combined at the end."""
+    index = IndexValue(affine("i"), i64)
+    step = UpdateArgument(
+        kind=kind, best=Place("b", (affine(0),)), argument=Place("y", (affine(0),)),
+        candidate=read("x", dtype, "i"), candidate_index=index,
+    )  # fmt: skip
+    start = (store("b", [0], const(0, dtype)), store("y", [0], const(-1, i64)))
+    lanes = (variable("lb", dtype, scope="register", lanes=8), variable("ly", i64, scope="register", lanes=8))
+    in_lanes = UpdateArgument(
+        kind=kind,
+        best=Place("lb", ()),
+        argument=Place("ly", ()),
+        candidate=read("x", dtype, "i"),
+        candidate_index=index,
+    )
+    joined = UpdateArgument(
+        kind=kind, best=Place("b", (affine(0),)), argument=Place("y", (affine(0),)),
+        candidate=read("lb", dtype), candidate_index=read("ly", i64), across=True,
+    )  # fmt: skip
+    steps = (
+        *start,
+        store("lb", [], const(0, dtype)),
+        store("ly", [], const(-1, i64)),
+        vector("i", size, 8, in_lanes),
+        joined,
+    )
+    wrapped = Allocate(variable=lanes[0], body=(Allocate(variable=lanes[1], body=steps),))
+    return [[*start, loop("i", 0, size, step)], [*start, vector("i", size, 8, step)], [wrapped]]
+
+
+@pytest.mark.parametrize("kind", ["argmax", "argmin"])
+@pytest.mark.parametrize("name", ["f32", "f64", "i8", "u16", "i64", "bool"])
+def test_arguments_of_extrema(kind: str, name: str) -> None:
+    dtype = DTYPES[name]
+    cases = [np.random.default_rng(s).integers(0, 2 if name == "bool" else 5, 29).astype(dtype.numpy) for s in range(3)]
+    if dtype.is_float:
+        with_nan = cases[0].copy()
+        with_nan[[7, 21]] = np.nan
+        cases += [
+            with_nan,
+            np.full(29, np.inf, dtype.numpy),
+            np.full(29, -np.inf, dtype.numpy),
+            np.full(29, np.nan, dtype.numpy),
+        ]
+    for x in cases:
+        for body in argument_programs(kind, dtype, 29):
+            out = run(body, {"y": np.zeros(1, "i8"), "b": np.zeros(1, dtype.numpy), "x": x}, written=("y", "b"))
+            assert out["y"][0] == REDUCTIONS[kind].meaning(x)
+            np.testing.assert_array_equal(out["b"][0], x[out["y"][0]])
+
+
+def test_bool_is_stored_as_zero_or_one() -> None:
+    x = np.arange(20, dtype="f")
+    node = store("y", "i", apply("gt", read("x", f32, "i"), const(7, f32), dtype=boolean))
+    for body in in_both_forms(node, 20):
+        np.testing.assert_array_equal(run([body], {"y": np.zeros(20, bool), "x": x})["y"].view("u1"), x > 7)

@@ -1,0 +1,205 @@
+"""Accesses by stride, masked tails, selects and guards: right values, and nothing touched outside."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.support import apply, const, loop, read, run, store, variable, vector
+
+from polyml.codegen.llvm.machine import host, named
+from polyml.codegen.loops import Allocate, If
+from polyml.dtypes import DTYPES, boolean, f32, f64, i32, i64
+from polyml.expressions import IndexValue
+from polyml.sets.affine import affine
+
+I = affine("i")
+ODD_SIZES = (0, 1, 15, 16, 17, 35)
+
+
+def numbers(shape: int | tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    return generator.integers(0, 2 if dtype == "bool" else 100, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("size", ODD_SIZES)
+@pytest.mark.parametrize("dtype", [d.numpy.name for d in DTYPES.values()])
+def test_masked_copy_of_every_dtype_and_odd_size(dtype: str, size: int) -> None:
+    d = next(d for d in DTYPES.values() if d.numpy.name == dtype)
+    x = numbers(size, dtype)
+    variables = [variable("y", d, "N"), variable("x", d, "N")]
+    body = [vector("i", "N", 16, store("y", "i", read("x", d, "i")))]
+    out = run(body, {"y": np.zeros(size, dtype), "x": x}, {"N": size}, variables=variables)
+    np.testing.assert_array_equal(out["y"], x)
+
+
+@pytest.mark.parametrize("stride", [-5, -2, -1, 0, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize("size", [16, 32, 29])
+def test_loads_of_every_stride(stride: int, size: int) -> None:
+    x = numbers(max(1, (size - 1) * abs(stride) + 1), "float32")
+    subscript = I * stride + (0 if stride >= 0 else (size - 1) * -stride)
+    out = run([vector("i", size, 16, store("y", "i", read("x", f32, subscript)))], {"y": np.zeros(size, "f"), "x": x})
+    np.testing.assert_array_equal(out["y"], x[[subscript.evaluate({"i": i}) for i in range(size)]])
+
+
+@pytest.mark.parametrize("stride", [-3, -1, 1, 2, 3])
+@pytest.mark.parametrize("size", [16, 29])
+def test_stores_of_every_stride_leave_what_lies_between(stride: int, size: int) -> None:
+    y = np.full((size - 1) * abs(stride) + 1, -1.0)
+    subscript = I * stride + (0 if stride >= 0 else (size - 1) * -stride)
+    x = numbers(size, "float64")
+    out = run([vector("i", size, 8, store("y", [subscript], read("x", f64, "i")))], {"y": y, "x": x})
+    want = y.copy()
+    want[[subscript.evaluate({"i": i}) for i in range(size)]] = x
+    np.testing.assert_array_equal(out["y"], want)
+
+
+def test_a_store_of_all_lanes_to_one_element_keeps_the_last() -> None:
+    for size in (16, 21):
+        x = numbers(size, "float32")
+        out = run([vector("i", size, 16, store("y", [0], read("x", f32, "i")))], {"y": np.zeros(1, "f"), "x": x})
+        assert out["y"][0] == x[-1]
+
+
+@pytest.mark.parametrize("size", ODD_SIZES)
+def test_gather_and_scatter(size: int) -> None:
+    table, permutation = numbers((7, 3), "float32"), np.random.default_rng(1).permutation(size)
+    ids = numbers(size, "int32") % 7
+    gathered = read("table", f32, read("ids", i32, "i"), 1)
+    body = [vector("i", size, 16, store("y", [read("p", i64, "i")], gathered))]
+    out = run(body, {"y": np.zeros(size, "f"), "table": table, "ids": ids, "p": permutation})
+    want = np.zeros(size, "f")
+    want[permutation] = table[ids, 1]
+    np.testing.assert_array_equal(out["y"], want)
+
+
+def test_scattered_sums_meet_in_one_element() -> None:
+    ids = numbers(37, "int64") % 3
+    body = [vector("i", 37, 16, store("y", [read("ids", i64, "i")], const(1, f32), reduction="sum"))]
+    out = run(body, {"y": np.zeros(3, "f"), "ids": ids})
+    np.testing.assert_array_equal(out["y"], np.bincount(ids, minlength=3))
+
+
+def test_floor_divisions_of_the_lane_variable() -> None:
+    x = numbers((5, 4), "float32")
+    upsampled = read("x", f32, (I // 6), (I % 6) // 3 + I // 15)
+    out = run([vector("i", 29, 16, store("y", "i", upsampled))], {"y": np.zeros(29, "f"), "x": x})
+    np.testing.assert_array_equal(out["y"], [x[i // 6, i % 6 // 3 + i // 15] for i in range(29)])
+
+
+def test_a_flattened_index_is_contiguous_again() -> None:
+    x = numbers((5, 7), "float32")
+    out = run([vector("i", 35, 8, store("y", "i", read("x", f32, I // 7, I % 7)))], {"y": np.zeros(35, "f"), "x": x})
+    np.testing.assert_array_equal(out["y"], x.ravel())
+
+
+def test_strides_that_are_known_at_run_time_only() -> None:
+    x = numbers((5, 19), "float64")
+    variables = [variable("y", f64, "M", "N"), variable("x", f64, "N", "M")]
+    body = [loop("j", 0, "M", vector("i", "N", 8, store("y", "ji", read("x", f64, "i", "j"))))]
+    arrays = {"y": np.zeros((19, 5)), "x": x}
+    out = run(body, arrays, {"N": 5, "M": 19}, variables=variables)
+    np.testing.assert_array_equal(out["y"], x.T)
+
+
+def test_select_never_reads_the_branch_that_is_not_taken() -> None:
+    x = numbers(20, "float32")
+    inside = apply("le", const(3, i64), IndexValue(I, i64), dtype=boolean)
+    shifted = apply("select", inside, read("x", f32, I - 3), const(-1, f32))
+    want = [x[i - 3] if i >= 3 else -1 for i in range(23)]
+    for body in (vector("i", 23, 16, store("y", "i", shifted)), loop("i", 0, 23, store("y", "i", shifted))):
+        out = run([body], {"y": np.zeros(23, "f"), "x": x})
+        np.testing.assert_array_equal(out["y"], want)
+
+
+def test_select_guards_uniform_reads_too() -> None:
+    x = numbers(4, "float32")
+    taken = apply("lt", IndexValue(affine("k"), i64), IndexValue(I - 30, i64), dtype=boolean)
+    value = apply("select", taken, read("x", f32, affine("k") * 100000), const(2, f32))
+    body = [loop("k", 0, 3, vector("i", 31, 16, store("y", "ki", value)))]
+    out = run(body, {"y": np.zeros((3, 31), "f"), "x": x})
+    np.testing.assert_array_equal(out["y"], np.full((3, 31), 2))
+
+
+def test_nested_selects_narrow_the_lanes() -> None:
+    x = numbers(16, "float32")
+    low = apply("lt", IndexValue(I, i64), const(24, i64), dtype=boolean)
+    high = apply("ge", IndexValue(I, i64), const(8, i64), dtype=boolean)
+    value = apply("select", high, apply("select", low, read("x", f32, I - 8), const(1, f32)), const(2, f32))
+    out = run([vector("i", 40, 16, store("y", "i", value))], {"y": np.zeros(40, "f"), "x": x})
+    np.testing.assert_array_equal(out["y"], [x[i - 8] if 8 <= i < 24 else 1 if i >= 8 else 2 for i in range(40)])
+
+
+def test_if_masks_lanes_and_branches_on_scalars() -> None:
+    x = numbers(29, "int32")
+    big = apply("gt", read("x", i32, "i"), const(50, i32), dtype=boolean)
+    node = If(condition=big, then=(store("y", "i", const(1, i32)),), otherwise=(store("y", "i", read("x", i32, "i")),))
+    for body in (vector("i", 29, 16, node), loop("i", 0, 29, node)):
+        out = run([body], {"y": np.full(29, -1, "i4"), "x": x})
+        np.testing.assert_array_equal(out["y"], np.where(x > 50, 1, x))
+
+
+def test_a_uniform_store_under_a_mask_happens_only_if_a_lane_acts() -> None:
+    for limit, want in ((100, -1.0), (20, 5.0)):
+        far = apply("ge", IndexValue(I, i64), const(limit, i64), dtype=boolean)
+        body = [vector("i", 29, 16, If(condition=far, then=(store("y", [0], const(5, f32)),)))]
+        assert run(body, {"y": np.full(1, -1, "f")})["y"][0] == want
+
+
+def test_inner_loops_whose_bounds_differ_between_lanes() -> None:
+    x = numbers((29, 29), "float32")
+    accumulate = store("y", "i", read("x", f32, "i", "k"), reduction="sum")
+    body = [vector("i", 29, 8, loop("k", I, 29, accumulate))]
+    out = run(body, {"y": np.zeros(29, "f"), "x": x})
+    np.testing.assert_array_equal(out["y"], np.triu(x).sum(1))
+
+
+@pytest.mark.parametrize("size", [10, 40_000])
+def test_local_arrays_on_stack_and_heap(size: int) -> None:
+    temporary = variable("t", f32, "N", scope="local")
+    inner = (
+        vector("i", "N", 16, store("t", "i", apply("add", read("x", f32, "i"), const(1, f32)))),
+        vector("i", "N", 16, store("y", "i", read("t", f32, affine("N") - 1 - I))),
+    )
+    x = numbers(size, "float32")
+    variables = [variable("y", f32, "N"), variable("x", f32, "N")]
+    arrays = {"y": np.zeros(size, "f"), "x": x}
+    out = run([Allocate(variable=temporary, body=inner)], arrays, {"N": size}, variables=variables)
+    np.testing.assert_array_equal(out["y"], x[::-1] + 1)
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_parallel_loops_get_what_they_use(parallel: bool) -> None:
+    scratch = variable("t", f32, 16, scope="local")
+    scale = variable("s", f32, scope="register")
+    work = (
+        loop("k", 0, 16, store("t", "k", apply("mul", read("x", f32, "j", "k"), read("s", f32)))),
+        vector("k", 16, 16, store("y", ["r", "j", "k"], read("t", f32, "k"))),
+    )
+    rows = loop("j", 0, "N", Allocate(variable=scratch, body=work), kind="parallel", step=2)
+    body = [
+        Allocate(variable=scale, body=(store("s", [], const(3, f32)), loop("r", 0, 2, rows))),
+    ]
+    x = numbers((9, 16), "float32")
+    variables = [variable("y", f32, 2, "N", 16), variable("x", f32, "N", 16)]
+    arrays = {"y": np.zeros((2, 9, 16), "f"), "x": x}
+    out = run(body, arrays, {"N": 9}, variables=variables, parallel=parallel)
+    want = np.zeros((2, 9, 16), "f")
+    want[:, ::2] = 3 * x[::2]
+    np.testing.assert_array_equal(out["y"], want)
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
+def test_other_machines_of_this_family(name: str) -> None:
+    if name == "x86-64-v4" and "+avx512vl" not in host().features:
+        pytest.skip("no AVX-512 here")
+    x = numbers(35, "float32")
+    body = [
+        vector(
+            "i",
+            35,
+            16,
+            store("y", "i", apply("exp", apply("neg", apply("mul", const(0.5, f32), read("x", f32, affine(34) - I))))),
+        )
+    ]
+    out = run(body, {"y": np.zeros(35, "f"), "x": x}, machine=named(name))
+    np.testing.assert_allclose(out["y"], np.exp(-x[::-1].astype("d") / 2), rtol=3e-7)
