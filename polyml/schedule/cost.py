@@ -1,0 +1,225 @@
+"""The cost model of the CPU strategy: what a statement costs per lane when it runs along an index, and which register tile fits.
+
+Costs are in vector instructions, the strides of the accesses decide them: 0 is a broadcast that the loop hoists, 1 a contiguous vector, anything else one
+element at a time. Nothing is measured here; a tuner above may replace the choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+
+from polyml.expressions import Apply, Expr, Subscript, reads_of, walk
+from polyml.scop.scop import Array, Scop, Statement
+from polyml.sets.affine import Affine
+from polyml.target import Target
+
+__all__ = ["AccessModel", "RegisterTile", "StatementModel", "memory_strides", "model_statement", "register_tile"]
+
+UNKNOWN_EXTENT = 1_000
+"""What a loop whose length depends on sizes is taken for."""
+
+_BROADCAST, _CONTIGUOUS, _REVERSED = 0.25, 1.0, 2.0
+_REDUCTION_PENALTY = 1.1
+_WEIGHTS = {
+    "div": 6.0, "mod": 20.0, "floordiv": 20.0, "sqrt": 6.0, "rsqrt": 10.0, "exp": 12.0, "log": 14.0, "tanh": 16.0, "sigmoid": 16.0,
+    "erf": 20.0, "gelu": 24.0, "sin": 14.0, "cos": 14.0, "pow": 60.0, "min": 2.0, "max": 2.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AccessModel:
+    """One access. strides: elements per index that it moves by (an index that is absent: 0); None: irregular. `write`: also for updates."""
+
+    array: str
+    strides: Mapping[str, int | None]
+    write: bool
+
+    def stride(self, index: str) -> int | None:
+        """Elements between neighbours along the index; None when that is not one number."""
+        return self.strides.get(index, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StatementModel:
+    """What the model knows of a statement. operations: vector instructions of its arithmetic. itemsize: bytes of the widest element."""
+
+    name: str
+    extents: Mapping[str, int]
+    accesses: tuple[AccessModel, ...]
+    operations: float
+    itemsize: int
+    is_update: bool
+
+    @property
+    def instances(self) -> int:
+        return prod(self.extents.values())
+
+    @property
+    def work(self) -> float:
+        """Scalar operations of all instances."""
+        return self.instances * (self.operations + 1)
+
+    def lane_cost(self, index: str, target: Target, *, packed: frozenset[str] = frozenset()) -> float:
+        """Vector instructions per element when the lanes run along `index`; arrays in `packed` count as contiguous."""
+        lanes = target.lanes(self.itemsize)
+        extent = self.extents[index]
+        cost = self.operations
+        for access in self.accesses:
+            cost += self._access_cost(access, index, lanes, contiguous=access.array in packed)
+        if self.is_update and self._target.stride(index) == 0:
+            cost = cost * _REDUCTION_PENALTY + lanes / max(self._updates_per_element, 1)
+        return cost / (lanes * extent / (ceil(extent / lanes) * lanes))
+
+    def scalar_cost(self) -> float:
+        """Instructions per element without lanes."""
+        return self.operations + len(self.accesses)
+
+    @property
+    def _target(self) -> AccessModel:
+        return next(a for a in self.accesses if a.write)
+
+    @property
+    def _updates_per_element(self) -> int:
+        return prod(extent for index, extent in self.extents.items() if self._target.stride(index) == 0)
+
+    def _access_cost(self, access: AccessModel, index: str, lanes: int, *, contiguous: bool) -> float:
+        match access.stride(index):
+            case 0:
+                cost = _BROADCAST
+            case 1:
+                cost = _CONTIGUOUS
+            case -1:
+                cost = _REVERSED
+            case _:
+                cost = _CONTIGUOUS if contiguous else float(lanes)
+        if access.write:
+            # An accumulator is read and written once for all updates of its element.
+            cost = 2 * cost / (self._updates_per_element if self.is_update else 1)
+        return cost
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTile:
+    """`rows` copies of the jammed index times `vectors` vectors of the vector index; cost: cycles per vector operation."""
+
+    rows: int
+    vectors: int
+    cost: float
+
+
+def register_tile(
+    model: StatementModel, jam: str | None, vector: str, target: Target, *, max_rows: int = 14
+) -> RegisterTile:
+    """The tile of accumulators that keeps the arithmetic busy: few loads per operation, no spills, little waste at the edges.
+
+    Model: two arithmetic and two load instructions a cycle, latency 4. Registers: the accumulators, one per vector that several rows share,
+    and two in flight.
+    """
+    lanes = target.lanes(model.itemsize)
+    reads = [a for a in model.accesses if not a.write]
+    rows_limit = 1 if jam is None else max(1, min(max_rows, model.extents[jam]))
+    best: RegisterTile | None = None
+    for rows in range(1, rows_limit + 1):
+        for vectors in range(1, min(4, ceil(model.extents[vector] / lanes)) + 1):
+            shared = sum(vectors for a in reads if a.stride(vector) != 0 and (jam is None or a.stride(jam) == 0))
+            if rows * vectors + shared + 2 > target.vector_registers and (rows, vectors) != (1, 1):
+                continue
+            cost = _tile_cycles(model, reads, jam, vector, rows, vectors, lanes)
+            if best is None or cost < best.cost * 0.99:
+                best = RegisterTile(rows, vectors, cost)
+    assert best is not None, "internal: no register tile at all"
+    return best
+
+
+def _tile_cycles(
+    model: StatementModel, reads: list[AccessModel], jam: str | None, vector: str, rows: int, vectors: int, lanes: int
+) -> float:
+    loads = 0.0
+    for access in reads:
+        along = access.stride(vector)
+        each = 1.0 if along in (0, 1) else float(lanes)
+        copies = rows if jam is not None and access.stride(jam) != 0 else 1
+        loads += each * copies * (vectors if along != 0 else 1)
+    arithmetic = max(model.operations, 1.0) * rows * vectors / 2
+    # Loads that hide completely under arithmetic still cost a little: energy and conflicts.
+    cycles = max(arithmetic, loads / 2, 4.0) + 0.1 * loads
+    waste = _waste(model.extents[vector], vectors * lanes)
+    if jam is not None:
+        waste *= _waste(model.extents[jam], rows)
+    return cycles * waste / (rows * vectors)
+
+
+def _waste(extent: int, step: int) -> float:
+    return ceil(extent / step) * step / extent
+
+
+def model_statement(statement: Statement, scop: Scop, extents: Mapping[str, int | None]) -> StatementModel:
+    """The model of one statement. extents: width of its box per index, None where it depends on sizes."""
+    accesses = [
+        _model_access(scop.arrays[r.tensor], r.subscripts, statement.indices, write=False)
+        for r in dict.fromkeys(reads_of(statement.value))
+    ]
+    accesses.append(
+        _model_access(scop.arrays[statement.target.array], statement.target.subscripts, statement.indices, write=True)
+    )
+    sizes = [scop.arrays[a.array].dtype.itemsize for a in accesses]
+    combine = 1.0 if statement.kind == "update" else 0.0
+    return StatementModel(
+        name=statement.name,
+        extents={i: extents[i] or UNKNOWN_EXTENT for i in statement.indices},
+        accesses=tuple(accesses),
+        operations=_fused(_operations(statement.value), combine),
+        itemsize=max(sizes),
+        is_update=statement.kind == "update",
+    )
+
+
+def _fused(operations: float, combine: float) -> float:
+    """A product that is added up is one instruction."""
+    return max(operations, combine) if operations <= 1 else operations - 1 + combine
+
+
+def _operations(value: Expr) -> float:
+    distinct = dict.fromkeys(node for node in walk(value) if isinstance(node, Apply))
+    return sum(_WEIGHTS.get(node.op, 1.0) for node in distinct)
+
+
+def _model_access(
+    array: Array, subscripts: tuple[Subscript, ...], indices: tuple[str, ...], *, write: bool
+) -> AccessModel:
+    steps = memory_strides(array)
+    strides: dict[str, int | None] = {}
+    for index in indices:
+        total: int | None = 0
+        for subscript, step in zip(subscripts, steps, strict=True):
+            along = subscript.stride(index) if isinstance(subscript, Affine) else _indirect(subscript, index)
+            total = None if along is None or total is None or (along and step is None) else total + along * (step or 0)
+        if total != 0:
+            strides[index] = total
+    return AccessModel(array.name, strides, write)
+
+
+def _indirect(subscript: Expr, index: str) -> int | None:
+    """0 when a gathered subscript does not depend on the index, else None."""
+    for node in walk(subscript):
+        for read in reads_of(node):
+            if any(isinstance(s, Affine) and index in s.variables() for s in read.subscripts):
+                return None
+        affine = getattr(node, "affine", None)
+        if isinstance(affine, Affine) and index in affine.variables():
+            return None
+    return 0
+
+
+def memory_strides(array: Array) -> tuple[int | None, ...]:
+    """Elements between neighbours per dimension; None where that depends on sizes."""
+    if array.strides is not None:
+        return array.strides
+    strides: list[int | None] = []
+    step: int | None = 1
+    for extent in reversed(array.shape):
+        strides.append(step)
+        step = step * extent.constant if step is not None and extent.is_constant else None
+    return tuple(reversed(strides))

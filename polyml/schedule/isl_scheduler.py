@@ -1,0 +1,120 @@
+"""isl's own scheduler under polyml's constraints, and the written order as a tree.
+
+Source: isl manual, section "Scheduling" (schedule constraints, options). The dependences are never coalesced: a merged polyhedron can
+make the scheduler a thousand times slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import islpy as isl
+
+from polyml.sets.budget import operation_budget
+from polyml.scop.dependences import Dependences
+from polyml.scop.scop import Scop
+
+__all__ = ["schedule_by_isl", "tree_from_written_order"]
+
+
+def schedule_by_isl(
+    domain: isl.UnionSet, validity: isl.UnionMap, dependences: Dependences, *, context: isl.Set, budget: int
+) -> isl.Schedule:
+    """isl's schedule of the instances `domain` respecting `validity`.
+
+    Proximity: flow and reductions. Coincidence: validity and reductions, so that a reduction loop is never called parallel. A band whose outermost
+    member is parallel is preferred to a longer one; statements are fused only where no parallel loop is lost.
+
+    Raises:
+        BudgetExhausted: after `budget` isl operations.
+    """
+    reduction = dependences.reduction.intersect_domain(domain).intersect_range(domain)
+    flow = dependences.flow.intersect_domain(domain).intersect_range(domain)
+    constraints = (
+        isl.ScheduleConstraints.on_domain(domain)
+        .set_context(context)
+        .set_validity(validity)
+        .set_proximity(flow.union(reduction))
+        .set_coincidence(validity.union(reduction))
+    )
+    with operation_budget(budget, phase="isl's scheduler"), _scheduler_options():
+        return constraints.compute_schedule()
+
+
+@contextmanager
+def _scheduler_options() -> Iterator[None]:
+    """outer_coincidence: parallel outermost where there is one. maximize_coincidence: no fusion that serializes a loop.
+    treat_coalescing, and bounded coefficients: no rows such as 1023*i + j, which fixed sizes invite."""
+    context = isl.DEFAULT_CONTEXT
+    wanted = {
+        "outer_coincidence": 1,
+        "maximize_coincidence": 1,
+        "maximize_band_depth": 0,
+        "whole_component": 0,
+        "treat_coalescing": 1,
+        "max_coefficient": 8,
+    }
+    saved = {name: getattr(context, f"get_schedule_{name}")() for name in wanted}
+    try:
+        for name, value in wanted.items():
+            getattr(context, f"set_schedule_{name}")(value)
+        yield
+    finally:
+        for name, value in saved.items():
+            getattr(context, f"set_schedule_{name}")(value)
+
+
+def tree_from_written_order(scop: Scop) -> isl.Schedule:
+    """The order as written, as a tree: a sequence where the 2d+1 form has a number per statement, a single-member band where it has a loop."""
+    tree = isl.Schedule.from_domain(scop.domain)
+    maps = _initial_maps(scop)
+    depth = max((m.dim(isl.dim_type.out) for m in maps.values()), default=0)
+    return _place(tree.get_root().child(0), maps, 0, depth).get_schedule()
+
+
+def _initial_maps(scop: Scop) -> dict[str, isl.Map]:
+    maps = scop.initial.get_map_list()
+    found = (maps.get_at(k) for k in range(maps.n_map()))
+    by_name = {m.get_tuple_name(isl.dim_type.in_): m for m in found}
+    return {name: by_name[name] for name in scop.statements if name in by_name}
+
+
+def _place(leaf: isl.ScheduleNode, maps: dict[str, isl.Map], dim: int, depth: int) -> isl.ScheduleNode:
+    """The node in the leaf's place, ordering `maps`' statements by time dimensions dim.. ."""
+    if dim == depth or not maps:
+        return leaf
+    constants = {name: _constant(m, dim) for name, m in maps.items()}
+    if all(value is not None for value in constants.values()):
+        values = sorted({value for value in constants.values() if value is not None})
+        if len(values) == 1:
+            return _place(leaf, maps, dim + 1, depth)
+        groups = [{n: m for n, m in maps.items() if constants[n] == value} for value in values]
+        filters = isl.UnionSetList.alloc(leaf.get_ctx(), len(groups))
+        for group in groups:
+            filters = filters.add(_domain(group))
+        node = leaf.insert_sequence(filters)
+        for position, group in enumerate(groups):
+            node = _place(node.child(position).child(0), group, dim + 1, depth).parent().parent()
+        return node
+    total: isl.UnionPwAff | None = None
+    for m in maps.values():
+        row = isl.UnionPwAff.from_pw_aff(m.as_pw_multi_aff().get_at(dim))
+        total = row if total is None else total.union_add(row)
+    assert total is not None, "internal: a time dimension of no statement"
+    band = leaf.insert_partial_schedule(isl.MultiUnionPwAff.from_union_pw_aff(total))
+    return _place(band.child(0), maps, dim + 1, depth).parent()
+
+
+def _constant(m: isl.Map, dim: int) -> int | None:
+    value = m.plain_get_val_if_fixed(isl.dim_type.out, dim)
+    return value.to_python() if value.is_int() else None
+
+
+def _domain(maps: dict[str, isl.Map]) -> isl.UnionSet:
+    total: isl.UnionSet | None = None
+    for m in maps.values():
+        part = m.domain().to_union_set()
+        total = part if total is None else total.union(part)
+    assert total is not None, "internal: an empty group of statements"
+    return total

@@ -1,0 +1,142 @@
+"""The proof that a schedule may run: decided by isl on the tree itself, for every schedule that is emitted.
+
+The tree is walked from the root with the dependences that nothing above has satisfied: a band must not order a sink before its source, and drops the
+pairs that it separates; a sequence must not have a sink in an earlier child than its source; at a leaf nothing may be left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import islpy as isl
+
+from polyml.errors import IllegalScheduleError
+from polyml.expressions import Subscript
+from polyml.schedule.schedule import Schedule
+from polyml.schedule.tree import Kind, mark_name, members, set_names
+from polyml.scop.scop import Scop
+from polyml.sets.affine import Affine
+
+__all__ = ["check", "check_tree"]
+
+
+def check(schedule: Schedule, *, relax_reductions: bool = True) -> None:
+    """Prove that the schedule runs every instance once and respects every dependence, marks included.
+
+    A `parallel` or `jam` band must carry neither a dependence nor a reduction (of different iterations at once), a `vector` band may carry reductions
+    into elements that do not depend on it (its lanes are privatized). Without `relax_reductions` the order within a reduction is kept as well.
+
+    Raises:
+        IllegalScheduleError: with one violated pair of instances.
+    """
+    check_tree(
+        schedule.tree, schedule.scop, schedule.dependences.validity, schedule.dependences.reduction,
+        relax_reductions=relax_reductions,
+    )  # fmt: skip
+
+
+def check_tree(
+    tree: isl.Schedule, scop: Scop, validity: isl.UnionMap, reduction: isl.UnionMap, *, relax_reductions: bool = True
+) -> None:
+    """`check` on a tree of its own."""
+    if not tree.get_domain().is_equal(scop.domain):
+        raise IllegalScheduleError("the schedule's instances are not those of the region")
+    strict = validity if relax_reductions else validity.union(reduction)
+    relaxed = reduction if relax_reductions else isl.UnionMap.empty(reduction.get_space())
+    _Walk(scop).visit(tree.get_root().child(0), strict, relaxed, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    scop: Scop
+
+    def visit(
+        self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: isl.UnionMap, mark: str | None
+    ) -> None:
+        """`strict`, `relaxed`: dependences between instances below the node that the path to it has left unordered. mark: the one right above."""
+        match node.get_type():
+            case Kind.leaf:
+                _refuse_unless_empty(strict, "are not ordered")
+            case Kind.mark:
+                self.visit(node.child(0), strict, relaxed, mark_name(node))
+            case Kind.band:
+                strict, relaxed = self._band(node, strict, relaxed, mark)
+                self.visit(node.child(0), strict, relaxed, None)
+            case Kind.sequence:
+                self._sequence(node, strict, relaxed)
+            case other:
+                raise AssertionError(f"internal: no rule for a {other} in a schedule tree")
+
+    def _band(
+        self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: isl.UnionMap, mark: str | None
+    ) -> tuple[isl.UnionMap, isl.UnionMap]:
+        partial = node.band_get_partial_schedule()
+        kind = None if mark is None else mark.partition(":")[0]
+        runs_together = kind in ("parallel", "vector", "jam")
+        if not strict.plain_is_empty():
+            equal = strict.eq_at_multi_union_pw_aff(partial)
+            if runs_together:
+                _refuse_unless_empty(strict.subtract(equal), f"run at once in a {kind} loop")
+            else:
+                _refuse_unless_empty(strict.lex_gt_at_multi_union_pw_aff(partial), "run in the opposite order")
+            strict = equal
+        if not relaxed.plain_is_empty():
+            equal = relaxed.eq_at_multi_union_pw_aff(partial)
+            if kind in ("parallel", "jam"):
+                _refuse_unless_empty(relaxed.subtract(equal), f"update one element at once in a {kind} loop")
+            elif kind == "vector":
+                self._require_private(node, relaxed.subtract(equal))
+            relaxed = equal
+        return strict, relaxed
+
+    def _require_private(self, band: isl.ScheduleNode, carried: isl.UnionMap) -> None:
+        """The reductions that a vector loop carries must go to elements that do not depend on it."""
+        loop = members(band, self.scop)[0]
+        for name in set_names(carried.domain()):
+            statement = self.scop.statements[name]
+            index = loop.index(name)
+            targets = [statement.target] if statement.argument is None else [statement.target, statement.argument]
+            if index is None or not all(_fixed(s, index) for t in targets for s in t.subscripts):
+                _refuse_unless_empty(carried, "update one element from different lanes")
+
+    def _sequence(self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: isl.UnionMap) -> None:
+        filters = [node.child(k).filter_get_filter() for k in range(node.n_children())]
+        self._require_partition(node, filters)
+        earlier: isl.UnionSet | None = None
+        for position, inside in enumerate(filters):
+            mine, mine_relaxed = strict.intersect_domain(inside), relaxed.intersect_domain(inside)
+            if earlier is not None:
+                _refuse_unless_empty(mine.intersect_range(earlier), "run in the opposite order")
+            earlier = inside if earlier is None else earlier.union(inside)
+            child = node.child(position).child(0)
+            self.visit(child, mine.intersect_range(inside), mine_relaxed.intersect_range(inside), None)
+
+    def _require_partition(self, node: isl.ScheduleNode, filters: list[isl.UnionSet]) -> None:
+        """Every instance is in exactly one child; whole statements are told by name."""
+        counts: dict[str, int] = {}
+        for inside in filters:
+            for name in set_names(inside):
+                counts[name] = counts.get(name, 0) + 1
+        reach = node.get_domain()
+        reaching = set(set_names(reach))
+        split = {name for name, count in counts.items() if count > 1 and name in reaching}
+        total = isl.UnionSet.empty(reach.get_space())
+        for inside in filters:
+            part = inside.intersect(reach)
+            if split and not part.is_disjoint(total):
+                raise IllegalScheduleError("a schedule runs an instance twice", hint=f"in {', '.join(sorted(split))}")
+            total = total.union(part)
+        if not reach.is_subset(total):
+            raise IllegalScheduleError("a schedule leaves out an instance")
+
+
+def _fixed(subscript: Subscript, index: str) -> bool:
+    return isinstance(subscript, Affine) and index not in subscript.variables()
+
+
+def _refuse_unless_empty(violations: isl.UnionMap, what: str) -> None:
+    if violations.is_empty():
+        return
+    pair = violations.sample().as_map()
+    source, sink = pair.domain().sample_point(), pair.range().sample_point()
+    raise IllegalScheduleError(f"the schedule breaks a dependence: {source} and {sink} {what}")

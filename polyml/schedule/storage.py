@@ -1,0 +1,222 @@
+"""Contraction of local arrays: each lives under the deepest node of the tree that no value of it crosses, with just the room that one visit needs.
+
+Proof by lifetimes: below the node all accesses of the array happen, and every flow of a value through it starts and ends in the same visit of the node (its
+prefix schedule has zero distance). A visit has its own storage, and within it different elements have different places, so nothing live is overwritten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import islpy as isl
+
+from polyml.schedule.schedule import Note, Schedule, Storage
+from polyml.schedule.transforms import insert_mark
+from polyml.schedule.tree import Kind, mark_name, nodes, set_names
+from polyml.scop.dependences import Dependences
+from polyml.scop.scop import Array, Scop
+
+__all__ = ["contract_storage", "storage_faults"]
+
+MAX_ELEMENTS = 1 << 26
+"""Elements of one contracted array; more than this stays in the region's scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    """Accesses and flows of one array: `accesses` { S[i] -> A[e] }, `flows` { source -> sink } with the updates of its reductions."""
+
+    accesses: isl.UnionMap
+    flows: isl.UnionMap
+    statements: frozenset[str]
+
+
+def contract_storage(schedule: Schedule) -> Schedule:
+    """The same schedule with a `Storage` and an `allocate:` mark for every local array that need not exist in full."""
+    for array in schedule.scop.arrays.values():
+        if array.kind == "local":
+            schedule = _contract(schedule, array)
+    return schedule
+
+
+def _contract(schedule: Schedule, array: Array) -> Schedule:
+    traffic = _traffic(array.name, schedule.scop, schedule.dependences)
+    if traffic is None:
+        return schedule
+    for path in reversed(_places(schedule.tree.get_root(), traffic)):
+        node = _at(schedule.tree.get_root(), path)
+        found = _fit(node, array, traffic)
+        if found is None or (_inside_lanes(node) and any(extent != 1 for extent in found.shape)):
+            continue
+        tree = insert_mark(node, found.place).get_schedule()
+        extents = "x".join(map(str, found.shape)) or "a scalar"
+        note = Note("storage", array.name, f"contracted to {extents}")
+        return replace(
+            schedule, tree=tree, storage={**schedule.storage, array.name: found}, notes=(*schedule.notes, note)
+        )
+    return schedule.noted("storage", array.name, "kept in full: its values cross every loop")
+
+
+def _traffic(array: str, scop: Scop, dependences: Dependences) -> _Traffic | None:
+    elements = isl.Set.universe(_array_space(array, scop)).to_union_set()
+    reads, writes = scop.reads.intersect_range(elements), scop.may_writes.intersect_range(elements)
+    accesses = reads.union(writes)
+    if accesses.is_empty():
+        return None
+    meet = writes.apply_range(reads.reverse())
+    updates = writes.domain().intersect(scop.reductions.intersect_range(elements).domain())
+    inner = dependences.reduction.intersect_domain(updates)
+    flows = _restrict(dependences.flow, writes.domain(), reads.domain()).intersect(meet).union(inner)
+    return _Traffic(accesses, flows, frozenset(set_names(accesses.domain())))
+
+
+def _restrict(relation: isl.UnionMap, domain: isl.UnionSet, range_: isl.UnionSet) -> isl.UnionMap:
+    return relation.intersect_domain(domain).intersect_range(range_)
+
+
+def _array_space(array: str, scop: Scop) -> isl.Space:
+    rank = len(scop.arrays[array].shape)
+    return scop.context.get_space().set_from_params().add_dims(isl.dim_type.set, rank).set_tuple_name(
+        isl.dim_type.set, array
+    )  # fmt: skip
+
+
+_Path = tuple[int, ...]
+
+
+def _places(root: isl.ScheduleNode, traffic: _Traffic) -> list[_Path]:
+    """Child positions from the root to each node right below a band under which the array may live, outermost first."""
+    found: list[_Path] = []
+    node, path, flows = root.child(0), (0,), traffic.flows
+    while True:
+        match node.get_type():
+            case Kind.leaf:
+                return found
+            case Kind.band:
+                partial = node.band_get_partial_schedule()
+                moved = flows.lex_lt_at_multi_union_pw_aff(partial).union(flows.lex_gt_at_multi_union_pw_aff(partial))
+                if not moved.is_empty():
+                    return found
+                node, path = node.child(0), (*path, 0)
+                found.append(path)
+            case Kind.sequence | Kind.set:
+                holding = [
+                    k
+                    for k in range(node.n_children())
+                    if not traffic.statements.isdisjoint(set_names(node.child(k).filter_get_filter()))
+                ]
+                if len(holding) != 1:
+                    return found
+                node, path = node.child(holding[0]).child(0), (*path, holding[0], 0)
+            case _:
+                node, path = node.child(0), (*path, 0)
+
+
+def _at(root: isl.ScheduleNode, path: _Path) -> isl.ScheduleNode:
+    for position in path:
+        root = root.child(position)
+    return root
+
+
+def _fit(node: isl.ScheduleNode, array: Array, traffic: _Traffic) -> Storage | None:
+    """The box of elements that one visit of the node touches, as a function of the visit; None when it has no constant size."""
+    prefix = node.get_prefix_schedule_union_map().intersect_domain(traffic.accesses.domain())
+    touched = prefix.reverse().apply_range(traffic.accesses)
+    if not touched.isa_map():
+        return None
+    place = f"allocate:{array.name}"
+    if not array.shape:
+        return Storage(array=array.name, place=place, shape=(), offsets={})
+    box = [_interval(touched.as_map(), d) for d in range(len(array.shape))]
+    shape = tuple(size for interval in box if interval is not None for _, size in (interval,))
+    if len(shape) < len(box) or prod(shape) > MAX_ELEMENTS:
+        return None
+    offsets = _offsets([interval[0] for interval in box if interval is not None], prefix)
+    return None if offsets is None else Storage(array=array.name, place=place, shape=shape, offsets=offsets)
+
+
+def _interval(touched: isl.Map, d: int) -> tuple[isl.Aff, int] | None:
+    """`(f, size)` with f(visit) <= e[d] < f(visit) + size for every touched element e and the smallest such size; None when there is none.
+
+    Source: isl manual, isl_map_get_range_simple_fixed_box_hull (which islpy has no results for): f is a lower bound of the simple hull.
+    """
+    rank, visits = touched.dim(isl.dim_type.out), touched.dim(isl.dim_type.in_)
+    only = touched.project_out(isl.dim_type.out, d + 1, rank - d - 1).project_out(isl.dim_type.out, 0, d)
+    pairs = only.reset_tuple_id(isl.dim_type.out).wrap().flatten()
+    space = isl.LocalSpace.from_space(pairs.get_space())
+    element = isl.Aff.var_on_domain(space, isl.dim_type.set, visits)
+    best: tuple[isl.Aff, int] | None = None
+    for constraint in pairs.simple_hull().get_constraints():
+        factor = constraint.get_coefficient_val(isl.dim_type.set, visits)
+        if not (factor.is_one() or (constraint.is_equality() and factor.is_negone())):
+            continue
+        bound = constraint.get_bound(isl.dim_type.set, visits)
+        size = pairs.max_val(element.sub(bound))
+        if size.is_int() and (best is None or size.to_python() + 1 < best[1]):
+            best = bound.drop_dims(isl.dim_type.in_, visits, 1), size.to_python() + 1
+    return best
+
+
+def _offsets(firsts: list[isl.Aff], prefix: isl.UnionMap) -> dict[str, isl.MultiAff] | None:
+    """The box's first element as a function of each statement's instances."""
+    found: dict[str, isl.MultiAff] = {}
+    maps = prefix.get_map_list()
+    for m in (maps.get_at(k) for k in range(maps.n_map())):
+        visit = m.as_pw_multi_aff()
+        if not visit.isa_multi_aff():
+            return None
+        offset = isl.AffList.alloc(m.get_ctx(), len(firsts))
+        for first in firsts:
+            offset = offset.add(first.pullback_multi_aff(visit.as_multi_aff()).gist(m.domain()))
+        space = m.domain().get_space().add_unnamed_tuple_ui(len(firsts))
+        found[m.get_tuple_name(isl.dim_type.in_)] = isl.MultiAff.from_aff_list(space, offset)
+    return dict(sorted(found.items()))
+
+
+def _inside_lanes(node: isl.ScheduleNode) -> bool:
+    """Whether the node stands inside a vector or jammed loop, where each lane or copy would need storage of its own."""
+    while node.has_parent():
+        node = node.parent()
+        if node.get_type() == Kind.mark and mark_name(node).partition(":")[0] in ("vector", "jam"):
+            return True
+    return False
+
+
+def storage_faults(schedule: Schedule) -> list[str]:
+    """What is wrong with the storage maps, decided by isl: accesses outside the mark, values that leave their visit, elements
+    outside the shape. Empty when all is well."""
+    faults = []
+    root = schedule.tree.get_root()
+    places = {mark_name(node): node for node in nodes(root) if node.get_type() == Kind.mark}
+    for storage in schedule.storage.values():
+        traffic = _traffic(storage.array, schedule.scop, schedule.dependences)
+        node = places.get(storage.place)
+        if traffic is None or node is None:
+            faults.append(f"{storage.array}: no mark {storage.place}")
+            continue
+        if not traffic.accesses.domain().is_subset(node.get_domain()):
+            faults.append(f"{storage.array}: accessed outside its place")
+        visits = node.get_prefix_schedule_union_map()
+        same_visit = visits.apply_range(visits.reverse())
+        if not traffic.flows.is_subset(same_visit):
+            faults.append(f"{storage.array}: a value leaves its visit")
+        faults += [f"{storage.array}: {name} leaves the storage" for name in _leaving(storage, traffic)]
+    return faults
+
+
+def _leaving(storage: Storage, traffic: _Traffic) -> list[str]:
+    """Statements that touch a place outside the storage's shape."""
+    found = []
+    maps = traffic.accesses.get_map_list()
+    for m in (maps.get_at(k) for k in range(maps.n_map())):
+        name = m.get_tuple_name(isl.dim_type.in_)
+        elements = m.reset_tuple_id(isl.dim_type.out)
+        if name in storage.offsets:
+            offset = storage.offsets[name].reset_tuple_id(isl.dim_type.out).to_pw_multi_aff().as_map()
+            elements = elements.sum(offset.neg())
+        room = " and ".join(f"0 <= o{d} < {extent}" for d, extent in enumerate(storage.shape)) or "true"
+        names = ", ".join(f"o{d}" for d in range(len(storage.shape)))
+        if not elements.range().is_subset(isl.Set(f"{{ [{names}] : {room} }}")):
+            found.append(name)
+    return found
