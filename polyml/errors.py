@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from polyml.source import Span
 
 __all__ = [
+    "ArgumentError",
     "BoundsError",
     "CodegenError",
     "DTypeError",
@@ -22,6 +23,7 @@ __all__ = [
     "PolymlError",
     "SchedulerFailed",
     "ShapeError",
+    "SubscriptError",
     "UnboundedDomainError",
 ]
 
@@ -57,6 +59,14 @@ class ShapeError(PolymlError, ValueError):
 
 class DTypeError(PolymlError, TypeError):
     """An element type is not supported, or does not fit where it is used."""
+
+
+class ArgumentError(PolymlError, TypeError):
+    """The arguments of a call do not fit the parameters: their number, names, kinds, or memory that may not be written."""
+
+
+class SubscriptError(PolymlError, IndexError):
+    """A gathered index, known only while the program runs, leaves its tensor."""
 
 
 class BoundsError(ShapeError):

@@ -19,10 +19,11 @@ __all__ = ["ArrayHeader", "array_header"]
 class ArrayHeader:
     """Byte offsets in an ndarray object (data .. flags) and in a dtype object (byteorder, type_number), and NumPy's flag bits.
 
-    type: of any object's type pointer.
+    type: of any object's type pointer. tuple_items: of a tuple's first item.
     """
 
     type: int
+    tuple_items: int
     data: int
     rank: int
     dimensions: int
@@ -41,6 +42,7 @@ def array_header() -> ArrayHeader | None:
     base = object.__basicsize__  # 16; the type pointer is the head's last field
     header = ArrayHeader(
         type=base - 8,
+        tuple_items=tuple.__basicsize__,
         data=base,
         rank=base + 8,
         dimensions=base + 16,
@@ -65,7 +67,9 @@ def _fits(header: ArrayHeader) -> bool:
 
     if np.ndarray.__basicsize__ < header.flags + 4 or np.dtype.__basicsize__ < header.type_number + 4:
         return False
+    pair_of_objects = (sample, swapped)
     known = (
+        (word(pair_of_objects, header.tuple_items + 8), id(swapped)),
         (word(sample, header.type), id(np.ndarray)),
         (word(sample, header.data), sample.ctypes.data),
         (half(sample, header.rank), 2),

@@ -6,20 +6,25 @@ The host function of a kernel is `i32 @name(ptr arrays, ptr sizes)`. `arrays` ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from polyml.dtypes import DType
+from polyml.einsum_frontend.syntax import Program
+from polyml.graph.ir import Graph
+from polyml.graph.plan import CheckFlag, Plan
 from polyml.sets.affine import Affine
 
-__all__ = ["NO_MEMORY", "OK", "ArrayParameter", "Parameter", "Result", "ScalarParameter", "Signature", "SizeParameter"]
+__all__ = [
+    "NO_MEMORY", "OK", "ArrayParameter", "Parameter", "Result", "ScalarParameter", "Signature", "SizeParameter", "signature_of",
+]  # fmt: skip
 
 OK, NO_MEMORY = 0, -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayParameter:
-    """`shape` is affine in the signature's sizes. strides: in bytes; None: contiguous, row-major. written: updated in place."""
+    """`shape` is affine in the signature's sizes. strides: in elements; None: contiguous, row-major. written: updated in place."""
 
     name: str
     dtype: DType
@@ -74,6 +79,11 @@ class Signature:
         """The parameters that have an address, in the order of the host function's `arrays`."""
         return tuple(p for p in self.parameters if not isinstance(p, SizeParameter))
 
+    def __str__(self) -> str:
+        made = {r.name: _text(r.dtype, r.shape) for r in self.results}
+        parameters = ", ".join(_parameter_text(p) for p in self.parameters)
+        return f"{self.name}({parameters}) -> {', '.join(made.get(name, name) for name in self.returned) or 'None'}"
+
     def size_sources(self) -> dict[str, tuple[int, int | None]]:
         """For each symbolic size where a call says it: (position, None) for an int parameter, (position, dimension) for the first bare entry."""
         found: dict[str, tuple[int, int | None]] = {}
@@ -94,3 +104,50 @@ class Signature:
                             yield extent.name, position, dimension
                 case _:
                     pass
+
+
+def signature_of(
+    program: Program, graph: Graph, plan: Plan, strides: Sequence[tuple[int, ...] | None], ints: Sequence[int | None]
+) -> Signature:
+    """The signature of a planned program.
+
+    Args:
+        strides: per parameter of the program, in elements; None: contiguous, or not an array. ints: per parameter the value of a specialized `int`.
+    """
+    parameters: list[Parameter] = []
+    inputs = iter(graph.inputs)
+    for parameter, layout, value in zip(program.parameters, strides, ints, strict=True):
+        if parameter.is_size:
+            parameters.append(SizeParameter(name=parameter.name, value=value))
+            continue
+        item = next(inputs)
+        name, dtype, shape = item.tensor.name, item.tensor.dtype, item.tensor.shape
+        if parameter.shape is None:
+            assert not item.written, "internal: a scalar parameter is not updated in place"
+            parameters.append(ScalarParameter(name=name, dtype=dtype))
+        else:
+            parameters.append(ArrayParameter(name=name, dtype=dtype, shape=shape, strides=layout, written=item.written))
+    buffers = [plan.buffers[name] for name in dict.fromkeys(plan.outputs)]
+    return Signature(
+        name=graph.name,
+        parameters=tuple(parameters),
+        results=tuple(Result(name=b.name, dtype=b.dtype, shape=b.shape) for b in buffers if b.kind == "output"),
+        returned=plan.outputs,
+        sizes=graph.sizes,
+        checks=tuple(step.message for step in plan.steps if isinstance(step, CheckFlag)),
+    )
+
+
+def _parameter_text(parameter: Parameter) -> str:
+    match parameter:
+        case ArrayParameter(name=name, dtype=dtype, shape=shape, strides=strides):
+            layout = "" if strides is None else f" strides {strides}"
+            return f"{name}: {_text(dtype, shape)}{layout}{' in place' if parameter.written else ''}"
+        case ScalarParameter(name=name, dtype=dtype):
+            return f"{name}: {dtype}"
+        case SizeParameter(name=name, value=value):
+            return f"{name}: int" if value is None else f"{name} = {value}"
+
+
+def _text(dtype: DType, shape: tuple[Affine, ...]) -> str:
+    return f"{dtype}[{', '.join(map(str, shape))}]"

@@ -1,4 +1,4 @@
-"""The support module: functions that all kernels of a process share, compiled once and known to LLVM by name.
+"""The support module: functions that all kernels of a process share, compiled once.
 
 Checks and conversions of Python objects for entry points, and the threads of polyml.runtime.threads. The objects that they need (NumPy's array type, Python's number types) are in
 globals filled here.
@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from polyml.codegen.llvm.machine import Loaded, compile_object, host, load_object
 from polyml.runtime.layout import ArrayHeader, array_header
-from polyml.runtime.load import Code, compile_module, define_symbol
 from polyml.runtime.threads import OpenMP, emit_threads, find_openmp, thread_count
 
-__all__ = ["Support", "support"]
+__all__ = ["Support", "parallel_limited", "support"]
 
-_EXPORTED = (
-    "polyml_is_array polyml_number_f64 polyml_number_i64 polyml_number_u64 polyml_number_bool polyml_empty polyml_scalar polyml_none polyml_fault polyml_slow "
-    "polyml_parallel polyml_parallel_limited"
+_FUNCTIONS = (
+    "polyml_is_array polyml_number_f64 polyml_number_i64 polyml_number_u64 polyml_number_bool polyml_empty polyml_scalar polyml_none polyml_fault"
+    " polyml_parallel polyml_parallel_limited"
 ).split()
 _PYTHON_FUNCTIONS = (
     "PyEval_SaveThread PyEval_RestoreThread Py_IncRef Py_DecRef PyTuple_New PyTuple_SetItem PyObject_Vectorcall PyObject_CallOneArg PyErr_Occurred PyErr_Clear "
@@ -30,67 +32,87 @@ _PYTHON_FUNCTIONS = (
 _PYTHON_OBJECTS: dict[str, object] = {
     "ndarray": np.ndarray, "long": int, "float": float, "true": True, "false": False, "none": None,
 }  # fmt: skip
+_GLOBALS = (
+    "polyml_thread_count", "polyml_plain_threads", "polyml_openmp_used", "numpy_empty", "numpy_return", *(f"object_{name}" for name in _PYTHON_OBJECTS),
+)  # fmt: skip
+_SYSTEM_FUNCTIONS = ("pthread_create", "pthread_join", "posix_memalign", "free", "malloc")
+_GOMP_FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_parallel")
+_KMP_FUNCTIONS = (
+    "omp_get_thread_num",
+    "omp_get_num_threads",
+    "__kmpc_fork_call",
+    "__kmpc_global_thread_num",
+    "__kmpc_push_num_threads",
+)
 _EMPTY_SLOT, _RETURN_SLOT = 184, 76  # of NumPy's C API table: PyArray_Empty, PyArray_Return (fixed since NumPy 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """The compiled module. header: None when entry points cannot be used in this interpreter."""
+    """The loaded module. symbols: what emitted code may call, by name. header: None when entry points cannot be used in this interpreter."""
 
-    code: Code
+    loaded: Loaded
+    symbols: Mapping[str, int]
     header: ArrayHeader | None
     openmp: OpenMP | None
 
     def set_threads(self, count: int) -> None:
         """How many threads parallel loops use from now on, at least 1."""
-        ctypes.c_int32.from_address(self.code.address("polyml_thread_count")).value = count
+        ctypes.c_int32.from_address(self.loaded.addresses["polyml_thread_count"]).value = count
 
     @property
     def threads(self) -> int:
-        return ctypes.c_int32.from_address(self.code.address("polyml_thread_count")).value
+        return ctypes.c_int32.from_address(self.loaded.addresses["polyml_thread_count"]).value
 
     def use_plain_threads(self, plain: bool) -> None:
         """Whether to leave OpenMP alone."""
-        ctypes.c_uint8.from_address(self.code.address("polyml_plain_threads")).value = plain
+        ctypes.c_uint8.from_address(self.loaded.addresses["polyml_plain_threads"]).value = plain
 
 
 @functools.cache
 def support() -> Support:
-    """The process's support module, compiled at the first call, its functions defined for every kernel that is loaded later."""
+    """The process's support module, compiled at the first call."""
     header, openmp = array_header(), find_openmp()
-    for name in _PYTHON_FUNCTIONS:
-        define_symbol(name, _address(getattr(ctypes.pythonapi, name)))
+    python = {name: _address(ctypes.pythonapi, name) for name in _PYTHON_FUNCTIONS}
     process = ctypes.CDLL(None)
-    for name in ("pthread_create", "pthread_join", "posix_memalign", "free"):
-        define_symbol(name, _address(getattr(process, name)))
+    system = {name: _address(process, name) for name in _SYSTEM_FUNCTIONS}
+    threads: dict[str, int] = {}
     if openmp is not None:
-        wanted = ["omp_get_thread_num", "omp_get_num_threads"]
-        wanted += ["GOMP_parallel"] if openmp.interface == "gomp" else _KMP_FUNCTIONS
-        for name in wanted:
-            define_symbol(name, _address(getattr(openmp.library, name)))
-    code = compile_module([emit_support(header, openmp)])
-    for name, thing in _PYTHON_OBJECTS.items():
-        code.set_pointer(f"object_{name}", id(thing))
+        wanted = _GOMP_FUNCTIONS if openmp.interface == "gomp" else _KMP_FUNCTIONS
+        threads = {name: _address(openmp.library, name) for name in wanted}
+    code = compile_object(emit_support(header, openmp), host())
+    loaded = load_object(code, (*_FUNCTIONS, *_GLOBALS), {**python, **system, **threads})
     table = _numpy_api()
-    code.set_pointer("numpy_empty", table[_EMPTY_SLOT])
-    code.set_pointer("numpy_return", table[_RETURN_SLOT])
-    for name in _EXPORTED:
-        define_symbol(name, code.address(name))
-    made = Support(code, header, openmp)
+    pointers = {f"object_{name}": id(thing) for name, thing in _PYTHON_OBJECTS.items()}
+    pointers |= {"numpy_empty": table[_EMPTY_SLOT], "numpy_return": table[_RETURN_SLOT]}
+    for name, pointer in pointers.items():
+        ctypes.c_size_t.from_address(loaded.addresses[name]).value = pointer
+    symbols = {**python, **system, **{name: loaded.addresses[name] for name in _FUNCTIONS}}
+    made = Support(loaded, symbols, header, openmp)
     made.set_threads(thread_count())
     _survive_fork(made)
     return made
 
 
-_KMP_FUNCTIONS = ["__kmpc_fork_call", "__kmpc_global_thread_num", "__kmpc_push_num_threads"]
+@functools.cache
+def parallel_limited(threads: int) -> tuple[int, Loaded]:
+    """A `polyml_parallel` that uses at most so many threads: its address, and the owner of its code."""
+    text = (
+        "declare void @polyml_parallel_limited(ptr, ptr, i64, i64, i64, i64)\n"
+        "define void @limited(ptr %body, ptr %ctx, i64 %lower, i64 %upper, i64 %step) {\n"
+        f"  call void @polyml_parallel_limited(ptr %body, ptr %ctx, i64 %lower, i64 %upper, i64 %step, i64 {threads})\n"
+        "  ret void\n}\n"
+    )
+    loaded = load_object(compile_object(text, host()), ("limited",), support().symbols)
+    return loaded.addresses["limited"], loaded
 
 
 def _survive_fork(made: Support) -> None:
     """A child of a process whose libgomp has run a team uses plain threads; so do its kernels that exist already."""
     if made.openmp is None or made.openmp.fork_safe or not hasattr(os, "register_at_fork"):
         return
-    used = ctypes.c_uint8.from_address(made.code.address("polyml_openmp_used"))
-    plain = ctypes.c_uint8.from_address(made.code.address("polyml_plain_threads"))
+    used = ctypes.c_uint8.from_address(made.loaded.addresses["polyml_openmp_used"])
+    plain = ctypes.c_uint8.from_address(made.loaded.addresses["polyml_plain_threads"])
 
     def in_child() -> None:
         if used.value:
@@ -99,18 +121,18 @@ def _survive_fork(made: Support) -> None:
     os.register_at_fork(after_in_child=in_child)
 
 
-def _address(function: ctypes._NamedFuncPointer) -> int:
-    address = ctypes.cast(function, ctypes.c_void_p).value
+def _address(library: ctypes.CDLL, name: str) -> int:
+    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
     assert address is not None, "internal: a function without an address"
     return address
 
 
 def _numpy_api() -> ctypes.Array[ctypes.c_size_t]:
-    from numpy._core import _multiarray_umath  # where NumPy 2 publishes its C API table
-
+    """NumPy's C API table: what its C headers read from this capsule."""
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return (ctypes.c_size_t * (_EMPTY_SLOT + 1)).from_address(get(_multiarray_umath._ARRAY_API, None))
+    capsule = vars(importlib.import_module("numpy._core._multiarray_umath"))["_ARRAY_API"]
+    return (ctypes.c_size_t * (_EMPTY_SLOT + 1)).from_address(get(capsule, None))
 
 
 def emit_support(header: ArrayHeader | None, openmp: OpenMP | None) -> str:
@@ -122,7 +144,18 @@ def emit_support(header: ArrayHeader | None, openmp: OpenMP | None) -> str:
     return text + emit_threads(openmp)
 
 
-_OFFSETS = ("type", "data", "rank", "dimensions", "strides", "dtype", "flags", "byteorder", "type_number")
+_OFFSETS = (
+    "type",
+    "tuple_items",
+    "data",
+    "rank",
+    "dimensions",
+    "strides",
+    "dtype",
+    "flags",
+    "byteorder",
+    "type_number",
+)
 
 _OBJECTS = """\
 @polyml_thread_count = global i32 1
@@ -138,7 +171,6 @@ _OBJECTS = """\
 @numpy_return = global ptr null
 declare void @Py_IncRef(ptr)
 declare void @Py_DecRef(ptr)
-declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
 declare ptr @PyObject_CallOneArg(ptr, ptr)
 declare ptr @PyErr_Occurred()
 declare void @PyErr_Clear()
@@ -309,14 +341,6 @@ raise:
   ret ptr %answer
 done:
   ret ptr null
-}
-
-; `slow` may be replaced while it runs: it is kept alive here.
-define ptr @polyml_slow(ptr %callee, ptr %args, i64 %nargs, ptr %kwnames) {
-  call void @Py_IncRef(ptr %callee)
-  %answer = call ptr @PyObject_Vectorcall(ptr %callee, ptr %args, i64 %nargs, ptr %kwnames)
-  call void @Py_DecRef(ptr %callee)
-  ret ptr %answer
 }
 
 """

@@ -1,0 +1,210 @@
+"""Arguments on the slow path: bound to parameters, converted where that is harmless, and refused with the parameter's name where it is not.
+
+What is taken: any ndarray of the parameter's element type and rank (a copy in native byte order replaces a byte-swapped or misaligned one and is written back if the program
+updates it), lists and nested numbers, and for scalars whatever converts without loss of kind. Sizes are compared where the program is instantiated.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from polyml.dtypes import DType, from_numpy
+from polyml.errors import ArgumentError, DTypeError, ShapeError
+from polyml.source import Span
+
+__all__ = [
+    "Array",
+    "Layout",
+    "Prepared",
+    "Wanted",
+    "bind",
+    "empty_with_layout",
+    "layout_of",
+    "overlaps_itself",
+    "prepare",
+    "share_memory",
+]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A parameter: a tensor of `rank`, a scalar (rank None), or an int (dtype None too). span: its declaration, where there is one."""
+
+    name: str
+    dtype: DType | None
+    rank: int | None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a kernel is specialized to, per array argument. strides: in elements; None: contiguous, row-major."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An argument that is ready to use. value: an aligned native ndarray, or a scalar as a 0-d one, or an int. given: the caller's object; is it `value` itself, or a view of
+    the same memory, when `copied` is false."""
+
+    value: Array | int
+    given: object
+    copied: bool
+
+
+def bind(
+    name: str, parameters: Sequence[str], args: Sequence[object], keywords: Mapping[str, object]
+) -> tuple[list[object], object]:
+    """The arguments in the order of the parameters, and `out` (None when it is not given).
+
+    Raises:
+        ArgumentError: too many, too few, unknown, or given twice.
+    """
+    if len(args) > len(parameters):
+        raise ArgumentError(
+            f"{name} takes {len(parameters)} arguments ({', '.join(parameters)}), and {len(args)} were given"
+        )
+    bound: dict[str, object] = dict(zip(parameters, args, strict=False))
+    out: object = None
+    for key, value in keywords.items():
+        if key in bound:
+            raise ArgumentError(f"{name} got two values for {key}")
+        if key in parameters:
+            bound[key] = value
+        elif key == "out":
+            out = value
+        else:
+            raise ArgumentError(
+                f"{name} has no parameter {key}", hint=f"its parameters: {', '.join(parameters)}, and out="
+            )
+    if missing := [parameter for parameter in parameters if parameter not in bound]:
+        raise ArgumentError(f"{name} misses {', '.join(missing)}", hint=f"its parameters: {', '.join(parameters)}")
+    return [bound[parameter] for parameter in parameters], out
+
+
+def prepare(wanted: Wanted, given: object) -> Prepared:
+    """The argument for one parameter.
+
+    Raises:
+        DTypeError: another element type. ShapeError: another rank. ArgumentError: not a number or an array.
+    """
+    if wanted.dtype is None:
+        return Prepared(_integer(wanted, given), given, copied=True)
+    if wanted.rank is None:
+        return Prepared(_scalar(wanted, wanted.dtype, given), given, copied=True)
+    array = np.asarray(given)
+    fresh = not isinstance(given, np.ndarray)
+    if (
+        fresh
+        and isinstance(given, list | tuple | int | float | bool)
+        and np.can_cast(array.dtype, wanted.dtype.numpy, "same_kind")
+    ):
+        array = array.astype(wanted.dtype.numpy)
+    _check_dtype(wanted, wanted.dtype, array)
+    if array.ndim != wanted.rank:
+        raise ShapeError(
+            f"argument {wanted.name} has {array.ndim} dimensions {array.shape}, and the program declares {wanted.rank}",
+            span=wanted.span,
+        )
+    if array.dtype != wanted.dtype.numpy or not array.flags.aligned or any(s % array.itemsize for s in array.strides):
+        return Prepared(np.array(array, wanted.dtype.numpy, order="C", copy=True), given, copied=True)
+    return Prepared(array, given, copied=fresh)
+
+
+def _check_dtype(wanted: Wanted, dtype: DType, array: Array) -> None:
+    if array.dtype == dtype.numpy:
+        return
+    try:
+        found = str(from_numpy(array.dtype))
+    except DTypeError:
+        found = str(array.dtype)
+    if found != dtype.name:
+        raise DTypeError(
+            f"argument {wanted.name} has dtype {found}, and the program declares {dtype}",
+            span=wanted.span,
+            hint=f"convert it, or declare {wanted.name}: {found}",
+        )
+
+
+def _integer(wanted: Wanted, given: object) -> int:
+    try:
+        value = operator.index(given)  # type: ignore[arg-type]  # what is not an index raises TypeError
+    except TypeError:
+        raise ArgumentError(f"argument {wanted.name} must be an integer, and is {given!r}", span=wanted.span) from None
+    if not -(2**63) <= value < 2**63:
+        raise ArgumentError(f"argument {wanted.name} = {value} does not fit into 64 bits", span=wanted.span)
+    return value
+
+
+def _scalar(wanted: Wanted, dtype: DType, given: object) -> Array:
+    """A number as a 0-d array: floats take integers too, integers do not take floats, bool takes bools."""
+    value = np.asarray(given)
+    kinds = {"f": "fiub", "i": "iub", "u": "iub", "b": "b"}[dtype.kind]
+    if value.ndim != 0 or value.dtype.kind not in kinds + "O":
+        raise ArgumentError(f"argument {wanted.name} must be a {dtype} number, and is {given!r}", span=wanted.span)
+    number = value.item()
+    if dtype.is_integer or isinstance(number, int):
+        number = _integer(wanted, number)
+    if not isinstance(number, int | float):
+        raise ArgumentError(f"argument {wanted.name} must be a {dtype} number, and is {given!r}", span=wanted.span)
+    if dtype.is_integer:
+        info = np.iinfo(f"{dtype.kind}{dtype.itemsize}")
+        if not info.min <= number <= info.max:
+            raise ArgumentError(f"argument {wanted.name} = {number} does not fit {dtype}", span=wanted.span)
+    elif dtype.is_float:
+        number = float(number)
+    with np.errstate(over="ignore"):  # a float that f32 cannot hold becomes infinite, as in the compiled entry point
+        return np.array(number).astype(dtype.numpy)
+
+
+def layout_of(array: Array) -> Layout:
+    """The layout, canonical: equal for arrays that one kernel serves. The stride of an extent of 1 is 0."""
+    if array.flags.c_contiguous:
+        strides = None
+    else:
+        strides = tuple(0 if n == 1 else s // array.itemsize for n, s in zip(array.shape, array.strides, strict=True))
+    return Layout(from_numpy(array.dtype), array.shape, strides)
+
+
+def overlaps_itself(array: Array) -> bool:
+    """Whether two elements may lie at one address (exact for extents and strides in the usual nesting, else true)."""
+    reach = array.itemsize
+    for stride, extent in sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True)):
+        if extent == 0:
+            return False
+        if extent > 1:
+            if stride < reach:
+                return True
+            reach += stride * (extent - 1)
+    return False
+
+
+def share_memory(left: Array, right: Array) -> bool:
+    """Whether they have a byte in common; true when finding out takes too long."""
+    try:
+        return bool(np.shares_memory(left, right, max_work=100_000))  # type: ignore[arg-type]  # any number; the stub says 0 or -1
+    except np.exceptions.TooHardError:
+        return True
+
+
+def empty_with_layout(layout: Layout) -> Array:
+    """A new array with exactly these strides."""
+    dtype = layout.dtype.numpy
+    if layout.strides is None or 0 in layout.shape:
+        return np.empty(layout.shape, dtype)
+    reaches = [(extent - 1) * stride for extent, stride in zip(layout.shape, layout.strides, strict=True)]
+    below = -sum(min(reach, 0) for reach in reaches)
+    memory = np.empty(below + sum(max(reach, 0) for reach in reaches) + 1, dtype)
+    strides = tuple(stride * dtype.itemsize for stride in layout.strides)
+    return as_strided(memory[below:], layout.shape, strides)

@@ -1,0 +1,206 @@
+"""The first half of an entry point: arguments become addresses and sizes, or the call goes to the block `slow`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from polyml.dtypes import DType
+from polyml.runtime.ir_text import IrWriter
+from polyml.runtime.layout import ArrayHeader
+from polyml.runtime.signature import ArrayParameter, ScalarParameter, Signature, SizeParameter
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["Checked", "check_arguments", "dtypes_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One entry point while it is written; the tables map names to IR values.
+
+    objects: the argument objects. numbers: addresses of converted scalars. sizes: values of symbolic sizes. data: first elements of arrays.
+    """
+
+    ir: IrWriter
+    signature: Signature
+    header: ArrayHeader
+    objects: dict[str, str] = field(default_factory=dict)
+    numbers: dict[str, str] = field(default_factory=dict)
+    sizes: dict[str, str] = field(default_factory=dict)
+    data: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def arrays(self) -> list[ArrayParameter]:
+        return [p for p in self.signature.parameters if isinstance(p, ArrayParameter)]
+
+    def own_object(self, position: int) -> str:
+        """The object at `position` of `self`."""
+        return self.ir.load("ptr", "%self", self.header.tuple_items + 8 * position)
+
+    def own_dtype(self, dtype: DType) -> str:
+        """The dtype object, from `self`."""
+        return self.own_object(2 + dtypes_of(self.signature).index(dtype))
+
+
+def dtypes_of(signature: Signature) -> list[DType]:
+    """The element types of its arrays and results, in the order of `self`."""
+    used = {p.dtype for p in signature.parameters if isinstance(p, ArrayParameter)} | {
+        r.dtype for r in signature.results
+    }
+    return sorted(used, key=lambda dtype: dtype.name)
+
+
+def check_arguments(signature: Signature, header: ArrayHeader) -> Checked:
+    """Writes the checks; past them every array has the signature's layout and may be used at once with the others."""
+    call = Checked(IrWriter(), signature, header)
+    _reserve(call)
+    _check_kinds(call)
+    _read_numbers(call)
+    for parameter in call.arrays:
+        _check_layout(call, parameter)
+        call.data[parameter.name] = call.ir.load("ptr", call.objects[parameter.name], header.data)
+    _check_overlap(call)
+    return call
+
+
+def _reserve(call: Checked) -> None:
+    """All storage of the call, in the first block, so that it is static."""
+    ir, signature = call.ir, call.signature
+    ir.label("start")
+    for parameter in signature.parameters:
+        if not isinstance(parameter, ArrayParameter):
+            ir.do(f"%number.{parameter.name} = alloca i64, align 8")
+    rank = max((len(r.shape) for r in signature.results), default=0)
+    ir.do(f"%dims = alloca [{max(1, rank)} x i64], align 8")
+    ir.do(f"%arrays = alloca [{max(1, len(signature.buffers) + len(signature.results))} x ptr], align 8")
+    ir.do(f"%sizes = alloca [{max(1, len(signature.sizes))} x i64], align 8")
+
+
+def _check_kinds(call: Checked) -> None:
+    """Number of arguments; type, dtype, rank and flags of arrays."""
+    ir, signature = call.ir, call.signature
+    count = ir.value(f"icmp eq i64 %nargs, {len(signature.parameters)}")
+    plain = ir.value("icmp eq ptr %kwnames, null")
+    ir.go_on_if(ir.all_of([count, plain]), "slow")
+    for k, parameter in enumerate(signature.parameters):
+        call.objects[parameter.name] = ir.load("ptr", "%args", 8 * k, "object")
+    for parameter in call.arrays:
+        flags = call.header.aligned | (call.header.writeable if parameter.written else 0)
+        thing, dtype = call.objects[parameter.name], call.own_dtype(parameter.dtype)
+        arguments = f"ptr {thing}, ptr {dtype}, i32 {len(parameter.shape)}, i32 {flags}"
+        ir.go_on_if(ir.value(f"call i1 @polyml_is_array({arguments})"), "slow")
+
+
+def _read_numbers(call: Checked) -> None:
+    """Scalars are converted and stored; symbolic sizes get their values, specialized ones are compared."""
+    ir, signature = call.ir, call.signature
+    for parameter in signature.parameters:
+        match parameter:
+            case ArrayParameter():
+                pass
+            case ScalarParameter(name=name, dtype=dtype):
+                call.numbers[name] = f"%number.{name}"
+                _convert_scalar(ir, call.objects[name], call.numbers[name], dtype)
+            case SizeParameter(name=name, value=value):
+                ir.go_on_if(
+                    ir.value(f"call i1 @polyml_number_i64(ptr {call.objects[name]}, ptr %number.{name})"), "slow"
+                )
+                number = ir.value(f"load i64, ptr %number.{name}")
+                if value is None:
+                    call.sizes[name] = number
+                else:
+                    ir.go_on_if(ir.value(f"icmp eq i64 {number}, {value}"), "slow")
+            case _:
+                assert_never(parameter)
+    for name, (position, dimension) in signature.size_sources().items():
+        if dimension is not None:
+            dims = ir.load("ptr", call.objects[signature.parameters[position].name], call.header.dimensions)
+            call.sizes[name] = ir.load("i64", dims, 8 * dimension, "size")
+
+
+def _convert_scalar(ir: IrWriter, thing: str, address: str, dtype: DType) -> None:
+    """Stores the Python number `thing` as `dtype` at `address`; slow when it is something else or does not fit."""
+    kind = {"f": "f64", "i": "i64", "u": "u64", "b": "bool"}[dtype.kind]
+    ir.go_on_if(ir.value(f"call i1 @polyml_number_{kind}(ptr {thing}, ptr {address})"), "slow")
+    if dtype.is_float and dtype.bits == 32:
+        wide = ir.value(f"load double, ptr {address}")
+        ir.do(f"store float {ir.value(f'fptrunc double {wide} to float')}, ptr {address}")
+    elif dtype.is_integer and dtype.bits < 64:
+        wide = ir.value(f"load i64, ptr {address}")
+        narrow = ir.value(f"trunc i64 {wide} to i{dtype.bits}")
+        back = ir.value(f"{'sext' if dtype.kind == 'i' else 'zext'} i{dtype.bits} {narrow} to i64")
+        ir.go_on_if(ir.value(f"icmp eq i64 {back}, {wide}"), "slow")
+        ir.do(f"store i{dtype.bits} {narrow}, ptr {address}")
+
+
+def _check_layout(call: Checked, parameter: ArrayParameter) -> None:
+    """Extents and strides; the stride of an extent of 1, and all of an empty array, may be anything."""
+    if not parameter.shape:
+        return
+    ir, thing = call.ir, call.objects[parameter.name]
+    dims = ir.load("ptr", thing, call.header.dimensions)
+    extents = [ir.affine(extent, call.sizes) for extent in parameter.shape]
+    conditions = [ir.value(f"icmp eq i64 {ir.load('i64', dims, 8 * k)}, {extent}") for k, extent in enumerate(extents)]
+    if "0" not in extents:
+        strides = ir.load("ptr", thing, call.header.strides)
+        for k, (extent, stride) in enumerate(zip(extents, _strides(call, parameter), strict=True)):
+            if extent == "1":
+                continue
+            same = ir.value(f"icmp eq i64 {ir.load('i64', strides, 8 * k)}, {stride}")
+            if not parameter.shape[k].is_constant:
+                same = ir.value(f"or i1 {same}, {ir.value(f'icmp eq i64 {extent}, 1')}")
+            conditions.append(same)
+    ir.go_on_if(ir.all_of(conditions), "slow")
+
+
+def _strides(call: Checked, parameter: ArrayParameter) -> list[str]:
+    """The expected strides in bytes, as IR values."""
+    if parameter.strides is not None:
+        return [str(stride * parameter.dtype.itemsize) for stride in parameter.strides]
+    return [_bytes(call, parameter.shape[k + 1 :], parameter.dtype) for k in range(len(parameter.shape))]
+
+
+def _bytes(call: Checked, extents: tuple[Affine, ...], dtype: DType) -> str:
+    """The size of a contiguous block."""
+    constant, value = dtype.itemsize, ""
+    for extent in extents:
+        if extent.is_constant:
+            constant *= extent.constant
+        else:
+            factor = call.ir.affine(extent, call.sizes)
+            value = call.ir.value(f"mul i64 {value}, {factor}") if value else factor
+    return call.ir.value(f"mul i64 {value}, {constant}") if value else str(constant)
+
+
+def _check_overlap(call: Checked) -> None:
+    """The address range of a written array meets no other array's; where it may, the slow path looks closer."""
+    ir, arrays = call.ir, call.arrays
+    if len(arrays) < 2 or not any(p.written for p in arrays):
+        return
+    ranges = {p.name: _address_range(call, p) for p in arrays}
+    apart: list[str] = []
+    for k, left in enumerate(arrays):
+        for right in arrays[k + 1 :]:
+            if left.written or right.written:
+                (first, end), (other_first, other_end) = ranges[left.name], ranges[right.name]
+                before = ir.value(f"icmp ule i64 {end}, {other_first}")
+                behind = ir.value(f"icmp ule i64 {other_end}, {first}")
+                apart.append(ir.value(f"or i1 {before}, {behind}"))
+    ir.go_on_if(ir.all_of(apart), "slow")
+
+
+def _address_range(call: Checked, parameter: ArrayParameter) -> tuple[str, str]:
+    """First byte, and one past the last."""
+    ir = call.ir
+    base = ir.value(f"ptrtoint ptr {call.data[parameter.name]} to i64")
+    if parameter.strides is None:
+        return base, ir.value(f"add i64 {base}, {_bytes(call, parameter.shape, parameter.dtype)}")
+    low, high = Affine(), affine(parameter.dtype.itemsize)
+    for extent, stride in zip(parameter.shape, parameter.strides, strict=True):
+        reach = (extent - 1) * (stride * parameter.dtype.itemsize)
+        if stride < 0:
+            low += reach
+        else:
+            high += reach
+    first = ir.value(f"add i64 {base}, {ir.affine(low, call.sizes)}")
+    return first, ir.value(f"add i64 {base}, {ir.affine(high, call.sizes)}")

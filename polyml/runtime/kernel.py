@@ -1,0 +1,305 @@
+"""Kernel: compiled code for one signature, as a Python callable."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polyml.codegen.llvm.machine import Machine, assembly, compile_object, load_object
+from polyml.codegen.loops import Function
+from polyml.debug import stage
+from polyml.errors import ArgumentError, ShapeError, SubscriptError
+from polyml.graph.plan import Plan
+from polyml.runtime.arguments import (
+    Array,
+    Layout,
+    Prepared,
+    Wanted,
+    bind,
+    empty_with_layout,
+    layout_of,
+    overlaps_itself,
+    prepare,
+    share_memory,
+)
+from polyml.runtime.entry import emit_entry, entry_objects
+from polyml.runtime.host import emit_host
+from polyml.runtime.load import builtin_function
+from polyml.runtime.signature import NO_MEMORY, OK, ArrayParameter, ScalarParameter, Signature, SizeParameter
+from polyml.runtime.support import parallel_limited, support
+from polyml.target import Target
+
+__all__ = ["Code", "Kernel", "load_kernel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The loaded code of a kernel and the text that it came from. owners: what keeps it loaded. entry: 0 where there is no entry point."""
+
+    regions: str
+    program: str
+    machine: Machine
+    host: int
+    entry: int
+    owners: tuple[object, ...]
+
+
+def load_kernel(
+    signature: Signature,
+    plan: Plan,
+    functions: Sequence[Function],
+    regions: str,
+    *,
+    target: Target | None = None,
+    threads: int | None = None,
+) -> Kernel:
+    """Compiles and loads the code of a program.
+
+    Args:
+        functions: of region 0, 1, ... regions: the LLVM module text that defines them.
+        target: a machine whose code runs here; None: this one.
+        threads: the most that parallel loops may use; None: what the process has set.
+    """
+    chosen = target or Target.host()
+    assert chosen.runs_here, "internal: loading code for a machine that is not this one"
+    machine = Machine(chosen.name, chosen.triple, chosen.cpu, chosen.features)
+    shared = support()
+    symbols = dict(shared.symbols)
+    owners: list[object] = [shared]
+    if threads is not None:
+        symbols["polyml_parallel"], owner = parallel_limited(threads)
+        owners.append(owner)
+    names = tuple(f.name for f in functions)
+    with stage("llvm"):
+        loaded = load_object(compile_object(regions, machine), names, symbols)
+    symbols |= loaded.addresses
+    with stage("entry"):
+        run, entry = f"{signature.name}_run", f"{signature.name}_entry"
+        host = emit_host(signature, plan, functions, name=run)
+        host_code = load_object(compile_object(host, machine), (run,), symbols)
+        owners += [loaded, host_code]
+        program, entry_address = host, 0
+        if shared.header is not None:
+            text = emit_entry(signature, host=run, header=shared.header, name=entry)
+            symbols |= host_code.addresses
+            entry_code = load_object(compile_object(text, machine), (entry,), symbols)
+            owners.append(entry_code)
+            program, entry_address = f"{host}\n{text}", entry_code.addresses[entry]
+    return Kernel(
+        signature, plan, Code(regions, program, machine, host_code.addresses[run], entry_address, tuple(owners))
+    )
+
+
+class Kernel:
+    """Compiled code for one signature. Called with other dtypes or shapes it raises; another layout is copied.
+
+    signature, plan: what it takes, and its host program. entry: the function that calls go to, the fastest way in.
+    """
+
+    __slots__ = ("__weakref__", "_host", "_wanted", "code", "entry", "plan", "signature")
+
+    def __init__(self, signature: Signature, plan: Plan, code: Code) -> None:
+        self.signature, self.plan, self.code = signature, plan, code
+        self._host = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)(code.host)
+        self._wanted = tuple(map(_wanted, signature.parameters))
+        self.entry = self.entry_before(self._fit_and_run)
+
+    def entry_before(self, slow: Callable[..., object]) -> Callable[..., Any]:
+        """A function that runs the kernel when the arguments have exactly its signature, and else calls `slow` with them."""
+        if not self.code.entry:
+            return slow
+        objects = entry_objects(self.signature, slow, self._fault)
+        return builtin_function(self.signature.name, self.code.entry, (*objects, self.code))
+
+    def __call__(self, *args: object, **keywords: object) -> Any:
+        return self.entry(*args, **keywords)
+
+    def run(self, prepared: Sequence[Prepared], out: object = None) -> Any:
+        """Runs it on arguments that have its layouts.
+
+        Raises:
+            ArgumentError: a written argument is read-only, no array, or shares memory with itself or another written one; `out` does not fit.
+            SubscriptError: an index check failed. MemoryError.
+        """
+        arguments = self._separate(prepared)
+        sizes = self._sizes(arguments)
+        results = self._results(sizes, out, [a.value for a in arguments if isinstance(a.value, np.ndarray)])
+        buffers = [a.value for a in arguments if isinstance(a.value, np.ndarray)] + [made for made, _ in results]
+        addresses = (ctypes.c_void_p * max(1, len(buffers)))(*(b.ctypes.data for b in buffers))
+        numbers = (ctypes.c_int64 * max(1, len(sizes)))(*(sizes[name] for name in self.signature.sizes))
+        status = self._host(addresses, numbers)
+        if status != OK:
+            self._fault(status)
+        for parameter, argument in zip(self.signature.parameters, arguments, strict=True):
+            if isinstance(parameter, ArrayParameter) and parameter.written and argument.copied:
+                np.copyto(np.asarray(argument.given), argument.value)
+        given: dict[str, object] = {}
+        for result, (made, place) in zip(self.signature.results, results, strict=True):
+            if place is not None and place is not made:
+                np.copyto(np.asarray(place), made)
+            given[result.name] = (
+                made[()] if place is None else place
+            )  # [()] makes a scalar of a 0-d array and nothing of others
+        for parameter, argument in zip(self.signature.parameters, arguments, strict=True):
+            given[parameter.name] = argument.given
+        items = tuple(given[name] for name in self.signature.returned)
+        return None if not items else items[0] if len(items) == 1 else items
+
+    # -- slow path ---------------------------------------------------------------------------------------------------------------
+
+    def _fit_and_run(self, *args: object, **keywords: object) -> object:
+        """Any call of this kernel alone: arguments are brought to its layouts, and others than its sizes are refused."""
+        values, out = bind(self.signature.name, [p.name for p in self.signature.parameters], args, keywords)
+        prepared = [prepare(wanted, value) for wanted, value in zip(self._wanted, values, strict=True)]
+        sizes = self._sizes(prepared)
+        fitted: list[Prepared] = []
+        for parameter, argument in zip(self.signature.parameters, prepared, strict=True):
+            fitted.append(_fit(parameter, argument, sizes) if isinstance(parameter, ArrayParameter) else argument)
+            if isinstance(parameter, SizeParameter) and parameter.value not in (None, argument.value):
+                raise ShapeError(
+                    f"argument {parameter.name} is {argument.value}, and this kernel is compiled for {parameter.value}"
+                )
+        return self.run(fitted, out)
+
+    def _sizes(self, prepared: Sequence[Prepared]) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for name, (position, dimension) in self.signature.size_sources().items():
+            value = prepared[position].value
+            if dimension is None:
+                assert isinstance(value, int), "internal: a size is an int"
+                sizes[name] = value
+            else:
+                assert isinstance(value, np.ndarray), "internal: a size is the extent of an array"
+                sizes[name] = value.shape[dimension]
+        return sizes
+
+    def _separate(self, prepared: Sequence[Prepared]) -> list[Prepared]:
+        """Written arrays may be written and share no memory with another; an array that is only read is copied where they would."""
+        result = list(prepared)
+        written = [k for k, p in enumerate(self.signature.parameters) if isinstance(p, ArrayParameter) and p.written]
+        for k in written:
+            _check_writable(self.signature.parameters[k].name, prepared[k])
+        for k in written:
+            target = np.asarray(prepared[k].given)
+            for other, argument in enumerate(prepared):
+                value = argument.value
+                if (
+                    other == k
+                    or not isinstance(value, np.ndarray)
+                    or not share_memory(target, np.asarray(argument.given))
+                ):
+                    continue
+                if other in written:
+                    names = [self.signature.parameters[i].name for i in (k, other)]
+                    raise ArgumentError(
+                        f"arguments {names[0]} and {names[1]} are both updated and share memory",
+                        hint="pass a copy of one of them",
+                    )
+                if not argument.copied:
+                    copy = empty_with_layout(layout_of(value))
+                    np.copyto(copy, value)
+                    result[other] = Prepared(copy, argument.given, copied=True)
+        return result
+
+    def _results(self, sizes: dict[str, int], out: object, inputs: Sequence[Array]) -> list[tuple[Array, Array | None]]:
+        """Per result the array that the kernel fills, and the caller's `out` array, which may be the same."""
+        shapes = [tuple(extent.evaluate(sizes) for extent in r.shape) for r in self.signature.results]
+        if out is None:
+            return [(np.empty(s, r.dtype.numpy), None) for s, r in zip(shapes, self.signature.results, strict=True)]
+        places = out if isinstance(out, tuple) else (out,)
+        if len(places) != len(shapes):
+            raise ArgumentError(
+                f"out= has {len(places)} arrays, and {self.signature.name} has {len(shapes)} new results"
+            )
+        made: list[tuple[Array, Array | None]] = []
+        used = list(inputs)
+        for place, shape, result in zip(places, shapes, self.signature.results, strict=True):
+            dtype = result.dtype.numpy
+            if not isinstance(place, np.ndarray) or place.shape != shape or place.dtype.newbyteorder("=") != dtype:
+                found = f"{place.dtype} {place.shape}" if isinstance(place, np.ndarray) else type(place).__name__
+                raise ArgumentError(
+                    f"out= for {result.name} must be an array of {result.dtype} {shape}, and is {found}"
+                )
+            if not place.flags.writeable or overlaps_itself(place):
+                raise ArgumentError(f"out= for {result.name} is read-only, or its elements share memory")
+            flags = place.flags
+            direct = (
+                flags.c_contiguous
+                and flags.aligned
+                and place.dtype == dtype
+                and not any(share_memory(place, a) for a in used)
+            )
+            made.append((np.asarray(place) if direct else np.empty(shape, dtype), place))
+            used.append(place)
+        return made
+
+    def _fault(self, status: int) -> object:
+        if status == NO_MEMORY:
+            raise MemoryError(f"{self.signature.name}: no memory for temporary arrays")
+        raise SubscriptError(self.signature.checks[status - 1])
+
+    # -- looking -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def llvm(self) -> str:
+        """The LLVM IR of the regions, before LLVM's passes."""
+        return self.code.regions
+
+    @property
+    def assembly(self) -> str:
+        """The machine code of the regions, as text."""
+        return assembly(self.code.regions, self.code.machine)
+
+    def __repr__(self) -> str:
+        return f"<polyml.Kernel {self.signature}>"
+
+
+def _wanted(parameter: ArrayParameter | ScalarParameter | SizeParameter) -> Wanted:
+    match parameter:
+        case ArrayParameter(name=name, dtype=dtype, shape=shape):
+            return Wanted(name, dtype, len(shape))
+        case ScalarParameter(name=name, dtype=dtype):
+            return Wanted(name, dtype, None)
+        case SizeParameter(name=name):
+            return Wanted(name, None, None)
+
+
+def _fit(parameter: ArrayParameter, argument: Prepared, sizes: dict[str, int]) -> Prepared:
+    """The argument in the layout that the kernel is compiled for."""
+    shape = tuple(extent.evaluate(sizes) for extent in parameter.shape)
+    value = argument.value
+    assert isinstance(value, np.ndarray), "internal: an array argument"
+    if value.shape != shape:
+        raise ShapeError(f"argument {parameter.name} has shape {value.shape}, and this kernel is compiled for {shape}")
+    wanted = Layout(parameter.dtype, shape, parameter.strides)
+    if layout_of(value) == wanted:
+        return argument
+    copy = empty_with_layout(wanted)
+    if overlaps_itself(copy) and not parameter.written:
+        _check_broadcast(parameter, value, copy)
+    np.copyto(copy, value)
+    return Prepared(copy, argument.given, copied=True)
+
+
+def _check_broadcast(parameter: ArrayParameter, value: Array, copy: Array) -> None:
+    """A layout whose elements share memory holds only values that agree there."""
+    np.copyto(copy, value)
+    if not np.array_equal(copy, value, equal_nan=value.dtype.kind == "f"):
+        raise ArgumentError(
+            f"argument {parameter.name} does not fit the strides {parameter.strides} that this kernel is compiled for"
+        )
+
+
+def _check_writable(name: str, argument: Prepared) -> None:
+    if not isinstance(argument.given, np.ndarray):
+        raise ArgumentError(
+            f"argument {name} is updated in place, so it must be an array, not {type(argument.given).__name__}"
+        )
+    if not argument.given.flags.writeable:
+        raise ArgumentError(f"argument {name} is updated in place, and it is read-only", hint="pass a copy")
+    if overlaps_itself(argument.given):
+        raise ArgumentError(f"argument {name} is updated in place, and its elements share memory", hint="pass a copy")
