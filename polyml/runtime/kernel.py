@@ -28,7 +28,7 @@ from polyml.runtime.arguments import (
 )
 from polyml.runtime.entry import emit_entry, entry_objects
 from polyml.runtime.host import emit_host
-from polyml.runtime.load import builtin_function
+from polyml.runtime.load import builtin_function, compile_plainly
 from polyml.runtime.signature import NO_MEMORY, OK, ArrayParameter, ScalarParameter, Signature, SizeParameter
 from polyml.runtime.support import parallel_limited, support
 from polyml.target import Target
@@ -80,13 +80,13 @@ def load_kernel(
     with stage("entry"):
         run, entry = f"{signature.name}_run", f"{signature.name}_entry"
         host = emit_host(signature, plan, functions, name=run)
-        host_code = load_object(compile_object(host, machine), (run,), symbols)
+        host_code = load_object(compile_plainly(host), (run,), symbols)
         owners += [loaded, host_code]
         program, entry_address = host, 0
         if shared.header is not None:
             text = emit_entry(signature, host=run, header=shared.header, name=entry)
             symbols |= host_code.addresses
-            entry_code = load_object(compile_object(text, machine), (entry,), symbols)
+            entry_code = load_object(compile_plainly(text), (entry,), symbols)
             owners.append(entry_code)
             program, entry_address = f"{host}\n{text}", entry_code.addresses[entry]
     return Kernel(

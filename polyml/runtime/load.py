@@ -1,13 +1,38 @@
-"""A Python function object from the address of an emitted entry point."""
+"""Small straight code to object files, fast; and a Python function object from the address of an emitted entry point."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 
-__all__ = ["builtin_function"]
+import llvmlite.binding as llvm
+
+from polyml.codegen.llvm.machine import Machine, host
+
+__all__ = ["builtin_function", "compile_plainly"]
 
 METH_FASTCALL, METH_KEYWORDS = 0x0080, 0x0002
+
+
+@functools.cache
+def _plain_target_machine(machine: Machine) -> llvm.TargetMachine:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple(machine.triple)
+    return target.create_target_machine(
+        cpu=machine.cpu, features=machine.features, opt=0, reloc="pic", codemodel="default"
+    )
+
+
+def compile_plainly(text: str) -> bytes:
+    """An object file for this machine without any optimization: a sixth of the time, for code that runs once a call and is in SSA form already."""
+    created = _plain_target_machine(host())
+    module = llvm.parse_assembly(text)
+    module.triple = host().triple
+    module.data_layout = str(created.target_data)
+    code: bytes = created.emit_object(module)
+    return code
 
 
 class _MethodDef(ctypes.Structure):

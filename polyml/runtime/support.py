@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polyml.codegen.llvm.machine import Loaded, compile_object, host, load_object
+from polyml.codegen.llvm.machine import Loaded, load_object
 from polyml.runtime.layout import ArrayHeader, array_header
+from polyml.runtime.load import compile_plainly
 from polyml.runtime.threads import OpenMP, emit_threads, find_openmp, thread_count
 
 __all__ = ["Support", "parallel_limited", "support"]
@@ -80,7 +81,7 @@ def support() -> Support:
     if openmp is not None:
         wanted = _GOMP_FUNCTIONS if openmp.interface == "gomp" else _KMP_FUNCTIONS
         threads = {name: _address(openmp.library, name) for name in wanted}
-    code = compile_object(emit_support(header, openmp), host())
+    code = compile_plainly(emit_support(header, openmp))
     loaded = load_object(code, (*_FUNCTIONS, *_GLOBALS), {**python, **system, **threads})
     table = _numpy_api()
     pointers = {f"object_{name}": id(thing) for name, thing in _PYTHON_OBJECTS.items()}
@@ -103,7 +104,7 @@ def parallel_limited(threads: int) -> tuple[int, Loaded]:
         f"  call void @polyml_parallel_limited(ptr %body, ptr %ctx, i64 %lower, i64 %upper, i64 %step, i64 {threads})\n"
         "  ret void\n}\n"
     )
-    loaded = load_object(compile_object(text, host()), ("limited",), support().symbols)
+    loaded = load_object(compile_plainly(text), ("limited",), support().symbols)
     return loaded.addresses["limited"], loaded
 
 

@@ -16,6 +16,7 @@ import ctypes.util
 import functools
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -51,8 +52,7 @@ def find_openmp() -> OpenMP | None:
     asked = os.environ.get("POLYML_OPENMP", "")
     if asked == "0":
         return None
-    names = [asked] if asked else [*_loaded_libraries(), *_common_names()]
-    for name in names:
+    for name in [asked] if asked else _candidates():
         try:
             library = ctypes.CDLL(name)
         except OSError:
@@ -65,6 +65,23 @@ def find_openmp() -> OpenMP | None:
     return None
 
 
+def _candidates() -> Iterator[str]:
+    """Names to try, those that cost nothing to find first."""
+    yield from _loaded_libraries()
+    if sys.platform == "darwin":
+        yield from (
+            "libomp.dylib",
+            "/opt/homebrew/opt/libomp/lib/libomp.dylib",
+            "/usr/local/opt/libomp/lib/libomp.dylib",
+        )
+        return
+    yield from ("libgomp.so.1", "libomp.so.5", "libomp.so", "libiomp5.so")
+    for name in ("gomp", "omp", "iomp5"):
+        found = ctypes.util.find_library(name)  # starts a process
+        if found is not None:
+            yield found
+
+
 def _loaded_libraries() -> list[str]:
     """Paths of OpenMP libraries that are mapped into this process."""
     try:
@@ -73,13 +90,6 @@ def _loaded_libraries() -> list[str]:
         return []
     paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in maps.splitlines() if line.count("/"))
     return [path for path in paths if Path(path).name.startswith(("libgomp", "libomp", "libiomp"))]
-
-
-def _common_names() -> list[str]:
-    if sys.platform == "darwin":
-        return ["libomp.dylib", "/opt/homebrew/opt/libomp/lib/libomp.dylib", "/usr/local/opt/libomp/lib/libomp.dylib"]
-    found = [ctypes.util.find_library(name) for name in ("gomp", "omp", "iomp5")]
-    return ["libgomp.so.1", "libomp.so.5", "libomp.so", "libiomp5.so", *filter(None, found)]
 
 
 def emit_threads(openmp: OpenMP | None) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polyml.codegen.loops import Function, Variable
-from polyml.dtypes import DType, boolean, f32
+from polyml.dtypes import DType, f32
 from polyml.graph.plan import Allocate, Argument, Buffer, CheckFlag, Free, Launch, Plan, Step
 from polyml.runtime.kernel import Kernel, load_kernel
-from polyml.runtime.signature import ArrayParameter, Parameter, Result, ScalarParameter, Signature, SizeParameter
+from polyml.runtime.signature import ArrayParameter, Parameter, Result, Signature
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["ADD", "add_kernel", "array", "function", "make_kernel", "result", "shape"]
