@@ -94,3 +94,16 @@ end:
 def add_kernel() -> Kernel:
     """o[8, 8] = a + b."""
     return make_kernel([array("a", 8, 8), array("b", 8, 8)], [result("o", 8, 8)], ADD, [function("add", "abo")])
+
+
+def buffer(name: str, *extents: int | str, dtype: DType = f32) -> Buffer:
+    return Buffer(name=name, kind="temporary", dtype=dtype, shape=shape(*extents))
+
+
+def copy_region(name: str, itemsize: int, count: int = 1) -> str:
+    """`void @name(ptr from, ptr to)` copies so many elements."""
+    size = itemsize * count
+    return (
+        f"define void @{name}(ptr %from, ptr %to) {{\n"
+        f"  call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr %from, i64 {size}, i1 false)\n  ret void\n}}\n"
+    )
