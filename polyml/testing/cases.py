@@ -35,11 +35,15 @@ class Chooser(Protocol):
 
 @dataclass(frozen=True)
 class Case:
-    """A program and arguments for it. `reduction_length`: how many roundings a result may depend on, for `assert_close`."""
+    """A program and arguments for it.
+
+    For `assert_close`: reduction_length: how many roundings a result may depend on; computed_in: f32, where an f64 depends on rounded f32.
+    """
 
     text: str
     arguments: tuple[Argument, ...]
     reduction_length: int = 1
+    computed_in: DType | None = None
 
     def fresh_arguments(self) -> tuple[Argument, ...]:
         """Copies of the arguments with the same strides, for a run that may write them."""

@@ -29,6 +29,7 @@ def assert_close(
     reduction_length: int = 1,
     dtype: DType | None = None,
     *,
+    computed_in: DType | None = None,
     scale: float = 0.0,
 ) -> None:
     """Raises AssertionError unless the two agree.
@@ -36,6 +37,7 @@ def assert_close(
     Args:
         actual, expected: arrays of one shape; `actual` of `dtype` (default: that of `expected`).
         reduction_length: how many terms were summed into one element, over all statements on the way to it.
+        computed_in: the narrower type that parts of it were computed in.
         scale: the size of the terms, where sums cancel; the largest finite magnitude in `expected` if that is larger. Errors count relative to it.
 
     NaN must stand where it is expected, and so must infinities; signed zeros are equal.
@@ -47,7 +49,7 @@ def assert_close(
     if a.dtype.kind != "f":
         _report(a != e, a, e, "exact")
         return
-    limit = tolerance(a.dtype, reduction_length)
+    limit = tolerance(a.dtype if computed_in is None else computed_in.numpy, reduction_length)
     finite = np.isfinite(e)
     size = max(scale, float(np.max(np.abs(e[finite]), initial=0)))
     with np.errstate(invalid="ignore", over="ignore"):

@@ -57,7 +57,13 @@ class _Program:
                 parameters.append(f"{size}: int")
                 arguments.append(extent)
         head = f"def program({', '.join(parameters)}):"
-        return Case(f"{head}\n{text}\n    return {', '.join(returned)}\n", tuple(arguments), 4 * scope.rounding)
+        coarse = any(t.rough and t.dtype == f64 for t in scope.tensors.values())
+        return Case(
+            f"{head}\n{text}\n    return {', '.join(returned)}\n",
+            tuple(arguments),
+            4 * scope.rounding,
+            f32 if coarse else None,
+        )
 
     # -- statements ---------------------------------------------------------------------------------------------------------------
 
@@ -77,7 +83,7 @@ class _Program:
         self.scope.rounding += 8
         found = value.type.dtype if dtype is None else dtype
         grain = value.grain if value.exact else None
-        return self.scope.add(Tensor(name, found, dims, value.bound, grain, written=True))
+        return self.scope.add(Tensor(name, found, dims, value.bound, grain, rough=value.coarse))
 
     def declare(self, stem: str, dtype: DType, dims: tuple[str, ...], fill: int | float | None) -> str:
         name = self.scope.fresh(stem)
@@ -141,7 +147,7 @@ class _Program:
         if left and ch.flag(40):
             bias = scope.parameter((used[left[-1]],), dtype)
             text, bound = f"{text} + {bias.name}[{left[-1]}]", bound + bias.bound
-        value = Value(text, scope.read(first, "").type, bound, grain)
+        value = replace(scope.read(first, ""), text=text, bound=bound, grain=grain)
         if set(summed) <= twice and ch.flag(30):
             value = replace(value, text=f"relu({text})")
         if not value.exact and value.bound > 64 and set(summed) <= twice:
@@ -182,7 +188,7 @@ class _Program:
         grain = None
         if target.grain is not None and value.grain is not None and op != "/=":
             grain = target.grain + value.grain if op == "*=" else max(target.grain, value.grain)
-        self._overwrite(target, bound, grain)
+        self._overwrite(target, bound, grain, rough=value.coarse)
 
     def _target(self) -> Tensor:
         """A tensor that may be updated: written before, a parameter, or declared with a fill."""
@@ -206,10 +212,10 @@ class _Program:
             return replace(value, text=f"{into}({value.text})")
         return value
 
-    def _overwrite(self, target: Tensor, bound: float, grain: int | None) -> None:
+    def _overwrite(self, target: Tensor, bound: float, grain: int | None, *, rough: bool = False) -> None:
         """Records new contents; scales them down by a statement of its own when they have grown."""
         name = target.name
-        updated = replace(target, bound=bound, grain=grain, written=True)
+        updated = replace(target, bound=bound, grain=grain, rough=target.rough or rough)
         if target.dtype.is_float and (bound > 64 or grain is None) and bound > 8:
             factor = 2.0 ** -math.ceil(math.log2(bound / 8))
             self.line(f"{name}[{', '.join(_LEFT[: len(target.dims)])}] *= {factor!r}")
@@ -229,20 +235,19 @@ class _Program:
         left = self.left(1, 2)
         first, second = scope.expression(left, 2), scope.expression(left, 2)
         if not (first.type.dtype.is_float and second.type.dtype.is_float):
-            first, second = (Value(f"f32({v.text})", Type(f32), v.bound, v.grain) for v in (first, second))
-        name = self.declare(
-            "t", f64 if f64 in (first.type.dtype, second.type.dtype) else f32, tuple(left.values()), None
-        )
+            first, second = (
+                Value(f"f32({v.text})", Type(f32), v.bound, v.grain, rough=v.coarse) for v in (first, second)
+            )
+        dtype = f64 if f64 in (first.type.dtype, second.type.dtype) else f32
+        name = self.declare("t", dtype, tuple(left.values()), None)
         subscripts = ", ".join(left)
         self.line(f"if {self._guard(left)}:")
         self.line(f"    {name}[{subscripts}] = {first.text}")
         self.line("else:")
         self.line(f"    {name}[{subscripts}] = {second.text}")
-        both = None if first.grain is None or second.grain is None else max(first.grain, second.grain)
-        value = Value(
-            "", Type(f64 if f64 in (first.type.dtype, second.type.dtype) else f32), max(first.bound, second.bound), both
-        )
-        self.make(name, tuple(left.values()), value)
+        grain = None if first.grain is None or second.grain is None else max(first.grain, second.grain)
+        bound, rough = max(first.bound, second.bound), first.coarse or second.coarse
+        self.make(name, tuple(left.values()), Value("", Type(dtype), bound, grain, rough=rough))
 
     def window(self) -> None:
         """Convolutions and pools: `t[h] = x[2*h + r]` over r, the range of h from the bounds."""
@@ -264,7 +269,7 @@ class _Program:
         self.line(f"{name}[h{rest}] = {kind}[r < {taps}]({x.name}[{at}{rest}])")
         scope.rounding += taps
         bound = x.bound * (taps if kind == "sum" else 1)
-        self.make(name, dims, Value("", scope.read(x, "").type, bound, x.grain))
+        self.make(name, dims, replace(scope.read(x, ""), bound=bound))
         return None
 
     def gather(self) -> None:
@@ -311,7 +316,11 @@ class _Program:
         self.line(f"{name}[{at}] += {x.name}[i] * {f.name}[r]")
         scope.rounding += r
         grain = None if x.grain is None or f.grain is None else x.grain + f.grain
-        made = self.make(name, (size,), Value("", scope.read(x, "").type, x.bound * f.bound * max(1, r), grain))
+        made = self.make(
+            name,
+            (size,),
+            replace(scope.read(x, ""), bound=x.bound * f.bound * max(1, r), grain=grain, rough=x.rough or f.rough),
+        )
         self._overwrite(made, made.bound, made.grain)
 
     # -- sequential loops ---------------------------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ _SIZE_NAMES = ("N", "M", "K", "L")
 
 @dataclass(frozen=True)
 class Tensor:
-    """dims: texts of sizes. bound: no element is larger in magnitude. grain: elements are multiples of 2**-grain, or None when rounded."""
+    """dims: texts of sizes. bound: no element is larger in magnitude. grain: elements are multiples of 2**-grain, or None when rounded.
+    rough: some f32 was rounded on the way to it."""
 
     name: str
     dtype: DType
@@ -29,18 +30,25 @@ class Tensor:
     bound: float
     grain: int | None
     parameter: bool = False
-    written: bool = False
+    rough: bool = False
 
 
 @dataclass(frozen=True)
 class Value:
-    """An expression's text and what is known of it. plain: the indices that it uses as plain subscripts, outside any condition."""
+    """An expression's text and what is known of it. plain: the indices that it uses as plain subscripts, outside any condition.
+    rough: some f32 was rounded in a part of it."""
 
     text: str
     type: Type
     bound: float
     grain: int | None
     plain: frozenset[str] = frozenset()
+    rough: bool = False
+
+    @property
+    def coarse(self) -> bool:
+        """Whether some f32 was rounded, so that even an f64 has the digits of an f32."""
+        return self.rough or (self.type.dtype == f32 and not self.exact)
 
     @property
     def exact(self) -> bool:
@@ -131,7 +139,7 @@ class Scope:
 
     def read(self, tensor: Tensor, subscripts: str, plain: frozenset[str] = frozenset()) -> Value:
         text = f"{tensor.name}[{subscripts}]" if tensor.dims else tensor.name
-        return Value(text, Type(tensor.dtype), tensor.bound, tensor.grain, plain)
+        return Value(text, Type(tensor.dtype), tensor.bound, tensor.grain, plain, tensor.rough)
 
     # -- accesses -----------------------------------------------------------------------------------------------------------------
 
@@ -224,14 +232,18 @@ class Scope:
             case "divide":
                 a, by = _numeric(self.expression(indices, depth - 1)), ch.pick((2, 3))
                 floats = Type(a.type.dtype if a.type.dtype.is_float else f64, a.type.weak)
-                return Value(f"{a.text} / {by}", floats, a.bound / by, None, a.plain) if by == 3 else _half(a, floats)
+                return (
+                    Value(f"{a.text} / {by}", floats, a.bound / by, None, a.plain, a.coarse)
+                    if by == 3
+                    else _half(a, floats)
+                )
             case "compare":
                 condition = self.condition(indices)
                 return Value(f"where({condition}, 1, 0)", Type(i64, weak=True), 1.0, 0)
             case "cast":
                 a = self.expression(indices, depth - 1)
                 target = ch.pick((f32, f64, i32, i64)) if not a.type.dtype.is_float else ch.pick(_FLOAT_DTYPES)
-                return settle(Value(f"{target}({a.text})", Type(target), a.bound, a.grain, a.plain))
+                return settle(Value(f"{target}({a.text})", Type(target), a.bound, a.grain, a.plain, a.coarse))
             case _:
                 return self.reduced(indices, depth - 1)
 
@@ -266,20 +278,15 @@ class Scope:
             return self.affine_condition(indices) if indices else "1 < 2"
         return f"{a.text} {ch.pick(('>', '<=', '==', '!='))} {b}"
 
-    def affine_condition(self, indices: Mapping[str, str]) -> str:
-        """A condition that names indices; the first of them holds for the first value of each index."""
+    def affine_condition(self, indices: Mapping[str, str], *, states: bool = True) -> str:
+        """A condition that names indices. states: it may be one that a reducer would take for the range of its index."""
         ch = self.chooser
         a, b = ch.pick(list(indices)), ch.pick(list(indices))
-        options = [
-            f"{a} < 2",
-            f"{a} % 2 == 0",
-            f"{a} <= {b}",
-            f"{a} + {b} < 4",
-            f"{a} >= 1",
-            f"1 <= {a} < {indices[a]} - 1",
-        ]
-        for t in self.loops:
-            options.append(f"{a} <= {t}")
+        options = [f"{a} % 2 == 0", f"{a} + {b} < 4", f"{a} >= 1", f"1 <= {a} < {indices[a]} - 1", f"{a} != {b} + 1"]
+        if states:
+            options += [f"{a} < 2", f"{a} <= {b}", *(f"{a} <= {t}" for t in self.loops)]
+        else:
+            options += [f"{t} >= {a}" for t in self.loops]
         return ch.pick(options)
 
     def _where(self, indices: Mapping[str, str], depth: int) -> Value:
@@ -362,7 +369,7 @@ class Scope:
         items = [name for name in own if name in body.plain] + conditions
         kind = ch.pick(("sum", "max", "min", "prod", "any", "all", "argmax"))
         if ch.flag(25):
-            items.append(self.affine_condition(own))
+            items.append(self.affine_condition(own, states=False))
             kind = "sum" if kind in ("max", "min", "argmax") else kind
         length = math.prod(self.extent(size) for size in own.values())
         if length == 0 and kind in ("max", "min", "argmax"):
@@ -411,11 +418,11 @@ def _numeric(value: Value) -> Value:
 
 def _joined(a: Value, b: Value, text: str, bound: float) -> Value:
     grain = None if a.grain is None or b.grain is None else max(a.grain, b.grain)
-    return Value(text, promote_types(a.type, b.type), bound, grain, a.plain | b.plain)
+    return Value(text, promote_types(a.type, b.type), bound, grain, a.plain | b.plain, a.coarse or b.coarse)
 
 
 def _half(a: Value, floats: Type) -> Value:
-    return Value(f"{_factor(a)} / 2", floats, a.bound / 2, None if a.grain is None else a.grain + 1, a.plain)
+    return Value(f"{_factor(a)} / 2", floats, a.bound / 2, None if a.grain is None else a.grain + 1, a.plain, a.coarse)
 
 
 def _factor(a: Value) -> str:
