@@ -177,13 +177,14 @@ def map_places(
                     node if target == node.target and value is node.value else replace(node, target=target, value=value)
                 )
             case UpdateArgument():
-                return replace(
+                made = replace(
                     node,
                     best=place(_map_place(node.best, read)),
                     argument=place(_map_place(node.argument, read)),
                     candidate=map_expr(node.candidate, read),
                     candidate_index=map_expr(node.candidate_index, read),
                 )
+                return node if made == node else made
             case If():
                 condition = map_expr(node.condition, read)
                 node = node if condition is node.condition else replace(node, condition=condition)
@@ -253,13 +254,14 @@ def _substitute_node(node: Node, values: Mapping[str, Affine | int]) -> Node:
             target, value = _substitute_place(node.target, values), substitute(node.value, values)
             return node if target is node.target and value is node.value else replace(node, target=target, value=value)
         case UpdateArgument():
-            return replace(
+            made = replace(
                 node,
                 best=_substitute_place(node.best, values),
                 argument=_substitute_place(node.argument, values),
                 candidate=substitute(node.candidate, values),
                 candidate_index=substitute(node.candidate_index, values),
             )
+            return node if made == node else made
         case For():
             lower, upper = node.lower.substitute(values), node.upper.substitute(values)
             renamed = values.get(node.variable)

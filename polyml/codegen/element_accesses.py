@@ -1,0 +1,146 @@
+"""Which memory elements a piece of Loops touches, under which loops and conditions, and whether two of them may be one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, UpdateArgument
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import Use, expressions, uses
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["Element", "ElementAccess", "Lanes", "accesses_of", "may_overlap"]
+
+Element = tuple[str, tuple[Affine, ...]]
+"""A memory element: the array and its subscripts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The vector loop around a piece of code."""
+
+    variable: str
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class ElementAccess:
+    """One access below a region.
+
+    loops: between the region and the access, outermost first; doubtful: those of them that may have no iteration. conditional: below an If or in
+    a value of a select. indirect: a subscript is read from memory, so that it may be any element.
+    """
+
+    variable: str
+    subscripts: tuple[Subscript, ...]
+    read: bool
+    write: bool
+    conditional: bool
+    loops: tuple[For, ...]
+    doubtful: tuple[For, ...]
+
+    @property
+    def certain(self) -> bool:
+        """It happens whenever the region runs."""
+        return not self.conditional and not self.doubtful
+
+    @property
+    def indirect(self) -> bool:
+        return not all(isinstance(s, Affine) for s in self.subscripts)
+
+    @property
+    def element(self) -> Element:
+        return self.variable, tuple(s for s in self.subscripts if isinstance(s, Affine))
+
+
+def accesses_of(node: Node, ranges: Ranges) -> Iterator[ElementAccess]:
+    """The accesses of a node and all below it, in order of execution; `ranges` hold at the node."""
+    yield from _accesses((node,), _Path(ranges))
+
+
+def may_overlap(one: ElementAccess, other: ElementAccess, ranges: Ranges, lanes: Lanes | None) -> bool:
+    """Whether two accesses of one variable may touch a common element. `one` does not move with the loops below the region, `ranges` hold at the
+    region, which `lanes` is around (each access then stands for that many elements)."""
+    if one.indirect or other.indirect:
+        return True
+    pairs = list(zip(one.element[1], other.element[1], strict=True))
+    if any(_apart(a, b, lanes) for a, b in pairs):
+        return False
+    for loop in other.loops:
+        ranges = ranges.enter(loop)
+    if lanes is None:
+        return not any(ranges.never_zero(a - b) for a, b in pairs)
+    # The other access in any lane: a variable of its own, less than a vector away.
+    shifted = f"{lanes.variable}'"
+    here = affine(lanes.variable)
+    lane = For(variable=shifted, lower=here - (lanes.width - 1), upper=here + lanes.width, body=())
+    inside = Ranges((*ranges.loops, lane))
+    return not any(inside.never_zero(a - b.substitute({lanes.variable: affine(shifted)})) for a, b in pairs)
+
+
+def _apart(a: Affine, b: Affine, lanes: Lanes | None) -> bool:
+    """Whether subscripts that differ by a constant never meet."""
+    if a.terms != b.terms or a.constant == b.constant:
+        return False
+    stride = 0 if lanes is None else a.stride(lanes.variable)
+    if stride is None or lanes is None or stride == 0:
+        return stride is not None
+    distance = a.constant - b.constant
+    return distance % stride != 0 or abs(distance // stride) >= lanes.width
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """What lies between a region and a node."""
+
+    ranges: Ranges
+    conditional: bool = False
+    loops: tuple[For, ...] = ()
+    doubtful: tuple[For, ...] = ()
+
+    def access(self, use: Use) -> ElementAccess:
+        return ElementAccess(
+            use.variable, use.subscripts, use.read, use.write, self.conditional, self.loops, self.doubtful
+        )
+
+    def enter(self, loop: For) -> _Path:
+        runs = self.ranges.is_positive(loop.upper - loop.lower)
+        doubtful = self.doubtful if runs else (*self.doubtful, loop)
+        return _Path(self.ranges.enter(loop), self.conditional, (*self.loops, loop), doubtful)
+
+
+def _accesses(nodes: tuple[Node, ...], path: _Path) -> Iterator[ElementAccess]:
+    for node in nodes:
+        for expr in expressions(node):
+            yield from _reads(expr, path)
+        match node:
+            case Assign() | UpdateArgument():
+                yield from (path.access(use) for use in uses(node) if use.write)
+            case For():
+                yield from _accesses(node.body, path.enter(node))
+            case If():
+                yield from _accesses((*node.then, *node.otherwise), replace(path, conditional=True))
+            case Allocate() | Block():
+                yield from _accesses(node.body, path)
+            case _:
+                assert_never(node)
+
+
+def _reads(expr: Expr, path: _Path) -> Iterator[ElementAccess]:
+    match expr:
+        case Const() | IndexValue():
+            return
+        case Read():
+            for subscript in expr.subscripts:
+                if not isinstance(subscript, Affine):
+                    yield from _reads(subscript, path)
+            yield path.access(Use(expr.tensor, expr.subscripts, True, False))
+        case Apply():
+            for position, arg in enumerate(expr.args):
+                chosen = expr.op == "select" and position > 0
+                yield from _reads(arg, replace(path, conditional=True) if chosen else path)
+        case _:
+            assert_never(expr)

@@ -1,0 +1,80 @@
+"""The loop passes in their order: a Function with marks becomes one with "sequential", "parallel" and "vector" loops only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, UpdateArgument
+from polyml.codegen.rewrite import walk_nodes
+from polyml.codegen.scalar_replacement import scalar_replacement
+from polyml.codegen.simplify import simplify
+from polyml.codegen.unroll import unroll
+from polyml.codegen.unroll_and_jam import unroll_and_jam
+from polyml.codegen.vectorize import vectorize
+from polyml.schedule.schedule import Note
+
+__all__ = ["PASSES", "LoopOptions", "lower_loops"]
+
+OnPass = Callable[[str, Function], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopOptions:
+    """vector_bytes: of one vector register. precise: floating-point sums and products keep their order."""
+
+    vector_bytes: int
+    precise: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A named step, Function -> Function (the same object when it did nothing), with notes for explain()."""
+
+    name: str
+    run: Callable[[Function, LoopOptions], tuple[Function, tuple[Note, ...]]]
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass("simplify", lambda f, _: (simplify(f), ())),
+    # Ordering: vectors first, so that jammed rows share the parts of the vector loops inside them.
+    Pass("vectorize", lambda f, o: vectorize(f, vector_bytes=o.vector_bytes, precise=o.precise)),
+    Pass("unroll_and_jam", lambda f, _: unroll_and_jam(f)),
+    Pass("unroll", lambda f, _: (unroll(f), ())),
+    # Ordering: conditions that copies made certain go before elements are looked at; a certain access can be promoted.
+    Pass("simplify_copies", lambda f, _: (simplify(f), ())),
+    # Ordering: after everything that copies bodies; each copy has elements of its own.
+    Pass("scalar_replacement", lambda f, _: (scalar_replacement(f), ())),
+)
+
+
+def lower_loops(
+    function: Function, *, options: LoopOptions, on_pass: OnPass | None = None
+) -> tuple[Function, tuple[Note, ...]]:
+    """The function ready for an emitter, and what the passes chose or refused.
+
+    Args:
+        on_pass: called with the pass's name and its result after each pass that changed something.
+    """
+    notes: tuple[Note, ...] = ()
+    for step in PASSES:
+        made, found = step.run(function, options)
+        notes += found
+        if made is not function and on_pass is not None:
+            on_pass(step.name, made)
+        function = made
+    _verify(function)
+    return function, notes
+
+
+def _verify(function: Function) -> None:
+    """Only what emitters know is left."""
+    for node in walk_nodes(function.body):
+        match node:
+            case For():
+                assert node.kind in ("sequential", "parallel", "vector"), (
+                    f"internal: loop {node.variable} is {node.kind}"
+                )
+                assert node.kind != "vector" or node.width > 1, f"internal: vector loop {node.variable} has no width"
+            case Assign() | UpdateArgument() | If() | Allocate() | Block():
+                pass

@@ -1,0 +1,218 @@
+"""Memory elements that stay put while a piece of code reads and writes them become registers (Callahan, Carr, Kennedy, "Improving register
+allocation for subscripted variables", PLDI 1990).
+
+A region is the body of a loop, branch or allocation. An element whose address does not move within the region is loaded before its first access
+there (not when that access overwrites it), lives in a register, and is stored after its last. So initialization, reduction loop and epilogue of
+one output element share a register, per lane and per jammed copy. The widest region wins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from polyml.codegen.element_accesses import Element, ElementAccess, Lanes, accesses_of, may_overlap
+from polyml.codegen.jam import storage_names
+from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Variable
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import fresh, map_places, subscript_variables, uses, walk_nodes, with_body
+from polyml.dtypes import DType, boolean, i64
+from polyml.expressions import Apply, Expr, IndexValue, Read
+from polyml.sets.affine import Affine
+
+__all__ = ["scalar_replacement"]
+
+
+def scalar_replacement(function: Function) -> Function:
+    """The function with elements that are read and written in one place kept in registers, and scratch memory that is never read left out.
+
+    Runs after the passes that copy bodies: it takes each jammed copy and vector as an element of its own. Elements that another access may alias, that
+    nothing is sure to access, or that a parallel loop inside shares, stay in memory.
+    """
+    types = {v.name: v.dtype for v in function.arguments}
+    for node in walk_nodes(function.body):
+        if isinstance(node, Allocate) and node.variable.scope != "register":
+            types[node.variable.name] = node.variable.dtype
+    taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
+    body = _Replacement(types, taken).region(function.body, Ranges(), None)
+    body = _drop_unread(body)
+    return function if body is function.body else replace(function, body=body)
+
+
+@dataclass(frozen=True, slots=True)
+class _Promotion:
+    """An element that becomes a register within children `first` to `last` of a region.
+
+    guard: the one child that accesses it, a loop without which the element need not exist.
+    """
+
+    element: Element
+    register: Variable
+    first: int
+    last: int
+    load: bool
+    guard: For | None
+
+    def fetch(self) -> Node:
+        name, subscripts = self.element
+        return Assign(target=Place(self.register.name, ()), value=Read(name, subscripts, self.register.dtype))
+
+    def write_back(self) -> Node:
+        name, subscripts = self.element
+        return Assign(target=Place(name, subscripts), value=Read(self.register.name, (), self.register.dtype))
+
+
+class _Replacement:
+    def __init__(self, types: dict[str, DType], taken: set[str]) -> None:
+        self.types = types
+        self.taken = taken
+
+    def region(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: Lanes | None) -> tuple[Node, ...]:
+        """The region's nodes after promotion here and in the regions inside."""
+        promotions = self.promotions(nodes, ranges, lanes)
+        made: list[Node] = []
+        for position, node in enumerate(nodes):
+            here = [p for p in promotions if p.first <= position <= p.last]
+            made += [p.fetch() for p in here if p.first == position and p.load and p.guard is None]
+            guarded = [p for p in here if p.guard is not None]
+            changed = self.inside(_with_registers(node, here), ranges, lanes)
+            made.append(_guarded(changed, guarded) if guarded else changed)
+            made += [p.write_back() for p in here if p.last == position and p.guard is None]
+        if len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True)):
+            return nodes
+        body = tuple(made)
+        for promotion in reversed(promotions):
+            body = (Allocate(variable=promotion.register, body=body),)
+        return body
+
+    def inside(self, node: Node, ranges: Ranges, lanes: Lanes | None) -> Node:
+        if isinstance(node, For):
+            ranges = ranges.enter(node)
+            if node.kind == "vector" and node.width > 1:
+                lanes = Lanes(node.variable, node.width)
+        return with_body(node, lambda body: self.region(body, ranges, lanes))
+
+    def promotions(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: Lanes | None) -> list[_Promotion]:
+        """The elements that become registers in this region, in order of their first access."""
+        inner = {node.variable.name for node in walk_nodes(nodes) if isinstance(node, Allocate)}
+        where: dict[Element, list[tuple[int, ElementAccess]]] = {}
+        by_variable: dict[str, dict[tuple[Element | None, tuple[str, ...]], ElementAccess]] = {}
+        for position, node in enumerate(nodes):
+            for access in accesses_of(node, ranges):
+                if access.variable not in self.types or access.variable in inner:
+                    continue
+                element = None if access.indirect else access.element
+                path = tuple(loop.variable for loop in access.loops)
+                by_variable.setdefault(access.variable, {})[(element, path)] = access
+                if element is not None:
+                    where.setdefault(element, []).append((position, access))
+        found: list[_Promotion] = []
+        for element, accesses in where.items():
+            if not _is_worth_it([access for _, access in accesses], lanes):
+                continue
+            rivals = by_variable[element[0]].values()
+            one = accesses[0][1]
+            if any((r.indirect or r.element != element) and may_overlap(one, r, ranges, lanes) for r in rivals):
+                continue
+            first, last = accesses[0][0], accesses[-1][0]
+            # Something is sure to write the element: then it exists, and nobody else may write it at the same time.
+            guard: For | None = None
+            if not any(a.write and a.certain for _, a in accesses):
+                child = nodes[first]
+                within = any(a.write and not a.conditional and a.doubtful == (child,) for _, a in accesses)
+                if first != last or not isinstance(child, For) or not within:
+                    continue
+                guard = child
+            overwritten = isinstance(nodes[first], Assign) and not any(a.read for p, a in accesses if p == first)
+            moving = lanes is not None and lanes.variable in subscript_variables(element[1])
+            register = Variable(
+                name=fresh(f"{element[0]}_value", self.taken),
+                dtype=self.types[element[0]],
+                shape=(),
+                scope="register",
+                lanes=lanes.width if lanes is not None and moving else 1,
+            )
+            found.append(_Promotion(element, register, first, last, not overwritten, guard))
+        return found
+
+
+def _is_worth_it(accesses: list[ElementAccess], lanes: Lanes | None) -> bool:
+    """Whether the accesses of one element, all of a region, may and should share a register."""
+    inner = {loop.variable for access in accesses for loop in access.loops}
+    variables = subscript_variables(accesses[0].subscripts)
+    if variables & inner or not any(a.read for a in accesses) or not any(a.write for a in accesses):
+        return False
+    if not inner and sum(a.read + a.write for a in accesses) <= (2 if accesses[0].read else 1):
+        return False  # the load and the store that would stay are all there is
+    for access in accesses:
+        if any(loop.kind == "parallel" for loop in access.loops):
+            return False
+        in_lanes = any(loop.width > 1 for loop in access.loops)
+        if access.write and (in_lanes or (lanes is not None and lanes.variable not in variables)):
+            return False  # one element for all lanes
+    return True
+
+
+def _guarded(node: Node, promotions: list[_Promotion]) -> Node:
+    """A loop between the loads and stores of its elements, all of it only when it has an iteration."""
+    assert isinstance(node, For), "internal: only a loop is guarded"
+    condition = Apply("lt", (IndexValue(node.lower, i64), IndexValue(node.upper, i64)), boolean)
+    loads = (p.fetch() for p in promotions if p.load)
+    return If(condition=condition, then=(*loads, node, *(p.write_back() for p in promotions)))
+
+
+def _with_registers(node: Node, promotions: list[_Promotion]) -> Node:
+    names = {p.element: p.register.name for p in promotions}
+    if not names:
+        return node
+
+    def name_of(variable: str, subscripts: tuple[object, ...]) -> str | None:
+        found = tuple(s for s in subscripts if isinstance(s, Affine))
+        return names.get((variable, found)) if len(found) == len(subscripts) else None
+
+    def place(old: Place) -> Place:
+        name = name_of(old.variable, old.subscripts)
+        return old if name is None else Place(name, ())
+
+    def read(old: Read) -> Expr:
+        name = name_of(old.tensor, old.subscripts)
+        return old if name is None else Read(name, (), old.dtype)
+
+    (changed,) = map_places((node,), place=place, read=read)
+    return changed
+
+
+def _drop_unread(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The nodes without scratch memory and registers that nothing reads, and without the assignments to them."""
+    made: list[Node] = []
+    for node in nodes:
+        node = with_body(node, _drop_unread)
+        if isinstance(node, Allocate):
+            name = node.variable.name
+            if not any(_reads(inner, name) for inner in walk_nodes(node.body)):
+                made.extend(_without(node.body, name))
+                continue
+        made.append(node)
+    same = len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True))
+    return nodes if same else tuple(made)
+
+
+def _reads(node: Node, name: str) -> bool:
+    """Whether a node reads `name`; a reduction into it does not count."""
+    return any(u.read and u.variable == name and not (isinstance(node, Assign) and u.write) for u in uses(node))
+
+
+def _without(nodes: tuple[Node, ...], name: str) -> tuple[Node, ...]:
+    """The nodes without assignments to `name`, and without loops and branches that this empties."""
+    made: list[Node] = []
+    for node in nodes:
+        if isinstance(node, Assign) and node.target.variable == name:
+            continue
+        changed = with_body(node, lambda body: _without(body, name))
+        empty = changed is not node and (
+            (isinstance(changed, For | Allocate | Block) and not changed.body)
+            or (isinstance(changed, If) and not changed.then and not changed.otherwise)
+        )
+        if not empty:
+            made.append(changed)
+    same = len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True))
+    return nodes if same else tuple(made)

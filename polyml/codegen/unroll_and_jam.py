@@ -1,0 +1,95 @@
+"""Loops asked to be jammed: several iterations run side by side, so that what their bodies share is loaded once and their chains of additions overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from polyml.codegen.jam import CannotJam, jam, storage_names
+from polyml.codegen.loops import For, Function, Node
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import with_body
+from polyml.schedule.schedule import Note
+from polyml.sets.affine import Affine, affine, maximum
+
+__all__ = ["unroll_and_jam"]
+
+_SMALLER = 4
+"""Rest iterations are jammed by at most so many: a loop of single iterations then runs three times at most."""
+
+
+def unroll_and_jam(function: Function) -> tuple[Function, tuple[Note, ...]]:
+    """The function with loops of kind "jam" carried out: `factor` copies of the body, their inner loops shared, and the rest of the iterations.
+
+    With a known number of iterations the rest is one straight copy of all of them; else a loop with a smaller factor, then single iterations. When bounds of
+    inner loops depend on the variable the loop becomes sequential, with a Note. That the copies may run side by side is the schedule's promise.
+
+    Rewrite:
+        jam(2) for (i = 0; i < 5; i++) { for (k ..) s[i] += x[i, k]; }
+        -> for (i = 0; i < 4; i += 2) { for (k ..) { s[i] += x[i, k]; s[i + 1] += x[i + 1, k]; } } for (k ..) s[4] += x[4, k];
+    """
+    pass_ = _Jam(storage_names(function.body) | {v.name for v in function.arguments})
+    body = pass_.body(function.body, Ranges())
+    return (function if body is function.body else replace(function, body=body)), tuple(pass_.notes)
+
+
+class _Jam:
+    def __init__(self, taken: set[str]) -> None:
+        self.taken = taken
+        self.notes: list[Note] = []
+
+    def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
+        made = tuple(new for node in nodes for new in self.node(node, ranges))
+        same = len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True))
+        return nodes if same else made
+
+    def node(self, node: Node, ranges: Ranges) -> tuple[Node, ...]:
+        inner = ranges.enter(node) if isinstance(node, For) else ranges
+        node = with_body(node, lambda body: self.body(body, inner))
+        if not isinstance(node, For) or node.kind != "jam":
+            return (node,)
+        plain = replace(node, kind="sequential", factor=1)
+        if node.factor < 2:
+            return (plain,)
+        try:
+            return tuple(self.parts(plain, node.factor, ranges))
+        except CannotJam as refusal:
+            self.notes.append(Note("jam", node.variable, f"loop {node.variable} is not jammed: {refusal}"))
+            return (plain,)
+
+    def parts(self, loop: For, factor: int, ranges: Ranges) -> Iterator[Node]:
+        """The loops that replace `loop`, which has kind sequential."""
+        span = loop.upper - loop.lower
+        known = ranges.constant(span)
+        if known is None:
+            yield from self.symbolic(loop, factor, ranges)
+            return
+        trips = max(0, -(-known // loop.step))
+        factor = max(1, min(factor, trips))
+        whole = trips // factor * factor
+        middle = loop.lower + whole * loop.step
+        if whole:
+            yield self.copies(loop, factor, loop.lower, middle)
+        if trips > whole:
+            yield self.copies(loop, trips - whole, middle, middle + (trips - whole) * loop.step)
+
+    def symbolic(self, loop: For, factor: int, ranges: Ranges) -> Iterator[Node]:
+        span = loop.upper - loop.lower
+        low = ranges.lowest(span)
+        if low is None or low < 0:
+            span = maximum([span, affine(0)])
+        trips = (span + (loop.step - 1)) // loop.step
+        smaller = max(count for count in range(1, _SMALLER + 1) if factor % count == 0 and count < factor)
+        start = loop.lower
+        for count in (factor, smaller):
+            if count >= 2:
+                end = loop.lower + trips // count * (count * loop.step)
+                yield self.copies(loop, count, start, end)
+                start = end
+        yield replace(loop, lower=start)
+
+    def copies(self, loop: For, count: int, lower: Affine, upper: Affine) -> Node:
+        """The iterations from `lower` on, `count` at a time, until exactly `upper`."""
+        values = [affine(loop.variable) + j * loop.step for j in range(count)]
+        body = jam(loop.body, loop.variable, values, taken=self.taken)
+        return replace(loop, lower=lower, upper=upper, step=count * loop.step, body=body)
