@@ -15,8 +15,8 @@ from typing import assert_never
 
 from polyml.codegen.llvm.addresses import Level, Nest
 from polyml.codegen.llvm.arithmetic import cast
-from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.captures import captured
+from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.ir import INDEX, POINTER, Builder, Lines, Module, Value, integer, type_of
 from polyml.codegen.llvm.reductions import assign, update_argument
 from polyml.codegen.llvm.state import Lanes, Slot, State

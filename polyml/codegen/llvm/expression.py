@@ -46,7 +46,7 @@ def _apply(state: State, expr: Apply, args: tuple[Value, ...]) -> Value:
             return cast(b, args[0], dtype, expr.dtype)
         case "pow":
             exponent = expr.args[1].value if isinstance(expr.args[1], Const) else None
-            return (float_power if dtype.is_float else integer_power)(b, *args, dtype, exponent)
+            return (float_power if dtype.is_float else integer_power)(b, args[0], args[1], dtype, exponent)
         case op if op in ARITHMETIC:
             return ARITHMETIC[op](b, args, dtype)
         case op:

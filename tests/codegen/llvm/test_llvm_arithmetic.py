@@ -7,7 +7,7 @@ import pytest
 
 from polyml.codegen.llvm.expression import EMITTED
 from polyml.codegen.llvm.reductions import COMBINED
-from polyml.codegen.loops import Allocate, Node, UpdateArgument, Place
+from polyml.codegen.loops import Allocate, Node, Place, UpdateArgument
 from polyml.dtypes import DTYPES, DType, boolean, f32, f64, i64
 from polyml.expressions import Const, IndexValue
 from polyml.ops import OPS, REDUCTIONS, result_dtype

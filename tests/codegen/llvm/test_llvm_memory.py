@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.support import apply, const, loop, read, run, store, variable, vector
 
 from polyml.codegen.llvm.machine import host, named
 from polyml.codegen.loops import Allocate, If
 from polyml.dtypes import DTYPES, boolean, f32, f64, i32, i64
 from polyml.expressions import IndexValue
 from polyml.sets.affine import affine
+from tests.codegen.llvm.support import apply, const, loop, read, run, store, variable, vector
 
 I = affine("i")
 ODD_SIZES = (0, 1, 15, 16, 17, 35)

@@ -171,15 +171,16 @@ def call(module: Module, builder: Builder, recipe: Recipe, args: tuple[Value, ..
 
 
 def rarely(condition: Number, usual: Number, recipe: Recipe, *args: Number) -> Number:
-    """`usual`, unless the condition holds in any lane: then all lanes are computed by the recipe, out of line."""
+    """`usual`, but in lanes where the condition holds what the recipe gives, out of line. So a lane's result does not depend on its neighbours."""
     b = condition.builder
     before, cold, after = b.block, b.fresh("cold"), b.fresh("warm")
     b.branch(b.any_lane(condition.value), cold, after, rare=True)
     b.start(cold)
     exact = call(b.module, b, recipe, tuple(a.value for a in args), rare=True)
+    chosen = b.select(condition.value, exact, usual.value)
     b.jump(after)
     b.start(after)
-    merged = b.emit(usual.type, f"phi {usual.type} [{usual.value.text}, %{before}], [{exact.text}, %{cold}]")
+    merged = b.emit(usual.type, f"phi {usual.type} [{usual.value.text}, %{before}], [{chosen.text}, %{cold}]")
     return Number(b, merged)
 
 

@@ -10,7 +10,9 @@ __all__ = ["cos", "sin"]
 
 def sin(x: Number) -> Number:
     """f32: 1.6 ulp, f64: 0.8 ulp."""
-    return rarely(_large(x), _quadrant(x, 0), sin_by_lane, x)
+    size = abs(x)  # -0.0 must give -0.0: the sign comes last
+    y = _quadrant(size, 0).bits() ^ (x.bits() & (-1 << (x.type.bits - 1)))
+    return rarely(_large(x), y.floats(), sin_by_lane, x)
 
 
 def cos(x: Number) -> Number:
@@ -59,8 +61,10 @@ def _double(x: Number, n: Number) -> tuple[Number, Number]:
     """The reduced argument in two parts, r + low."""
     f = format_of(x.type)
     first = fma(n, -f.half_pi[0], x)
-    r = fma(n, -f.half_pi[1], first)
-    low = fma(n, -f.half_pi[1], first - r)
+    product = n * f.half_pi[1]
+    r = first - product
+    lost = ((first - r) - product) - fma(n, f.half_pi[1], -product)
+    low = fma(n, -f.half_pi[2], lost)
     u = r * r
     sine = fma(horner(f.sin, u), u * r, low) + r
     half = u * 0.5

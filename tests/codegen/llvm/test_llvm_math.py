@@ -1,0 +1,127 @@
+"""Vector math: errors in ulp over samples of all exponents, special values, every lane count; benchmarks/math_accuracy.py is the exhaustive form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from polyml.codegen.llvm.emit import emit_module
+from polyml.codegen.llvm.machine import assembly, named
+from polyml.codegen.llvm.math import MATH
+from polyml.codegen.loops import Function
+from polyml.dtypes import DType, f32, f64
+from polyml.expressions import Apply
+from tests.codegen.llvm.math_kernels import libm_kernel, math_kernel, ulps
+from tests.codegen.llvm.support import read, store, variable, vector
+
+Wide = np.longdouble
+REFERENCES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "exp": np.exp,
+    "log": np.log,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "erf": lambda x: libm_kernel("erf")(x.astype("d")).astype(Wide),
+}
+LIMITS_SINGLE = {"exp": 1.05, "log": 0.9, "sin": 1.6, "cos": 1.6, "tanh": 2.6, "sigmoid": 2.5, "erf": 1.9}
+LIMITS_DOUBLE = {"exp": 1.1, "log": 0.9, "sin": 0.9, "cos": 0.9, "tanh": 2.7, "sigmoid": 2.5, "erf": 2.6}
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, -0.5, 88, 89, -87.5, -103.9, -104, 709, 710, -745, -746, 1e22, -1e22]
+
+
+def samples(dtype: DType, count: int = 20_000) -> np.ndarray:
+    """Any bits at all, then the usual ranges, small numbers, near multiples of pi/2, and special values."""
+    generator = np.random.default_rng(7)
+    any_bits = generator.integers(0, 256, count * dtype.itemsize, dtype=np.uint8).view(dtype.numpy)
+    parts = [
+        any_bits,
+        generator.normal(size=count),
+        generator.uniform(-10, 10, count),
+        generator.uniform(-750, 750, count),
+        generator.uniform(-110, 110, count),
+        np.exp(generator.uniform(-40, 12, count)),
+        np.arange(1, count) * (np.pi / 2),
+        np.array(SPECIAL),
+    ]
+    with np.errstate(over="ignore"):
+        return np.concatenate([part.astype(dtype.numpy) for part in parts])
+
+
+def test_every_recipe_is_measured_here() -> None:
+    assert MATH.keys() == REFERENCES.keys() | {"pow", "gelu"}
+
+
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+@pytest.mark.parametrize("op", sorted(REFERENCES))
+def test_errors(op: str, dtype: DType) -> None:
+    x = samples(dtype)
+    result = math_kernel(op, dtype, 64 // dtype.itemsize)(x)
+    with np.errstate(all="ignore"):
+        errors, wrong = ulps(result, REFERENCES[op](x.astype(Wide)))
+    assert not wrong.any(), x[wrong][:5]
+    limit = (LIMITS_SINGLE if dtype == f32 else LIMITS_DOUBLE)[op]
+    assert errors.max() < limit, (x[errors.argmax()], result[errors.argmax()], errors.max())
+    odd = op in ("sin", "tanh", "erf")
+    assert np.signbit(result[x == 0]).tolist() == (np.signbit(x[x == 0]) if odd else np.full((x == 0).sum(), op == "log")).tolist()
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 32])
+@pytest.mark.parametrize("op", sorted(MATH.keys() - {"pow"}))
+def test_every_lane_count_gives_the_same(op: str, lanes: int) -> None:
+    x = samples(f32, 500)
+    want = math_kernel(op, f32, 16)(x)
+    np.testing.assert_array_equal(math_kernel(op, f32, lanes)(x), want)
+
+
+@pytest.mark.parametrize("op", sorted(MATH.keys() - {"pow"}))
+def test_avx2_gives_the_same(op: str) -> None:
+    x = samples(f32, 500)
+    np.testing.assert_array_equal(math_kernel(op, f32, 8, "x86-64-v3")(x), math_kernel(op, f32, 16)(x))
+
+
+def power_samples(dtype: DType) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(3)
+    special = np.array([0.0, -0.0, 1, -1, 2, -2, 3, -3, 0.5, -0.5, 2.5, np.inf, -np.inf, np.nan, 1e-40, 16777217, 3e38])
+    x, y = (m.ravel() for m in np.meshgrid(special, special))
+    base = np.exp(generator.uniform(-80, 80, 20_000))
+    exponent = generator.uniform(-90, 90, 20_000) / np.log(base)
+    near_one = 1 + generator.uniform(-1e-3, 1e-3, 20_000)
+    x = np.concatenate([x, base, near_one, -base]).astype(dtype.numpy)
+    large = generator.uniform(-30_000, 30_000, 20_000)
+    return x, np.concatenate([y, exponent, large, np.round(exponent)]).astype(dtype.numpy)
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [(f32, 0.6), (f64, 1.0)], ids=str)
+def test_power(dtype: DType, limit: float) -> None:
+    x, y = power_samples(dtype)
+    result = math_kernel("pow", dtype, 16)(x, y)
+    with np.errstate(all="ignore"):
+        exact = np.power(x.astype(Wide), y.astype(Wide))
+        errors, wrong = ulps(result, exact)
+    assert not wrong.any(), (x[wrong][:5], y[wrong][:5], result[wrong][:5])
+    assert errors.max() < limit
+    known = ~np.isnan(result)
+    np.testing.assert_array_equal(np.signbit(result[known]), np.signbit(exact[known]))
+
+
+def test_gelu_is_within_a_rounding_of_its_argument() -> None:
+    x = np.random.default_rng(1).uniform(-12, 12, 50_000).astype("f")
+    wide = x.astype("d")
+    exact = wide * 0.5 * (1 + REFERENCES["erf"]((wide * np.sqrt(0.5)).astype(Wide)).astype("d"))
+    errors = np.abs(math_kernel("gelu", f32, 16)(x) - exact)
+    assert (errors <= 1.5e-7 * np.abs(wide)).all()
+
+
+@pytest.mark.parametrize("machine", ["aarch64", "x86-64-v3", "znver5", "riscv64"])
+def test_math_is_emitted_for_other_machines(machine: str) -> None:
+    nodes = [store("y", "i", Apply(op, (read("x", f32, "i"),), f32)) for op in sorted(MATH.keys() - {"pow"})]
+    arguments = (variable("y", f32, "N"), variable("x", f32, "N"))
+    function = Function(
+        name="kernel", arguments=arguments, written=frozenset("y"), sizes=("N",), body=(vector("i", "N", 4, *nodes),)
+    )
+    text = assembly(emit_module([function]), named(machine))
+    fused = {"aarch64": "fmla\tv", "riscv64": "vfmadd"}.get(machine, "vfmadd")
+    assert "kernel:" in text
+    assert fused in text
