@@ -121,12 +121,18 @@ def register_tile(
     reads = [a for a in model.accesses if not a.write]
     rows_limit = 1 if jam is None else max(1, min(max_rows, model.extents[jam]))
     best: RegisterTile | None = None
-    for rows in range(1, rows_limit + 1):
-        for vectors in range(1, min(4, ceil(model.extents[vector] / lanes)) + 1):
+    for vectors in range(1, min(4, ceil(model.extents[vector] / lanes)) + 1):
+        waste = _waste(model.extents[vector], vectors * lanes)
+        single = _tile_cycles(model, reads, None, vector, 1, vectors, lanes) * waste / vectors
+        for rows in range(1, rows_limit + 1):
             shared = sum(vectors for a in reads if a.stride(vector) != 0 and (jam is None or a.stride(jam) == 0))
             if rows * vectors + shared + 2 > target.vector_registers and (rows, vectors) != (1, 1):
                 continue
-            cost = _tile_cycles(model, reads, jam, vector, rows, vectors, lanes)
+            cost = single
+            if jam is not None:
+                cost = _tile_cycles(model, reads, jam, vector, rows, vectors, lanes) * waste / (rows * vectors)
+                rest = model.extents[jam] % rows / model.extents[jam]
+                cost = (1 - rest) * cost + rest * single
             if best is None or cost < best.cost * 0.99:
                 best = RegisterTile(rows, vectors, cost)
     assert best is not None, "internal: no register tile at all"
@@ -136,6 +142,7 @@ def register_tile(
 def _tile_cycles(
     model: StatementModel, reads: list[AccessModel], jam: str | None, vector: str, rows: int, vectors: int, lanes: int
 ) -> float:
+    """Cycles of one step of the loop inside a tile."""
     loads = 0.0
     for access in reads:
         along = access.stride(vector)
@@ -143,12 +150,9 @@ def _tile_cycles(
         copies = rows if jam is not None and access.stride(jam) != 0 else 1
         loads += each * copies * (vectors if along != 0 else 1)
     arithmetic = max(model.operations, 1.0) * rows * vectors / 2
-    # Loads that hide completely under arithmetic still cost a little: energy and conflicts.
-    cycles = max(arithmetic, loads / 2, 4.0) + 0.1 * loads
-    waste = _waste(model.extents[vector], vectors * lanes)
-    if jam is not None:
-        waste *= _waste(model.extents[jam], rows)
-    return cycles * waste / (rows * vectors)
+    # Loads that hide under arithmetic still cost: broadcasts little, vectors more, which stream from L2.
+    streamed = sum(vectors for a in reads if a.stride(vector) != 0)
+    return max(arithmetic, loads / 2, 4.0) + 0.1 * loads + 0.2 * streamed
 
 
 def _waste(extent: int, step: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from polyml.errors import IllegalScheduleError, SchedulerFailed
 from polyml.options import Options
@@ -10,9 +11,10 @@ from polyml.schedule.isl_scheduler import tree_from_written_order
 from polyml.schedule.legality import check
 from polyml.schedule.matching import Matcher
 from polyml.schedule.order import order_statements
+from polyml.schedule.pack import pack_operands
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage import contract_storage, storage_faults
-from polyml.schedule.strategy.cpu import StrategyOptions, apply_strategy
+from polyml.schedule.strategy.cpu import StrategyOptions, apply_strategy, model_statements
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted, operation_budget
@@ -24,13 +26,16 @@ __all__ = ["schedule"]
 def schedule(scop: Scop, dependences: Dependences, target: Target, options: Options) -> Schedule:
     """A schedule that is proved legal: the CPU strategy's, or a plainer one with a Note of stage "fallback".
 
+    The schedule's scop and dependences may have copy statements beyond the given ones (packed operands).
+
     Raises:
         SchedulerFailed: when not even the written order passes the proof within the budget.
     """
-    attempts: list[tuple[str, Callable[[], Schedule]]] = [("the written order", lambda: _written(scop, dependences))]
+    work = _Work(scop, dependences, target, options)
+    attempts: list[tuple[str, Callable[[], Schedule]]] = [("the written order", work.written)]
     if options.scheduler != "written":
-        attempts.insert(0, ("the order without marks", lambda: _ordered(scop, dependences, options)))
-        attempts.insert(0, ("the strategy's schedule", lambda: _strategic(scop, dependences, target, options)))
+        attempts.insert(0, ("the order without marks", work.ordered))
+        attempts.insert(0, ("the strategy's schedule", work.strategic))
     refused: list[Note] = []
     for name, attempt in attempts:
         try:
@@ -43,40 +48,58 @@ def schedule(scop: Scop, dependences: Dependences, target: Target, options: Opti
         if options.verify:
             faults = storage_faults(found)
             assert not faults, f"internal: contracted storage is wrong: {'; '.join(faults)}"
-        for note in refused:
-            found = found.noted(note.stage, note.subject, note.text)
-        return found
+        return replace(found, notes=(*found.notes, *refused))
     raise SchedulerFailed(f"no schedule for {scop.name}: {'; '.join(note.text for note in refused)}")
 
 
-def _strategic(scop: Scop, dependences: Dependences, target: Target, options: Options) -> Schedule:
-    ordered = _order(scop, dependences, options)
-    matcher = Matcher(scop, dependences, relax_reductions=not options.precise)
-    tree, notes = apply_strategy(ordered.tree, scop, matcher, target, _strategy_options(target, options))
-    return contract_storage(
-        Schedule(scop=scop, dependences=dependences, tree=tree, storage={}, notes=(*ordered.notes, *notes))
-    )
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One scop to schedule, and the ways to do it, best first."""
 
+    scop: Scop
+    dependences: Dependences
+    target: Target
+    options: Options
 
-def _strategy_options(target: Target, options: Options) -> StrategyOptions:
-    return StrategyOptions(
-        threads=options.threads or target.cores,
-        vectorize=options.vectorize,
-        parallel=options.parallel,
-        relax_reductions=not options.precise,
-        tile_sizes=options.tile_sizes,
-        register_tile=options.register_tile,
-    )
+    def strategic(self) -> Schedule:
+        """Packed operands, the order by shared loops, the CPU strategy, contracted storage."""
+        scop, dependences, relax = self.scop, self.dependences, not self.options.precise
+        matcher = Matcher(scop, dependences, relax_reductions=relax)
+        models = model_statements(scop, matcher)
+        packed = pack_operands(scop, dependences, models, self.target) if self.options.vectorize else None
+        if packed is not None and packed.copies:
+            scop, dependences = packed.scop, packed.dependences
+            matcher = Matcher(scop, dependences, relax_reductions=relax)
+            models = model_statements(scop, matcher)
+        copies = packed.copies if packed is not None else ()
+        tree, order_notes = order_statements(scop, dependences, matcher, ahead=copies)
+        tree, notes = apply_strategy(tree, scop, matcher, models, self.target, self._strategy_options())
+        pack_notes = packed.notes if packed is not None else ()
+        found = Schedule(
+            scop=scop, dependences=dependences, tree=tree, storage={}, notes=(*pack_notes, *order_notes, *notes)
+        )
+        return contract_storage(found)
 
+    def ordered(self) -> Schedule:
+        """Shared loops and contracted storage, no marks."""
+        matcher = Matcher(self.scop, self.dependences, relax_reductions=not self.options.precise)
+        tree, notes = order_statements(self.scop, self.dependences, matcher)
+        return contract_storage(
+            Schedule(scop=self.scop, dependences=self.dependences, tree=tree, storage={}, notes=notes)
+        )
 
-def _ordered(scop: Scop, dependences: Dependences, options: Options) -> Schedule:
-    return contract_storage(_order(scop, dependences, options))
+    def written(self) -> Schedule:
+        """The order as written."""
+        tree = tree_from_written_order(self.scop)
+        return Schedule(scop=self.scop, dependences=self.dependences, tree=tree, storage={})
 
-
-def _order(scop: Scop, dependences: Dependences, options: Options) -> Schedule:
-    tree, notes = order_statements(scop, dependences, relax_reductions=not options.precise)
-    return Schedule(scop=scop, dependences=dependences, tree=tree, storage={}, notes=notes)
-
-
-def _written(scop: Scop, dependences: Dependences) -> Schedule:
-    return Schedule(scop=scop, dependences=dependences, tree=tree_from_written_order(scop), storage={})
+    def _strategy_options(self) -> StrategyOptions:
+        options = self.options
+        return StrategyOptions(
+            threads=options.threads or self.target.cores,
+            vectorize=options.vectorize,
+            parallel=options.parallel,
+            relax_reductions=not options.precise,
+            tile_sizes=options.tile_sizes,
+            register_tile=options.register_tile,
+        )

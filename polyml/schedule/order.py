@@ -33,19 +33,28 @@ MIN_SHARED_ITERATIONS = 64
 
 
 def order_statements(
-    scop: Scop, dependences: Dependences, *, relax_reductions: bool = True, ask_isl: bool = True, budget: int = 2_000_000
+    scop: Scop,
+    dependences: Dependences,
+    matcher: Matcher,
+    *,
+    ahead: tuple[str, ...] = (),
+    ask_isl: bool = True,
+    budget: int = 2_000_000,
 ) -> tuple[isl.Schedule, tuple[Note, ...]]:
     """A tree that respects the dependences (proved later by legality), and what was decided.
 
     Args:
-        relax_reductions: the updates of one element may come in any order.
+        ahead: statements that run before all others, on their own (copies of inputs).
         ask_isl: whether isl's scheduler may be asked about recurrences, within `budget` of its operations.
     """
-    matcher = Matcher(scop, dependences, relax_reductions=relax_reductions)
     worker = _Orderer(scop, dependences, matcher, ask_isl, budget)
-    names = tuple(scop.statements)
-    leaf = isl.Schedule.from_domain(scop.domain).get_root().child(0)
-    node, _ = worker.place(leaf, names, {name: frozenset() for name in names}, matcher.maps)
+    groups = [(name,) for name in ahead] + [tuple(name for name in scop.statements if name not in ahead)]
+    used: _Used = {name: frozenset() for name in scop.statements}
+    node = isl.Schedule.from_domain(scop.domain).get_root().child(0)
+    if len(groups) == 1:
+        node, _ = worker.place(node, groups[0], used, matcher.maps)
+    else:
+        node, _ = worker.sequence(node, groups, used, matcher.maps)
     return node.get_schedule(), tuple(worker.notes)
 
 
@@ -68,7 +77,7 @@ class _Orderer:
         """The leaf replaced by the group's loops; whether any of them is parallel."""
         clusters = self._clusters(group, used, live)
         if len(clusters) > 1:
-            return self._sequence(leaf, clusters, used, live)
+            return self.sequence(leaf, clusters, used, live)
         for relaxed in (False, True):
             loops = self.matcher.shared_loops(group, used, live, relaxed=relaxed)
             if loops:
@@ -79,7 +88,7 @@ class _Orderer:
             return leaf, False
         return self._recurrence(leaf, group, used, live)
 
-    def _sequence(
+    def sequence(
         self, leaf: isl.ScheduleNode, clusters: list[tuple[str, ...]], used: _Used, live: _Live
     ) -> tuple[isl.ScheduleNode, bool]:
         node = insert_sequence(leaf, [self._domain(cluster) for cluster in clusters])

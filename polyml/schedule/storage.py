@@ -163,7 +163,7 @@ def _offsets(firsts: list[isl.Aff], prefix: isl.UnionMap) -> dict[str, isl.Multi
     found: dict[str, isl.MultiAff] = {}
     maps = prefix.get_map_list()
     for m in (maps.get_at(k) for k in range(maps.n_map())):
-        visit = m.as_pw_multi_aff()
+        visit = m.as_pw_multi_aff().gist(m.domain())
         if not visit.isa_multi_aff():
             return None
         offset = isl.AffList.alloc(m.get_ctx(), len(firsts))

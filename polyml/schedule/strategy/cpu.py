@@ -28,7 +28,7 @@ from polyml.schedule.tree import Kind, Member, mark_name, members, statements_be
 from polyml.scop.scop import Scop
 from polyml.target import Target
 
-__all__ = ["CpuStrategy", "StrategyOptions", "apply_strategy"]
+__all__ = ["CpuStrategy", "StrategyOptions", "apply_strategy", "model_statements"]
 
 PARALLEL_CYCLES = 20_000
 """Estimated cycles below which waking threads costs more than it saves."""
@@ -52,11 +52,25 @@ class StrategyOptions:
     register_tile: tuple[int, ...] | None = None
 
 
+def model_statements(scop: Scop, matcher: Matcher) -> dict[str, StatementModel]:
+    """The cost models of all statements."""
+    found = {}
+    for name, statement in scop.statements.items():
+        extents = {index: matcher.extent(name, k) for k, index in enumerate(statement.indices)}
+        found[name] = model_statement(statement, scop, extents)
+    return found
+
+
 def apply_strategy(
-    tree: isl.Schedule, scop: Scop, matcher: Matcher, target: Target, options: StrategyOptions
+    tree: isl.Schedule,
+    scop: Scop,
+    matcher: Matcher,
+    models: Mapping[str, StatementModel],
+    target: Target,
+    options: StrategyOptions,
 ) -> tuple[isl.Schedule, tuple[Note, ...]]:
     """The ordered tree with its loops tiled, marked and in their final order, and what was decided."""
-    worker = CpuStrategy(scop, matcher, target, options)
+    worker = CpuStrategy(scop, matcher, models, target, options)
     root = tree.get_root().child(0)
     node = worker.visit(root, _State(parallel=options.parallel and options.threads > 1, extents={}))
     return node.get_schedule(), tuple(worker.notes)
@@ -87,15 +101,10 @@ class CpuStrategy:
 
     scop: Scop
     matcher: Matcher
+    models: Mapping[str, StatementModel]
     target: Target
     options: StrategyOptions
     notes: list[Note] = field(default_factory=list)
-    models: dict[str, StatementModel] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name, statement in self.scop.statements.items():
-            extents = {index: self.matcher.extent(name, k) for k, index in enumerate(statement.indices)}
-            self.models[name] = model_statement(statement, self.scop, extents)
 
     # -- the walk ---------------------------------------------------------------------------------------------------------------
 
@@ -164,12 +173,13 @@ class CpuStrategy:
         return model.instances * each
 
     def _indices_above(self, node: isl.ScheduleNode, name: str) -> set[str | None]:
+        """The statement's indices that are loops above the node (tile loops are none)."""
         found: set[str | None] = set()
         while node.has_parent():
             node = node.parent()
             if node.get_type() == Kind.band:
                 found |= {member.index(name) for member in members(node, self.scop)}
-        return found
+        return found - {None}
 
     def _may_run_lanes(self, name: str, index: str) -> bool:
         """Whether the statement may have private lanes along the index: no reduction runs along it, or its elements do not depend on it."""
