@@ -28,7 +28,7 @@ def parse(source: Source) -> Program:
     try:
         function, at = _python_function(source)
         return _program(function, at)
-    except RecursionError:
+    except (RecursionError, MemoryError):  # Python's own parser raises either
         hint = "give parts of it names of their own"
         raise EinsumSyntaxError("the program is nested too deeply", span=_line_span(source, 1), hint=hint) from None
 

@@ -218,9 +218,9 @@ def _call(node: ast.Call, at: Positions) -> Expression:
             return _reducer(name, node, node.func, at)
         case ast.Subscript(value=ast.Attribute(attr=name)) if name in _REDUCERS:
             raise refusal("reducers are written without a module", at, node.func, f"write {name}[...](...)")
-        case ast.Subscript():
+        case ast.Subscript(value=called):
             hint = f"reducers are {', '.join(sorted(_REDUCERS))}"
-            raise refusal(f"unknown reducer {ast.unparse(node.func.value)!r}", at, node.func, hint)
+            raise refusal(f"unknown reducer {ast.unparse(called)!r}", at, called, hint)
         case ast.Name(id=name) if name in FUNCTIONS or name in DTYPES:
             return _apply(name, node, at)
         case ast.Attribute(value=ast.Name(), attr=name) if name in DTYPES:  # pm.f32(x[n]) reads better to a linter

@@ -81,7 +81,8 @@ def _entries(text: str) -> Iterator[tuple[int, str]]:
     for number, piece in enumerate(pieces):
         stripped = piece.strip()
         if stripped or number + 1 < len(pieces):
-            yield offset + len(piece) - len(piece.lstrip()), stripped
+            margin = len(piece) - len(piece.lstrip()) if stripped else 0
+            yield offset + margin, stripped
         offset += len(piece) + 1
 
 

@@ -22,7 +22,6 @@ from polyml.einsum_frontend.printer import format_expression
 from polyml.einsum_frontend.syntax import Binary, Call, Expression, IndexRef, Reducer, Subscript, Unary
 from polyml.einsum_frontend.walk import children, index_names, map_children, walk
 from polyml.errors import EinsumSyntaxError
-from polyml.source import Span
 
 __all__ = ["imply_sums", "summed_by_every_term"]
 
@@ -33,7 +32,7 @@ def imply_sums(value: Expression, missing: frozenset[str]) -> Expression:
     Raises:
         EinsumSyntaxError: the convention does not say what is summed; the hint shows the possible readings.
     """
-    return _terms(value, missing, deeper=False) if missing else value
+    return _terms(value, missing, whole=None) if missing else value
 
 
 def summed_by_every_term(value: Expression) -> frozenset[str]:
@@ -47,39 +46,41 @@ def summed_by_every_term(value: Expression) -> frozenset[str]:
             return frozenset()
 
 
-def _terms(e: Expression, missing: frozenset[str], *, deeper: bool) -> Expression:
-    """The rules, for each term that `+` and `-` join."""
+def _terms(e: Expression, missing: frozenset[str], *, whole: Expression | None) -> Expression:
+    """The rules, for each term that `+` and `-` join. `whole`: the term of the right side that `e` stands in; None when `e` is the right side itself."""
     match e:
         case Binary(op="+" | "-"):
-            return map_children(e, lambda side: _terms(side, missing & index_names(side), deeper=deeper))
+            return map_children(e, lambda side: _terms(side, missing & index_names(side), whole=whole))
         case _:
-            return _term(e, missing & index_names(e), deeper=deeper)
+            return _term(e, missing & index_names(e), whole=whole)
 
 
-def _term(e: Expression, missing: frozenset[str], *, deeper: bool) -> Expression:
+def _term(e: Expression, missing: frozenset[str], *, whole: Expression | None) -> Expression:
     if not missing:
         return e
+    outermost = e if whole is None else whole
     product = _Product.of(e)
     summed: set[str] = set()
     inside: dict[int, set[str]] = {}  # which factor (by position) holds indices that rule 3 hands down
     for index in _in_reading_order(e, missing):
         if any(index in index_names(divisor) for divisor in product.divisors):
-            raise _refusal(index, e, "it is in a divisor")
+            raise _refusal(index, outermost, e, "it is in a divisor")
         holders = [n for n, factor in enumerate(product.factors) if index in index_names(factor)]
         factor = product.factors[holders[0]]
         if len(holders) >= 2:
             summed.add(index)
         elif isinstance(factor, Subscript):
-            if deeper:
-                raise _refusal(index, e, "it is in one factor only, and not at the top of the right side", factor)
+            if whole is not None:
+                reason = "it is in one factor only, and not at the top of the right side"
+                raise _refusal(index, outermost, factor, reason)
             summed.add(index)
         elif _opens(factor, index):
             inside.setdefault(holders[0], set()).add(index)
         else:
-            raise _refusal(index, e, f"`{_what(factor)}` is no product", factor)
+            raise _refusal(index, outermost, factor, f"`{_what(factor)}` is no product")
     if inside:
         replaced = {id(product.factors[n]): frozenset(indices) for n, indices in inside.items()}
-        e = _descend(e, replaced)
+        e = _descend(e, replaced, outermost)
     if not summed:
         return e
     items = tuple(_first_reference(e, index) for index in _in_reading_order(e, frozenset(summed)))
@@ -121,25 +122,25 @@ def _opens(factor: Expression, index: str) -> bool:
             return False
 
 
-def _descend(e: Expression, inside: dict[int, frozenset[str]]) -> Expression:
-    """`e` with the rules applied inside the factors (named by identity) of its product."""
+def _descend(e: Expression, inside: dict[int, frozenset[str]], whole: Expression) -> Expression:
+    """`e` with the rules applied inside the factors (named by identity) of its product; `whole` as in `_terms`."""
     if id(e) in inside:
         missing = inside[id(e)]
         match e:
             case Reducer():
-                return replace(e, body=_terms(e.body, missing, deeper=True))
+                return replace(e, body=_terms(e.body, missing, whole=whole))
             case Call():
-                return map_children(e, lambda arg: _terms(arg, missing & index_names(arg), deeper=True))
+                return map_children(e, lambda arg: _terms(arg, missing & index_names(arg), whole=whole))
             case _:
-                return _terms(e, missing, deeper=True)
+                return _terms(e, missing, whole=whole)
     match e:
         case Binary(op="*"):
-            return map_children(e, lambda side: _descend(side, inside))
+            return map_children(e, lambda side: _descend(side, inside, whole))
         case Binary(op="/"):
-            left = _descend(e.left, inside)
+            left = _descend(e.left, inside, whole)
             return e if left is e.left else replace(e, left=left)
         case Unary(op="-"):
-            return map_children(e, lambda operand: _descend(operand, inside))
+            return map_children(e, lambda operand: _descend(operand, inside, whole))
         case _:
             return e
 
@@ -158,17 +159,16 @@ def _what(factor: Expression) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _refusal(index: str, term: Expression, reason: str, factor: Expression | None = None) -> EinsumSyntaxError:
-    """The error with the possible readings: a sum around the whole term, and one around the least part that holds the index."""
+def _refusal(index: str, term: Expression, fault: Expression, reason: str) -> EinsumSyntaxError:
+    """The error at `fault`, with the possible readings: a sum around the whole term, and one around the least part that holds the index."""
     readings = [f"sum[{index}]({format_expression(term)})"]
     least = _least_holder(term, index)
     if least is not None and least is not term:
         reduced = Reducer("sum", (_first_reference(least, index),), least, least.span)
         readings.insert(0, format_expression(_swap(term, least, reduced)))
-    span: Span = (term if factor is None else factor).span
     return EinsumSyntaxError(
         f"it is not clear how {index!r}, which the left side lacks, is summed: {reason}",
-        span=span,
+        span=fault.span,
         hint=f"write the reducer: {' or '.join(readings)} (or another of prod, max, min, ...)",
     )
 
