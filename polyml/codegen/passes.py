@@ -14,13 +14,17 @@ from polyml.codegen.unroll_and_jam import unroll_and_jam
 from polyml.codegen.vectorize import vectorize
 from polyml.schedule.schedule import Note
 
-__all__ = ["PASSES", "Pass", "run_passes"]
+__all__ = ["PASSES", "LoopOptions", "Pass", "lower_loops"]
+
+OnPass = Callable[[str, Function], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopOptions:
+    """vector_bytes: of one vector register. precise: floating-point sums and products keep their order."""
+
     vector_bytes: int
-    precise: bool
+    precise: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class Pass:
     """A named step, Function -> Function (the same object when it did nothing), with notes for explain()."""
 
     name: str
-    run: Callable[[Function, _Options], tuple[Function, tuple[Note, ...]]]
+    run: Callable[[Function, LoopOptions], tuple[Function, tuple[Note, ...]]]
 
 
 PASSES: tuple[Pass, ...] = (
@@ -44,23 +48,20 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
-def run_passes(
-    function: Function, *, vector_bytes: int, precise: bool = False, dump: Callable[[str, Function], None] | None = None
+def lower_loops(
+    function: Function, *, options: LoopOptions, on_pass: OnPass | None = None
 ) -> tuple[Function, tuple[Note, ...]]:
     """The function ready for an emitter, and what the passes chose or refused.
 
     Args:
-        vector_bytes: of one vector register.
-        precise: floating-point sums and products keep their order.
-        dump: called with the pass's name and its result after each pass that changed something.
+        on_pass: called with the pass's name and its result after each pass that changed something.
     """
-    options = _Options(vector_bytes, precise)
     notes: tuple[Note, ...] = ()
     for step in PASSES:
         made, found = step.run(function, options)
         notes += found
-        if made is not function and dump is not None:
-            dump(step.name, made)
+        if made is not function and on_pass is not None:
+            on_pass(step.name, made)
         function = made
     _verify(function)
     return function, notes
