@@ -289,7 +289,7 @@ class _Walker:
             )
         bound, arguments, sizes = self.bind(callee, statement)
         outer_env, outer_dead = state.env, state.dead
-        state.env, state.dead = bound, set()
+        state.env, state.dead = dict(bound), set()
         inside = _Walker(callee, state, sizes)
         inside.block(callee.body, ())
         results = [state.env[name] for name in inside.returned]

@@ -69,7 +69,7 @@ def assign(state: State, outer_names: Names, statement: Assign, guards: Sequence
         state.lookup(statement.target, statement.target_span)
     left = statement.subscripts or ()
     left_names = list(dict.fromkeys(n.name for s in left for n in nodes(s) if isinstance(n, IndexRef)))
-    everything = [*left_names, *(name for _, name in bound_names(statement.value))]
+    everything = list(dict.fromkeys([*left_names, *(name for _, name in bound_names(statement.value))]))
     names = Names(outer_names.sizes, outer_names.loops, _variables(state, outer_names, everything))
     ranges = _ranges(state, names, statement, guards, variable, everything)
     body = Body(state, names, ranges, statement.target)
