@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from polyml.einsum_frontend.syntax import Program
 from polyml.runtime.arguments import Layout, Prepared, Wanted, bind, layout_of, prepare
-from polyml.runtime.kernel import Kernel
+
+if TYPE_CHECKING:
+    from polyml.runtime.kernel import Kernel  # brings LLVM with it, which `import polyml` does not need
 
 __all__ = ["COMPILE_LOCK", "Dispatcher", "Key", "wanted_of"]
 
@@ -70,6 +72,11 @@ class Dispatcher:
         """The kernel that a call with these arguments runs, compiled if need be."""
         prepared, _ = self._prepare(args, keywords)
         return self._find(self._key(prepared))
+
+    def key_of(self, *args: object, **keywords: object) -> Key:
+        """What a kernel for these arguments is specialized to."""
+        prepared, _ = self._prepare(args, keywords)
+        return self._key(prepared)
 
     def _dispatch(self, *args: object, **keywords: object) -> object:
         prepared, out = self._prepare(args, keywords)

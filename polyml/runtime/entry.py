@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from polyml.runtime.entry_checks import Checked, check_arguments, dtypes_of
 from polyml.runtime.layout import ArrayHeader
-from polyml.runtime.signature import ScalarParameter, Signature
+from polyml.runtime.signature import KernelSignature, ScalarParameter
 
 __all__ = ["emit_entry", "entry_objects"]
 
@@ -37,13 +37,13 @@ declare i32 @PyTuple_SetItem(ptr, i64, ptr)
 
 
 def entry_objects(
-    signature: Signature, slow: Callable[..., object], fault: Callable[[int], object]
+    signature: KernelSignature, slow: Callable[..., object], fault: Callable[[int], object]
 ) -> tuple[object, ...]:
     """The `self` of an entry point: `slow` takes over unusual calls, `fault(status)` raises; then the dtypes."""
     return (slow, fault, *(dtype.numpy for dtype in dtypes_of(signature)))
 
 
-def emit_entry(signature: Signature, *, host: str, header: ArrayHeader, name: str = "entry") -> str:
+def emit_entry(signature: KernelSignature, *, host: str, header: ArrayHeader, name: str = "entry") -> str:
     """The module text with `ptr @name(ptr self, ptr args, i64 nargs, ptr kwnames)` that calls the host function `@host`.
 
     Args:

@@ -8,7 +8,7 @@ from typing import assert_never
 from polyml.dtypes import DType
 from polyml.runtime.ir_text import IrWriter
 from polyml.runtime.layout import ArrayHeader
-from polyml.runtime.signature import ArrayParameter, ScalarParameter, Signature, SizeParameter
+from polyml.runtime.signature import ArrayParameter, KernelSignature, ScalarParameter, SizeParameter
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["Checked", "check_arguments", "dtypes_of"]
@@ -22,7 +22,7 @@ class Checked:
     """
 
     ir: IrWriter
-    signature: Signature
+    signature: KernelSignature
     header: ArrayHeader
     objects: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Checked:
         return self.own_object(2 + dtypes_of(self.signature).index(dtype))
 
 
-def dtypes_of(signature: Signature) -> list[DType]:
+def dtypes_of(signature: KernelSignature) -> list[DType]:
     """The element types of its arrays and results, in the order of `self`."""
     used = {p.dtype for p in signature.parameters if isinstance(p, ArrayParameter)} | {
         r.dtype for r in signature.results
@@ -50,7 +50,7 @@ def dtypes_of(signature: Signature) -> list[DType]:
     return sorted(used, key=lambda dtype: dtype.name)
 
 
-def check_arguments(signature: Signature, header: ArrayHeader) -> Checked:
+def check_arguments(signature: KernelSignature, header: ArrayHeader) -> Checked:
     """Writes the checks; past them every array has the signature's layout and may be used at once with the others."""
     call = Checked(IrWriter(), signature, header)
     _reserve(call)

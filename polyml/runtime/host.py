@@ -14,7 +14,7 @@ from typing import assert_never
 from polyml.codegen.loops import Function
 from polyml.graph.plan import ALIGNMENT, Allocate, Buffer, CheckFlag, Free, Launch, Plan
 from polyml.runtime.ir_text import IrWriter
-from polyml.runtime.signature import NO_MEMORY, Signature
+from polyml.runtime.signature import NO_MEMORY, KernelSignature
 
 __all__ = ["emit_host"]
 
@@ -27,7 +27,7 @@ declare void @free(ptr)
 """
 
 
-def emit_host(signature: Signature, plan: Plan, functions: Sequence[Function], *, name: str = "run") -> str:
+def emit_host(signature: KernelSignature, plan: Plan, functions: Sequence[Function], *, name: str = "run") -> str:
     """The text of the host function's module; the functions are declared, to be found where it is loaded.
 
     Args:

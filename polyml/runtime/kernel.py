@@ -29,7 +29,7 @@ from polyml.runtime.arguments import (
 from polyml.runtime.entry import emit_entry, entry_objects
 from polyml.runtime.host import emit_host
 from polyml.runtime.load import builtin_function, compile_plainly
-from polyml.runtime.signature import NO_MEMORY, OK, ArrayParameter, ScalarParameter, Signature, SizeParameter
+from polyml.runtime.signature import NO_MEMORY, OK, ArrayParameter, KernelSignature, ScalarParameter, SizeParameter
 from polyml.runtime.support import parallel_limited, support
 from polyml.target import Target
 
@@ -49,7 +49,7 @@ class Code:
 
 
 def load_kernel(
-    signature: Signature,
+    signature: KernelSignature,
     plan: Plan,
     functions: Sequence[Function],
     regions: str,
@@ -102,7 +102,7 @@ class Kernel:
 
     __slots__ = ("__weakref__", "_host", "_wanted", "code", "entry", "plan", "signature")
 
-    def __init__(self, signature: Signature, plan: Plan, code: Code) -> None:
+    def __init__(self, signature: KernelSignature, plan: Plan, code: Code) -> None:
         self.signature, self.plan, self.code = signature, plan, code
         self._host = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)(code.host)
         self._wanted = tuple(map(_wanted, signature.parameters))

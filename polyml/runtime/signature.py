@@ -16,7 +16,15 @@ from polyml.graph.plan import CheckFlag, Plan
 from polyml.sets.affine import Affine
 
 __all__ = [
-    "NO_MEMORY", "OK", "ArrayParameter", "Parameter", "Result", "ScalarParameter", "Signature", "SizeParameter", "signature_of",
+    "NO_MEMORY",
+    "OK",
+    "ArrayParameter",
+    "KernelSignature",
+    "Parameter",
+    "Result",
+    "ScalarParameter",
+    "SizeParameter",
+    "signature_of",
 ]  # fmt: skip
 
 OK, NO_MEMORY = 0, -1
@@ -62,7 +70,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
+class KernelSignature:
     """parameters: in call order. sizes: the symbolic ones, each an int parameter or an entry of a shape. results: the new arrays.
     returned: names of results and of written parameters, as the program returns them. checks: the message of IndexError for status 1, 2, ...
     """
@@ -108,7 +116,7 @@ class Signature:
 
 def signature_of(
     program: Program, graph: Graph, plan: Plan, strides: Sequence[tuple[int, ...] | None], ints: Sequence[int | None]
-) -> Signature:
+) -> KernelSignature:
     """The signature of a planned program.
 
     Args:
@@ -128,7 +136,7 @@ def signature_of(
         else:
             parameters.append(ArrayParameter(name=name, dtype=dtype, shape=shape, strides=layout, written=item.written))
     buffers = [plan.buffers[name] for name in dict.fromkeys(plan.outputs)]
-    return Signature(
+    return KernelSignature(
         name=graph.name,
         parameters=tuple(parameters),
         results=tuple(Result(name=b.name, dtype=b.dtype, shape=b.shape) for b in buffers if b.kind == "output"),

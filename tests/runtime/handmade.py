@@ -8,7 +8,7 @@ from polyml.codegen.loops import Function, Variable
 from polyml.dtypes import DType, f32
 from polyml.graph.plan import Allocate, Argument, Buffer, CheckFlag, Free, Launch, Plan, Step
 from polyml.runtime.kernel import Kernel, load_kernel
-from polyml.runtime.signature import ArrayParameter, Parameter, Result, Signature
+from polyml.runtime.signature import ArrayParameter, KernelSignature, Parameter, Result
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["ADD", "add_kernel", "array", "function", "make_kernel", "result", "shape"]
@@ -47,7 +47,7 @@ def make_kernel(
     name: str = "handmade",
 ) -> Kernel:
     """Launches the functions in order; each check (flag buffer, message) follows the first launch."""
-    signature = Signature(
+    signature = KernelSignature(
         name=name,
         parameters=tuple(parameters),
         results=tuple(results),

@@ -15,7 +15,7 @@ from polyml.dtypes import DTYPES, boolean, f64, i32, i64
 from polyml.errors import SubscriptError
 from polyml.runtime.kernel import Kernel
 from polyml.runtime.layout import array_header
-from polyml.runtime.signature import ScalarParameter, Signature, SizeParameter
+from polyml.runtime.signature import KernelSignature, ScalarParameter, SizeParameter
 from tests.runtime.handmade import add_kernel, array, buffer, copy_region, function, make_kernel, result, shape
 
 
@@ -267,7 +267,7 @@ def test_references_balance(add: Kernel, operands: tuple[np.ndarray, np.ndarray]
         copy_region("f", 4, 8), [function("f", ("x", "o")), function("f", ("x", "p"))], returned=("p", "o", "x", "o"),
     )  # fmt: skip
     both = only(pair)
-    watched: list[object] = [a, b, x, y, np.dtype(np.float32), None, entry, in_place, both]
+    watched: list[object] = [a, b, x, y, np.dtype(np.float32), entry, in_place, both]
 
     def counts() -> list[int]:
         return [sys.getrefcount(thing) for thing in watched]
@@ -285,6 +285,7 @@ def test_references_balance(add: Kernel, operands: tuple[np.ndarray, np.ndarray]
             entry(a)
 
     calls()
+    gc.collect()
     before = counts()
     for _ in range(10):
         calls()
@@ -305,6 +306,14 @@ def test_no_leak_over_many_calls(add: Kernel, operands: tuple[np.ndarray, np.nda
     gc.collect()
     assert blocks() - before < 100
     assert (sys.getrefcount(a), sys.getrefcount(a.dtype)) == references
+
+
+def test_none_is_given_with_a_reference() -> None:
+    entry, x, y = only(update_kernel(())), np.zeros(8, np.float32), np.zeros(8, np.float32)
+    before = sys.getrefcount(None)
+    for _ in range(10_000):
+        entry(x, y)
+    assert abs(sys.getrefcount(None) - before) < 1000
 
 
 def test_a_kernel_dies_with_its_last_owner(operands: tuple[np.ndarray, np.ndarray]) -> None:
@@ -410,7 +419,7 @@ end:
 
 
 def test_signature_text() -> None:
-    signature = Signature(
+    signature = KernelSignature(
         name="f",
         parameters=(
             array("x", 3, "N", strides=(1, 3)),
