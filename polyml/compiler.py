@@ -1,0 +1,226 @@
+"""The driver: the pipeline of docs/architecture.md, one function per stretch of it.
+
+    program --trace--> Graph --lower--> Lowered (regions, plan, scops, dependences, schedules, loops) --compile--> Kernel
+
+isl's context is shared by the process, so each function runs under one lock.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from polyml.codegen.generate import generate
+from polyml.codegen.llvm.emit import emit_module
+from polyml.codegen.loops import Function
+from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.printer import loops_text
+from polyml.debug import compilation, debug_level, report, stage
+from polyml.einsum_frontend.arguments import ArgumentType, Signature
+from polyml.einsum_frontend.syntax import Program
+from polyml.errors import PolymlError
+from polyml.graph.build import build as build_graph
+from polyml.graph.fuse import fuse
+from polyml.graph.ir import Graph
+from polyml.graph.plan import Plan, plan
+from polyml.graph.printer import graph_text
+from polyml.graph.region import Region
+from polyml.graph.rewrite import rewrite
+from polyml.graph.verify import verify
+from polyml.options import Options
+from polyml.runtime.arguments import Layout
+from polyml.runtime.dispatch import COMPILE_LOCK, Key
+from polyml.runtime.kernel import Kernel, load_kernel
+from polyml.runtime.signature import signature_of
+from polyml.schedule.driver import schedule
+from polyml.schedule.schedule import Note, Schedule
+from polyml.schedule.tree import print_tree
+from polyml.scop.bounds import prove_in_bounds
+from polyml.scop.build import build as build_scop
+from polyml.scop.dependences import Dependences, analyse
+from polyml.scop.scop import Scop
+
+__all__ = ["LoweredRegion", "Stages", "kernel_of", "llvm_text", "lower", "lower_program", "signature_for", "trace"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _locked(function: Callable[P, R]) -> Callable[P, R]:
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with COMPILE_LOCK:
+            return function(*args, **kwargs)
+
+    return run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredRegion:
+    """One region at all its stops. notes: what its stages decided and refused, in order."""
+
+    region: Region
+    scop: Scop
+    dependences: Dependences
+    schedule: Schedule
+    loops: Function
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """A program for one signature, lowered to loops."""
+
+    graph: Graph
+    plan: Plan
+    regions: tuple[LoweredRegion, ...]
+    options: Options
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        return tuple(region.loops for region in self.regions)
+
+
+@_locked
+def trace(program: Program, signature: Signature, options: Options) -> Graph:
+    """The graph of the program for these argument types, rewritten.
+
+    Raises:
+        PolymlError: what index ranges, types and proofs refuse.
+    """
+    with stage("build graph"):
+        graph = build_graph(program, signature)
+    _verify(graph, options)
+    report("graph as built", lambda: graph_text(graph), level=5)
+    with stage("rewrite"):
+        graph = rewrite(graph)
+    _verify(graph, options)
+    report("graph", lambda: graph_text(graph), level=2)
+    return graph
+
+
+@_locked
+def lower(graph: Graph, options: Options, strides: Mapping[str, tuple[int, ...]] | None = None) -> Stages:
+    """Regions, their schedules and their loops.
+
+    Args:
+        strides: of input tensors that are not contiguous, in elements, by the tensor's name.
+    """
+    with stage("fuse"):
+        regions = fuse(graph, cache_bytes=options.machine.l2_bytes, max_equations=12 if options.fusion else 1)
+        memory = plan(graph, regions)
+    report("plan", lambda: str(memory), level=2)
+    lowered = tuple(_lower_region(region, graph, memory, options, strides or {}) for region in regions)
+    return Stages(graph=graph, plan=memory, regions=lowered, options=options)
+
+
+def _lower_region(
+    region: Region, graph: Graph, memory: Plan, options: Options, strides: Mapping[str, tuple[int, ...]]
+) -> LoweredRegion:
+    with stage("scop"):
+        scop = build_scop(
+            region.ops,
+            name=region.name,
+            sizes=graph.sizes,
+            context=graph.context,
+            inputs=region.inputs,
+            outputs=region.outputs,
+            storage=memory.storage,
+            strides=strides,
+        )
+    if options.verify:
+        prove_in_bounds(scop)
+    with stage("dependences"):
+        dependences = analyse(scop)
+    with stage("schedule"):
+        scheduled = schedule(scop, dependences, options.machine, options)
+    report(f"schedule of {region.name}", lambda: print_tree(scheduled.tree, scheduled.scop), level=3)
+    with stage("loops"):
+        generated = generate(scheduled, name=region.name)
+    report(f"loops of {region.name} as generated", lambda: loops_text(generated), level=5)
+    with stage("loop passes"):
+        loops, notes = lower_loops(
+            generated,
+            options=LoopOptions(vector_bytes=options.machine.vector_bytes, precise=options.precise),
+            on_pass=lambda name, made: report(f"{region.name} after {name}", lambda: loops_text(made), level=5),
+        )
+    report(f"loops of {region.name}", lambda: loops_text(loops), level=4)
+    decisions = (*scheduled.notes, *notes)
+    report(
+        f"choices of {region.name}", lambda: "\n".join(f"{n.stage}: {n.subject}: {n.text}" for n in decisions), level=2
+    )
+    return LoweredRegion(
+        region=region, scop=scheduled.scop, dependences=dependences, schedule=scheduled, loops=loops, notes=decisions
+    )
+
+
+def llvm_text(functions: Sequence[Function], options: Options) -> str:
+    """The regions as one LLVM module, not yet optimized."""
+    with stage("emit"):
+        text = emit_module(functions, precise=options.precise, parallel=options.parallel)
+    report("llvm", text, level=4, suffix="ll")
+    return text
+
+
+def _verify(graph: Graph, options: Options) -> None:
+    if options.verify or debug_level() >= 5:
+        with stage("verify"):
+            verify(graph)
+
+
+@_locked
+def lower_program(program: Program, key: Key, options: Options) -> Stages:
+    """From a resolved program to loops, for one key of the dispatcher."""
+    with compilation(program.name):
+        graph = trace(program, signature_for(program, key), options)
+        names = iter(item.tensor.name for item in graph.inputs)
+        strides: dict[str, tuple[int, ...]] = {}
+        for parameter, layout in zip(program.parameters, key, strict=True):
+            name = None if parameter.is_size else next(names)
+            if name is not None and isinstance(layout, Layout) and layout.strides is not None:
+                strides[name] = layout.strides
+        return lower(graph, options, strides)
+
+
+@_locked
+def kernel_of(program: Program, key: Key, stages: Stages) -> Kernel:
+    """The callable kernel of a lowered program.
+
+    Raises:
+        PolymlError: its target is not this machine.
+    """
+    options = stages.options
+    if not options.machine.runs_here:
+        raise PolymlError(
+            f"code for the target {options.machine.name} does not run on this machine",
+            hint='look at it with lower(...).show("asm")',
+        )
+    strides = [layout.strides if isinstance(layout, Layout) else None for layout in key]
+    ints = [value if isinstance(value, int) else None for value in key]
+    call = signature_of(program, stages.graph, stages.plan, strides, ints)
+    return load_kernel(
+        call,
+        stages.plan,
+        stages.functions,
+        llvm_text(stages.functions, options),
+        target=options.target,
+        threads=options.threads,
+    )
+
+
+def signature_for(program: Program, key: Key) -> Signature:
+    """The argument types that a key of the dispatcher stands for."""
+    arguments: list[ArgumentType | int | None] = []
+    for parameter, layout in zip(program.parameters, key, strict=True):
+        match layout:
+            case Layout():
+                arguments.append(ArgumentType(layout.dtype, layout.shape))
+            case int():
+                arguments.append(layout)
+            case None if parameter.dtype is not None:
+                arguments.append(ArgumentType(parameter.dtype))
+            case None:
+                arguments.append(None)
+    return Signature(tuple(arguments))

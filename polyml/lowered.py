@@ -1,0 +1,94 @@
+"""Lowered: a program for one signature at every stop of the pipeline, to look at and to compile."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from polyml.codegen.llvm.machine import Machine, assembly
+from polyml.codegen.printer import loops_text
+from polyml.compiler import Stages, kernel_of, llvm_text
+from polyml.errors import PolymlError
+from polyml.graph.printer import graph_text
+from polyml.runtime.dispatch import Key
+from polyml.runtime.kernel import Kernel
+from polyml.schedule.tree import print_tree
+from polyml.scop.dependences import Dependences
+from polyml.scop.printer import dependences_text, domains_text
+from polyml.einsum_frontend.syntax import Program
+
+__all__ = ["View", "Lowered"]
+
+View = Literal["graph", "plan", "domains", "dependences", "schedule", "loops", "llvm", "asm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """What `f.lower(...)` gives. program: resolved. key: the layouts it is for. stages: graph, plan and regions."""
+
+    program: Program
+    key: Key
+    stages: Stages
+
+    def text(self, what: View = "loops") -> str:
+        """One view as text: graph, plan, domains, dependences, schedule, loops, llvm or asm.
+
+        Raises:
+            PolymlError: no such view.
+        """
+        stages = self.stages
+        match what:
+            case "graph":
+                return graph_text(stages.graph)
+            case "plan":
+                return str(stages.plan)
+            case "domains":
+                return "\n\n".join(domains_text(region.scop) for region in stages.regions)
+            case "dependences":
+                return "\n\n".join(dependences_text(region.scop, region.dependences) for region in stages.regions)
+            case "schedule":
+                return "\n\n".join(print_tree(region.schedule.tree, region.scop) for region in stages.regions)
+            case "loops":
+                return "\n\n".join(loops_text(function) for function in stages.functions)
+            case "llvm":
+                return llvm_text(stages.functions, stages.options)
+            case "asm":
+                target = stages.options.machine
+                machine = Machine(target.name, target.triple, target.cpu, target.features)
+                return assembly(llvm_text(stages.functions, stages.options), machine)
+            case _:
+                raise PolymlError(f'there is no view "{what}"', hint=f"views: {', '.join(get_args(View))}")
+
+    def show(self, what: View = "loops") -> None:
+        """Prints one view (see `text`)."""
+        print(self.text(what))
+
+    def explain(self) -> str:
+        """What was fused, tiled, vectorized, parallelized and stored where; what was refused, and which dependence or resource refused it."""
+        graph = self.stages.graph
+        lines = [f"{graph.name}: {len(graph.ops)} equations in {len(self.stages.regions)} regions"]
+        lines += [f"  warning: {warning}" for warning in graph.warnings]
+        for lowered in self.stages.regions:
+            made = ", ".join(lowered.scop.statements)
+            lines.append(f"region {lowered.region.name}: statements {made}")
+            lines += [f"  {note.stage}: {note.subject}: {note.text}" for note in lowered.notes]
+        return "\n".join(lines)
+
+    def compile(self) -> Kernel:
+        """The kernel.
+
+        Raises:
+            PolymlError: the target is not this machine.
+        """
+        return kernel_of(self.program, self.key, self.stages)
+
+    def __str__(self) -> str:
+        return f"{self.text('schedule')}\n\n{self.text('loops')}"
+
+    def _repr_html_(self) -> str:
+        views: tuple[View, ...] = ("graph", "schedule", "loops")
+        return "".join(
+            f"<details open><summary>{v}</summary><pre>{html.escape(self.text(v))}</pre></details>" for v in views
+        )
