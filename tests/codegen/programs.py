@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from polyml.codegen.interpret import interpret
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, LoopKind, Node, Place, UpdateArgument, Variable
-from polyml.dtypes import DTYPES, DType, boolean, f32, i64
+from polyml.dtypes import DType, boolean, f32, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.sets.affine import Affine, affine, minimum
 
@@ -213,18 +213,23 @@ def cases() -> list[tuple[str, Function, dict[str, int]]]:
     return found
 
 
-def run(program: Function, sizes: dict[str, int], seed: int = 0) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
-    """The arrays after running `program` on random ones, all of them."""
+def random_arrays(program: Function, sizes: Mapping[str, int], seed: int = 0) -> dict[str, np.ndarray]:
+    """One array per argument. Small integers: sums are exact in any order, so that results can be compared bit by bit."""
     random = np.random.default_rng(seed)
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for argument in program.arguments:
         shape = tuple(extent.evaluate(sizes) for extent in argument.shape)
-        if argument.dtype == DTYPES["i64"]:
+        if argument.dtype == i64:
             arrays[argument.name] = random.integers(0, 4, shape)
         elif argument.dtype == boolean:
             arrays[argument.name] = np.array([False, True])
         else:
-            # Small integers: sums are exact in any order, so that results can be compared bit by bit.
             arrays[argument.name] = random.integers(-5, 6, shape).astype(np.float32)
+    return arrays
+
+
+def run(program: Function, sizes: Mapping[str, int], seed: int = 0) -> dict[str, np.ndarray]:
+    """The arrays after running `program` on random ones, all of them."""
+    arrays = random_arrays(program, sizes, seed)
     interpret(program, arrays, sizes)
     return arrays
