@@ -86,5 +86,9 @@ def ulps(result: np.ndarray, exact: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     errors = np.where(finite, np.abs(result.astype(exact.dtype) - np.where(finite, exact, 0)) / unit, 0)
     # The largest number and infinity are neighbours.
     near_overflow = (np.abs(exact) >= np.finfo(result.dtype).max) & (np.abs(result) >= np.finfo(result.dtype).max)
-    same = (np.isnan(result) & np.isnan(rounded)) | (result == rounded) | (near_overflow & (np.sign(result) == np.sign(exact)))
+    same = (
+        (np.isnan(result) & np.isnan(rounded))
+        | (result == rounded)
+        | (near_overflow & (np.sign(result) == np.sign(exact)))
+    )
     return errors, ~finite & ~same

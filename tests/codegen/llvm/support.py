@@ -15,7 +15,7 @@ from polyml.dtypes import DType, from_numpy
 from polyml.expressions import Apply, Const, Expr, Read, Subscript
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["apply", "const", "guarded", "loop", "read", "run", "store", "variable", "vector"]
+__all__ = ["apply", "const", "guarded", "loop", "read", "run", "run_function", "store", "variable", "vector"]
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -95,12 +95,25 @@ def run(
     function = Function(
         name="kernel", arguments=arguments, written=frozenset(written), sizes=tuple(sizes), body=tuple(body)
     )
+    return run_function(function, arrays, sizes, machine=machine, precise=precise, parallel=parallel)
+
+
+def run_function(
+    function: Function,
+    arrays: Mapping[str, np.ndarray],
+    sizes: Mapping[str, int],
+    *,
+    machine: Machine | None = None,
+    precise: bool = False,
+    parallel: bool = True,
+) -> dict[str, np.ndarray]:
+    """Compiles and calls the function on guarded copies of the arrays, and returns these."""
     text = emit_module([function], precise=precise, parallel=parallel)
     address = ctypes.cast(_in_chunks, ctypes.c_void_p).value
     assert address is not None
-    loaded = load_object(compile_object(text, machine or host()), ("kernel",), {PARALLEL: address})
-    copies = {name: guarded(a) for name, a in arrays.items()}
-    parameters = [ctypes.c_void_p] * len(arrays) + [ctypes.c_int64] * len(sizes)
-    kernel = ctypes.CFUNCTYPE(None, *parameters)(loaded.addresses["kernel"])
-    kernel(*(a.ctypes.data for a in copies.values()), *sizes.values())
+    loaded = load_object(compile_object(text, machine or host()), (function.name,), {PARALLEL: address})
+    copies = {v.name: guarded(arrays[v.name]) for v in function.arguments}
+    parameters = [ctypes.c_void_p] * len(copies) + [ctypes.c_int64] * len(sizes)
+    kernel = ctypes.CFUNCTYPE(None, *parameters)(loaded.addresses[function.name])
+    kernel(*(a.ctypes.data for a in copies.values()), *(sizes[name] for name in function.sizes))
     return copies

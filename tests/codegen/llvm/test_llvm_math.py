@@ -28,7 +28,28 @@ REFERENCES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 LIMITS_SINGLE = {"exp": 1.05, "log": 0.9, "sin": 1.6, "cos": 1.6, "tanh": 2.6, "sigmoid": 2.5, "erf": 1.9}
 LIMITS_DOUBLE = {"exp": 1.1, "log": 0.9, "sin": 0.9, "cos": 0.9, "tanh": 2.7, "sigmoid": 2.5, "erf": 2.6}
-SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, -0.5, 88, 89, -87.5, -103.9, -104, 709, 710, -745, -746, 1e22, -1e22]
+SPECIAL = [
+    0.0,
+    -0.0,
+    np.inf,
+    -np.inf,
+    np.nan,
+    1,
+    -1,
+    0.5,
+    -0.5,
+    88,
+    89,
+    -87.5,
+    -103.9,
+    -104,
+    709,
+    710,
+    -745,
+    -746,
+    1e22,
+    -1e22,
+]
 
 
 def samples(dtype: DType, count: int = 20_000) -> np.ndarray:
@@ -64,7 +85,10 @@ def test_errors(op: str, dtype: DType) -> None:
     limit = (LIMITS_SINGLE if dtype == f32 else LIMITS_DOUBLE)[op]
     assert errors.max() < limit, (x[errors.argmax()], result[errors.argmax()], errors.max())
     odd = op in ("sin", "tanh", "erf")
-    assert np.signbit(result[x == 0]).tolist() == (np.signbit(x[x == 0]) if odd else np.full((x == 0).sum(), op == "log")).tolist()
+    assert (
+        np.signbit(result[x == 0]).tolist()
+        == (np.signbit(x[x == 0]) if odd else np.full((x == 0).sum(), op == "log")).tolist()
+    )
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8, 32])
