@@ -1,4 +1,4 @@
-"""Programs as text: what `str` shows of a parsed or a resolved Program. The text is a program again."""
+"""Programs as text: what `str` shows of a parsed or a resolved Program."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ _LEVELS = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "//": _PRODUCT, "
 
 
 def format_program(program: Program) -> str:
-    """The program's text. Implied sums of a resolved program are written out: `y[n] = sum[k](x[n, k])`."""
+    """The program's text. Implied sums of a resolved program are written out: `y[n] = sum[k](x[n, k])`.
+
+    Read back, the text is the same program, except that an implied sum below an `if` over its index (`if k < n: y[n] += x[n, k]`) is written out as well.
+    """
     parameters = ", ".join(f"{p.name}: {_annotation(p.dtype, p.shape)}" for p in program.parameters)
     lines = [f"def {program.name}({parameters}):", *_block(program.body, 1)]
     return "\n".join(lines) + "\n"

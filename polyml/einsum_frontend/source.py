@@ -10,6 +10,7 @@ import __future__
 import ast
 import inspect
 import itertools
+import tokenize
 import warnings
 from collections import ChainMap
 from collections.abc import Callable, Mapping
@@ -62,7 +63,7 @@ def _source_of(function: FunctionType) -> Source:
     name = function.__name__
     try:
         lines, first_line = inspect.getsourcelines(function)
-    except (OSError, TypeError, SyntaxError, IndexError) as error:
+    except (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError) as error:
         message = f"the source of {name!r} cannot be read ({error})"
         raise EinsumSyntaxError(message, hint=_FORM_2) from None
     return Source("".join(lines), inspect.getsourcefile(function) or "<unknown>", max(first_line, 1))
