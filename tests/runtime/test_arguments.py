@@ -1,0 +1,351 @@
+"""The slow path: what is converted, what is refused and how, and that callers' arrays stay untouched."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.lib.stride_tricks import as_strided
+
+from polyml.dtypes import boolean, f32, i8, i64, u16
+from polyml.errors import ArgumentError, DTypeError, PolymlError, ShapeError, SubscriptError
+from polyml.runtime.arguments import (
+    Layout,
+    Wanted,
+    bind,
+    empty_with_layout,
+    layout_of,
+    overlaps_itself,
+    prepare,
+    share_memory,
+)
+from polyml.runtime.kernel import Kernel
+from polyml.runtime.signature import ScalarParameter, SizeParameter
+from tests.runtime.handmade import add_kernel, array, buffer, copy_region, function, make_kernel, result
+
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def add() -> Kernel:
+    return add_kernel()
+
+
+@pytest.fixture
+def operands() -> Arrays:
+    random = np.random.default_rng(0)
+    return random.random((8, 8), np.float32), random.random((8, 8), np.float32)
+
+
+@pytest.fixture(scope="module")
+def update() -> Kernel:
+    """y[8] = x[8], y in place, and o[8] = x[8]."""
+    functions = [function("f", ("x", "y")), function("f", ("x", "o"))]
+    parameters = [array("x", 8), array("y", 8, written=True)]
+    return make_kernel(
+        parameters, [result("o", 8)], copy_region("f", 4, 8), functions, returned=("o", "y"), name="update"
+    )
+
+
+# -- binding -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_positions_and_names() -> None:
+    assert bind("f", ("a", "b"), (1, 2), {}) == ([1, 2], None)
+    assert bind("f", ("a", "b"), (1,), {"out": 3, "b": 2}) == ([1, 2], 3)
+    assert bind("f", ("a", "out"), (1,), {"out": 3}) == ([1, 3], None)
+
+
+@pytest.mark.parametrize(
+    ("args", "keywords", "message"),
+    [
+        ((1, 2, 3), {}, r"f takes 2 arguments \(a, b\), and 3 were given"),
+        ((1,), {}, "f misses b\nhint: its parameters: a, b"),
+        ((1, 2), {"b": 3}, "f got two values for b"),
+        ((1, 2), {"axis": 3}, "f has no parameter axis"),
+    ],
+)
+def test_binding_faults(args: tuple[object, ...], keywords: dict[str, object], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        bind("f", ("a", "b"), args, keywords)
+    with pytest.raises(TypeError):  # as Python's own functions do
+        bind("f", ("a", "b"), args, keywords)
+
+
+# -- one argument ------------------------------------------------------------------------------------------------------------------
+
+X = Wanted("x", f32, 1)
+
+
+def test_what_fits_is_used_as_it_is() -> None:
+    x = np.zeros(8, np.float32)[::-2]
+    prepared = prepare(X, x)
+    assert prepared.value is x
+    assert not prepared.copied
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [1.0, 2.0, 3.0],
+        (1, 2, 3),
+        [True, False, True],
+        np.array([1, 2, 3], ">f4"),
+        np.frombuffer(b"x" + np.arange(3, dtype=np.float32).tobytes(), np.uint8)[1:].view(np.float32),
+        np.array([(1, 2, 3), (4, 5, 6)], [("a", "i2"), ("x", "f4"), ("b", "i2")])["x"],
+        np.array([1, 2, 3], np.float32).view(np.recarray),
+    ],
+)
+def test_what_is_converted(given: object) -> None:
+    value = prepare(X, given).value
+    assert isinstance(value, np.ndarray)
+    assert (value.dtype, value.flags.aligned, value.dtype.isnative) == (np.float32, True, True)
+    np.testing.assert_array_equal(value, np.asarray(given, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (
+            np.zeros(3),
+            DTypeError,
+            r"argument x has dtype f64, and the program declares f32\nhint: convert it, or declare x: f64",
+        ),
+        (np.zeros(3, np.complex64), DTypeError, "argument x has dtype complex64"),
+        (["a"], DTypeError, "argument x has dtype <U1"),
+        (None, DTypeError, "argument x has dtype object"),
+        (np.zeros((3, 3), np.float32), ShapeError, r"argument x has 2 dimensions \(3, 3\), and the program declares 1"),
+        (1.0, ShapeError, "argument x has 0 dimensions"),
+    ],
+)
+def test_array_faults(given: object, error: type[PolymlError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        prepare(X, given)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "value"),
+    [
+        (Wanted("s", f32, None), 1, 1.0),
+        (Wanted("s", f32, None), np.float64(0.5), 0.5),
+        (Wanted("s", f32, None), np.array(3), 3.0),
+        (Wanted("s", f32, None), 1e60, np.inf),
+        (Wanted("s", i8, None), np.int64(-128), -128),
+        (Wanted("s", u16, None), True, 1),
+        (Wanted("s", boolean, None), np.True_, True),
+    ],
+)
+def test_scalars(wanted: Wanted, given: object, value: object) -> None:
+    made = prepare(wanted, given).value
+    assert isinstance(made, np.ndarray)
+    assert made.shape == ()
+    assert made.dtype == wanted.dtype.numpy  # type: ignore[union-attr]
+    assert made == value
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "message"),
+    [
+        (Wanted("s", f32, None), 1j, "argument s must be a f32 number"),
+        (Wanted("s", f32, None), "1", "argument s must be a f32 number, and is '1'"),
+        (Wanted("s", f32, None), None, "argument s must be a f32 number"),
+        (Wanted("s", f32, None), np.zeros(1), "argument s must be a f32 number"),
+        (Wanted("s", i8, None), 1.0, "argument s must be a i8 number"),
+        (Wanted("s", i8, None), 128, "argument s = 128 does not fit i8"),
+        (Wanted("s", u16, None), -1, "argument s = -1 does not fit u16"),
+        (Wanted("s", i64, None), 10**30, "does not fit"),
+        (Wanted("s", boolean, None), 1, "argument s must be a bool number"),
+        (Wanted("n", None, None), 1.0, r"argument n must be an integer, and is 1\.0"),
+        (Wanted("n", None, None), 2**63, "does not fit into 64 bits"),
+    ],
+)
+def test_scalar_faults(wanted: Wanted, given: object, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        prepare(wanted, given)
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_layouts_are_canonical() -> None:
+    data = np.zeros((4, 6), np.float32)
+    assert layout_of(data) == Layout(f32, (4, 6), None)
+    assert layout_of(data.T) == Layout(f32, (6, 4), (1, 6))
+    assert layout_of(data[:, ::-2]) == Layout(f32, (4, 3), (6, -2))
+    assert layout_of(data[1:2, ::2]) == layout_of(data[::9, ::2]) == Layout(f32, (1, 3), (0, 2))
+    assert layout_of(data[:, :1].T) == Layout(f32, (1, 4), (0, 6))
+    assert layout_of(np.broadcast_to(data[0], (3, 6))) == Layout(f32, (3, 6), (0, 1))
+    assert layout_of(data[:0].T) == Layout(f32, (6, 0), None)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda d: d.T,
+        lambda d: d[::-1, ::2],
+        lambda d: d[1:2],
+        lambda d: np.broadcast_to(d[:1], (5, 6)),
+        lambda d: d[:0],
+    ],
+)
+def test_new_arrays_with_a_layout(view: Callable[[np.ndarray], np.ndarray]) -> None:
+    like = view(np.arange(24, dtype=np.float32).reshape(4, 6))
+    made = empty_with_layout(layout_of(like))
+    assert layout_of(made) == layout_of(like)
+    np.copyto(made, like)
+    np.testing.assert_array_equal(made, like)
+
+
+def test_overlap_within_an_array() -> None:
+    data = np.zeros(24, np.float32)
+    apart = [
+        data,
+        data[::-1],
+        data.reshape(4, 6).T,
+        data.reshape(2, 3, 4).transpose(1, 2, 0)[::-1, ::2],
+        data[:0],
+        np.zeros((1, 5))[:1],
+    ]
+    within = [np.broadcast_to(data, (2, 24)), as_strided(data, (4, 4), (4, 4)), as_strided(data, (3, 4), (12, 4))]
+    assert not any(map(overlaps_itself, apart))
+    assert all(map(overlaps_itself, within))
+
+
+def test_sharing_is_decided_exactly() -> None:
+    data = np.zeros(20, np.float32)
+    assert not share_memory(data[::2], data[1::2])
+    assert share_memory(data[::2], data[::3])
+
+
+# -- a kernel alone -----------------------------------------------------------------------------------------------------------------
+
+
+def test_other_layouts_are_copied(add: Kernel, operands: Arrays) -> None:
+    a, b = operands
+    for x, y in ((a.T, b), (a[::-1], b.astype(">f4")), (np.broadcast_to(a[0], (8, 8)), np.asfortranarray(b))):
+        np.testing.assert_array_equal(add(x, y), x + y)
+    np.testing.assert_array_equal(add(a.tolist(), b=b), a + b)
+
+
+def test_sizes_must_be_the_kernels(add: Kernel, operands: Arrays) -> None:
+    with pytest.raises(ShapeError, match=r"argument b has shape \(4, 8\), and this kernel is compiled for \(8, 8\)"):
+        add(operands[0], operands[1][:4])
+    kernel = make_kernel(
+        [SizeParameter(name="N", value=3), ScalarParameter(name="s", dtype=f32)],
+        [result("o")],
+        copy_region("f", 4),
+        [function("f", ("s", "o"))],
+    )
+    assert kernel(3, np.float32(2)) == 2
+    with pytest.raises(ShapeError, match="argument N is 4, and this kernel is compiled for 3"):
+        kernel(4, 1.0)
+
+
+def test_strided_kernel_takes_other_layouts() -> None:
+    region = """
+define void @f(ptr %x, ptr %o) {
+  %p = getelementptr float, ptr %x, i64 -3
+  %v = load float, ptr %p, align 4
+  store float %v, ptr %o, align 4
+  ret void
+}
+"""
+    kernel = make_kernel([array("x", 4, strides=(-1,))], [result("o")], region, [function("f", ("x", "o"))])
+    x = np.arange(4, dtype=np.float32)
+    assert kernel(x[::-1]) == 0
+    assert kernel(x) == 3
+
+
+def test_out(add: Kernel, update: Kernel, operands: Arrays) -> None:
+    a, b = operands
+    wide = np.zeros((8, 16), np.float32)
+    for out in (
+        np.empty((8, 8), np.float32),
+        wide[:, ::2],
+        np.empty((8, 8), ">f4"),
+        np.empty((8, 8), np.float32, order="F"),
+    ):
+        assert add(a, b, out=out) is out
+        np.testing.assert_array_equal(out, a + b)
+    assert add(a, b, out=(wide[:, 8:],)) is not None
+    expected = a + a.T
+    assert add(a, a.T, out=a) is a  # as if nothing overlapped
+    np.testing.assert_array_equal(a, expected)
+    x, y, o = (np.full(8, k, np.float32) for k in range(3))
+    made, same = update(x, y, out=o)
+    assert made is o
+    assert same is y
+    assert o[0] == y[0] == 0
+
+
+def test_out_faults(add: Kernel, operands: Arrays) -> None:
+    a, b = operands
+    frozen = np.empty((8, 8), np.float32)
+    frozen.flags.writeable = False
+    faults = [
+        ([[0.0]], "must be an array of f32 .8, 8., and is list"),
+        (np.empty((8, 8)), "and is float64"),
+        (np.empty((8, 4), np.float32), r"and is float32 \(8, 4\)"),
+        ((a, b), "out= has 2 arrays, and handmade has 1 new results"),
+        (frozen, "read-only"),
+        (as_strided(np.empty(8, np.float32), (8, 8), (0, 4)), "share memory"),
+    ]
+    for out, message in faults:
+        with pytest.raises(ArgumentError, match=message):
+            add(a, b, out=out)
+
+
+def test_written_arguments_in_other_forms_are_updated(update: Kernel) -> None:
+    x = np.arange(8, dtype=np.float32)
+    for y in (np.zeros(16, np.float32)[::2], np.zeros(8, ">f4"), np.zeros(33, np.uint8)[1:].view(np.float32)):
+        _, same = update(x, y)
+        assert same is y
+        np.testing.assert_array_equal(y, x)
+
+
+def test_written_arguments_that_overlap(update: Kernel) -> None:
+    memory = np.arange(12, dtype=np.float32)
+    made, y = update(memory[:8], memory[4:])  # an input is read as it was
+    np.testing.assert_array_equal(made, np.arange(8))
+    np.testing.assert_array_equal(y, np.arange(8))
+    twice = make_kernel(
+        [array("x", 8, written=True), array("y", 8, written=True)],
+        [],
+        copy_region("f", 4, 8),
+        [function("f", ("x", "y"))],
+        returned=(),
+    )
+    with pytest.raises(ArgumentError, match="arguments x and y are both updated and share memory"):
+        twice(memory[:8], memory[4:])
+
+
+def test_written_arguments_must_be_writable_arrays(update: Kernel) -> None:
+    x, frozen = np.zeros(8, np.float32), np.zeros(8, np.float32)
+    frozen.flags.writeable = False
+    with pytest.raises(ArgumentError, match="argument y is updated in place, and it is read-only"):
+        update(x, frozen)
+    with pytest.raises(ArgumentError, match="argument y is updated in place, so it must be an array, not list"):
+        update(x, [0.0] * 8)
+    with pytest.raises(ArgumentError, match="argument y is updated in place, and its elements share memory"):
+        update(x, as_strided(x, (8,), (0,)))
+
+
+def test_arrays_stay_untouched_on_error() -> None:
+    functions = [function("look", ("flag", "t")), function("f", ("x", "y")), function("f", ("x", "o"))]
+    kernel = make_kernel(
+        [array("flag", dtype=boolean), array("x", 8), array("y", 8, written=True)], [result("o", 8)], copy_region("look", 1) + copy_region("f", 4, 8),
+        functions, temporaries=[buffer("t", dtype=boolean)], checks=[("t", "row 9 of 8")],
+    )  # fmt: skip
+    x, y, out = (np.full(8, k, np.float32) for k in range(3))
+    for target in (y, y[::-1]):
+        with pytest.raises(SubscriptError, match="row 9 of 8"):
+            kernel(np.True_, x, target, out=out)
+        with pytest.raises(ArgumentError):
+            kernel(np.False_, x, target, out=out[:4])
+    assert (y == 1).all()
+    assert (out == 2).all()
+
+
+def test_repr_and_text(add: Kernel) -> None:
+    assert repr(add) == "<polyml.Kernel handmade(a: f32[8, 8], b: f32[8, 8]) -> f32[8, 8]>"
+    assert "define void @add" in add.llvm
+    assert "add:" in add.assembly
