@@ -29,7 +29,7 @@ from polyml.einsum_frontend.interpreter_ranges import infer_ranges
 from polyml.einsum_frontend.interpreter_types import Type, promote_types
 from polyml.einsum_frontend.interpreter_values import Array, Cell, Evaluator, convert, storage
 from polyml.einsum_frontend.syntax import Expression, IndexRef, Parameter, Program, SizeRef, Subscript
-from polyml.errors import BoundsError, DTypeError, PolymlError, ShapeError
+from polyml.errors import BoundsError, DTypeError, EinsumSyntaxError, PolymlError, ShapeError
 from polyml.ops import OPS, result_dtype
 
 __all__ = ["interpret"]
@@ -177,6 +177,8 @@ class _Run:
 
     def loop(self, statement: ReadyLoop) -> None:
         start, stop, step = (affine_value(e, self.env) for e in statement.bounds)
+        if step == 0:
+            raise EinsumSyntaxError("the step of a loop is 0", span=statement.source.span)
         variable = statement.source.variable
         outer = self.env
         for t in range(start, stop, step):

@@ -266,6 +266,9 @@ class _Preparer:
         types: dict[int, Type] = {}
         for e in (*left, value):
             type_expression(e, self.scope.types, types)
+        for e in left:
+            if not types[id(e)].dtype.is_integer:
+                raise DTypeError(f"a subscript of type {types[id(e)].dtype}; indices are integers", span=e.span)
         creates = statement.target not in self.scope.ranks
         found = self._target_type(statement, types[id(value)], creates=creates)
         return ReadyAssign(statement, left, value, tuple(sorted(left_names)), guards, creates, found, types)

@@ -184,8 +184,12 @@ class Evaluator:
         assert row.combine is not None, "internal: argmax has its own path"
         meaning = OPS[row.combine].meaning
         found = self._cast(row.identity(target), Type(target), target)
+        is_empty = True
         for _, value in values:
             found = self._cast(meaning(found, self._cast(value, source, target)), Type(target), target)
+            is_empty = False
+        if is_empty and expr.kind in ("max", "min"):
+            raise ShapeError(f"{expr.kind} over no value", span=expr.span)
         return found
 
     def _arg_reduce(self, expr: Reducer, values: Iterator[tuple[dict[str, int], np.generic]]) -> np.generic:
@@ -248,7 +252,8 @@ class Evaluator:
     # -- the proof of what a data-dependent `where` does not execute ----------------------------------------------------------------
 
     def check(self, expr: Expression, env: Mapping[str, int]) -> None:
-        """Raises BoundsError for any affine subscript that the branch could evaluate; gathers are only checked where they happen."""
+        """Raises BoundsError for any affine subscript that the branch could evaluate, PolymlError for an unwritten element; gathers are only
+        checked where they happen."""
         match expr:
             case Call(function="where"):
                 test, yes, no = expr.args
@@ -262,14 +267,19 @@ class Evaluator:
                 for inner in self._points(expr, env):
                     self.check(expr.body, inner)
             case Subscript():
-                for s, extent in zip(expr.subscripts, self.extents(expr.tensor, env), strict=True):
-                    if has_reads(s):
-                        self.check(s, env)
-                    elif not 0 <= (at := affine_value(s, env)) < extent:
-                        raise _out_of_bounds(expr, at, extent, env, gather=False)
+                self._check_access(expr, env)
             case _:
                 for e in children(expr):
                     self.check(e, env)
+
+    def _check_access(self, expr: Subscript, env: Mapping[str, int]) -> None:
+        for s, extent in zip(expr.subscripts, self.extents(expr.tensor, env), strict=True):
+            if has_reads(s):
+                self.check(s, env)
+            elif not 0 <= (at := affine_value(s, env)) < extent:
+                raise _out_of_bounds(expr, at, extent, env, gather=False)
+        if isinstance(expr.tensor, str) and not any(has_reads(s) for s in expr.subscripts):
+            self.check_written(expr, expr.tensor, tuple(affine_value(s, env) for s in expr.subscripts))
 
 
 def _out_of_bounds(expr: Subscript, at: int, extent: int, env: Mapping[str, int], *, gather: bool) -> Exception:

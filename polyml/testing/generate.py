@@ -71,6 +71,7 @@ class _Program:
         kinds: tuple[Callable[[], None], ...] = (
             self.pointwise, self.contraction, self.pointwise, self.zero_dimensional, self.update, self.window,
             self.halves, self.gather, self.scatter, self.recurrence, self.sweeps, self.spread, self.nested_loops, self.paths,
+            self.accumulate, self.slices, self.permuted, self.loop_block,
         )  # fmt: skip
         self.chooser.pick(kinds)()
 
@@ -189,6 +190,91 @@ class _Program:
         if target.grain is not None and value.grain is not None and op != "/=":
             grain = target.grain + value.grain if op == "*=" else max(target.grain, value.grain)
         self._overwrite(target, bound, grain, rough=value.coarse)
+
+    def accumulate(self) -> None:
+        """`t[i] += x[i, k] * w[k]`: an update with an implied sum, which an `if` may restrict."""
+        ch, scope = self.chooser, self.scope
+        size, length = scope.size(), scope.size()
+        x, w = scope.parameter((size, length), f32), scope.parameter((length,), f32)
+        name = self.declare("t", f32, (size,), ch.pick((0, 1)))
+        guarded = ch.flag(50)
+        if guarded:
+            self.line(
+                f"if {ch.pick(('k <= i', 'k < 2', 'i + k != 3', f'k < {scope.integer(0, 3)}', 'k % 2 == 0 and i > 0'))}:"
+            )
+        self.line("    " * guarded + f"{name}[i] {ch.pick(('+=', '-='))} {x.name}[i, k] * {w.name}[k]")
+        scope.rounding += scope.extent(length)
+        bound = 1 + x.bound * w.bound * max(1, scope.extent(length))
+        self._overwrite(self.make(name, (size,), replace(scope.read(x, ""), bound=bound, grain=2)), bound, 2)
+
+    def slices(self) -> None:
+        """Parts of a filled tensor are assigned: at an offset, with a stride, in one row."""
+        ch, scope = self.chooser, self.scope
+        x = self._tensor(ch.pick((f32, f64, i32)), 1, 2)
+        extent = scope.extent(x.dims[0])
+        rest = ", j" if len(x.dims) == 2 else ""
+        name = self.declare("t", x.dtype, (str(2 * extent + 1), *x.dims[1:]), 2)
+        at = ch.pick(("i + 1", "2 * i", f"{2 * extent} - i", "2 * i + 1"))
+        self.line(f"{name}[{at}{rest}] = {x.name}[i{rest}]")
+        if ch.flag(50):
+            self.line(f"{name}[0{rest}] = 3")
+        self.make(name, (str(2 * extent + 1), *x.dims[1:]), replace(scope.read(x, ""), bound=max(3.0, x.bound)))
+
+    def permuted(self) -> None:
+        """A tensor assigned from its own other elements: the right side sees the values from before."""
+        ch, scope = self.chooser, self.scope
+        size = scope.size()
+        square = ch.flag(50)
+        dims = (size, size) if square else (size,)
+        known = [t for t in scope.tensors.values() if t.dims == dims and t.dtype.kind != "b"]
+        x = ch.pick(known) if known else scope.parameter(dims, ch.pick((f32, f64, i32)))
+        n, last = x.name, f"{size} - 1"
+        if square:
+            right = ch.pick(
+                (f"{n}[j, i]", f"{n}[i, {last} - j] + {n}[j, i]", f"{n}[{last} - i, j] - {n}[i, j]", f"sum[k]({n}[i, k]) - {n}[i, j]",
+                 f"max[k]({n}[k, j])", f"{n}[i, 0] + {n}[0, j]" if scope.extent(size) else f"{n}[j, i]")
+            )  # fmt: skip
+            self.line(f"{n}[i, j] = {right}")
+        else:
+            right = ch.pick(
+                (f"{n}[{last} - i]", f"where(i >= 1, {n}[i - 1], 0)", f"where(i < {last}, {n}[i + 1], 0) + {n}[i]",
+                 f"{n}[i // 2]", f"{n}[i] - {n}[{last} - i]", f"max[k]({n}[k]) - {n}[i]")
+            )  # fmt: skip
+            self.line(f"{n}[i] = {right}")
+        length = scope.extent(size)
+        scope.rounding += length
+        self._overwrite(x, x.bound * (length + 2), x.grain)
+
+    def loop_block(self) -> None:
+        """Several statements under one loop, with tensors that it carries and tensors of one iteration."""
+        ch, scope = self.chooser, self.scope
+        steps, size = scope.size(), scope.size()
+        carried = self.declare("t", f32, (size,), ch.pick((0, 1)))
+        total = scope.fresh("s")
+        self.line(f"{total} = 0.0")
+        self.line(f"for n in {ch.pick((f'range({steps})', f'range({steps} - 1, -1, -1)', f'range(0, {steps}, 2)'))}:")
+        self.indent += 1
+        scope.loops["n"] = steps
+        t = scope.add(Tensor(carried, f32, (size,), 8.0, None, rough=True))
+        value = scope.expression({"i": size}, 2)
+        local = scope.fresh("v")
+        self.line(
+            f"{local}[i] = {carried}[i] / 2 + tanh({value.text if value.type.dtype.kind != 'b' else f'f32({value.text})'})"
+        )
+        scope.add(Tensor(local, f32, (size,), 8.0, None, rough=True))
+        if ch.flag(50):
+            self.line(f"{total} = {total} / 2 + sum[k]({local}[k]) / 16")
+        if ch.flag(30):
+            self.line("if i >= 1:")
+            self.line(f"    {carried}[i] = f32({local}[i - 1] + {carried}[i] / 2)")
+        else:
+            self.line(f"{carried}[i] = f32({ch.pick((local + '[i]', f'max[k]({local}[k]) - {local}[i]'))})")
+        self.line(f"{carried}[i] *= 0.5")
+        del scope.loops["n"], scope.tensors[local]
+        self.indent -= 1
+        scope.rounding += 16 + 2 * scope.extent(steps) + scope.extent(size)
+        scope.tensors[carried] = replace(t, bound=8.0)
+        self.made.append(carried)
 
     def _target(self) -> Tensor:
         """A tensor that may be updated: written before, a parameter, or declared with a fill."""

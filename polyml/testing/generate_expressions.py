@@ -218,7 +218,9 @@ class Scope:
         ch = self.chooser
         if depth <= 0 or not ch.flag(70):
             return self.leaf(indices)
-        kind = ch.pick(("binary", "function", "where", "extremum", "divide", "compare", "cast", "reduce"))
+        kind = ch.pick(
+            ("binary", "function", "where", "extremum", "divide", "compare", "power", "logic", "cast", "reduce")
+        )
         match kind:
             case "binary":
                 return self._binary(self.expression(indices, depth - 1), self.expression(indices, depth - 1))
@@ -240,6 +242,13 @@ class Scope:
             case "compare":
                 condition = self.condition(indices)
                 return Value(f"where({condition}, 1, 0)", Type(i64, weak=True), 1.0, 0)
+            case "power":
+                return self._power(_numeric(self.expression(indices, depth - 1)))
+            case "logic":
+                conditions = (self.condition(indices), self.condition(indices))
+                text = ch.pick(("{} and {}", "{} or {}", "{} and not {}")).format(*(f"({c})" for c in conditions))
+                weak = not any("[" in c for c in conditions)
+                return Value(f"({text})", Type(boolean, weak=weak), 1.0, 0)
             case "cast":
                 a = self.expression(indices, depth - 1)
                 target = ch.pick((f32, f64, i32, i64)) if not a.type.dtype.is_float else ch.pick(_FLOAT_DTYPES)
@@ -307,6 +316,14 @@ class Scope:
                 return settle(_joined(a, b, f"({a.text} - ({b.text}))", 2.0**64 if unsigned else a.bound + b.bound))
             case _:
                 return settle(_joined(a, b, f"({a.text} + {b.text})", a.bound + b.bound))
+
+    def _power(self, a: Value) -> Value:
+        """A square, or of integers also a quotient or remainder."""
+        if a.type.dtype.is_integer and self.chooser.flag(60):
+            return replace(a, text=f"{_factor(a)} {self.chooser.pick(('//', '%'))} {self.chooser.pick((2, 3))}")
+        return settle(
+            replace(a, text=f"{_factor(a)} ** 2", bound=a.bound**2, grain=None if a.grain is None else 2 * a.grain)
+        )
 
     def _function(self, a: Value) -> Value:
         ch = self.chooser
