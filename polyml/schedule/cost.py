@@ -132,7 +132,7 @@ def register_tile(
             if jam is not None:
                 cost = _tile_cycles(model, reads, jam, vector, rows, vectors, lanes) * waste / (rows * vectors)
                 rest = model.extents[jam] % rows / model.extents[jam]
-                cost = (1 - rest) * cost + rest * single
+                cost = ((1 - rest) * cost + rest * single) * (1.02 if rest else 1.0)
             if best is None or cost < best.cost * 0.99:
                 best = RegisterTile(rows, vectors, cost)
     assert best is not None, "internal: no register tile at all"

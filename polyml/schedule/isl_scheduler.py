@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 import islpy as isl
 
-from polyml.sets.budget import operation_budget
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
+from polyml.sets.budget import operation_budget
 
 __all__ = ["schedule_by_isl", "tree_from_written_order"]
 

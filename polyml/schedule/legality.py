@@ -13,7 +13,7 @@ import islpy as isl
 from polyml.errors import IllegalScheduleError
 from polyml.expressions import Subscript
 from polyml.schedule.schedule import Schedule
-from polyml.schedule.tree import Kind, mark_name, members, set_names
+from polyml.schedule.tree import Kind, kind_of, mark_name, members, set_names
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
 
@@ -50,11 +50,9 @@ def check_tree(
 class _Walk:
     scop: Scop
 
-    def visit(
-        self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: isl.UnionMap, mark: str | None
-    ) -> None:
+    def visit(self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: isl.UnionMap, mark: str | None) -> None:
         """`strict`, `relaxed`: dependences between instances below the node that the path to it has left unordered. mark: the one right above."""
-        match node.get_type():
+        match kind_of(node):
             case Kind.leaf:
                 _refuse_unless_empty(strict, "are not ordered")
             case Kind.mark:
@@ -137,6 +135,6 @@ def _fixed(subscript: Subscript, index: str) -> bool:
 def _refuse_unless_empty(violations: isl.UnionMap, what: str) -> None:
     if violations.is_empty():
         return
-    pair = violations.sample().as_map()
+    pair = violations.sample()
     source, sink = pair.domain().sample_point(), pair.range().sample_point()
     raise IllegalScheduleError(f"the schedule breaks a dependence: {source} and {sink} {what}")

@@ -198,7 +198,7 @@ def _accesses(statement: Statement) -> list[tuple[str, tuple[str | None, ...]]]:
 
 def _ranges(statement: Statement) -> list[tuple[isl.PwAff, isl.PwAff, int | None]]:
     domain = statement.domain
-    found = []
+    found: list[tuple[isl.PwAff, isl.PwAff, int | None]] = []
     for position in range(len(statement.indices)):
         low, high = domain.dim_min_val(position), domain.dim_max_val(position)
         width = (high - low).to_python() + 1 if low.is_int() and high.is_int() else None

@@ -18,7 +18,7 @@ from polyml.schedule.isl_scheduler import schedule_by_isl
 from polyml.schedule.matching import Assignment, Matcher
 from polyml.schedule.schedule import Note
 from polyml.schedule.transforms import graft, insert_sequence
-from polyml.schedule.tree import Kind
+from polyml.schedule.tree import Kind, kind_of
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted
@@ -143,7 +143,9 @@ class _Orderer:
         inside = {pair: m for pair, m in live.items() if pair[0] in group and pair[1] in group}
         if not all(m.lex_gt_at_multi_union_pw_aff(schedule).is_empty() for m in inside.values()):
             return self._isl(leaf, group, live), False
-        left = {pair: equal for pair, m in inside.items() if not (equal := m.eq_at_multi_union_pw_aff(schedule)).is_empty()}
+        left = {
+            pair: equal for pair, m in inside.items() if not (equal := m.eq_at_multi_union_pw_aff(schedule)).is_empty()
+        }
         below, parallel = self.place(node.child(0), group, _after(used, [loop]), left)
         if not parallel and self.ask_isl:
             skewed = self._parallel_by_isl(leaf, group, live)
@@ -153,7 +155,11 @@ class _Orderer:
 
     def _isl(self, leaf: isl.ScheduleNode, group: tuple[str, ...], live: _Live) -> isl.ScheduleNode:
         found = schedule_by_isl(
-            self._domain(group), self._union(group, live), self.dependences, context=self.scop.context, budget=self.budget
+            self._domain(group),
+            self._union(group, live),
+            self.dependences,
+            context=self.scop.context,
+            budget=self.budget,
         )
         return graft(leaf, found.get_root().child(0))
 
@@ -165,7 +171,7 @@ class _Orderer:
         except BudgetExhausted as exhausted:
             self.notes.append(Note("scheduling", subject, f"written order kept: {exhausted}"))
             return None
-        if node.get_type() == Kind.band and node.band_member_get_coincident(0):
+        if kind_of(node) == Kind.band and node.band_member_get_coincident(0):
             self.notes.append(Note("scheduling", subject, "isl's scheduler found a parallel outermost loop"))
             return node
         return None

@@ -56,15 +56,17 @@ class _Plan:
         return f"{self.array}_by_{self.dimension}"
 
 
-def pack_operands(
-    scop: Scop, dependences: Dependences, models: Mapping[str, StatementModel], target: Target
-) -> Packed:
+def pack_operands(scop: Scop, dependences: Dependences, models: Mapping[str, StatementModel], target: Target) -> Packed:
     """The scop with the copies that pay; the same scop when none does."""
     plans = [plan for name in scop.statements for plan in _plans(scop, models[name], target)]
     if not plans:
         return Packed(scop=scop, dependences=dependences, copies=(), notes=())
     notes = tuple(
-        Note("packing", p.array, f"copied with dimension {p.dimension} last, so that lanes of {p.statement} along {p.lanes} read it contiguously")
+        Note(
+            "packing",
+            p.array,
+            f"copied with dimension {p.dimension} last, so that lanes of {p.statement} along {p.lanes} read it contiguously",
+        )
         for p in plans
     )
     made: dict[str, tuple[Array, Statement]] = {}
@@ -94,11 +96,17 @@ def _plans(scop: Scop, model: StatementModel, target: Target) -> list[_Plan]:
     plain = min(model.lane_cost(index, target) for index in model.extents)
     best: tuple[float, list[_Plan]] = (plain / GAIN, [])
     for index in model.extents:
-        found = [p for a in dict.fromkeys(r.tensor for r in reads_of(statement.value)) for p in _packable(scop, model, a, index)]
+        found = [
+            p
+            for a in dict.fromkeys(r.tensor for r in reads_of(statement.value))
+            for p in _packable(scop, model, a, index)
+        ]
         if not found:
             continue
         elements = sum(_elements(scop.arrays[p.array]) for p in found)
-        cost = model.lane_cost(index, target, packed=frozenset(p.array for p in found)) + 2.0 * elements / model.instances
+        cost = (
+            model.lane_cost(index, target, packed=frozenset(p.array for p in found)) + 2.0 * elements / model.instances
+        )
         if cost < best[0]:
             best = (cost, found)
     return best[1]
@@ -128,7 +136,9 @@ def _packable(scop: Scop, model: StatementModel, array: str, index: str) -> list
 
 
 def _written(scop: Scop, array: str) -> bool:
-    return any(array in (s.target.array, None if s.argument is None else s.argument.array) for s in scop.statements.values())
+    return any(
+        array in (s.target.array, None if s.argument is None else s.argument.array) for s in scop.statements.values()
+    )
 
 
 def _elements(array: Array) -> int:
@@ -210,7 +220,13 @@ def _reads(statement: Statement, arrays: Mapping[str, Array], sizes: tuple[str, 
     total = isl.UnionMap.empty(statement.domain.get_space().params())
     for read, guard in guarded_reads(statement.value):
         relation = access_map(
-            statement.name, statement.indices, read.tensor, read.subscripts, arrays[read.tensor].shape, sizes=sizes, guard=guard
+            statement.name,
+            statement.indices,
+            read.tensor,
+            read.subscripts,
+            arrays[read.tensor].shape,
+            sizes=sizes,
+            guard=guard,
         )
         total = total.union(relation.intersect_domain(statement.domain).to_union_map())
     return total

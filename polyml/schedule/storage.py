@@ -13,7 +13,7 @@ import islpy as isl
 
 from polyml.schedule.schedule import Note, Schedule, Storage
 from polyml.schedule.transforms import insert_mark
-from polyml.schedule.tree import Kind, mark_name, nodes, set_names
+from polyml.schedule.tree import Kind, kind_of, mark_name, nodes, set_names
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Array, Scop
 
@@ -88,9 +88,10 @@ _Path = tuple[int, ...]
 def _places(root: isl.ScheduleNode, traffic: _Traffic) -> list[_Path]:
     """Child positions from the root to each node right below a band under which the array may live, outermost first."""
     found: list[_Path] = []
-    node, path, flows = root.child(0), (0,), traffic.flows
+    path: _Path = (0,)
+    node, flows = root.child(0), traffic.flows
     while True:
-        match node.get_type():
+        match kind_of(node):
             case Kind.leaf:
                 return found
             case Kind.band:
@@ -178,7 +179,7 @@ def _inside_lanes(node: isl.ScheduleNode) -> bool:
     """Whether the node stands inside a vector or jammed loop, where each lane or copy would need storage of its own."""
     while node.has_parent():
         node = node.parent()
-        if node.get_type() == Kind.mark and mark_name(node).partition(":")[0] in ("vector", "jam"):
+        if kind_of(node) == Kind.mark and mark_name(node).partition(":")[0] in ("vector", "jam"):
             return True
     return False
 
@@ -188,7 +189,7 @@ def storage_faults(schedule: Schedule) -> list[str]:
     outside the shape. Empty when all is well."""
     faults = []
     root = schedule.tree.get_root()
-    places = {mark_name(node): node for node in nodes(root) if node.get_type() == Kind.mark}
+    places = {mark_name(node): node for node in nodes(root) if kind_of(node) == Kind.mark}
     for storage in schedule.storage.values():
         traffic = _traffic(storage.array, schedule.scop, schedule.dependences)
         node = places.get(storage.place)

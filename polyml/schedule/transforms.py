@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import islpy as isl
 
-from polyml.schedule.tree import Kind, band_rows, mark_name
+from polyml.schedule.tree import Kind, band_rows, kind_of, mark_name
 
 __all__ = [
     "Loop",
@@ -135,7 +135,7 @@ def distribute_band(band: isl.ScheduleNode, groups: Sequence[Sequence[int]]) -> 
         groups: positions of the sequence's children, in order, each once.
     """
     sequence = band.child(0)
-    assert sequence.get_type() == Kind.sequence, "internal: only a band over a sequence can be distributed"
+    assert kind_of(sequence) == Kind.sequence, "internal: only a band over a sequence can be distributed"
     loops, permutable = loops_of(band), band.band_get_permutable()
     filters = [sequence.child(k).filter_get_filter() for k in range(sequence.n_children())]
     node = insert_sequence(band.cut(), [_union([filters[k] for k in group]) for group in groups])
@@ -171,7 +171,7 @@ def _union(parts: Sequence[isl.UnionSet]) -> isl.UnionSet:
 
 def graft(leaf: isl.ScheduleNode, subtree: isl.ScheduleNode) -> isl.ScheduleNode:
     """A copy of `subtree` (of any tree over the same instances) in the leaf's place."""
-    match subtree.get_type():
+    match kind_of(subtree):
         case Kind.leaf:
             return leaf
         case Kind.band:

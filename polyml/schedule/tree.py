@@ -13,9 +13,10 @@ from polyml.sets.affine import Affine
 from polyml.sets.from_isl import affine_of
 
 __all__ = [
+    "Kind",
     "Member",
     "band_rows",
-    "child_filter",
+    "kind_of",
     "mark_name",
     "members",
     "nodes",
@@ -25,6 +26,11 @@ __all__ = [
 ]
 
 Kind = isl.schedule_node_type
+
+
+def kind_of(node: isl.ScheduleNode) -> isl.schedule_node_type:
+    """What the node is."""
+    return Kind(node.get_type())
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +82,6 @@ def set_names(instances: isl.UnionSet) -> tuple[str, ...]:
     return tuple(sorted(sets.get_at(k).get_tuple_name() for k in range(sets.n_set())))
 
 
-def child_filter(node: isl.ScheduleNode, position: int) -> isl.UnionSet:
-    """The filter of one child of a sequence or set."""
-    return node.child(position).filter_get_filter()
-
-
 def mark_name(node: isl.ScheduleNode) -> str:
     """The text of a mark node."""
     return node.mark_get_id().get_name()
@@ -89,7 +90,7 @@ def mark_name(node: isl.ScheduleNode) -> str:
 def nodes(root: isl.ScheduleNode) -> Iterator[isl.ScheduleNode]:
     """The node and all below it, parents first, in order; leaves included."""
     yield root
-    for position in range(root.n_children() if root.get_type() != Kind.leaf else 0):
+    for position in range(root.n_children() if kind_of(root) != Kind.leaf else 0):
         yield from nodes(root.child(position))
 
 
@@ -113,18 +114,15 @@ def tree_html(tree: isl.Schedule, scop: Scop) -> str:
 def _lines(node: isl.ScheduleNode, scop: Scop, first: str, rest: str) -> Iterator[tuple[str, str]]:
     text = _describe(node, scop)
     children = [node.child(k) for k in range(node.n_children())]
-    if node.get_type() == Kind.filter:
-        # A filter stands on the line of its only child where that is a leaf, and above it otherwise.
-        pass
     yield first, text
-    below = [child for child in children if child.get_type() != Kind.leaf]
+    below = [child for child in children if kind_of(child) != Kind.leaf]
     for position, child in enumerate(below):
         last = position == len(below) - 1
         yield from _lines(child, scop, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
 
 
 def _describe(node: isl.ScheduleNode, scop: Scop) -> str:
-    match node.get_type():
+    match kind_of(node):
         case Kind.domain:
             return "domain: " + _names(node.domain_get_domain(), scop)
         case Kind.filter:

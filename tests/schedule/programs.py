@@ -133,7 +133,10 @@ def _relation(statement: Statement, access: Access, arrays: dict[str, Array], si
 
 
 def _assemble(
-    statements: dict[str, Statement], arrays: dict[str, Array], sizes: tuple[str, ...], places: list[tuple[int | None, int]]
+    statements: dict[str, Statement],
+    arrays: dict[str, Array],
+    sizes: tuple[str, ...],
+    places: list[tuple[int | None, int]],
 ) -> Scop:
     from polyml.expressions import reads_of
 
@@ -151,7 +154,10 @@ def _assemble(
             reads = reads.union(_relation(s, Access(read.tensor, read.subscripts), arrays, sizes).to_union_map())
         outer = [str(group if group is not None else position)]
         for d in range(depth):
-            outer += [s.indices[d] if d < len(s.indices) else "0", str(position) if group is not None and d == 0 else "0"]
+            outer += [
+                s.indices[d] if d < len(s.indices) else "0",
+                str(position) if group is not None and d == 0 else "0",
+            ]
         text = f"[{', '.join(sizes)}] -> {{ {s.name}[{', '.join(s.indices)}] -> [{', '.join(outer)}] }}"
         initial = initial.union(isl.Map(text).intersect_domain(s.domain).to_union_map())
     return Scop(

@@ -24,7 +24,7 @@ from polyml.schedule.matching import Matcher
 from polyml.schedule.schedule import Note
 from polyml.schedule.strategy.choices import NestChoice
 from polyml.schedule.transforms import Loop, distribute_band, loops_of, merge_with_child, nest_loops, tile_loop
-from polyml.schedule.tree import Kind, Member, mark_name, members, statements_below
+from polyml.schedule.tree import Kind, Member, kind_of, mark_name, members, statements_below
 from polyml.scop.scop import Scop
 from polyml.target import Target
 
@@ -110,7 +110,7 @@ class CpuStrategy:
 
     def visit(self, node: isl.ScheduleNode, state: _State) -> isl.ScheduleNode:
         """The node with everything below it decided."""
-        match node.get_type():
+        match kind_of(node):
             case Kind.leaf:
                 return node
             case Kind.sequence:
@@ -123,7 +123,7 @@ class CpuStrategy:
                 return self.visit(node.child(0), state).parent()
 
     def _band(self, node: isl.ScheduleNode, state: _State) -> isl.ScheduleNode:
-        while _is_coincident(node) and node.child(0).get_type() == Kind.band and _is_coincident(node.child(0)):
+        while _is_coincident(node) and kind_of(node.child(0)) == Kind.band and _is_coincident(node.child(0)):
             node = merge_with_child(node)
         band = self._take(node, state)
         if band is None:
@@ -177,7 +177,7 @@ class CpuStrategy:
         found: set[str | None] = set()
         while node.has_parent():
             node = node.parent()
-            if node.get_type() == Kind.band:
+            if kind_of(node) == Kind.band:
                 found |= {member.index(name) for member in members(node, self.scop)}
         return found - {None}
 
@@ -328,16 +328,15 @@ class CpuStrategy:
         for k in rest:
             if band.extents[k] >= wanted:
                 return k
-        for k, step in ((jam, rows), (lanes, vector_step)):
-            if k is None:
+        steps = [(lanes, vector_step)] if jam is None else [(jam, rows), (lanes, vector_step)]
+        for k, step in steps:
+            if band.extents[k] // step < wanted:
                 continue
-            count = band.extents[k] // step
-            if count >= wanted:
-                size = min(tiles.get(k, band.extents[k]), max(step, band.extents[k] // (2 * wanted) // step * step))
-                if k == lanes and jam is None:
-                    size = max(step, min(size, CHUNK) // step * step)
-                tiles[k] = size
-                return k
+            size = min(tiles.get(k, band.extents[k]), max(step, band.extents[k] // (2 * wanted) // step * step))
+            if jam is None:
+                size = max(step, min(size, CHUNK) // step * step)
+            tiles[k] = size
+            return k
         best = max(rest, key=lambda k: band.extents[k], default=None)
         return best if best is not None and band.extents[best] > 1 else None
 
@@ -374,13 +373,13 @@ class CpuStrategy:
     def _wish(self, band: _Band, state: _State) -> tuple[int, dict[int, int]] | None:
         """The member that nests below want to jam, and per child of the sequence the rows it wants; None when none does."""
         sequence = band.node.child(0)
-        if sequence.get_type() != Kind.sequence or not _is_coincident(band.node):
+        if kind_of(sequence) != Kind.sequence or not _is_coincident(band.node):
             return None
         wishes: dict[int, dict[int, int]] = {}
         weight: dict[int, float] = {}
         for position in range(sequence.n_children()):
             child = sequence.child(position).child(0)
-            if child.get_type() != Kind.band or not _is_coincident(child):
+            if kind_of(child) != Kind.band or not _is_coincident(child):
                 continue
             inner = self._take(child, state)
             lanes = None if inner is None else self._lanes_here(inner)
@@ -403,7 +402,9 @@ class CpuStrategy:
         model = self.models[core]
         vector = inner.members[lanes].index(core)
         assert vector is not None, "internal: a loop that is no index"
-        own = [register_tile(model, m.index(core), vector, self.target) for k, m in enumerate(inner.members) if k != lanes]
+        own = [
+            register_tile(model, m.index(core), vector, self.target) for k, m in enumerate(inner.members) if k != lanes
+        ]
         base = min([register_tile(model, None, vector, self.target), *own], key=lambda tile: tile.cost)
         best: tuple[int, int] | None = None
         cost = base.cost / JAM_GAIN
@@ -416,9 +417,7 @@ class CpuStrategy:
                 best, cost = (k, tile.rows), tile.cost
         return best
 
-    def _block(
-        self, band: _Band, member: int, rows: dict[int, int], heavy: bool, state: _State
-    ) -> isl.ScheduleNode:
+    def _block(self, band: _Band, member: int, rows: dict[int, int], heavy: bool, state: _State) -> isl.ScheduleNode:
         """The member tiled, and its points distributed over the nests that want to jam it and the runs of others between them."""
         size = self._block_size(band, member, max(rows.values()))
         outer = [(k, loop) for k, loop in enumerate(band.loops) if k != member]
@@ -437,7 +436,11 @@ class CpuStrategy:
             loops.insert(0, next(loop for k, loop in outer if k == shared).marked("parallel"))
         name = band.members[member].index(self._core(band)) or "?"
         self.notes.append(
-            Note("tiling", " ".join(band.statements), f"blocks of {size} {name}, distributed over {len(rows)} register-tiled nests")
+            Note(
+                "tiling",
+                " ".join(band.statements),
+                f"blocks of {size} {name}, distributed over {len(rows)} register-tiled nests",
+            )
         )
         node = nest_loops(band.node, [*loops, band.loops[member]])
         depth = len(loops) + sum(loop.mark is not None for loop in loops)
@@ -456,7 +459,9 @@ class CpuStrategy:
             model = self.models[writer]
             target = model.accesses[-1]
             outside = {m.index(writer) for m in band.members}
-            per_row += model.itemsize * prod(e for i, e in model.extents.items() if i not in outside and target.stride(i))
+            per_row += model.itemsize * prod(
+                e for i, e in model.extents.items() if i not in outside and target.stride(i)
+            )
         fitting = self.target.l2_bytes // 2 // max(per_row, 1)
         return max(rows, min(64, fitting, band.extents[member]) // rows * rows)
 
@@ -478,15 +483,16 @@ class CpuStrategy:
         core = self._core(band)
         lanes_each = self.target.lanes(self.models[core].itemsize)
         vectors = max(1, min(vectors, ceil(band.extents[lanes] / lanes_each)))
-        self._note(
-            NestChoice(statements=band.statements, vector=(band.members[lanes].index(core) or "?", vectors))
-        )
+        self._note(NestChoice(statements=band.statements, vector=(band.members[lanes].index(core) or "?", vectors)))
         rest = [loop for k, loop in enumerate(band.loops) if k != lanes]
         return nest_loops(band.node, [*rest, band.loops[lanes].marked(f"vector:{vectors}")])
 
     def _is_relaxed(self, band: _Band, k: int) -> bool:
         """Whether the member carries nothing but reductions into elements that do not depend on it."""
-        assignment = {name: self.scop.statements[name].indices.index(band.members[k].index(name) or "") for name in band.statements}
+        assignment = {
+            name: self.scop.statements[name].indices.index(band.members[k].index(name) or "")
+            for name in band.statements
+        }
         return self.matcher.carries_nothing(assignment) and all(
             self._may_run_lanes(name, band.members[k].index(name) or "") for name in band.statements
         )
@@ -494,7 +500,7 @@ class CpuStrategy:
     def _lanes_above(self, node: isl.ScheduleNode) -> bool:
         while node.has_parent():
             node = node.parent()
-            if node.get_type() == Kind.mark and mark_name(node).startswith("vector"):
+            if kind_of(node) == Kind.mark and mark_name(node).startswith("vector"):
                 return True
         return False
 
@@ -508,7 +514,7 @@ def _is_coincident(band: isl.ScheduleNode) -> bool:
 
 
 def _has_band_below(node: isl.ScheduleNode) -> bool:
-    if node.get_type() == Kind.band:
+    if kind_of(node) == Kind.band:
         return True
     return any(_has_band_below(node.child(k)) for k in range(node.n_children()))
 
