@@ -17,17 +17,18 @@ from tests.codegen.llvm.support import loop, read, store, variable, vector
 __all__ = ["libm_kernel", "math_kernel", "ulps"]
 
 
-def math_kernel(op: str, dtype: DType, lanes: int, machine: str = "host") -> Callable[..., np.ndarray]:
-    """`y = op(a, ...)` over whole arrays with that many lanes."""
+def math_kernel(op: str, dtype: DType, lanes: int, machine: str = "host", repeat: int = 1) -> Callable[..., np.ndarray]:
+    """`y = op(a, ...)` over whole arrays with that many lanes; `repeat` times over, to be timed."""
     arguments = 2 if op == "pow" else 1
     names = ("a", "b")[:arguments]
-    node = store("y", "i", Apply(op, tuple(read(name, dtype, "i") for name in names), dtype))
+    assign = store("y", "i", Apply(op, tuple(read(name, dtype, "i") for name in names), dtype))
+    over_all = vector("i", "N", lanes, assign) if lanes > 1 else loop("i", 0, "N", assign)
     function = Function(
         name="kernel",
         arguments=tuple(variable(name, dtype, "N") for name in ("y", *names)),
         written=frozenset("y"),
         sizes=("N",),
-        body=(vector("i", "N", lanes, node) if lanes > 1 else loop("i", 0, "N", node),),
+        body=(loop("r", 0, repeat, over_all),),
     )
     loaded = load_object(compile_object(emit_module([function]), named(machine)), ("kernel",))
     pointers = [ctypes.c_void_p] * (1 + arguments)
