@@ -1,0 +1,99 @@
+"""Edits of ops that several rewrite rules need; each gives the same object back when nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import assert_never
+
+from polyml.expressions import Expr, Read, Subscript, map_reads
+from polyml.graph.ir import Carried, Check, Equation, Graph, Loop, Op, Tensor
+from polyml.graph.traverse import all_ops
+from polyml.sets.affine import Affine
+
+__all__ = ["fresh_name", "map_equations", "map_expressions", "protected_names", "rename_uses", "with_name"]
+
+
+def map_equations(ops: tuple[Op, ...], change: Callable[[Equation], Equation]) -> tuple[Op, ...]:
+    """All equations, those in loop bodies too, changed."""
+    changed = tuple(_map_op(op, change) for op in ops)
+    return ops if all(new is old for new, old in zip(changed, ops, strict=True)) else changed
+
+
+def _map_op(op: Op, change: Callable[[Equation], Equation]) -> Op:
+    match op:
+        case Equation():
+            return change(op)
+        case Loop():
+            body = map_equations(op.body, change)
+            return op if body is op.body else replace(op, body=body)
+        case Check():
+            return op
+        case _:
+            assert_never(op)
+
+
+def map_expressions(equation: Equation, change: Callable[[Expr], Expr]) -> Equation:
+    """The equation with its body, and the expressions among its target's subscripts, changed."""
+    body = change(equation.body)
+    target: tuple[Subscript, ...] = tuple(s if isinstance(s, Affine) else change(s) for s in equation.target)
+    if body is equation.body and all(new is old for new, old in zip(target, equation.target, strict=True)):
+        return equation
+    return replace(equation, body=body, target=target)
+
+
+def rename_uses(ops: tuple[Op, ...], names: Mapping[str, Tensor]) -> tuple[Op, ...]:
+    """Every use of the tensors (reads, bases, initial and next values, flags) replaced by other tensors of the same type."""
+    if not names:
+        return ops
+
+    def expression(expr: Expr) -> Expr:
+        return map_reads(expr, lambda r: Read(names[r.tensor].name, r.subscripts, r.dtype) if r.tensor in names else r)
+
+    def use(tensor: Tensor) -> Tensor:
+        return names.get(tensor.name, tensor)
+
+    def rename(op: Op) -> Op:
+        match op:
+            case Equation():
+                changed = map_expressions(op, expression)
+                return changed if op.base is None or op.base.name not in names else replace(changed, base=use(op.base))
+            case Loop():
+                body = rename_uses(op.body, names)
+                carried = tuple(Carried(use(c.initial), c.inner, use(c.next), c.result) for c in op.carried)
+                return op if body is op.body and carried == op.carried else replace(op, body=body, carried=carried)
+            case Check():
+                return op if op.flag.name not in names else replace(op, flag=use(op.flag))
+            case _:
+                assert_never(op)
+
+    changed = tuple(map(rename, ops))
+    return ops if all(new is old for new, old in zip(changed, ops, strict=True)) else changed
+
+
+def protected_names(graph: Graph) -> set[str]:
+    """Tensors that must stay as they are: outputs, final values, flags, and what loops pass on from one iteration to the next."""
+    found = {tensor.name for tensor in graph.outputs}
+    found |= {item.final.name for item in graph.inputs if item.final is not None}
+    for op in all_ops(graph.ops):
+        if isinstance(op, Check):
+            found.add(op.flag.name)
+        elif isinstance(op, Loop):
+            found |= {carried.next.name for carried in op.carried}
+    return found
+
+
+def with_name(equation: Equation, result: Tensor) -> Equation:
+    """The same equation making another tensor (of the same type)."""
+    instances = None if equation.instances is None else equation.instances.set_tuple_name(result.name)
+    return replace(equation, result=result, domain=equation.domain.set_tuple_name(result.name), instances=instances)
+
+
+def fresh_name(wish: str, taken: Iterable[str]) -> str:
+    """The wish, or the wish with a number behind it."""
+    known = set(taken)
+    name, number = wish, 1
+    while name in known:
+        number += 1
+        name = f"{wish}_{number}"
+    return name

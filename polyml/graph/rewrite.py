@@ -1,0 +1,71 @@
+"""The rewriter: a table of rules, applied in order until nothing changes.
+
+Each rule takes a Graph and gives an equal one (the same object when it does not apply), so rules can be run, tested and printed one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from polyml.graph.ir import Graph
+from polyml.graph.rules.absorb import absorb_copies
+from polyml.graph.rules.common import share_equal
+from polyml.graph.rules.dead import remove_dead
+from polyml.graph.rules.factor import factor_sums
+from polyml.graph.rules.hoist import hoist
+from polyml.graph.rules.inline import inline_elementwise
+from polyml.graph.rules.simplify import simplify
+from polyml.graph.storage import settle_results
+
+__all__ = ["RULES", "Rule", "rewrite"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`apply` gives an equal graph. exact: no result changes, not even in rounding."""
+
+    name: str
+    apply: Callable[[Graph], Graph]
+    exact: bool = True
+
+
+RULES: tuple[Rule, ...] = (
+    # Ordering: dead code goes first, so that use counts are true; it follows inlining for the same reason.
+    Rule("dead", remove_dead),
+    Rule("simplify", simplify),
+    Rule("common", share_equal),
+    Rule("inline", inline_elementwise),
+    Rule("dead", remove_dead),
+    Rule("absorb", absorb_copies),
+    Rule("hoist", hoist),
+    Rule("factor", factor_sums, exact=False),
+)
+
+_MOST_ROUNDS = 10
+
+
+def rewrite(
+    graph: Graph,
+    *,
+    rules: Sequence[Rule] = RULES,
+    precise: bool = False,
+    observe: Callable[[str, Graph], None] | None = None,
+) -> Graph:
+    """The graph in its simplest equal form, settled for planning (storage.settle_results).
+
+    Args:
+        precise: leave out the rules that may change rounding.
+        observe: called with the rule's name and the new graph after each change.
+    """
+    chosen = [rule for rule in rules if rule.exact or not precise]
+    for _ in range(_MOST_ROUNDS):
+        before = graph
+        for rule in chosen:
+            after = rule.apply(graph)
+            if after is not graph and observe is not None:
+                observe(rule.name, after)
+            graph = after
+        if graph is before:
+            break
+    return settle_results(graph)

@@ -1,0 +1,91 @@
+"""Copies absorbed by what makes their source: `t = ..; y[m, n] = t[n, m]` becomes one equation that writes y."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyml.expressions import Read
+from polyml.graph.edit import protected_names, with_name
+from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
+from polyml.graph.rules.inline import is_elementwise
+from polyml.graph.traverse import all_ops, read_names
+from polyml.sets.affine import Affine
+
+__all__ = ["absorb_copies"]
+
+
+def absorb_copies(graph: Graph) -> Graph:
+    """The graph with whole-tensor copies and transposes of a tensor that nothing else uses made in place of that tensor."""
+    count: dict[str, int] = {}
+    for op in all_ops(graph.ops):
+        for name in read_names(op):
+            count[name] = count.get(name, 0) + 1
+    single = {name for name, n in count.items() if n == 1} - protected_names(graph)
+    ops = _absorb(graph.ops, single)
+    return graph if ops is graph.ops else replace(graph, ops=ops)
+
+
+def _absorb(ops: tuple[Op, ...], single: set[str]) -> tuple[Op, ...]:
+    result: list[Op | None] = list(ops)
+    makers: dict[str, int] = {}
+    for position, op in enumerate(ops):
+        if isinstance(op, Loop):
+            body = _absorb(op.body, single)
+            if body is not op.body:
+                result[position] = replace(op, body=body)
+            for carried in op.carried:
+                makers[carried.result.name] = position
+            continue
+        if not isinstance(op, Equation):
+            continue
+        read = _copied(op)
+        if read is not None and read.tensor in single and read.tensor in makers:
+            made = makers[read.tensor]
+            maker = result[made]
+            moved = _retargeted(maker, read, op) if isinstance(maker, Equation) else _renamed(maker, read, op)
+            if moved is not None:
+                result[made], result[position] = moved, None
+                makers[op.result.name] = made
+                continue
+        makers[op.result.name] = position
+    kept = tuple(op for op in result if op is not None)
+    same = len(kept) == len(ops) and all(new is old for new, old in zip(kept, ops, strict=True))
+    return ops if same else kept
+
+
+def _copied(equation: Equation) -> Read | None:
+    """The read of which the equation is a whole copy with dimensions in some order; None for anything else."""
+    if not isinstance(equation.body, Read) or not is_elementwise(equation):
+        return None
+    names = [s.name if isinstance(s, Affine) else None for s in equation.body.subscripts]
+    complete = None not in names and len(set(names)) == len(names) and set(names) == set(equation.indices)
+    return equation.body if complete else None
+
+
+def _permuted(read: Read, copy: Equation) -> list[int]:
+    """Per dimension of the copy, the dimension of its source."""
+    return [read.subscripts.index(place) for place in copy.target]
+
+
+def _retargeted(maker: Equation, read: Read, copy: Equation) -> Equation | None:
+    order = _permuted(read, copy)
+    if tuple(maker.result.shape[d] for d in order) != copy.result.shape:
+        return None
+    if maker.base is not None and order != list(range(len(order))):
+        return None
+    return replace(with_name(maker, copy.result), target=tuple(maker.target[d] for d in order))
+
+
+def _renamed(maker: Op | None, read: Read, copy: Equation) -> Loop | None:
+    """The loop with its carried result named as the copy's."""
+    order = _permuted(read, copy)
+    if not isinstance(maker, Loop) or order != list(range(len(copy.target))):
+        return None
+    source = next(c.result for c in maker.carried if c.result.name == read.tensor)
+    if source.shape != copy.result.shape:
+        return None
+
+    def renamed(tensor: Tensor) -> Tensor:
+        return copy.result if tensor.name == source.name else tensor
+
+    return replace(maker, carried=tuple(replace(c, result=renamed(c.result)) for c in maker.carried))

@@ -1,0 +1,236 @@
+"""View sinking and inlining: elementwise producers vanish into the expressions that read them.
+
+A producer of pure accesses (transpose, slice, broadcast, pad, cast, fill) goes into all its consumers, since reading through it costs nothing. One that computes goes where
+nothing is computed more than once, or where the recomputation is cheap and the tensor need not travel through memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, walk
+from polyml.graph.edit import map_expressions, protected_names
+from polyml.graph.ir import Check, Equation, Graph, Loop, Op
+from polyml.graph.traverse import equation_reads, estimated_bytes, index_extents, read_names, results_of
+from polyml.sets.affine import Affine
+
+__all__ = ["inline_elementwise", "read_through"]
+
+_MAX_NODES = 64
+"""No body grows beyond this many nodes by inlining."""
+
+_CHEAP = frozenset("add sub mul neg abs min max eq ne lt le gt ge and or not select cast relu".split())
+
+
+def inline_elementwise(graph: Graph) -> Graph:
+    """The graph with elementwise producers inlined; those that nothing reads any more are left to dead-code elimination."""
+    uses = _Uses(graph)
+    replaces = {item.final.name: item.tensor.name for item in graph.inputs if item.final is not None}
+    ops = _inline_block(graph.ops, {}, uses, replaces)
+    return graph if ops is graph.ops else replace(graph, ops=ops)
+
+
+# -- what may be read through -------------------------------------------------------------------------------------------------
+
+
+def read_through(producer: Equation, read: Read) -> Expr | None:
+    """The expression that gives the element of the producer's result that is read, or None when that has no such form.
+
+    The producer must have no base and no reduction, and its target must be its plain indices in some order: then it defines each element.
+    """
+    values: dict[str, Subscript] = {}
+    for place, subscript in zip(producer.target, read.subscripts, strict=True):
+        name = place.name if isinstance(place, Affine) else None
+        assert name is not None, "internal: the producer is not elementwise"
+        values[name] = subscript
+    return _substituted(producer.body, values)
+
+
+def is_elementwise(equation: Equation) -> bool:
+    """True when each element of the result is the body at that element's own point."""
+    if equation.reduce is not None or equation.base is not None:
+        return False
+    names = [s.name if isinstance(s, Affine) else None for s in equation.target]
+    return None not in names and len(set(names)) == len(names) and set(names) == set(equation.indices)
+
+
+def _substituted(expr: Expr, values: Mapping[str, Subscript]) -> Expr | None:
+    """The expression with indices replaced; None when a gathered value would get into affine arithmetic."""
+    match expr:
+        case Const():
+            return expr
+        case IndexValue():
+            place = _place(expr.affine, values)
+            if place is None:
+                return None
+            return IndexValue(place, expr.dtype) if isinstance(place, Affine) else Apply("cast", (place,), expr.dtype)
+        case Read():
+            subscripts = [
+                _place(s, values) if isinstance(s, Affine) else _substituted(s, values) for s in expr.subscripts
+            ]
+            known = tuple(s for s in subscripts if s is not None)
+            return Read(expr.tensor, known, expr.dtype) if len(known) == len(subscripts) else None
+        case Apply():
+            args = tuple(a for a in (_substituted(arg, values) for arg in expr.args) if a is not None)
+            return Apply(expr.op, args, expr.dtype) if len(args) == len(expr.args) else None
+
+
+def _place(value: Affine, values: Mapping[str, Subscript]) -> Subscript | None:
+    used = {name: values[name] for name in value.variables() if name in values}
+    affine_values = {name: v for name, v in used.items() if isinstance(v, Affine)}
+    if len(affine_values) == len(used):
+        return value.substitute(affine_values) if used else value
+    return used[value.name] if value.name is not None else None
+
+
+# -- where it pays ------------------------------------------------------------------------------------------------------------
+
+
+class _Uses:
+    """Who reads what in the whole graph, and what updates in place would be disturbed by."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.protected = protected_names(graph)
+        self.count: dict[str, int] = {}
+        self.bases: set[str] = set()
+        self._scan(graph.ops)
+
+    def _scan(self, ops: Sequence[Op]) -> None:
+        for op in ops:
+            for name in read_names(op):
+                self.count[name] = self.count.get(name, 0) + 1
+            match op:
+                case Equation():
+                    if op.base is not None:
+                        self.bases.add(op.base.name)
+                case Loop():
+                    self.bases |= {c.initial.name for c in op.carried}
+                    self._scan(op.body)
+                case Check():
+                    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Producer:
+    """An equation that may be inlined. view: it only accesses; depth: of loops around it."""
+
+    equation: Equation
+    view: bool
+    cheap: bool
+    elements: int
+    depth: int
+
+    @property
+    def sources(self) -> frozenset[str]:
+        return frozenset(read.tensor for read in equation_reads(self.equation))
+
+
+def _inline_block(
+    ops: tuple[Op, ...], outer: Mapping[str, _Producer], uses: _Uses, replaces: Mapping[str, str], depth: int = 0
+) -> tuple[Op, ...]:
+    """Inlines known producers into the ops of one block, and learns its producers on the way.
+
+    replaces: for the tensors that a loop passes on, or that a written input holds at the end, the tensor whose memory they should take over.
+    """
+    producers = dict(outer)
+    result: list[Op] = []
+    for op in ops:
+        gone = {replaces[t.name] for t in results_of(op) if t.name in replaces}
+        match op:
+            case Equation():
+                op = _inline_into(op, producers, uses, depth)
+                producer = _producer(op, uses, depth)
+                if producer is not None:
+                    producers[op.result.name] = producer
+                gone |= {op.base.name} if op.base is not None else set()
+            case Loop():
+                gone |= {c.initial.name for c in op.carried}
+                body = _inline_block(
+                    op.body, _without(producers, gone), uses, {c.next.name: c.inner.name for c in op.carried}, depth + 1
+                )
+                op = op if body is op.body else replace(op, body=body)
+            case Check():
+                pass
+        result.append(op)
+        producers = _without(producers, gone)
+    same = all(new is old for new, old in zip(result, ops, strict=True))
+    return ops if same else tuple(result)
+
+
+def _without(producers: dict[str, _Producer], gone: set[str]) -> dict[str, _Producer]:
+    """The producers that do not read what is overwritten from here on: reading it later would force a copy of it."""
+    return {name: p for name, p in producers.items() if not gone & p.sources} if gone else producers
+
+
+def _producer(equation: Equation, uses: _Uses, depth: int) -> _Producer | None:
+    name = equation.result.name
+    if not is_elementwise(equation) or name in uses.bases or not uses.count.get(name):
+        return None
+    view = _is_view(equation.body)
+    cheap = all(not isinstance(n, Apply) or n.op in _CHEAP for n in walk(equation.body))
+    elements = max(estimated_bytes(equation.result) // equation.result.dtype.itemsize, 1)
+    return _Producer(equation, view, cheap, elements, depth)
+
+
+def _is_view(body: Expr) -> bool:
+    """Pure accesses: an element, a number, an index value; a cast of one; a choice between them by index values alone (a pad)."""
+    match body:
+        case Const() | IndexValue():
+            return True
+        case Read():
+            return all(isinstance(s, Affine) for s in body.subscripts)
+        case Apply(op="cast"):
+            return _is_view(body.args[0])
+        case Apply(op="select"):
+            condition = all(not isinstance(n, Read) for n in walk(body.args[0]))
+            return condition and _is_view(body.args[1]) and _is_view(body.args[2])
+        case _:
+            return False
+
+
+def _inline_into(equation: Equation, producers: Mapping[str, _Producer], uses: _Uses, depth: int) -> Equation:
+    reads = [read for read in equation_reads(equation) if read.tensor in producers]
+    if not reads:
+        return equation
+    extents = index_extents(equation)
+    points = prod(extents.values())
+    chosen: dict[str, _Producer] = {}
+    for name in dict.fromkeys(read.tensor for read in reads):
+        producer = producers[name]
+        times = sum(read.tensor == name for read in reads)
+        consumers = uses.count[name] + (name in uses.protected)
+        if _pays(producer, times * points / producer.elements, consumers, depth):
+            chosen[name] = producer
+    if not chosen:
+        return equation
+
+    def change(read: Read) -> Expr:
+        producer = chosen.get(read.tensor)
+        through = read_through(producer.equation, read) if producer is not None else None
+        return read if through is None else through
+
+    changed = map_expressions(equation, lambda expr: map_reads(expr, change))
+    size = sum(1 for _ in walk(changed.body))
+    return changed if size <= max(_MAX_NODES, sum(1 for _ in walk(equation.body))) else equation
+
+
+def _pays(producer: _Producer, recomputed: float, consumers: int, depth: int) -> bool:
+    """Whether the producer should vanish into a consumer that evaluates it `recomputed` times per element."""
+    body = producer.equation.body
+    if producer.view:
+        # Reading through an access is free; a cast or a pad inside a loop or a contraction would be done over and over.
+        return (
+            isinstance(body, Read | Const | IndexValue)
+            or (producer.depth == depth and recomputed <= 4)
+            or (isinstance(body, Apply) and body.op == "cast" and producer.depth == depth)
+        )
+    if producer.depth != depth:
+        return False
+    if consumers == 1 and recomputed <= 1:
+        return True
+    rank = len(producer.equation.result.shape)
+    streams = sum(len(read.subscripts) == rank for read in equation_reads(producer.equation))
+    small = sum(1 for _ in walk(body)) <= 8
+    return producer.cheap and small and streams <= 1 and recomputed <= 2
