@@ -12,13 +12,18 @@ from polyml.codegen.rewrite import substitute_nodes
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
 from polyml.sets.affine import Affine
 
-__all__ = ["simplify"]
+__all__ = ["simplify", "simplify_nodes"]
 
 
 def simplify(function: Function) -> Function:
     """An equal function. Vector loops that have their width stay loops, whatever their number of iterations; Blocks are dissolved."""
     body = _body(function.body, Ranges())
     return function if body is function.body else replace(function, body=body)
+
+
+def simplify_nodes(nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
+    """The same for nodes in the loops of `ranges`."""
+    return _body(nodes, ranges)
 
 
 def _body(nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from polyml.codegen.boundaries import cut_interior
 from polyml.codegen.jam import CannotJam, jam, storage_names
 from polyml.codegen.loops import For, Function, Node
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import with_body
+from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.simplify import simplify_nodes
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine, maximum
 
@@ -52,13 +54,19 @@ class _Jam:
         if node.factor < 2:
             return (plain,)
         try:
-            return tuple(self.parts(plain, node.factor, ranges))
+            pieces = list(_pieces(plain, node.factor, ranges))
+            if all(factor == 1 for _, factor in pieces):
+                raise CannotJam("bounds of inner loops depend on it")
+            return tuple(part for piece in pieces for part in self.parts(*piece, ranges))
         except CannotJam as refusal:
             self.notes.append(Note("jam", node.variable, f"loop {node.variable} is not jammed: {refusal}"))
             return (plain,)
 
     def parts(self, loop: For, factor: int, ranges: Ranges) -> Iterator[Node]:
         """The loops that replace `loop`, which has kind sequential."""
+        if factor < 2:
+            yield loop
+            return
         span = loop.upper - loop.lower
         known = ranges.constant(span)
         if known is None:
@@ -93,3 +101,19 @@ class _Jam:
         values = [affine(loop.variable) + j * loop.step for j in range(count)]
         body = jam(loop.body, loop.variable, values, taken=self.taken)
         return replace(loop, lower=lower, upper=upper, step=count * loop.step, body=body)
+
+
+def _pieces(loop: For, factor: int, ranges: Ranges) -> Iterator[tuple[For, int]]:
+    """The loop, or the interior of its range with the factor and edges without, where inner bounds are different at the edges."""
+    inside = [node for node in walk_nodes(loop.body) if isinstance(node, For)]
+    if not any(loop.variable in node.lower.variables() | node.upper.variables() for node in inside):
+        yield loop, factor
+        return
+    for piece in cut_interior(loop, ranges, grain=1, at_least=factor):
+        body = simplify_nodes(piece.body, ranges.enter(piece))
+        free = not any(
+            piece.variable in node.lower.variables() | node.upper.variables()
+            for node in walk_nodes(body)
+            if isinstance(node, For)
+        )
+        yield replace(piece, body=body), factor if free else 1

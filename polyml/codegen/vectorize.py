@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from polyml.codegen.boundaries import cut_interior, over_hull
 from polyml.codegen.jam import CannotJam, jam, storage_names
 from polyml.codegen.loops import Allocate, For, Function, Node
 from polyml.codegen.privatize import Accumulators, Partial, private_body, shared_targets
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.simplify import simplify_nodes
 from polyml.codegen.vector_check import NotVectorizable, check_lanes, lane_dtypes
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine, maximum
@@ -23,6 +25,9 @@ __all__ = ["vectorize"]
 
 _INDEPENDENT = 4
 """Accumulators that hide the latency of one addition: at least so many vectors are in flight in a reducing loop."""
+
+_LONG = 4
+"""An interior of so many vectors is worth code of its own."""
 
 
 def vectorize(function: Function, *, vector_bytes: int, precise: bool = False) -> tuple[Function, tuple[Note, ...]]:
@@ -70,23 +75,42 @@ class _Vectorize:
             return (with_body(node, lambda body: self.body(body, ranges)),)
         if node.kind == "vector" and node.width == 1:
             try:
-                return self.vector_loop(node, ranges)
+                return self.pieces(node, ranges)
             except (NotVectorizable, CannotJam) as refusal:
                 self.notes.append(Note("vector", node.variable, f"loop {node.variable} stays scalar: {refusal}"))
                 node = replace(node, kind="sequential", factor=1)
         inner = ranges.enter(node)
         return (with_body(node, lambda body: self.body(body, inner)),)
 
-    def vector_loop(self, loop: For, ranges: Ranges) -> tuple[Node, ...]:
-        """The loops that replace `loop`."""
+    def pieces(self, loop: For, ranges: Ranges) -> tuple[Node, ...]:
+        """The loops that replace `loop`, its edges apart where inner bounds are different there."""
         if loop.step != 1:
             raise NotVectorizable(f"its step is {loop.step}")
         loop = replace(loop, body=_without_vectors(loop.body))
+        width = self.width(loop)
+        known, made = len(self.notes), list[Node]()
+        for piece in cut_interior(loop, ranges, grain=width, at_least=_LONG * width):
+            body = simplify_nodes(piece.body, ranges.enter(piece))
+            piece = over_hull(replace(piece, body=body), ranges)
+            try:
+                made += self.vector_loop(piece, ranges)
+            except (NotVectorizable, CannotJam):
+                del self.notes[known:]
+                raise
+        return tuple(made)
+
+    def width(self, loop: For) -> int:
+        widest = max((dtype.itemsize for dtype in lane_dtypes(loop)), default=self.vector_bytes)
+        if self.vector_bytes <= widest:
+            raise NotVectorizable("one element fills a vector")
+        return self.vector_bytes // widest
+
+    def vector_loop(self, loop: For, ranges: Ranges) -> tuple[Node, ...]:
+        """The loops that replace `loop`, in lanes."""
         inner = ranges.enter(loop)
         partials = shared_targets(loop, inner, precise=self.precise)
         check_lanes(loop, partials)
-        widest = max((dtype.itemsize for dtype in lane_dtypes(loop)), default=self.vector_bytes)
-        plan = self.plan(loop, ranges, self.vector_bytes // widest, reducing=bool(partials))
+        plan = self.plan(loop, ranges, self.width(loop), reducing=bool(partials))
         count = plan.vectors if plan.has_main else 1
         accumulators = Accumulators.make(partials, plan.width, count, self.taken)
         parts = tuple(self.parts(loop, plan, partials, accumulators))
@@ -96,8 +120,6 @@ class _Vectorize:
         return accumulators.around(parts, self.taken)
 
     def plan(self, loop: For, ranges: Ranges, width: int, *, reducing: bool) -> _Plan:
-        if width <= 1:
-            raise NotVectorizable("one element fills a vector")
         span = loop.upper - loop.lower
         trips = ranges.constant(span)
         vectors = max(loop.factor, _INDEPENDENT if reducing and not _has_loops(loop.body) else 1)

@@ -10,7 +10,7 @@ from polyml.codegen.interpret import interpret
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, LoopKind, Node, Place, UpdateArgument, Variable
 from polyml.dtypes import DType, boolean, f32, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
-from polyml.sets.affine import Affine, affine, minimum
+from polyml.sets.affine import Affine, affine, maximum, minimum
 
 Extent = int | str | Affine
 
@@ -178,6 +178,16 @@ def triangle(n: int) -> Function:
     return function(nest, arguments=[array("a", n, n), array("c", n, n)], written="c")
 
 
+def padded_window(h: int, w: int) -> Function:
+    """y[h, w] = sum of the 3x3 window of x around it, what lies outside left out: bounds that change at the edges."""
+    rows = maximum([affine(0), 1 - v("h")]), minimum([affine(3), h + 1 - v("h")])
+    columns = maximum([affine(0), 1 - v("w")]), minimum([affine(3), w + 1 - v("w")])
+    tap = Assign(target=put("y", "h", "w"), value=at("x", v("h") + v("r") - 1, v("w") + v("s") - 1), reduction="sum")
+    body = (Assign(target=put("y", "h", "w"), value=number(0.0)), loop("r", *rows, loop("s", *columns, tap)))
+    nest = loop("h", 0, h, loop("w", 0, w, *body, kind="vector", factor=2), kind="jam", factor=2)
+    return function(nest, arguments=[array("x", h, w), array("y", h, w)], written="y")
+
+
 def prefix(n: int) -> Function:
     """In-place dependence on another element: a[0] is read while a[j] is written, and c[i] is summed in memory."""
     body = (
@@ -209,6 +219,8 @@ def cases() -> list[tuple[str, Function, dict[str, int]]]:
         (f"tiled_rows-{n}-{m}", tiled_rows(n, m, t), {}) for n, m, t in ((1, 1, 8), (21, 7, 8), (40, 4, 40), (5, 2, 2))
     ]
     found += [(f"triangle-{n}", triangle(n), {}) for n in (1, 2, 5, 9)]
+    windows = ((1, 1), (2, 3), (9, 16), (4, 17), (6, 37), (7, 80))
+    found += [(f"padded_window-{h}-{w}", padded_window(h, w), {}) for h, w in windows]
     found += [(f"prefix-{n}", prefix(n), {}) for n in (0, 1, 4)]
     return found
 

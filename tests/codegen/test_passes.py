@@ -31,6 +31,7 @@ from tests.codegen.programs import (
     loop,
     matmul,
     number,
+    padded_window,
     prefix,
     put,
     register,
@@ -185,7 +186,7 @@ def test_an_element_of_inner_scratch_memory_stays_inside() -> None:
 
 def test_jam_gives_way_to_triangles() -> None:
     after, notes = unroll_and_jam(triangle(5))
-    assert [note.text for note in notes] == ["loop i is not jammed: the bounds of loop j depend on i"]
+    assert [note.text for note in notes] == ["loop i is not jammed: bounds of inner loops depend on it"]
     assert not [n for n in walk_nodes(after.body) if isinstance(n, For) and n.kind == "jam"]
 
 
@@ -210,6 +211,20 @@ def test_jam_shares_conditions_of_outer_variables() -> None:
     after, _ = unroll_and_jam(program)
     assert len([node for node in walk_nodes(after.body) if isinstance(node, If)]) == 1
     np.testing.assert_array_equal(run(after, {})["y"], run(program, {})["y"])
+
+
+def test_padding_is_vectors_with_an_interior(golden: Golden) -> None:
+    # Lanes at the edges under conditions; between them the window has constant bounds, and rows are jammed.
+    golden("codegen/lowered_window", loops_text(lowered(padded_window(9, 80), 32)))
+
+
+def test_padding_in_a_short_row_is_one_loop() -> None:
+    after = lowered(padded_window(2, 16), 32)
+    loops = [node for node in walk_nodes(after.body) if isinstance(node, For) and node.kind == "vector"]
+    assert {node.width for node in loops} == {8}
+    # The middle tap is inside for all lanes.
+    conditions = [str(node.condition) for node in walk_nodes(after.body) if isinstance(node, If)]
+    assert set(conditions) == {"(max(-w + 1, 0) <= 0)", "(2 < min(-w + 9, 3))"}
 
 
 def test_full_unroll_leaves_no_loop() -> None:

@@ -1,0 +1,132 @@
+"""Loops whose inner bounds change with their variable (zero padding, windows at an edge), made fit for lanes and copies.
+
+Two remedies: the variable's range is cut where the bounds change their form, so that they are constant in the interior; and where lanes straddle an edge,
+the inner loop runs over the hull of all lanes' ranges, with a condition per lane.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from polyml.codegen.loops import For, If, Node
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.dtypes import boolean, i64
+from polyml.expressions import Apply, Expr, IndexValue
+from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, maximum, minimum
+
+__all__ = ["cut_interior", "over_hull"]
+
+_WASTE = 2
+"""How many times as many iterations the hull may have as one lane, at most."""
+
+_UNROLL = 4
+"""Hulls of so few iterations are unrolled: most of their conditions are then certain."""
+
+
+def cut_interior(loop: For, ranges: Ranges, *, grain: int, at_least: int) -> tuple[For, ...]:
+    """The loop in up to three parts, where the middle one has inner bounds of one form; or the loop itself.
+
+    Only loops with known bounds are cut, at multiples of `grain` iterations, and when the middle part has `at_least` iterations.
+    """
+    lower, upper = ranges.constant(loop.lower), ranges.constant(loop.upper)
+    if lower is None or upper is None or loop.step != 1:
+        return (loop,)
+    first, last = _interior(loop, lower, upper)
+    start = lower + -((lower - first) // grain) * grain
+    end = upper if last == upper else start + (last - start) // grain * grain
+    if end - start < at_least or (start, end) == (lower, upper):
+        return (loop,)
+    ends = [(lower, start), (start, end), (end, upper)]
+    return tuple(replace(loop, lower=affine(low), upper=affine(high)) for low, high in ends if low < high)
+
+
+def over_hull(loop: For, ranges: Ranges) -> For:
+    """The loop with inner loops whose bounds depend on its variable run over all values that any iteration needs, and their bodies under the condition that
+    this iteration does. Loops for which that would cost too much stay as they are.
+
+    Rewrite:
+        for (i = 0; i < 9; i++) for (j = max(0, 1 - i); j < 3; j++) S
+        -> for (i = 0; i < 9; i++) for (j = 0; j < 3; j++) if (max(0, 1 - i) <= j) S
+    """
+    low, high = ranges.lowest(loop.lower), ranges.highest(loop.upper - 1)
+    if low is None or high is None or low > high:
+        return loop
+    extent = (low, high)
+
+    def visit(node: Node) -> Node:
+        node = with_body(node, lambda body: tuple(visit(child) for child in body))
+        return _hull(node, loop.variable, extent) if isinstance(node, For) else node
+
+    changed = tuple(visit(node) for node in loop.body)
+    same = all(a is b for a, b in zip(changed, loop.body, strict=True))
+    return loop if same else replace(loop, body=changed)
+
+
+def _hull(inner: For, variable: str, extent: tuple[int, int]) -> For:
+    depends_low, depends_high = (variable in bound.variables() for bound in (inner.lower, inner.upper))
+    if not depends_low and not depends_high:
+        return inner
+    lower, upper = _extreme(inner.lower, variable, extent, -1), _extreme(inner.upper, variable, extent, 1)
+    middle = (extent[0] + extent[1]) // 2
+    usual = (inner.upper - inner.lower).substitute({variable: middle})
+    trips = upper - lower
+    if not trips.is_constant or not usual.is_constant or trips.constant > _WASTE * max(usual.constant, 1):
+        return inner
+    if inner.step != 1 and depends_low:
+        return inner
+    conditions: list[Expr] = []
+    value = IndexValue(affine(inner.variable), i64)
+    if depends_low:
+        conditions.append(Apply("le", (IndexValue(inner.lower, i64), value), boolean))
+    if depends_high:
+        conditions.append(Apply("lt", (value, IndexValue(inner.upper, i64)), boolean))
+    both = conditions[0] if len(conditions) == 1 else Apply("and", tuple(conditions), boolean)
+    small = trips.constant <= _UNROLL and not any(isinstance(node, For) for node in walk_nodes(inner.body))
+    made = replace(inner, lower=lower, upper=upper, body=(If(condition=both, then=inner.body),))
+    return replace(made, kind="unroll", factor=trips.constant) if small and inner.kind == "sequential" else made
+
+
+def _extreme(value: Affine, variable: str, extent: tuple[int, int], sense: int) -> Affine:
+    """An expression without `variable` that is never above (sense -1) or below (sense 1) the value for the variable within `extent`."""
+    total = Affine((), value.constant)
+    for atom, coefficient in value.terms:
+        inward = sense if coefficient > 0 else -sense
+        match atom:
+            case str():
+                term = affine(atom if atom != variable else extent[inward > 0])
+            case FloorDiv():
+                term = _extreme(atom.numerator, variable, extent, inward) // atom.denominator
+            case Extremum():
+                operands = [_extreme(operand, variable, extent, inward) for operand in atom.operands]
+                term = (minimum if atom.kind == "min" else maximum)(operands)
+        total = total + term * coefficient
+    return total
+
+
+def _interior(loop: For, lower: int, upper: int) -> tuple[int, int]:
+    """The values around the middle for which the same operand wins in each extremum of an inner bound, end exclusive."""
+    middle = (lower + upper) // 2
+    for difference in _differences(loop):
+        slope = difference.stride(loop.variable)
+        if not slope or difference.variables() != {loop.variable}:
+            continue
+        # The sign of slope * v + c stays as in the middle until the zero, which belongs to both sides.
+        if (difference.evaluate({loop.variable: middle}) >= 0) == (slope > 0):
+            lower = max(lower, -(difference.constant // slope))
+        else:
+            upper = min(upper, -difference.constant // slope + 1)
+    return lower, upper
+
+
+def _differences(loop: For) -> Iterator[Affine]:
+    """All pairs of operands of the extrema in inner bounds, as differences."""
+    for node in walk_nodes(loop.body):
+        if not isinstance(node, For):
+            continue
+        for bound in (node.lower, node.upper):
+            for atom, _ in bound.terms:
+                if isinstance(atom, Extremum):
+                    yield from (a - b for a, b in itertools.combinations(atom.operands, 2))
