@@ -37,9 +37,11 @@ def schedule(scop: Scop, dependences: Dependences, target: Target, options: Opti
         attempts.insert(0, ("the order without marks", work.ordered))
         attempts.insert(0, ("the strategy's schedule", work.strategic))
     refused: list[Note] = []
-    for name, attempt in attempts:
+    for position, (name, attempt) in enumerate(attempts):
+        # The last resort may take longer: after it there is nothing.
+        last = position == len(attempts) - 1
         try:
-            with operation_budget(options.budget, phase="scheduling"):
+            with operation_budget(options.budget * (10 if last else 1), phase="scheduling"):
                 found = attempt()
                 check(found, relax_reductions=not options.precise)
         except (BudgetExhausted, IllegalScheduleError) as reason:

@@ -38,9 +38,18 @@ def operation_budget(operations: int, *, phase: str) -> Iterator[None]:
     try:
         yield
     except isl.Error as error:
-        if _QUOTA_TEXT in str(error):
+        if _QUOTA_TEXT in str(error) or _is_exhausted():
             raise BudgetExhausted(phase, operations) from None
         raise
     finally:
         context.set_max_operations(outer)
         context.reset_operations()
+
+
+def _is_exhausted() -> bool:
+    """Whether the quota is used up: not every error that follows from it says so, but any further operation does."""
+    try:
+        isl.Set("{ [i] : 0 <= i < 10 }").is_empty()
+    except isl.Error as error:
+        return _QUOTA_TEXT in str(error)
+    return False

@@ -292,3 +292,48 @@ def program(text: str, **sizes: int) -> tuple[Scop, Dependences]:
     filled = re.sub(r"\{(\w+)\}( - 2)?", lambda m: str(sizes[m[1]] - (2 if m[2] else 0)), text)
     scop = scop_of(filled)
     return scop, dependences_of(scop)
+
+
+TRIANGULAR = """
+input a f32[{N}, {N}]
+output y f32[{N}]
+YI[i]: 0 <= i < {N}: y[i] sum: 0
+YU[i, j]: 0 <= i < {N} and 0 <= j <= i: y[i] sum= a[i, j] * a[j, i]
+"""
+SCAN = """
+input x f32[{N}, {M}]
+inout y f32[{N}, {M}]
+S[i, j]: 0 <= i < {N} and 1 <= j < {M}: y[i, j] = y[i, j - 1] + x[i, j]
+"""
+WAVEFRONT = """
+inout y f32[{N}, {N}]
+S[i, j]: 1 <= i < {N} and 1 <= j < {N}: y[i, j] = y[i, j - 1] + y[i - 1, j]
+"""
+HISTOGRAM = """
+input where i32[{N}]
+input x f32[{N}]
+output h f32[{M}]
+HI[m]: 0 <= m < {M}: h[m] sum: 0
+HU[n]: 0 <= n < {N}: h[where[n]] sum= x[n]
+"""
+CHAIN = """
+input x f32[{N}, {K}]
+input u f32[{K}, {H}]
+input w f32[{H}, {M}]
+output y f32[{N}, {M}]
+local a f32[{N}, {H}]
+local r f32[{N}, {H}]
+AI[n, h]: 0 <= n < {N} and 0 <= h < {H}: a[n, h] sum: 0
+AU[n, h, k]: 0 <= n < {N} and 0 <= h < {H} and 0 <= k < {K}: a[n, h] sum= x[n, k] * u[k, h]
+R[n, h]: 0 <= n < {N} and 0 <= h < {H}: r[n, h] = relu(a[n, h])
+YI[n, m]: 0 <= n < {N} and 0 <= m < {M}: y[n, m] sum: 0
+YU[n, m, h]: 0 <= n < {N} and 0 <= m < {M} and 0 <= h < {H}: y[n, m] sum= r[n, h] * w[h, m]
+"""
+SYMBOLIC = """
+input x f32[N, M]
+output y f32[N, M]
+local s f32[N]
+SI[n]: 0 <= n < N: s[n] sum: 0
+SU[n, m]: 0 <= n < N and 0 <= m < M: s[n] sum= x[n, m]
+Y[n, m]: 0 <= n < N and 0 <= m < M: y[n, m] = x[n, m] / s[n]
+"""

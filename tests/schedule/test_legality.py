@@ -1,0 +1,121 @@
+"""What the proof refuses, each with a witness pair, and what it lets pass."""
+
+from __future__ import annotations
+
+import islpy as isl
+import pytest
+
+from polyml.errors import IllegalScheduleError
+from polyml.schedule.legality import check_tree
+from polyml.scop.dependences import Dependences
+from polyml.scop.scop import Scop
+from tests.schedule import programs
+
+SUM = """
+input x f32[8]
+output s f32[]
+I[]: : s sum: 0
+U[k]: 0 <= k < 8: s sum= x[k]
+"""
+RECURRENCE = """
+inout y f32[8, 8]
+S[i, j]: 0 <= i < 8 and 1 <= j < 8: y[i, j] = y[i, j - 1] + 1
+"""
+
+
+def _check(tree: str, program: tuple[Scop, Dependences], *, relax: bool = True) -> None:
+    scop, dependences = program
+    parsed = isl.Schedule(tree.replace("'", '"'))
+    check_tree(parsed, scop, dependences.validity, dependences.reduction, relax_reductions=relax)
+
+
+def _sum(band: str, mark: str | None = None, order: tuple[str, str] = ("I", "U")) -> str:
+    domain = "{ I[]; U[k] : 0 <= k < 8 }"
+    inner = f"schedule: '[{{ U[k] -> [({band})] }}]'"
+    update = f"child: {{ {inner} }}" if mark is None else f"child: {{ mark: '{mark}', child: {{ {inner} }} }}"
+    parts = {"I": "{ filter: '{ I[] }' }", "U": f"{{ filter: '{{ U[k] }}', {update} }}"}
+    return f"{{ domain: '{domain}', child: {{ sequence: [ {parts[order[0]]}, {parts[order[1]]} ] }} }}"
+
+
+def _recurrence(first: str, second: str, mark: str | None = None) -> str:
+    inner = f"schedule: '[{{ S[i, j] -> [({second})] }}]'"
+    inner = inner if mark is None else f"mark: '{mark}', child: {{ {inner} }}"
+    domain = "{ S[i, j] : 0 <= i < 8 and 1 <= j < 8 }"
+    return f"{{ domain: '{domain}', child: {{ schedule: '[{{ S[i, j] -> [({first})] }}]', child: {{ {inner} }} }} }}"
+
+
+def test_reversed_sequence_is_refused() -> None:
+    with pytest.raises(IllegalScheduleError, match=r"I\[\].*U\[.*opposite order"):
+        _check(_sum("k", order=("U", "I")), programs.program(SUM))
+
+
+@pytest.mark.parametrize("mark", ["parallel", "jam:4"])
+def test_a_reduction_may_not_run_at_once(mark: str) -> None:
+    with pytest.raises(IllegalScheduleError, match=r"U\[.*U\[.*update one element at once"):
+        _check(_sum("k", mark), programs.program(SUM))
+
+
+def test_lanes_of_a_reduction_are_private() -> None:
+    _check(_sum("k", "vector:4"), programs.program(SUM))
+
+
+def test_lanes_of_a_reduction_into_elements_that_depend_on_them() -> None:
+    program = programs.program("""
+    input x f32[8, 8]
+    output s f32[16]
+    I[m]: 0 <= m < 16: s[m] sum: 0
+    U[i, j]: 0 <= i < 8 and 0 <= j < 8: s[i + j] sum= x[i, j]
+    """)
+    with pytest.raises(IllegalScheduleError, match="from different lanes"):
+        _check(_diagonals("i + j", "vector:1", "i"), program)
+    _check(_diagonals("i + j", "unroll:2", "i"), program)
+    # At a fixed i the lanes along j update different elements.
+    _check(_diagonals("i", "vector:1", "j"), program)
+
+
+def _diagonals(outer: str, mark: str, inner: str) -> str:
+    update = f"schedule: '[{{ U[i, j] -> [({outer})] }}]', child: {{ mark: '{mark}', child: {{ schedule: '[{{ U[i, j] -> [({inner})] }}]' }} }}"
+    parts = f"{{ filter: '{{ I[m] }}', child: {{ schedule: '[{{ I[m] -> [(m)] }}]' }} }}, {{ filter: '{{ U[i, j] }}', child: {{ {update} }} }}"
+    domain = "{ I[m] : 0 <= m < 16; U[i, j] : 0 <= i < 8 and 0 <= j < 8 }"
+    return f"{{ domain: '{domain}', child: {{ sequence: [ {parts} ] }} }}"
+
+
+def test_reversed_reduction_needs_relaxation() -> None:
+    _check(_sum("-k"), programs.program(SUM))
+    with pytest.raises(IllegalScheduleError, match="opposite order"):
+        _check(_sum("-k"), programs.program(SUM), relax=False)
+
+
+def test_interchange_of_a_recurrence_is_legal_and_reversal_is_not() -> None:
+    program = programs.program(RECURRENCE)
+    _check(_recurrence("i", "j"), program)
+    _check(_recurrence("j", "i"), program)
+    with pytest.raises(IllegalScheduleError, match=r"S\[.*S\[.*opposite order"):
+        _check(_recurrence("i", "-j"), program)
+
+
+@pytest.mark.parametrize("mark", ["parallel", "vector:2", "jam:2"])
+def test_marks_on_a_recurrence(mark: str) -> None:
+    program = programs.program(RECURRENCE)
+    _check(_recurrence("j", "i", mark), program)
+    with pytest.raises(IllegalScheduleError, match=r"S\[.*S\[.*run at once"):
+        _check(_recurrence("i", "j", mark), program)
+
+
+def test_instances_at_the_same_time_are_not_ordered() -> None:
+    with pytest.raises(IllegalScheduleError, match="are not ordered"):
+        _check(_recurrence("i", "0"), programs.program(RECURRENCE))
+
+
+def test_every_instance_exactly_once() -> None:
+    scop, dependences = programs.program(SUM)
+    part = "{ domain: '{ I[]; U[k] : 0 <= k < 7 }', child: { sequence: [ { filter: '{ I[] }' }, { filter: '{ U[k] }' } ] } }"
+    with pytest.raises(IllegalScheduleError, match="not those of the region"):
+        _check(part, (scop, dependences))
+    for filters, message in ((("k < 3", "k > 4"), "leaves out"), (("k < 5", "k > 3"), "twice")):
+        children = ", ".join(
+            f"{{ filter: '{{ U[k] : {f} }}', child: {{ schedule: '[{{ U[k] -> [(k)] }}]' }} }}" for f in filters
+        )
+        tree = f"{{ domain: '{{ I[]; U[k] : 0 <= k < 8 }}', child: {{ sequence: [ {{ filter: '{{ I[] }}' }}, {children} ] }} }}"
+        with pytest.raises(IllegalScheduleError, match=message):
+            _check(tree, (scop, dependences))
