@@ -1,7 +1,7 @@
 """What may stand in a subscript, a condition and a bound: the quasi-affine form, checked on resolved expressions.
 
 The check is by form, without numbers: a symbolic size may multiply or divide an index (the compiler then specializes on it); two indices, loop variables or values read
-from tensors may not be multiplied, nor divide anything.
+from tensors may not be multiplied, nor divide anything, nor stand in a power.
 """
 
 from __future__ import annotations
@@ -62,6 +62,9 @@ def require_affine(e: Expression, *, role: str, reads: bool) -> None:
             if e.op in {"//", "%"} and _varies(e.right):
                 message = f"{role} divides by {format_expression(e.right)!r}: it is not affine"
                 raise NotAffineError(message, span=e.span, hint="divide by numbers and sizes only")
+        case Binary(op="**") if not _varies(e):
+            require_affine(e.left, role=role, reads=reads)
+            require_affine(e.right, role=role, reads=reads)
         case Binary(op="/"):
             raise NotAffineError(f"{role} is not an integer", span=e.span, hint="write `//` to divide indices")
         case Binary() | Unary() | Compare() | Boolean() | Call() | Reducer():

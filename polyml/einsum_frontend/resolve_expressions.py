@@ -120,6 +120,8 @@ def resolve_expression(e: Expression, names: Names, bound: Mapping[str, str], *,
     """
     match e:
         case Name(identifier=word):
+            if subscript and word not in bound:
+                _check_not_gone(word, e.span, names.scope)
             return _name(e, word, names, bound)
         case Subscript():
             if subscript and isinstance(e.tensor, Pad):
@@ -143,7 +145,18 @@ def _name(e: Name, word: str, names: Names, bound: Mapping[str, str]) -> Express
         hint = f"the {word} of a reducer is known only inside its parentheses"
     elif looks_like_index(word) and len(word) <= 2:
         hint = f"an index stands in a subscript somewhere in its statement; {word!r} does not"
+    elif looks_like_size(word) and len(word) <= 2:
+        hint = "indices are lower-case; sizes come from the parameters"
     return scope.value_of(word, e.span, hint)
+
+
+def _check_not_gone(word: str, span: Span, scope: Scope) -> None:
+    """Refuses a subscript that is an index by the rules, while a reader takes it for a 0-d tensor that ended with its loop."""
+    tensor = scope.gone.get(word)
+    if tensor is not None and tensor.rank == 0 and scope.may_be_index(word):
+        hint = "declare it before the loop; or, if you mean an index, choose another name"
+        message = f"{word!r} was made inside a `for` and ended with it: it cannot gather here"
+        raise EinsumSyntaxError(message, span=span, hint=hint)
 
 
 def _access(e: Subscript, names: Names, bound: Mapping[str, str]) -> Subscript:
@@ -164,10 +177,6 @@ def resolve_subscript(e: Expression, names: Names, bound: Mapping[str, str]) -> 
     Raises:
         EinsumSyntaxError, NotAffineError: as `resolve_expression`.
     """
-    if isinstance(e, Name) and e.identifier not in bound:
-        tensor = names.scope.gone.get(e.identifier)
-        if tensor is not None and tensor.rank == 0:  # by the letter an index, but a reader takes it for the tensor
-            raise names.scope.undefined(e.identifier, e.span)
     resolved = resolve_expression(e, names, bound, subscript=True)
     require_affine(resolved, role="a subscript", reads=True)
     return resolved

@@ -55,8 +55,10 @@ def program_from_function(function: Callable[..., object]) -> Program:
     if function.__name__ == "<lambda>":
         raise EinsumSyntaxError("polyml.einsum decorates a function, not a lambda", hint="write it with `def`")
     source = _source_of(function)
-    _compare(function, source)
-    return resolve(parse(source), _names_around(function))
+    definition = _definition_like(function, source)
+    program = parse(source)  # before the annotations are compared: an error in one of them is told better from here
+    _compare_annotations(function, definition)
+    return resolve(program, _names_around(function))
 
 
 def _source_of(function: FunctionType) -> Source:
@@ -66,7 +68,7 @@ def _source_of(function: FunctionType) -> Source:
     except (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError) as error:
         message = f"the source of {name!r} cannot be read ({error})"
         raise EinsumSyntaxError(message, hint=_FORM_2) from None
-    return Source("".join(lines), inspect.getsourcefile(function) or "<unknown>", max(first_line, 1))
+    return Source("".join(lines), inspect.getsourcefile(function) or function.__code__.co_filename, max(first_line, 1))
 
 
 def _names_around(function: FunctionType) -> Mapping[str, object]:
@@ -79,12 +81,17 @@ def _names_around(function: FunctionType) -> Mapping[str, object]:
     return ChainMap(cells, function.__globals__)
 
 
-def _compare(function: FunctionType, source: Source) -> None:
-    """Refuses when `source`, compiled again, gives another function than `function`."""
+def _definition_like(function: FunctionType, source: Source) -> ast.FunctionDef:
+    """The definition in `source`; refuses when it gives another function than `function` is."""
     code = function.__code__
     compiled, definition = _compile_again(function, source)
     if compiled is None or definition is None or not _same_code(code, compiled, code.co_firstlineno):
         raise _mismatch(function)
+    return definition
+
+
+def _compare_annotations(function: FunctionType, definition: ast.FunctionDef) -> None:
+    """Refuses when the annotations of `definition`, which no bytecode shows, are not those of `function`."""
     arguments = [*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs]
     for argument in arguments:
         value = function.__annotations__.get(argument.arg)

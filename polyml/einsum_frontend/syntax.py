@@ -186,7 +186,8 @@ class IfBlock:
 
 @dataclass(frozen=True, slots=True)
 class CallProgram:
-    """`a, b = f(x, w)`: `callee` names another einsum program (Program.programs)."""
+    """`a, b = f(x, w)`: `callee` names another einsum program (Program.programs); no targets when it only writes its arguments.
+    Resolved: the argument for a tensor parameter is a `Subscript` without subscripts, also when the tensor has dimensions."""
 
     targets: tuple[str, ...]
     callee: str
