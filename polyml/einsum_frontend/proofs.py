@@ -13,10 +13,19 @@ import islpy as isl
 from polyml.einsum_frontend.quasi_affine import Constraint
 from polyml.einsum_frontend.ranges import Range, interval
 from polyml.errors import BoundsError, ShapeError
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, affine
 from polyml.source import Span
 
-__all__ = ["Scope", "prove_in_bounds", "prove_injective", "prove_not_empty", "witness"]
+__all__ = [
+    "Scope",
+    "find_collision",
+    "parameters",
+    "points_without_items",
+    "prove_in_bounds",
+    "prove_injective",
+    "prove_not_empty",
+    "witness",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,37 +122,36 @@ def prove_injective(target: Sequence[Affine], scope: Scope, *, name: str, span: 
     Raises:
         ShapeError: with a witness pair.
     """
-    plain = {s.name for s in target}
-    loose = [r.name for r in scope.indices if r.name not in plain]
-    if not loose:
+    pair = find_collision(target, scope)
+    if pair is None:
         return
-    second = {r.name: f"{r.name}_second" for r in scope.indices}
-    ranges = scope.indices
-    renamed = [s.substitute({old: _variable(new) for old, new in second.items()}) for s in target]
-    once = scope.points()
-    outer = len(scope.outer)
-    dims = [r.name for r in (*scope.outer, *ranges)]
-    twice = [*(r.name for r in scope.outer), *(second[r.name] for r in ranges)]
-    same = [f"{a.isl_text()} = {b.isl_text()}" for a, b in zip(target, renamed, strict=True)]
-    differ = " or ".join(f"{old} != {new}" for old, new in second.items())
-    pairs = isl.Map(
-        f"{{ [{', '.join(dims)}] -> [{', '.join([*(f'{d}_same' for d in dims[:outer]), *twice[outer:]])}] : "
-        + " and ".join([*same, *(f"{d} = {d}_same" for d in dims[:outer]), f"({differ})"])
-        + " }"
-    )
-    pairs = pairs.intersect_domain(once).intersect_range(once)
-    if pairs.is_empty():
-        return
-    pair = pairs.wrap().flatten().sample_point()
-    numbers = [pair.get_coordinate_val(isl.dim_type.set, k).to_python() for k in range(2 * len(dims))]
-    first = dict(zip(dims, numbers[: len(dims)], strict=True))
-    other = dict(zip(dims, numbers[len(dims) :], strict=True))
+    first, second = pair
     element = ", ".join(str(s.evaluate(first)) for s in target)
     raise ShapeError(
-        f"`=` would write {name}[{element}] twice: {_instance(first)[5:]} and {_instance(other)[5:]}",
+        f"`=` would write {name}[{element}] twice: for {_values(first)} and for {_values(second)}",
         span=span,
         hint="use `+=` to accumulate, or give each instance an element of its own",
     )
+
+
+def find_collision(target: Sequence[Affine], scope: Scope) -> tuple[dict[str, int], dict[str, int]] | None:
+    """Two points of the scope with equal outer variables and one target element, or None when there are none."""
+    if {r.name for r in scope.indices} <= {s.name for s in target}:
+        return None
+    names = [r.name for r in (*scope.outer, *scope.indices)]
+    primed = {name: f"{name}_second" for name in names}
+    renamed = [s.substitute({old: affine(new) for old, new in primed.items()}) for s in target]
+    same = [f"{a.isl_text()} = {b.isl_text()}" for a, b in zip(target, renamed, strict=True)]
+    same += [f"{r.name} = {primed[r.name]}" for r in scope.outer]
+    differ = " or ".join(f"{r.name} != {primed[r.name]}" for r in scope.indices)
+    text = f"{{ [{', '.join(names)}] -> [{', '.join(primed.values())}] : {' and '.join([*same, f'({differ})'])} }}"
+    points = scope.points()
+    pairs = isl.Map(text).intersect_domain(points).intersect_range(points)
+    if pairs.is_empty():
+        return None
+    pair = pairs.wrap().flatten().sample_point()
+    numbers = [pair.get_coordinate_val(isl.dim_type.set, k).to_python() for k in range(2 * len(names))]
+    return dict(zip(names, numbers, strict=False)), dict(zip(names, numbers[len(names) :], strict=True))
 
 
 def prove_not_empty(outer: Scope, inner: Scope, *, kind: str, span: Span) -> None:
@@ -190,8 +198,8 @@ def _relevant(subscript: Affine, scope: Scope) -> set[str]:
 
 
 def _instance(values: Mapping[str, int]) -> str:
-    return " for " + ", ".join(f"{name} = {value}" for name, value in values.items()) if values else ""
+    return f" for {_values(values)}" if values else ""
 
 
-def _variable(name: str) -> Affine:
-    return Affine(((name, 1),))
+def _values(values: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in values.items())

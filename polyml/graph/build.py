@@ -13,7 +13,7 @@ from typing import assert_never
 import islpy as isl
 
 from polyml.einsum_frontend.arguments import ArgumentType, Signature, bind_sizes, symbolic_ints
-from polyml.einsum_frontend.proofs import parameters
+from polyml.einsum_frontend.proofs import Scope, parameters
 from polyml.einsum_frontend.quasi_affine import Names, needs_affine
 from polyml.einsum_frontend.ranges import Range, interval
 from polyml.einsum_frontend.syntax import (
@@ -32,8 +32,9 @@ from polyml.einsum_frontend.syntax import (
 from polyml.einsum_frontend.typing import Typed, cast, stored
 from polyml.errors import DTypeError, EinsumSyntaxError, NotAffineError, ShapeError
 from polyml.expressions import Const, Read
-from polyml.graph.build_assign import Target, assign
-from polyml.graph.build_body import Body, Path, fill
+from polyml.graph.build_assign import assign
+from polyml.graph.build_body import Body
+from polyml.graph.build_parts import Path, fill
 from polyml.graph.build_state import Frame, LoopLevel, State, Variable, loop_constraint
 from polyml.graph.ir import Carried, Graph, Input, Loop, Tensor
 from polyml.sets.affine import Affine, affine
@@ -131,7 +132,7 @@ class _Walker:
         variable = Variable(key, statement.name, None, statement.dtype, tuple(shape), home=home)
         if statement.fill is not None:
             body = Body(self.state, self.names, {}, statement.name)
-            value = body.value(statement.fill, Path(Target.scope(self.state)))
+            value = body.value(statement.fill, Path(Scope(self.state.outer)))
             result = self.state.tensor(statement.name, statement.dtype, shape)
             element = stored(value, statement.dtype, name=statement.name, span=statement.span)
             self.state.emit(fill(result, element, statement.span))
@@ -343,7 +344,7 @@ class _Walker:
                     types.append(ArgumentType(variable.dtype, variable.shape))
                     continue
             body = Body(self.state, self.names, {}, parameter.name)
-            scalar = body.value(arg, Path(Target.scope(self.state)))
+            scalar = body.value(arg, Path(Scope(self.state.outer)))
             if not scalar.weak and scalar.dtype != parameter.dtype:
                 raise DTypeError(
                     f"argument {parameter.name} of {callee.name} has dtype {scalar.dtype}, and is declared {parameter.dtype}",

@@ -7,21 +7,20 @@ missing is kept as a debt of the loop and settled when it ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 
 import islpy as isl
 
 from polyml.dtypes import DType
+from polyml.einsum_frontend.names import ISL_KEYWORDS
 from polyml.einsum_frontend.ranges import Range
 from polyml.errors import BoundsError, EinsumSyntaxError
 from polyml.graph.ir import Check, Op, Tensor
 from polyml.sets.affine import Affine, affine
 from polyml.source import Span
 
-__all__ = ["Debt", "Flag", "Frame", "LoopLevel", "State", "Variable"]
-
-_ISL_KEYWORDS = frozenset("and or not exists min max mod floor ceil rat true false infty nan implies let".split())
+__all__ = ["Debt", "Flag", "Frame", "LoopLevel", "State", "Variable", "identifier", "loop_constraint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,8 @@ class Frame:
 
 @dataclass(slots=True)
 class State:
-    """The mutable part of a build. `env`: the variables in scope; `dead`: names whose loop has ended; `ahead`: checks before all other ops."""
+    """The mutable part of a build. `env`: the variables in scope; `dead`: names whose loop has ended; `ahead`: checks before all other ops;
+    `value_ranges`: the least and greatest value of integer tensors, where known, by tensor name."""
 
     sizes: tuple[str, ...]
     frames: list[Frame] = field(default_factory=lambda: [Frame(None)])
@@ -93,6 +93,7 @@ class State:
     ahead: list[Op] = field(default_factory=list)
     flags: list[Flag] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    value_ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def fork(self) -> State:
         """A copy to try something on."""
@@ -110,18 +111,14 @@ class State:
             ahead=list(self.ahead),
             flags=[replace(f, tensors=list(f.tensors)) for f in self.flags],
             warnings=list(self.warnings),
+            value_ranges=dict(self.value_ranges),
         )
 
     # -- names and ops --------------------------------------------------------------------------------------------
 
     def fresh(self, wish: str) -> str:
         """A name that nothing in the graph has, an isl identifier."""
-        base = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in wish)
-        base = base if base and not base[0].isdigit() and base not in _ISL_KEYWORDS else f"_{base}"
-        name, count = base, 0
-        while name in self.names or name in _ISL_KEYWORDS:
-            count += 1
-            name = f"{base}_{count}"
+        name = identifier(wish, self.names)
         self.names.add(name)
         return name
 
@@ -236,10 +233,12 @@ def _over_iterations(written: isl.Set, level: LoopLevel, *, earlier: bool) -> is
     rank = written.dim(isl.dim_type.set) - 1
     elements = [f"e{d}" for d in range(rank)]
     previous = f"{variable}_previous"
-    other = level.range.constraint
-    bounds = [_renamed(level, previous)]
+    bounds = [loop_constraint(previous, level.start, level.stop, level.step)]
     if earlier:
-        bounds += [f"{previous} < {variable}" if level.step > 0 else f"{previous} > {variable}", f"({other})"]
+        bounds += [
+            f"{previous} < {variable}" if level.step > 0 else f"{previous} > {variable}",
+            f"({level.range.constraint})",
+        ]
     outer = sorted((level.start.variables() | level.stop.variables()) | ({variable} if earlier else set()))
     head = f"[{', '.join(outer)}] -> " if outer else ""
     pick = isl.Map(
@@ -248,13 +247,20 @@ def _over_iterations(written: isl.Set, level: LoopLevel, *, earlier: bool) -> is
     return written.apply(pick).coalesce()
 
 
-def _renamed(level: LoopLevel, variable: str) -> str:
-    """The loop's iterations as a constraint on another variable."""
-    return loop_constraint(variable, level.start, level.stop, level.step)
-
-
 def loop_constraint(variable: str, start: Affine, stop: Affine, step: int) -> str:
     """`variable` takes the values of range(start, stop, step)."""
     first, last = start.isl_text(), stop.isl_text()
     inside = f"{first} <= {variable} < {last}" if step > 0 else f"{last} < {variable} <= {first}"
     return inside if abs(step) == 1 else f"{inside} and ({variable} - ({first})) mod {abs(step)} = 0"
+
+
+def identifier(wish: str, taken: Container[str]) -> str:
+    """An isl identifier that is not taken, like `wish`."""
+    base = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in wish)
+    if not base or base[0].isdigit():
+        base = f"_{base}"
+    name, count = base, 0
+    while name in taken or name in ISL_KEYWORDS:
+        count += 1
+        name = f"{base}_{count}"
+    return name

@@ -1,0 +1,228 @@
+"""Index ranges (docs/language.md, "Index ranges"): stated, else plain, else by rounds; exact, by integer sets where arithmetic does not do.
+
+Sizes are numbers here; loop variables and `int` parameters that stay symbolic are variables with a range of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import islpy as isl
+
+from polyml.einsum_frontend.quasi_affine import Names, nodes, to_affine
+from polyml.einsum_frontend.ranges import Range, Use, box_range, index_names, interval, plain_name
+from polyml.einsum_frontend.syntax import Call, Compare, Expression, IndexRef, Number, Reducer, Subscript
+from polyml.errors import ShapeError, UnboundedDomainError
+from polyml.sets.affine import Affine, affine
+from polyml.source import Span
+
+__all__ = ["Inferred", "infer_ranges"]
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    ranges: Mapping[str, Range]
+    warnings: tuple[str, ...]
+
+
+def infer_ranges(
+    value: Expression,
+    indices: Sequence[str],
+    own: Sequence[Use],
+    uses: Sequence[Use],
+    names: Names,
+    outer: Mapping[str, Range],
+    span: Span,
+) -> Inferred:
+    """The range of every index of one statement.
+
+    Args:
+        indices: all of them, as in the text. own: the subscripts of the left side where the tensor exists already.
+        uses: all other subscripts, those inside gathered left ones included. outer: loop variables and symbolic sizes.
+
+    Raises:
+        ShapeError: extents of one index differ, or no value fits. UnboundedDomainError: a range follows from nothing, or has gaps.
+    """
+    ranges = _stated(value, names, outer)
+    for use in own:
+        if isinstance(use.expression, IndexRef):
+            variable = _variable(use.expression.name, names)
+            ranges.setdefault(use.expression.name, box_range(variable, 0, use.extent))
+    _plain(ranges, [*own, *uses], names, span)
+    warnings: list[str] = []
+    while missing := [name for name in indices if name not in ranges]:
+        found = _round([*own, *uses], ranges, frozenset(missing), names, outer, span)
+        if not found:
+            raise UnboundedDomainError(
+                f"the range of {' and '.join(map(plain_name, missing))} follows from nothing",
+                span=span,
+                hint="declare the left side with its shape, or state a condition in a reducer, e.g. sum[k, k < 3](..)",
+            )
+        for name, fitting in found.items():
+            if fitting.exact and fitting.low is not None and fitting.high == fitting.low + 1:
+                warnings.append(f"{span}: the inferred range of {plain_name(name)} is the single value {fitting.low}")
+        ranges.update(found)
+    return Inferred(ranges, tuple(warnings))
+
+
+def _variable(name: str, names: Names) -> str:
+    found = names.indices[name].name
+    assert found is not None, "internal: an index stands for a variable"
+    return found
+
+
+def _stated(value: Expression, names: Names, outer: Mapping[str, Range]) -> dict[str, Range]:
+    """Ranges from `r < e`, `r <= e`, `0 <= r < e` in the reducer that binds r, where e has numbers, sizes and loop variables only."""
+    found: dict[str, Range] = {}
+    for reducer in (n for n in nodes(value) if isinstance(n, Reducer) and not n.implied):
+        own = {item.name for item in reducer.items if isinstance(item, IndexRef)}
+        for item in reducer.items:
+            match item:
+                case (
+                    Compare(operands=(IndexRef(name=r), bound), ops=("<" | "<=" as op,))
+                    | Compare(operands=(Number(value=0), IndexRef(name=r), bound), ops=("<=", "<" | "<=" as op))
+                ) if r in own and all(not isinstance(n, IndexRef | Subscript | Reducer | Call) for n in nodes(bound)):
+                    stop = to_affine(bound, names)
+                    if stop is None:
+                        continue
+                    stated = _below(_variable(r, names), stop + (1 if op == "<=" else 0), outer)
+                    before = found.get(r)
+                    if before is None or not (before.exact and stated.exact) or (stated.high or 0) < (before.high or 0):
+                        found[r] = stated
+                case _:
+                    pass
+    return found
+
+
+def _below(variable: str, stop: Affine, outer: Mapping[str, Range]) -> Range:
+    if stop.is_constant:
+        return box_range(variable, 0, max(0, stop.constant))
+    _, greatest = interval(stop, outer)
+    return Range(variable, f"0 <= {variable} < {stop.isl_text()}", 0, greatest, False)
+
+
+def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names, span: Span) -> None:
+    """Rule 2: adds the ranges of indices that stand plainly in a subscript, and compares all their extents."""
+    free: dict[str, dict[int, Use]] = {}
+    restricted: dict[str, dict[int, Use]] = {}
+    for use in uses:
+        if isinstance(use.expression, IndexRef):
+            name = use.expression.name
+            group = restricted if name in use.restricting else free
+            group.setdefault(name, {}).setdefault(use.extent, use)
+    for name in sorted({*free, *restricted}):
+        found = free.get(name) or restricted[name]
+        if len(found) > 1 and (name in free or name not in ranges):
+            extents = list(found.values())
+            raise ShapeError(
+                f"the index {plain_name(name)} runs over dimensions of different extents: "
+                + " and ".join(map(str, found)),
+                span=extents[-1].expression.span,
+                hint=f"the first of them is {extents[0].expression.span}",
+            )
+        if name not in ranges:
+            ranges[name] = box_range(_variable(name, names), 0, next(iter(found)))
+
+
+def _round(
+    uses: Sequence[Use],
+    ranges: Mapping[str, Range],
+    missing: frozenset[str],
+    names: Names,
+    outer: Mapping[str, Range],
+    span: Span,
+) -> dict[str, Range]:
+    """Rule 3, one round: for each unbounded index the values that keep every subscript with it alone unbounded in bounds."""
+    fitting: dict[str, list[Use]] = {}
+    for use in uses:
+        if use.branch or use.condition or use.value is None:
+            continue
+        here = index_names(use.expression) & missing
+        if len(here) == 1:
+            fitting.setdefault(next(iter(here)), []).append(use)
+    inner = {r.name: r for r in ranges.values()}
+    known = {**inner, **outer}
+    found: dict[str, Range] = {}
+    for name in sorted(fitting):
+        variable = _variable(name, names)
+        adopted = _by_arithmetic(variable, fitting[name], known) or _by_sets(
+            variable, fitting[name], inner, outer, span
+        )
+        if adopted is None:
+            continue
+        if adopted.exact and adopted.may_be_empty and all(use.extent > 0 for use in fitting[name]):
+            raise ShapeError(
+                f"no value of {plain_name(name)} keeps every subscript in bounds",
+                span=fitting[name][0].expression.span,
+                hint="the tensors are too small for each other, or a subscript needs another offset",
+            )
+        found[name] = adopted
+    return found
+
+
+def _by_arithmetic(variable: str, uses: Sequence[Use], known: Mapping[str, Range]) -> Range | None:
+    """The common case, linear subscripts over ranges that are numbers; None when it is not that."""
+    low, high = 0, None
+    for use in uses:
+        assert use.value is not None, "internal: a gather bounds no index"
+        factor = use.value.stride(variable)
+        others = use.value - affine(variable) * (factor or 0)
+        if not factor or any(name not in known or known[name].may_be_empty for name in others.variables()):
+            return None
+        if any(not isinstance(atom, str) for atom, _ in others.terms):
+            return None
+        least, greatest = interval(others, known)
+        assert least is not None, "internal: exact ranges have numbers"
+        assert greatest is not None, "internal: exact ranges have numbers"
+        if factor < 0:
+            factor, least, greatest = -factor, use.extent - 1 - greatest, use.extent - 1 - least
+            # extent - 1 - s is in bounds exactly when s is.
+        low = max(low, -(least // factor))
+        top = (use.extent - 1 - greatest) // factor
+        high = top if high is None else min(high, top)
+    return None if high is None else box_range(variable, low, max(low, high + 1))
+
+
+def _by_sets(
+    variable: str, uses: Sequence[Use], inner: Mapping[str, Range], outer_ranges: Mapping[str, Range], span: Span
+) -> Range | None:
+    """The general case, by integer sets; None when the values are not bounded.
+
+    Raises:
+        UnboundedDomainError: the values have gaps.
+    """
+    involved = frozenset().union(*(use.value.variables() for use in uses if use.value is not None)) - {variable}
+    others = sorted(involved & inner.keys())
+    outer = sorted(outer_ranges)
+    known = {**inner, **outer_ranges}
+    head = f"[{', '.join(outer)}] -> " if outer else ""
+    context = [known[name].constraint or f"{name} >= 1" for name in outer]
+    good = isl.Set(f"{head}{{ [{variable}] : {' and '.join([f'{variable} >= 0', *context])} }}")
+    for use in uses:
+        assert use.value is not None, "internal: a gather bounds no index"
+        text = use.value.isl_text()
+        clauses = [f"({text} < 0 or {text} >= {use.extent})", *(known[name].constraint for name in others)]
+        body = " and ".join(clauses)
+        exists = f"exists ({', '.join(others)} : {body})" if others else body
+        good = good.subtract(isl.Set(f"{head}{{ [{variable}] : {exists} }}"))
+    good = good.coalesce()
+    if not good.is_bounded():
+        return None
+    between = isl.Map(f"{head}{{ [[a] -> [b]] -> [c] : a < c < b }}")
+    pairs = good.product(good)
+    if not pairs.apply(between).subtract(good).is_empty():
+        raise UnboundedDomainError(
+            f"the values of {variable} that keep every subscript in bounds have gaps",
+            span=span,
+            hint="declare the left side, or state the range as a condition",
+        )
+    pieces = [str(piece).partition(":")[2].rpartition("}")[0].strip() for piece in good.get_basic_sets()]
+    flat = good.project_out(isl.dim_type.param, 0, good.dim(isl.dim_type.param))
+    if flat.is_empty():
+        return box_range(variable, 0, 0)
+    low, high = flat.dim_min_val(0).to_python(), flat.dim_max_val(0).to_python() + 1
+    full = isl.Set(f"{head}{{ [{variable}] : {' and '.join([f'{low} <= {variable} < {high}', *context])} }}")
+    if full.is_subset(good):
+        return box_range(variable, low, high)
+    return Range(variable, " or ".join(f"({piece})" for piece in pieces) if pieces else "false", low, high, False)
