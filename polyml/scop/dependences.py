@@ -106,23 +106,20 @@ class _Collected:
             access = isl.UnionAccessInfo.from_sink(read.relation).set_must_source(must).set_may_source(may)
             result = access.set_schedule_map(self.scop.initial).compute_flow()
             self.live_in = self.live_in.union(result.get_may_no_source())
-            dependence = self.widened(result.get_may_dependence(), writes, read)
+            dependence = result.get_may_dependence()
             if read.own:
-                own, dependence = self.split(dependence, read.statement)
-                self.reduction = self.reduction.union(own)
-            self.flow = self.flow.union(dependence)
+                dependence = self.without_own(dependence, read.statement)
+            self.flow = self.flow.union(self.widened(dependence, writes, read))
         for write in writes:
             access = isl.UnionAccessInfo.from_sink(write.relation).set_must_source(must).set_may_source(may)
             output = access.set_schedule_map(self.scop.initial).compute_flow().get_may_dependence()
             access = isl.UnionAccessInfo.from_sink(write.relation).set_may_source(every_read).set_kill(must)
             anti = access.set_schedule_map(self.scop.initial).compute_flow().get_may_dependence()
-            output, anti = self.widened(output, writes, write), self.widened(anti, writes, write)
             if write.own:
-                own_output, output = self.split(output, write.statement)
-                own_anti, anti = self.split(anti, write.statement)
-                self.reduction = self.reduction.union(own_output).union(own_anti)
-            self.output = self.output.union(output)
-            self.anti = self.anti.union(anti)
+                output = self.without_own(output, write.statement)
+                anti = self.without_own(anti, write.statement)
+            self.output = self.output.union(self.widened(output, writes, write))
+            self.anti = self.anti.union(self.widened(anti, writes, write))
 
     def widened(self, dependence: isl.UnionMap, writes: Sequence[_Reference], sink: _Reference) -> isl.UnionMap:
         """What holds for the first or last update of a run, for every update of it: once they may be reordered, any of them can be first."""
@@ -156,13 +153,14 @@ class _Collected:
             result = result.union(piece.to_union_map())
         return result
 
-    def split(self, dependence: isl.UnionMap, statement: Statement) -> tuple[isl.UnionMap, isl.UnionMap]:
-        """The part between updates of one run of `statement`, and the rest."""
+    def without_own(self, dependence: isl.UnionMap, statement: Statement) -> isl.UnionMap:
+        """The dependence without the part between updates of one run of `statement`, which goes to the reductions."""
         universe = isl.UnionSet(
             f"{parameters_text(self.scop.sizes)}{{ {statement.name}[{', '.join(statement.indices)}] }}"
         )
         own = self.within(dependence.intersect_domain(universe).intersect_range(universe))
-        return own, dependence.subtract(own)
+        self.reduction = self.reduction.union(own)
+        return dependence.subtract(own)
 
 
 def _straight(scop: Scop, reads: Sequence[_Reference], writes: Sequence[_Reference]) -> bool:

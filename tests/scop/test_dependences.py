@@ -163,3 +163,9 @@ def test_in_bounds_proof_refuses_with_a_witness() -> None:
     with pytest.raises(BoundsError, match=r"S_y.*x\[.*4"):
         prove_in_bounds(s)
     assert x.dtype == f32
+
+
+def test_no_instance_depends_on_itself() -> None:
+    for make in SCOPS.values():
+        d = analyse(make())
+        assert all(a != b for a, b in pairs(d.validity) | pairs(d.reduction))
