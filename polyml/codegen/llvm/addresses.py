@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import assert_never
 
-from polyml.codegen.llvm.ir import POINTER, Builder, Lines, Type, Value, constant, integer
+from polyml.codegen.llvm.ir import POINTER, Builder, Lines, Type, Value, constant, integer, type_of
 from polyml.sets.affine import Affine, Atom, Extremum, FloorDiv
 
 __all__ = ["Level", "Nest", "Offset", "Term", "extremum", "floor_divide"]
@@ -131,9 +131,34 @@ class Nest:
 
     # -- lanes ------------------------------------------------------------------------------------------------------------------
 
+    def lane_stride(self, expression: Affine, variable: str, lanes: int) -> int | None:
+        """By how much the expression grows from lane to lane of `variable + <0..lanes-1>`; None when that is not one constant."""
+        total = 0
+        for atom, coefficient in expression.terms:
+            match atom:
+                case str():
+                    stride: int | None = 1 if atom == variable else 0
+                case FloorDiv():
+                    stride = self.lane_stride(atom.numerator, variable, lanes)
+                    if stride and self._stays_between_multiples(atom, stride * (lanes - 1)):
+                        stride = 0
+                case Extremum():
+                    stride = 0 if all(self.lane_stride(o, variable, lanes) == 0 for o in atom.operands) else None
+                case _:
+                    assert_never(atom)
+            if stride is None or (stride and not isinstance(atom, str)):
+                return None
+            total += coefficient * stride
+        return total
+
+    def _stays_between_multiples(self, division: FloorDiv, growth: int) -> bool:
+        """Whether the quotient is the same when the numerator grows by `growth`: it starts at a multiple of more than that, which divides the denominator."""
+        multiple = self.multiple_of(division.numerator, division.denominator)
+        return 0 <= growth < multiple
+
     def lanes_index(self, expression: Affine, variable: str, lanes: int) -> Value:
         """The expression for each lane `variable + <0..lanes-1>`: a scalar when it does not depend on the variable."""
-        stride = expression.stride(variable)
+        stride = self.lane_stride(expression, variable, lanes)
         if stride == 0 or lanes == 1:
             return self.index(expression)
         level = self.level_of_affine(expression)
@@ -143,8 +168,9 @@ class Nest:
         total: Value | None = None
         rest = Affine((), expression.constant)
         for atom, coefficient in expression.terms:
-            if variable not in Affine(((atom, 1),)).variables():
-                rest = rest + Affine(((atom, coefficient),))
+            term = Affine(((atom, coefficient),))
+            if self.lane_stride(term, variable, lanes) == 0:
+                rest = rest + term
                 continue
             value = self._lanes_atom(atom, variable, lanes)
             with self.builder.into(self.levels[level].lines):
@@ -164,7 +190,10 @@ class Nest:
             case str():
                 return self.lanes_index(Affine(((atom, 1),)), variable, lanes)
             case FloorDiv():
-                numerator = self.lanes_index(atom.numerator, variable, lanes)
+                stride = self.lane_stride(atom.numerator, variable, lanes)
+                if stride is not None and stride >= 0 and stride * lanes + atom.denominator < 1 << 31:
+                    return self._divide_progression(atom, stride, lanes)
+                numerator = b.splat(self.lanes_index(atom.numerator, variable, lanes), lanes)
                 return self.once(level, ("lanes", atom, lanes), lambda: floor_divide(b, numerator, atom.denominator))
             case Extremum():
                 with b.into(self.levels[level].lines):
@@ -172,6 +201,26 @@ class Nest:
                     return extremum(b, atom.kind, values)
             case _:
                 assert_never(atom)
+
+    def _divide_progression(self, division: FloorDiv, stride: int, lanes: int) -> Value:
+        """`(n + <0, stride, ..>) // d` as `n // d + (n % d + <0, stride, ..>) // d`: the second division is of small numbers."""
+        b, d = self.builder, division.denominator
+        whole, numerator = self.atom(division), self.index(division.numerator)
+
+        def compute() -> Value:
+            rest = b.binary("sub", numerator, b.binary("mul", whole, integer(d)))
+            steps = type_of("i32", lanes)
+            small = b.splat(b.convert("trunc", rest, "i32"), lanes)
+            counting = ", ".join(f"i32 {lane * stride}" for lane in range(lanes))
+            small = b.binary("add", small, Value(steps, f"<{counting}>"))
+            if stride * (lanes - 1) < d:
+                crossed = b.compare("uge", small, constant(steps, d))
+                quotient = b.convert("zext", crossed, "i64")
+            else:
+                quotient = b.convert("zext", b.binary("udiv", small, constant(steps, d)), "i64")
+            return b.binary("add", b.splat(whole, lanes), quotient)
+
+        return self.once(self.level_of(division), ("lanes", division, lanes), compute)
 
     # -- addresses --------------------------------------------------------------------------------------------------------------
 

@@ -68,17 +68,19 @@ def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate:
 def _regular(state: State, slot: Slot, parts: list[tuple[str | None, Affine]]) -> tuple[Value, int, Value | None]:
     """Pointer to the first lane's element, the constant stride along the lanes, and what of the offset varies otherwise (or None)."""
     variable = state.lanes.variable if state.lanes is not None and state.lanes.width > 1 else None
+    nest = state.nest
     terms: list[tuple[Term, int]] = []
     shift, lane_stride = 0, 0
     varying: Value | None = None
     for key, part in parts:
-        stride = 0 if variable is None else part.stride(variable)
+        stride = 0 if variable is None else nest.lane_stride(part, variable, state.width)
         irregular = stride is None or (key is not None and stride != 0)
         if irregular:
             assert variable is not None
-            rest = Affine(tuple(t for t in part.terms if variable in Affine((t,)).variables()))
+            fixed = tuple(t for t in part.terms if nest.lane_stride(Affine((t,)), variable, state.width) == 0)
+            rest = part - Affine(fixed, part.constant)
             part = part - rest
-            along = _scaled(state, state.nest.lanes_index(rest, variable, state.width), 1 if key is None else key)
+            along = _scaled(state, nest.lanes_index(rest, variable, state.width), 1 if key is None else key)
             varying = along if varying is None else state.builder.binary("add", varying, along)
         elif stride:
             lane_stride = stride
@@ -88,7 +90,7 @@ def _regular(state: State, slot: Slot, parts: list[tuple[str | None, Affine]]) -
         elif part.constant:
             terms.append(((None, key), part.constant))
     name = slot.variable.name
-    pointer = state.nest.address(name, slot.pointer, stored_type(slot.variable), Offset(tuple(terms), shift))
+    pointer = nest.address(name, slot.pointer, stored_type(slot.variable), Offset(tuple(terms), shift))
     return pointer, lane_stride, varying
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.llvm.machine import host, named
-from polyml.codegen.loops import Allocate, If
+from polyml.codegen.loops import Allocate, Function, If
 from polyml.dtypes import DTYPES, boolean, f32, f64, i32, i64
 from polyml.expressions import IndexValue
 from polyml.sets.affine import affine
@@ -203,3 +204,24 @@ def test_other_machines_of_this_family(name: str) -> None:
     ]
     out = run(body, {"y": np.zeros(35, "f"), "x": x}, machine=named(name))
     np.testing.assert_allclose(out["y"], np.exp(-x[::-1].astype("d") / 2), rtol=3e-7)
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 16, 100])
+@pytest.mark.parametrize("step", [1, 2, 5, -3])
+def test_floor_divisions_by_any_number(divisor: int, step: int) -> None:
+    value = IndexValue((I * step - 50) // divisor, i64)
+    out = run([vector("i", 50, 16, store("y", "i", value))], {"y": np.zeros(50, "i8")})
+    np.testing.assert_array_equal(out["y"], (np.arange(50) * step - 50) // divisor)
+
+
+def test_a_quotient_that_no_lane_changes_needs_no_gather() -> None:
+    panels = read("x", f32, I // 16, affine("k"), I % 16)
+    body = [loop("k", 0, 3, loop("i", 0, 64, store("y", ["k", "i"], panels), kind="vector", step=16, width=16))]
+    x = numbers((4, 3, 16), "float32")
+    out = run(body, {"y": np.zeros((3, 64), "f"), "x": x})
+    np.testing.assert_array_equal(out["y"], x.transpose(1, 0, 2).reshape(3, 64))
+    arguments = (variable("y", f32, 3, 64), variable("x", f32, 4, 3, 16))
+    function = Function(name="f", arguments=arguments, written=frozenset("y"), sizes=(), body=tuple(body))
+    text = emit_module([function])
+    assert "gather" not in text
+    assert "load <16 x float>" in text
