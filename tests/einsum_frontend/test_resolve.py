@@ -258,6 +258,10 @@ def test_steps_are_constants(step: str, value: int | None) -> None:
     assert loop.step.value == value
 
 
+def test_powers_and_quotients_of_sizes_are_affine() -> None:
+    assert printed("y[n] = v[2 ** 3 * n // N]", "return y", namespace={})[0] == "y[n] = v[2 ** 3 * n // N]"
+
+
 def test_a_tensor_read_where_an_earlier_iteration_wrote_it() -> None:
     lines = ["h: f32['N']", "for t in range(3):", "    if t > 0:", "        v[n] = h[n]", "    h[n] = v[n]"]
     assert len(printed(*lines)) == 5

@@ -47,13 +47,19 @@ NAMES = [
     ("read before assigned", "y[n] = v[n] * «late»\n    late = 1", "'late' is read before it is assigned", ""),
     ("reads itself", "y[n] = «y[n - 1]» + v[n]", "'y' is read before it is assigned", ""),
     ("declared without value", "y: f32['N']\n    z[n] = «y[n]»", "'y' is read before it has a value", "fill it"),
-    ("upper-case index", "y[n] = x[n, «J»]", "undefined name 'J'", ""),
+    ("upper-case index", "y[n] = x[n, «J»]", "undefined name 'J'", "indices are lower-case"),
 ]  # fmt: skip
 
 LOOPS = [
     ("tensor of a loop after it", "for t in range(N):\n        y[n] = v[n]\n    return «y»", "ended with it", "declare it before the loop"),
     ("read after the loop", "for t in range(N):\n        y[n] = v[n]\n    z[n] = «y[n]»", "ended with it", "declare it before"),
     ("0-d as subscript after it", "for t in range(N):\n        s = argmax[n](v[n])\n    z = v[«s»]", "ended with it", "declare it"),
+    (
+        "0-d inside a subscript after it",
+        "for t in range(N):\n        s = argmax[n](v[n])\n    z = v[«s» + 1]",
+        "cannot gather here",
+        "choose another name",
+    ),
     ("update after the loop", "for t in range(N):\n        y[n] = v[n]\n    «y[n]» += 1", "ended with it", "declare it before"),
     ("read from the last iteration", "for t in range(N):\n        z[n] = «y[n]»\n        y[n] = z[n]", "before this iteration makes it", "declare it before"),
     ("scalar from the last iteration", "for t in range(N):\n        z = «s» + 1\n        s = z", "before this iteration", "declare it before"),
