@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import assert_never
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, UpdateArgument
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import Use, expressions, uses
+from polyml.codegen.rewrite import expressions
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.sets.affine import Affine, affine
 
@@ -56,9 +56,11 @@ class ElementAccess:
         return self.variable, tuple(s for s in self.subscripts if isinstance(s, Affine))
 
 
-def accesses_of(node: Node, ranges: Ranges) -> Iterator[ElementAccess]:
-    """The accesses of a node and all below it, in order of execution; `ranges` hold at the node."""
-    yield from _accesses((node,), _Path(ranges))
+def accesses_of(node: Node, ranges: Ranges, *, of: Set[str]) -> list[ElementAccess]:
+    """The accesses to the variables `of`, by a node and all below it, in order of execution; `ranges` hold at the node."""
+    found: list[ElementAccess] = []
+    _collect((node,), _Path(ranges), of, found)
+    return found
 
 
 def may_overlap(one: ElementAccess, other: ElementAccess, ranges: Ranges, lanes: Lanes | None) -> bool:
@@ -101,10 +103,8 @@ class _Path:
     loops: tuple[For, ...] = ()
     doubtful: tuple[For, ...] = ()
 
-    def access(self, use: Use) -> ElementAccess:
-        return ElementAccess(
-            use.variable, use.subscripts, use.read, use.write, self.conditional, self.loops, self.doubtful
-        )
+    def access(self, variable: str, subscripts: tuple[Subscript, ...], read: bool, write: bool) -> ElementAccess:
+        return ElementAccess(variable, subscripts, read, write, self.conditional, self.loops, self.doubtful)
 
     def enter(self, loop: For) -> _Path:
         runs = self.ranges.is_positive(loop.upper - loop.lower)
@@ -112,35 +112,42 @@ class _Path:
         return _Path(self.ranges.enter(loop), self.conditional, (*self.loops, loop), doubtful)
 
 
-def _accesses(nodes: tuple[Node, ...], path: _Path) -> Iterator[ElementAccess]:
+def _collect(nodes: tuple[Node, ...], path: _Path, of: Set[str], found: list[ElementAccess]) -> None:
     for node in nodes:
         for expr in expressions(node):
-            yield from _reads(expr, path)
+            _collect_reads(expr, path, of, found)
         match node:
-            case Assign() | UpdateArgument():
-                yield from (path.access(use) for use in uses(node) if use.write)
+            case Assign():
+                place = node.target
+                if place.variable in of:
+                    found.append(path.access(place.variable, place.subscripts, node.reduction is not None, True))
+            case UpdateArgument():
+                for place in (node.best, node.argument):
+                    if place.variable in of:
+                        found.append(path.access(place.variable, place.subscripts, True, True))
             case For():
-                yield from _accesses(node.body, path.enter(node))
+                _collect(node.body, path.enter(node), of, found)
             case If():
-                yield from _accesses((*node.then, *node.otherwise), replace(path, conditional=True))
+                _collect((*node.then, *node.otherwise), replace(path, conditional=True), of, found)
             case Allocate() | Block():
-                yield from _accesses(node.body, path)
+                _collect(node.body, path, of, found)
             case _:
                 assert_never(node)
 
 
-def _reads(expr: Expr, path: _Path) -> Iterator[ElementAccess]:
+def _collect_reads(expr: Expr, path: _Path, of: Set[str], found: list[ElementAccess]) -> None:
     match expr:
         case Const() | IndexValue():
             return
         case Read():
             for subscript in expr.subscripts:
                 if not isinstance(subscript, Affine):
-                    yield from _reads(subscript, path)
-            yield path.access(Use(expr.tensor, expr.subscripts, True, False))
+                    _collect_reads(subscript, path, of, found)
+            if expr.tensor in of:
+                found.append(path.access(expr.tensor, expr.subscripts, True, False))
         case Apply():
             for position, arg in enumerate(expr.args):
                 chosen = expr.op == "select" and position > 0
-                yield from _reads(arg, replace(path, conditional=True) if chosen else path)
+                _collect_reads(arg, replace(path, conditional=True) if chosen else path, of, found)
         case _:
             assert_never(expr)

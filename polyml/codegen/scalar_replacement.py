@@ -29,11 +29,16 @@ def scalar_replacement(function: Function) -> Function:
     nothing is sure to access, or that a parallel loop inside shares, stay in memory.
     """
     types = {v.name: v.dtype for v in function.arguments}
+    read, written = set[str](), set[str]()
     for node in walk_nodes(function.body):
         if isinstance(node, Allocate) and node.variable.scope != "register":
             types[node.variable.name] = node.variable.dtype
+        for use in uses(node):
+            read |= {use.variable} if use.read else set()
+            written |= {use.variable} if use.write else set()
+    types = {name: dtype for name, dtype in types.items() if name in read & written}
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
-    body = _Replacement(types, taken).region(function.body, Ranges(), None)
+    body = _Replacement(types, taken).region(function.body, Ranges(), None) if types else function.body
     body = _drop_unread(body)
     return function if body is function.body else replace(function, body=body)
 
@@ -68,6 +73,9 @@ class _Replacement:
 
     def region(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: Lanes | None) -> tuple[Node, ...]:
         """The region's nodes after promotion here and in the regions inside."""
+        if len(nodes) == 1 and isinstance(nodes[0], Allocate):
+            inside = self.inside(nodes[0], ranges, lanes)  # the same region once more
+            return nodes if inside is nodes[0] else (inside,)
         promotions = self.promotions(nodes, ranges, lanes)
         made: list[Node] = []
         for position, node in enumerate(nodes):
@@ -94,12 +102,12 @@ class _Replacement:
     def promotions(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: Lanes | None) -> list[_Promotion]:
         """The elements that become registers in this region, in order of their first access."""
         inner = {node.variable.name for node in walk_nodes(nodes) if isinstance(node, Allocate)}
+        if not self.types.keys() - inner:
+            return []
         where: dict[Element, list[tuple[int, ElementAccess]]] = {}
         by_variable: dict[str, dict[tuple[Element | None, tuple[str, ...]], ElementAccess]] = {}
         for position, node in enumerate(nodes):
-            for access in accesses_of(node, ranges):
-                if access.variable not in self.types or access.variable in inner:
-                    continue
+            for access in accesses_of(node, ranges, of=self.types.keys() - inner):
                 element = None if access.indirect else access.element
                 path = tuple(loop.variable for loop in access.loops)
                 by_variable.setdefault(access.variable, {})[(element, path)] = access
@@ -183,31 +191,26 @@ def _with_registers(node: Node, promotions: list[_Promotion]) -> Node:
 
 def _drop_unread(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     """The nodes without scratch memory and registers that nothing reads, and without the assignments to them."""
+    read = {name for node in walk_nodes(nodes) for name in _reads(node)}
+    unread = {n.variable.name for n in walk_nodes(nodes) if isinstance(n, Allocate)} - read
+    return _without(nodes, unread) if unread else nodes
+
+
+def _reads(node: Node) -> set[str]:
+    """The variables that a node reads; a reduction does not count as a read of its target."""
+    return {u.variable for u in uses(node) if u.read and not (isinstance(node, Assign) and u.write)}
+
+
+def _without(nodes: tuple[Node, ...], names: set[str]) -> tuple[Node, ...]:
+    """The nodes without assignments to the variables, their allocation, and loops and branches that this empties."""
     made: list[Node] = []
     for node in nodes:
-        node = with_body(node, _drop_unread)
-        if isinstance(node, Allocate):
-            name = node.variable.name
-            if not any(_reads(inner, name) for inner in walk_nodes(node.body)):
-                made.extend(_without(node.body, name))
-                continue
-        made.append(node)
-    same = len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True))
-    return nodes if same else tuple(made)
-
-
-def _reads(node: Node, name: str) -> bool:
-    """Whether a node reads `name`; a reduction into it does not count."""
-    return any(u.read and u.variable == name and not (isinstance(node, Assign) and u.write) for u in uses(node))
-
-
-def _without(nodes: tuple[Node, ...], name: str) -> tuple[Node, ...]:
-    """The nodes without assignments to `name`, and without loops and branches that this empties."""
-    made: list[Node] = []
-    for node in nodes:
-        if isinstance(node, Assign) and node.target.variable == name:
+        if isinstance(node, Assign) and node.target.variable in names:
             continue
-        changed = with_body(node, lambda body: _without(body, name))
+        changed = with_body(node, lambda body: _without(body, names))
+        if isinstance(changed, Allocate) and changed.variable.name in names:
+            made.extend(changed.body)
+            continue
         empty = changed is not node and (
             (isinstance(changed, For | Allocate | Block) and not changed.body)
             or (isinstance(changed, If) and not changed.then and not changed.otherwise)
