@@ -58,7 +58,11 @@ def debug_level() -> int:
 
 @contextmanager
 def compilation(name: str) -> Iterator[Compilation]:
-    """Opens the record of compiling the program `name`; stages and reports inside belong to it."""
+    """Opens the record of compiling the program `name`; stages and reports inside belong to it. Inside the record of the same program it joins that one."""
+    open_now = _CURRENT.get()
+    if open_now is not None and open_now.name == name:
+        yield open_now
+        return
     record = Compilation(name)
     token = _CURRENT.set(record)
     try:
