@@ -12,7 +12,9 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-__all__ = ["Loaded", "Machine", "assembly", "compile_object", "host", "load_object", "named", "optimized"]
+from polyml.target import Target
+
+__all__ = ["Loaded", "Machine", "assembly", "compile_object", "host", "load_object", "machine_of", "optimized"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,30 +27,15 @@ class Machine:
     features: str = ""
 
 
-_NAMED = {
-    "x86-64": ("x86_64-unknown-linux-gnu", "x86-64"),
-    "x86-64-v2": ("x86_64-unknown-linux-gnu", "x86-64-v2"),
-    "x86-64-v3": ("x86_64-unknown-linux-gnu", "x86-64-v3"),
-    "x86-64-v4": ("x86_64-unknown-linux-gnu", "x86-64-v4"),
-    "aarch64": ("aarch64-unknown-linux-gnu", "generic"),
-    "neoverse-v2": ("aarch64-unknown-linux-gnu", "neoverse-v2"),
-    "apple-m1": ("arm64-apple-macosx", "apple-m1"),
-    "riscv64": ("riscv64-unknown-linux-gnu", "sifive-x280"),
-}
-
-
 @cache
 def host() -> Machine:
     """The processor that this runs on, with exactly its features."""
-    return Machine("host", llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+    return machine_of(Target.host())
 
 
-def named(name: str) -> Machine:
-    """A machine by name: "host", an x86-64 level, "aarch64", or any x86-64 processor that LLVM knows ("znver5")."""
-    if name == "host":
-        return host()
-    triple, cpu = _NAMED.get(name, ("x86_64-unknown-linux-gnu", name))
-    return Machine(name, triple, cpu)
+def machine_of(target: Target) -> Machine:
+    """What LLVM needs to know of a target."""
+    return Machine(target.name, target.triple, target.cpu, target.features)
 
 
 @cache
@@ -72,6 +59,7 @@ def _optimize(text: str, machine: Machine) -> llvm.ModuleRef:
     module = llvm.parse_assembly(text)
     module.triple = machine.triple
     module.data_layout = str(created.target_data)
+    # llvmlite keeps some 40 KB of each pipeline, and a pipeline runs once only.
     options = llvm.create_pipeline_tuning_options(speed_level=1)
     options.loop_unrolling = False
     options.loop_vectorization = False

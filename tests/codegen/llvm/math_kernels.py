@@ -8,10 +8,11 @@ from collections.abc import Callable
 import numpy as np
 
 from polyml.codegen.llvm.emit import emit_module
-from polyml.codegen.llvm.machine import compile_object, load_object, named
+from polyml.codegen.llvm.machine import compile_object, load_object, machine_of
 from polyml.codegen.loops import Function
 from polyml.dtypes import DType
 from polyml.expressions import Apply
+from polyml.target import Target
 from tests.codegen.llvm.support import loop, read, store, variable, vector
 
 __all__ = ["libm_kernel", "math_kernel", "ulps"]
@@ -30,7 +31,7 @@ def math_kernel(op: str, dtype: DType, lanes: int, machine: str = "host", repeat
         sizes=("N",),
         body=(loop("r", 0, repeat, over_all),),
     )
-    loaded = load_object(compile_object(emit_module([function]), named(machine)), ("kernel",))
+    loaded = load_object(compile_object(emit_module([function]), machine_of(Target(machine))), ("kernel",))
     pointers = [ctypes.c_void_p] * (1 + arguments)
     kernel = ctypes.CFUNCTYPE(None, *pointers, ctypes.c_int64)(loaded.addresses["kernel"])
 
@@ -65,7 +66,7 @@ loop:
 end:
   ret void
 }}"""
-    loaded = load_object(compile_object(text, named("host")), ("kernel",))
+    loaded = load_object(compile_object(text, machine_of(Target("host"))), ("kernel",))
     kernel = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (1 + arguments), ctypes.c_int64)(loaded.addresses["kernel"])
 
     def call(*arrays: np.ndarray) -> np.ndarray:
