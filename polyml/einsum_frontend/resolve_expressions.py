@@ -6,7 +6,8 @@
 - Bound indices keep their name where it is free; else they get a suffix: within one statement no two bindings share a name, and none is a left index, an
   implied-sum index, a size, a tensor or a loop variable.
 
-Choices where the language page is silent: an item that is a parameter, a loop variable or a 0-d tensor is refused rather than shadowed; so is a reducer that binds nothing.
+Choices where the language page is silent: a plain item shadows a loop variable or a 0-d tensor, like the variable of a comprehension, but a parameter or a size is
+refused; so is a reducer that binds nothing.
 """
 
 from __future__ import annotations
@@ -227,17 +228,15 @@ def _check_item(item: Name, e: Reducer, scope: Scope, *, twice: bool) -> None:
     word = item.identifier
     if twice:
         raise EinsumSyntaxError(f"{word!r} appears twice among the items of {e.kind}", span=item.span)
-    if scope.may_be_index(word):
-        return
-    if word in scope.loops:
-        what = "a loop variable"
-    elif word in scope.sizes or looks_like_size(word):
+    if word in scope.sizes or looks_like_size(word):
         what = "a size"
     elif word in RESERVED:
         what = "a word of the language"
-    elif word in scope.tensors:
-        what = "a parameter" if scope.tensors[word].is_parameter else "a 0-d tensor"
-    else:
+    elif word in scope.tensors and scope.tensors[word].is_parameter:
+        what = "a parameter"
+    elif not looks_like_index(word):
         what = "not lower-case"
+    else:
+        return
     hint = "a reducer names indices, in lower case; choose another name"
     raise EinsumSyntaxError(f"{e.kind} cannot reduce over {word!r}: it is {what}", span=item.span, hint=hint)

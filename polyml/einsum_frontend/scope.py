@@ -21,14 +21,13 @@ __all__ = ["Scope", "Tensor", "wrong_rank"]
 class Tensor:
     """A tensor or scalar in scope. `rank` 0: a scalar. `has_value`: filled, a parameter, or assigned before in the text.
 
-    is_scalar_parameter: it cannot be assigned. loops: how many `for` enclosed its first statement.
+    is_scalar_parameter: it cannot be assigned.
     """
 
     rank: int
     has_value: bool
     is_parameter: bool = False
     is_scalar_parameter: bool = False
-    loops: int = 0
 
 
 @dataclass(slots=True)

@@ -127,6 +127,11 @@ def test_a_condition_does_not_bind_a_loop_variable() -> None:
     assert printed(*lines)[1] == "    v[n] = sum[k, t < 3](x[n, k])"
 
 
+def test_a_plain_item_shadows_a_loop_variable_and_a_0d_tensor() -> None:
+    lines = ["s = 2", "for t in range(N):", "    v[n] += sum[s, t, t < s](x[s, t]) * s * t"]
+    assert printed(*lines)[2] == "    v[n] += sum[s_1, t_1, t_1 < s_1](x[s_1, t_1]) * s * t"
+
+
 def test_bound_names_differ_from_tensors_sizes_and_made_up_names() -> None:
     p = resolved(
         program(

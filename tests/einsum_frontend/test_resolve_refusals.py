@@ -115,8 +115,6 @@ REDUCERS = [
     ("unknown size", "y[n] = sum[«J»](v[n])", "cannot reduce over 'J': it is a size", ""),
     ("mixed case", "y[n] = sum[«kH»](v[n])", "'kH': it is not lower-case", ""),
     ("parameter", "y[n] = sum[«v»](v[n])", "'v': it is a parameter", ""),
-    ("0-d tensor", "s = 1\n    y[n] = sum[«s»](x[n, s])", "'s': it is a 0-d tensor", ""),
-    ("loop variable", "for t in range(N):\n        v[n] = sum[«t»](x[n, t])", "'t': it is a loop variable", ""),
     ("word", "y[n] = sum[«exp»](v[n])", "'exp': it is a word of the language", ""),
     ("twice", "y[n] = sum[k, «k»](x[n, k])", "'k' appears twice among the items", ""),
     ("binds nothing", "y[n] = «sum[n < 3](v[n])»", "this sum binds no index", "where(condition"),
