@@ -8,6 +8,7 @@ from typing import get_args
 from polyml.dtypes import DTYPES
 from polyml.einsum_frontend.names import did_you_mean
 from polyml.einsum_frontend.positions import Positions
+from polyml.einsum_frontend.spellings import REFUSED_BINARY, REFUSED_COMPARE, REFUSED_EXPRESSIONS, attribute_hint
 from polyml.einsum_frontend.syntax import (
     Binary,
     BinaryOp,
@@ -27,7 +28,7 @@ from polyml.einsum_frontend.syntax import (
 from polyml.errors import EinsumSyntaxError
 from polyml.ops import FUNCTIONS
 
-__all__ = ["attribute_hint", "parse_expression", "refusal", "sequence_items"]
+__all__ = ["parse_expression", "refusal", "sequence_items"]
 
 _BINARY: dict[type[ast.operator], BinaryOp] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
@@ -35,45 +36,7 @@ _BINARY: dict[type[ast.operator], BinaryOp] = {
 _COMPARE: dict[type[ast.cmpop], CompareOp] = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
 }  # fmt: skip
-_REFUSED_BINARY: dict[type[ast.operator], tuple[str, str]] = {
-    ast.BitAnd: ("&", "write `and`"),
-    ast.BitOr: ("|", "write `or`"),
-    ast.BitXor: ("^", "write `!=` between conditions, `**` for a power"),
-    ast.MatMult: ("@", "write the indices: c[i, j] = a[i, k] * b[k, j]"),
-    ast.LShift: ("<<", "multiply by a power of two"),
-    ast.RShift: (">>", "divide with `//` by a power of two"),
-}
-_REFUSED_COMPARE: dict[type[ast.cmpop], tuple[str, str]] = {
-    ast.Is: ("is", "write `==`"),
-    ast.IsNot: ("is not", "write `!=`"),
-    ast.In: ("in", "write the comparisons, joined by `or`"),
-    ast.NotIn: ("not in", "write the comparisons, joined by `and`"),
-}
-_REFUSED: dict[type[ast.expr], tuple[str, str | None]] = {
-    ast.IfExp: ("`a if c else b`", "write where(c, a, b)"),
-    ast.Lambda: ("lambda", "write the expression itself"),
-    ast.NamedExpr: (":=", "assign in a statement of its own"),
-    ast.ListComp: ("a comprehension", "reduce with indices: sum[k](x[k])"),
-    ast.GeneratorExp: ("a comprehension", "reduce with indices: sum[k](x[k])"),
-    ast.SetComp: ("a comprehension", "reduce with indices: sum[k](x[k])"),
-    ast.DictComp: ("a comprehension", "reduce with indices: sum[k](x[k])"),
-    ast.Tuple: ("a tuple", None),
-    ast.List: ("a list", "pass an array as a parameter"),
-    ast.Set: ("a set", None),
-    ast.Dict: ("a dict", None),
-    ast.JoinedStr: ("a string", None),
-    ast.Starred: ("`*`", None),
-    ast.Slice: ("a slice", "name an index instead: x[n, k]"),
-    ast.Await: ("await", None),
-    ast.Yield: ("yield", "results are returned: `return y`"),
-    ast.YieldFrom: ("yield", "results are returned: `return y`"),
-}
 _REDUCERS: frozenset[str] = frozenset(get_args(ReducerKind))
-_NUMPY_DTYPES = {
-    "float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16",
-    "uint32": "u32", "uint64": "u64", "bool_": "bool", "float": "f64",
-}  # fmt: skip
-_NUMPY_FUNCTIONS = {"maximum": "max", "minimum": "min", "power": "**", "matmul": "an index", "einsum": "an index"}
 
 
 def refusal(
@@ -105,8 +68,8 @@ def parse_expression(node: ast.expr, at: Positions) -> Expression:
         case ast.Call():
             return _call(node, at)
         case ast.BinOp():
-            if type(node.op) in _REFUSED_BINARY:
-                spelled, hint = _REFUSED_BINARY[type(node.op)]
+            if type(node.op) in REFUSED_BINARY:
+                spelled, hint = REFUSED_BINARY[type(node.op)]
                 raise refusal(f"`{spelled}` is not in the language", at, node, hint)
             return Binary(
                 _BINARY[type(node.op)], parse_expression(node.left, at), parse_expression(node.right, at), span
@@ -129,24 +92,8 @@ def parse_expression(node: ast.expr, at: Positions) -> Expression:
                 f"attributes such as {ast.unparse(node)!r} are not in the language", at, node, attribute_hint(node)
             )
         case _:
-            what, remedy = _REFUSED.get(type(node), ("this expression", None))
+            what, remedy = REFUSED_EXPRESSIONS.get(type(node), ("this expression", None))
             raise refusal(f"{what} is not in the language", at, node, remedy)
-
-
-def attribute_hint(node: ast.Attribute) -> str:
-    """How to write what `module.name` probably meant."""
-    name = node.attr
-    if name == "shape":
-        return "name the sizes in the parameter's annotation: x: f32['N K'], and use N"
-    if name in FUNCTIONS or name in _REDUCERS or name in {"pi", "inf", "nan", "pad", *DTYPES}:
-        return f"write {name}"
-    if name in _NUMPY_DTYPES:
-        return f"write {_NUMPY_DTYPES[name]}"
-    if name in _NUMPY_FUNCTIONS:
-        return f"write {_NUMPY_FUNCTIONS[name]}"
-    if name == "T":
-        return "swap the indices: x[k, n]"
-    return "give it a name of its own outside the program, or pass it as a parameter"
 
 
 def _number(node: ast.Constant, at: Positions) -> Number:
@@ -167,8 +114,8 @@ def _number(node: ast.Constant, at: Positions) -> Number:
 
 def _compare(node: ast.Compare, at: Positions) -> Compare:
     for op in node.ops:
-        if type(op) in _REFUSED_COMPARE:
-            spelled, hint = _REFUSED_COMPARE[type(op)]
+        if type(op) in REFUSED_COMPARE:
+            spelled, hint = REFUSED_COMPARE[type(op)]
             raise refusal(f"`{spelled}` is not in the language", at, node, hint)
     operands = tuple(parse_expression(operand, at) for operand in (node.left, *node.comparators))
     return Compare(operands, tuple(_COMPARE[type(op)] for op in node.ops), at.span(node))

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 from polyml.dtypes import DTYPES, DType
 from polyml.einsum_frontend.names import did_you_mean
-from polyml.einsum_frontend.parse_expressions import attribute_hint, parse_expression, refusal
+from polyml.einsum_frontend.parse_expressions import parse_expression, refusal
 from polyml.einsum_frontend.positions import Positions
+from polyml.einsum_frontend.spellings import attribute_hint
 from polyml.einsum_frontend.syntax import Binary, Expression, Name, Number, Unary
 from polyml.errors import EinsumSyntaxError
 from polyml.source import Span
