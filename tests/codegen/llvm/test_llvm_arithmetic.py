@@ -42,13 +42,20 @@ def in_both_forms(node: Node, size: int) -> list[Node]:
     return [vector("i", size, 16, node), loop("i", 0, size, node)]
 
 
+NOT_ON_BOOL = {"sub", "neg", "floordiv", "mod", "floor", "ceil", "round", "relu", "abs"}
+TYPED_OPS = [(op, name) for op in ARITHMETIC for name in NAMES if name != "bool" or op not in NOT_ON_BOOL]
+TYPED_REDUCTIONS = [
+    (reduction, name)
+    for reduction in ("sum", "prod", "max", "min", "any", "all")
+    for name in NAMES
+    if (reduction in ("any", "all")) == (name == "bool")
+]
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("op", ARITHMETIC)
+@pytest.mark.parametrize(("op", "name"), TYPED_OPS)
 def test_arithmetic_is_numpys(op: str, name: str) -> None:
     dtype, row = DTYPES[name], OPS[op]
-    if dtype.kind == "b" and op in ("sub", "neg", "floordiv", "mod", "floor", "ceil", "round", "relu", "abs"):
-        pytest.skip("not on bool")
     result = result_dtype(op, dtype)
     arrays = {"y": np.zeros(203, result.numpy), "a": awkward(dtype, 1), "b": awkward(dtype, 2)}
     args = [read(which, dtype, "i") for which in "ab"[: row.arity]]
@@ -123,12 +130,9 @@ def reducible(dtype: DType, size: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 50])
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("reduction", ["sum", "prod", "max", "min", "any", "all"])
+@pytest.mark.parametrize(("reduction", "name"), TYPED_REDUCTIONS)
 def test_reductions_in_memory_and_through_registers(reduction: str, name: str, size: int) -> None:
     dtype = DTYPES[name]
-    if (reduction in ("any", "all")) != (dtype.kind == "b"):
-        pytest.skip("any and all are of bool, the others are not")
     x = reducible(dtype, size)
     identity = Const(REDUCTIONS[reduction].identity(dtype), dtype)  # type: ignore[arg-type]
     value = read("x", dtype, "i")
