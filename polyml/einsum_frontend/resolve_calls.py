@@ -8,7 +8,7 @@ from polyml.einsum_frontend.affine_form import require_affine
 from polyml.einsum_frontend.names import RESERVED, did_you_mean
 from polyml.einsum_frontend.printer import format_expression
 from polyml.einsum_frontend.resolve_expressions import Names, resolve_expression
-from polyml.einsum_frontend.scope import Scope, Tensor, wrong_rank
+from polyml.einsum_frontend.scope import Scope, Tensor, holds_program, wrong_rank
 from polyml.einsum_frontend.signature import result_ranks, written_parameters
 from polyml.einsum_frontend.syntax import CallProgram, Expression, Name, Parameter, Program, Reducer, Subscript
 from polyml.einsum_frontend.walk import walk
@@ -49,20 +49,15 @@ def _callee(call: CallProgram, scope: Scope) -> Program:
         hint = "subscripts are in square brackets: x[n, k]"
         raise EinsumSyntaxError(f"{word!r} is not a program and cannot be called", span=call.span, hint=hint)
     if word not in scope.namespace:
-        programs = [name for name, value in scope.namespace.items() if _program_of(value) is not None]
+        programs = [name for name, value in scope.namespace.items() if holds_program(value)]
         close = did_you_mean(word, [*RESERVED, *programs])
         raise EinsumSyntaxError(f"unknown function or program {word!r}", span=call.span, hint=close)
-    program = _program_of(scope.namespace[word])
-    if program is None:
+    program = getattr(scope.namespace[word], "program", None)
+    if not isinstance(program, Program):
         what = type(scope.namespace[word]).__name__
         hint = "make it an einsum program: only those can be called"
         raise EinsumSyntaxError(f"{word!r} is a Python {what}, not an einsum program", span=call.span, hint=hint)
     return program
-
-
-def _program_of(value: object) -> Program | None:
-    found = getattr(value, "program", None)
-    return found if isinstance(found, Program) else None
 
 
 def _argument(arg: Expression, parameter: Parameter, scope: Scope) -> Expression:

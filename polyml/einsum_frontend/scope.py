@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import numbers
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from polyml.einsum_frontend.syntax import Expression, LoopRef, Number, Program, 
 from polyml.errors import EinsumSyntaxError
 from polyml.source import Span
 
-__all__ = ["Scope", "Tensor", "wrong_rank"]
+__all__ = ["Scope", "Tensor", "holds_program", "wrong_rank"]
 
 
 @dataclass(slots=True)
@@ -114,13 +115,13 @@ class Scope:
             value: int | float | bool = found
         elif isinstance(found, numbers.Integral):
             value = int(found)
-        elif isinstance(getattr(found, "program", None), Program):
+        elif holds_program(found):
             hint = f"call it in a statement of its own: t = {name}(x)"
             raise EinsumSyntaxError(f"{name!r} is an einsum program, not a value", span=span, hint=hint)
         else:
             what = type(found).__name__
             hint = (
-                "pass it as a parameter" if hasattr(found, "__len__") else "only numbers and einsum programs are read"
+                "pass it as a parameter" if hasattr(type(found), "__len__") else "only numbers and einsum programs are read"
             )
             message = f"{name!r} is a {what} of the enclosing scope, not a number"
             raise EinsumSyntaxError(message, span=span, hint=hint)
@@ -177,6 +178,11 @@ class Scope:
             raise EinsumSyntaxError(message, span=span, hint=f"name an index for each: {example}")
         self.tensor(name, span)
         return Subscript(self.safe(name), (), span)
+
+
+def holds_program(value: object) -> bool:
+    """Whether an object of the enclosing scope is an einsum program; asked of objects that the program may not mean, so none of their code runs."""
+    return isinstance(inspect.getattr_static(value, "program", None), Program)
 
 
 def wrong_rank(name: str, rank: int, given: int, span: Span) -> EinsumSyntaxError:

@@ -33,7 +33,7 @@ def _expressions(depth: int) -> st.SearchStrategy[str]:
         st.builds(
             "{}[{}]({})".format,
             st.sampled_from(["sum", "max"]),
-            st.sampled_from(["k", "j", "k, j", "j < 2", "k, k <= n"]),
+            st.sampled_from(["k", "j", "k, j", "j < 2", "k, k <= n", "n", "k < n", "0 <= k < 2, n"]),
             inner,
         ),
     )

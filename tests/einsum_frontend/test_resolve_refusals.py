@@ -225,6 +225,19 @@ def test_a_program_without_statements_that_write_has_no_result() -> None:
         resolved(program("y[n] = v[n]"))
 
 
+class Touchy:
+    """An object of the enclosing scope whose attributes must not be asked for."""
+
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError(f"{name} was asked for")
+
+
+def test_suggestions_do_not_run_code_of_the_enclosing_scope() -> None:
+    scope = {"touchy": Touchy(), "dense": SimpleNamespace(program=DENSE)}
+    check_refused(program("«y = dens(v)»", "return y"), "unknown", hint="did you mean 'dense'", namespace=scope)
+    check_refused(program("y[n] = v[n] * «touchy»", "return y"), "'touchy' is a Touchy", namespace=scope)
+
+
 def test_very_long_expressions_are_refused_and_do_not_crash() -> None:
     with pytest.raises(EinsumSyntaxError, match="nested too deeply"):
         resolved(program("y[n] = " + " + ".join(["v[n]"] * 600), "return y"))
