@@ -13,24 +13,32 @@ from typing import get_args
 
 import islpy as isl
 
-from polyml.codegen.isl_expr import affine_from_ast, condition_from_ast, conjuncts
-from polyml.codegen.loops import Allocate, Assign, For, Function, If, LoopKind, Node, Place, UpdateArgument, Variable
-from polyml.codegen.rewrite import fresh, map_places, walk_nodes, with_body
+from polyml.codegen.allocations import allocate, settle_allocations
+from polyml.codegen.isl_ast import (
+    FOR,
+    IF,
+    AstKind,
+    annotate,
+    children,
+    instance_number,
+    instances_in,
+    kind_of,
+    loop_head,
+    loops_in,
+)
+from polyml.codegen.isl_expr import affine_from_ast, condition_from_ast
+from polyml.codegen.loops import Assign, For, Function, If, LoopKind, Node, Place, UpdateArgument, Variable
+from polyml.codegen.rewrite import fresh
 from polyml.dtypes import i64
 from polyml.expressions import Const, Expr, IndexValue, Read, Subscript, map_reads, reads_of, substitute
 from polyml.ops import REDUCTIONS
 from polyml.schedule.schedule import Schedule
-from polyml.scop.scop import Access, Array, Statement
-from polyml.sets.affine import Affine, Extremum, affine, maximum, minimum
+from polyml.scop.scop import Access, Statement
+from polyml.sets.affine import Affine, affine
 
-__all__ = ["LOCAL_ALIGNMENT", "generate"]
-
-LOCAL_ALIGNMENT = 64
-"""Bytes: of the first element of scratch arrays; a cache line, and the widest vector."""
+__all__ = ["generate"]
 
 _ALLOCATE = "allocate:"
-_Kind = isl.ast_node_type
-_FOR, _IF = _Kind(1), _Kind(2)  # for_ and if_, which islpy's type stubs leave out
 
 
 def generate(schedule: Schedule, *, name: str) -> Function:
@@ -54,8 +62,8 @@ def generate(schedule: Schedule, *, name: str) -> Function:
     for array in reversed(scop.arrays.values()):
         storage = schedule.storage.get(array.name)
         if array.kind == "local" and (storage is None or not storage.place):
-            body = (_allocate(schedule, array, body),)
-    body = _settle(body)
+            body = (allocate(schedule, array, body),)
+    body = settle_allocations(body)
     arguments = tuple(
         Variable(name=a.name, dtype=a.dtype, shape=a.shape, scope="global", strides=a.strides)
         for a in scop.arrays.values()
@@ -111,7 +119,7 @@ class _Scan:
             offsets[array], rest = tuple(rest[:rank]), rest[rank:]
         assert not rest, "internal: storage offsets of another rank than the storage"
         self.instances.append(_Instance(statement, indices, offsets))
-        return node.set_annotation(isl.Id(f"instance:{len(self.instances) - 1}"))
+        return annotate(node, len(self.instances) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +140,18 @@ class _Builder:
         self.instances = instances
 
     def nodes(self, node: isl.AstNode, scope: _Scope) -> tuple[Node, ...]:
-        kind = _Kind(node.get_type())
-        if kind == _Kind.user:
-            return self.instance(self.instances[_number(node)], scope)
-        if kind == _Kind.block:
-            return tuple(made for child in _children(node) for made in self.nodes(child, scope))
-        if kind == _FOR:
+        kind = kind_of(node)
+        if kind == AstKind.user:
+            return self.instance(self.instances[instance_number(node)], scope)
+        if kind == AstKind.block:
+            return tuple(made for child in children(node) for made in self.nodes(child, scope))
+        if kind == FOR:
             return self.loop(node, scope)
-        if kind == _IF:
+        if kind == IF:
             condition = substitute(condition_from_ast(node.if_get_cond()), scope.iterators)
             otherwise = self.nodes(node.if_get_else_node(), scope) if node.if_has_else_node() else ()
             return (If(condition=condition, then=self.nodes(node.if_get_then_node(), scope), otherwise=otherwise),)
-        assert kind == _Kind.mark, "internal: an AST node of unknown type"
+        assert kind == AstKind.mark, "internal: an AST node of unknown type"
         return self.marked(node, scope)
 
     def marked(self, node: isl.AstNode, scope: _Scope) -> tuple[Node, ...]:
@@ -151,7 +159,7 @@ class _Builder:
         child = node.mark_get_node()
         if text.startswith(_ALLOCATE):
             array = self.schedule.scop.arrays[text[len(_ALLOCATE) :]]
-            return (_allocate(self.schedule, array, self.nodes(child, scope)),)
+            return (allocate(self.schedule, array, self.nodes(child, scope)),)
         word, _, factor = text.partition(":")
         for kind in get_args(LoopKind):
             if kind == word:
@@ -160,44 +168,27 @@ class _Builder:
         return self.nodes(child, scope)
 
     def loop(self, node: isl.AstNode, scope: _Scope) -> tuple[Node, ...]:
-        iterator = node.for_get_iterator().id_get_id().get_name()
-        lower = affine_from_ast(node.for_get_init()).substitute(scope.iterators)
-        body = node.for_get_body()
-        if node.for_is_degenerate():
-            return self.nodes(body, replace(scope, iterators={**scope.iterators, iterator: lower}))
-        upper = minimum(
-            _after(affine_from_ast(part.op_get_arg(1)))
-            if isl.ast_expr_op_type(part.op_get_type()) == isl.ast_expr_op_type.le
-            else affine_from_ast(part.op_get_arg(1))
-            for part in conjuncts(node.for_get_cond())
-        ).substitute(scope.iterators)
-        kind, factor = scope.kinds.get(iterator, ("sequential", 1))
+        head, body = loop_head(node), node.for_get_body()
+        lower, upper = head.lower.substitute(scope.iterators), head.upper.substitute(scope.iterators)
+        if head.degenerate:
+            return self.nodes(body, replace(scope, iterators={**scope.iterators, head.iterator: lower}))
+        kind, factor = scope.kinds.get(head.iterator, ("sequential", 1))
         if kind == "parallel" and scope.in_parallel:
             kind = "sequential"
-        variable = fresh(self.readable(iterator, body), set(scope.taken))
+        variable = fresh(self.readable(head.iterator, body), set(scope.taken))
         inner = _Scope(
-            {**scope.iterators, iterator: affine(variable)},
+            {**scope.iterators, head.iterator: affine(variable)},
             scope.taken | {variable},
             scope.kinds,
             scope.in_parallel or kind == "parallel",
         )
-        step = node.for_get_inc().int_get_val().to_python()
-        return (
-            For(
-                variable=variable,
-                lower=lower,
-                upper=upper,
-                step=step,
-                kind=kind,
-                factor=factor,
-                body=self.nodes(body, inner),
-            ),
-        )
+        made = self.nodes(body, inner)
+        return (For(variable=variable, lower=lower, upper=upper, step=head.step, kind=kind, factor=factor, body=made),)
 
     def readable(self, iterator: str, body: isl.AstNode) -> str:
         """A loop's name: the index that it runs over, with `_tile` when a deeper loop runs over the rest of it."""
         weak: str | None = None
-        for instance in (self.instances[number] for number in _numbers(body)):
+        for instance in (self.instances[number] for number in instances_in(body)):
             for index, value in instance.indices.items():
                 used = [v for v in value.variables() if v.startswith("c") and v[1:].isdecimal()]
                 if iterator not in used:
@@ -209,13 +200,10 @@ class _Builder:
 
     def tiled(self, iterator: str, body: isl.AstNode) -> str | None:
         """The name of a loop that only bounds of inner loops use: after the first of those."""
-        for loop in _loops(body):
-            bounds = affine_from_ast(loop.for_get_init()).variables() | frozenset().union(
-                *(affine_from_ast(part.op_get_arg(1)).variables() for part in conjuncts(loop.for_get_cond()))
-            )
-            if iterator in bounds:
-                inner = loop.for_get_iterator().id_get_id().get_name()
-                return self.readable(inner, loop.for_get_body()).removesuffix("_tile") + "_tile"
+        for loop in loops_in(body):
+            head = loop_head(loop)
+            if iterator in head.lower.variables() | head.upper.variables():
+                return self.readable(head.iterator, loop.for_get_body()).removesuffix("_tile") + "_tile"
         return None
 
     def instance(self, instance: _Instance, scope: _Scope) -> tuple[Node, ...]:
@@ -266,44 +254,6 @@ class _Builder:
         )
 
 
-def _allocate(schedule: Schedule, array: Array, body: tuple[Node, ...]) -> Node:
-    """`body` with the array's storage around it, as scratch memory."""
-    storage = schedule.storage.get(array.name)
-    shape = array.shape if storage is None else tuple(affine(extent) for extent in storage.shape)
-    variable = Variable(name=array.name, dtype=array.dtype, shape=shape, scope="local", alignment=LOCAL_ALIGNMENT)
-    return Allocate(variable=variable, body=body)
-
-
-def _settle(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """The nodes with the pieces of each Allocate joined (isl may repeat a mark above every part of a sequence), and single elements that
-    no parallel loop shares turned into registers."""
-    joined: list[Node] = []
-    for node in nodes:
-        last = joined[-1] if joined else None
-        if isinstance(node, Allocate) and isinstance(last, Allocate) and last.variable == node.variable:
-            joined[-1] = replace(last, body=last.body + node.body)
-        else:
-            joined.append(node)
-    return tuple(_register(with_body(node, _settle)) for node in joined)
-
-
-def _register(node: Node) -> Node:
-    if not isinstance(node, Allocate) or any(extent != affine(1) for extent in node.variable.shape):
-        return node
-    if any(isinstance(inner, For) and inner.kind == "parallel" for inner in walk_nodes(node.body)):
-        return node
-    name = node.variable.name
-
-    def place(old: Place) -> Place:
-        return Place(name, ()) if old.variable == name else old
-
-    def read(old: Read) -> Expr:
-        return Read(name, (), old.dtype) if old.tensor == name else old
-
-    register = Variable(name=name, dtype=node.variable.dtype, shape=(), scope="register")
-    return Allocate(variable=register, body=map_places(node.body, place=place, read=read))
-
-
 def _accesses(statement: Statement) -> Iterator[Access]:
     places = [statement.target] if statement.argument is None else [statement.target, statement.argument]
     yield from places
@@ -311,48 +261,3 @@ def _accesses(statement: Statement) -> Iterator[Access]:
     for expr in (statement.value, *gathered):
         for read in reads_of(expr):
             yield Access(read.tensor, read.subscripts)
-
-
-def _number(node: isl.AstNode) -> int:
-    return int(node.get_annotation().get_name().rsplit(":", 1)[1])
-
-
-def _children(node: isl.AstNode) -> Iterator[isl.AstNode]:
-    children = node.block_get_children()
-    for position in range(children.n_ast_node()):
-        yield children.get_ast_node(position)
-
-
-def _after(last: Affine) -> Affine:
-    """`last + 1`, inside of a minimum."""
-    if last.constant == 0 and len(last.terms) == 1 and last.terms[0][1] == 1:
-        atom = last.terms[0][0]
-        if isinstance(atom, Extremum):
-            return (minimum if atom.kind == "min" else maximum)(operand + 1 for operand in atom.operands)
-    return last + 1
-
-
-def _numbers(node: isl.AstNode) -> Iterator[int]:
-    """The instances in an AST, in order."""
-    return (_number(n) for n in _walk(node) if _Kind(n.get_type()) == _Kind.user)
-
-
-def _loops(node: isl.AstNode) -> Iterator[isl.AstNode]:
-    """The loops in an AST that iterate, outermost first."""
-    return (n for n in _walk(node) if _Kind(n.get_type()) == _FOR and not n.for_is_degenerate())
-
-
-def _walk(node: isl.AstNode) -> Iterator[isl.AstNode]:
-    yield node
-    kind = _Kind(node.get_type())
-    if kind == _Kind.block:
-        for child in _children(node):
-            yield from _walk(child)
-    elif kind == _FOR:
-        yield from _walk(node.for_get_body())
-    elif kind == _Kind.mark:
-        yield from _walk(node.mark_get_node())
-    elif kind == _IF:
-        yield from _walk(node.if_get_then_node())
-        if node.if_has_else_node():
-            yield from _walk(node.if_get_else_node())
