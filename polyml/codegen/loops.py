@@ -81,7 +81,8 @@ class UpdateArgument:
     """One step of argmax or argmin: when `candidate` beats `best` (first winner; NaN wins; anything beats `argument` == -1), store it and its index.
 
     candidate_index: i64 expression; its value may be per lane.
-    across: `candidate` and `candidate_index` read registers with lanes, combined with each other too (ties go to the smaller index).
+    across: `candidate` and `candidate_index` read registers with lanes, combined with each other too (ties go to the smaller index; a lane whose
+        index is -1 has seen nothing and takes no part). Used outside vector loops only.
     """
 
     kind: Literal["argmax", "argmin"]
