@@ -127,7 +127,9 @@ def _check_entry(
     expected = to_affine(entry, Names(sizes, {}, {}))
     if expected is None:
         raise NotAffineError(f"the shape of {parameter.name} must be affine in sizes", span=entry.span)
-    assert expected.is_constant, "internal: an int parameter that appears in a shape is specialized"
+    if not expected.is_constant:
+        message = f"the shape of {parameter.name} depends on {expected}, which is not one number here"
+        raise ShapeError(message, span=entry.span)
     if expected.constant != extent:
         origin = "; ".join(f"{name} = {sizes[name]} by {bound_by[name]}" for name in sorted(used))
         raise ShapeError(

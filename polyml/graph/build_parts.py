@@ -11,14 +11,14 @@ from polyml.dtypes import i64
 from polyml.einsum_frontend.proofs import Scope
 from polyml.einsum_frontend.quasi_affine import Constraint
 from polyml.einsum_frontend.ranges import Range
-from polyml.einsum_frontend.typing import Typed, apply, number
-from polyml.expressions import Expr, IndexValue, Read, Subscript, walk
-from polyml.graph.build_state import Variable
+from polyml.einsum_frontend.typing import Typed, apply, cast, number
+from polyml.expressions import Const, Expr, IndexValue, Read, Subscript, walk
+from polyml.graph.build_state import State, Variable
 from polyml.graph.ir import Equation, Tensor
 from polyml.sets.affine import Affine, affine
 from polyml.source import Span
 
-__all__ = ["Path", "fill", "fold", "image", "index_value", "variables_of"]
+__all__ = ["Path", "copied", "fill", "fold", "image", "index_value", "materialized", "variables_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +84,21 @@ def fold(op: str, values: Sequence[Typed], span: Span) -> Typed:
     for value in values[1:]:
         total = apply(op, [total, value], span)
     return total
+
+
+def materialized(state: State, variable: Variable) -> Variable:
+    """The variable with an SSA value: zeros, where it is declared and not written yet."""
+    if variable.tensor is not None:
+        return variable
+    tensor = state.tensor(variable.label, variable.dtype, variable.shape)
+    state.emit(fill(tensor, cast(Const(0, i64), variable.dtype), None))
+    return replace(variable, tensor=tensor)
+
+
+def copied(state: State, variable: Variable, span: Span | None) -> Variable:
+    """The variable with an equal tensor of its own."""
+    assert variable.tensor is not None, "internal: a variable without a value"
+    tensor = state.tensor(f"{variable.label}_copy", variable.dtype, variable.shape, variable.label)
+    elements = tuple(affine(f"i{d}") for d in range(len(variable.shape)))
+    state.emit(fill(tensor, Read(variable.tensor.name, elements, variable.dtype), span))
+    return replace(variable, tensor=tensor)
