@@ -8,9 +8,10 @@ one code serves several function objects. Helpers that every kernel shares are i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
-from polyml.runtime.entry_checks import Checked, check_arguments, dtypes_of
+from polyml.runtime.entry_checks import OUT, Checked, check_arguments, check_out, dtypes_of
 from polyml.runtime.layout import ArrayHeader
 from polyml.runtime.signature import KernelSignature, ScalarParameter
 
@@ -39,8 +40,8 @@ declare i32 @PyTuple_SetItem(ptr, i64, ptr)
 def entry_objects(
     signature: KernelSignature, slow: Callable[..., object], fault: Callable[[int], object]
 ) -> tuple[object, ...]:
-    """The `self` of an entry point: `slow` takes over unusual calls, `fault(status)` raises; then the dtypes."""
-    return (slow, fault, *(dtype.numpy for dtype in dtypes_of(signature)))
+    """The `self` of an entry point: `slow` takes over unusual calls, `fault(status)` raises; the one keyword that it knows; the dtypes."""
+    return (slow, fault, sys.intern("out"), *(dtype.numpy for dtype in dtypes_of(signature)))
 
 
 def emit_entry(signature: KernelSignature, *, host: str, header: ArrayHeader, name: str = "entry") -> str:
@@ -63,8 +64,17 @@ def emit_entry(signature: KernelSignature, *, host: str, header: ArrayHeader, na
 
 
 def _allocate(call: Checked) -> dict[str, str]:
-    """The new arrays by name."""
+    """The new arrays by name, or the one given as `out=`: references that this function owns."""
     ir = call.ir
+    if call.takes_out:
+        ir.do(f"br i1 {ir.value(f'icmp eq ptr {call.objects[OUT]}, null')}, label %no.out, label %out")
+        ir.label("out")
+        check_out(call)
+        ir.do(f"call void @Py_IncRef(ptr {call.objects[OUT]})")
+        ir.do("br label %out.taken")
+        ir.label("out.taken")
+        ir.do("br label %ready")
+        ir.label("no.out")
     made: dict[str, str] = {}
     for result in call.signature.results:
         for k, extent in enumerate(result.shape):
@@ -73,6 +83,13 @@ def _allocate(call: Checked) -> dict[str, str]:
         array = ir.value(f"call ptr @polyml_empty(ptr {dtype}, i32 {len(result.shape)}, ptr %dims)", "result")
         _fail_if_null(call, array, list(made.values()))
         made[result.name] = array
+    if call.takes_out:
+        (name,) = made
+        ir.do("br label %made")
+        ir.label("made")
+        ir.do("br label %ready")
+        ir.label("ready")
+        made[name] = ir.value(f"phi ptr [ {call.objects[OUT]}, %out.taken ], [ {made[name]}, %made ]", "result")
     return made
 
 

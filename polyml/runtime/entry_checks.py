@@ -11,7 +11,10 @@ from polyml.runtime.layout import ArrayHeader
 from polyml.runtime.signature import ArrayParameter, KernelSignature, ScalarParameter, SizeParameter
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Checked", "check_arguments", "dtypes_of"]
+__all__ = ["OUT", "Checked", "check_arguments", "check_out", "dtypes_of"]
+
+OUT = " out"
+"""The name of the keyword's array in the tables: no parameter has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,13 @@ class Checked:
 
     def own_dtype(self, dtype: DType) -> str:
         """The dtype object, from `self`."""
-        return self.own_object(2 + dtypes_of(self.signature).index(dtype))
+        return self.own_object(3 + dtypes_of(self.signature).index(dtype))
+
+    @property
+    def takes_out(self) -> bool:
+        """Whether the entry point takes `out=` itself: one new array (several are left to the slow path), and no parameter of that name."""
+        results = self.signature.results
+        return len(results) == 1 and bool(results[0].shape) and all(p.name != "out" for p in self.signature.parameters)
 
 
 def dtypes_of(signature: KernelSignature) -> list[DType]:
@@ -63,6 +72,16 @@ def check_arguments(signature: KernelSignature, header: ArrayHeader) -> Checked:
     return call
 
 
+def check_out(call: Checked) -> None:
+    """Writes the checks of the array given as `out=`: the result's kind, shape and layout, and no memory of an argument."""
+    result = call.signature.results[0]
+    out = ArrayParameter(name=OUT, dtype=result.dtype, shape=result.shape, written=True)
+    _check_kind(call, out)
+    _check_layout(call, out)
+    call.data[OUT] = call.ir.load("ptr", call.objects[OUT], call.header.data)
+    _apart(call, [(out, other) for other in call.arrays])
+
+
 def _reserve(call: Checked) -> None:
     """All storage of the call, in the first block, so that it is static."""
     ir, signature = call.ir, call.signature
@@ -77,18 +96,38 @@ def _reserve(call: Checked) -> None:
 
 
 def _check_kinds(call: Checked) -> None:
-    """Number of arguments; type, dtype, rank and flags of arrays."""
+    """Number of arguments, no keyword but `out`; type, dtype, rank and flags of arrays."""
     ir, signature = call.ir, call.signature
-    count = ir.value(f"icmp eq i64 %nargs, {len(signature.parameters)}")
+    ir.go_on_if(ir.value(f"icmp eq i64 %nargs, {len(signature.parameters)}"), "slow")
     plain = ir.value("icmp eq ptr %kwnames, null")
-    ir.go_on_if(ir.all_of([count, plain]), "slow")
+    if call.takes_out:
+        ir.do("br label %keywords")
+        ir.label("keywords")
+        ir.do(f"br i1 {plain}, label %bound, label %named")
+        ir.label("named")
+        single = ir.value(f"icmp eq i64 {ir.load('i64', '%kwnames', call.header.tuple_size)}, 1")
+        ir.go_on_if(single, "slow")
+        name = ir.load("ptr", "%kwnames", call.header.tuple_items)
+        ir.do(f"%is.out = icmp eq ptr {name}, {call.own_object(2)}")
+        given = ir.load("ptr", "%args", 8 * len(signature.parameters), "out")
+        ir.do("br i1 %is.out, label %with.out, label %slow")
+        ir.label("with.out")
+        ir.do("br label %bound")
+        ir.label("bound")
+        call.objects[OUT] = ir.value(f"phi ptr [ null, %keywords ], [ {given}, %with.out ]", "out")
+    else:
+        ir.go_on_if(plain, "slow")
     for k, parameter in enumerate(signature.parameters):
         call.objects[parameter.name] = ir.load("ptr", "%args", 8 * k, "object")
     for parameter in call.arrays:
-        flags = call.header.aligned | (call.header.writeable if parameter.written else 0)
-        thing, dtype = call.objects[parameter.name], call.own_dtype(parameter.dtype)
-        arguments = f"ptr {thing}, ptr {dtype}, i32 {len(parameter.shape)}, i32 {flags}"
-        ir.go_on_if(ir.value(f"call i1 @polyml_is_array({arguments})"), "slow")
+        _check_kind(call, parameter)
+
+
+def _check_kind(call: Checked, parameter: ArrayParameter) -> None:
+    flags = call.header.aligned | (call.header.writeable if parameter.written else 0)
+    thing, dtype = call.objects[parameter.name], call.own_dtype(parameter.dtype)
+    arguments = f"ptr {thing}, ptr {dtype}, i32 {len(parameter.shape)}, i32 {flags}"
+    call.ir.go_on_if(call.ir.value(f"call i1 @polyml_is_array({arguments})"), "slow")
 
 
 def _read_numbers(call: Checked) -> None:
@@ -173,19 +212,23 @@ def _bytes(call: Checked, extents: tuple[Affine, ...], dtype: DType) -> str:
 
 
 def _check_overlap(call: Checked) -> None:
-    """The address range of a written array meets no other array's; where it may, the slow path looks closer."""
-    ir, arrays = call.ir, call.arrays
-    if len(arrays) < 2 or not any(p.written for p in arrays):
+    arrays = call.arrays
+    pairs = [(left, right) for k, left in enumerate(arrays) for right in arrays[k + 1 :]]
+    _apart(call, [(left, right) for left, right in pairs if left.written or right.written])
+
+
+def _apart(call: Checked, pairs: list[tuple[ArrayParameter, ArrayParameter]]) -> None:
+    """The address ranges of the arrays of each pair do not meet; where they may, the slow path looks closer."""
+    if not pairs:
         return
-    ranges = {p.name: _address_range(call, p) for p in arrays}
+    ir = call.ir
+    ranges = {p.name: _address_range(call, p) for pair in pairs for p in pair}
     apart: list[str] = []
-    for k, left in enumerate(arrays):
-        for right in arrays[k + 1 :]:
-            if left.written or right.written:
-                (first, end), (other_first, other_end) = ranges[left.name], ranges[right.name]
-                before = ir.value(f"icmp ule i64 {end}, {other_first}")
-                behind = ir.value(f"icmp ule i64 {other_end}, {first}")
-                apart.append(ir.value(f"or i1 {before}, {behind}"))
+    for left, right in pairs:
+        (first, end), (other_first, other_end) = ranges[left.name], ranges[right.name]
+        before = ir.value(f"icmp ule i64 {end}, {other_first}")
+        behind = ir.value(f"icmp ule i64 {other_end}, {first}")
+        apart.append(ir.value(f"or i1 {before}, {behind}"))
     ir.go_on_if(ir.all_of(apart), "slow")
 
 

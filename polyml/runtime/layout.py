@@ -19,10 +19,11 @@ __all__ = ["ArrayHeader", "array_header"]
 class ArrayHeader:
     """Byte offsets in an ndarray object (data .. flags) and in a dtype object (byteorder, type_number), and NumPy's flag bits.
 
-    type: of any object's type pointer. tuple_items: of a tuple's first item.
+    type: of any object's type pointer. tuple_size, tuple_items: of a tuple's length and its first item.
     """
 
     type: int
+    tuple_size: int
     tuple_items: int
     data: int
     rank: int
@@ -42,6 +43,7 @@ def array_header() -> ArrayHeader | None:
     base = object.__basicsize__  # 16; the type pointer is the head's last field
     header = ArrayHeader(
         type=base - 8,
+        tuple_size=base,
         tuple_items=tuple.__basicsize__,
         data=base,
         rank=base + 8,
@@ -69,6 +71,7 @@ def _fits(header: ArrayHeader) -> bool:
         return False
     pair_of_objects = (sample, swapped)
     known = (
+        (word(pair_of_objects, header.tuple_size), 2),
         (word(pair_of_objects, header.tuple_items + 8), id(swapped)),
         (word(sample, header.type), id(np.ndarray)),
         (word(sample, header.data), sample.ctypes.data),

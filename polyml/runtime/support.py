@@ -147,6 +147,7 @@ def emit_support(header: ArrayHeader | None, openmp: OpenMP | None) -> str:
 
 _OFFSETS = (
     "type",
+    "tuple_size",
     "tuple_items",
     "data",
     "rank",

@@ -70,9 +70,41 @@ def test_unusual_calls_go_to_the_slow_path(add: Kernel, operands: tuple[np.ndarr
     for keywords in ({"b": b}, {"out": b}):
         with pytest.raises(Missed):
             entry(a, **keywords)
-    with pytest.raises(Missed):
-        entry(a, b, out=b)
+    frozen = a.copy()
+    frozen.flags.writeable = False
+    unfit = [
+        None,
+        b,
+        frozen,
+        a[:4],
+        np.empty((8, 8)),
+        np.empty((8, 8), np.float32, order="F"),
+        np.empty((8, 8), np.float32).tolist(),
+        (a,),
+    ]
+    for out in unfit:
+        with pytest.raises(Missed):
+            entry(a, b, out=out)
+    for keywords in ({"axis": b}, {"out": np.empty_like(a), "axis": 1}):
+        with pytest.raises(Missed):
+            entry(a, b, **keywords)
     np.testing.assert_array_equal(entry(a, b), a + b)
+
+
+def test_out_is_filled_and_given_back(add: Kernel, operands: tuple[np.ndarray, np.ndarray]) -> None:
+    a, b = operands
+    entry, memory = only(add), np.zeros(200, np.float32)
+    out = memory[100:164].reshape(8, 8)
+    before = sys.getrefcount(out)
+    for _ in range(5):
+        assert entry(a, b, out=out) is out
+    assert sys.getrefcount(out) == before
+    np.testing.assert_array_equal(out, a + b)
+    assert not memory[:100].any()
+    assert not memory[164:].any()
+    with pytest.raises(Missed):  # one element in common
+        entry(a, memory[37:101].reshape(8, 8), out=out)
+    assert entry(a, memory[36:100].reshape(8, 8), out=out) is out
 
 
 def test_the_slow_path_gets_the_arguments_unchanged(add: Kernel, operands: tuple[np.ndarray, np.ndarray]) -> None:
