@@ -59,13 +59,26 @@ def rewrite(
         observe: called with the rule's name and the new graph after each change.
     """
     chosen = [rule for rule in rules if rule.exact or not precise]
+    graph = _to_fixpoint(graph, chosen, observe)
+    for _ in range(_MOST_ROUNDS):
+        settled = settle_results(graph)
+        if settled is graph:
+            break
+        if observe is not None:
+            observe("settle", settled)
+        # Ordering: the copies that settling adds may go into what makes their source.
+        graph = _to_fixpoint(settled, chosen, observe)
+    return graph
+
+
+def _to_fixpoint(graph: Graph, rules: Sequence[Rule], observe: Callable[[str, Graph], None] | None) -> Graph:
     for _ in range(_MOST_ROUNDS):
         before = graph
-        for rule in chosen:
+        for rule in rules:
             after = rule.apply(graph)
             if after is not graph and observe is not None:
                 observe(rule.name, after)
             graph = after
         if graph is before:
             break
-    return settle_results(graph)
+    return graph

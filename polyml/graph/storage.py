@@ -52,13 +52,14 @@ def settle_results(graph: Graph) -> Graph:
     copies = _Copies({**tensors_of(graph)}, graph.sizes)
     finals = {item.final.name for item in graph.inputs if item.final is not None}
     own = {item.tensor.name for item in graph.inputs}
+    written = {item.tensor.name for item in graph.inputs if item.written}
     outputs, first, last = list(graph.outputs), list[Op](), list[Op]()
     for position, tensor in enumerate(graph.outputs):
         if tensor.name in own - finals:
             outputs[position] = copies.add(tensor, f"{tensor.name}_result", first)
     inputs = list(graph.inputs)
     for position, item in enumerate(graph.inputs):
-        if item.final is not None and item.final.name in own - {item.tensor.name}:
+        if item.final is not None and item.final.name in written - {item.tensor.name}:
             inputs[position] = replace(item, final=copies.add(item.final, f"{item.final.name}_old", first))
     if first:
         graph = replace(graph, outputs=tuple(outputs), inputs=tuple(inputs), ops=(*first, *graph.ops))

@@ -7,7 +7,7 @@ from typing import assert_never
 
 import islpy as isl
 
-from polyml.expressions import Expr, Read, reads_of
+from polyml.expressions import Apply, Expr, Read, reads_of, walk
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op, Tensor
 from polyml.sets.affine import Affine
 
@@ -17,11 +17,14 @@ __all__ = [
     "equation_reads",
     "estimated_bytes",
     "index_extents",
+    "is_cheap",
     "is_name_plus_constant",
     "read_names",
     "results_of",
     "tensors_of",
 ]
+
+_CHEAP = frozenset("add sub mul neg abs min max eq ne lt le gt ge and or not select cast relu".split())
 
 UNKNOWN_EXTENT = 1024
 """What a symbolic extent counts as, where costs are estimated."""
@@ -106,6 +109,11 @@ def _extent(domain: isl.Set, position: int) -> int:
     if not (low.is_int() and high.is_int()):
         return UNKNOWN_EXTENT
     return max(int(high.to_python()) - int(low.to_python()) + 1, 0)
+
+
+def is_cheap(expr: Expr) -> bool:
+    """True when evaluating the expression again costs about as little as loading its value."""
+    return all(not isinstance(node, Apply) or node.op in _CHEAP for node in walk(expr))
 
 
 def is_name_plus_constant(subscript: object, names: Sequence[str]) -> str | None:

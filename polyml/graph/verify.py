@@ -132,6 +132,8 @@ def _equation(eq: Equation, scope: _Scope) -> None:
         assert len(eq.reduced) == 1, f"internal: {name} is the argmax over {len(eq.reduced)} indices"
     else:
         assert eq.body.dtype == eq.result.dtype, f"internal: {name} is {eq.result.dtype}, its value {eq.body.dtype}"
+    if not eq.accumulate:
+        assert _is_injective(eq), f"internal: several instances of {name} hit one element"
     places = _Access(name, eq, scope)
     places.subscripts(eq.result, eq.target, left | known, ())
     places.expression(eq.body, frozenset(eq.indices) | known, ())
@@ -155,6 +157,19 @@ def _indices(eq: Equation, scope: _Scope) -> None:
         assert points.dim(isl.dim_type.set) == rank, f"internal: the domain of {name} has the wrong rank"
         parameters = {points.get_dim_name(isl.dim_type.param, d) for d in range(points.dim(isl.dim_type.param))}
         assert parameters <= {*scope.sizes, *scope.variables}, f"internal: {name} is over unknown {parameters}"
+
+
+def _is_injective(eq: Equation) -> bool:
+    """True when no two left-side points have one target."""
+    left = eq.indices[: len(eq.indices) - len(eq.reduced)]
+    places = [s for s in eq.target if isinstance(s, Affine)]
+    if set(left) <= {s.name for s in places}:
+        return True
+    parameters = sorted({name for s in places for name in s.variables()} - set(left))
+    text = ", ".join(s.isl_text() for s in places)
+    relation = isl.Map(f"[{', '.join(parameters)}] -> {{ {eq.result.name}[{', '.join(left)}] -> [{text}] }}")
+    points = eq.domain.project_out(isl.dim_type.set, len(left), len(eq.reduced)).set_tuple_name(eq.result.name)
+    return bool(relation.intersect_domain(points).is_injective())
 
 
 def _check_name(name: str) -> None:

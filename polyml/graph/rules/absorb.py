@@ -21,16 +21,19 @@ def absorb_copies(graph: Graph) -> Graph:
         for name in read_names(op):
             count[name] = count.get(name, 0) + 1
     single = {name for name, n in count.items() if n == 1} - protected_names(graph)
-    ops = _absorb(graph.ops, single)
+    # Making these earlier than written could overwrite what is still read.
+    late = {item.final.name for item in graph.inputs if item.final is not None}
+    late |= {c.next.name for op in all_ops(graph.ops) if isinstance(op, Loop) for c in op.carried}
+    ops = _absorb(graph.ops, single, late)
     return graph if ops is graph.ops else replace(graph, ops=ops)
 
 
-def _absorb(ops: tuple[Op, ...], single: set[str]) -> tuple[Op, ...]:
+def _absorb(ops: tuple[Op, ...], single: set[str], late: set[str]) -> tuple[Op, ...]:
     result: list[Op | None] = list(ops)
     makers: dict[str, int] = {}
     for position, op in enumerate(ops):
         if isinstance(op, Loop):
-            body = _absorb(op.body, single)
+            body = _absorb(op.body, single, late)
             if body is not op.body:
                 result[position] = replace(op, body=body)
             for carried in op.carried:
@@ -38,7 +41,7 @@ def _absorb(ops: tuple[Op, ...], single: set[str]) -> tuple[Op, ...]:
             continue
         if not isinstance(op, Equation):
             continue
-        read = _copied(op)
+        read = _copied(op) if op.result.name not in late else None
         if read is not None and read.tensor in single and read.tensor in makers:
             made = makers[read.tensor]
             maker = result[made]

@@ -9,7 +9,7 @@ import islpy as isl
 from polyml.expressions import Read, Subscript, substitute
 from polyml.graph.edit import protected_names, rename_uses
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
-from polyml.graph.traverse import all_ops, equation_reads
+from polyml.graph.traverse import all_ops, is_cheap
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["share_equal"]
@@ -87,10 +87,8 @@ def _text(domain: isl.Set) -> str:
 
 
 def _copy(equation: Equation, first: Tensor) -> Equation:
-    """`result = first`, unless the equation is a copy already."""
-    if isinstance(equation.body, Read) and equation.reduce is None:
-        return equation
-    if len(equation_reads(equation)) == 0:
+    """`result = first`, unless computing it again costs no more than copying."""
+    if equation.reduce is None and is_cheap(equation.body):
         return equation
     elements = tuple(f"e{d}" for d in range(len(first.shape)))
     limits = [f"0 <= {e} < {n.isl_text()}" for e, n in zip(elements, first.shape, strict=True)]

@@ -61,7 +61,7 @@ def _split(loop: Loop, protected: set[str], tensors: dict[str, Tensor]) -> tuple
         )
         if movable and isinstance(op, Equation):
             if not _uses_variable(op, loop.variable):
-                ahead.append(op)
+                ahead.append(_without_parameter(op, loop.variable))
                 inside.discard(op.result.name)
                 continue
             expansion = _expand(op, loop, tensors)
@@ -74,11 +74,22 @@ def _split(loop: Loop, protected: set[str], tensors: dict[str, Tensor]) -> tuple
     return (ahead, replace(loop, body=tuple(body))) if ahead else ([], loop)
 
 
+def _without_parameter(equation: Equation, variable: str) -> Equation:
+    """The equation, which does not use the variable, with domains that do not mention it."""
+
+    def bare(points: isl.Set) -> isl.Set:
+        position = points.find_dim_by_name(isl.dim_type.param, variable)
+        return points if position < 0 else points.project_out(isl.dim_type.param, position, 1)
+
+    instances = None if equation.instances is None else bare(equation.instances)
+    return replace(equation, domain=bare(equation.domain), instances=instances)
+
+
 def _uses_variable(equation: Equation, variable: str) -> bool:
-    if equation.domain.involves_dims(isl.dim_type.param, *_parameter_position(equation.domain, variable)):
-        return True
-    if equation.instances is not None and equation.instances.find_dim_by_name(isl.dim_type.param, variable) >= 0:
-        return True
+    for points in (equation.domain, equation.instances):
+        position = -1 if points is None else points.find_dim_by_name(isl.dim_type.param, variable)
+        if points is not None and position >= 0 and points.involves_dims(isl.dim_type.param, position, 1):
+            return True
     places: list[Affine] = [s for s in equation.target if isinstance(s, Affine)]
     expressions: list[Expr] = [equation.body, *(s for s in equation.target if not isinstance(s, Affine))]
     for expression in expressions:
@@ -88,12 +99,6 @@ def _uses_variable(equation: Equation, variable: str) -> bool:
             elif hasattr(node, "affine"):
                 places.append(node.affine)
     return any(variable in place.variables() for place in places)
-
-
-def _parameter_position(domain: isl.Set, variable: str) -> tuple[int, int]:
-    """Position and count (0 or 1) of a parameter."""
-    position = domain.find_dim_by_name(isl.dim_type.param, variable)
-    return (position, 1) if position >= 0 else (0, 0)
 
 
 # -- one equation over all iterations -----------------------------------------------------------------------------------------

@@ -13,15 +13,13 @@ from math import prod
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, walk
 from polyml.graph.edit import map_expressions, protected_names
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op
-from polyml.graph.traverse import equation_reads, estimated_bytes, index_extents, read_names, results_of
+from polyml.graph.traverse import equation_reads, estimated_bytes, index_extents, is_cheap, read_names, results_of
 from polyml.sets.affine import Affine
 
 __all__ = ["inline_elementwise", "read_through"]
 
 _MAX_NODES = 64
 """No body grows beyond this many nodes by inlining."""
-
-_CHEAP = frozenset("add sub mul neg abs min max eq ne lt le gt ge and or not select cast relu".split())
 
 
 def inline_elementwise(graph: Graph) -> Graph:
@@ -169,7 +167,7 @@ def _producer(equation: Equation, uses: _Uses, depth: int) -> _Producer | None:
     if not is_elementwise(equation) or name in uses.bases or not uses.count.get(name):
         return None
     view = _is_view(equation.body)
-    cheap = all(not isinstance(n, Apply) or n.op in _CHEAP for n in walk(equation.body))
+    cheap = is_cheap(equation.body)
     elements = max(estimated_bytes(equation.result) // equation.result.dtype.itemsize, 1)
     return _Producer(equation, view, cheap, elements, depth)
 

@@ -1,0 +1,360 @@
+"""Rewriting: each rule on a small graph, what it must not do, and equal results on random graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyml.expressions import Apply, Read
+from polyml.graph.fuse import fuse
+from polyml.graph.ir import Graph, Loop
+from polyml.graph.plan import plan
+from polyml.graph.printer import graph_text, op_lines
+from polyml.graph.reference import execute
+from polyml.graph.rewrite import RULES, rewrite
+from polyml.graph.rules.absorb import absorb_copies
+from polyml.graph.rules.common import share_equal
+from polyml.graph.rules.dead import remove_dead
+from polyml.graph.rules.factor import factor_sums
+from polyml.graph.rules.hoist import hoist
+from polyml.graph.rules.inline import inline_elementwise
+from polyml.graph.rules.simplify import simplify
+from polyml.graph.verify import verify
+from tests.graph import programs
+from tests.graph.graph_text import graph
+from tests.graph.memory_machine import run_plan
+from tests.graph.random_graphs import random_text
+
+
+def lines(g: Graph) -> list[str]:
+    """The equations without their domains."""
+    return [line.split("   for ")[0].strip() for line in op_lines(g.ops)]
+
+
+# -- expressions --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x[i] * 1.0", "x[i]"),
+        ("x[i] - 0.0", "x[i]"),
+        ("x[i] + 0.0", "x[i] + 0"),  # -0.0 + 0.0 is 0.0
+        ("x[i] * 0.0", "x[i] * 0"),  # NaN, infinity, -0.0
+        ("x[i] - x[i]", "x[i] - x[i]"),
+        ("-(-x[i])", "x[i]"),
+        ("x[i] + (-x[0])", "x[i] - x[0]"),
+        ("x[i] / 4.0", "x[i] * 0.25"),
+        ("x[i] / 3.0", "x[i] / 3"),
+        ("x[i] ** 2.0", "x[i] * x[i]"),
+        ("x[i] ** 0.5", "x[i] ** 0.5"),
+        ("n[i] * 0", "0"),
+        ("n[i] - n[i]", "0"),
+        ("n[i] + 0", "n[i]"),
+        ("f32(f64(x[i]))", "x[i]"),
+        ("f64(f32(d[i]))", "f64(f32(d[i]))"),
+        ("i64(i32(n[i]))", "i64(i32(n[i]))"),
+        ("relu(relu(x[i]))", "relu(x[i])"),
+        ("abs(-x[i])", "abs(x[i])"),
+        ("where(i < i + 1, x[i], d32[i])", "x[i]"),
+        ("where(not (x[i] < 0.0), x[i], d32[i])", "where(x[i] < 0, d32[i], x[i])"),
+        ("where(i < 2, f32(0.0), f32(-0.0))", "where(i < 2, 0, -0)"),
+        ("max(x[i], x[i])", "x[i]"),
+        ("f32(2.0) * f32(3.0) + x[i]", "6 + x[i]"),
+        ("f32(i + 1 - i)", "1"),
+        ("sqrt(f32(2.0)) + x[i]", "1.41421354 + x[i]"),
+        ("x[n[i] * 0 + i]", "x[i]"),
+    ],
+)
+def test_expressions(text: str, expected: str) -> None:
+    g = graph(
+        f"""
+        x: f32[4]
+        d32: f32[4]
+        d: f64[4]
+        n: i64[4]
+        if i < 4: y[i] = {text}
+        return y
+    """.replace("if i < 4: y[i]", "tensor(y, DTYPE[4])\n        y[i]").replace("DTYPE", _dtype(text))
+    )
+    assert lines(simplify(g)) == [f"y[i] = {expected}"]
+    verify(simplify(g), bounds=False)
+
+
+def _dtype(text: str) -> str:
+    return {"n": "i64", "f": "f32", "i": "i64"}.get(text[0], "f32") if not text.startswith("f64") else "f64"
+
+
+# -- equations ----------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_to_do_gives_the_same_object() -> None:
+    g = graph(programs.SOFTMAX)
+    for rule in RULES:
+        assert rule.apply(g) is g, rule.name
+    assert rewrite(g) is g
+
+
+def test_equal_equations_are_computed_once_whatever_their_indices_are_called() -> None:
+    g = graph("""
+        x: f32[4, 6]
+        a[i] = sum[k](exp(x[i, k]))
+        b[n] = sum[m](exp(x[n, m]))
+        c[i] = sum[k](exp(x[i, k] * 2.0))
+        y[i] = a[i] + b[i] + c[i]
+        return y
+    """)
+    assert len(lines(share_equal(g))) == 3
+    assert "y[i] = a[i] + a[i] + c[i]" in lines(share_equal(g))
+
+
+def test_zero_and_minus_zero_are_different_values() -> None:
+    g = graph("""
+        x: f32[4]
+        tensor(a, f32[4])
+        a[i] = f32(0.0)
+        tensor(b, f32[4])
+        b[i] = f32(-0.0)
+        y[i] = x[i] + a[i] * b[i]
+        return y
+    """)
+    assert share_equal(g) is g
+
+
+def test_fills_of_tensors_that_are_updated_are_not_shared() -> None:
+    g = graph("""
+        x: f32[4]
+        tensor(a, f32[4])
+        a[i] = f32(0.0)
+        tensor(b, f32[4])
+        b[i] = f32(0.0)
+        a1(a)[i] += x[i]
+        b1(b)[i] += x[i] * x[i]
+        return a1, b1
+    """)
+    assert share_equal(g) is g
+
+
+def test_an_equal_output_becomes_a_copy() -> None:
+    g = graph("""
+        x: f32[4, 6]
+        a[i] = sum[k](exp(x[i, k]))
+        b[i] = sum[k](exp(x[i, k]))
+        return a, b
+    """)
+    assert lines(share_equal(g)) == ["a[i] = sum_k exp(x[i, k])", "b[e0] = a[e0]"]
+
+
+def test_dead_code_goes_and_loops_lose_what_nobody_uses() -> None:
+    g = graph("""
+        x: f32[4]
+        dead[i] = exp(x[i])
+        for t in range(0, 3):
+            carry(x, a, a2, a3)
+            carry(x, b, b2, b3)
+            carry(x, c, c2, c3)
+            a2[i] = a[i] + b[i]
+            b2[i] = b[i] * 0.5
+            c2[i] = c[i] * 0.25
+        return a3
+    """)
+    (loop,) = remove_dead(g).ops
+    assert isinstance(loop, Loop)
+    assert [c.result.name for c in loop.carried] == ["a3", "b3"]
+    assert len(loop.body) == 2
+
+
+def test_views_vanish_into_subscripts() -> None:
+    g = graph(
+        """
+        x: f32[4, 6]
+        t[j, i] = x[i, j]
+        tensor(s, f32[3, 4])
+        s[j, i] = t[j + 2, i]
+        tensor(p, f32[5, 4])
+        p[j, i] = where(j >= 1 and j < 4, s[j - 1, i], f32(0.0))
+        y[j, i] = p[j, i] * 2.0 + x[i, j]
+        return y
+    """.replace("y[j, i] =", "tensor(y, f32[4, 4])\n        y[j, i] =")
+    )
+    assert lines(rewrite(g)) == ["y[j, i] = where(j >= 1 and j < 4, x[i, j + 1], 0) * 2 + x[i, j]"]
+
+
+def test_a_gather_reads_through_a_view() -> None:
+    g = graph("""
+        table: f32[6, 3]
+        ids: i32[5]
+        t[d, r] = table[r, d]
+        e[n, d] = t[d, ids[n]] + 1.0
+        return e
+    """)
+    assert lines(rewrite(g)) == ["e[n, d] = table[ids[n], d] + 1"]
+
+
+def test_a_producer_is_inlined_where_nothing_is_computed_twice() -> None:
+    g = graph(
+        programs.LOGSUMEXP.replace("sum[k](exp(x[n, k] - m[n]))", "sum[k](e[n, k])").replace(
+            "    s[n]", "    e[n, k] = exp(x[n, k] - m[n])\n    s[n]"
+        )
+    )
+    assert "s[n] = sum_k exp(x[n, k] - m[n])" in lines(rewrite(g))
+
+
+def test_an_expensive_producer_is_not_recomputed_in_a_contraction() -> None:
+    g = graph("""
+        x: f32[64, 32]
+        w: f32[32, 48]
+        e[n, k] = exp(x[n, k])
+        y[n, m] = sum[k](e[n, k] * w[k, m])
+        return y
+    """)
+    assert rewrite(g) is g
+
+
+def test_a_row_of_an_overwritten_tensor_is_kept_rather_than_the_whole() -> None:
+    g = graph("""
+        x: f32[100, 100]
+        row[j] = x[0, j]
+        x1(x)[i, j] = x[i, j] * 0.5
+        y[j] = row[j] + x1[1, j]
+        final(x, x1)
+        return y
+    """)
+    rewritten = rewrite(g)
+    assert "row[j] = x[0, j]" in lines(rewritten)
+    assert plan(rewritten, fuse(rewritten)).storage["x1"] == "x"
+
+
+def test_a_value_that_a_loop_passes_on_is_not_read_late() -> None:
+    g = graph(
+        """
+        h0: f32[4]
+        for t in range(0, 3):
+            carry(h0, h, h2, h3)
+            carry(h0, o, o2, o3)
+            old[i] = h[3 - i]
+            h2[i] = h[i] * 0.5
+            o2[i] = o[i] + old[i]
+        return h3, o3
+    """.replace("old[i] =", "tensor(old, f32[4])\n            old[i] =")
+    )
+    assert "old[i] = h[-i + 3]" in lines(inline_elementwise(g)) or "old[i] = h[3 - i]" in lines(inline_elementwise(g))
+
+
+def test_copies_and_transposes_are_absorbed_by_what_makes_their_source() -> None:
+    g = graph("""
+        x: f32[4, 6]
+        w: f32[6, 5]
+        t[n, m] = sum[k](x[n, k] * w[k, m])
+        y[m, n] = t[n, m]
+        for s in range(0, 3):
+            carry(y, h, h2, h3)
+            h2[i, j] = h[i, j] * 0.5
+        z[i, j] = h3[i, j]
+        return z
+    """)
+    changed = absorb_copies(g)
+    assert lines(changed)[0] == "y[m, n] = sum_k x[n, k] * w[k, m]"
+    assert changed.ops[-1].carried[0].result.name == "z"
+    verify(changed)
+
+
+def test_factors_leave_sums() -> None:
+    g = graph(programs.ATTENTION)
+    assert lines(rewrite(g))[-2:] == [
+        "o_sum[h, i, d] = sum_j e[h, i, j] * v[h, j, d]",
+        "o[h, i, d] = o_sum[h, i, d] / z[h, i]",
+    ]
+    assert not any("o_sum" in line for line in lines(rewrite(g, precise=True)))
+
+
+def test_a_factor_stays_where_some_sums_are_empty() -> None:
+    text = """
+        x: f32[4, 4]
+        a: f32[4]
+        tensor(y, f32[4])
+        if k < i: y[i] = sum[k](x[i, k] * a[i])
+        return y
+    """
+    assert factor_sums(graph(text)).ops == graph(text).ops or lines(factor_sums(graph(text))) == lines(graph(text))
+    assert len(lines(factor_sums(graph(text.replace("k < i", "k <= i"))))) == 2
+
+
+def test_lstm_input_products_become_one_contraction() -> None:
+    g = graph("""
+        x: f32[7, 2, 3]
+        w: f32[3, 4]
+        u: f32[4, 4]
+        b: f32[4]
+        h0: f32[2, 4]
+        for t in range(6, -1, -2):
+            carry(h0, h, h2, h3)
+            p[n, m] = sum[k](x[t, n, k] * w[k, m])
+            q[n, m] = sum[k](h[n, k] * u[k, m])
+            c[m] = exp(b[m])
+            h2[n, m] = tanh(p[n, m] + q[n, m] + c[m])
+        return h3
+    """)
+    rewritten = hoist(g)
+    assert lines(rewritten)[:2] == [
+        "p_all[t_, n, m] = sum_k x[-2*t_ + 6, n, k] * w[k, m]",
+        "c[m] = exp(b[m])",
+    ] or lines(rewritten)[0].startswith("p_all[t_, n, m] = sum_k x[6 - 2*t_, n, k]")
+    verify(rewritten)
+    (loop,) = [op for op in rewritten.ops if isinstance(op, Loop)]
+    assert [op.result.name for op in loop.body] == ["q", "h2"]
+    rng = np.random.default_rng(0)
+    arguments = [rng.standard_normal(tuple(e.constant for e in i.tensor.shape)) for i in g.inputs]
+    np.testing.assert_allclose(execute(rewritten, arguments, wide=True)[0], execute(g, arguments, wide=True)[0])
+
+
+def test_what_depends_on_carried_values_or_dynamic_bounds_stays_in_the_loop() -> None:
+    g = graph("""
+        sizes(T)
+        x: f32[T, 3]
+        w: f32[3, 3]
+        h0: f32[3]
+        for t in range(0, T):
+            carry(h0, h, h2, h3)
+            p[m] = sum[k](x[t, k] * w[k, m])
+            h2[i] = h[i] + p[i]
+        return h3
+    """)
+    assert hoist(g) is g
+
+
+# -- everything ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_random_graphs_keep_their_meaning(seed: int) -> None:
+    text = random_text(seed)
+    g = graph(text)
+    verify(g)
+    rewritten = rewrite(g)
+    verify(rewritten)
+    assert rewrite(rewritten) is rewritten, f"no fixpoint:\n{graph_text(rewritten)}"
+    rng = np.random.default_rng(seed)
+    arguments = [rng.standard_normal(tuple(e.constant for e in i.tensor.shape)).astype(np.float32) for i in g.inputs]
+    first, second, third = ([a.copy() for a in arguments] for _ in range(3))
+    expected = execute(g, first, wide=True)
+    got = execute(rewritten, second, wide=True)
+    regions = fuse(rewritten)
+    ran = run_plan(rewritten, regions, plan(rewritten, regions), third)
+    message = f"{text}\n{graph_text(rewritten)}"
+    for one, two, three in zip(expected, got, ran, strict=True):
+        np.testing.assert_allclose(two, one, rtol=1e-9, atol=1e-9, err_msg=message)
+        np.testing.assert_allclose(three, one, rtol=1e-2, atol=1e-2, err_msg=message)
+    for one, two, three in zip(first, second, third, strict=True):
+        np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-5, err_msg=message)
+        np.testing.assert_allclose(three, one, rtol=1e-2, atol=1e-2, err_msg=message)
+
+
+def test_a_wide_sum_does_not_exhaust_the_stack() -> None:
+    terms = "\n".join(f"y{k + 1}[i] = y{k}[i] + x[i]" for k in range(400))
+    g = graph(f"x: f32[4]\ny0[i] = x[i]\n{terms}\nreturn y400")
+    rewritten = rewrite(g)
+    verify(rewritten)
+    (y,) = execute(rewritten, [np.ones(4, np.float32)])
+    np.testing.assert_array_equal(y, 401)
+    assert all(not isinstance(op.body, Read) and isinstance(op.body, Apply) for op in rewritten.ops)
