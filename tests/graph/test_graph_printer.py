@@ -33,7 +33,7 @@ def test_text() -> None:
         "    z[i, m] max= max_k (x[i, k] - w[k, m])   in y   for 0 <= i < N and 0 < m < 5 and m <= i and 0 <= k < 6",
         "    for s in range(4, 0, -2):",
         "        h = z, then h2",
-        "        h2[i, m] = where(not i + s < 3, h[i, m], f32(2*i)) - (h[i, m] - b[m])   for 0 <= i < N and 0 <= m < 5",
+        "        h2[i, m] = where(not i + s < 3, h[i, m], f32(2 * i)) - (h[i, m] - b[m])   for 0 <= i < N and 0 <= m < 5",
         "    h3 = h at the end",
         "    return h3",
     ]
