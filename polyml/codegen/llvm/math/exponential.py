@@ -13,11 +13,15 @@ __all__ = ["erf", "exp", "gelu", "sigmoid", "tanh"]
 
 
 def exp(x: Number) -> Number:
-    """e^x. f32: 1.0 ulp, f64: 1.0 ulp. One scaling by 2^n suffices but near overflow and where results are denormal."""
+    """e^x. f32: 1.0 ulp, f64: 1.0 ulp. One scaling by 2^n suffices but near overflow and where results are denormal.
+
+    Arguments so small that the result is 0 stay in line: masked softmax is full of e^-inf.
+    """
     f = format_of(x.type)
     t, r = _reduce(x, f.magic + f.bias)
     p = fma(horner(f.exp, r), r * r, r) + 1.0
-    return rarely(_outside(x, f.exp_safe), p * _power_of_two(t, f.mantissa), exp_everywhere, x)
+    usual = p * _power_of_two(t, f.mantissa)
+    return rarely(_outside(x, f.exp_safe), usual, exp_everywhere, x, settled=(x < f.exp_range[0], 0.0))
 
 
 def exp_everywhere(x: Number) -> Number:

@@ -170,18 +170,32 @@ def call(module: Module, builder: Builder, recipe: Recipe, args: tuple[Value, ..
     return builder.call(name, type_, args)
 
 
-def rarely(condition: Number, usual: Number, recipe: Recipe, *args: Number) -> Number:
-    """`usual`, but in lanes where the condition holds what the recipe gives, out of line. So a lane's result does not depend on its neighbours."""
+def rarely(
+    condition: Number, usual: Number, recipe: Recipe, *args: Number, settled: tuple[Number, float] | None = None
+) -> Number:
+    """`usual`, but in lanes where the condition holds what the recipe gives, out of line. So a lane's result does not depend on its neighbours.
+
+    settled: lanes among those whose result is a constant: when there are no others, nothing is called.
+    """
     b = condition.builder
     before, cold, after = b.block, b.fresh("cold"), b.fresh("warm")
     b.branch(b.any_lane(condition.value), cold, after, rare=True)
     b.start(cold)
+    incoming = [f"[{usual.value.text}, %{before}]"]
+    result = usual
+    if settled is not None:
+        known, value = settled
+        result, condition = where(known, value, usual), condition & ~known
+        incoming.append(f"[{result.value.text}, %{cold}]")
+        colder = b.fresh("cold")
+        b.branch(b.any_lane(condition.value), colder, after)
+        b.start(colder)
     exact = call(b.module, b, recipe, tuple(a.value for a in args), rare=True)
-    chosen = b.select(condition.value, exact, usual.value)
+    chosen = b.select(condition.value, exact, result.value)
+    incoming.append(f"[{chosen.text}, %{b.block}]")
     b.jump(after)
     b.start(after)
-    merged = b.emit(usual.type, f"phi {usual.type} [{usual.value.text}, %{before}], [{chosen.text}, %{cold}]")
-    return Number(b, merged)
+    return Number(b, b.emit(usual.type, f"phi {usual.type} {', '.join(incoming)}"))
 
 
 def by_lane(function: str, *args: Number) -> Number:
