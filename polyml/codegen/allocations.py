@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from polyml.codegen.loops import Allocate, For, Node, Place, Variable
+from polyml.codegen.loops import Allocate, For, If, Node, Place, Variable
 from polyml.codegen.rewrite import map_places, walk_nodes, with_body
 from polyml.expressions import Expr, Read
 from polyml.schedule.schedule import Schedule
@@ -26,16 +24,44 @@ def allocate(schedule: Schedule, array: Array, body: tuple[Node, ...]) -> Node:
 
 
 def settle_allocations(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """The nodes with the pieces of each Allocate joined (isl may repeat a mark above every part of a sequence), and single elements that
-    no parallel loop shares turned into registers."""
-    joined: list[Node] = []
+    """The nodes with the pieces of each Allocate joined, and single elements that no parallel loop shares turned into registers.
+
+    isl repeats a mark above every part of a sequence, below the guards of the part: what stands between the first and the last piece goes into one Allocate.
+    """
+    places: dict[str, list[int]] = {}
+    variables: dict[str, Variable] = {}
+    for position, node in enumerate(nodes):
+        for variable in _pieces(node):
+            places.setdefault(variable.name, []).append(position)
+            variables[variable.name] = variable
+    for name, found in places.items():
+        first, last = found[0], found[-1]
+        if first < last:
+            body = _without((*nodes[first : last + 1],), name)
+            joined = Allocate(variable=variables[name], body=body)
+            return settle_allocations((*nodes[:first], joined, *nodes[last + 1 :]))
+    return tuple(_register(with_body(node, settle_allocations)) for node in nodes)
+
+
+def _pieces(node: Node) -> list[Variable]:
+    """The variables that a node allocates, under conditions or not, but not in a loop."""
+    match node:
+        case Allocate():
+            return [node.variable, *(v for inner in node.body for v in _pieces(inner))]
+        case If():
+            return [v for inner in (*node.then, *node.otherwise) for v in _pieces(inner)]
+        case _:
+            return []
+
+
+def _without(nodes: tuple[Node, ...], name: str) -> tuple[Node, ...]:
+    """The nodes with the Allocates of a variable dissolved, outside of loops."""
+    made: list[Node] = []
     for node in nodes:
-        last = joined[-1] if joined else None
-        if isinstance(node, Allocate) and isinstance(last, Allocate) and last.variable == node.variable:
-            joined[-1] = replace(last, body=last.body + node.body)
-        else:
-            joined.append(node)
-    return tuple(_register(with_body(node, settle_allocations)) for node in joined)
+        if isinstance(node, Allocate | If):
+            node = with_body(node, lambda body: _without(body, name))
+        made.extend(node.body if isinstance(node, Allocate) and node.variable.name == name else (node,))
+    return tuple(made)
 
 
 def _register(node: Node) -> Node:

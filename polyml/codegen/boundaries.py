@@ -7,7 +7,7 @@ the inner loop runs over the hull of all lanes' ranges, with a condition per lan
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from polyml.codegen.loops import For, If, Node
@@ -17,7 +17,7 @@ from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue
 from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, maximum, minimum
 
-__all__ = ["cut_interior", "over_hull"]
+__all__ = ["cut_interior", "depends_on", "over_hull", "over_lanes"]
 
 _WASTE = 2
 """How many times as many iterations the hull may have as one lane, at most."""
@@ -54,20 +54,68 @@ def over_hull(loop: For, ranges: Ranges) -> For:
     low, high = ranges.lowest(loop.lower), ranges.highest(loop.upper - 1)
     if low is None or high is None or low > high:
         return loop
-    extent = (low, high)
+    return _with_inner_loops(loop, lambda inner: (_hull(inner, loop.variable, (low, high)),))
 
-    def visit(node: Node) -> Node:
-        node = with_body(node, lambda body: tuple(visit(child) for child in body))
-        return _hull(node, loop.variable, extent) if isinstance(node, For) else node
 
-    changed = tuple(visit(node) for node in loop.body)
-    same = all(a is b for a, b in zip(changed, loop.body, strict=True))
-    return loop if same else replace(loop, body=changed)
+def over_lanes(loop: For) -> For:
+    """The loop, a vector's lanes from its lower to its upper bound, with inner loops whose bounds depend on its variable in up to three parts: what
+    some lanes run, under a condition; what all of them run; and again what some run.
+
+    Rewrite:
+        for (i = s; i < s + 8; i++) for (j = 0; j < i; j++) S
+        -> for (i = s; i < s + 8; i++) { for (j = 0; j < s; j++) S  for (j = s; j < s + 7; j++) if (j < i) S }
+    """
+    extent = (loop.lower, loop.upper - 1)
+    return _with_inner_loops(loop, lambda inner: tuple(_thirds(inner, loop.variable, extent)))
+
+
+def depends_on(loop: For) -> bool:
+    """Whether bounds of loops inside depend on the loop's variable."""
+    inside = (node for node in walk_nodes(loop.body) if isinstance(node, For))
+    return any(loop.variable in inner.lower.variables() | inner.upper.variables() for inner in inside)
+
+
+def _with_inner_loops(loop: For, change: Callable[[For], tuple[Node, ...]]) -> For:
+    def body(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        made = tuple(new for node in nodes for new in visit(node))
+        return nodes if len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True)) else made
+
+    def visit(node: Node) -> tuple[Node, ...]:
+        node = with_body(node, body)
+        return change(node) if isinstance(node, For) else (node,)
+
+    changed = body(loop.body)
+    return loop if changed is loop.body else replace(loop, body=changed)
+
+
+def _thirds(inner: For, variable: str, extent: tuple[Affine, Affine]) -> Iterator[Node]:
+    if variable not in inner.lower.variables() | inner.upper.variables() or inner.step != 1:
+        yield inner
+        return
+    first, last = (_extreme(bound, variable, extent, s) for bound, s in ((inner.lower, -1), (inner.upper, 1)))
+    start = minimum([_extreme(inner.lower, variable, extent, 1), last])
+    end = maximum([start, minimum([_extreme(inner.upper, variable, extent, -1), last])])
+    some = (If(condition=_within(inner, variable), then=inner.body),)
+    if variable in inner.lower.variables():
+        yield replace(inner, lower=first, upper=start, body=some)
+    yield replace(inner, lower=start, upper=end)
+    if variable in inner.upper.variables():
+        yield replace(inner, lower=end, upper=last, body=some)
+
+
+def _within(inner: For, variable: str) -> Expr:
+    """Whether the iteration is within those bounds of the loop that depend on the variable."""
+    value = IndexValue(affine(inner.variable), i64)
+    conditions: list[Expr] = []
+    if variable in inner.lower.variables():
+        conditions.append(Apply("le", (IndexValue(inner.lower, i64), value), boolean))
+    if variable in inner.upper.variables():
+        conditions.append(Apply("lt", (value, IndexValue(inner.upper, i64)), boolean))
+    return conditions[0] if len(conditions) == 1 else Apply("and", tuple(conditions), boolean)
 
 
 def _hull(inner: For, variable: str, extent: tuple[int, int]) -> For:
-    depends_low, depends_high = (variable in bound.variables() for bound in (inner.lower, inner.upper))
-    if not depends_low and not depends_high:
+    if variable not in inner.lower.variables() | inner.upper.variables():
         return inner
     lower, upper = _extreme(inner.lower, variable, extent, -1), _extreme(inner.upper, variable, extent, 1)
     middle = (extent[0] + extent[1]) // 2
@@ -75,21 +123,14 @@ def _hull(inner: For, variable: str, extent: tuple[int, int]) -> For:
     trips = upper - lower
     if not trips.is_constant or not usual.is_constant or trips.constant > _WASTE * max(usual.constant, 1):
         return inner
-    if inner.step != 1 and depends_low:
+    if inner.step != 1 and variable in inner.lower.variables():
         return inner
-    conditions: list[Expr] = []
-    value = IndexValue(affine(inner.variable), i64)
-    if depends_low:
-        conditions.append(Apply("le", (IndexValue(inner.lower, i64), value), boolean))
-    if depends_high:
-        conditions.append(Apply("lt", (value, IndexValue(inner.upper, i64)), boolean))
-    both = conditions[0] if len(conditions) == 1 else Apply("and", tuple(conditions), boolean)
+    made = replace(inner, lower=lower, upper=upper, body=(If(condition=_within(inner, variable), then=inner.body),))
     small = trips.constant <= _UNROLL and not any(isinstance(node, For) for node in walk_nodes(inner.body))
-    made = replace(inner, lower=lower, upper=upper, body=(If(condition=both, then=inner.body),))
     return replace(made, kind="unroll", factor=trips.constant) if small and inner.kind == "sequential" else made
 
 
-def _extreme(value: Affine, variable: str, extent: tuple[int, int], sense: int) -> Affine:
+def _extreme(value: Affine, variable: str, extent: tuple[Affine, Affine] | tuple[int, int], sense: int) -> Affine:
     """An expression without `variable` that is never above (sense -1) or below (sense 1) the value for the variable within `extent`."""
     total = Affine((), value.constant)
     for atom, coefficient in value.terms:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from polyml.codegen.boundaries import cut_interior
+from polyml.codegen.boundaries import cut_interior, depends_on
 from polyml.codegen.jam import CannotJam, jam, storage_names
 from polyml.codegen.loops import For, Function, Node
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import with_body
 from polyml.codegen.simplify import simplify_nodes
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine, maximum
@@ -105,15 +105,9 @@ class _Jam:
 
 def _pieces(loop: For, factor: int, ranges: Ranges) -> Iterator[tuple[For, int]]:
     """The loop, or the interior of its range with the factor and edges without, where inner bounds are different at the edges."""
-    inside = [node for node in walk_nodes(loop.body) if isinstance(node, For)]
-    if not any(loop.variable in node.lower.variables() | node.upper.variables() for node in inside):
+    if not depends_on(loop):
         yield loop, factor
         return
     for piece in cut_interior(loop, ranges, grain=1, at_least=factor):
-        body = simplify_nodes(piece.body, ranges.enter(piece))
-        free = not any(
-            piece.variable in node.lower.variables() | node.upper.variables()
-            for node in walk_nodes(body)
-            if isinstance(node, For)
-        )
-        yield replace(piece, body=body), factor if free else 1
+        piece = replace(piece, body=simplify_nodes(piece.body, ranges.enter(piece)))
+        yield piece, 1 if depends_on(piece) else factor

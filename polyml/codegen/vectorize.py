@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from polyml.codegen.boundaries import cut_interior, over_hull
+from polyml.codegen.boundaries import cut_interior, depends_on, over_hull, over_lanes
 from polyml.codegen.jam import CannotJam, jam, storage_names
 from polyml.codegen.loops import Allocate, For, Function, Node
 from polyml.codegen.privatize import Accumulators, Partial, private_body, shared_targets
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.codegen.simplify import simplify_nodes
 from polyml.codegen.vector_check import NotVectorizable, check_lanes, lane_dtypes
 from polyml.schedule.schedule import Note
@@ -93,10 +93,33 @@ class _Vectorize:
             body = simplify_nodes(piece.body, ranges.enter(piece))
             piece = over_hull(replace(piece, body=body), ranges)
             try:
-                made += self.vector_loop(piece, ranges)
+                made += self.strips(piece, ranges) if depends_on(piece) else self.vector_loop(piece, ranges)
             except (NotVectorizable, CannotJam):
                 del self.notes[known:]
                 raise
+        return tuple(made)
+
+    def strips(self, loop: For, ranges: Ranges) -> tuple[Node, ...]:
+        """A loop over single vectors, whose inner loops run as far as some lane does; and the masked end."""
+        width = self.width(loop)
+        if _reduces_across(loop, ranges, precise=self.precise):
+            raise NotVectorizable("the bounds of an inner loop differ between lanes that share a sum")
+        plan = self.plan(replace(loop, factor=1), ranges, width, reducing=False)
+        start = fresh(f"{loop.variable}_strip", self.taken)
+        strip = replace(loop, lower=affine(start), upper=affine(start) + plan.width, factor=1)
+        outer = replace(
+            loop, variable=start, upper=plan.end, step=plan.width, kind="sequential", factor=1, body=(strip,)
+        )
+        inside = ranges.enter(outer)
+        made: list[Node] = []
+        if plan.has_main or plan.has_single:
+            strip = over_lanes(strip)
+            strip = replace(strip, body=simplify_nodes(strip.body, inside.enter(strip)))
+            made.append(replace(outer, body=self.vector_loop(strip, inside)))
+        if plan.has_tail:
+            tail = over_lanes(replace(loop, lower=plan.end, factor=1))
+            tail = replace(tail, body=simplify_nodes(tail.body, ranges.enter(tail)))
+            made += self.vector_loop(tail, ranges)
         return tuple(made)
 
     def width(self, loop: For) -> int:
@@ -184,6 +207,10 @@ def _without_vectors(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         return node
 
     return tuple(visit(node) for node in nodes)
+
+
+def _reduces_across(loop: For, ranges: Ranges, *, precise: bool) -> bool:
+    return bool(shared_targets(loop, ranges.enter(loop), precise=precise))
 
 
 def _has_loops(nodes: tuple[Node, ...]) -> bool:

@@ -17,7 +17,7 @@ from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import f32, i64
 from polyml.expressions import Apply, Const, IndexValue
 from polyml.sets.affine import affine
-from tests.codegen.hand import dense, dense_schedule, schedule, softmax_schedule
+from tests.codegen.hand import contracted, dense, dense_schedule, schedule, softmax_schedule
 from tests.scop.helpers import equation, floyd_warshall, mul, read, scop, tensor
 
 Golden = Callable[[str, str], None]
@@ -89,6 +89,25 @@ def test_pieces_of_an_allocation_are_joined() -> None:
     # Without a loop around, isl repeats the mark above each statement of the sequence.
     function = generate(dense_schedule(1, 1, 1), name="f")
     assert len([node for node in walk_nodes(function.body) if isinstance(node, Allocate)]) == 1
+
+
+def test_pieces_of_an_allocation_under_guards_are_joined() -> None:
+    # The last statement runs for some sizes only: its part of the mark lies below the guard.
+    x, t, y = tensor("x", 1), tensor("t", 1), tensor("y", 1)
+    ops = [
+        equation(t, "i", "0 <= i < 1", ["i"], mul(read(x, "i"), Const(2.0, f32))),
+        equation(y, "i", "0 <= i < 1 and i < c", ["i"], read(t, "i"), params="c", base=tensor("y0", 1)),
+    ]
+    program = scop(ops, [x, tensor("y0", 1)], [y], {"y0": "y"})
+    program = replace(program, sizes=("c",), context=isl.Set("[c] -> { : c >= 0 }"))
+    spec = ["i", "@allocate:t", [("S_t", []), ("S_y", [])]]
+    function = generate(schedule(program, spec, [contracted(program, "t", (1,), "i")]), name="f")
+    (outer,) = function.body
+    assert isinstance(outer, Allocate)
+    for c, expected in ((0, 5.0), (1, 6.0)):
+        result = np.array([5.0], np.float32)
+        interpret(function, {"x": np.array([3.0], np.float32), "y": result}, {"c": c})
+        assert result[0] == expected
 
 
 def test_argmax_becomes_pairs(golden: Golden) -> None:

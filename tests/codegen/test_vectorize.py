@@ -129,7 +129,15 @@ def refusals() -> list[tuple[str, Function]]:
         (reason.strip(), function(loop("i", 0, 64, *body, kind="vector"), arguments=arguments, written="y z"))
         for reason, body in bodies.items()
     ]
-    return [*made, ("the bounds of loop k differ between lanes", triangle(20))]
+    by_lane = Assign(target=put("y", 0), value=at("x", "k"), reduction="sum")
+    body = loop("i", 0, 64, loop("k", 0, "i", by_lane), kind="vector")
+    return [*made, ("lanes that share a sum", function(body, arguments=arguments, written="y"))]
+
+
+def test_triangles_become_strips(golden: Golden) -> None:
+    # What all lanes of a vector run, then what some do, under a condition; the end is masked.
+    after, _ = vectorize(triangle(20), vector_bytes=32)
+    golden("codegen/vectorize_triangle", loops_text(after))
 
 
 @pytest.mark.parametrize(("reason", "program"), refusals())
