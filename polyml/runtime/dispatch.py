@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
 __all__ = ["COMPILE_LOCK", "Dispatcher", "Key", "wanted_of"]
 
 COMPILE_LOCK = threading.RLock()
-"""Held while anything compiles: isl's context and LLVM's global state are not safe to share."""
+"""Held while anything compiles: isl's context and LLVM's global state are not safe to share. A fork waits for it, so that the child finds it free."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=COMPILE_LOCK.acquire, after_in_parent=COMPILE_LOCK.release, after_in_child=COMPILE_LOCK.release
+    )
 
 Key = tuple[Layout | int | None, ...]
 """What a kernel is for, per parameter: a layout; the value of an int that is specialized; None for scalars and symbolic ints."""

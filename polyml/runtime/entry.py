@@ -1,7 +1,7 @@
 """The entry point of a kernel: a CPython function (METH_FASTCALL | METH_KEYWORDS) as LLVM IR.
 
 It checks each argument against the kernel's signature by reading NumPy's fixed array header (polyml.runtime.entry_checks), allocates the results, releases the GIL
-around the host function and returns. Whatever is unusual (keywords, other layouts, subclasses, NumPy scalars, writes that may overlap) goes to a Python callable that
+around the host function and returns. Whatever is unusual (keywords, other layouts, subclasses, other kinds of numbers, writes that may overlap) goes to a Python callable that
 takes the same arguments. The function's `self` is the tuple of Python objects that it needs (`entry_objects`), so that its code holds no address, and
 one code serves several function objects. Helpers that every kernel shares are in polyml.runtime.support.
 """

@@ -19,10 +19,11 @@ __all__ = ["ArrayHeader", "array_header"]
 class ArrayHeader:
     """Byte offsets in an ndarray object (data .. flags) and in a dtype object (byteorder, type_number), and NumPy's flag bits.
 
-    type: of any object's type pointer. tuple_size, tuple_items: of a tuple's length and its first item.
+    type: of any object's type pointer. scalar: of a NumPy scalar's value. tuple_size, tuple_items: of a tuple's length and its first item.
     """
 
     type: int
+    scalar: int
     tuple_size: int
     tuple_items: int
     data: int
@@ -43,6 +44,7 @@ def array_header() -> ArrayHeader | None:
     base = object.__basicsize__  # 16; the type pointer is the head's last field
     header = ArrayHeader(
         type=base - 8,
+        scalar=base,
         tuple_size=base,
         tuple_items=tuple.__basicsize__,
         data=base,
@@ -69,8 +71,11 @@ def _fits(header: ArrayHeader) -> bool:
 
     if np.ndarray.__basicsize__ < header.flags + 4 or np.dtype.__basicsize__ < header.type_number + 4:
         return False
+    single, whole = np.float32(1.5), np.int64(-7)
     pair_of_objects = (sample, swapped)
     known = (
+        (ctypes.c_float.from_address(id(single) + header.scalar).value, 1.5),
+        (word(whole, header.scalar), -7),
         (word(pair_of_objects, header.tuple_size), 2),
         (word(pair_of_objects, header.tuple_items + 8), id(swapped)),
         (word(sample, header.type), id(np.ndarray)),

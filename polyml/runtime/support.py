@@ -31,6 +31,7 @@ _PYTHON_FUNCTIONS = (
     "PyFloat_AsDouble PyLong_AsDouble PyLong_AsLongLong PyLong_AsUnsignedLongLong PyLong_FromLong"
 ).split()
 _PYTHON_OBJECTS: dict[str, object] = {
+    "float64": np.float64, "float32": np.float32, "int64": np.int64, "np_true": np.True_, "np_false": np.False_,
     "ndarray": np.ndarray, "long": int, "float": float, "true": True, "false": False, "none": None,
 }  # fmt: skip
 _GLOBALS = (
@@ -147,6 +148,7 @@ def emit_support(header: ArrayHeader | None, openmp: OpenMP | None) -> str:
 
 _OFFSETS = (
     "type",
+    "scalar",
     "tuple_size",
     "tuple_items",
     "data",
@@ -166,6 +168,11 @@ _OBJECTS = """\
 @object_ndarray = global ptr null
 @object_long = global ptr null
 @object_float = global ptr null
+@object_float64 = global ptr null
+@object_float32 = global ptr null
+@object_int64 = global ptr null
+@object_np_true = global ptr null
+@object_np_false = global ptr null
 @object_true = global ptr null
 @object_false = global ptr null
 @object_none = global ptr null
@@ -242,31 +249,47 @@ bad:
   ret i1 false
 }
 
+; A Python float or int, np.float64 or np.float32, as a double.
 define i1 @polyml_number_f64(ptr %object, ptr %to) {
   %float = load ptr, ptr @object_float
   %is.float = call i1 @is_a(ptr %object, ptr %float)
-  br i1 %is.float, label %from.float, label %other
+  br i1 %is.float, label %from.float, label %long
+long:
+  %long.type = load ptr, ptr @object_long
+  %is.long = call i1 @is_a(ptr %object, ptr %long.type)
+  br i1 %is.long, label %from.long, label %double
+double:
+  %float64 = load ptr, ptr @object_float64
+  %is.float64 = call i1 @is_a(ptr %object, ptr %float64)
+  br i1 %is.float64, label %from.float, label %single
+single:
+  %float32 = load ptr, ptr @object_float32
+  %is.float32 = call i1 @is_a(ptr %object, ptr %float32)
+  br i1 %is.float32, label %from.float32, label %no
 from.float:
   %value = call double @PyFloat_AsDouble(ptr %object)
   store double %value, ptr %to
   ret i1 true
-other:
-  %long = load ptr, ptr @object_long
-  %is.long = call i1 @is_a(ptr %object, ptr %long)
-  br i1 %is.long, label %from.long, label %no
 from.long:
   %wide = call double @PyLong_AsDouble(ptr %object)
   store double %wide, ptr %to
   %good = call i1 @went_well()
   ret i1 %good
+from.float32:
+  %value32.p = getelementptr i8, ptr %object, i64 {scalar}
+  %value32 = load float, ptr %value32.p
+  %value64 = fpext float %value32 to double
+  store double %value64, ptr %to
+  ret i1 true
 no:
   ret i1 false
 }
 
+; A Python int or np.int64.
 define i1 @polyml_number_i64(ptr %object, ptr %to) {
   %long = load ptr, ptr @object_long
   %is.long = call i1 @is_a(ptr %object, ptr %long)
-  br i1 %is.long, label %convert, label %no
+  br i1 %is.long, label %convert, label %other
 convert:
   %value = call i64 @PyLong_AsLongLong(ptr %object)
   store i64 %value, ptr %to
@@ -275,6 +298,15 @@ convert:
 check:
   %good = call i1 @went_well()
   ret i1 %good
+other:
+  %int64 = load ptr, ptr @object_int64
+  %is.int64 = call i1 @is_a(ptr %object, ptr %int64)
+  br i1 %is.int64, label %take, label %no
+take:
+  %taken.p = getelementptr i8, ptr %object, i64 {scalar}
+  %taken = load i64, ptr %taken.p
+  store i64 %taken, ptr %to
+  br label %yes
 yes:
   ret i1 true
 no:
@@ -299,14 +331,21 @@ no:
   ret i1 false
 }
 
+; Python's and NumPy's True and False.
 define i1 @polyml_number_bool(ptr %object, ptr %to) {
   %true = load ptr, ptr @object_true
   %is.true = icmp eq ptr %object, %true
+  %np.true = load ptr, ptr @object_np_true
+  %is.np.true = icmp eq ptr %object, %np.true
+  %holds = or i1 %is.true, %is.np.true
+  %byte = zext i1 %holds to i8
+  store i8 %byte, ptr %to
   %false = load ptr, ptr @object_false
   %is.false = icmp eq ptr %object, %false
-  %byte = zext i1 %is.true to i8
-  store i8 %byte, ptr %to
-  %either = or i1 %is.true, %is.false
+  %np.false = load ptr, ptr @object_np_false
+  %is.np.false = icmp eq ptr %object, %np.false
+  %fails = or i1 %is.false, %is.np.false
+  %either = or i1 %holds, %fails
   ret i1 %either
 }
 

@@ -1,5 +1,7 @@
 """Dispatch: one kernel per layout, found again, compiled once even when threads race, replaced in front without a Python frame."""
 
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -144,3 +146,31 @@ def test_racing_threads_compile_once() -> None:
         member.join()
     assert not wrong
     assert len(f.compiled) == 6
+
+
+FORK = """
+import os, sys, threading, time
+import numpy as np, polyml
+from polyml.runtime.dispatch import COMPILE_LOCK
+f = polyml.einsum('def f(x: f32["N"]):\\n    y[n] = x[n] + 1\\n    return y\\n')
+inside = threading.Event()
+def compile_slowly():
+    with COMPILE_LOCK:
+        inside.set()
+        time.sleep(0.3)
+threading.Thread(target=compile_slowly).start()
+inside.wait()
+child = os.fork()
+right = f(np.ones(3, np.float32)).sum() == 6
+if child == 0:
+    os._exit(0 if right else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or not right)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_waits_for_compilation() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK], timeout=60, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
