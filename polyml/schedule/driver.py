@@ -11,9 +11,10 @@ from polyml.schedule.isl_scheduler import tree_from_written_order
 from polyml.schedule.legality import check
 from polyml.schedule.matching import Matcher
 from polyml.schedule.order import order_statements
-from polyml.schedule.pack import pack_operands
+from polyml.schedule.pack import Packed, pack_operands
 from polyml.schedule.schedule import Note, Schedule
-from polyml.schedule.storage import contract_storage, storage_faults
+from polyml.schedule.storage import contract_storage
+from polyml.schedule.storage_check import storage_faults
 from polyml.schedule.strategy.cpu import StrategyOptions, apply_strategy, model_statements
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
@@ -65,21 +66,20 @@ class _Work:
 
     def strategic(self) -> Schedule:
         """Packed operands, the order by shared loops, the CPU strategy, contracted storage."""
-        scop, dependences, relax = self.scop, self.dependences, not self.options.precise
-        matcher = Matcher(scop, dependences, relax_reductions=relax)
-        models = model_statements(scop, matcher)
-        packed = pack_operands(scop, dependences, models, self.target) if self.options.vectorize else None
-        if packed is not None and packed.copies:
-            scop, dependences = packed.scop, packed.dependences
-            matcher = Matcher(scop, dependences, relax_reductions=relax)
-            models = model_statements(scop, matcher)
-        copies = packed.copies if packed is not None else ()
-        tree, order_notes = order_statements(scop, dependences, matcher, ahead=copies)
-        tree, notes = apply_strategy(tree, scop, matcher, models, self.target, self._strategy_options())
-        pack_notes = packed.notes if packed is not None else ()
-        found = Schedule(
-            scop=scop, dependences=dependences, tree=tree, storage={}, notes=(*pack_notes, *order_notes, *notes)
-        )
+        relax = not self.options.precise
+        matcher = Matcher(self.scop, self.dependences, relax_reductions=relax)
+        models = model_statements(self.scop, matcher)
+        packed = Packed(scop=self.scop, dependences=self.dependences)
+        if self.options.vectorize:
+            packed = pack_operands(self.scop, self.dependences, models, self.target)
+        if packed.copies:
+            matcher = Matcher(packed.scop, packed.dependences, relax_reductions=relax)
+            models = model_statements(packed.scop, matcher)
+        scop, dependences = packed.scop, packed.dependences
+        tree, order_notes = order_statements(scop, dependences, matcher, ahead=tuple(packed.copies))
+        tree, notes = apply_strategy(tree, packed, matcher, models, self.target, self._strategy_options())
+        notes = (*packed.notes, *order_notes, *notes)
+        found = Schedule(scop=scop, dependences=dependences, tree=tree, storage=dict(packed.storage), notes=notes)
         return contract_storage(found)
 
     def ordered(self) -> Schedule:

@@ -1,138 +1,222 @@
-"""Packing: a read-only operand that the best lanes would read with a stride is copied ahead into an array in which they read it contiguously.
+"""Packing: a read-only operand that the best lanes would read badly is copied ahead into an array in which they read it well.
 
 A transformation of the Scop, before scheduling. `d[n, m] += (x[n, k] - y[m, k])**2` wants lanes along m and reads y with the stride of its rows: a copy
-statement makes `y_by_m[k, m] = y[m, k]`, and the read becomes `y_by_m[k, m]`. It pays when each element is read many times.
+statement makes `y_by_0[k, m] = y[m, k]`, and the read becomes `y_by_0[k, m]`. A large operand becomes panels as wide as the register tile, each contiguous: the
+array's elements stay `w_by_1[0, k, m]`, and its storage map puts them at `[m // width, k, m % width]`. It pays when each element is read many times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass, field, replace
+from math import ceil, prod
 
 import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
-from polyml.schedule.cost import StatementModel
-from polyml.schedule.schedule import Note
+from polyml.schedule.cost import StatementModel, register_tile
+from polyml.schedule.schedule import Note, Storage
 from polyml.scop.accesses import access_map, guarded_reads, parameters_text
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 
-__all__ = ["Packed", "pack_operands"]
+__all__ = ["Packed", "Panel", "pack_operands"]
 
 MIN_REUSE = 16
-"""Times that an element must be read for a copy of it to pay."""
+"""Times that an element must be read for a copy of it to pay where lanes would read it with a stride."""
+
+PANEL_REUSE = 128
+"""The same where lanes read it contiguously already, and only caches and pages suffer."""
+
+PANEL_DEPTH = 32
+"""Iterations of the reduction below which a panel is no use."""
+
+ROW_BYTES = 1024
+"""Rows of a packed operand shorter than this are near enough to each other without panels."""
 
 GAIN = 1.25
-"""How many times cheaper the statement must become."""
+"""How many times cheaper the statement must become for a strided operand to be packed."""
 
 _PAGE = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Layout of a packed array: `width` elements along the lanes are adjacent, and the panels' number is the dimension `position`."""
+
+    width: int
+    position: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """The scop with copies, its dependences, the names of the copy statements, and what was decided."""
+    """The scop with copies, its dependences, and per copy statement its panels (None: rows); storage: the panels' maps."""
 
     scop: Scop
     dependences: Dependences
-    copies: tuple[str, ...]
-    notes: tuple[Note, ...]
+    copies: Mapping[str, Panel | None] = field(default_factory=dict)
+    panels: Mapping[str, Panel] = field(default_factory=dict)
+    storage: Mapping[str, Storage] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Reads of `array` by `statement` whose subscript `dimension` is the index `lanes` go to a copy with that dimension last."""
+    """Reads of `array` by `statement`, whose subscript `dimension` is along `lanes`, go to a copy with that dimension last."""
 
     statement: str
     array: str
     dimension: int
     lanes: str
+    panel: Panel | None
 
     @property
     def copy(self) -> str:
-        return f"{self.array}_by_{self.dimension}"
+        return f"{self.array}_by_{self.dimension}" + (f"_{self.panel.width}" if self.panel is not None else "")
+
+    def arranged(self, items: tuple[Affine, ...], middle: Affine) -> tuple[Affine, ...]:
+        """Extents or subscripts of the copy from those of the array; `middle` stands for the number of the panel."""
+        d = self.dimension
+        rest = (*items[:d], *items[d + 1 :])
+        if self.panel is None:
+            return (*rest, items[d])
+        at = self.panel.position
+        return (*rest[:at], middle, *rest[at:], items[d])
 
 
 def pack_operands(scop: Scop, dependences: Dependences, models: Mapping[str, StatementModel], target: Target) -> Packed:
     """The scop with the copies that pay; the same scop when none does."""
     plans = [plan for name in scop.statements for plan in _plans(scop, models[name], target)]
     if not plans:
-        return Packed(scop=scop, dependences=dependences, copies=(), notes=())
-    notes = tuple(
-        Note(
-            "packing",
-            p.array,
-            f"copied with dimension {p.dimension} last, so that lanes of {p.statement} along {p.lanes} read it contiguously",
-        )
-        for p in plans
-    )
-    made: dict[str, tuple[Array, Statement]] = {}
-    for plan in plans:
-        if plan.copy not in made:
-            made[plan.copy] = _copy(scop, plan)
+        return Packed(scop=scop, dependences=dependences)
+    made = {plan.copy: (plan, *_copy(scop, plan)) for plan in reversed(plans)}
     changed = {name: _redirected(s, [p for p in plans if p.statement == name]) for name, s in scop.statements.items()}
-    new_scop = _with_copies(scop, made, changed)
+    new_scop = _with_copies(scop, {name: (array, copy) for name, (_, array, copy) in made.items()}, changed)
     flow = dependences.flow
-    for array, (_, copy) in made.items():
+    for name, (_, _, copy) in made.items():
         written = new_scop.must_writes.intersect_domain(copy.domain.to_union_set())
-        reads = new_scop.reads.intersect_range(_universe(new_scop, array))
+        reads = new_scop.reads.intersect_range(_universe(new_scop, name))
         flow = flow.union(written.apply_range(reads.reverse()))
     return Packed(
         scop=new_scop,
         dependences=replace(dependences, flow=flow),
-        copies=tuple(copy.name for _, copy in made.values()),
-        notes=notes,
+        copies={copy.name: plan.panel for plan, _, copy in made.values()},
+        panels={name: plan.panel for name, (plan, _, _) in made.items() if plan.panel is not None},
+        storage={name: _storage(new_scop, plan) for name, (plan, _, _) in made.items() if plan.panel is not None},
+        notes=tuple(_note(plan) for plan in plans),
     )
 
 
+def _note(plan: _Plan) -> Note:
+    layout = "rows" if plan.panel is None else f"panels of {plan.panel.width}"
+    text = (
+        f"copied into {layout} along dimension {plan.dimension}, for the lanes of {plan.statement} along {plan.lanes}"
+    )
+    return Note("packing", plan.array, text)
+
+
+# -- what to pack -------------------------------------------------------------------------------------------------------------------
+
+
 def _plans(scop: Scop, model: StatementModel, target: Target) -> list[_Plan]:
-    """What to pack for one statement: its cheapest lanes with packing, when they beat the cheapest without by enough."""
+    """What to pack for one statement: for its cheapest lanes, when packing makes them cheap enough."""
     statement = scop.statements[model.name]
     if statement.kind != "update" or not model.extents:
         return []
-    plain = min(model.lane_cost(index, target) for index in model.extents)
-    best: tuple[float, list[_Plan]] = (plain / GAIN, [])
+    arrays = tuple(dict.fromkeys(r.tensor for r in reads_of(statement.value)))
+    lanes = min(model.extents, key=lambda index: (model.lane_cost(index, target), -_place(model, index)))
+    cost = model.lane_cost(lanes, target) / GAIN
+    strided: list[tuple[str, int]] = []
     for index in model.extents:
-        found = [
-            p
-            for a in dict.fromkeys(r.tensor for r in reads_of(statement.value))
-            for p in _packable(scop, model, a, index)
-        ]
+        found = [(a, d) for a in arrays if (d := _dimension(scop, model, a, index, strided=True)) is not None]
         if not found:
             continue
-        elements = sum(_elements(scop.arrays[p.array]) for p in found)
-        cost = (
-            model.lane_cost(index, target, packed=frozenset(p.array for p in found)) + 2.0 * elements / model.instances
-        )
-        if cost < best[0]:
-            best = (cost, found)
-    return best[1]
+        names = frozenset(a for a, _ in found)
+        elements = sum(_elements(scop.arrays[a]) for a in names)
+        with_copies = model.lane_cost(index, target, packed=names) + 2.0 * elements / model.instances
+        if with_copies < cost:
+            lanes, cost, strided = index, with_copies, found
+    found = strided
+    if lanes not in _reduced(model):
+        found = strided + [
+            (a, d) for a in arrays if (d := _dimension(scop, model, a, lanes, strided=False)) is not None
+        ]
+    width = _width(model, lanes, target) if found else 0
+    plans = [_Plan(model.name, a, d, lanes, _panel(scop, model, a, d, lanes, width, target)) for a, d in found]
+    return [plan for plan in plans if plan.panel is not None or (plan.array, plan.dimension) in strided]
 
 
-def _packable(scop: Scop, model: StatementModel, array: str, index: str) -> list[_Plan]:
-    """The plan that makes the array's reads contiguous along the index; none when they are, or cannot be, or when it would not pay."""
-    statement = scop.statements[model.name]
-    facts = scop.arrays[array]
-    strided = [a for a in model.accesses if a.array == array and not a.write and a.stride(index) not in (0, 1)]
-    if not strided or facts.kind != "input" or _written(scop, array):
-        return []
-    if not all(extent.is_constant for extent in facts.shape) or model.instances < MIN_REUSE * _elements(facts):
-        return []
+def _place(model: StatementModel, index: str) -> int:
+    return tuple(model.extents).index(index)
+
+
+def _reduced(model: StatementModel) -> tuple[str, ...]:
+    """Indices that the update's element does not depend on."""
+    target = next(a for a in model.accesses if a.write)
+    return tuple(index for index in model.extents if target.stride(index) == 0)
+
+
+def _width(model: StatementModel, lanes: str, target: Target) -> int:
+    """Elements along the lanes of the register tile that the nest will have."""
+    rows = [index for index in model.extents if index != lanes and index not in _reduced(model)]
+    tiles = [register_tile(model, index, lanes, target) for index in (None, *rows)]
+    return min(tiles, key=lambda tile: tile.cost).vectors * target.lanes(model.itemsize)
+
+
+def _dimension(scop: Scop, model: StatementModel, array: str, index: str, *, strided: bool) -> int | None:
+    """The dimension of the array that the index runs along, when all reads of it could go to a copy with that dimension last.
+
+    Args:
+        strided: lanes along the index read it with a stride now; else contiguously.
+    """
+    statement, facts = scop.statements[model.name], scop.arrays[array]
+    found = {a.stride(index) for a in model.accesses if a.array == array and not a.write}
+    wanted = bool(found - {0, 1}) if strided else found == {1}
+    reuse = model.instances / max(_elements(facts), 1)
+    if not wanted or reuse < (MIN_REUSE if strided else PANEL_REUSE) or facts.kind != "input" or _written(scop, array):
+        return None
+    if not all(extent.is_constant for extent in facts.shape):
+        return None
     dimensions = set()
     for read in reads_of(statement.value):
         if read.tensor != array:
             continue
         where = [d for d, s in enumerate(read.subscripts) if not isinstance(s, Affine) or index in s.variables()]
-        if len(where) != 1:
-            return []
-        subscript = read.subscripts[where[0]]
+        subscript = read.subscripts[where[0]] if len(where) == 1 else None
         if not isinstance(subscript, Affine) or subscript.stride(index) != 1:
-            return []
+            return None
         dimensions.add(where[0])
-    return [_Plan(model.name, array, dimensions.pop(), index)] if len(dimensions) == 1 else []
+    return dimensions.pop() if len(dimensions) == 1 else None
+
+
+def _panel(
+    scop: Scop, model: StatementModel, array: str, dimension: int, lanes: str, width: int, target: Target
+) -> Panel | None:
+    """Panels where rows would be far apart: every read must step along the lanes by the index itself, so that a tile stays in one panel."""
+    facts = scop.arrays[array]
+    reads = [r for r in reads_of(scop.statements[model.name].value) if r.tensor == array]
+    if any(_name(r.subscripts[dimension]) != lanes for r in reads) or facts.shape[dimension].constant <= width:
+        return None
+    reduced = set(_reduced(model))
+    if prod(extent for index, extent in model.extents.items() if index in reduced) < PANEL_DEPTH:
+        return None
+    rest = [d for d in range(len(facts.shape)) if d != dimension]
+    position = next(
+        (k for k, d in enumerate(rest) if any(_variables(r.subscripts[d]) & reduced for r in reads)), len(rest)
+    )
+    row = facts.dtype.itemsize * facts.shape[dimension].constant
+    block = row * prod(facts.shape[d].constant for d in rest[position:])
+    return Panel(width, position) if row >= ROW_BYTES and block > target.l2_bytes // 4 else None
+
+
+def _name(subscript: object) -> str | None:
+    return subscript.name if isinstance(subscript, Affine) else None
+
+
+def _variables(subscript: object) -> frozenset[str]:
+    return subscript.variables() if isinstance(subscript, Affine) else frozenset()
 
 
 def _written(scop: Scop, array: str) -> bool:
@@ -142,12 +226,10 @@ def _written(scop: Scop, array: str) -> bool:
 
 
 def _elements(array: Array) -> int:
-    return prod(extent.constant for extent in array.shape)
+    return prod(extent.constant if extent.is_constant else 1 for extent in array.shape)
 
 
-def _moved(items: tuple[Affine, ...], dimension: int) -> tuple[Affine, ...]:
-    """The items with one moved to the end."""
-    return (*items[:dimension], *items[dimension + 1 :], items[dimension])
+# -- the copies ---------------------------------------------------------------------------------------------------------------------
 
 
 def _copy(scop: Scop, plan: _Plan) -> tuple[Array, Statement]:
@@ -155,24 +237,49 @@ def _copy(scop: Scop, plan: _Plan) -> tuple[Array, Statement]:
     source = scop.arrays[plan.array]
     indices = tuple(f"e{d}" for d in range(len(source.shape)))
     elements = tuple(affine(i) for i in indices)
-    name = f"S_{plan.copy}"
     limits = " and ".join(f"0 <= {i} < {extent.isl_text()}" for i, extent in zip(indices, source.shape, strict=True))
-    order = _moved(elements, plan.dimension)
-    names = [str(e) for e in order]
+    target = plan.arranged(elements, affine(0))
+    names = [e.name for e in target if e.name is not None]
+    name = f"S_{plan.copy}"
     statement = Statement(
         name=name,
         indices=tuple(names),
         domain=isl.Set(f"{parameters_text(scop.sizes)}{{ {name}[{', '.join(names)}] : {limits} }}"),
         kind="copy",
-        target=Access(plan.copy, order),
+        target=Access(plan.copy, target),
         value=Read(plan.array, elements, source.dtype),
     )
-    shape = _moved(source.shape, plan.dimension)
-    last = shape[-1].constant
-    if last * source.dtype.itemsize % _PAGE == 0:
+    shape = plan.arranged(source.shape, affine(1))
+    if plan.panel is None and shape[-1].constant * source.dtype.itemsize % _PAGE == 0:
         # Rows at multiples of a page fall into the same few sets of a cache.
-        shape = (*shape[:-1], affine(last + 64 // source.dtype.itemsize))
+        shape = (*shape[:-1], shape[-1] + 64 // source.dtype.itemsize)
     return Array(name=plan.copy, dtype=source.dtype, shape=shape, kind="local"), statement
+
+
+def _storage(scop: Scop, plan: _Plan) -> Storage:
+    """Element [0, k, m] of the panels lies at [m // width, k, m % width]."""
+    assert plan.panel is not None, "internal: rows need no storage map"
+    width, at = plan.panel.width, plan.panel.position
+    array = scop.arrays[plan.copy]
+    shape = [extent.constant for extent in array.shape]
+    shape[at], shape[-1] = ceil(shape[-1] / width), width
+    offsets = {}
+    for name, statement in scop.statements.items():
+        lanes = _lane_index(statement, plan)
+        if lanes is None:
+            continue
+        offset = ["0"] * len(shape)
+        offset[at], offset[-1] = f"-floor({lanes}/{width})", f"{width}*floor({lanes}/{width})"
+        text = f"{{ {name}[{', '.join(statement.indices)}] -> [{', '.join(f'({o})' for o in offset)}] }}"
+        offsets[name] = isl.MultiAff(parameters_text(scop.sizes) + text)
+    return Storage(array=array.name, place="", shape=tuple(shape), offsets=offsets)
+
+
+def _lane_index(statement: Statement, plan: _Plan) -> str | None:
+    """The index with which the statement runs along the lanes of the plan's copy; None when it does not touch it."""
+    if statement.target.array == plan.copy:
+        return _name(statement.target.subscripts[-1])
+    return next((_name(r.subscripts[-1]) for r in reads_of(statement.value) if r.tensor == plan.copy), None)
 
 
 def _redirected(statement: Statement, plans: list[_Plan]) -> Statement:
@@ -182,9 +289,9 @@ def _redirected(statement: Statement, plans: list[_Plan]) -> Statement:
         plan = by_array.get(read.tensor)
         if plan is None:
             return read
-        subscripts = read.subscripts
-        d = plan.dimension
-        return Read(plan.copy, (*subscripts[:d], *subscripts[d + 1 :], subscripts[d]), read.dtype)
+        subscripts = tuple(s for s in read.subscripts if isinstance(s, Affine))
+        assert len(subscripts) == len(read.subscripts), "internal: an indirect read cannot be packed"
+        return Read(plan.copy, plan.arranged(subscripts, affine(0)), read.dtype)
 
     value = map_reads(statement.value, change)
     return statement if value is statement.value else replace(statement, value=value)
@@ -196,8 +303,8 @@ def _with_copies(scop: Scop, made: Mapping[str, tuple[Array, Statement]], change
     reads, writes, must = scop.reads, scop.may_writes, scop.must_writes
     for name, statement in changed.items():
         if statement is not scop.statements[name]:
-            reads = reads.subtract_domain(statement.domain.to_union_set())
-            reads = reads.union(scop.reductions.intersect_domain(statement.domain.to_union_set()))
+            own = statement.domain.to_union_set()
+            reads = reads.subtract_domain(own).union(scop.reductions.intersect_domain(own))
             reads = reads.union(_reads(statement, arrays, scop.sizes))
     for _, copy in made.values():
         reads = reads.union(_reads(copy, arrays, scop.sizes))
@@ -219,14 +326,9 @@ def _with_copies(scop: Scop, made: Mapping[str, tuple[Array, Statement]], change
 def _reads(statement: Statement, arrays: Mapping[str, Array], sizes: tuple[str, ...]) -> isl.UnionMap:
     total = isl.UnionMap.empty(statement.domain.get_space().params())
     for read, guard in guarded_reads(statement.value):
+        shape = arrays[read.tensor].shape
         relation = access_map(
-            statement.name,
-            statement.indices,
-            read.tensor,
-            read.subscripts,
-            arrays[read.tensor].shape,
-            sizes=sizes,
-            guard=guard,
+            statement.name, statement.indices, read.tensor, read.subscripts, shape, sizes=sizes, guard=guard
         )
         total = total.union(relation.intersect_domain(statement.domain).to_union_map())
     return total

@@ -11,20 +11,32 @@ from math import prod
 
 import islpy as isl
 
+from polyml.expressions import reads_of
 from polyml.schedule.schedule import Note, Schedule, Storage
 from polyml.schedule.transforms import insert_mark
-from polyml.schedule.tree import Kind, kind_of, mark_name, nodes, set_names
+from polyml.schedule.tree import Kind, kind_of, mark_name, set_names
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Array, Scop
+from polyml.sets.affine import Affine
 
-__all__ = ["contract_storage", "storage_faults"]
+__all__ = ["Traffic", "contract_storage", "traffic_of"]
 
 MAX_ELEMENTS = 1 << 26
 """Elements of one contracted array; more than this stays in the region's scope."""
 
 
+def _is_indirect(array: str, scop: Scop) -> bool:
+    """Whether an access of the array has a subscript that is computed."""
+    for statement in scop.statements.values():
+        accesses = [(a.array, a.subscripts) for a in (statement.target, statement.argument) if a is not None]
+        accesses += [(r.tensor, r.subscripts) for r in reads_of(statement.value)]
+        if any(name == array and not all(isinstance(s, Affine) for s in subscripts) for name, subscripts in accesses):
+            return True
+    return False
+
+
 @dataclass(frozen=True, slots=True)
-class _Traffic:
+class Traffic:
     """Accesses and flows of one array: `accesses` { S[i] -> A[e] }, `flows` { source -> sink } with the updates of its reductions."""
 
     accesses: isl.UnionMap
@@ -35,13 +47,13 @@ class _Traffic:
 def contract_storage(schedule: Schedule) -> Schedule:
     """The same schedule with a `Storage` and an `allocate:` mark for every local array that need not exist in full."""
     for array in schedule.scop.arrays.values():
-        if array.kind == "local":
+        if array.kind == "local" and array.name not in schedule.storage and not _is_indirect(array.name, schedule.scop):
             schedule = _contract(schedule, array)
     return schedule
 
 
 def _contract(schedule: Schedule, array: Array) -> Schedule:
-    traffic = _traffic(array.name, schedule.scop, schedule.dependences)
+    traffic = traffic_of(array.name, schedule.scop, schedule.dependences)
     if traffic is None:
         return schedule
     for path in reversed(_places(schedule.tree.get_root(), traffic)):
@@ -58,7 +70,8 @@ def _contract(schedule: Schedule, array: Array) -> Schedule:
     return schedule.noted("storage", array.name, "kept in full: its values cross every loop")
 
 
-def _traffic(array: str, scop: Scop, dependences: Dependences) -> _Traffic | None:
+def traffic_of(array: str, scop: Scop, dependences: Dependences) -> Traffic | None:
+    """What goes through the array; None when nothing does."""
     elements = isl.Set.universe(_array_space(array, scop)).to_union_set()
     reads, writes = scop.reads.intersect_range(elements), scop.may_writes.intersect_range(elements)
     accesses = reads.union(writes)
@@ -68,7 +81,7 @@ def _traffic(array: str, scop: Scop, dependences: Dependences) -> _Traffic | Non
     updates = writes.domain().intersect(scop.reductions.intersect_range(elements).domain())
     inner = dependences.reduction.intersect_domain(updates)
     flows = _restrict(dependences.flow, writes.domain(), reads.domain()).intersect(meet).union(inner)
-    return _Traffic(accesses, flows, frozenset(set_names(accesses.domain())))
+    return Traffic(accesses, flows, frozenset(set_names(accesses.domain())))
 
 
 def _restrict(relation: isl.UnionMap, domain: isl.UnionSet, range_: isl.UnionSet) -> isl.UnionMap:
@@ -85,7 +98,7 @@ def _array_space(array: str, scop: Scop) -> isl.Space:
 _Path = tuple[int, ...]
 
 
-def _places(root: isl.ScheduleNode, traffic: _Traffic) -> list[_Path]:
+def _places(root: isl.ScheduleNode, traffic: Traffic) -> list[_Path]:
     """Child positions from the root to each node right below a band under which the array may live, outermost first."""
     found: list[_Path] = []
     path: _Path = (0,)
@@ -120,7 +133,7 @@ def _at(root: isl.ScheduleNode, path: _Path) -> isl.ScheduleNode:
     return root
 
 
-def _fit(node: isl.ScheduleNode, array: Array, traffic: _Traffic) -> Storage | None:
+def _fit(node: isl.ScheduleNode, array: Array, traffic: Traffic) -> Storage | None:
     """The box of elements that one visit of the node touches, as a function of the visit; None when it has no constant size."""
     prefix = node.get_prefix_schedule_union_map().intersect_domain(traffic.accesses.domain())
     touched = prefix.reverse().apply_range(traffic.accesses)
@@ -182,42 +195,3 @@ def _inside_lanes(node: isl.ScheduleNode) -> bool:
         if kind_of(node) == Kind.mark and mark_name(node).partition(":")[0] in ("vector", "jam"):
             return True
     return False
-
-
-def storage_faults(schedule: Schedule) -> list[str]:
-    """What is wrong with the storage maps, decided by isl: accesses outside the mark, values that leave their visit, elements
-    outside the shape. Empty when all is well."""
-    faults = []
-    root = schedule.tree.get_root()
-    places = {mark_name(node): node for node in nodes(root) if kind_of(node) == Kind.mark}
-    for storage in schedule.storage.values():
-        traffic = _traffic(storage.array, schedule.scop, schedule.dependences)
-        node = places.get(storage.place)
-        if traffic is None or node is None:
-            faults.append(f"{storage.array}: no mark {storage.place}")
-            continue
-        if not traffic.accesses.domain().is_subset(node.get_domain()):
-            faults.append(f"{storage.array}: accessed outside its place")
-        visits = node.get_prefix_schedule_union_map()
-        same_visit = visits.apply_range(visits.reverse())
-        if not traffic.flows.is_subset(same_visit):
-            faults.append(f"{storage.array}: a value leaves its visit")
-        faults += [f"{storage.array}: {name} leaves the storage" for name in _leaving(storage, traffic)]
-    return faults
-
-
-def _leaving(storage: Storage, traffic: _Traffic) -> list[str]:
-    """Statements that touch a place outside the storage's shape."""
-    found = []
-    maps = traffic.accesses.get_map_list()
-    for m in (maps.get_at(k) for k in range(maps.n_map())):
-        name = m.get_tuple_name(isl.dim_type.in_)
-        elements = m.reset_tuple_id(isl.dim_type.out)
-        if name in storage.offsets:
-            offset = storage.offsets[name].reset_tuple_id(isl.dim_type.out).to_pw_multi_aff().as_map()
-            elements = elements.sum(offset.neg())
-        room = " and ".join(f"0 <= o{d} < {extent}" for d, extent in enumerate(storage.shape)) or "true"
-        names = ", ".join(f"o{d}" for d in range(len(storage.shape)))
-        if not elements.range().is_subset(isl.Set(f"{{ [{names}] : {room} }}")):
-            found.append(name)
-    return found

@@ -15,7 +15,7 @@ from polyml.schedule.legality import check_tree
 from polyml.schedule.matching import Matcher
 from polyml.schedule.order import order_statements
 from polyml.schedule.pack import pack_operands
-from polyml.schedule.storage import storage_faults
+from polyml.schedule.storage_check import storage_faults
 from polyml.schedule.strategy.cpu import model_statements
 from polyml.schedule.transforms import (
     distribute_band,
@@ -205,6 +205,18 @@ def test_wrong_storage_is_found() -> None:
     assert storage_faults(outside) == ["e: no mark allocate:nowhere"]
 
 
+def test_storage_that_overwrites_live_values_is_found() -> None:
+    scop, dependences = programs.program(programs.SOFTMAX, N=64, M=32)
+    found = schedule(scop, dependences, WIDE, Options(target=WIDE))
+    row = found.storage["e"]
+    folded = {n: isl.MultiAff(f"{{ {n}[n, m] -> [(n), (2*floor(m/2))] }}") for n in row.offsets}
+    broken = replace(found, storage={**found.storage, "e": replace(row, offsets=folded)})
+    assert storage_faults(broken) == ["e: two elements share a place"]
+    one = {**row.offsets, "D": isl.MultiAff("{ D[n, m] -> [(n), (m - (31 - m))] }")}
+    broken = replace(found, storage={**found.storage, "e": replace(row, offsets=one)})
+    assert "e: statements disagree on the place of an element" in storage_faults(broken)
+
+
 def test_storage_above_the_flow_is_found() -> None:
     """A scalar for a value that crosses the loop: the mark is moved inside the row loop's first nest."""
     scop, dependences = programs.program(programs.SOFTMAX, N=64, M=32)
@@ -224,7 +236,7 @@ def test_strided_operand_is_packed() -> None:
     scop, dependences = programs.program(programs.DISTANCES, N=512, M=512, K=16)
     matcher = Matcher(scop, dependences, relax_reductions=True)
     packed = pack_operands(scop, dependences, model_statements(scop, matcher), WIDE)
-    assert packed.copies == ("S_y_by_0",)
+    assert dict(packed.copies) == {"S_y_by_0": None}
     assert str(packed.scop.statements["S_y_by_0"].target) == "y_by_0[e1, e0]"
     assert str(packed.scop.statements["DU"].value) == "((x[n, k] - y_by_0[k, m]) * (x[n, k] - y_by_0[k, m]))"
     _legal(tree_from_written_order(packed.scop), packed.scop, packed.dependences)

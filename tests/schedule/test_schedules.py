@@ -12,11 +12,12 @@ from polyml.codegen.interpret import interpret
 from polyml.codegen.passes import LoopOptions, lower_loops
 from polyml.errors import SchedulerFailed
 from polyml.options import Options
+from polyml.schedule import pack
 from polyml.schedule.driver import schedule
 from polyml.schedule.isl_scheduler import tree_from_written_order
 from polyml.schedule.legality import check, check_tree
 from polyml.schedule.schedule import Schedule
-from polyml.schedule.storage import storage_faults
+from polyml.schedule.storage_check import storage_faults
 from polyml.schedule.tree import print_tree, tree_html
 from polyml.target import Target
 from tests.schedule import programs
@@ -27,7 +28,7 @@ SMALL = Target("x86-64-v2", l1_bytes=256, l2_bytes=1024, cores=2)
 REAL: dict[str, tuple[str, dict[str, int]]] = {
     "softmax": (programs.SOFTMAX, {"N": 4096, "M": 1024}),
     "layer_norm": (programs.LAYER_NORM, {"N": 4096, "M": 1024}),
-    "dense": (programs.DENSE, {"N": 512, "K": 256, "M": 1024}),
+    "dense": (programs.DENSE, {"N": 1024, "K": 512, "M": 1024}),
     "attention": (programs.ATTENTION, {"B": 1, "H": 8, "S": 512, "D": 64}),
     "distances": (programs.DISTANCES, {"N": 4096, "M": 4096, "K": 16}),
     "jacobi": (programs.JACOBI, {"N": 1300, "T": 500}),
@@ -83,6 +84,23 @@ def test_same_values_as_written(name: str, target: Target, precise: bool) -> Non
     plain = Schedule(scop=scop, dependences=dependences, tree=tree_from_written_order(scop), storage={})
     check(plain, relax_reductions=False)
     expected, got = _run(plain, None), _run(found, LoopOptions(vector_bytes=target.vector_bytes, precise=precise))
+    for array, value in expected.items():
+        np.testing.assert_allclose(got[array], value, rtol=1e-4, atol=1e-5, err_msg=array)
+
+
+@pytest.mark.parametrize("name", ["dense", "distances", "attention", "convolution"])
+def test_same_values_with_everything_packed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Panels and rows of tiny operands, which would not pay."""
+    for limit in ("MIN_REUSE", "PANEL_REUSE", "PANEL_DEPTH", "ROW_BYTES", "GAIN"):
+        monkeypatch.setattr(pack, limit, 0.5)
+    text, sizes = TINY[name]
+    scop, dependences = programs.program(text, **sizes)
+    small = Target("x86-64-v2", l1_bytes=64, l2_bytes=64, cores=2)
+    found = schedule(scop, dependences, small, Options(target=small, threads=2))
+    assert any(note.stage == "packing" for note in found.notes)
+    assert storage_faults(found) == []
+    plain = Schedule(scop=scop, dependences=dependences, tree=tree_from_written_order(scop), storage={})
+    expected, got = _run(plain, None), _run(found, LoopOptions(vector_bytes=small.vector_bytes))
     for array, value in expected.items():
         np.testing.assert_allclose(got[array], value, rtol=1e-4, atol=1e-5, err_msg=array)
 

@@ -21,6 +21,7 @@ import islpy as isl
 
 from polyml.schedule.cost import RegisterTile, StatementModel, model_statement, register_tile
 from polyml.schedule.matching import Matcher
+from polyml.schedule.pack import Packed, Panel
 from polyml.schedule.schedule import Note
 from polyml.schedule.strategy.choices import NestChoice
 from polyml.schedule.transforms import Loop, distribute_band, loops_of, merge_with_child, nest_loops, tile_loop
@@ -63,14 +64,14 @@ def model_statements(scop: Scop, matcher: Matcher) -> dict[str, StatementModel]:
 
 def apply_strategy(
     tree: isl.Schedule,
-    scop: Scop,
+    packed: Packed,
     matcher: Matcher,
     models: Mapping[str, StatementModel],
     target: Target,
     options: StrategyOptions,
 ) -> tuple[isl.Schedule, tuple[Note, ...]]:
     """The ordered tree with its loops tiled, marked and in their final order, and what was decided."""
-    worker = CpuStrategy(scop, matcher, models, target, options)
+    worker = CpuStrategy(packed.scop, packed, matcher, models, target, options)
     root = tree.get_root().child(0)
     node = worker.visit(root, _State(parallel=options.parallel and options.threads > 1, extents={}))
     return node.get_schedule(), tuple(worker.notes)
@@ -100,6 +101,7 @@ class CpuStrategy:
     """One run over one tree."""
 
     scop: Scop
+    packed: Packed
     matcher: Matcher
     models: Mapping[str, StatementModel]
     target: Target
@@ -195,12 +197,19 @@ class CpuStrategy:
     def _nest(self, band: _Band, lanes: int, state: _State) -> isl.ScheduleNode:
         """3a: lanes along one member, perhaps another jammed, tiles around both; nothing below changes."""
         core = self._core(band)
+        if core in self.packed.copies:
+            return self._copy(band, lanes, self.packed.copies[core], state)
         jam, tile = self._jam(band, lanes, core)
+        panel = self._panel(band, lanes, core)
+        if panel is not None:
+            tile = replace(tile, vectors=panel.width // self.target.lanes(self.models[core].itemsize))
         rest = [k for k in range(len(band.loops)) if k not in (lanes, jam)]
         vector_step = tile.vectors * self.target.lanes(self.models[core].itemsize)
         tiles: dict[int, int] = {}
         if jam is not None:
             tiles = self._tiles(band, jam, lanes, tile, vector_step, core)
+        if panel is not None:
+            tiles[lanes] = vector_step
         parallel = None
         if state.parallel and self._is_heavy(band.statements):
             parallel = self._share(band, rest, jam, lanes, tiles, tile.rows, vector_step)
@@ -217,6 +226,26 @@ class CpuStrategy:
             )
         )
         return nest_loops(band.node, loops)
+
+    def _panel(self, band: _Band, lanes: int, core: str) -> Panel | None:
+        """The panels that the core reads along these lanes: then the tile along the lanes must be one panel."""
+        index = band.members[lanes].index(core)
+        for access in self.models[core].accesses:
+            if access.array in self.packed.panels and access.stride(index or "") == 1:
+                return self.packed.panels[access.array]
+        return None
+
+    def _copy(self, band: _Band, lanes: int, panel: Panel | None, state: _State) -> isl.ScheduleNode:
+        """A copy into panels goes panel by panel; one into rows, row by row."""
+        loops = [loop for k, loop in enumerate(band.loops) if k != lanes]
+        at = 0
+        if panel is not None:
+            at = panel.position
+            loops.insert(at, tile_loop(band.loops[lanes], panel.width))
+        if state.parallel and self._is_heavy(band.statements) and loops:
+            loops[at] = loops[at].marked("parallel")
+        lane_loop = band.loops[lanes].marked(f"vector:{self._plain_vectors(band)}")
+        return nest_loops(band.node, [*loops, lane_loop])
 
     def _core(self, band: _Band) -> str:
         """The statement that does most of the work."""
@@ -265,16 +294,23 @@ class CpuStrategy:
     def _tiles(
         self, band: _Band, jam: int, lanes: int, tile: RegisterTile, vector_step: int, core: str
     ) -> dict[int, int]:
-        """Cache tiles: as many rows as keep what they read in half of L2, and one register tile along the lanes, so that its operand stays in L1 or L2."""
+        """Cache tiles. Where all that the rows share fits in half of L2: blocks of a few rows, the lanes' loop whole, so that results are written row by row.
+        Else one register tile along the lanes, whose operand then stays in cache, under as many rows as keep what they read in half of L2."""
         sizes = self.options.tile_sizes
         if sizes is not None:
             return {k: size for k, size in zip((jam, lanes), sizes, strict=False) if size < band.extents[k]}
+        row, column = band.members[jam].index(core) or "", band.members[lanes].index(core) or ""
         model = self._sized(core, band)
-        row, column = band.members[jam].index(core), band.members[lanes].index(core)
-        assert row is not None, "internal: a loop that is no index"
-        assert column is not None, "internal: a loop that is no index"
         reduced = prod(e for i, e in model.extents.items() if i not in {m.index(core) for m in band.members})
-        per_row = sum(reduced * model.itemsize for a in model.accesses if not a.write and a.stride(row) != 0)
+        reads = [a for a in model.accesses if not a.write]
+        per_row = sum(reduced * model.itemsize for a in reads if a.stride(row) != 0)
+        shared = sum(
+            reduced * model.itemsize * band.extents[lanes]
+            for a in reads
+            if a.stride(row) == 0 and a.stride(column) != 0
+        )
+        if shared <= self.target.l2_bytes // 2:
+            return {jam: tile.rows} if tile.rows < band.extents[jam] else {}
         rows = max(1, self.target.l2_bytes // 2 // max(per_row, 1))
         rows = max(tile.rows, min(rows, 512) // tile.rows * tile.rows)
         tiles = {}

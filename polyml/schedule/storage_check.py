@@ -1,0 +1,74 @@
+"""The proof of storage maps on their own, apart from how they were made: decided by isl, for tests and for `verify`."""
+
+from __future__ import annotations
+
+import islpy as isl
+
+from polyml.schedule.schedule import Schedule, Storage
+from polyml.schedule.storage import Traffic, traffic_of
+from polyml.schedule.tree import Kind, kind_of, mark_name, nodes
+
+__all__ = ["storage_faults"]
+
+_In, _Out = isl.dim_type.in_, isl.dim_type.out
+
+
+def storage_faults(schedule: Schedule) -> list[str]:
+    """What is wrong with the storage maps; empty when all is well.
+
+    An array must be accessed below its mark only, no value may go from one visit of the mark to another, every access must stay in the storage, and within
+    a visit different elements must have different places, the same from all statements.
+    """
+    faults: list[str] = []
+    root = schedule.tree.get_root()
+    places = {mark_name(node): node for node in nodes(root) if kind_of(node) == Kind.mark}
+    for storage in schedule.storage.values():
+        traffic = traffic_of(storage.array, schedule.scop, schedule.dependences)
+        node = places.get(storage.place) if storage.place else root.child(0)
+        if traffic is None or node is None:
+            faults.append(f"{storage.array}: no mark {storage.place}")
+        else:
+            faults += [f"{storage.array}: {fault}" for fault in _faults(storage, traffic, node)]
+    return faults
+
+
+def _faults(storage: Storage, traffic: Traffic, node: isl.ScheduleNode) -> list[str]:
+    if not traffic.accesses.domain().is_subset(node.get_domain()):
+        return ["accessed outside its place"]
+    found = []
+    visits = node.get_prefix_schedule_union_map()
+    if not traffic.flows.is_subset(visits.apply_range(visits.reverse())):
+        found.append("a value leaves its visit")
+    room = " and ".join(f"0 <= o{d} < {extent}" for d, extent in enumerate(storage.shape)) or "true"
+    inside = isl.Set(f"{{ [{', '.join(f'o{d}' for d in range(len(storage.shape)))}] : {room} }}")
+    # { [visit, element] -> place }
+    total: isl.Map | None = None
+    for accesses in _maps(traffic.accesses):
+        name = accesses.get_tuple_name(_In)
+        elements = accesses.reset_tuple_id(_Out)
+        stored = elements
+        if name in storage.offsets:
+            offset = storage.offsets[name].reset_tuple_id(_Out).to_pw_multi_aff().as_map()
+            stored = elements.sum(offset.neg())
+        if not stored.range().is_subset(inside):
+            found.append(f"{name} leaves the storage")
+        visit = next(m for m in _maps(visits) if m.get_tuple_name(_In) == name)
+        where = visit.range_product(elements).reverse().apply_range(stored)
+        total = where if total is None else total.union(where)
+    assert total is not None, "internal: storage of an array that nothing accesses"
+    if not total.is_single_valued():
+        found.append("statements disagree on the place of an element")
+    if not _distinct(total):
+        found.append("two elements share a place")
+    return found
+
+
+def _distinct(total: isl.Map) -> bool:
+    """{ [visit, element] -> place }: within a visit no place holds two elements."""
+    visits = total.domain().unwrap().domain_map()  # { [visit, element] -> visit }
+    return visits.range_product(total).is_injective()
+
+
+def _maps(union: isl.UnionMap) -> list[isl.Map]:
+    maps = union.get_map_list()
+    return [maps.get_at(k) for k in range(maps.n_map())]
