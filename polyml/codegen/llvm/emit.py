@@ -17,12 +17,13 @@ from polyml.codegen.llvm.addresses import Level, Nest
 from polyml.codegen.llvm.arithmetic import cast
 from polyml.codegen.llvm.captures import captured
 from polyml.codegen.llvm.expression import evaluate
-from polyml.codegen.llvm.ir import INDEX, POINTER, Builder, Lines, Module, Value, integer, type_of
+from polyml.codegen.llvm.ir import INDEX, POINTER, Builder, Lines, Module, Value, integer
 from polyml.codegen.llvm.reductions import assign, update_argument
-from polyml.codegen.llvm.state import Lanes, Slot, State
+from polyml.codegen.llvm.state import Lanes, State
+from polyml.codegen.llvm.storage import add_slot, make_room, release
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, UpdateArgument, Variable
 from polyml.dtypes import boolean
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import affine
 
 __all__ = ["PARALLEL", "emit_function", "emit_module"]
 
@@ -30,9 +31,6 @@ PARALLEL = "polyml_parallel"
 """The runtime's entry for parallel loops."""
 
 _LANES_OF_I32_MASKS = 16
-
-_STACK_LIMIT = 64 * 1024
-"""Bytes: larger local arrays, and all that would make a frame larger than four times this, live on the heap."""
 
 
 def emit_module(functions: Iterable[Function], *, precise: bool = False, parallel: bool = True) -> str:
@@ -82,15 +80,13 @@ def _new_state(
         nest.variables[size] = (0, Value(INDEX, f"%{_size(size)}"))
     state = State(builder, nest, name, precise, parallel, {})
     for variable, text in variables:
-        _add_slot(state, variable, Value(POINTER, text))
+        add_slot(state, variable, Value(POINTER, text))
     return state
 
 
 def _finish(state: State, header: str) -> None:
     b = state.builder
-    for pointer in state.heap:
-        b.module.declare("free", "void", ["ptr"])
-        b.write(f"call void @free({pointer})")
+    release(state)
     b.write("ret void")
     attributes = 'nounwind "prefer-vector-width"="512"'
     body = "\n".join(_flat(["entry:", state.entry, b.lines]))
@@ -103,90 +99,6 @@ def _flat(lines: Lines) -> Iterable[str]:
             yield line
         else:
             yield from _flat(line)
-
-
-# -- storage ----------------------------------------------------------------------------------------------------------------------
-
-
-def _add_slot(state: State, variable: Variable, pointer: Value) -> None:
-    state.slots[variable.name] = Slot(variable, pointer, _strides(state, variable))
-
-
-def _strides(state: State, variable: Variable) -> tuple[int | str, ...]:
-    if variable.strides is not None:
-        return variable.strides
-    strides: list[int | str] = []
-    step: int | str = 1
-    for position in range(len(variable.shape) - 1, -1, -1):
-        strides.append(step)
-        if position:
-            step = _times(state, step, variable.shape[position])
-    return tuple(reversed(strides))
-
-
-def _times(state: State, step: int | str, extent: Affine) -> int | str:
-    """step * extent; a product with a size gets a name in the nest."""
-    if isinstance(step, int) and extent.is_constant:
-        return step * extent.constant
-    name = f"{step}*({extent})"
-    if name not in state.nest.strides:
-        size = state.nest.index(extent)
-        factor = integer(step) if isinstance(step, int) else state.nest.strides[step]
-        state.nest.strides[name] = state.nest.once(
-            0, ("stride", name), lambda: state.builder.binary("mul", size, factor)
-        )
-    return name
-
-
-def _allocate(state: State, node: Allocate) -> None:
-    """Room for the variable: registers and small arrays on the stack, others on the heap, once per call of the function."""
-    variable = node.variable
-    b = state.builder
-    if variable.scope == "register":
-        type_ = type_of(variable.dtype, variable.lanes)
-        with b.into(state.entry):
-            pointer = b.emit(
-                POINTER, f"alloca {type_}, align {max(variable.dtype.itemsize, type_.bits * type_.lanes // 8)}"
-            )
-    else:
-        assert state.width == 1, "internal: a local array inside a vector loop"
-        pointer = _allocate_array(state, variable)
-    hidden = state.slots.get(variable.name)
-    _add_slot(state, variable, pointer)
-    _emit_nodes(state, node.body)
-    if hidden is not None:
-        state.slots[variable.name] = hidden
-    else:
-        del state.slots[variable.name]
-
-
-def _allocate_array(state: State, variable: Variable) -> Value:
-    b, size = state.builder, _constant_size(variable)
-    if size is not None and size <= _STACK_LIMIT and state.stack_bytes + size <= 4 * _STACK_LIMIT:
-        state.stack_bytes += size
-        with b.into(state.entry):
-            return b.emit(POINTER, f"alloca [{max(size, 1)} x i8], align 64")
-    b.module.declare("aligned_alloc", "noalias ptr", ["i64", "i64"], "nounwind")
-    elements: int | str = 1
-    for extent in variable.shape:
-        elements = _times(state, elements, extent)
-    count = integer(elements) if isinstance(elements, int) else state.nest.strides[elements]
-    with b.into(state.nest.levels[0].lines):
-        total = b.binary("mul", count, integer(variable.dtype.itemsize))
-        rounded = b.binary("and", b.binary("add", total, integer(127)), integer(-64))  # a multiple of 64, and not 0
-        pointer = b.emit(POINTER, f"call align 64 ptr @aligned_alloc(i64 64, {rounded})")
-    state.heap.append(pointer)
-    return pointer
-
-
-def _constant_size(variable: Variable) -> int | None:
-    """Bytes, when no size is symbolic."""
-    total = variable.dtype.itemsize
-    for extent in variable.shape:
-        if not extent.is_constant:
-            return None
-        total *= extent.constant
-    return total
 
 
 # -- nodes ------------------------------------------------------------------------------------------------------------------------
@@ -206,11 +118,21 @@ def _emit_nodes(state: State, nodes: Iterable[Node]) -> None:
             case If():
                 _emit_if(state, node)
             case Allocate():
-                _allocate(state, node)
+                _emit_allocate(state, node)
             case Block():
                 _emit_nodes(state, node.body)
             case _:
                 assert_never(node)
+
+
+def _emit_allocate(state: State, node: Allocate) -> None:
+    hidden = state.slots.get(node.variable.name)
+    add_slot(state, node.variable, make_room(state, node.variable))
+    _emit_nodes(state, node.body)
+    if hidden is not None:
+        state.slots[node.variable.name] = hidden
+    else:
+        del state.slots[node.variable.name]
 
 
 def _emit_if(state: State, node: If) -> None:
@@ -352,7 +274,7 @@ def _outline(state: State, node: For, arrays: list[str], scalars: list[str]) -> 
         inner.nest.variables[scalar] = (0, Value(INDEX, f"%{_size(scalar)}"))
         inner.nest.multiples[scalar] = state.nest.multiples.get(scalar, 1)
     for variable, text in variables:
-        _add_slot(inner, variable, Value(POINTER, text))
+        add_slot(inner, variable, Value(POINTER, text))
     lower, upper = Value(INDEX, "%range.lower"), Value(INDEX, "%range.upper")
     _emit_counted(inner, node, lower, upper, None)
     parameters = [f"ptr noalias nonnull %{array}" for array in arrays] + [f"i64 %{_size(scalar)}" for scalar in scalars]

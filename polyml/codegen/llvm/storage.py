@@ -1,0 +1,91 @@
+"""Where variables live: arguments, registers, and local arrays on the stack or the heap."""
+
+from __future__ import annotations
+
+from polyml.codegen.llvm.ir import POINTER, Value, integer, type_of
+from polyml.codegen.llvm.state import Slot, State
+from polyml.codegen.loops import Variable
+from polyml.sets.affine import Affine
+
+__all__ = ["add_slot", "make_room", "release"]
+
+_STACK_LIMIT = 64 * 1024
+"""Bytes: larger local arrays, and all that would make a frame larger than four times this, live on the heap."""
+
+
+def add_slot(state: State, variable: Variable, pointer: Value) -> None:
+    """Makes the variable known, at that address."""
+    state.slots[variable.name] = Slot(variable, pointer, _strides(state, variable))
+
+
+def _strides(state: State, variable: Variable) -> tuple[int | str, ...]:
+    if variable.strides is not None:
+        return variable.strides
+    strides: list[int | str] = []
+    step: int | str = 1
+    for position in range(len(variable.shape) - 1, -1, -1):
+        strides.append(step)
+        if position:
+            step = _times(state, step, variable.shape[position])
+    return tuple(reversed(strides))
+
+
+def _times(state: State, step: int | str, extent: Affine) -> int | str:
+    """step * extent; a product with a size gets a name in the nest."""
+    if isinstance(step, int) and extent.is_constant:
+        return step * extent.constant
+    name = f"{step}*({extent})"
+    if name not in state.nest.strides:
+        size = state.nest.index(extent)
+        factor = integer(step) if isinstance(step, int) else state.nest.strides[step]
+        state.nest.strides[name] = state.nest.once(
+            0, ("stride", name), lambda: state.builder.binary("mul", size, factor)
+        )
+    return name
+
+
+def make_room(state: State, variable: Variable) -> Value:
+    """Room for the variable: registers and small arrays on the stack, others on the heap, once per call of the function."""
+    if variable.scope != "register":
+        assert state.width == 1, "internal: a local array inside a vector loop"
+        return _room_for_array(state, variable)
+    type_ = type_of(variable.dtype, variable.lanes)
+    with state.builder.into(state.entry):
+        alignment = max(variable.dtype.itemsize, type_.bits * type_.lanes // 8)
+        return state.builder.emit(POINTER, f"alloca {type_}, align {alignment}")
+
+
+def release(state: State) -> None:
+    """Frees what is on the heap, before the function returns."""
+    for pointer in state.heap:
+        state.builder.module.declare("free", "void", ["ptr"])
+        state.builder.write(f"call void @free({pointer})")
+
+
+def _room_for_array(state: State, variable: Variable) -> Value:
+    b, size = state.builder, _constant_size(variable)
+    if size is not None and size <= _STACK_LIMIT and state.stack_bytes + size <= 4 * _STACK_LIMIT:
+        state.stack_bytes += size
+        with b.into(state.entry):
+            return b.emit(POINTER, f"alloca [{max(size, 1)} x i8], align 64")
+    b.module.declare("aligned_alloc", "noalias ptr", ["i64", "i64"], "nounwind")
+    elements: int | str = 1
+    for extent in variable.shape:
+        elements = _times(state, elements, extent)
+    count = integer(elements) if isinstance(elements, int) else state.nest.strides[elements]
+    with b.into(state.nest.levels[0].lines):
+        total = b.binary("mul", count, integer(variable.dtype.itemsize))
+        rounded = b.binary("and", b.binary("add", total, integer(127)), integer(-64))  # a multiple of 64, and not 0
+        pointer = b.emit(POINTER, f"call align 64 ptr @aligned_alloc(i64 64, {rounded})")
+    state.heap.append(pointer)
+    return pointer
+
+
+def _constant_size(variable: Variable) -> int | None:
+    """Bytes, when no size is symbolic."""
+    total = variable.dtype.itemsize
+    for extent in variable.shape:
+        if not extent.is_constant:
+            return None
+        total *= extent.constant
+    return total
