@@ -72,15 +72,10 @@ def rename_uses(ops: tuple[Op, ...], names: Mapping[str, Tensor]) -> tuple[Op, .
 
 
 def protected_names(graph: Graph) -> set[str]:
-    """Tensors that must stay as they are: outputs, final values, flags, and what loops pass on from one iteration to the next."""
+    """Tensors that must stay as they are: outputs, final values, and what loops pass on from one iteration to the next."""
     found = {tensor.name for tensor in graph.outputs}
     found |= {item.final.name for item in graph.inputs if item.final is not None}
-    for op in all_ops(graph.ops):
-        if isinstance(op, Check):
-            found.add(op.flag.name)
-        elif isinstance(op, Loop):
-            found |= {carried.next.name for carried in op.carried}
-    return found
+    return found | {c.next.name for op in all_ops(graph.ops) if isinstance(op, Loop) for c in op.carried}
 
 
 def with_name(equation: Equation, result: Tensor) -> Equation:

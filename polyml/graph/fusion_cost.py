@@ -76,11 +76,12 @@ def bytes_saved(
     total = 0
     for name in {name for p in profiles for name, _ in p.accesses}:
         touching = [p for p in profiles if any(name == accessed for accessed, _ in p.accesses)]
-        if len(touching) < 2 or any(name in p.gathered for p in touching):
+        if len(touching) < 2:
             continue
         # A contraction reads its operands from cache for most of its time: sharing such an input saves little.
         movers = touching if name in made else [p for p in touching if not p.heavy]
-        shared = _shared_classes(name, touching, outer)
+        gathered = any(name in p.gathered for p in touching)
+        shared = frozenset() if gathered else _shared_classes(name, touching, outer)
         extent = prod(
             next(iter(p.extents[i] for p in touching for i in p.extents if outer.get((p.result, i)) == c))
             for c in shared

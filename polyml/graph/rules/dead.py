@@ -14,8 +14,21 @@ def remove_dead(graph: Graph) -> Graph:
     """The graph without ops, and without carried values of loops, that are not needed."""
     needed = {tensor.name for tensor in graph.outputs}
     needed |= {item.final.name for item in graph.inputs if item.final is not None}
-    ops = _live(graph.ops, needed)
+    ops = _without_repeated_checks(_live(graph.ops, needed))
     return graph if ops is graph.ops else replace(graph, ops=ops)
+
+
+def _without_repeated_checks(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """Of several checks of one flag only the first can raise."""
+    seen: set[str] = set()
+    kept: list[Op] = []
+    for op in ops:
+        if isinstance(op, Check):
+            if op.flag.name in seen:
+                continue
+            seen.add(op.flag.name)
+        kept.append(op)
+    return ops if len(kept) == len(ops) else tuple(kept)
 
 
 def _live(ops: tuple[Op, ...], needed: set[str]) -> tuple[Op, ...]:

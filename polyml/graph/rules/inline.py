@@ -87,27 +87,36 @@ def _place(value: Affine, values: Mapping[str, Subscript]) -> Subscript | None:
 
 
 class _Uses:
-    """Who reads what in the whole graph, and what updates in place would be disturbed by."""
+    """Who reads what in the whole graph, and what updates and loops start from."""
 
     def __init__(self, graph: Graph) -> None:
         self.protected = protected_names(graph)
-        self.count: dict[str, int] = {}
+        self.consumers: dict[str, list[tuple[Op, int]]] = {}
         self.bases: set[str] = set()
-        self._scan(graph.ops)
+        self.points: dict[str, int] = {}
+        self._scan(graph.ops, 0)
 
-    def _scan(self, ops: Sequence[Op]) -> None:
+    def _scan(self, ops: Sequence[Op], depth: int) -> None:
         for op in ops:
-            for name in read_names(op):
-                self.count[name] = self.count.get(name, 0) + 1
             match op:
                 case Equation():
                     if op.base is not None:
                         self.bases.add(op.base.name)
                 case Loop():
                     self.bases |= {c.initial.name for c in op.carried}
-                    self._scan(op.body)
+                    self._scan(op.body, depth + 1)
+                    continue
                 case Check():
                     pass
+            for name in read_names(op):
+                self.consumers.setdefault(name, []).append((op, depth))
+
+    def points_of(self, equation: Equation) -> int:
+        """How many times the body of an equation is evaluated (inlining does not change it)."""
+        name = equation.result.name
+        if name not in self.points:
+            self.points[name] = prod(index_extents(equation).values())
+        return self.points[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +173,16 @@ def _without(producers: dict[str, _Producer], gone: set[str]) -> dict[str, _Prod
 
 def _producer(equation: Equation, uses: _Uses, depth: int) -> _Producer | None:
     name = equation.result.name
-    if not is_elementwise(equation) or name in uses.bases or not uses.count.get(name):
+    if not is_elementwise(equation) or name in uses.bases or name not in uses.consumers:
         return None
     view = _is_view(equation.body)
     cheap = is_cheap(equation.body)
     elements = max(estimated_bytes(equation.result) // equation.result.dtype.itemsize, 1)
-    return _Producer(equation, view, cheap, elements, depth)
+    producer = _Producer(equation, view, cheap, elements, depth)
+    # What computes is inlined into all that read it, or stays: half of it would keep both it and its sources in memory.
+    if not view and (name in uses.protected or not all(_pays(producer, *c, uses) for c in uses.consumers[name])):
+        return None
+    return producer
 
 
 def _is_view(body: Expr) -> bool:
@@ -189,18 +202,8 @@ def _is_view(body: Expr) -> bool:
 
 
 def _inline_into(equation: Equation, producers: Mapping[str, _Producer], uses: _Uses, depth: int) -> Equation:
-    reads = [read for read in equation_reads(equation) if read.tensor in producers]
-    if not reads:
-        return equation
-    extents = index_extents(equation)
-    points = prod(extents.values())
-    chosen: dict[str, _Producer] = {}
-    for name in dict.fromkeys(read.tensor for read in reads):
-        producer = producers[name]
-        times = sum(read.tensor == name for read in reads)
-        consumers = uses.count[name] + (name in uses.protected)
-        if _pays(producer, times * points / producer.elements, consumers, depth):
-            chosen[name] = producer
+    names = dict.fromkeys(read.tensor for read in equation_reads(equation) if read.tensor in producers)
+    chosen = {name: producers[name] for name in names if _pays(producers[name], equation, depth, uses)}
     if not chosen:
         return equation
 
@@ -214,19 +217,23 @@ def _inline_into(equation: Equation, producers: Mapping[str, _Producer], uses: _
     return changed if size <= max(_MAX_NODES, sum(1 for _ in walk(equation.body))) else equation
 
 
-def _pays(producer: _Producer, recomputed: float, consumers: int, depth: int) -> bool:
-    """Whether the producer should vanish into a consumer that evaluates it `recomputed` times per element."""
-    body = producer.equation.body
-    if producer.view:
-        # Reading through an access is free; a cast or a pad inside a loop or a contraction would be done over and over.
-        return (
-            isinstance(body, Read | Const | IndexValue)
-            or (producer.depth == depth and recomputed <= 4)
-            or (isinstance(body, Apply) and body.op == "cast" and producer.depth == depth)
-        )
-    if producer.depth != depth:
+def _pays(producer: _Producer, consumer: Op, depth: int, uses: _Uses) -> bool:
+    """Whether the producer should vanish into a consumer at this depth of loops."""
+    if not isinstance(consumer, Equation):
         return False
-    if consumers == 1 and recomputed <= 1:
+    body = producer.equation.body
+    name = producer.equation.result.name
+    if producer.view and isinstance(body, Read | Const | IndexValue):
+        return True  # reading through an access is free
+    if producer.depth != depth:
+        return False  # it would be done again in every iteration
+    if producer.view and isinstance(body, Apply) and body.op == "cast":
+        return True
+    times = sum(read.tensor == name for read in equation_reads(consumer))
+    recomputed = times * uses.points_of(consumer) / producer.elements
+    if producer.view:
+        return recomputed <= 4
+    if len(uses.consumers[name]) == 1 and recomputed <= 1:
         return True
     rank = len(producer.equation.result.shape)
     streams = sum(len(read.subscripts) == rank for read in equation_reads(producer.equation))
