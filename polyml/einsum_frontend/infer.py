@@ -142,11 +142,10 @@ def _round(
         if len(here) == 1:
             fitting.setdefault(next(iter(here)), []).append(use)
     inner = {r.name: r for r in ranges.values()}
-    known = {**inner, **outer}
     found: dict[str, Range] = {}
     for name in sorted(fitting):
         variable = _variable(name, names)
-        adopted = _by_arithmetic(variable, fitting[name], known) or _by_sets(
+        adopted = _by_arithmetic(variable, fitting[name], inner) or _by_sets(
             variable, fitting[name], inner, outer, span
         )
         if adopted is None:
@@ -162,7 +161,7 @@ def _round(
 
 
 def _by_arithmetic(variable: str, uses: Sequence[Use], known: Mapping[str, Range]) -> Range | None:
-    """The common case, linear subscripts over ranges that are numbers; None when it is not that."""
+    """The common case, linear subscripts in indices whose ranges are numbers; None when it is not that (loop variables are parameters)."""
     low, high = 0, None
     for use in uses:
         assert use.value is not None, "internal: a gather bounds no index"

@@ -13,8 +13,9 @@ from polyml.einsum_frontend.quasi_affine import Names, nodes
 from polyml.einsum_frontend.ranges import bound_names
 from polyml.einsum_frontend.syntax import Assign, Expression, IndexRef, Reducer
 from polyml.einsum_frontend.typing import Typed, apply, cast, common, stored
-from polyml.expressions import Const, Read
+from polyml.expressions import Const, Expr, Read
 from polyml.graph.build_body import Body
+from polyml.graph.build_gather import value_interval
 from polyml.graph.build_parts import Path, fill, image
 from polyml.graph.build_reduction import Reduction, has_idle_instances, nested
 from polyml.graph.build_state import State, Variable
@@ -161,32 +162,18 @@ def _scale(state: State, target: Target, variable: Variable, value: Typed) -> No
 
 
 def _right_side(body: Body, target: Target, dtype: DType | None, *, adding: bool = False) -> Source:
-    """The right side; as the statement's own reduction where it is one reducer that uses every left index and can accumulate in the target's
-    type (`dtype`; None: any). adding: the statement adds to its target, so that only a sum will do."""
+    """The right side; as the statement's own reduction where it is one reducer that uses every left index and has the target's type (`dtype`;
+    None: any), since it accumulates in its own. adding: the statement adds to its target, so that only a sum will do."""
     statement = target.statement
     node = statement.value
     if not isinstance(node, Reducer):
         return body.value(node, target.path)
     reduction = body.reduction(node, target.path)
-    fits = dtype is None or _accumulates_in(reduction, dtype)
     right_kind = reduction.kind == "sum" if adding else statement.op == "="
     uses_all = set(target.indices) <= {r.name for r in reduction.free()}
-    if not (fits and right_kind and uses_all):
-        return nested(body.state, body.label, reduction)
-    if dtype is not None and dtype != reduction.result:
-        terms = stored(reduction.body, dtype, name=statement.target, span=statement.span)
-        return replace(reduction, body=Typed(terms, False))
-    return reduction
-
-
-def _accumulates_in(reduction: Reduction, dtype: DType) -> bool:
-    """The type holds every value of the terms, so that the reduction may accumulate in it."""
-    source = reduction.result
-    if source == dtype:
-        return True
-    if reduction.kind in ("argmax", "argmin", "any", "all"):
-        return False
-    return source.kind == dtype.kind and (reduction.weak or dtype.bits >= source.bits)
+    if dtype in (None, reduction.result) and right_kind and uses_all:
+        return reduction
+    return nested(body.state, body.label, reduction)
 
 
 def _type(source: Source) -> tuple[DType, bool]:
@@ -240,6 +227,16 @@ def _emit(
             span=target.statement.span,
         )
     )
-    values = reduction.value_range() if reduction is not None and base is None else None
+    if base is None and result.dtype.is_integer:
+        _note_values(state, target, result, reduction, expr)
+
+
+def _note_values(state: State, target: Target, result: Tensor, reduction: Reduction | None, element: Expr) -> None:
+    """Remembers between which numbers the values of an integer tensor lie, for subscripts that read it."""
+    if reduction is not None:
+        values = reduction.value_range()
+    else:
+        low, high = value_interval(element, target.path.scope.known, state.value_ranges)
+        values = None if low is None or high is None else (low, high)
     if values is not None:
         state.value_ranges[result.name] = values

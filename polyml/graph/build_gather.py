@@ -19,7 +19,7 @@ from polyml.graph.build_state import Flag, State
 from polyml.graph.ir import Check, Equation, Tensor
 from polyml.source import Span
 
-__all__ = ["checked_index"]
+__all__ = ["checked_index", "value_interval"]
 
 Interval = tuple[int | None, int | None]
 
@@ -39,7 +39,7 @@ def checked_index(
         if path.scope.points().is_empty():
             return Const(0, i64)
         raise BoundsError(f"dimension {position} of {access} is empty, so no subscript is in bounds", span=span)
-    low, high = _interval(index.expr, path.scope.known, state.value_ranges)
+    low, high = value_interval(index.expr, path.scope.known, state.value_ranges)
     if low is not None and low >= 0 and high is not None and high < extent:
         return index.expr
     wide = cast(index.expr, i64)
@@ -108,7 +108,7 @@ def _compare(op: str, value: Expr, bound: int) -> Expr:
     return Apply(op, (value, Const(bound, i64)), boolean)
 
 
-def _interval(expr: Expr, known: Mapping[str, Range], tensors: Mapping[str, tuple[int, int]]) -> Interval:
+def value_interval(expr: Expr, known: Mapping[str, Range], tensors: Mapping[str, tuple[int, int]]) -> Interval:
     """The least and greatest value of an integer expression; None where nothing bounds it. Arithmetic in it may wrap, so only what cannot is followed."""
     match expr:
         case Const():
@@ -123,11 +123,11 @@ def _interval(expr: Expr, known: Mapping[str, Range], tensors: Mapping[str, tupl
         case Apply(op="cast", args=(inner,)) if (
             expr.dtype == i64 and inner.dtype.is_integer and inner.dtype.name != "u64"
         ):
-            return _interval(inner, known, tensors)
+            return value_interval(inner, known, tensors)
         case Apply(op="mod", args=(_, Const(value=divisor))) if divisor > 0:
             return 0, int(divisor) - 1
         case Apply(op="min" | "max" as op, args=(first, second)):
-            (a, b), (c, d) = _interval(first, known, tensors), _interval(second, known, tensors)
+            (a, b), (c, d) = value_interval(first, known, tensors), value_interval(second, known, tensors)
             return _extreme(op, a, c, low=True), _extreme(op, b, d, low=False)
         case _:
             return None, None

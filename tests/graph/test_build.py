@@ -291,7 +291,8 @@ def test_indices_that_are_in_range_by_themselves_are_not_checked() -> None:
         "k[n] = argmax[d](x[n, d])",
         "a[n] = x[n, k[n]]",
         "b[m] = x[ids[m] % 4, 0]",
-        "c[m] = x[min(max(ids[m], 0), 3), 0]",
+        "j[m] = min(max(ids[m], 0), 3)",
+        "c[m] = x[j[m], 0]",
     )
     source = program('x: f32["N D"], ids: i32["M"]', *lines, "return a, b, c")
     assert not any(isinstance(op, Check) for op in graph(source, x, ids).ops)

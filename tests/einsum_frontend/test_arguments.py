@@ -1,0 +1,81 @@
+"""Sizes bound by arguments, and which `int` parameters stay symbolic."""
+
+from __future__ import annotations
+
+import pytest
+
+from polyml.dtypes import f32, f64
+from polyml.einsum_frontend.arguments import ArgumentType, Signature, bind_sizes, symbolic_ints
+from polyml.errors import DTypeError, ShapeError
+from polyml.sets.affine import affine
+from tests.graph.built import Callee, program
+
+
+def test_sizes_are_bound_by_bare_entries_and_check_the_others() -> None:
+    source = program('x: f32["N+1 K"], w: f32["K N"]', "y[k] = sum[n](w[k, n] * x[n, k])", "return y")
+    given = Signature((ArgumentType(f32, (5, 3)), ArgumentType(f32, (3, 4))))
+    assert bind_sizes(source, given) == {"K": affine(3), "N": affine(4)}
+
+
+def test_an_int_parameter_binds_before_any_shape() -> None:
+    source = program('x: f32["N"], N: int', "y[n] = x[n]", "return y")
+    assert bind_sizes(source, Signature((ArgumentType(f32, (4,)), 4))) == {"N": affine(4)}
+    with pytest.raises(ShapeError, match=r"dimension 0 of argument x is 5, and its entry says 4 \(N = 4 by the int"):
+        bind_sizes(source, Signature((ArgumentType(f32, (5,)), 4)))
+
+
+def test_a_disagreement_names_argument_entry_and_both_values() -> None:
+    source = program('x: f32["N K"], w: f32["K M"]', "y[n, m] = x[n, k] * w[k, m]", "return y")
+    given = Signature((ArgumentType(f32, (5, 3)), ArgumentType(f32, (4, 2))))
+    message = r"dimension 0 of argument w is 4, and its entry says 3 \(K = 3 by dimension 1 of x\)"
+    with pytest.raises(ShapeError, match=message) as caught:
+        bind_sizes(source, given)
+    assert caught.value.span is not None
+
+
+def test_a_fixed_entry_is_checked() -> None:
+    source = program('x: f32["2 N"]', "y[n] = x[0, n]", "return y")
+    with pytest.raises(ShapeError, match="dimension 0 of argument x is 3, and its entry says 2"):
+        bind_sizes(source, Signature((ArgumentType(f32, (3, 4)),)))
+
+
+def test_dtype_and_rank_are_checked() -> None:
+    source = program('x: f32["N"]', "y[n] = x[n]", "return y")
+    with pytest.raises(DTypeError, match="argument x has dtype f64, and the program declares f32"):
+        bind_sizes(source, Signature((ArgumentType(f64, (3,)),)))
+    with pytest.raises(ShapeError, match="argument x has 2 dimensions"):
+        bind_sizes(source, Signature((ArgumentType(f32, (3, 4)),)))
+    with pytest.raises(ShapeError, match="takes 1 arguments, and 0 were given"):
+        bind_sizes(source, Signature(()))
+
+
+@pytest.mark.parametrize(
+    ("lines", "stays"),
+    [
+        (("y[n] = x[n] * T", "return y"), True),  # a number
+        (("for t in range(T):", "    x[n] = x[n] / 2"), True),  # a count
+        (("for t in range(T):", "    if n > t:", "        x[n] = 0"), True),  # a condition
+        (("y[n] = x[n // T]", "return y"), False),  # divides an index
+        (("y[n] = x[n] * (n * T)", "return y"), False),  # multiplies an index
+        (('y: f32["T"] = 0', "return y"), False),  # a shape
+        (("y[n] = where(n + T < N, x[n + T], 0)", "return y"), False),  # a subscript
+        (("for t in range(T):", "    x[t] = 0"), False),  # the range of a subscript
+        (
+            ("for t in range(T):", "    for s in range(t, N):", "        x[s] = 0"),
+            False,
+        ),  # the same, by way of another loop
+        (("s = sum[k, k < T](x[k])", "return s"), False),  # a stated range
+        (("y[n] = pad(x, ((T, T),))[n]", "return y"), False),  # a pad width
+    ],
+)
+def test_which_ints_stay_symbolic(lines: tuple[str, ...], stays: bool) -> None:
+    assert symbolic_ints(program('x: f32["N"], T: int', *lines)) == (frozenset("T") if stays else frozenset())
+
+
+def test_an_int_that_a_callee_specializes_is_specialized() -> None:
+    shift = Callee('x: f32["N"], s: int', "y[n] = where(n + s < N, x[n + s], 0)", "return y")
+    scale = Callee('x: f32["N"], s: int', "y[n] = x[n] * s", "return y")
+    line = "y = g(x, T)"
+    for callee, stays in ((shift, False), (scale, True)):
+        caller = program('x: f32["N"], T: int', line, "return y", namespace={"g": callee})
+        assert symbolic_ints(caller) == (frozenset("T") if stays else frozenset())

@@ -1,0 +1,136 @@
+"""Index ranges, seen in the shapes that they give, and their refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyml.einsum_frontend.ranges import Range, box_range, interval
+from polyml.errors import BoundsError, ShapeError, UnboundedDomainError
+from polyml.sets.affine import affine
+from tests.graph.built import check_refused, graph, program, run, values
+
+
+@pytest.mark.parametrize(
+    ("line", "extent"),
+    [
+        ("y[h] = x[h + r] * f[r]", 7),  # valid convolution: 0 .. H - R
+        ("y[h] = x[2*h + r] * f[r]", 4),
+        ("y[h] = max[r < 3](x[2*h + r])", 4),
+        ("y[h] = x[8 - h]", 9),
+        ("y[h] = x[7 - 2*h]", 4),
+        ("y[h] = x[h + r + s] * f[r] * f[s]", 5),
+        ("y[h] = x[h // 2]", 18),
+        ("y[h] = x[h // 2 + h % 2]", 17),
+        ("y[h] = x[h + 1] + x[h + 2]", 7),  # both are in bounds
+        ("y[h] = x[3*h + r] * f[r] + x[h]", 9),  # a plain subscript decides, and the proof refuses the other
+    ],
+)
+def test_the_extent_that_a_range_gives(line: str, extent: int) -> None:
+    source = program('x: f32["H"], f: f32["R"]', line, "return y")
+    if "x[h]" in line:
+        with pytest.raises(BoundsError):
+            graph(source, values(9), values(3))
+        return
+    (result,) = graph(source, values(9), values(3)).outputs
+    assert result.shape == (affine(extent),)
+
+
+def test_valid_convolution_values() -> None:
+    x, f = values(9), values(3)
+    (y,) = run(program('x: f32["H"], f: f32["R"]', "y[h] = x[h + r] * f[r]", "return y"), x, f)
+    np.testing.assert_allclose(y, np.correlate(x, f, "valid"), rtol=1e-6)
+
+
+def test_indices_are_bounded_round_by_round() -> None:
+    # r follows from f, then h from x, then q from z, whose subscript needs h.
+    source = program(
+        'x: f32["H"], f: f32["R"], z: f32["Q"]', "y[h, q] = sum[r](x[h + r] * f[r] * z[q + h])", "return y"
+    )
+    (result,) = graph(source, values(9), values(3), values(20)).outputs
+    assert result.shape == (affine(7), affine(14))
+
+
+def test_a_range_may_depend_on_a_loop_variable() -> None:
+    source = program(
+        'x: f32["H"]',
+        'y: f32["H"] = 0',
+        "for t in range(H):",
+        "    y[t] = sum[q, q < 2](x[q]) + sum[h](x[h + t])",
+        "return y",
+    )
+    x = values(6)
+    (y,) = run(source, x)
+    np.testing.assert_allclose(y, [x[:2].sum() + x[t:].sum() for t in range(6)], rtol=1e-6)
+
+
+def test_stated_ranges_and_existing_left_sides() -> None:
+    source = program('x: f32["H"]', 'y: f32["4"]', "y[h] = sum[r <= 2](x[h + r])", "return y")
+    x = values(9)
+    (y,) = run(source, x)
+    np.testing.assert_allclose(y, [x[h : h + 3].sum() for h in range(4)], rtol=1e-6)
+
+
+def test_restricted_extents_may_differ_from_the_free_one() -> None:
+    source = program('x: f32["N"], z: f32["M"]', "y[n] = x[n] + where(n < M, z[n], 0)", "return y")
+    x, z = values(6), values(4)
+    (y,) = run(source, x, z)
+    np.testing.assert_allclose(y, [*(x[:4] + z), *x[4:]], rtol=1e-6)
+
+
+def test_a_single_value_is_a_warning() -> None:
+    source = program('x: f32["H"], f: f32["R"]', "y[h] = x[h + r] * f[r]", "return y")
+    assert graph(source, values(4), values(3)).warnings == ()
+    (warning,) = graph(source, values(3), values(3)).warnings
+    assert "the inferred range of h is the single value 0" in warning
+
+
+def test_an_unreachable_branch_is_a_warning() -> None:
+    source = program('x: f32["H"]', "y[h] = where(h < 10, x[h], x[h] + 1)", "return y")
+    assert graph(source, values(11)).warnings == ()
+    (warning,) = graph(source, values(10)).warnings
+    assert "this branch of `where` is never reached" in warning
+
+
+def test_refused_different_extents() -> None:
+    check_refused(
+        'x: f32["N"], z: f32["M"]', "y[n] = x[n] + z[«n»]", "return y",
+        arguments=(values(4), values(5)), error=ShapeError, message="the index n runs over dimensions of different extents: 4 and 5",
+    )  # fmt: skip
+
+
+def test_refused_restricted_extents_that_differ() -> None:
+    check_refused(
+        'x: f32["N"], z: f32["M"]', "y[n] = where(n < 2, x[n], z[«n»])", "return y",
+        arguments=(values(4), values(5)), error=ShapeError, message="different extents",
+    )  # fmt: skip
+
+
+def test_refused_unbounded() -> None:
+    check_refused(
+        'x: f32["N"]', "«y[n] = x[n // 2 * 2 % 4]»", "return y",
+        arguments=(values(4),), error=UnboundedDomainError, message="the range of n follows from nothing", hint="declare the left side",
+    )  # fmt: skip
+
+
+def test_refused_gaps() -> None:
+    # 0, 1 and 4, 5 stay below 2: n % 4 < 2, and n // 8 bounds n.
+    check_refused(
+        'x: f32["N"], z: f32["M"]', "«y[n] = x[n % 4] * z[n // 8]»", "return y",
+        arguments=(values(2), values(1)), error=UnboundedDomainError, message="gaps",
+    )  # fmt: skip
+
+
+def test_refused_no_value() -> None:
+    check_refused(
+        'x: f32["H"], f: f32["R"]', "y[h] = x[«h + r»] * f[r]", "return y",
+        arguments=(values(2), values(3)), error=ShapeError, message="no value of h keeps every subscript in bounds",
+    )  # fmt: skip
+
+
+def test_interval_arithmetic() -> None:
+    known: dict[str, Range] = {"i": box_range("i", 0, 5), "j": box_range("j", 2, 4)}
+    i, j = affine("i"), affine("j")
+    assert interval(i * 2 - j * 3 + 1, known) == (-8, 3)
+    assert interval((i - j) // 2, known) == (-2, 1)
+    assert interval(i + affine("unknown"), known) == (None, None)
