@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import difflib
 import os
 import platform
 import shutil
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from polyml.errors import PolymlError
+from polyml.options import VARIABLES
 from polyml.target import Target
 
 __all__ = ["Finding", "examine", "report_text"]
@@ -33,7 +35,7 @@ class Finding:
 
     def __str__(self) -> str:
         mark = "ok" if self.good else ("MISSING" if self.needed else "absent")
-        line = f"{mark:<8}{self.subject:<16}{self.text}"
+        line = f"{mark:<8}{self.subject:<15} {self.text}"
         return line if self.remedy is None else f"{line}\n{'':<24}-> {self.remedy}"
 
 
@@ -46,7 +48,7 @@ def report_text(findings: list[Finding]) -> str:
 
 def examine(*, measure: bool = False) -> list[Finding]:
     """Looks at everything; `measure` adds this machine's peak and bandwidth (a second)."""
-    findings = [*_packages()]
+    findings = [*_packages(), *_environment()]
     if all(f.good or not f.needed for f in findings):
         findings += [*_machine(), *_threads(), _entry_points(), _round_trip()]
         if measure:
@@ -67,6 +69,18 @@ def _packages() -> Iterator[Finding]:
             yield Finding(package, f"{version(package)} ({use})")
         except PackageNotFoundError:
             yield Finding(package, f"not installed ({use})", f"pip install {package}", needed)
+
+
+def _environment() -> Iterator[Finding]:
+    """The POLYML_* variables that are set, and whether polyml reads them."""
+    known = {row.name: row.meaning for row in VARIABLES}
+    for name in sorted(key for key in os.environ if key.startswith("POLYML_")):
+        if name in known:
+            yield Finding(name, f"{os.environ[name]} ({known[name]})")
+        else:
+            close = difflib.get_close_matches(name, known, n=1)
+            remedy = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+            yield Finding(name, "polyml does not read this variable", remedy, needed=False)
 
 
 def _machine() -> Iterator[Finding]:

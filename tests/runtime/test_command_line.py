@@ -145,8 +145,10 @@ def test_doctor_names_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
         "polyml cannot work here: b",
     ]
     monkeypatch.setenv("POLYML_NUM_THREADS", "lots")
+    monkeypatch.setenv("POLYML_DEBUGS", "1")
     broken = {f.subject: f for f in examine()}
     assert not broken["threads"].good
+    assert broken["POLYML_DEBUGS"].remedy == "did you mean POLYML_DEBUG?"
     assert "POLYML_NUM_THREADS" in (broken["threads"].remedy or "")
 
 

@@ -14,7 +14,8 @@ from polyml.errors import PolymlError
 from polyml.options import overridden
 from polyml.runtime.layout import array_header
 from polyml.runtime.load import compile_plainly
-from polyml.runtime.support import emit_support, parallel_limited, support
+from polyml.runtime.support import parallel_limited, support
+from polyml.runtime.support_text import emit_support
 from polyml.runtime.threads import emit_threads, find_openmp, thread_count
 from polyml.target import available_cores
 

@@ -204,3 +204,17 @@ def test_callers_in_eight_threads(dense: polyml.Einsum) -> None:
     for member in team:
         member.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("name", ["x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64"])
+def test_named_targets(name: str) -> None:
+    target = polyml.Target(name)
+    text = 'def f(x: f32["N K"], w: f32["K M"]):\n    y[n, m] = exp(x[n, k] * w[k, m])\n    return y\n'
+    f = polyml.einsum(text, target=name)
+    x, w = f4(5, 7), f4(7, 33)
+    assert f.lower(x, w).text("asm")
+    if target.runs_here:
+        np.testing.assert_allclose(f(x, w), np.exp(x @ w), rtol=1e-4)
+    else:
+        with pytest.raises(PolymlError, match=f"{name} does not run on this machine"):
+            f(x, w)
