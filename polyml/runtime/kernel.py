@@ -12,21 +12,16 @@ import numpy as np
 from polyml.codegen.llvm.machine import Machine, assembly, compile_object, load_object
 from polyml.codegen.loops import Function
 from polyml.debug import stage
-from polyml.errors import ArgumentError, ShapeError, SubscriptError
+from polyml.errors import ShapeError, SubscriptError
 from polyml.graph.plan import Plan
 from polyml.runtime.arguments import (
-    Array,
-    Layout,
     Prepared,
     Wanted,
     bind,
-    empty_with_layout,
-    layout_of,
-    overlaps_itself,
     prepare,
-    share_memory,
 )
 from polyml.runtime.entry import emit_entry, entry_objects
+from polyml.runtime.fit import fit, result_arrays, separate
 from polyml.runtime.host import emit_host
 from polyml.runtime.load import builtin_function, compile_plainly
 from polyml.runtime.signature import NO_MEMORY, OK, ArrayParameter, KernelSignature, ScalarParameter, SizeParameter
@@ -125,9 +120,11 @@ class Kernel:
             ArgumentError: a written argument is read-only, no array, or shares memory with itself or another written one; `out` does not fit.
             SubscriptError: an index check failed. MemoryError.
         """
-        arguments = self._separate(prepared)
+        arguments = separate(self.signature.parameters, prepared)
         sizes = self._sizes(arguments)
-        results = self._results(sizes, out, [a.value for a in arguments if isinstance(a.value, np.ndarray)])
+        results = result_arrays(
+            self.signature, sizes, out, [a.value for a in arguments if isinstance(a.value, np.ndarray)]
+        )
         buffers = [a.value for a in arguments if isinstance(a.value, np.ndarray)] + [made for made, _ in results]
         addresses = (ctypes.c_void_p * max(1, len(buffers)))(*(b.ctypes.data for b in buffers))
         numbers = (ctypes.c_int64 * max(1, len(sizes)))(*(sizes[name] for name in self.signature.sizes))
@@ -158,7 +155,7 @@ class Kernel:
         sizes = self._sizes(prepared)
         fitted: list[Prepared] = []
         for parameter, argument in zip(self.signature.parameters, prepared, strict=True):
-            fitted.append(_fit(parameter, argument, sizes) if isinstance(parameter, ArrayParameter) else argument)
+            fitted.append(fit(parameter, argument, sizes) if isinstance(parameter, ArrayParameter) else argument)
             if isinstance(parameter, SizeParameter) and parameter.value not in (None, argument.value):
                 raise ShapeError(
                     f"argument {parameter.name} is {argument.value}, and this kernel is compiled for {parameter.value}"
@@ -176,66 +173,6 @@ class Kernel:
                 assert isinstance(value, np.ndarray), "internal: a size is the extent of an array"
                 sizes[name] = value.shape[dimension]
         return sizes
-
-    def _separate(self, prepared: Sequence[Prepared]) -> list[Prepared]:
-        """Written arrays may be written and share no memory with another; an array that is only read is copied where they would."""
-        result = list(prepared)
-        written = [k for k, p in enumerate(self.signature.parameters) if isinstance(p, ArrayParameter) and p.written]
-        for k in written:
-            _check_writable(self.signature.parameters[k].name, prepared[k])
-        for k in written:
-            target = np.asarray(prepared[k].given)
-            for other, argument in enumerate(prepared):
-                value = argument.value
-                if (
-                    other == k
-                    or not isinstance(value, np.ndarray)
-                    or not share_memory(target, np.asarray(argument.given))
-                ):
-                    continue
-                if other in written:
-                    names = [self.signature.parameters[i].name for i in (k, other)]
-                    raise ArgumentError(
-                        f"arguments {names[0]} and {names[1]} are both updated and share memory",
-                        hint="pass a copy of one of them",
-                    )
-                if not argument.copied:
-                    copy = empty_with_layout(layout_of(value))
-                    np.copyto(copy, value)
-                    result[other] = Prepared(copy, argument.given, copied=True)
-        return result
-
-    def _results(self, sizes: dict[str, int], out: object, inputs: Sequence[Array]) -> list[tuple[Array, Array | None]]:
-        """Per result the array that the kernel fills, and the caller's `out` array, which may be the same."""
-        shapes = [tuple(extent.evaluate(sizes) for extent in r.shape) for r in self.signature.results]
-        if out is None:
-            return [(np.empty(s, r.dtype.numpy), None) for s, r in zip(shapes, self.signature.results, strict=True)]
-        places = out if isinstance(out, tuple) else (out,)
-        if len(places) != len(shapes):
-            raise ArgumentError(
-                f"out= has {len(places)} arrays, and {self.signature.name} has {len(shapes)} new results"
-            )
-        made: list[tuple[Array, Array | None]] = []
-        used = list(inputs)
-        for place, shape, result in zip(places, shapes, self.signature.results, strict=True):
-            dtype = result.dtype.numpy
-            if not isinstance(place, np.ndarray) or place.shape != shape or place.dtype.newbyteorder("=") != dtype:
-                found = f"{place.dtype} {place.shape}" if isinstance(place, np.ndarray) else type(place).__name__
-                raise ArgumentError(
-                    f"out= for {result.name} must be an array of {result.dtype} {shape}, and is {found}"
-                )
-            if not place.flags.writeable or overlaps_itself(place):
-                raise ArgumentError(f"out= for {result.name} is read-only, or its elements share memory")
-            flags = place.flags
-            direct = (
-                flags.c_contiguous
-                and flags.aligned
-                and place.dtype == dtype
-                and not any(share_memory(place, a) for a in used)
-            )
-            made.append((np.asarray(place) if direct else np.empty(shape, dtype), place))
-            used.append(place)
-        return made
 
     def _fault(self, status: int) -> object:
         if status == NO_MEMORY:
@@ -266,40 +203,3 @@ def _wanted(parameter: ArrayParameter | ScalarParameter | SizeParameter) -> Want
             return Wanted(name, dtype, None)
         case SizeParameter(name=name):
             return Wanted(name, None, None)
-
-
-def _fit(parameter: ArrayParameter, argument: Prepared, sizes: dict[str, int]) -> Prepared:
-    """The argument in the layout that the kernel is compiled for."""
-    shape = tuple(extent.evaluate(sizes) for extent in parameter.shape)
-    value = argument.value
-    assert isinstance(value, np.ndarray), "internal: an array argument"
-    if value.shape != shape:
-        raise ShapeError(f"argument {parameter.name} has shape {value.shape}, and this kernel is compiled for {shape}")
-    wanted = Layout(parameter.dtype, shape, parameter.strides)
-    if layout_of(value) == wanted:
-        return argument
-    copy = empty_with_layout(wanted)
-    if overlaps_itself(copy) and not parameter.written:
-        _check_broadcast(parameter, value, copy)
-    np.copyto(copy, value)
-    return Prepared(copy, argument.given, copied=True)
-
-
-def _check_broadcast(parameter: ArrayParameter, value: Array, copy: Array) -> None:
-    """A layout whose elements share memory holds only values that agree there."""
-    np.copyto(copy, value)
-    if not np.array_equal(copy, value, equal_nan=value.dtype.kind == "f"):
-        raise ArgumentError(
-            f"argument {parameter.name} does not fit the strides {parameter.strides} that this kernel is compiled for"
-        )
-
-
-def _check_writable(name: str, argument: Prepared) -> None:
-    if not isinstance(argument.given, np.ndarray):
-        raise ArgumentError(
-            f"argument {name} is updated in place, so it must be an array, not {type(argument.given).__name__}"
-        )
-    if not argument.given.flags.writeable:
-        raise ArgumentError(f"argument {name} is updated in place, and it is read-only", hint="pass a copy")
-    if overlaps_itself(argument.given):
-        raise ArgumentError(f"argument {name} is updated in place, and its elements share memory", hint="pass a copy")

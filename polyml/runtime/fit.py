@@ -1,0 +1,114 @@
+"""Memory of a call on the slow path: arguments in a kernel's layouts, written arrays apart from all others, and places for the results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from polyml.errors import ArgumentError, ShapeError
+from polyml.runtime.arguments import (
+    Array,
+    Layout,
+    Prepared,
+    empty_with_layout,
+    layout_of,
+    overlaps_itself,
+    share_memory,
+)
+from polyml.runtime.signature import ArrayParameter, KernelSignature, Parameter
+
+__all__ = ["fit", "result_arrays", "separate"]
+
+
+def separate(parameters: Sequence[Parameter], prepared: Sequence[Prepared]) -> list[Prepared]:
+    """Written arrays may be written and share no memory with another; an array that is only read is copied where they would."""
+    result = list(prepared)
+    written = [k for k, p in enumerate(parameters) if isinstance(p, ArrayParameter) and p.written]
+    for k in written:
+        check_writable(parameters[k].name, prepared[k])
+    for k in written:
+        target = np.asarray(prepared[k].given)
+        for other, argument in enumerate(prepared):
+            value = argument.value
+            if other == k or not isinstance(value, np.ndarray) or not share_memory(target, np.asarray(argument.given)):
+                continue
+            if other in written:
+                names = [parameters[i].name for i in (k, other)]
+                raise ArgumentError(
+                    f"arguments {names[0]} and {names[1]} are both updated and share memory",
+                    hint="pass a copy of one of them",
+                )
+            if not argument.copied:
+                copy = empty_with_layout(layout_of(value))
+                np.copyto(copy, value)
+                result[other] = Prepared(copy, argument.given, copied=True)
+    return result
+
+
+def result_arrays(
+    signature: KernelSignature, sizes: Mapping[str, int], out: object, inputs: Sequence[Array]
+) -> list[tuple[Array, Array | None]]:
+    """Per result the array that the kernel fills, and the caller's `out` array, which may be the same."""
+    shapes = [tuple(extent.evaluate(sizes) for extent in r.shape) for r in signature.results]
+    if out is None:
+        return [(np.empty(s, r.dtype.numpy), None) for s, r in zip(shapes, signature.results, strict=True)]
+    places = out if isinstance(out, tuple) else (out,)
+    if len(places) != len(shapes):
+        raise ArgumentError(f"out= has {len(places)} arrays, and {signature.name} has {len(shapes)} new results")
+    made: list[tuple[Array, Array | None]] = []
+    used = list(inputs)
+    for place, shape, result in zip(places, shapes, signature.results, strict=True):
+        dtype = result.dtype.numpy
+        if not isinstance(place, np.ndarray) or place.shape != shape or place.dtype.newbyteorder("=") != dtype:
+            found = f"{place.dtype} {place.shape}" if isinstance(place, np.ndarray) else type(place).__name__
+            raise ArgumentError(f"out= for {result.name} must be an array of {result.dtype} {shape}, and is {found}")
+        if not place.flags.writeable or overlaps_itself(place):
+            raise ArgumentError(f"out= for {result.name} is read-only, or its elements share memory")
+        flags = place.flags
+        direct = (
+            flags.c_contiguous
+            and flags.aligned
+            and place.dtype == dtype
+            and not any(share_memory(place, a) for a in used)
+        )
+        made.append((np.asarray(place) if direct else np.empty(shape, dtype), place))
+        used.append(place)
+    return made
+
+
+def fit(parameter: ArrayParameter, argument: Prepared, sizes: Mapping[str, int]) -> Prepared:
+    """The argument in the layout that the kernel is compiled for."""
+    shape = tuple(extent.evaluate(sizes) for extent in parameter.shape)
+    value = argument.value
+    assert isinstance(value, np.ndarray), "internal: an array argument"
+    if value.shape != shape:
+        raise ShapeError(f"argument {parameter.name} has shape {value.shape}, and this kernel is compiled for {shape}")
+    wanted = Layout(parameter.dtype, shape, parameter.strides)
+    if layout_of(value) == wanted:
+        return argument
+    copy = empty_with_layout(wanted)
+    if overlaps_itself(copy) and not parameter.written:
+        _check_broadcast(parameter, value, copy)
+    np.copyto(copy, value)
+    return Prepared(copy, argument.given, copied=True)
+
+
+def _check_broadcast(parameter: ArrayParameter, value: Array, copy: Array) -> None:
+    """A layout whose elements share memory holds only values that agree there."""
+    np.copyto(copy, value)
+    if not np.array_equal(copy, value, equal_nan=value.dtype.kind == "f"):
+        raise ArgumentError(
+            f"argument {parameter.name} does not fit the strides {parameter.strides} that this kernel is compiled for"
+        )
+
+
+def check_writable(name: str, argument: Prepared) -> None:
+    if not isinstance(argument.given, np.ndarray):
+        raise ArgumentError(
+            f"argument {name} is updated in place, so it must be an array, not {type(argument.given).__name__}"
+        )
+    if not argument.given.flags.writeable:
+        raise ArgumentError(f"argument {name} is updated in place, and it is read-only", hint="pass a copy")
+    if overlaps_itself(argument.given):
+        raise ArgumentError(f"argument {name} is updated in place, and its elements share memory", hint="pass a copy")
