@@ -48,9 +48,12 @@ def order_statements(
         ask_isl: whether isl's scheduler may be asked about recurrences, within `budget` of its operations.
     """
     worker = _Orderer(scop, dependences, matcher, ask_isl, budget)
-    groups = [(name,) for name in ahead] + [tuple(name for name in scop.statements if name not in ahead)]
-    used: _Used = {name: frozenset() for name in scop.statements}
+    active = [name for name, statement in scop.statements.items() if not statement.domain.is_empty()]
+    groups = [(name,) for name in active if name in ahead] + [tuple(name for name in active if name not in ahead)]
+    used: _Used = {name: frozenset() for name in active}
     node = isl.Schedule.from_domain(scop.domain).get_root().child(0)
+    if not active:
+        return node.get_schedule(), ()
     if len(groups) == 1:
         node, _ = worker.place(node, groups[0], used, matcher.maps)
     else:

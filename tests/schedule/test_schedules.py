@@ -160,6 +160,15 @@ def test_a_hopeless_budget_is_an_error() -> None:
         schedule(scop, dependences, WIDE, Options(target=WIDE, budget=50))
 
 
+def test_statements_without_instances() -> None:
+    scop, dependences = programs.program(programs.SOFTMAX, N=4, M=0)
+    found = schedule(scop, dependences, WIDE, Options(target=WIDE))
+    assert print_tree(found.tree, scop).splitlines()[0] == "domain: MI[n], SI[n]"
+    scop, dependences = programs.program(programs.SCAN, N=4, M=1)
+    found = schedule(scop, dependences, WIDE, Options(target=WIDE))
+    assert found.tree.get_domain().is_empty()
+
+
 def test_symbolic_sizes_stay_legal() -> None:
     scop, dependences = programs.program(programs.SYMBOLIC)
     found = schedule(scop, dependences, WIDE, Options(target=WIDE))
