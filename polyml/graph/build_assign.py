@@ -45,7 +45,10 @@ def assign(state: State, outer_names: Names, statement: Assign, guards: Sequence
     body = Body(state, names, ranges, statement.target)
     scope = Scope(state.outer).bind(ranges[name] for name in left_names)
     own, body.extra = guard_conditions(names, statement, guards, left_names)
-    target = left_side(body, statement, variable, Path(scope.within(*own)))
+    path = Path(scope.within(*own))
+    if own and path.scope.points().is_empty() and not scope.points().is_empty():
+        state.warnings.append(f"{statement.span}: no instance satisfies the enclosing `if` at these sizes")
+    target = left_side(body, statement, variable, path)
     if variable is None:
         _make(state, body, target)
     elif statement.op == "=":

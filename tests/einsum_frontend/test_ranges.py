@@ -92,6 +92,13 @@ def test_an_unreachable_branch_is_a_warning() -> None:
     assert "this branch of `where` is never reached" in warning
 
 
+def test_a_guard_that_nothing_satisfies_is_a_warning() -> None:
+    source = program('x: f32["N"]', "if 0 < n < N - 1:", "    x[n] = 0")
+    assert graph(source, values(3)).warnings == ()
+    (warning,) = graph(source, values(2)).warnings
+    assert "no instance satisfies the enclosing `if`" in warning
+
+
 def test_refused_different_extents() -> None:
     check_refused(
         'x: f32["N"], z: f32["M"]', "y[n] = x[n] + z[«n»]", "return y",

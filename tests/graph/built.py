@@ -17,6 +17,7 @@ from polyml.errors import PolymlError
 from polyml.graph.build import build
 from polyml.graph.ir import Graph
 from polyml.graph.reference import execute
+from polyml.graph.verify import verify
 from polyml.source import Source
 
 Array = npt.NDArray[np.generic]
@@ -54,7 +55,9 @@ def signature(source: Program, *arguments: Argument) -> Signature:
 
 def graph(source: Program, *arguments: Argument) -> Graph:
     """The graph for these arguments."""
-    return build(source, signature(source, *arguments))
+    built = build(source, signature(source, *arguments))
+    verify(built)
+    return built
 
 
 def run(source: Program, *arguments: Argument) -> tuple[Array, ...]:
