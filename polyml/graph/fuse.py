@@ -12,7 +12,7 @@ from itertools import combinations
 from polyml.graph.fusion_cost import Profile, bytes_saved, profile
 from polyml.graph.ir import Check, Equation, Graph, Loop
 from polyml.graph.region import Region
-from polyml.graph.traverse import all_ops, read_names, results_of, tensors_of
+from polyml.graph.traverse import all_ops, estimated_bytes, read_names, results_of, tensors_of
 
 __all__ = ["fuse"]
 
@@ -61,37 +61,60 @@ class _Chooser:
                 self.users.setdefault(name, set()).add(k)
         self.kept = {t.name for t in graph.outputs} | {i.final.name for i in graph.inputs if i.final is not None}
         self.kept |= {op.flag.name for op in graph.ops if isinstance(op, Check)}
+        self.bytes = {name: estimated_bytes(tensor) for name, tensor in self.tensors.items()}
+        self.names: dict[_Group, frozenset[str]] = {}
         self.saved: dict[_Group, int] = {}
+        self.bounds: dict[tuple[_Group, _Group], int] = {}
         self.gains: dict[tuple[_Group, _Group], int] = {}
 
     def best(self, groups: Sequence[_Group]) -> tuple[_Group, _Group] | None:
         """The pair that gains most and may be joined; the first of equals."""
-        candidates = [(self.gain(a, b), -n, a, b) for n, (a, b) in enumerate(combinations(groups, 2))]
-        for gain, _, a, b in sorted(candidates, key=lambda c: c[:2], reverse=True):
-            if gain <= 0:
-                return None
-            if _is_convex(a | b, groups, self.before):
-                return a, b
-        return None
+        bounded = [(self.bound(a, b), -n, a, b) for n, (a, b) in enumerate(combinations(groups, 2))]
+        bounded = sorted((c for c in bounded if c[0] > 0), key=lambda c: c[:2], reverse=True)
+        chosen: tuple[_Group, _Group] | None = None
+        most, order = 0, 0
+        for bound, position, a, b in bounded:
+            if bound < most:
+                break
+            gain = self.gain(a, b)
+            better = gain > most or (gain == most > 0 and position > order)
+            if better and _is_convex(a | b, groups, self.before):
+                chosen, most, order = (a, b), gain, position
+        return chosen
 
-    def gain(self, a: _Group, b: _Group) -> int:
-        """Bytes saved by joining two groups; 0 where they must stay apart."""
-        found = self.gains.get((a, b))
+    def bound(self, a: _Group, b: _Group) -> int:
+        """At least what joining the groups can gain: every use of what both touch; 0 where they must stay apart."""
+        found = self.bounds.get((a, b))
         if found is None:
-            found = self.gains[a, b] = self._gain(a, b)
+            found = self.bounds[a, b] = self._bound(a, b)
         return found
 
-    def _gain(self, a: _Group, b: _Group) -> int:
+    def _bound(self, a: _Group, b: _Group) -> int:
         union = a | b
         if len(union) > self.max_equations or any(self.profiles[k] is None for k in union):
             return 0
         if len({k in self.early for k in union}) > 1:
             return 0
-        if not set().union(*(self.touched[k] for k in a)) & set().union(*(self.touched[k] for k in b)):
-            return 0
-        gain = self.score(union) - self.score(a) - self.score(b)
+        common = self.touches(a) & self.touches(b)
+        most = sum(self.bytes[name] * sum(name in self.touched[k] for k in union) for name in common)
         # Two contractions are joined only for an intermediate that no cache would hold.
-        return gain if gain >= 2 * self.cache_bytes or not (self.heavy(a) and self.heavy(b)) else 0
+        return most if most >= 2 * self.cache_bytes or not (self.heavy(a) and self.heavy(b)) else 0
+
+    def touches(self, group: _Group) -> frozenset[str]:
+        found = self.names.get(group)
+        if found is None:
+            found = self.names[group] = frozenset().union(*(self.touched[k] for k in group))
+        return found
+
+    def gain(self, a: _Group, b: _Group) -> int:
+        """Bytes saved by joining two groups."""
+        found = self.gains.get((a, b))
+        if found is None:
+            found = self.score(a | b) - self.score(a) - self.score(b)
+            if found < 2 * self.cache_bytes and self.heavy(a) and self.heavy(b):
+                found = 0
+            self.gains[a, b] = found
+        return found
 
     def heavy(self, group: _Group) -> bool:
         return any(p is not None and p.heavy for p in (self.profiles[k] for k in group))

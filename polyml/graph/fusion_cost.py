@@ -3,7 +3,7 @@
 Ops that touch one tensor can do so slice by slice when they run along common outer loops: along classes of indices that follow the same tensor dimensions
 and that no op of the region reduces over. If such a slice fits into the cache, the tensor is moved once (or never, when it lives only inside). An op with much
 arithmetic per byte (a contraction) wants to tile all its own dimensions; tied to slices along some of them it reads its other operands again for each slice,
-so that saving counts only if these stay in cache too.
+so that saving counts only if these stay in cache too, and the tensor would not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from polyml.graph.traverse import equation_reads, estimated_bytes, index_extents
 
 __all__ = ["Profile", "bytes_saved", "profile"]
 
-_HEAVY = 12
+_HEAVY = 6
 """Body evaluations per element touched from which an equation counts as a contraction."""
 
 Dimensions = tuple[str | None, ...]
@@ -28,12 +28,13 @@ Dimensions = tuple[str | None, ...]
 class Profile:
     """What the cost model knows about one equation.
 
-    accesses: (tensor, index per dimension), reads first, the write last; gathered: tensors that it reads or writes at computed places.
+    accesses: (tensor, index per dimension), reads first, the write last; touched: their tensors; gathered: those it reads or writes at computed places.
     """
 
     equation: Equation
     extents: dict[str, int]
     accesses: tuple[tuple[str, Dimensions], ...]
+    touched: frozenset[str]
     gathered: frozenset[str]
     heavy: bool
 
@@ -56,10 +57,10 @@ def profile(equation: Equation, tensors: dict[str, Tensor]) -> Profile:
         accesses[name, dimensions] = None
         if any(d is None and not hasattr(s, "terms") for d, s in zip(dimensions, subscripts, strict=True)):
             gathered.add(name)
-    touched = {name for name, _ in accesses}
+    touched = frozenset(name for name, _ in accesses)
     elements = sum(estimated_bytes(tensors[name]) // tensors[name].dtype.itemsize for name in touched)
     heavy = bool(equation.reduced) and prod(extents.values()) >= _HEAVY * elements
-    return Profile(equation, extents, tuple(accesses), frozenset(gathered), heavy)
+    return Profile(equation, extents, tuple(accesses), touched, frozenset(gathered), heavy)
 
 
 def bytes_saved(
@@ -74,25 +75,21 @@ def bytes_saved(
     outer = _outer_classes(profiles)
     made = {p.result for p in profiles}
     total = 0
-    for name in {name for p in profiles for name, _ in p.accesses}:
-        touching = [p for p in profiles if any(name == accessed for accessed, _ in p.accesses)]
-        if len(touching) < 2:
+    for name in frozenset().union(*(p.touched for p in profiles)):
+        touching = [p for p in profiles if name in p.touched]
+        if len(touching) < 2 or (name not in made and not tensors[name].shape):
             continue
         # A contraction reads its operands from cache for most of its time: sharing such an input saves little.
         movers = touching if name in made else [p for p in touching if not p.heavy]
         gathered = any(name in p.gathered for p in touching)
         shared = frozenset() if gathered else _shared_classes(name, touching, outer)
-        extent = prod(
-            next(iter(p.extents[i] for p in touching for i in p.extents if outer.get((p.result, i)) == c))
-            for c in shared
-        )
+        extent = prod(_class_extent(c, touching[0], outer) for c in shared)
         size = estimated_bytes(tensors[name])
         if size > cache_bytes // 2 * max(extent, 1):
             continue
         if not all(_keeps_reuse(p, name, shared, outer, tensors, cache_bytes) for p in touching):
             continue
-        moves = len(movers)
-        total += size * (moves if name in made and name not in escaping else moves - 1)
+        total += size * max(len(movers) - (name in escaping or name not in made), 0)
     return total
 
 
@@ -122,6 +119,10 @@ def _outer_classes(profiles: Sequence[Profile]) -> dict[tuple[str, str], tuple[s
         if not reduced.intersection(keys) and len({result for result, _ in keys}) == len(keys)
         for key in keys
     }
+
+
+def _class_extent(c: tuple[str, str], p: Profile, outer: dict[tuple[str, str], tuple[str, str]]) -> int:
+    return next(n for i, n in p.extents.items() if outer.get((p.result, i)) == c)
 
 
 def _shared_classes(
@@ -155,6 +156,8 @@ def _keeps_reuse(
     left = [i for i in p.equation.indices if i not in p.equation.reduced and p.extents[i] > 1]
     if all(outer.get((p.result, i)) in shared for i in left):
         return True
+    if estimated_bytes(tensors[name]) <= cache_bytes // 2:
+        return False  # it stays in cache anyway, and a contraction by itself is tiled better
     streamed = 0
     for operand, dimensions in dict.fromkeys(p.accesses):
         if operand not in (name, p.result):
