@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import islpy as isl
 
 from polyml.einsum_frontend.quasi_affine import Names, nodes, to_affine
-from polyml.einsum_frontend.ranges import Range, Use, box_range, index_names, interval, plain_name
+from polyml.einsum_frontend.ranges import Range, Use, box_range, interval, plain_name
 from polyml.einsum_frontend.syntax import Call, Compare, Expression, IndexRef, Number, Reducer, Subscript
+from polyml.einsum_frontend.walk import index_names
 from polyml.errors import ShapeError, UnboundedDomainError
 from polyml.sets.affine import Affine, affine
 from polyml.source import Span

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
 from polyml.einsum_frontend.syntax import (
     Binary,
@@ -14,21 +13,19 @@ from polyml.einsum_frontend.syntax import (
     Expression,
     IndexRef,
     LoopRef,
-    Name,
     Number,
-    Pad,
     Reducer,
     SizeRef,
     Subscript,
     Unary,
 )
+from polyml.einsum_frontend.walk import walk as nodes
 from polyml.errors import NotAffineError
 from polyml.sets.affine import Affine, affine
 
 __all__ = [
     "Constraint",
     "Names",
-    "children",
     "constraint_of",
     "necessary",
     "needs_affine",
@@ -58,38 +55,6 @@ class Constraint:
 
     def negated(self) -> Constraint:
         return Constraint(f"not ({self.text})", self.names)
-
-
-def children(node: Expression) -> Sequence[Expression]:
-    """The expressions right below a node, in the order of the text."""
-    match node:
-        case Number() | Name() | IndexRef() | LoopRef() | SizeRef():
-            return ()
-        case Subscript():
-            if isinstance(node.tensor, Pad):
-                return (*(w for pair in node.tensor.widths for w in pair), *node.subscripts)
-            return node.subscripts
-        case Unary():
-            return (node.operand,)
-        case Binary():
-            return (node.left, node.right)
-        case Compare() | Boolean():
-            return node.operands
-        case Call():
-            return node.args
-        case Reducer():
-            return (*node.items, node.body)
-        case _:
-            assert_never(node)
-
-
-def nodes(node: Expression) -> Iterator[Expression]:
-    """The expression and all below it, parents first."""
-    stack = [node]
-    while stack:
-        top = stack.pop()
-        yield top
-        stack.extend(reversed(children(top)))
 
 
 def reads_tensor(node: Expression) -> bool:

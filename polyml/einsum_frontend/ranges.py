@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from polyml.einsum_frontend.quasi_affine import Names, children, nodes, to_affine
+from polyml.einsum_frontend.quasi_affine import Names, nodes, to_affine
 from polyml.einsum_frontend.syntax import (
     Call,
     Expression,
@@ -13,9 +13,10 @@ from polyml.einsum_frontend.syntax import (
     Reducer,
     Subscript,
 )
+from polyml.einsum_frontend.walk import children, index_names
 from polyml.sets.affine import Affine, Extremum, FloorDiv
 
-__all__ = ["Range", "Use", "bound_names", "box_range", "index_names", "interval", "plain_name", "uses_of"]
+__all__ = ["Range", "Use", "bound_names", "box_range", "interval", "plain_name", "uses_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +126,6 @@ def uses_of(
         case _:
             for child in children(expr):
                 yield from uses_of(child, names, extents, restricting, branch, condition)
-
-
-def index_names(expr: Expression) -> frozenset[str]:
-    return frozenset(n.name for n in nodes(expr) if isinstance(n, IndexRef))
 
 
 def plain_name(name: str) -> str:

@@ -10,8 +10,9 @@ import islpy as isl
 from polyml.einsum_frontend.infer import infer_ranges
 from polyml.einsum_frontend.proofs import find_collision, prove_injective
 from polyml.einsum_frontend.quasi_affine import Constraint, Names, constraint_of, to_affine
-from polyml.einsum_frontend.ranges import Range, Use, bound_names, index_names, plain_name, uses_of
+from polyml.einsum_frontend.ranges import Range, Use, bound_names, plain_name, uses_of
 from polyml.einsum_frontend.syntax import Assign, Expression, IndexRef, Subscript
+from polyml.einsum_frontend.walk import index_names
 from polyml.errors import EinsumSyntaxError, NotAffineError, ShapeError
 from polyml.expressions import Subscript as GraphSubscript
 from polyml.graph.build_body import Body, extents_of
