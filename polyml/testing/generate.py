@@ -268,7 +268,7 @@ class _Program:
             self.line("if i >= 1:")
             self.line(f"    {carried}[i] = f32({local}[i - 1] + {carried}[i] / 2)")
         else:
-            self.line(f"{carried}[i] = f32({ch.pick((local + '[i]', f'max[k]({local}[k]) - {local}[i]'))})")
+            self.line(f"{carried}[i] = f32({ch.pick((local + '[i]', f'max[k]({local}[k]) + {local}[i]'))})")
         self.line(f"{carried}[i] *= 0.5")
         del scope.loops["n"], scope.tensors[local]
         self.indent -= 1
