@@ -202,6 +202,7 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
 def _emit_body(state: State, node: For, current: Value, upper: Value, ragged: tuple[Value, Value] | None) -> None:
     b, nest, lanes = state.builder, state.nest, state.lanes
     assert node.variable not in nest.variables, f"internal: two loops around have the variable {node.variable}"
+    b.known = {}  # subscripts with this variable mean other elements now
     preamble: Lines = []
     b.lines.append(preamble)
     nest.levels.append(Level(preamble))
@@ -216,6 +217,7 @@ def _emit_body(state: State, node: For, current: Value, upper: Value, ragged: tu
         lanes = state.where(b.binary("and", reached, b.compare("slt", position, ragged[1])))
     with state.within(lanes):
         _emit_nodes(state, node.body)
+    b.known = {}
     nest.levels.pop()
     del nest.variables[node.variable], nest.multiples[node.variable]
 

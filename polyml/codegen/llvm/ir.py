@@ -35,9 +35,14 @@ class Type:
 
     element: str
     lanes: int = 1
+    text: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        whole = self.element if self.lanes == 1 else f"<{self.lanes} x {self.element}>"
+        object.__setattr__(self, "text", whole)
 
     def __str__(self) -> str:
-        return self.element if self.lanes == 1 else f"<{self.lanes} x {self.element}>"
+        return self.text
 
     @property
     def is_float(self) -> bool:
@@ -82,7 +87,7 @@ class Value:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.type} {self.text}"
+        return f"{self.type.text} {self.text}"
 
     @property
     def lanes(self) -> int:
@@ -151,15 +156,17 @@ class Builder:
     """Writes the instructions of one function, in order; every method that computes returns the Value.
 
     flags: the fast-math flags of additions and multiplications ("contract " or "").
+    known: values computed in the current block that may be used again there, by what they are (loads, splats).
     """
 
-    __slots__ = ("_counter", "block", "flags", "lines", "module")
+    __slots__ = ("_counter", "block", "flags", "known", "lines", "module")
 
     def __init__(self, module: Module, lines: Lines, *, flags: str = "", block: str = "entry") -> None:
         self.module = module
         self.lines = lines
         self.flags = flags
         self.block = block
+        self.known: dict[object, Value] = {}
         self._counter = 0
 
     # -- text and blocks --------------------------------------------------------------------------------------------------------
@@ -184,6 +191,7 @@ class Builder:
         """Begins a block; what was written before must have ended with a jump."""
         self.lines.append(f"{label}:")
         self.block = label
+        self.known = {}
 
     def jump(self, label: str) -> None:
         self.write(f"br label %{label}")
@@ -197,10 +205,11 @@ class Builder:
     def into(self, lines: Lines) -> Iterator[None]:
         """Writes elsewhere for a while."""
         saved, self.lines = self.lines, lines
+        known, self.known = self.known, {}
         try:
             yield
         finally:
-            self.lines = saved
+            self.lines, self.known = saved, known
 
     # -- computing --------------------------------------------------------------------------------------------------------------
 
@@ -249,8 +258,12 @@ class Builder:
         to = a.type.of(lanes)
         if a.is_constant:
             return Value(to, a.text if a.text in ("poison", "zeroinitializer") else f"splat ({a})")
-        first = self.emit(to, f"insertelement {to} poison, {a}, i64 0")
-        return self.emit(to, f"shufflevector {first}, {to} poison, <{lanes} x i32> zeroinitializer")
+        found = self.known.get((a.text, lanes))
+        if found is None:
+            first = self.emit(to, f"insertelement {to} poison, {a}, i64 0")
+            found = self.emit(to, f"shufflevector {first}, {to} poison, <{lanes} x i32> zeroinitializer")
+            self.known[a.text, lanes] = found
+        return found
 
     def shuffle(self, a: Value, order: Iterable[int], b: Value | None = None) -> Value:
         """The lanes of a (and b behind them) in that order."""

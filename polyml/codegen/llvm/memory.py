@@ -11,7 +11,7 @@ from polyml.codegen.llvm.state import Lanes, Slot, State, stored_type
 from polyml.expressions import Expr, Subscript
 from polyml.sets.affine import Affine
 
-__all__ = ["Access", "Evaluate", "access", "load", "store"]
+__all__ = ["Access", "Evaluate", "access", "forget", "load", "store"]
 
 Evaluate = Callable[[State, Expr], Value]
 """Computes the expression of a gathered subscript."""
@@ -113,11 +113,27 @@ def load(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: E
     if slot.variable.scope == "register":
         type_ = type_of(slot.variable.dtype, slot.variable.lanes)
         return b.emit(type_, f"load {type_}, {slot.pointer}, align {slot.variable.dtype.itemsize}")
-    where = access(state, name, subscripts, evaluate)
-    loaded = _load(state, where)
-    if slot.variable.dtype.kind == "b":
-        return b.compare("ne", loaded, constant(loaded.type, 0))
-    return loaded
+    key = ("load", name, subscripts, state.lanes)
+    found = b.known.get(key)
+    if found is None:
+        found = _load(state, access(state, name, subscripts, evaluate))
+        if slot.variable.dtype.kind == "b":
+            found = b.compare("ne", found, constant(found.type, 0))
+        b.known[key] = found
+    return found
+
+
+def forget(state: State, name: str) -> None:
+    """The array is written: what was loaded from it, or by subscripts that read any array, may be different now."""
+    known = state.builder.known
+    for key in list(known):
+        match key:
+            case ("load", str(array), tuple(subscripts), _) if array == name or not all(
+                isinstance(s, Affine) for s in subscripts
+            ):
+                del known[key]
+            case _:
+                pass
 
 
 def _load(state: State, where: Access) -> Value:
@@ -214,6 +230,7 @@ def store(state: State, where: Access, value: Value, *, streaming: bool = False)
     """
     b, lanes = state.builder, state.lanes
     variable = where.slot.variable
+    forget(state, variable.name)
     if variable.dtype.kind == "b":
         value = b.convert("zext", value, "i8")
     align = variable.dtype.itemsize

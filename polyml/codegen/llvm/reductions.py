@@ -7,7 +7,7 @@ from collections.abc import Callable
 from polyml.codegen.llvm.arithmetic import ARITHMETIC, multiply_add
 from polyml.codegen.llvm.expression import evaluate, product_factors
 from polyml.codegen.llvm.ir import Value, constant
-from polyml.codegen.llvm.memory import Access, access, load, store
+from polyml.codegen.llvm.memory import Access, access, forget, load, store
 from polyml.codegen.llvm.state import State, stored_type
 from polyml.codegen.loops import Assign, Place, UpdateArgument
 from polyml.dtypes import DType
@@ -90,6 +90,7 @@ def _one_lane_after_another(state: State, node: Assign, where: Access, value: Va
     """Lanes may meet in one element: combine them in order."""
     b, lanes = state.builder, state.lanes
     assert lanes is not None
+    forget(state, where.slot.variable.name)
     element = stored_type(where.slot.variable)
     for lane in range(lanes.width):
         after = b.fresh("lane")
