@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -101,3 +102,13 @@ def test_missing_symbols_are_reported() -> None:
     )
     with pytest.raises(RuntimeError, match="Failed to materialize symbols"):
         load_object(code, ("f",))
+
+
+def test_the_text_of_a_small_function(golden: Callable[[str, str], None]) -> None:
+    # Guards the shape of the text: addresses hoisted to the loop that fixes them, one load per block, a masked tail.
+    sizes = ("N", "M")
+    arguments = (variable("y", f32, "N", "M"), variable("x", f32, "N", "M"), variable("b", f32, "M"))
+    total = apply("add", apply("mul", read("x", f32, "i", "j"), const(2, f32)), read("b", f32, "j"))
+    body = (loop("i", 0, "N", vector("j", "M", 8, store("y", "ij", total))),)
+    function = Function(name="affine_rows", arguments=arguments, written=frozenset("y"), sizes=sizes, body=body)
+    golden("codegen/llvm/affine_rows", emit_module([function]))

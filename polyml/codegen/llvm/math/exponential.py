@@ -9,7 +9,7 @@ from __future__ import annotations
 from polyml.codegen.llvm.math.constants import format_of
 from polyml.codegen.llvm.math.kit import Number, call, fma, horner, rarely, where
 
-__all__ = ["erf", "exp", "gelu", "sigmoid", "tanh"]
+__all__ = ["erf", "exp", "exp_of_sum", "gelu", "sigmoid", "tanh"]
 
 
 def exp(x: Number) -> Number:
@@ -25,23 +25,29 @@ def exp(x: Number) -> Number:
 
 
 def exp_everywhere(x: Number) -> Number:
-    """e^x over the whole range: scales in two steps, 2^(n/2) each."""
+    """e^x over the whole range."""
+    return exp_of_sum(x, None)
+
+
+def exp_of_sum(x: Number, low: Number | None) -> Number:
+    """e^(x + low) over the whole range, low far below x: scales in two steps, 2^(n/2) each."""
     f = format_of(x.type)
-    low, high = f.exp_range
-    x = where(x > high, high, x)
-    x = where(x < low, low, x)
-    t, r = _reduce(x, f.magic + 2 * f.bias)
-    half = fma(x, f.inverse_ln2 * 0.5, f.magic + f.bias).bits()
+    smallest, largest = f.exp_range
+    clamped = where(x > largest, largest, x)
+    clamped = where(clamped < smallest, smallest, clamped)
+    t, r = _reduce(clamped, f.magic + 2 * f.bias, None if low is None else where(clamped.equals(x), low, 0.0))
+    half = fma(clamped, f.inverse_ln2 * 0.5, f.magic + f.bias).bits()
     p = fma(horner(f.exp, r), r * r, r) + 1.0
     return p * (half << f.mantissa).floats() * ((t.bits() - half) << f.mantissa).floats()
 
 
-def _reduce(x: Number, magic: float) -> tuple[Number, Number]:
-    """magic + n for the integer n next to x / ln 2, and x - n ln 2."""
+def _reduce(x: Number, magic: float, low: Number | None = None) -> tuple[Number, Number]:
+    """magic + n for the integer n next to x / ln 2, and x - n ln 2 (+ low)."""
     f = format_of(x.type)
     t = fma(x, f.inverse_ln2, magic)
     n = t - magic
-    return t, fma(n, -f.ln2[1], fma(n, -f.ln2[0], x))
+    r = fma(n, -f.ln2[0], x)
+    return t, fma(n, -f.ln2[1], r) if low is None else r + fma(n, -f.ln2[1], low)
 
 
 def _power_of_two(t: Number, mantissa: int) -> Number:
