@@ -15,6 +15,7 @@ from polyml.graph.rules.dead import remove_dead
 from polyml.graph.rules.factor import factor_sums
 from polyml.graph.rules.hoist import hoist
 from polyml.graph.rules.inline import inline_elementwise
+from polyml.graph.rules.restrict import restrict_domains
 from polyml.graph.rules.simplify import simplify
 from polyml.graph.storage import settle_results
 
@@ -39,6 +40,7 @@ RULES: tuple[Rule, ...] = (
     Rule("dead", remove_dead),
     Rule("absorb", absorb_copies),
     Rule("hoist", hoist),
+    Rule("restrict", restrict_domains, exact=False),
     Rule("factor", factor_sums, exact=False),
 )
 

@@ -24,6 +24,7 @@ _REDUCTIONS = (
     "{r}[i, j] = sum[k]({a}[i, k] * {b}[k, j])",
     "{r}[i, j] = sum[k]({v}[i] * {a}[i, k] * {b}[j, k])",
     "{r}[j, i] = sum[k]({a}[k, i] * 0.25 * {b}[j, k])",
+    "{r}[i, j] = sum[k](where(k + i < 5, {a}[k + i, j], f32(0.0)) * {b}[k, i])",
     "if k <= i: {r}[i, j] = sum[k]({a}[i, k] * {b}[k, j])",
     "if k <= j: {r}[i, j] = max[k]({a}[i, k] + {b}[k, j])",
 )

@@ -280,6 +280,34 @@ def test_a_factor_stays_where_some_sums_are_empty() -> None:
     assert len(lines(factor_sums(graph(text.replace("k < i", "k <= i"))))) == 2
 
 
+def test_padding_written_as_where_becomes_a_domain() -> None:
+    g = graph("""
+        x: f32[9]
+        f: f32[3]
+        tensor(y, f32[9])
+        y[h] = sum[r](where(h + r >= 1 and h + r < 10, x[h + r - 1], f32(0.0)) * f[r])
+        return y
+    """)
+    rewritten = rewrite(g)
+    assert lines(rewritten) == ["y[h] = sum_r x[h + r - 1] * f[r]"]
+    verify(rewritten)
+    rng = np.random.default_rng(0)
+    arguments = [rng.standard_normal(9), rng.standard_normal(3)]
+    np.testing.assert_allclose(execute(rewritten, arguments, wide=True)[0], execute(g, arguments, wide=True)[0])
+    assert "where" in lines(rewrite(g, precise=True))[0]
+
+
+def test_a_condition_on_data_stays_a_condition() -> None:
+    text = """
+        x: f32[9]
+        f: f32[9]
+        s = sum[r](where(r < 4 and x[r] > 0.0, x[r], f32(0.0)) * f[r])
+        return s
+    """
+    assert "where" in lines(rewrite(graph(text)))[0]
+    assert "where" in lines(rewrite(graph(text.replace("and", "or"))))[0]
+
+
 def test_lstm_input_products_become_one_contraction() -> None:
     g = graph("""
         x: f32[7, 2, 3]
