@@ -17,7 +17,7 @@ from polyml.codegen.llvm.addresses import Level, Nest
 from polyml.codegen.llvm.arithmetic import cast
 from polyml.codegen.llvm.captures import captured
 from polyml.codegen.llvm.expression import evaluate
-from polyml.codegen.llvm.ir import INDEX, POINTER, Builder, Lines, Module, Value, integer
+from polyml.codegen.llvm.ir import ENTRY, INDEX, POINTER, Builder, Lines, Module, Value, integer
 from polyml.codegen.llvm.reductions import assign, update_argument
 from polyml.codegen.llvm.state import Lanes, State
 from polyml.codegen.llvm.storage import add_slot, make_room, release
@@ -89,7 +89,7 @@ def _finish(state: State, header: str) -> None:
     release(state)
     b.write("ret void")
     attributes = 'nounwind "prefer-vector-width"="512"'
-    body = "\n".join(_flat(["entry:", state.entry, b.lines]))
+    body = "\n".join(_flat([f"{ENTRY}:", state.entry, b.lines]))
     b.module.definitions[state.name] = f"{header} {attributes} {{\n{body}\n}}"
 
 
@@ -189,7 +189,7 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
     else:
         b.jump(loop)
     b.start(loop)
-    current, following = Value(INDEX, f"%{b.fresh(node.variable + '.')}"), b.fresh("%next")
+    current, following = Value(INDEX, f"%{b.fresh(node.variable)}"), b.fresh("%next")
     head: Lines = []
     b.lines.append(head)
     _emit_body(state, node, current, upper, ragged)

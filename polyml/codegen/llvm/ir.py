@@ -15,6 +15,7 @@ from polyml.dtypes import DType
 
 __all__ = [
     "BIT",
+    "ENTRY",
     "I32",
     "INDEX",
     "POINTER",
@@ -129,6 +130,9 @@ def _round_to_single(number: float) -> float:
     return rounded
 
 
+ENTRY = "entry.0"
+"""The label of a function's first block."""
+
 Lines = list["str | Lines"]
 """Text under construction: a nested list can still grow after what follows it was written."""
 
@@ -161,7 +165,7 @@ class Builder:
 
     __slots__ = ("_counter", "block", "flags", "known", "lines", "module")
 
-    def __init__(self, module: Module, lines: Lines, *, flags: str = "", block: str = "entry") -> None:
+    def __init__(self, module: Module, lines: Lines, *, flags: str = "", block: str = ENTRY) -> None:
         self.module = module
         self.lines = lines
         self.flags = flags
@@ -172,9 +176,9 @@ class Builder:
     # -- text and blocks --------------------------------------------------------------------------------------------------------
 
     def fresh(self, prefix: str) -> str:
-        """A name that was not used in this function."""
+        """A name that was not used in this function; the dot keeps it apart from names of variables."""
         self._counter += 1
-        return f"{prefix}{self._counter}"
+        return f"{prefix}.{self._counter}"
 
     def write(self, instruction: str) -> None:
         """An instruction without a result."""
@@ -183,7 +187,7 @@ class Builder:
     def emit(self, type_: Type, instruction: str) -> Value:
         """An instruction with a result."""
         self._counter += 1
-        name = f"%v{self._counter}"
+        name = f"%t.{self._counter}"
         self.lines.append(f"  {name} = {instruction}")
         return Value(type_, name)
 

@@ -35,12 +35,13 @@ def _times(state: State, step: int | str, extent: Affine) -> int | str:
     if isinstance(step, int) and extent.is_constant:
         return step * extent.constant
     name = f"{step}*({extent})"
-    if name not in state.nest.strides:
-        size = state.nest.index(extent)
-        factor = integer(step) if isinstance(step, int) else state.nest.strides[step]
-        state.nest.strides[name] = state.nest.once(
-            0, ("stride", name), lambda: state.builder.binary("mul", size, factor)
-        )
+    nest, b = state.nest, state.builder
+    if name not in nest.strides:
+        size = nest.index(extent)
+        if step != 1:
+            factor = integer(step) if isinstance(step, int) else nest.strides[step]
+            size = nest.once(0, ("stride", name), lambda: b.binary("mul", size, factor))
+        nest.strides[name] = size
     return name
 
 

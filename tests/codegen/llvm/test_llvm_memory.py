@@ -9,7 +9,7 @@ from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.llvm.machine import machine_of
 from polyml.codegen.loops import Allocate, Function, If
 from polyml.dtypes import DTYPES, boolean, f32, f64, i32, i64
-from polyml.expressions import IndexValue
+from polyml.expressions import Expr, IndexValue
 from polyml.sets.affine import affine
 from polyml.target import Target
 from tests.codegen.llvm.support import apply, const, loop, read, run, store, variable, vector
@@ -226,3 +226,14 @@ def test_a_quotient_that_no_lane_changes_needs_no_gather() -> None:
     text = emit_module([function])
     assert "gather" not in text
     assert "load <16 x float>" in text
+
+
+def test_names_of_arrays_do_not_meet_names_of_the_emitter() -> None:
+    names = ["entry", "t", "v1", "loop", "size", "lower", "context"]
+    arrays = {name: numbers(5, "float32", seed) for seed, name in enumerate(names)}
+    total: Expr = read(names[1], f32, "i")
+    for name in names[2:]:
+        total = apply("add", total, read(name, f32, "i"))
+    body = [loop("i", 0, 5, store("entry", "i", total), kind="parallel")]
+    out = run(body, arrays, written=("entry",))
+    np.testing.assert_array_equal(out["entry"], sum(arrays[name] for name in names[1:]))

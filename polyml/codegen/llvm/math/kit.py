@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from polyml.codegen.llvm.ir import Builder, Module, Type, Value, constant, type_of
+from polyml.codegen.llvm.ir import ENTRY, Builder, Module, Type, Value, constant, type_of
 
 __all__ = ["Number", "Recipe", "by_lane", "call", "fma", "horner", "rarely", "where"]
 
@@ -166,7 +166,7 @@ def call(module: Module, builder: Builder, recipe: Recipe, args: tuple[Value, ..
         attributes = "noinline cold" if rare else "alwaysinline"
         header = f"define internal {type_} @{name}({', '.join(map(str, parameters))}) {attributes} nounwind"
         body = "\n".join(str(line) for line in inner.lines)
-        module.definitions[name] = f'{header} "prefer-vector-width"="512" {{\nentry:\n{body}\n}}'
+        module.definitions[name] = f'{header} "prefer-vector-width"="512" {{\n{ENTRY}:\n{body}\n}}'
     return builder.call(name, type_, args)
 
 
