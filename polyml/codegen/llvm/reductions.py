@@ -207,13 +207,20 @@ def _beats(
 
 
 def _best_across(state: State, kind: str, value: Value, index: Value, dtype: DType) -> tuple[Value, Value]:
+    """The best of all lanes and the smallest index that has it; -1 when no lane has seen a value."""
     b = state.builder
     lanes = max(value.lanes, index.lanes)
     value, index = b.splat(value, lanes), b.splat(index, lanes)
-    while value.lanes > 1:
-        half = value.lanes // 2
-        low = b.shuffle(value, range(half)), b.shuffle(index, range(half))
-        high = b.shuffle(value, range(half, 2 * half)), b.shuffle(index, range(half, 2 * half))
-        wins = _beats(state, kind, high, low, dtype, ties=True)
-        value, index = b.select(wins, high[0], low[0]), b.select(wins, high[1], low[1])
-    return value, index
+    reduction = "max" if kind == "argmax" else "min"
+    identity = REDUCTIONS[reduction].identity(dtype)
+    assert identity is not None, "internal: min and max have identities"
+    seen = b.compare("ne", index, constant(index.type, -1))
+    best = across(state, reduction, b.select(seen, value, constant(value.type, identity)), dtype)
+    has_best = ARITHMETIC["eq"](b, (value, b.splat(best, lanes)), dtype)
+    if dtype.is_float:  # NaN wins, and equals nothing
+        has_best = b.binary("or", has_best, b.compare("uno", value, value))
+    none = constant(index.type, (1 << 63) - 1)
+    indices = b.select(b.binary("and", has_best, seen), index, none)
+    first = indices if lanes == 1 else b.intrinsic("vector.reduce.smin", indices, result=index.type.of(1))
+    nothing = b.compare("eq", first, constant(first.type, (1 << 63) - 1))
+    return best, b.select(nothing, constant(first.type, -1), first)
