@@ -1,7 +1,7 @@
 """The NumPy reference of a Graph: each op executed by itself, over index grids, at real sizes.
 
-It is one of the two oracles for compiled kernels, so it is written to be read: `_run` has one row per op kind, `_value` one per
-expression node. An Equation is evaluated over the bounding box of its domain; where the domain is not a box, a mask says which points
+It is one of the two oracles for compiled kernels, so it is written to be read: `run` has one row per op kind, `Grid.value`
+(reference_grid.py) one per expression node. An Equation is evaluated over the bounding box of its domain; where the domain is not a box, a mask says which points
 count. Affine accesses that stay inside their tensor become strided views; all others are clamped gathers whose live points are checked.
 """
 
@@ -9,26 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from types import EllipsisType
 from typing import Any, assert_never
 
 import islpy as isl
 import numpy as np
-import numpy.typing as npt
 
 from polyml.dtypes import DType
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
+from polyml.expressions import Subscript
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op, Tensor
+from polyml.graph.reference_grid import Array, Box, Grid, numpy_dtype
 from polyml.ops import OPS, REDUCTIONS
-from polyml.sets.affine import Affine, Extremum, FloorDiv
+from polyml.sets.affine import Affine
 from polyml.sets.from_isl import Constraint, constraints_of
 
 __all__ = ["evaluate", "execute", "execute_equation"]
 
-Array = npt.NDArray[Any]
 Number = int | float | bool | np.generic
-Box = tuple[tuple[int, int], ...]
-"""Per index: its first value, and the one behind its last."""
 
 _POINTS_AT_ONCE = 1 << 22
 
@@ -102,7 +98,10 @@ class _Run:
     pieces: dict[str, tuple[tuple[Constraint, ...], ...]] = field(default_factory=dict)
 
     def dtype(self, dtype: DType) -> np.dtype[Any]:
-        return np.dtype(np.float64) if self.wide and dtype.is_float else dtype.numpy
+        return numpy_dtype(dtype, self.wide)
+
+    def _grid(self, indices: Sequence[str], box: Box) -> Grid:
+        return Grid(indices, box, self.values, self.numbers, self.wide)
 
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
         return tuple(extent.evaluate(self.numbers) for extent in tensor.shape)
@@ -147,7 +146,7 @@ class _Run:
         if box is None:
             return result
         points, values, hit = self._reduced(equation, box)
-        target = _Grid(left, points, self)
+        target = self._grid(left, points)
         view = None if hit is not None else target.view(result, equation.target)
         if view is not None and not equation.accumulate:
             view[...] = values
@@ -171,7 +170,7 @@ class _Run:
         box = self._box(points)
         if box is None:
             return
-        grid = _Grid(left, box, self)
+        grid = self._grid(left, box)
         mask = grid.mask([constraints_of(piece, left) for piece in points.compute_divs().get_basic_sets()])
         live = np.broadcast_to(np.ones((), bool) if mask is None else mask, grid.shape)
         places = [np.broadcast_to(p, grid.shape)[live] for p in grid.positions(equation.target, mask, result.shape)]
@@ -192,7 +191,7 @@ class _Run:
             sides = (box[axis][0], middle), (middle, box[axis][1])
             halves = [self._reduced(equation, (*box[:axis], side, *box[axis + 1 :])) for side in sides]
             return box[:left], *_joined(equation.reduce, axis if axis < left else None, halves)
-        grid = _Grid(equation.indices, box, self)
+        grid = self._grid(equation.indices, box)
         mask = grid.mask(self._constraints(equation))
         body = grid.value(equation.body, mask)
         axes = tuple(range(left, len(equation.indices)))
@@ -234,121 +233,6 @@ class _Run:
         return found
 
 
-class _Grid:
-    """The points of a box as open index grids: index number d varies along axis d, and values broadcast over the other axes."""
-
-    def __init__(self, indices: Sequence[str], box: Box, run: _Run) -> None:
-        self.run, self.box = run, box
-        self.shape = tuple(stop - start for start, stop in box)
-        self.indices = tuple(indices)
-        rank = len(box)
-        self.numbers: dict[str, Array | int] = dict(run.numbers)
-        for axis, (name, (start, stop)) in enumerate(zip(indices, box, strict=True)):
-            self.numbers[name] = np.arange(start, stop).reshape([-1 if d == axis else 1 for d in range(rank)])
-
-    def value(self, expr: Expr, active: Array | None) -> Array:
-        """The expression over the grid (broadcastable to its shape); reads only have to be in bounds where `active` (None: everywhere)."""
-        dtype = self.run.dtype(expr.dtype)
-        match expr:
-            case Const():
-                return np.asarray(expr.value, dtype)
-            case IndexValue():
-                return np.asarray(_affine(expr.affine, self.numbers)).astype(dtype)
-            case Read():
-                return self._read(expr, active)
-            case Apply(op="select"):
-                condition = self.value(expr.args[0], active).astype(bool)
-                yes = self.value(expr.args[1], condition if active is None else active & condition)
-                no = self.value(expr.args[2], ~condition if active is None else active & ~condition)
-                return np.where(condition, yes, no)
-            case Apply():
-                args = [self.value(arg, active) for arg in expr.args]
-                if OPS[expr.op].rule in ("float", "true_divide"):
-                    args = [arg.astype(dtype, copy=False) for arg in args]
-                return np.asarray(OPS[expr.op].meaning(*args)).astype(dtype, copy=False)
-            case _:
-                assert_never(expr)
-
-    def _read(self, read: Read, active: Array | None) -> Array:
-        array = self.run.values[read.tensor]
-        view = self.view(array, read.subscripts)
-        if view is not None:
-            return view
-        if not array.size:  # no instance reads it
-            return np.zeros((), array.dtype)
-        return np.asarray(array[tuple(self.positions(read.subscripts, active, array.shape))])
-
-    def positions(self, subscripts: Sequence[Subscript], active: Array | None, shape: tuple[int, ...]) -> list[Array]:
-        """The subscripts as index arrays, clamped into `shape`; clamping an active point is a broken invariant."""
-        found = []
-        for subscript, extent in zip(subscripts, shape, strict=True):
-            if isinstance(subscript, Affine):
-                position = np.asarray(_affine(subscript, self.numbers))
-            else:
-                position = self.value(subscript, active).astype(np.int64)
-            outside = (position < 0) | (position >= extent)
-            if outside.any():
-                live = outside if active is None else outside & active
-                assert not live.any(), f"internal: subscript {subscript} leaves its dimension of {extent}"
-                position = np.clip(position, 0, extent - 1)
-            found.append(position)
-        return found
-
-    def view(self, array: Array, subscripts: Sequence[Subscript]) -> Array | None:
-        """The accessed elements as a view with one axis per index (of length 1 where the access does not move), or None when the
-        access is not a linear one that stays in the array over the whole box."""
-        corner, strides = list[slice](), [0] * len(self.indices)
-        for subscript, extent, stride in zip(subscripts, array.shape, array.strides, strict=True):
-            if not isinstance(subscript, Affine) or not all(isinstance(atom, str) for atom, _ in subscript.terms):
-                return None
-            factors = [subscript.stride(name) or 0 for name in self.indices]
-            ends = [(f * start, f * (stop - 1)) for f, (start, stop) in zip(factors, self.box, strict=True)]
-            rest = subscript.evaluate({**self.run.numbers, **dict.fromkeys(self.indices, 0)})
-            if rest + sum(map(min, ends)) < 0 or rest + sum(map(max, ends)) >= extent:
-                return None
-            corner.append(slice(rest + sum(first for first, _ in ends), None))
-            strides = [total + f * stride for total, f in zip(strides, factors, strict=True)]
-        shape = [n if step else 1 for n, step in zip(self.shape, strides, strict=True)]
-        first: tuple[slice | EllipsisType, ...] = (*corner, ...)
-        return np.lib.stride_tricks.as_strided(array[first], shape, strides)
-
-    def mask(self, pieces: Sequence[Sequence[Constraint]]) -> Array | None:
-        """Which points lie in the union of the pieces (broadcastable to the grid); None when all do."""
-        total: Array | None = None
-        for piece in pieces:
-            inside: Array | None = None
-            for constraint in piece:
-                value = np.asarray(_affine(constraint.value, self.numbers))
-                holds = value == 0 if constraint.equality else value >= 0
-                if not holds.all():
-                    inside = holds if inside is None else inside & holds
-            if inside is None:
-                return None
-            total = inside if total is None else total | inside
-        assert total is not None, "internal: a domain without pieces"
-        return total
-
-
-def _affine(value: Affine, numbers: Mapping[str, Array | int]) -> Array | int:
-    """The value of a quasi-affine expression over index grids."""
-    total: Array | int = value.constant
-    for atom, factor in value.terms:
-        match atom:
-            case str():
-                part = numbers[atom]
-            case FloorDiv():
-                part = _affine(atom.numerator, numbers) // atom.denominator
-            case Extremum():
-                parts = [np.asarray(_affine(operand, numbers)) for operand in atom.operands]
-                part = parts[0]
-                for other in parts[1:]:
-                    part = np.minimum(part, other) if atom.kind == "min" else np.maximum(part, other)
-            case _:
-                assert_never(atom)
-        total = total + part * factor
-    return total
-
-
 def _combiner(reduce: str | None) -> np.ufunc:
     """The ufunc that joins two partial results of a reduction."""
     combine = REDUCTIONS[reduce].combine if reduce else None
@@ -358,7 +242,7 @@ def _combiner(reduce: str | None) -> np.ufunc:
     return ufunc
 
 
-def _is_injective(target: Sequence[Subscript], grid: _Grid) -> bool:
+def _is_injective(target: Sequence[Subscript], grid: Grid) -> bool:
     """True when the subscripts are affine and each index moves exactly one subscript of its own."""
     moved = [sorted(s.variables() & set(grid.indices)) for s in target if isinstance(s, Affine)]
     names = [name for names in moved for name in names]

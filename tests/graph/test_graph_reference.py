@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import islpy as isl
 import numpy as np
 import pytest
 
@@ -189,6 +192,37 @@ def test_symbolic_sizes_come_from_shapes() -> None:
     y = evaluate(g, [x], sizes={"S": 5})["y"]
     np.testing.assert_array_equal(y[:5], (x + x[::-1])[:5])
     np.testing.assert_array_equal(y[5:], 0)
+
+
+def test_points_of_an_update_with_nothing_to_reduce_take_the_identity() -> None:
+    g = graph("""
+        x: f32[4]
+        y: f32[4]
+        if k < i: y1(y)[i] = sum[k](x[k])
+        return y1
+    """)
+    x, y = f32(4), f32(4)
+    (kept,) = execute(g, [x, y])
+    np.testing.assert_allclose(kept[:2], [y[0], x[0]])
+    instances = isl.Set("{ y1[i] : 0 <= i < 3 }")
+    (op,) = g.ops
+    (zeroed,) = execute(replace(g, ops=(replace(op, instances=instances),)), [x, y])
+    np.testing.assert_allclose(zeroed[:2], [0, x[0]])
+    np.testing.assert_array_equal(zeroed[2:], kept[2:])
+
+
+def test_integers_wrap_and_bools_count() -> None:
+    g = graph("""
+        x: i32[3]
+        b: bool[3]
+        p = prod[i](x[i])
+        n = sum[i](i64(b[i]))
+        a = all[i](b[i])
+        return p, n, a
+    """)
+    x = np.array([2**30, 4, 3], np.int32)
+    p, n, a = execute(g, [x, np.array([True, False, True])])
+    assert (p.dtype, p[()], n[()], a[()]) == (np.int32, 0, 2, False)
 
 
 def test_reduction_over_nothing_is_the_identity() -> None:
