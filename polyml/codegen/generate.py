@@ -7,18 +7,17 @@ generation for CUDA", 2013, section 5; isl manual, "AST Generation Options (Sche
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import islpy as isl
 
 from polyml.codegen.allocations import allocate, settle_allocations
+from polyml.codegen.instances import Instance, Variant, scan_schedule
 from polyml.codegen.isl_ast import (
     FOR,
     IF,
     AstKind,
-    annotate,
     children,
     instance_number,
     instances_in,
@@ -26,11 +25,11 @@ from polyml.codegen.isl_ast import (
     loop_head,
     loops_in,
 )
-from polyml.codegen.isl_expr import affine_from_ast, condition_from_ast
+from polyml.codegen.isl_expr import condition_from_ast
 from polyml.codegen.loops import Assign, For, Function, If, LoopKind, Node, Place, UpdateArgument, Variable
 from polyml.codegen.rewrite import fresh
 from polyml.dtypes import i64
-from polyml.expressions import Const, Expr, IndexValue, Read, Subscript, map_reads, reads_of, substitute
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, substitute
 from polyml.ops import REDUCTIONS
 from polyml.schedule.schedule import Schedule
 from polyml.scop.scop import Access, Statement
@@ -51,13 +50,8 @@ def generate(schedule: Schedule, *, name: str) -> Function:
         CodegenError: isl's code has an index expression that is not quasi-affine.
     """
     scop = schedule.scop
-    scan = _Scan(schedule)
-    build = isl.AstBuild.from_context(scop.context)
-    build, handle = build.set_at_each_domain(scan.at_each_domain)
-    tree = schedule.tree.map_schedule_node_bottom_up(_number_mark)
-    root = build.node_from_schedule(tree)
-    del handle
-    builder = _Builder(schedule, scan.instances)
+    root, instances = scan_schedule(schedule)
+    builder = _Builder(schedule, instances)
     body = builder.nodes(root, _Scope({}, frozenset({*scop.arrays, *scop.sizes}), {}))
     for array in reversed(scop.arrays.values()):
         storage = schedule.storage.get(array.name)
@@ -75,53 +69,6 @@ def generate(schedule: Schedule, *, name: str) -> Function:
     return Function(name=name, arguments=arguments, written=written, sizes=scop.sizes, body=body)
 
 
-def _number_mark(node: isl.ScheduleNode) -> isl.ScheduleNode:
-    """`vector:2` -> `vector:2@4`, the schedule depth of its band: the loop of that band is the one whose iterator is `c4`."""
-    if isl.schedule_node_type(node.get_type()) != isl.schedule_node_type.mark:
-        return node
-    mark, depth = node.mark_get_id().get_name(), node.get_schedule_depth()
-    return node.delete().insert_mark(isl.Id(f"{mark}@{depth}"))
-
-
-@dataclass(frozen=True, slots=True)
-class _Instance:
-    """A statement where the AST executes it: its indices, and the offsets of its local arrays, in isl's iterators."""
-
-    statement: Statement
-    indices: dict[str, Affine]
-    offsets: dict[str, tuple[Affine, ...]]
-
-
-class _Scan:
-    """Collects the instances while isl generates; domain nodes of the AST are annotated with their number."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-        self.instances: list[_Instance] = []
-
-    def at_each_domain(self, node: isl.AstNode, build: isl.AstBuild) -> isl.AstNode:
-        iterators = isl.PwMultiAff.from_map(isl.Map.from_union_map(build.get_schedule()).reverse())
-        statement = self.schedule.scop.statements[iterators.get_tuple_name(isl.dim_type.out)]
-        values, ranks = iterators, []
-        for array in sorted({access.array for access in _accesses(statement)}):
-            storage = self.schedule.storage.get(array)
-            if storage is None or statement.name not in storage.offsets:
-                continue
-            offset = isl.PwMultiAff.from_multi_aff(storage.offsets[statement.name])
-            values = values.flat_range_product(offset.pullback_pw_multi_aff(iterators))
-            ranks.append((array, len(storage.shape)))
-        access = build.access_from_pw_multi_aff(values)
-        found = [affine_from_ast(access.op_get_arg(k + 1)) for k in range(access.op_get_n_arg() - 1)]
-        count = len(statement.indices)
-        indices, rest = dict(zip(statement.indices, found[:count], strict=True)), found[count:]
-        offsets = {}
-        for array, rank in ranks:
-            offsets[array], rest = tuple(rest[:rank]), rest[rank:]
-        assert not rest, "internal: storage offsets of another rank than the storage"
-        self.instances.append(_Instance(statement, indices, offsets))
-        return annotate(node, len(self.instances) - 1)
-
-
 @dataclass(frozen=True, slots=True)
 class _Scope:
     """What holds at an AST node: values of isl's iterators, names in use, and the kind that is asked of a coming loop by its iterator."""
@@ -135,7 +82,7 @@ class _Scope:
 class _Builder:
     """Walks the AST and builds the nodes."""
 
-    def __init__(self, schedule: Schedule, instances: list[_Instance]) -> None:
+    def __init__(self, schedule: Schedule, instances: list[Instance]) -> None:
         self.schedule = schedule
         self.instances = instances
 
@@ -189,7 +136,7 @@ class _Builder:
         """A loop's name: the index that it runs over, with `_tile` when a deeper loop runs over the rest of it."""
         weak: str | None = None
         for instance in (self.instances[number] for number in instances_in(body)):
-            for index, value in instance.indices.items():
+            for index, value in instance.variants[0].indices.items():
                 used = [v for v in value.variables() if v.startswith("c") and v[1:].isdecimal()]
                 if iterator not in used:
                     continue
@@ -206,17 +153,25 @@ class _Builder:
                 return self.readable(head.iterator, loop.for_get_body()).removesuffix("_tile") + "_tile"
         return None
 
-    def instance(self, instance: _Instance, scope: _Scope) -> tuple[Node, ...]:
-        """The assignments of one statement instance."""
-        statement, arrays = instance.statement, self.schedule.scop.arrays
-        values = {index: value.substitute(scope.iterators) for index, value in instance.indices.items()}
-        offsets = {a: tuple(o.substitute(scope.iterators) for o in found) for a, found in instance.offsets.items()}
+    def instance(self, instance: Instance, scope: _Scope) -> tuple[Node, ...]:
+        """The assignments of one statement instance; under conditions where isl gives its indices by cases."""
+        made: list[Node] = []
+        for variant in instance.variants:
+            nodes = self.assignments(instance.statement, variant, scope)
+            if variant.condition is not None:
+                nodes = (If(condition=substitute(variant.condition, scope.iterators), then=nodes),)
+            made.extend(nodes)
+        return tuple(made)
+
+    def assignments(self, statement: Statement, variant: Variant, scope: _Scope) -> tuple[Node, ...]:
+        arrays = self.schedule.scop.arrays
+        values = {index: value.substitute(scope.iterators) for index, value in variant.indices.items()}
+        offsets = {a: tuple(o.substitute(scope.iterators) for o in found) for a, found in variant.offsets.items()}
 
         def stored(array: str, subscripts: tuple[Subscript, ...]) -> tuple[Subscript, ...]:
             if array not in offsets:
                 return subscripts
-            assert all(isinstance(s, Affine) for s in subscripts), "internal: an indirect access of contracted storage"
-            return tuple(s - o for s, o in zip(subscripts, offsets[array], strict=True) if isinstance(s, Affine))
+            return tuple(_minus(s, o) for s, o in zip(subscripts, offsets[array], strict=True))
 
         def read(access: Read) -> Expr:
             return Read(access.tensor, stored(access.tensor, access.subscripts), access.dtype)
@@ -254,10 +209,10 @@ class _Builder:
         )
 
 
-def _accesses(statement: Statement) -> Iterator[Access]:
-    places = [statement.target] if statement.argument is None else [statement.target, statement.argument]
-    yield from places
-    gathered = [s for access in places for s in access.subscripts if not isinstance(s, Affine)]
-    for expr in (statement.value, *gathered):
-        for read in reads_of(expr):
-            yield Access(read.tensor, read.subscripts)
+def _minus(subscript: Subscript, offset: Affine) -> Subscript:
+    if isinstance(subscript, Affine):
+        return subscript - offset
+    if offset == affine(0):
+        return subscript
+    wide = subscript if subscript.dtype == i64 else Apply("cast", (subscript,), i64)
+    return Apply("sub", (wide, IndexValue(offset, i64)), i64)

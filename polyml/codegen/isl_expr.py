@@ -14,7 +14,7 @@ from polyml.errors import CodegenError
 from polyml.expressions import Apply, Const, Expr, IndexValue
 from polyml.sets.affine import Affine, affine, maximum, minimum
 
-__all__ = ["affine_from_ast", "condition_from_ast", "conjuncts"]
+__all__ = ["affine_cases", "affine_from_ast", "condition_from_ast", "conjuncts"]
 
 _Op = isl.ast_expr_op_type
 _AND, _OR = _Op(0), _Op(2)  # and_ and or_, which islpy's type stubs leave out
@@ -57,6 +57,18 @@ def affine_from_ast(expr: isl.AstExpr) -> Affine:
     if op in (_Op.pdiv_r, _Op.zdiv_r):
         return left % right.constant
     raise CodegenError(f"an index expression that is not quasi-affine: {expr.to_C_str()}")
+
+
+def affine_cases(expr: isl.AstExpr) -> list[tuple[tuple[Expr, ...], Affine]]:
+    """The values of an expression by cases, each with the conditions under which it is meant; one case without any where there are none."""
+    is_operation = isl.ast_expr_type(expr.get_type()) == isl.ast_expr_type.op
+    if not is_operation or _Op(expr.op_get_type()) not in (_Op.select, _Op.cond):
+        return [((), affine_from_ast(expr))]
+    test, if_true, if_false = _arguments(expr)
+    condition = condition_from_ast(test)
+    found = [((condition, *more), value) for more, value in affine_cases(if_true)]
+    other = Apply("not", (condition,), boolean)
+    return found + [((other, *more), value) for more, value in affine_cases(if_false)]
 
 
 def condition_from_ast(expr: isl.AstExpr) -> Expr:

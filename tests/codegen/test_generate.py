@@ -177,6 +177,30 @@ def test_symbolic_sizes() -> None:
         assert result.tolist() == list(range(n))
 
 
+def test_a_schedule_by_cases(golden: Golden) -> None:
+    # The second half runs backwards: one loop, with the index by cases.
+    x, y = tensor("x", 9), tensor("y", 9)
+    program = scop([equation(y, "i", "0 <= i < 9", ["i"], read(x, "i"))], [x], [y])
+    band = isl.MultiUnionPwAff("[{ S_y[i] -> [(i)] : i < 5; S_y[i] -> [(13 - i)] : i >= 5 }]")
+    tree = isl.Schedule.from_domain(program.domain).insert_partial_schedule(band)
+    function = generate(replace(schedule(program, []), tree=tree), name="f")
+    golden("codegen/generate_cases", loops_text(function))
+    result = np.zeros(9, np.float32)
+    interpret(function, {"x": np.arange(9, dtype=np.float32), "y": result})
+    assert result.tolist() == list(range(9))
+
+
+def test_instances_that_share_a_time_are_all_executed() -> None:
+    x, y = tensor("x", 9), tensor("y", 9)
+    program = scop([equation(y, "i", "0 <= i < 9", ["i"], read(x, "i"))], [x], [y])
+    band = isl.MultiUnionPwAff("[{ S_y[i] -> [(floor(i/2))] }]")
+    tree = isl.Schedule.from_domain(program.domain).insert_partial_schedule(band)
+    function = generate(replace(schedule(program, []), tree=tree), name="f")
+    result = np.zeros(9, np.float32)
+    interpret(function, {"x": np.arange(9, dtype=np.float32), "y": result})
+    assert result.tolist() == list(range(9))
+
+
 def test_html_escapes() -> None:
     text = loops_html(generate(dense_schedule(3, 5, 4), name="dense"))
     assert "n &lt; 3" in text

@@ -1,0 +1,131 @@
+"""isl's AST of a schedule tree with the statement instances that it executes: what the indices of each are, in isl's iterators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import islpy as isl
+
+from polyml.codegen.isl_ast import annotate
+from polyml.codegen.isl_expr import affine_cases
+from polyml.dtypes import boolean
+from polyml.errors import CodegenError
+from polyml.expressions import Apply, Expr, reads_of
+from polyml.schedule.schedule import Schedule
+from polyml.scop.scop import Access, Statement
+from polyml.sets.affine import Affine
+
+__all__ = ["Instance", "Variant", "scan_schedule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The statement's indices, and the offsets of its local arrays, where `condition` holds (None: always)."""
+
+    condition: Expr | None
+    indices: dict[str, Affine]
+    offsets: dict[str, tuple[Affine, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A statement where the AST executes it. One variant, or several whose conditions exclude each other (a schedule by cases)."""
+
+    statement: Statement
+    variants: tuple[Variant, ...]
+
+
+def scan_schedule(schedule: Schedule) -> tuple[isl.AstNode, list[Instance]]:
+    """The AST, whose domain nodes are annotated with positions in the list, and whose marks end in `@<depth>`: the mark's band is the loop over the
+    iterator `c<depth>`.
+
+    Raises:
+        CodegenError: isl cannot generate code, or an index is not quasi-affine.
+    """
+    scan = _Scan(schedule)
+    build = isl.AstBuild.from_context(schedule.scop.context)
+    build, handle = build.set_at_each_domain(scan.at_each_domain)
+    root = build.node_from_schedule(schedule.tree.map_schedule_node_bottom_up(_number_mark))
+    del handle
+    if scan.fault is not None:
+        raise CodegenError(f"no code for the schedule of {schedule.scop.name}: {scan.fault}")
+    return root, [_instance(found) for found in scan.found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What isl said about an instance: its indices and then the offsets of `arrays` (with their ranks) as arguments of an access."""
+
+    statement: Statement
+    arrays: tuple[tuple[str, int], ...]
+    access: isl.AstExpr
+
+
+@dataclass(slots=True)
+class _Scan:
+    """Collects instances while isl generates. An exception must not leave isl's callback, so that a fault is kept for later."""
+
+    schedule: Schedule
+    found: list[_Found] = field(default_factory=list)
+    fault: isl.Error | None = None
+
+    def at_each_domain(self, node: isl.AstNode, build: isl.AstBuild) -> isl.AstNode:
+        try:
+            self.found.append(self.look(build))
+        except isl.Error as fault:
+            self.fault = fault
+        return annotate(node, len(self.found) - 1)
+
+    def look(self, build: isl.AstBuild) -> _Found:
+        iterators = isl.PwMultiAff.from_map(isl.Map.from_union_map(build.get_schedule()).reverse())
+        name = iterators.get_tuple_name(isl.dim_type.out)
+        assert name is not None, "internal: a statement without a name"
+        statement = self.schedule.scop.statements[name]
+        values, arrays = iterators, []
+        for array in sorted({access.array for access in _accesses(statement)}):
+            storage = self.schedule.storage.get(array)
+            if storage is None or statement.name not in storage.offsets:
+                continue
+            offset = isl.PwMultiAff.from_multi_aff(storage.offsets[statement.name])
+            values = values.flat_range_product(offset.pullback_pw_multi_aff(iterators))
+            arrays.append((array, len(storage.shape)))
+        return _Found(statement, tuple(arrays), build.access_from_pw_multi_aff(values))
+
+
+def _instance(found: _Found) -> Instance:
+    access = found.access
+    variants: list[tuple[tuple[Expr, ...], tuple[Affine, ...]]] = [((), ())]
+    for position in range(1, access.op_get_n_arg()):
+        cases = affine_cases(access.op_get_arg(position))
+        variants = [(conditions + more, (*values, value)) for conditions, values in variants for more, value in cases]
+    return Instance(found.statement, tuple(_variant(found, conditions, values) for conditions, values in variants))
+
+
+def _variant(found: _Found, conditions: tuple[Expr, ...], values: tuple[Affine, ...]) -> Variant:
+    names = found.statement.indices
+    indices, rest = dict(zip(names, values, strict=False)), values[len(names) :]
+    offsets: dict[str, tuple[Affine, ...]] = {}
+    for array, rank in found.arrays:
+        offsets[array], rest = rest[:rank], rest[rank:]
+    assert not rest, "internal: storage offsets of another rank than the storage"
+    condition: Expr | None = None
+    for part in conditions:
+        condition = part if condition is None else Apply("and", (condition, part), boolean)
+    return Variant(condition, indices, offsets)
+
+
+def _number_mark(node: isl.ScheduleNode) -> isl.ScheduleNode:
+    if isl.schedule_node_type(node.get_type()) != isl.schedule_node_type.mark:
+        return node
+    mark, depth = node.mark_get_id().get_name(), node.get_schedule_depth()
+    return node.delete().insert_mark(isl.Id(f"{mark}@{depth}"))
+
+
+def _accesses(statement: Statement) -> Iterator[Access]:
+    places = [statement.target] if statement.argument is None else [statement.target, statement.argument]
+    yield from places
+    gathered = [s for access in places for s in access.subscripts if not isinstance(s, Affine)]
+    for expr in (statement.value, *gathered):
+        for read in reads_of(expr):
+            yield Access(read.tensor, read.subscripts)
