@@ -45,15 +45,16 @@ def _faults(storage: Storage, traffic: Traffic, node: isl.ScheduleNode) -> list[
     total: isl.Map | None = None
     for accesses in _maps(traffic.accesses):
         name = accesses.get_tuple_name(_In)
-        elements = accesses.reset_tuple_id(_Out)
-        stored = elements
+        # Of every pair [instance -> element]: the place, and the visit with the element.
+        instance, element = accesses.domain_map(), accesses.range_map().reset_tuple_id(_Out)
+        place = element
         if name in storage.offsets:
             offset = storage.offsets[name].reset_tuple_id(_Out).to_pw_multi_aff().as_map()
-            stored = elements.sum(offset.neg())
-        if not stored.range().is_subset(inside):
+            place = element.sum(instance.apply_range(offset).neg())
+        if not place.range().is_subset(inside):
             found.append(f"{name} leaves the storage")
         visit = next(m for m in _maps(visits) if m.get_tuple_name(_In) == name)
-        where = visit.range_product(elements).reverse().apply_range(stored)
+        where = instance.apply_range(visit).range_product(element).reverse().apply_range(place)
         total = where if total is None else total.union(where)
     assert total is not None, "internal: storage of an array that nothing accesses"
     if not total.is_single_valued():
