@@ -128,8 +128,19 @@ class _Builder:
     def close_iteration(
         self, carried: Sequence[Carried], loops: tuple[_LoopLevel, ...], inside: tuple[int | str, ...]
     ) -> None:
-        for item in carried:
-            self.copy(item.next, item.inner, loops, inside)
+        """All carried tensors move at once: one that is passed on from another's place is saved first."""
+        places = {self.array_of(item.inner) for item in carried}
+        moves = [(item.next, item.inner) for item in carried if self.array_of(item.next) != self.array_of(item.inner)]
+        saved: list[tuple[Tensor, Tensor]] = []
+        for source, target in moves:
+            if self.array_of(source) in places:
+                name = self.local(f"{source.name}_moved", source.dtype, source.shape)
+                moved = Tensor(name, source.dtype, source.shape, source.label)
+                self.copy(source, moved, loops, inside)
+                source = moved
+            saved.append((source, target))
+        for source, target in saved:
+            self.copy(source, target, loops, inside)
 
     def copy(
         self, source: Tensor, target: Tensor, loops: tuple[_LoopLevel, ...], prefix: tuple[int | str, ...]

@@ -9,11 +9,12 @@ import pytest
 
 from polyml.dtypes import f32
 from polyml.errors import BoundsError
-from polyml.graph.ir import Loop
+from polyml.expressions import Read
+from polyml.graph.ir import Carried, Loop
 from polyml.scop.bounds import prove_in_bounds
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Scop
-from polyml.sets.affine import affine
+from polyml.sets.affine import Affine, affine
 from tests.scop.helpers import add, equation, floyd_warshall, matmul, mul, read, scop, tensor
 
 Instance = tuple[str, tuple[int, ...]]
@@ -72,8 +73,6 @@ def jacobi() -> Scop:
     half = equation(b, "i", "0 <= i < 5", ["i"], read(inner, "i"))
     body = add(read(b, affine("i") - 1), read(b, affine("i") + 1))
     update = equation(following, "i", "1 <= i < 4", ["i"], body, base=inner)
-    from polyml.graph.ir import Carried
-
     loop = Loop(
         variable="t",
         start=affine(3),
@@ -169,3 +168,22 @@ def test_no_instance_depends_on_itself() -> None:
     for make in SCOPS.values():
         d = analyse(make())
         assert all(a != b for a, b in pairs(d.validity) | pairs(d.reduction))
+
+
+def test_carried_tensors_move_at_once() -> None:
+    a, b, a_in, b_in, a_out, b_out = (tensor(n, 3) for n in ("a", "b", "a_in", "b_in", "a_out", "b_out"))
+    swap = (Carried(a, a_in, b_in, a_out), Carried(b, b_in, a_in, b_out))
+    loop = Loop(variable="t", start=affine(0), stop=affine(3), step=1, body=(), carried=swap)
+    s = scop([loop], [a, b], [a_out, b_out], {"a_in": "a", "a_out": "a", "b_in": "b", "b_out": "b"})
+    memory = {"a": [1, 2, 3], "b": [4, 5, 6]}
+    order = sorted(pairs(s.initial), key=lambda pair: pair[1][1])
+    for (name, instance), _ in order:
+        statement = s.statements[name]
+        values = dict(zip(statement.indices, instance, strict=True))
+        source = s.statements[name].value
+        assert isinstance(source, Read)
+        position = source.subscripts[0]
+        assert isinstance(position, Affine)
+        at = position.evaluate(values)
+        memory.setdefault(statement.target.array, [0, 0, 0])[at] = memory[source.tensor][at]
+    assert (memory["a"], memory["b"]) == ([4, 5, 6], [1, 2, 3])  # three swaps
