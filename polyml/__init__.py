@@ -3,7 +3,6 @@
 from polyml import errors
 from polyml.api import Einsum, einsum
 from polyml.dtypes import boolean, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from polyml.dtypes import boolean as bool  # the language's name; only as polyml.bool
 from polyml.errors import PolymlError
 from polyml.options import Options
 from polyml.target import Target
@@ -28,3 +27,6 @@ __all__ = [
     "u64",
 ]
 __version__ = "0.1.0"
+
+bool = boolean
+"""The language's name of the type, for annotations: `polyml.bool["N"]`."""

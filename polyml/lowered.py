@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from polyml.codegen.llvm.machine import Machine, assembly
-from polyml.codegen.printer import loops_text
+from polyml.codegen.llvm.machine import assembly, machine_of
+from polyml.codegen.printer import loops_html, loops_text
 from polyml.compiler import Stages, kernel_of, llvm_text
+from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
-from polyml.graph.printer import graph_text
+from polyml.graph.printer import graph_html, graph_latex, graph_text
 from polyml.runtime.dispatch import Key
 from polyml.runtime.kernel import Kernel
-from polyml.schedule.tree import print_tree
-from polyml.scop.dependences import Dependences
+from polyml.schedule.tree import print_tree, tree_html
 from polyml.scop.printer import dependences_text, domains_text
-from polyml.einsum_frontend.syntax import Program
 
-__all__ = ["View", "Lowered"]
+__all__ = ["Lowered", "View"]
 
 View = Literal["graph", "plan", "domains", "dependences", "schedule", "loops", "llvm", "asm"]
 
@@ -55,9 +52,7 @@ class Lowered:
             case "llvm":
                 return llvm_text(stages.functions, stages.options)
             case "asm":
-                target = stages.options.machine
-                machine = Machine(target.name, target.triple, target.cpu, target.features)
-                return assembly(llvm_text(stages.functions, stages.options), machine)
+                return assembly(llvm_text(stages.functions, stages.options), machine_of(stages.options.machine))
             case _:
                 raise PolymlError(f'there is no view "{what}"', hint=f"views: {', '.join(get_args(View))}")
 
@@ -88,7 +83,12 @@ class Lowered:
         return f"{self.text('schedule')}\n\n{self.text('loops')}"
 
     def _repr_html_(self) -> str:
-        views: tuple[View, ...] = ("graph", "schedule", "loops")
-        return "".join(
-            f"<details open><summary>{v}</summary><pre>{html.escape(self.text(v))}</pre></details>" for v in views
-        )
+        """The graph, the schedule trees and the loops, for a notebook."""
+        trees = "".join(tree_html(region.schedule.tree, region.scop) for region in self.stages.regions)
+        loops = "".join(loops_html(function) for function in self.stages.functions)
+        parts = {"graph": graph_html(self.stages.graph), "schedule": trees, "loops": loops}
+        return "".join(f"<details open><summary>{name}</summary>{part}</details>" for name, part in parts.items())
+
+    def _repr_latex_(self) -> str:
+        """The graph's equations."""
+        return graph_latex(self.stages.graph)

@@ -11,7 +11,9 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files from what the code prints now")
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite the golden files from what the code prints now"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["SHOWCASES", "Showcase"]
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ def _normal(rng: np.random.Generator, *shape: int) -> Array:
 
 
 def _softmax(x: Array) -> Array:
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    e: Array = np.exp(x - x.max(axis=-1, keepdims=True))
     e /= e.sum(axis=-1, keepdims=True)
     return e
 
@@ -38,7 +39,8 @@ def _layer_norm(x: Array, g: Array, b: Array) -> Array:
     centred = x - x.mean(axis=1, keepdims=True)
     variance = np.einsum("nk,nk->n", centred, centred)[:, None] / x.shape[1]
     centred *= 1 / np.sqrt(variance + 1e-5)
-    return centred * g + b
+    result: Array = centred * g + b
+    return result
 
 
 def _convolution(x: Array, f: Array) -> Array:
@@ -49,11 +51,13 @@ def _convolution(x: Array, f: Array) -> Array:
 
 def _attention(q: Array, k: Array, v: Array) -> Array:
     scores = q @ k.swapaxes(-1, -2) / np.sqrt(np.asarray(q.shape[-1], q.dtype))
-    return _softmax(scores) @ v
+    result: Array = _softmax(scores) @ v
+    return result
 
 
 def _assignment(x: Array, c: Array) -> Array:
-    return np.argmin((c * c).sum(axis=1) - 2 * (x @ c.T), axis=1)
+    result: Array = np.argmin((c * c).sum(axis=1) - 2 * (x @ c.T), axis=1)
+    return result
 
 
 def _jacobi(a: Array) -> Array:

@@ -183,7 +183,10 @@ class Affine:
         for atom, coefficient in sorted(self.terms, key=lambda term: term[1] < 0):
             magnitude = "" if abs(coefficient) == 1 else f"{abs(coefficient)}*"
             sign = "-" if coefficient < 0 else "+"
-            parts.append((f" {sign} " if parts else ("-" if coefficient < 0 else "")) + magnitude + atom_text(atom))
+            text = atom_text(atom)
+            if magnitude and text.startswith("(") and isinstance(atom, FloorDiv):
+                text = f"({text})"  # 3*(i + 2)//3 would read as (3*(i + 2))//3
+            parts.append((f" {sign} " if parts else ("-" if coefficient < 0 else "")) + magnitude + text)
         if self.constant or not parts:
             sign = "-" if self.constant < 0 else "+"
             parts.append(f" {sign} {abs(self.constant)}" if parts else str(self.constant))
