@@ -15,7 +15,8 @@ from polyml.schedule.pack import Packed, pack_operands
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage import contract_storage
 from polyml.schedule.storage_check import storage_faults
-from polyml.schedule.strategy.cpu import StrategyOptions, apply_strategy, model_statements
+from polyml.schedule.strategy.cpu import apply_strategy
+from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_statements
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted, operation_budget
@@ -77,7 +78,10 @@ class _Work:
             models = model_statements(packed.scop, matcher)
         scop, dependences = packed.scop, packed.dependences
         tree, order_notes = order_statements(scop, dependences, matcher, ahead=tuple(packed.copies))
-        tree, notes = apply_strategy(tree, packed, matcher, models, self.target, self._strategy_options())
+        facts = Facts(
+            packed=packed, matcher=matcher, models=models, target=self.target, options=self._strategy_options()
+        )
+        tree, notes = apply_strategy(tree, facts)
         notes = (*packed.notes, *order_notes, *notes)
         found = Schedule(scop=scop, dependences=dependences, tree=tree, storage=dict(packed.storage), notes=notes)
         return contract_storage(found)

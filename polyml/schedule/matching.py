@@ -46,6 +46,7 @@ class Matcher:
         self._edges = {pair: _Edge(*pair, _equal_pairs(m)) for pair, m in self.maps.items()}
         self._updates = {pair[0]: _equal_pairs(m) for pair, m in reductions.items() if pair[0] == pair[1]}
         self._ranges = {name: _ranges(statement) for name, statement in scop.statements.items()}
+        self._accesses = {name: _accesses(statement) for name, statement in scop.statements.items()}
         self._hints: dict[tuple[str, str], tuple[tuple[int, int], ...]] = {}
 
     def successors(self, group: Iterable[str], live: Mapping[tuple[str, str], isl.UnionMap]) -> dict[str, set[str]]:
@@ -166,8 +167,8 @@ class Matcher:
             first, second = self.scop.statements[one], self.scop.statements[other]
             found = [
                 (first.indices.index(a), second.indices.index(b))
-                for array, subscripts in _accesses(first)
-                for array2, subscripts2 in _accesses(second)
+                for array, subscripts in self._accesses[one]
+                for array2, subscripts2 in self._accesses[other]
                 if array == array2
                 for a, b in zip(subscripts, subscripts2, strict=True)
                 if a is not None and b is not None and a in first.indices and b in second.indices

@@ -69,10 +69,10 @@ class _Orderer:
     ask_isl: bool
     budget: int
     notes: list[Note] = field(default_factory=list)
+    positions: dict[str, int] = field(init=False)
 
-    @property
-    def _position(self) -> dict[str, int]:
-        return {name: position for position, name in enumerate(self.scop.statements)}
+    def __post_init__(self) -> None:
+        self.positions = {name: position for position, name in enumerate(self.scop.statements)}
 
     def place(
         self, leaf: isl.ScheduleNode, group: tuple[str, ...], used: _Used, live: _Live
@@ -207,7 +207,7 @@ class _Orderer:
                     clusters[earlier] = joined
                     del clusters[position]
                     clusters = _topological(clusters, graph, self._rank)
-                    position = 0
+                    position = max(earlier - 1, 0)
                     break
             position += 1
         return clusters
@@ -216,7 +216,7 @@ class _Orderer:
         return any(self.matcher.related(a, b) for a in one for b in other)
 
     def _rank(self, cluster: tuple[str, ...]) -> int:
-        return min(self._position[name] for name in cluster)
+        return min(self.positions[name] for name in cluster)
 
     def _worth_joining(self, parts: tuple[tuple[str, ...], ...], used: _Used, live: _Live) -> bool:
         """Whether the parts keep a loop in common, and lose nothing that matters by it."""

@@ -21,6 +21,9 @@ from polyml.sets.affine import Affine
 
 __all__ = ["Traffic", "contract_storage", "traffic_of"]
 
+LARGE_ELEMENTS = 1 << 13
+"""Elements above which an allocation costs more than where it lies matters."""
+
 MAX_ELEMENTS = 1 << 26
 """Elements of one contracted array; more than this stays in the region's scope."""
 
@@ -59,6 +62,8 @@ def _contract(schedule: Schedule, array: Array) -> Schedule:
     for path in reversed(_places(schedule.tree.get_root(), traffic)):
         node = _at(schedule.tree.get_root(), path)
         found = _fit(node, array, traffic)
+        if found is not None and _gains_little(found, array):
+            return schedule.noted("storage", array.name, "kept in full: a visit needs nearly all of it")
         if found is None or (_inside_lanes(node) and any(extent != 1 for extent in found.shape)):
             continue
         tree = insert_mark(node, found.place).get_schedule()
@@ -186,6 +191,12 @@ def _offsets(firsts: list[isl.Aff], prefix: isl.UnionMap) -> dict[str, isl.Multi
         space = m.domain().get_space().add_unnamed_tuple_ui(len(firsts))
         found[m.get_tuple_name(isl.dim_type.in_)] = isl.MultiAff.from_aff_list(space, offset)
     return dict(sorted(found.items()))
+
+
+def _gains_little(found: Storage, array: Array) -> bool:
+    """Whether most of a large array would be allocated anew in every visit."""
+    full = prod(extent.constant for extent in array.shape) if all(e.is_constant for e in array.shape) else None
+    return full is not None and prod(found.shape) > LARGE_ELEMENTS and 2 * prod(found.shape) > full
 
 
 def _inside_lanes(node: isl.ScheduleNode) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import islpy as isl
 
 from polyml.scop.scop import Scop
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, FloorDiv
 from polyml.sets.from_isl import affine_of
 
 __all__ = [
@@ -148,10 +148,21 @@ def _row_text(member: Member) -> str:
     """`i` when all statements agree, else `S: i, T: j + 1`, equal rows grouped."""
     by_text: dict[str, list[str]] = {}
     for name, row in member.rows.items():
-        by_text.setdefault("?" if row is None else str(row), []).append(name)
+        by_text.setdefault("?" if row is None else _affine_text(row), []).append(name)
     if len(by_text) == 1:
         return next(iter(by_text))
     return "{" + "; ".join(f"{' '.join(names)}: {text}" for text, names in sorted(by_text.items())) + "}"
+
+
+def _affine_text(row: Affine) -> str:
+    """The function; a tile loop as `8*(n//8)`."""
+    match row.terms:
+        case ((FloorDiv(numerator, size), factor),) if (
+            row.constant == 0 and numerator.name is not None and size == factor
+        ):
+            return f"{size}*({numerator.name}//{size})"
+        case _:
+            return str(row)
 
 
 def _names(instances: isl.UnionSet, scop: Scop) -> str:

@@ -1,0 +1,134 @@
+"""Bands taken apart for the strategy: what each loop is to each statement, and what stands above and below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import islpy as isl
+
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.strategy.facts import Facts
+from polyml.schedule.transforms import Loop, loops_of
+from polyml.schedule.tree import Kind, kind_of, mark_name, members, statements_below
+
+__all__ = [
+    "Band",
+    "Place",
+    "descend",
+    "has_band_below",
+    "has_inner_loops",
+    "has_lanes_above",
+    "indices_above",
+    "is_coincident",
+    "take_band",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Of a node in the tree. parallel: threads are still to be given a loop. extents: of point loops, per statement and index."""
+
+    parallel: bool
+    extents: Mapping[tuple[str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A band whose members are indices of all its statements.
+
+    loops: the members' functions. indices: per member, the index that it is to each statement. extents: iterations per member.
+    above: per statement, the indices that are loops further out. core: the statement that does most of the work.
+    """
+
+    node: isl.ScheduleNode
+    statements: tuple[str, ...]
+    loops: tuple[Loop, ...]
+    indices: tuple[Mapping[str, str], ...]
+    extents: tuple[int, ...]
+    above: Mapping[str, frozenset[str]]
+    core: str
+
+    def own(self, statement: str) -> frozenset[str]:
+        """The statement's indices that are members of the band."""
+        return frozenset(member[statement] for member in self.indices)
+
+    def sized(self, model: StatementModel) -> StatementModel:
+        """The statement's model with the extents of the band's loops (those of point loops)."""
+        own = {m[model.name]: extent for m, extent in zip(self.indices, self.extents, strict=True)}
+        return replace(model, extents={index: own.get(index, extent) for index, extent in model.extents.items()})
+
+    @property
+    def title(self) -> str:
+        """The statements, for notes."""
+        return " ".join(self.statements)
+
+
+def take_band(node: isl.ScheduleNode, facts: Facts, place: Place) -> Band | None:
+    """The band's parts; None when a member is not simply an index of every statement (a skewed or shifted loop)."""
+    names = statements_below(node)
+    indices: list[dict[str, str]] = []
+    for member in members(node, facts.scop):
+        own = {name: index for name in names if (index := member.index(name)) is not None}
+        if len(own) < len(names):
+            return None
+        indices.append(own)
+
+    def extent(name: str, index: str) -> int:
+        return place.extents.get((name, index), facts.models[name].extents[index])
+
+    return Band(
+        node=node,
+        statements=names,
+        loops=loops_of(node),
+        indices=tuple(indices),
+        extents=tuple(max(extent(name, index) for name, index in own.items()) for own in indices),
+        above=indices_above(node, facts, names),
+        core=max(names, key=lambda name: facts.models[name].work),
+    )
+
+
+def indices_above(node: isl.ScheduleNode, facts: Facts, names: tuple[str, ...]) -> dict[str, frozenset[str]]:
+    """Per statement, its indices that are loops above the node (tile loops are none)."""
+    found: dict[str, set[str]] = {name: set() for name in names}
+    while node.has_parent():
+        node = node.parent()
+        if kind_of(node) == Kind.band:
+            for member in members(node, facts.scop):
+                for name in names:
+                    if (index := member.index(name)) is not None:
+                        found[name].add(index)
+    return {name: frozenset(indices) for name, indices in found.items()}
+
+
+def has_inner_loops(name: str, band: Band, facts: Facts) -> bool:
+    """Whether the statement has loops below the band."""
+    return len(facts.models[name].extents) > len(band.above[name] | band.own(name))
+
+
+def is_coincident(band: isl.ScheduleNode) -> bool:
+    """Whether all members are parallel loops."""
+    return all(band.band_member_get_coincident(k) for k in range(band.band_n_member()))
+
+
+def has_band_below(node: isl.ScheduleNode) -> bool:
+    """Whether the node is a band or one stands below it."""
+    if kind_of(node) == Kind.band:
+        return True
+    return any(has_band_below(node.child(k)) for k in range(node.n_children()))
+
+
+def has_lanes_above(node: isl.ScheduleNode) -> bool:
+    """Whether the node is inside a vector loop."""
+    while node.has_parent():
+        node = node.parent()
+        if kind_of(node) == Kind.mark and mark_name(node).startswith("vector"):
+            return True
+    return False
+
+
+def descend(node: isl.ScheduleNode, depth: int) -> isl.ScheduleNode:
+    """The first child's first child ..., `depth` times."""
+    for _ in range(depth):
+        node = node.child(0)
+    return node

@@ -1,0 +1,96 @@
+"""Blocks: an outer loop that nests inside want to jam is tiled, and its points are distributed over them (attention: blocks of queries)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from math import prod
+
+from polyml.schedule.cost import register_tile
+from polyml.schedule.strategy.bands import Band, Place, has_inner_loops, is_coincident, take_band
+from polyml.schedule.strategy.facts import Facts
+from polyml.schedule.strategy.lanes import lanes_here
+from polyml.schedule.tree import Kind, kind_of
+
+__all__ = ["BlockPlan", "groups_of", "plan_block"]
+
+JAM_GAIN = 1.2
+"""How many times cheaper a register tile must be than what the nest can do by itself before loops are distributed for it."""
+
+MAX_BLOCK = 64
+"""Iterations per block, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlan:
+    """`member` of the band is tiled by `size`; the children `alone` of the sequence below get its point loop each on their own."""
+
+    member: int
+    size: int
+    alone: frozenset[int]
+
+
+def plan_block(band: Band, facts: Facts, place: Place) -> BlockPlan | None:
+    """The block that the nests below the band want; None when none wants one."""
+    sequence = band.node.child(0)
+    if kind_of(sequence) != Kind.sequence:
+        return None
+    rows: dict[int, dict[int, int]] = {}
+    work: dict[int, float] = {}
+    for position in range(sequence.n_children()):
+        child = sequence.child(position).child(0)
+        if kind_of(child) != Kind.band or not is_coincident(child):
+            continue
+        inner = take_band(child, facts, place)
+        wish = None if inner is None else _wish(band, inner, facts)
+        if inner is not None and wish is not None:
+            member, count = wish
+            rows.setdefault(member, {})[position] = count
+            work[member] = work.get(member, 0.0) + facts.models[inner.core].work
+    if not rows:
+        return None
+    member = max(rows, key=lambda k: work[k])
+    size = _block_size(band, member, max(rows[member].values()), facts)
+    return BlockPlan(member, size, frozenset(rows[member]))
+
+
+def _wish(outer: Band, inner: Band, facts: Facts) -> tuple[int, int] | None:
+    """The outer member whose jamming makes the inner nest enough cheaper, and its rows."""
+    lanes, core = lanes_here(inner, facts), inner.core
+    if lanes is None or not has_inner_loops(core, inner, facts):
+        return None
+    model, vector = facts.models[core], inner.indices[lanes][core]
+    own = [member[core] for k, member in enumerate(inner.indices) if k != lanes]
+    cost = min(register_tile(model, index, vector, facts.target).cost for index in (None, *own)) / JAM_GAIN
+    best: tuple[int, int] | None = None
+    for k, member in enumerate(outer.indices):
+        if outer.extents[k] < 2:
+            continue
+        tile = register_tile(model, member[core], vector, facts.target)
+        if tile.rows > 1 and tile.cost < cost:
+            best, cost = (k, tile.rows), tile.cost
+    return best
+
+
+def _block_size(band: Band, member: int, rows: int, facts: Facts) -> int:
+    """Iterations per block: what the nests hand to each other for one block should stay in half of L2."""
+    per_iteration: dict[str, int] = {}
+    for name in band.statements:
+        model = facts.models[name]
+        target = next(access for access in model.accesses if access.write)
+        if facts.scop.arrays[target.array].kind == "local":
+            moving = (extent for i, extent in model.extents.items() if i not in band.own(name) and target.stride(i))
+            per_iteration[target.array] = model.itemsize * prod(moving)
+    fitting = facts.target.l2_bytes // 2 // max(sum(per_iteration.values()), 1)
+    return max(rows, min(MAX_BLOCK, fitting, band.extents[member]) // rows * rows)
+
+
+def groups_of(count: int, alone: Collection[int]) -> list[list[int]]:
+    """Positions of a sequence's children: those in `alone` by themselves, runs of others together."""
+    groups: list[list[int]] = []
+    for position in range(count):
+        if position in alone or not groups or groups[-1][-1] in alone:
+            groups.append([position])
+        else:
+            groups[-1].append(position)
+    return groups

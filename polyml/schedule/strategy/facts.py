@@ -1,0 +1,54 @@
+"""What every part of the strategy looks at: the scop, its cost models, the target and what the caller allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyml.schedule.cost import StatementModel, model_statement
+from polyml.schedule.matching import Matcher
+from polyml.schedule.pack import Packed
+from polyml.scop.scop import Scop
+from polyml.target import Target
+
+__all__ = ["Facts", "StrategyOptions", "model_statements"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyOptions:
+    """What the caller allows. threads: how many there may be. tile_sizes, register_tile: iterations, outermost first, instead of the model's."""
+
+    threads: int
+    vectorize: bool = True
+    parallel: bool = True
+    relax_reductions: bool = True
+    tile_sizes: tuple[int, ...] | None = None
+    register_tile: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that is known before the strategy starts; nothing in here changes. models: by statement."""
+
+    packed: Packed
+    matcher: Matcher
+    models: dict[str, StatementModel]
+    target: Target
+    options: StrategyOptions
+
+    @property
+    def scop(self) -> Scop:
+        """The scop with its packed operands."""
+        return self.packed.scop
+
+    def lanes(self, statement: str) -> int:
+        """Elements of the statement's widest type in a vector."""
+        return self.target.lanes(self.models[statement].itemsize)
+
+
+def model_statements(scop: Scop, matcher: Matcher) -> dict[str, StatementModel]:
+    """The cost models of all statements."""
+    found = {}
+    for name, statement in scop.statements.items():
+        extents = {index: matcher.extent(name, k) for k, index in enumerate(statement.indices)}
+        found[name] = model_statement(statement, scop, extents)
+    return found

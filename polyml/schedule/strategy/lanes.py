@@ -1,0 +1,71 @@
+"""Which loop the vector lanes should run along, by the strides of the accesses."""
+
+from __future__ import annotations
+
+from polyml.schedule.strategy.bands import Band
+from polyml.schedule.strategy.facts import Facts
+from polyml.sets.affine import Affine
+
+__all__ = ["carries_only_reductions", "lane_cost", "lanes_here", "plain_vectors", "reduction_vectors", "scalar_cost"]
+
+
+def lanes_here(band: Band, facts: Facts) -> int | None:
+    """The member that lanes should run along, or None when loops further inside serve them better."""
+    costs = [lane_cost(band, k, facts) for k in range(len(band.loops))]
+    # The innermost of equals.
+    best = min(range(len(costs)), key=lambda k: (costs[k], -k))
+    inside = sum(_cost_inside(name, band, facts) for name in band.statements)
+    return best if costs[best] <= inside else None
+
+
+def lane_cost(band: Band, k: int, facts: Facts) -> float:
+    """Vector instructions of all statements when their lanes run along member k."""
+    models = (facts.models[name] for name in band.statements)
+    return sum(model.instances * model.lane_cost(band.indices[k][model.name], facts.target) for model in models)
+
+
+def scalar_cost(band: Band, facts: Facts) -> float:
+    """Instructions of all statements without lanes."""
+    models = (facts.models[name] for name in band.statements)
+    return sum(model.instances * model.scalar_cost() for model in models)
+
+
+def _cost_inside(name: str, band: Band, facts: Facts) -> float:
+    """The cost of one statement when its lanes run along the best loop below the band."""
+    model = facts.models[name]
+    outside = band.own(name) | band.above[name]
+    inside = [index for index in model.extents if index not in outside and _may_run_lanes(name, index, facts)]
+    each = min((model.lane_cost(index, facts.target) for index in inside), default=model.scalar_cost())
+    return model.instances * each
+
+
+def carries_only_reductions(band: Band, k: int, facts: Facts) -> bool:
+    """Whether member k carries nothing but reductions into elements that do not depend on it, so that lanes can be private."""
+    own = band.indices[k]
+    positions = {name: facts.scop.statements[name].indices.index(index) for name, index in own.items()}
+    return facts.matcher.carries_nothing(positions) and all(_may_run_lanes(n, i, facts) for n, i in own.items())
+
+
+def _may_run_lanes(name: str, index: str, facts: Facts) -> bool:
+    statement = facts.scop.statements[name]
+    if not facts.matcher.is_reduction(name, statement.indices.index(index)):
+        return True
+    targets = [statement.target] if statement.argument is None else [statement.target, statement.argument]
+    strides = [s.stride(index) if isinstance(s, Affine) else None for t in targets for s in t.subscripts]
+    return facts.options.relax_reductions and all(stride == 0 for stride in strides)
+
+
+def plain_vectors(band: Band, facts: Facts) -> int:
+    """Vectors at once in a loop without reductions: two hide latencies where the body is short."""
+    return 2 if _heaviest(band, facts) < 12 and len(band.statements) < 4 else 1
+
+
+def reduction_vectors(band: Band, k: int, facts: Facts) -> int:
+    """Vectors of private accumulators: enough to hide the latency of the operation, fewer where the body hides it."""
+    heaviest = _heaviest(band, facts)
+    wanted = 4 if heaviest < 4 else 2 if heaviest < 20 else 1
+    return max(1, min(wanted, -(-band.extents[k] // facts.lanes(band.core))))
+
+
+def _heaviest(band: Band, facts: Facts) -> float:
+    return max(facts.models[name].operations for name in band.statements)

@@ -1,0 +1,168 @@
+"""A nest: lanes along one member of a band, perhaps another member jammed, tiles around both, threads outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import ceil, prod
+
+import islpy as isl
+
+from polyml.schedule.cost import RegisterTile, StatementModel, register_tile
+from polyml.schedule.pack import Panel
+from polyml.schedule.strategy.bands import Band, has_inner_loops
+from polyml.schedule.strategy.choices import NestChoice
+from polyml.schedule.strategy.facts import Facts
+from polyml.schedule.strategy.lanes import plain_vectors
+from polyml.schedule.strategy.threads import is_heavy, most_even, wanted_iterations
+from polyml.schedule.transforms import Loop, nest_loops, tile_loop
+
+__all__ = ["NestPlan", "build_copy", "build_nest", "plan_nest"]
+
+CHUNK = 16_384
+"""Elements of a one-dimensional loop that a thread takes at once."""
+
+MAX_ROWS = 512
+"""Jammed iterations per cache tile, at most."""
+
+
+@dataclass(slots=True)
+class NestPlan:
+    """Members by position. step: iterations along the lanes per register tile; tiles: iterations per cache tile."""
+
+    lanes: int
+    jam: int | None
+    tile: RegisterTile
+    step: int
+    tiles: dict[int, int] = field(default_factory=dict)
+    parallel: int | None = None
+
+
+def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool) -> NestPlan:
+    """Register tile, cache tiles and threads for lanes along the member `lanes`."""
+    jam, tile = _jam(band, lanes, facts)
+    panel = _panel(band, lanes, facts)
+    if panel is not None:
+        tile = replace(tile, vectors=panel.width // facts.lanes(band.core))
+    plan = NestPlan(lanes, jam, tile, tile.vectors * facts.lanes(band.core))
+    if jam is not None:
+        plan.tiles = _cache_tiles(band, jam, plan, facts)
+    if panel is not None:
+        # A tile along the lanes is one panel, so that subscripts within it are plain.
+        plan.tiles[lanes] = plan.step
+    if parallel and is_heavy(band, facts):
+        _share(band, plan, facts)
+    return plan
+
+
+def _jam(band: Band, lanes: int, facts: Facts) -> tuple[int | None, RegisterTile]:
+    """The member to unroll and jam and the register tile; no member when the core has no loop inside to keep a tile over."""
+    model, vector = band.sized(facts.models[band.core]), band.indices[lanes][band.core]
+    if not has_inner_loops(band.core, band, facts):
+        return None, RegisterTile(1, plain_vectors(band, facts), 0.0)
+    best_member, best = None, register_tile(model, None, vector, facts.target)
+    for k, member in enumerate(band.indices):
+        if k == lanes or band.extents[k] < 2:
+            continue
+        tile = register_tile(model, member[band.core], vector, facts.target)
+        if tile.rows > 1 and tile.cost < best.cost * 0.98:
+            best_member, best = k, tile
+    return best_member, _asked(best, model, facts)
+
+
+def _asked(tile: RegisterTile, model: StatementModel, facts: Facts) -> RegisterTile:
+    """The caller's register tile where one was given: rows, then iterations along the lanes."""
+    asked = facts.options.register_tile
+    if not asked:
+        return tile
+    vectors = max(1, ceil(asked[-1] / facts.target.lanes(model.itemsize)))
+    return replace(tile, rows=min(tile.rows, asked[0]) if len(asked) > 1 else 1, vectors=vectors)
+
+
+def _panel(band: Band, lanes: int, facts: Facts) -> Panel | None:
+    """The panels that the core reads along these lanes."""
+    index = band.indices[lanes][band.core]
+    for access in facts.models[band.core].accesses:
+        if access.array in facts.packed.panels and access.stride(index) == 1:
+            return facts.packed.panels[access.array]
+    return None
+
+
+def _cache_tiles(band: Band, jam: int, plan: NestPlan, facts: Facts) -> dict[int, int]:
+    """Where all that the rows share fits in half of L2: blocks of a few rows, the lanes' loop whole, so that results are written row by row.
+    Else one register tile along the lanes, whose operand then stays in cache, under as many rows as keep what they read in half of L2."""
+    lanes, rows, half = plan.lanes, plan.tile.rows, facts.target.l2_bytes // 2
+    if facts.options.tile_sizes is not None:
+        sizes = zip((jam, lanes), facts.options.tile_sizes, strict=False)
+        return {k: size for k, size in sizes if size < band.extents[k]}
+    model = band.sized(facts.models[band.core])
+    row, column = band.indices[jam][band.core], band.indices[lanes][band.core]
+    reduced = model.itemsize * prod(e for index, e in model.extents.items() if index not in band.own(band.core))
+    reads = [a for a in model.accesses if not a.write]
+    per_row = reduced * sum(a.stride(row) != 0 for a in reads)
+    shared = reduced * band.extents[lanes] * sum(a.stride(row) == 0 and a.stride(column) != 0 for a in reads)
+    if shared <= half:
+        return {jam: rows} if rows < band.extents[jam] else {}
+    fitting = max(rows, min(half // max(per_row, 1), MAX_ROWS) // rows * rows)
+    tiles = {jam: fitting, lanes: plan.step}
+    return {k: size for k, size in tiles.items() if size < band.extents[k]}
+
+
+def _share(band: Band, plan: NestPlan, facts: Facts) -> None:
+    """Chooses the member whose iterations the threads share; it may get a tile, or a smaller one, so that there are enough of them."""
+    rest = {k: band.extents[k] for k in _rest(band, plan)}
+    enough = next((k for k, extent in rest.items() if extent >= wanted_iterations(facts)), None)
+    if enough is not None:
+        plan.parallel = enough
+        return
+    steps = [] if plan.jam is None else [(plan.jam, plan.tile.rows)]
+    for k, step in [*steps, (plan.lanes, plan.step)]:
+        extent = band.extents[k]
+        if extent // step < wanted_iterations(facts):
+            continue
+        each = max(step, extent // (2 * wanted_iterations(facts)) // step * step)
+        size = min(plan.tiles.get(k, extent), each)
+        if plan.jam is None:
+            size = max(step, min(size, CHUNK) // step * step)
+        plan.tiles[k] = size
+        plan.parallel = k
+        return
+    plan.parallel = most_even(rest, facts)
+
+
+def _rest(band: Band, plan: NestPlan) -> list[int]:
+    return [k for k in range(len(band.loops)) if k not in (plan.lanes, plan.jam)]
+
+
+def build_nest(band: Band, plan: NestPlan) -> tuple[isl.ScheduleNode, NestChoice]:
+    """The band's loops, outermost first: the parallel one, others, tile loops, the jammed one, lanes."""
+    rest = _rest(band, plan)
+    outer = [(k, band.loops[k]) for k in rest]
+    outer += [(k, tile_loop(band.loops[k], size)) for k, size in plan.tiles.items()]
+    outer.sort(key=lambda item: item[0] != plan.parallel)
+    loops = [loop.marked("parallel") if k == plan.parallel else loop for k, loop in outer]
+    if plan.jam is not None:
+        loops.append(band.loops[plan.jam].marked(f"jam:{plan.tile.rows}"))
+    loops.append(band.loops[plan.lanes].marked(f"vector:{plan.tile.vectors}"))
+    names = [member[band.core] for member in band.indices]
+    choice = NestChoice(
+        statements=band.statements,
+        order=tuple(names[k] for k in rest),
+        parallel=None if plan.parallel is None else names[plan.parallel],
+        tiles=tuple((names[k], size) for k, size in plan.tiles.items()),
+        jam=None if plan.jam is None else (names[plan.jam], plan.tile.rows),
+        vector=(names[plan.lanes], plan.tile.vectors),
+    )
+    return nest_loops(band.node, loops), choice
+
+
+def build_copy(band: Band, lanes: int, facts: Facts, *, parallel: bool) -> isl.ScheduleNode:
+    """A copy into panels goes panel by panel; one into rows, row by row."""
+    panel = facts.packed.copies[band.core]
+    loops: list[Loop] = [loop for k, loop in enumerate(band.loops) if k != lanes]
+    at = 0
+    if panel is not None:
+        at = panel.position
+        loops.insert(at, tile_loop(band.loops[lanes], panel.width))
+    if parallel and loops and is_heavy(band, facts):
+        loops[at] = loops[at].marked("parallel")
+    return nest_loops(band.node, [*loops, band.loops[lanes].marked(f"vector:{plain_vectors(band, facts)}")])

@@ -1,0 +1,38 @@
+"""Which loop the threads share, and whether it is worth waking them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from polyml.schedule.strategy.bands import Band
+from polyml.schedule.strategy.facts import Facts
+
+__all__ = ["is_heavy", "most_even", "wanted_iterations"]
+
+PARALLEL_CYCLES = 20_000
+"""Estimated cycles below which waking threads costs more than it saves."""
+
+
+def is_heavy(band: Band, facts: Facts) -> bool:
+    """Whether one execution of the band (the loops above it stand still) is enough work for several threads."""
+    cycles = 0.0
+    for name in band.statements:
+        model = facts.models[name]
+        times = prod(model.extents[index] for index in band.above[name])
+        cycles += model.work / times / facts.lanes(name) / 2
+    return cycles >= PARALLEL_CYCLES
+
+
+def wanted_iterations(facts: Facts) -> int:
+    """Iterations that a parallel loop should have, so that threads finish together."""
+    return 2 * facts.options.threads
+
+
+def most_even(counts: Mapping[int, int], facts: Facts) -> int | None:
+    """Of loops (iterations per key, outermost first), the one to share: the outermost with enough, else the longest; None when none has two."""
+    enough = [k for k, count in counts.items() if count >= wanted_iterations(facts)]
+    if enough:
+        return enough[0]
+    best = max(counts, key=lambda k: counts[k], default=None)
+    return best if best is not None and counts[best] > 1 else None
