@@ -46,7 +46,7 @@ def emit_module(functions: Iterable[Function], *, precise: bool = False, paralle
 
 def emit_function(module: Module, function: Function, *, precise: bool = False, parallel: bool = True) -> None:
     """Adds the function, and what it needs, to the module."""
-    variables = [(variable, f"%{variable.name}") for variable in function.arguments]
+    variables = [(variable, f"%{_argument(variable.name)}") for variable in function.arguments]
     state = _new_state(module, function.name, function.sizes, variables, precise=precise, parallel=parallel)
     parameters = [_pointer_parameter(v, written=v.name in function.written) for v in function.arguments]
     parameters += [f"i64 %{_size(name)}" for name in function.sizes]
@@ -58,10 +58,15 @@ def _size(name: str) -> str:
     return f"size.{name}"
 
 
+def _argument(name: str) -> str:
+    """The dot keeps a program's names (v1, next2) apart from those of values."""
+    return f"arg.{name}"
+
+
 def _pointer_parameter(variable: Variable, *, written: bool) -> str:
     alignment = max(variable.alignment or 1, variable.dtype.itemsize)
     access = "" if written else " readonly"
-    return f"ptr noalias nonnull{access} align {alignment} %{variable.name}"
+    return f"ptr noalias nonnull{access} align {alignment} %{_argument(variable.name)}"
 
 
 def _new_state(
@@ -270,7 +275,7 @@ def _outline(state: State, node: For, arrays: list[str], scalars: list[str]) -> 
     module = state.builder.module
     state.bodies += 1
     name = f"{state.name}.body{state.bodies}"
-    variables = [(state.slots[array].variable, f"%{array}") for array in arrays]
+    variables = [(state.slots[array].variable, f"%{_argument(array)}") for array in arrays]
     inner = _new_state(module, f"{name}.range", (), [], precise=state.precise, parallel=False)
     for scalar in scalars:
         inner.nest.variables[scalar] = (0, Value(INDEX, f"%{_size(scalar)}"))
@@ -279,7 +284,9 @@ def _outline(state: State, node: For, arrays: list[str], scalars: list[str]) -> 
         add_slot(inner, variable, Value(POINTER, text))
     lower, upper = Value(INDEX, "%range.lower"), Value(INDEX, "%range.upper")
     _emit_counted(inner, node, lower, upper, None)
-    parameters = [f"ptr noalias nonnull %{array}" for array in arrays] + [f"i64 %{_size(scalar)}" for scalar in scalars]
+    parameters = [f"ptr noalias nonnull %{_argument(array)}" for array in arrays] + [
+        f"i64 %{_size(scalar)}" for scalar in scalars
+    ]
     _finish(inner, f"define internal void @{name}.range({', '.join([*parameters, str(lower), str(upper)])}) noinline")
     unpack, arguments = [], []
     for position, type_ in enumerate([POINTER] * len(arrays) + [INDEX] * len(scalars)):
