@@ -121,7 +121,9 @@ class Scope:
         else:
             what = type(found).__name__
             hint = (
-                "pass it as a parameter" if hasattr(type(found), "__len__") else "only numbers and einsum programs are read"
+                "pass it as a parameter"
+                if hasattr(type(found), "__len__")
+                else "only numbers and einsum programs are read"
             )
             message = f"{name!r} is a {what} of the enclosing scope, not a number"
             raise EinsumSyntaxError(message, span=span, hint=hint)
