@@ -17,17 +17,17 @@ __all__ = ["generate"]
 _LEFT = ("i", "j", "l")
 
 
-def generate(chooser: Chooser, max_statements: int = 4) -> Case:
-    """A program of up to `max_statements` statements, with arguments."""
-    program = _Program(chooser)
+def generate(chooser: Chooser, max_statements: int = 4, *, large: bool = False) -> Case:
+    """A program of up to `max_statements` statements, with arguments. large: two sizes are too large for the interpreter."""
+    program = _Program(chooser, large)
     for _ in range(1 + chooser.integer(0, max_statements - 1)):
         program.statement()
     return program.case()
 
 
 class _Program:
-    def __init__(self, chooser: Chooser) -> None:
-        self.scope = Scope(chooser)
+    def __init__(self, chooser: Chooser, large: bool) -> None:
+        self.scope = Scope(chooser, large)
         self.chooser = chooser
         self.lines: list[str] = []
         self.indent = 1
@@ -279,7 +279,7 @@ class _Program:
     def _target(self) -> Tensor:
         """A tensor that may be updated: written before, a parameter, or declared with a fill."""
         ch, scope = self.chooser, self.scope
-        known = [t for t in scope.tensors.values() if t.dims and t.dtype.kind != "b" and not t.name.startswith("n")]
+        known = [t for t in scope.tensors.values() if 1 <= len(t.dims) <= 3 and t.dtype.kind != "b"]
         if known and not ch.flag(30):
             return ch.pick(known[::-1])
         dims = tuple(self.left(1, 2).values())

@@ -17,6 +17,9 @@ __all__ = ["Scope", "Tensor", "Value", "settle"]
 _FLOAT_DTYPES = (f32, f64)
 _INTEGERS = tuple(d for d in DTYPES.values() if d.is_integer)
 _SIZE_NAMES = ("N", "M", "K", "L")
+_FEW = (3, 2, 1, 4, 5)
+_SMALL_SIZES = ((*_FEW, 7, 8, 9, 13, 16, 17, 0), _FEW, _FEW)
+_LARGE_SIZES = ((33, 48, 64, 65), (17, 16, 24), _FEW)
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class Scope:
     """A program while it grows: sizes, parameters, tensors. `expression` and its kin draw from `chooser`."""
 
     chooser: Chooser
+    large: bool = False
     sizes: dict[str, int] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
@@ -96,13 +100,13 @@ class Scope:
         return int(size) if size.isdigit() else self.sizes[size]
 
     def size(self) -> str:
-        """A symbolic size, new or old. At most the first is large, so that programs stay quick to interpret."""
+        """A symbolic size, new or old. At most the first (`large`: the first two) is large, so that programs stay quick to check."""
         ch = self.chooser
         if self.sizes and (len(self.sizes) == len(_SIZE_NAMES) or not ch.flag(50)):
             return ch.pick(list(self.sizes))
-        name = _SIZE_NAMES[len(self.sizes)]
-        small = (3, 2, 1, 4, 5)
-        self.sizes[name] = ch.pick(small) if self.sizes else ch.pick((*small, 7, 8, 9, 13, 16, 17, 0))
+        position = len(self.sizes)
+        name = _SIZE_NAMES[position]
+        self.sizes[name] = ch.pick((_LARGE_SIZES if self.large else _SMALL_SIZES)[min(position, 2)])
         return name
 
     def parameter(self, dims: tuple[str, ...], dtype: DType | None = None, high: int | None = None) -> Tensor:
@@ -385,25 +389,26 @@ class Scope:
         conditions = [f"{name} < {size}" for name, size in own.items() if name not in body.plain]
         items = [name for name in own if name in body.plain] + conditions
         kind = ch.pick(("sum", "max", "min", "prod", "any", "all", "argmax"))
-        if ch.flag(25):
+        may_be_empty = ch.flag(25)
+        if may_be_empty:
             items.append(self.affine_condition(own, states=False))
             kind = "sum" if kind in ("max", "min", "argmax") else kind
         length = math.prod(self.extent(size) for size in own.values())
         if length == 0 and kind in ("max", "min", "argmax"):
             kind = "sum"
-        found = self._reduction(kind, items, body, length)
+        found = self._reduction(kind, items, body, length, may_be_empty=may_be_empty or length == 0)
         return replace(found, plain=body.plain - set(own) if not conditions else frozenset())
 
     def _free_name(self, name: str, indices: Mapping[str, str]) -> str:
         return self.fresh(name) if name in indices or name in self.loops else name
 
-    def _reduction(self, kind: str, items: list[str], body: Value, length: int) -> Value:
+    def _reduction(self, kind: str, items: list[str], body: Value, length: int, *, may_be_empty: bool) -> Value:
         self.rounding += length
         over = ", ".join(items)
         if kind in ("any", "all"):
             if body.exact:
                 return Value(f"{kind}[{over}]({body.text} > 0)", Type(boolean, body.type.weak), 1.0, 0)
-            kind = "max" if length else "sum"
+            kind = "sum" if may_be_empty else "max"
         if kind == "argmax" and (not body.exact or len(items) != 1):
             kind = "sum"
         if kind == "argmax":

@@ -40,10 +40,10 @@ class _Drawn:
 
 
 @st.composite
-def programs(draw: st.DrawFn, max_statements: int = 4) -> Case:
+def programs(draw: st.DrawFn, max_statements: int = 4, *, large: bool = False) -> Case:
     """Well-formed programs with arguments: several statements, affine subscripts, guards, all reductions, `where` and `pad`, sequential loops,
     in-place updates, gathers and scatters, symbolic sizes, all dtypes, any memory layout, empty and odd sizes.
 
-    Sizes are small enough for the interpreter; element values keep sums exact as long as only `+ - * / 2`, min and max are applied.
+    Sizes are small enough for the interpreter (large: some are 16 to 65, to reach tiles and tails; compare with another oracle). Element values keep sums exact as long as only `+ - * / 2`, min and max are applied.
     """
-    return generate(_Drawn(draw), max_statements)
+    return generate(_Drawn(draw), max_statements, large=large)
