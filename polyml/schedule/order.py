@@ -150,7 +150,8 @@ class _Orderer:
             pair: equal for pair, m in inside.items() if not (equal := m.eq_at_multi_union_pw_aff(schedule)).is_empty()
         }
         below, parallel = self.place(node.child(0), group, _after(used, [loop]), left)
-        if not parallel and self.ask_isl:
+        # Deeper, isl would call the outer loops parallel, which stand still there.
+        if not parallel and self.ask_isl and not any(used[name] for name in group):
             skewed = self._parallel_by_isl(leaf, group, live)
             if skewed is not None:
                 return skewed, True
