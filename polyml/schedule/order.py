@@ -39,7 +39,7 @@ def order_statements(
     *,
     ahead: tuple[str, ...] = (),
     ask_isl: bool = True,
-    budget: int = 300_000,
+    budget: int = 150_000,
 ) -> tuple[isl.Schedule, tuple[Note, ...]]:
     """A tree that respects the dependences (proved later by legality), and what was decided.
 
