@@ -17,9 +17,11 @@ from typing import Literal, get_args
 from polyml.errors import PolymlError
 from polyml.target import Target
 
-__all__ = ["VARIABLES", "EnvironmentVariable", "Options", "Scheduler", "overridden"]
+__all__ = ["VARIABLES", "CostName", "EnvironmentVariable", "FusionPolicy", "Options", "Scheduler", "overridden"]
 
-Scheduler = Literal["isl", "written"]
+Scheduler = Literal["ilp", "isl", "written"]
+FusionPolicy = Literal["none", "smart", "maximal"]
+CostName = Literal["coefficients", "parallelism", "satisfaction", "contiguity", "order", "reuse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,11 @@ class Options:
     target: the machine; None: this one (`machine` says which).
     threads: how many threads a kernel may use; None: POLYML_NUM_THREADS or the available cores, asked at each call.
     precise: keep the written order of floating-point operations: no FMA, no reassociation.
-    fusion: ops may share a region. scheduler: isl's, or the order as written. vectorize, parallel: whether to do so.
+    fusion: ops may share a region, and its statements share loops: "none", "smart" (True: where nothing is lost by it), "maximal" (wherever it is legal);
+        False: every op is a region of its own.
+    scheduler: polyml's integer programs, isl's scheduler, or the order as written. costs: what "ilp" decides by, the most important first (names of
+        polyml.schedule.ilp.costs); None: its own list.
+    vectorize, parallel: whether to do so.
     tile_sizes: iterations per cache tile and dimension, outermost first; None: from the cost model; (): no tiling.
     register_tile: iterations per register tile, likewise.
     dynamic: sizes that stay symbolic: True for all, or their names.
@@ -44,8 +50,9 @@ class Options:
     target: Target | None = None
     threads: int | None = None
     precise: bool = False
-    fusion: bool = True
-    scheduler: Scheduler = "isl"
+    fusion: bool | FusionPolicy = True
+    scheduler: Scheduler = "ilp"
+    costs: tuple[CostName, ...] | None = None
     vectorize: bool = True
     parallel: bool = True
     tile_sizes: tuple[int, ...] | None = None
@@ -60,6 +67,11 @@ class Options:
     def machine(self) -> Target:
         """The target, or this machine."""
         return Target.host() if self.target is None else self.target
+
+    @property
+    def fusion_policy(self) -> FusionPolicy:
+        """How statements of one region are fused."""
+        return self.fusion if isinstance(self.fusion, str) else "smart" if self.fusion else "none"
 
     @staticmethod
     def make(**keywords: object) -> Options:
@@ -98,7 +110,10 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
     ),
     EnvironmentVariable("POLYML_TARGET", "target", 'name of the target; default "host"'),
     EnvironmentVariable("POLYML_SCHEDULER", "scheduler", f"one of {', '.join(get_args(Scheduler))}"),
-    EnvironmentVariable("POLYML_FUSION", "fusion", "0: every op is a region of its own"),
+    EnvironmentVariable(
+        "POLYML_FUSION", "fusion", f"0: every op is a region of its own; {', '.join(get_args(FusionPolicy))}"
+    ),
+    EnvironmentVariable("POLYML_COSTS", "costs", "cost functions of the ilp scheduler, comma-separated"),
     EnvironmentVariable("POLYML_VECTORIZE", "vectorize", "0: no vector loops"),
     EnvironmentVariable("POLYML_PARALLEL", "parallel", "0: no parallel loops"),
     EnvironmentVariable("POLYML_PRECISE", "precise", "1: keep the written order of floating-point operations"),
@@ -180,10 +195,31 @@ def _dynamic(name: str, value: object) -> bool | tuple[str, ...]:
 
 def _scheduler(name: str, value: object) -> Scheduler:
     match value:
-        case "isl" | "written":
+        case "ilp" | "isl" | "written":
             return value
         case _:
             raise _refuse(name, value, f"one of {', '.join(get_args(Scheduler))}")
+
+
+def _fusion(name: str, value: object) -> bool | FusionPolicy:
+    match value:
+        case "none" | "smart" | "maximal":
+            return value
+        case True | False | "0" | "1":
+            return _flag(name, value)
+        case _:
+            raise _refuse(name, value, f"a bool or one of {', '.join(get_args(FusionPolicy))}")
+
+
+def _costs(name: str, value: object) -> tuple[CostName, ...] | None:
+    known: tuple[CostName, ...] = get_args(CostName)
+    if isinstance(value, str):
+        value = tuple(value.split(","))
+    if value is None:
+        return None
+    if isinstance(value, tuple | list) and value and len(set(value)) == len(value) and all(v in known for v in value):
+        return tuple(value)
+    raise _refuse(name, value, f"a list of different names of {', '.join(known)}")
 
 
 def _target(name: str, value: object) -> Target | None:
@@ -206,8 +242,9 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "target": _target,
     "threads": _integer(1, 4096, optional=True),
     "precise": _flag,
-    "fusion": _flag,
+    "fusion": _fusion,
     "scheduler": _scheduler,
+    "costs": _costs,
     "vectorize": _flag,
     "parallel": _flag,
     "tile_sizes": _sizes,

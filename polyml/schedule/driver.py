@@ -1,16 +1,24 @@
-"""Scop and dependences in, schedule out: order, strategy, storage, proof; and the plainer schedules to fall back to."""
+"""Scop and dependences in, schedule out: order, strategy, storage, proof; and the plainer schedules to fall back to.
+
+The order comes from polyml's own scheduler (ilp/), from isl's, or is the written one; in this order they stand in for each other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import islpy as isl
+
+from polyml.debug import report
 from polyml.errors import IllegalScheduleError, SchedulerFailed
 from polyml.options import Options
-from polyml.schedule.isl_scheduler import tree_from_written_order
+from polyml.schedule.ilp.costs import DEFAULT_COSTS
+from polyml.schedule.ilp.driver import NODES, schedule_by_ilp
+from polyml.schedule.ilp.solve import SolverLimit
+from polyml.schedule.isl_scheduler import tree_by_isl, tree_from_written_order
 from polyml.schedule.legality import check
 from polyml.schedule.matching import Matcher
-from polyml.schedule.order import order_statements
 from polyml.schedule.pack import Packed, pack_operands
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage import contract_storage
@@ -36,8 +44,10 @@ def schedule(scop: Scop, dependences: Dependences, target: Target, options: Opti
     work = _Work(scop, dependences, target, options)
     attempts: list[tuple[str, Callable[[], Schedule]]] = [("the written order", work.written)]
     if options.scheduler != "written":
-        attempts.insert(0, ("the order without marks", work.ordered))
-        attempts.insert(0, ("the strategy's schedule", work.strategic))
+        attempts.insert(0, ("isl's schedule without marks", work.plain))
+        attempts.insert(0, ("isl's schedule", work.by_isl))
+    if options.scheduler == "ilp":
+        attempts.insert(0, ("the schedule by integer programs", work.by_ilp))
     refused: list[Note] = []
     for position, (name, attempt) in enumerate(attempts):
         # The last resort may take longer: after it there is nothing.
@@ -46,7 +56,7 @@ def schedule(scop: Scop, dependences: Dependences, target: Target, options: Opti
             with operation_budget(options.budget * (10 if last else 1), phase="scheduling"):
                 found = attempt()
                 check(found, relax_reductions=not options.precise)
-        except (BudgetExhausted, IllegalScheduleError) as reason:
+        except (BudgetExhausted, IllegalScheduleError, SolverLimit, SchedulerFailed) as reason:
             refused.append(Note("fallback", scop.name, f"{name} was dropped: {reason}"))
             continue
         if options.verify:
@@ -65,8 +75,40 @@ class _Work:
     target: Target
     options: Options
 
-    def strategic(self) -> Schedule:
-        """Packed operands, the order by shared loops, the CPU strategy, contracted storage."""
+    def by_ilp(self) -> Schedule:
+        """The strategy on the tree of polyml's own scheduler."""
+
+        def order(scop: Scop, dependences: Dependences, matcher: Matcher, ahead: tuple[str, ...]) -> isl.Schedule:
+            tree, made = schedule_by_ilp(
+                scop,
+                dependences,
+                matcher,
+                relax_reductions=not self.options.precise,
+                costs=self.options.costs or DEFAULT_COSTS,
+                fusion=self.options.fusion_policy,
+                ahead=ahead,
+                nodes=min(NODES, max(1, self.options.budget // 1000)),
+            )
+            report(f"integer programs of {scop.name}", str(made), level=6)
+            return tree
+
+        return self._strategic(order)
+
+    def by_isl(self) -> Schedule:
+        """The strategy on the tree of isl's scheduler."""
+        return self._strategic(lambda scop, dependences, _, ahead: self._isl_tree(scop, dependences, ahead))
+
+    def plain(self) -> Schedule:
+        """isl's tree and contracted storage, no marks."""
+        tree = self._isl_tree(self.scop, self.dependences, ())
+        return contract_storage(Schedule(scop=self.scop, dependences=self.dependences, tree=tree, storage={}))
+
+    def _isl_tree(self, scop: Scop, dependences: Dependences, ahead: tuple[str, ...]) -> isl.Schedule:
+        budget = max(1, self.options.budget // 10)
+        return tree_by_isl(scop, dependences, relax_reductions=not self.options.precise, budget=budget, ahead=ahead)
+
+    def _strategic(self, order: Callable[[Scop, Dependences, Matcher, tuple[str, ...]], isl.Schedule]) -> Schedule:
+        """Packed operands, the order of the statements, the CPU strategy, contracted storage."""
         relax = not self.options.precise
         matcher = Matcher(self.scop, self.dependences, relax_reductions=relax)
         models = model_statements(self.scop, matcher)
@@ -77,22 +119,14 @@ class _Work:
             matcher = Matcher(packed.scop, packed.dependences, relax_reductions=relax)
             models = model_statements(packed.scop, matcher)
         scop, dependences = packed.scop, packed.dependences
-        tree, order_notes = order_statements(scop, dependences, matcher, ahead=tuple(packed.copies))
+        tree = order(scop, dependences, matcher, tuple(packed.copies))
         facts = Facts(
             packed=packed, matcher=matcher, models=models, target=self.target, options=self._strategy_options()
         )
         tree, notes = apply_strategy(tree, facts)
-        notes = (*packed.notes, *order_notes, *notes)
+        notes = (*packed.notes, *notes)
         found = Schedule(scop=scop, dependences=dependences, tree=tree, storage=dict(packed.storage), notes=notes)
         return contract_storage(found)
-
-    def ordered(self) -> Schedule:
-        """Shared loops and contracted storage, no marks."""
-        matcher = Matcher(self.scop, self.dependences, relax_reductions=not self.options.precise)
-        tree, notes = order_statements(self.scop, self.dependences, matcher)
-        return contract_storage(
-            Schedule(scop=self.scop, dependences=self.dependences, tree=tree, storage={}, notes=notes)
-        )
 
     def written(self) -> Schedule:
         """The order as written."""

@@ -11,11 +11,13 @@ from contextlib import contextmanager
 
 import islpy as isl
 
+from polyml.schedule.transforms import graft, insert_band, insert_sequence, loops_of
+from polyml.schedule.tree import Kind, kind_of
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.budget import operation_budget
 
-__all__ = ["schedule_by_isl", "tree_from_written_order"]
+__all__ = ["schedule_by_isl", "tree_by_isl", "tree_from_written_order"]
 
 
 def schedule_by_isl(
@@ -63,6 +65,53 @@ def _scheduler_options() -> Iterator[None]:
     finally:
         for name, value in saved.items():
             getattr(context, f"set_schedule_{name}")(value)
+
+
+def tree_by_isl(
+    scop: Scop, dependences: Dependences, *, relax_reductions: bool, budget: int, ahead: tuple[str, ...] = ()
+) -> isl.Schedule:
+    """isl's schedule of the whole scop, in the form that strategies take: coincident members in a band of their own, outside of the others.
+
+    Args:
+        ahead: statements that run before all others (copies of inputs).
+
+    Raises:
+        BudgetExhausted: after `budget` isl operations.
+    """
+    validity = dependences.validity if relax_reductions else dependences.validity.union(dependences.reduction)
+    node = isl.Schedule.from_domain(scop.domain).get_root().child(0)
+    groups = [(name,) for name in ahead] + [tuple(name for name in scop.statements if name not in ahead)]
+    filters = []
+    for names in groups:
+        domain = isl.UnionSet.empty(scop.context.get_space())
+        for name in names:
+            domain = domain.union(scop.statements[name].domain.to_union_set())
+        filters.append(domain)
+    if len(filters) > 1:
+        node = insert_sequence(node, filters)
+    for position, domain in enumerate(filters):
+        inside = validity.intersect_domain(domain).intersect_range(domain)
+        found = schedule_by_isl(domain, inside, dependences, context=scop.context, budget=budget)
+        leaf = node.child(position).child(0) if len(filters) > 1 else node
+        leaf = _parallel_first(graft(leaf, found.get_root().child(0)))
+        node = leaf.parent().parent() if len(filters) > 1 else leaf
+    return node.get_schedule()
+
+
+def _parallel_first(node: isl.ScheduleNode) -> isl.ScheduleNode:
+    """The subtree with every permutable band of mixed members split: coincident ones outside."""
+    if kind_of(node) == Kind.leaf:
+        return node
+    if kind_of(node) == Kind.band:
+        loops = loops_of(node)
+        parallel = [loop for loop in loops if loop.coincident]
+        if parallel and len(parallel) < len(loops) and node.band_get_permutable():
+            node = insert_band(node.delete(), [loop for loop in loops if not loop.coincident], permutable=True)
+            node = insert_band(node, parallel, permutable=True)
+            return _parallel_first(node.child(0).child(0)).parent().parent()
+    for position in range(node.n_children()):
+        node = _parallel_first(node.child(position)).parent()
+    return node
 
 
 def tree_from_written_order(scop: Scop) -> isl.Schedule:

@@ -108,6 +108,16 @@ class Matcher:
         """Width of the statement's box along an index; None when it depends on sizes."""
         return self._ranges[name][position][2]
 
+    def same_range(self, one: str, position: int, other: str, position2: int, offset: int) -> bool:
+        """Whether the first statement's index runs through the values of the second's index plus `offset`."""
+        mine, theirs = self._ranges[one][position], self._ranges[other][position2]
+        shift = isl.Val.int_from_si(isl.DEFAULT_CONTEXT, offset)
+        return all(a.plain_is_equal(b.add_constant_val(shift)) for a, b in zip(mine[:2], theirs[:2], strict=True))
+
+    def aligned(self, one: str, position: int, other: str, position2: int) -> bool:
+        """Whether the two indices stand in the same place of a common array."""
+        return (position, position2) in self._hint(one, other)
+
     def related(self, one: str, other: str) -> bool:
         """Whether the two statements touch a common array with the same index in the same place."""
         return bool(self._hint(one, other))

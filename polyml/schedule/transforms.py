@@ -17,8 +17,10 @@ __all__ = [
     "Loop",
     "distribute_band",
     "graft",
+    "insert_band",
     "insert_loops",
     "insert_mark",
+    "insert_sequence",
     "interchange_members",
     "loops_of",
     "merge_with_child",
@@ -95,7 +97,7 @@ def interchange_members(band: isl.ScheduleNode, order: Sequence[int]) -> isl.Sch
     loops = loops_of(band)
     permutable = band.band_get_permutable()
     assert sorted(order) == list(range(len(loops))), "internal: the new order of a band is no permutation"
-    return _insert_band(band.delete(), [loops[k] for k in order], permutable=permutable)
+    return insert_band(band.delete(), [loops[k] for k in order], permutable=permutable)
 
 
 def tile_band(band: isl.ScheduleNode, sizes: Sequence[int]) -> isl.ScheduleNode:
@@ -105,16 +107,17 @@ def tile_band(band: isl.ScheduleNode, sizes: Sequence[int]) -> isl.ScheduleNode:
         sizes: iterations per tile and member, >= 1.
     """
     tiles = [tile_loop(loop, size) for loop, size in zip(loops_of(band), sizes, strict=True)]
-    return _insert_band(band, tiles, permutable=band.band_get_permutable())
+    return insert_band(band, tiles, permutable=band.band_get_permutable())
 
 
 def merge_with_child(band: isl.ScheduleNode) -> isl.ScheduleNode:
     """One band of the members of a band and of the band right below it."""
     upper, lower = loops_of(band), loops_of(band.child(0))
-    return _insert_band(band.delete().delete(), [*upper, *lower], permutable=True)
+    return insert_band(band.delete().delete(), [*upper, *lower], permutable=True)
 
 
-def _insert_band(node: isl.ScheduleNode, loops: Sequence[Loop], *, permutable: bool) -> isl.ScheduleNode:
+def insert_band(node: isl.ScheduleNode, loops: Sequence[Loop], *, permutable: bool) -> isl.ScheduleNode:
+    """The subtree under one band of the loops, whose marks do not count. *Returns* the band."""
     rows = isl.UnionPwAffList.alloc(node.get_ctx(), len(loops))
     for loop in loops:
         rows = rows.add(loop.row)
@@ -150,7 +153,7 @@ def distribute_band(band: isl.ScheduleNode, groups: Sequence[Sequence[int]]) -> 
             node = graft(node, sequence.child(group[0]).child(0))
         reach = node.get_universe_domain()
         restricted = [replace(loop, row=loop.row.intersect_domain(reach)) for loop in loops]
-        node = _insert_band(node, restricted, permutable=permutable).parent().parent()
+        node = insert_band(node, restricted, permutable=permutable).parent().parent()
     return node
 
 

@@ -32,7 +32,7 @@ def test_every_variable_reaches_its_field(monkeypatch: pytest.MonkeyPatch) -> No
     values = {
         "debug": ("6", 6), "dump": ("/d", "/d"), "threads": ("2", 2), "target": ("x86-64-v3", Target("x86-64-v3")),
         "scheduler": ("written", "written"), "fusion": ("0", False), "vectorize": ("0", False), "parallel": ("0", False),
-        "precise": ("1", True), "verify": ("1", True), "budget": ("100", 100),
+        "costs": ("reuse,order", ("reuse", "order")), "precise": ("1", True), "verify": ("1", True), "budget": ("100", 100),
     }  # fmt: skip
     for row in VARIABLES:
         if row.field is not None:
@@ -56,7 +56,9 @@ def test_target_by_name() -> None:
         ({"threads": 0}, "threads = 0"),
         ({"threads": True}, "threads = True"),
         ({"tile_sizes": (0,)}, "tile_sizes"),
-        ({"scheduler": "best"}, "one of isl, written"),
+        ({"scheduler": "best"}, "one of ilp, isl, written"),
+        ({"costs": ("speed",)}, "different names of coefficients, parallelism"),
+        ({"fusion": "all"}, "one of none, smart, maximal"),
         ({"vectorize": "yes"}, "a bool"),
         ({"dynamic": 3}, "names of sizes"),
         ({"target": 3}, "a Target"),

@@ -10,10 +10,10 @@ import pytest
 from polyml.options import Options
 from polyml.schedule.cost import register_tile
 from polyml.schedule.driver import schedule
+from polyml.schedule.ilp.driver import schedule_by_ilp
 from polyml.schedule.isl_scheduler import schedule_by_isl, tree_from_written_order
 from polyml.schedule.legality import check_tree
 from polyml.schedule.matching import Matcher
-from polyml.schedule.order import order_statements
 from polyml.schedule.pack import pack_operands
 from polyml.schedule.storage_check import storage_faults
 from polyml.schedule.strategy.facts import model_statements
@@ -37,7 +37,8 @@ WIDE = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20, cores=2)
 
 
 def _ordered(scop: Scop, dependences: Dependences) -> isl.Schedule:
-    return order_statements(scop, dependences, Matcher(scop, dependences, relax_reductions=True))[0]
+    matcher = Matcher(scop, dependences, relax_reductions=True)
+    return schedule_by_ilp(scop, dependences, matcher, relax_reductions=True)[0]
 
 
 def _legal(tree: isl.Schedule, scop: Scop, dependences: Dependences) -> None:

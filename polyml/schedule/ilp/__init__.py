@@ -1,0 +1,1 @@
+"""polyml's own scheduler: loops as solutions of small integer programs over the dependences' generators."""

@@ -1,0 +1,158 @@
+"""What makes one legal loop better than another: named cost functions, the most important first in a list of them.
+
+Each adds the columns and rows that it needs to the model and says what to minimize and how large that gets. `objective` makes one weighted sum of them, with weights so far
+apart that an earlier function decides before a later one; a series of programs, one per function, would find the same at twice the price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyml.schedule.ilp.cones import Cone
+from polyml.schedule.ilp.model import Model
+
+__all__ = ["COSTS", "DEFAULT_COSTS", "TILING_COSTS", "Cost", "objective"]
+
+Weights = dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """`weights . x` per column, to be minimized; `span`: how much of it is worth telling apart (it scales what comes before)."""
+
+    weights: Weights
+    span: float
+
+
+def coefficients(model: Model) -> Cost:
+    """Small index coefficients: a loop along one index rather than a skewed one, forwards rather than backwards.
+
+    Source: Bondhugula et al. (PLDI 2008), section 3.2, minimize them after the bounds; isl's scheduler does as well (isl manual, "Scheduling").
+    """
+    weights: Weights = {}
+    for name in model.names:
+        weights |= dict.fromkeys(_range(model.index_columns(name)), 2.0)
+        weights |= dict.fromkeys(_range(model.reversed_columns(name)), 3.0)
+    return Cost(weights, 8.0 * len(model.names))
+
+
+def parallelism(model: Model) -> Cost:
+    """Zero distance on every dependence, reductions included: a bound `u . n + w` on all of them, minimized; 0 is a parallel loop.
+
+    Source: Bondhugula et al. (PLDI 2008), section 3.2, the bounding function, here on all kinds of dependences.
+    """
+    return _bounded(model, [*model.strict, *model.relaxed])
+
+
+def reuse(model: Model) -> Cost:
+    """Short distances between a value's write and its reads: the bound `u . n + w` on flow dependences, minimized.
+
+    Source: Bondhugula et al., "A practical automatic polyhedral parallelizer and locality optimizer" (PLDI 2008), section 3.2.
+    """
+    return _bounded(model, [cone for cone in model.strict if cone.kind == "flow"])
+
+
+def satisfaction(model: Model) -> Cost:
+    """As many dependences as possible end at this loop, so that the loops inside are free.
+
+    Source: Feautrier, "Some efficient solutions to the affine scheduling problem, part II" (IJPP 1992), section 3.
+    """
+    weights: Weights = {}
+    for cone in model.strict:
+        column = model.add_columns(1, upper=1.0, integral=False)
+        vertices = (cone.generators[:, 0] > 0) & ~cone.lines
+        block = model.distance(cone)[vertices]
+        block[:, column] = -cone.generators[vertices, 0]
+        model.add_rows(block)
+        weights[column] = -1.0
+    return Cost(weights, 1.0 + len(model.strict))
+
+
+def contiguity(model: Model) -> Cost:
+    """The index along which most accesses move by one element is left for the innermost loop.
+
+    Source: Consolaro et al., "PolyTOPS: Reconfigurable and flexible polyhedral scheduler" (CGO 2024), section III.
+    """
+    weights: Weights = {}
+    span = 1.0
+    for name in model.names:
+        found = model.shapes[name].contiguous
+        if len(model.basis[name]) + 1 >= len(found):
+            continue  # the innermost loop itself
+        span += max(found, default=0)
+        for columns in (model.index_columns(name), model.reversed_columns(name)):
+            weights |= {k: float(found[k - columns.start]) for k in _range(columns) if found[k - columns.start]}
+    return Cost(weights, span)
+
+
+def order(model: Model) -> Cost:
+    """The written order of the loops: the outermost index first.
+
+    Source: the identity schedule is what a user's source asks for where nothing else decides (isl manual, "Scheduling", keeps it likewise in its tie-breaks).
+    """
+    weights: Weights = {}
+    span = 1.0
+    for name in model.names:
+        span += model.shapes[name].dimension
+        for columns in (model.index_columns(name), model.reversed_columns(name)):
+            weights |= {k: float(k - columns.start) for k in _range(columns)}
+    return Cost(weights, span)
+
+
+COSTS: dict[str, Callable[[Model], Cost]] = {
+    "coefficients": coefficients,
+    "parallelism": parallelism,
+    "reuse": reuse,
+    "satisfaction": satisfaction,
+    "contiguity": contiguity,
+    "order": order,
+}
+"""By name, as `Options(costs=...)` lists them."""
+
+DEFAULT_COSTS = ("coefficients", "parallelism", "satisfaction", "order", "reuse")
+"""Loops along indices, parallel ones outermost, and a sequential loop carries all it can: what lanes and register tiles want."""
+
+TILING_COSTS = ("parallelism", "reuse", "coefficients", "order")
+"""Pluto's choice: bands whose loops may all be tiled, skewed where a recurrence asks for it."""
+
+
+def objective(model: Model, names: Sequence[str]) -> NDArray[np.float64]:
+    """One cost per column of the model for the functions `names`, the most important first; shifts are kept small after all of them."""
+    costs = [COSTS[name](model) for name in names]
+    total = np.zeros(model.columns)
+    for name in model.names:
+        shift = model.shift_columns(name)
+        total[shift.start : shift.stop] = 2.0**-7
+        total[shift.stop - 1] = 2.0**-8
+    scale = 1.0
+    for cost in reversed(costs):
+        for column, weight in cost.weights.items():
+            total[column] += scale * weight
+        scale *= max(2.0, min(cost.span, 64.0))
+    return total
+
+
+def _bounded(model: Model, cones: Sequence[Cone]) -> Cost:
+    """Columns u, w with `distance <= u . n + w` on all the cones (and `>= -(u . n + w)` where the distance may be negative)."""
+    if not cones:
+        return Cost({}, 1.0)
+    first = model.add_columns(model.sizes + 1, priority=100)
+    for cone in cones:
+        bound = np.zeros((len(cone.generators), model.columns), np.int64)
+        bound[:, first : first + model.sizes] = cone.generators[:, 1 : 1 + model.sizes]
+        bound[:, first + model.sizes] = cone.generators[:, 0]
+        distance = model.distance(cone)
+        upper = np.where(cone.lines, 0.0, np.inf)
+        model.add_rows(bound - distance, 0.0, upper)
+        if cone.kind == "reduction":
+            model.add_rows(bound + distance, 0.0, upper)
+    weights: Weights = {first + k: 16.0 for k in range(model.sizes)}
+    return Cost({**weights, first + model.sizes: 1.0}, 64.0)
+
+
+def _range(columns: slice) -> range:
+    return range(columns.start, columns.stop)

@@ -1,0 +1,322 @@
+"""Which statements of a group share their outer loops: strongly connected components first, then pairwise joins.
+
+Every part brings the loops that it can have; a join keeps those of them that line up, which is decided on the generators (both sides are frozen but for a shift), so that
+the price of fusion is that of matrix products and a chain of statements costs no large program.
+
+Policies: "none": components stay apart. "smart": parts join while they keep a loop in common and lose no parallelism or register tile by it. "maximal": whenever it is
+legal, serially or shifted if need be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from polyml.options import FusionPolicy
+from polyml.schedule.ilp.cones import Cone
+from polyml.schedule.ilp.hyperplanes import Hyperplane, distances
+from polyml.schedule.ilp.problem import Basis, Problem, extended, within
+from polyml.schedule.matching import Matcher
+
+__all__ = ["Part", "components", "parts_of"]
+
+Edges = Mapping[str, set[str]]
+
+MIN_SHARED_ITERATIONS = 64
+"""A fusion that leaves fewer parallel iterations than this, where there were more, is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Statements that run together, and the loops that they can share next: those that carry nothing or only reductions; or else one that carries more
+    (only where "maximal" has joined them)."""
+
+    names: tuple[str, ...]
+    loops: tuple[Hyperplane, ...]
+
+    @property
+    def parallel(self) -> tuple[Hyperplane, ...]:
+        return tuple(loop for loop in self.loops if loop.parallel)
+
+    @property
+    def free(self) -> tuple[Hyperplane, ...]:
+        return tuple(loop for loop in self.loops if loop.free)
+
+
+def parts_of(
+    group: tuple[str, ...],
+    cones: Sequence[Cone],
+    basis: Basis,
+    problem: Problem,
+    matcher: Matcher,
+    policy: FusionPolicy,
+) -> list[Part]:
+    """The group in parts to run one after the other, in order."""
+    edges: dict[str, set[str]] = {name: set() for name in group}
+    inside: dict[tuple[str, str], list[Cone]] = {}
+    for cone in cones:
+        inside.setdefault((cone.source, cone.sink), []).append(cone)
+        if cone.source != cone.sink:
+            edges[cone.source].add(cone.sink)
+    parts = []
+    for names in components(group, edges):
+        own = inside.get((names[0], names[0]), []) if len(names) == 1 else within(cones, names)
+        parts.append(Part(names, problem.zero_loops(names, own, basis)))
+    if len(parts) == 1 or policy == "none":
+        return parts
+    fuser = _Fuser(problem, matcher, basis, cones, edges, {n: k for k, n in enumerate(group)}, policy == "maximal")
+    return fuser.fuse(parts)
+
+
+@dataclass(slots=True)
+class _Fuser:
+    problem: Problem
+    matcher: Matcher
+    basis: Basis
+    cones: Sequence[Cone]
+    edges: Edges
+    position: Mapping[str, int]
+    maximal: bool
+
+    def fuse(self, parts: list[Part]) -> list[Part]:
+        """Connected parts joined, all at once where that is worth it, else pairwise."""
+        found: list[Part] = []
+        for connected in self._connected(parts):
+            whole = self._whole(connected)
+            found += [whole] if whole is not None else self._pairwise(connected)
+        return _topological(found, self.edges, self._rank)
+
+    def _connected(self, parts: list[Part]) -> list[list[Part]]:
+        """The parts in groups that share dependences or data."""
+        rest = list(parts)
+        groups: list[list[Part]] = []
+        while rest:
+            group, frontier = [rest.pop(0)], 0
+            while frontier < len(group):
+                near = [part for part in rest if self._touch(group[frontier], part)]
+                rest = [part for part in rest if part not in near]
+                group += near
+                frontier += 1
+            groups.append(sorted(group, key=self._rank))
+        return groups
+
+    def _whole(self, parts: list[Part]) -> Part | None:
+        """All the parts in one, or None when that is not worth it."""
+        if len(parts) == 1:
+            return parts[0]
+        joined, rest = parts[0], parts[1:]
+        while rest:
+            for part in rest:
+                if self._touch(joined, part) and (larger := self._joined(joined, part)) is not None:
+                    joined = larger
+                    rest = [other for other in rest if other is not part]
+                    break
+            else:
+                return None
+        return joined if self._is_worth(joined, parts) else None
+
+    def _pairwise(self, parts: list[Part]) -> list[Part]:
+        position = 1
+        while position < len(parts):
+            # Producers first, nearest first.
+            for earlier in range(position - 1, -1, -1):
+                one, other = parts[earlier], parts[position]
+                if not self._touch(one, other) or _between(parts, earlier, position, self.edges):
+                    continue
+                joined = self._joined(one, other)
+                if joined is None or not self._is_worth(joined, [one, other]):
+                    joined = self._serially(one, other) if self.maximal else None
+                if joined is not None:
+                    parts[earlier] = joined
+                    del parts[position]
+                    parts = _topological(parts, self.edges, self._rank)
+                    position = 0
+                    break
+            position += 1
+        return parts
+
+    # -- one join ---------------------------------------------------------------------------------------------------------------
+
+    def _touch(self, one: Part, other: Part) -> bool:
+        return any(
+            b in self.edges[a] or a in self.edges[b] or self.matcher.related(a, b)
+            for a in one.names
+            for b in other.names
+        )
+
+    def _joined(self, one: Part, other: Part) -> Part | None:
+        """Both with the loops that line up; None when none does."""
+        cross = self._cross(one, other)
+        common: list[Hyperplane] = []
+        left = list(other.free)
+        for loop in one.free:
+            for candidate in left:
+                shift = self._shift(loop, candidate, cross)
+                if shift is not None:
+                    left.remove(candidate)
+                    rows = {**loop.rows, **candidate.shifted(shift).rows}
+                    common.append(Hyperplane(rows, parallel=loop.parallel and candidate.parallel, free=True))
+                    break
+        return Part(self._in_order(one, other), tuple(common)) if common else None
+
+    def _cross(self, one: Part, other: Part) -> list[Cone]:
+        first, second = frozenset(one.names), frozenset(other.names)
+        return [
+            cone
+            for cone in self.cones
+            if (cone.source in first and cone.sink in second) or (cone.source in second and cone.sink in first)
+        ]
+
+    def _shift(self, one: Hyperplane, other: Hyperplane, cross: Sequence[Cone]) -> int | None:
+        """What to add to the other loop so that the two have zero distance on the dependences between them (their common data, without any)."""
+        shift: int | None = None
+        rows = {**one.rows, **other.rows}
+        for cone in cross:
+            found, homogeneous = distances(cone, rows), cone.generators[:, 0]
+            sign = 1 if cone.sink in other.rows else -1
+            if shift is None:
+                vertex = int((homogeneous > 0).argmax())
+                shift, remainder = divmod(-sign * int(found[vertex]), int(homogeneous[vertex]))
+                if remainder:
+                    return None
+            if (found + sign * shift * homogeneous).any():
+                return None
+        if shift is None:
+            shift = 0 if self._same_data(one, other) else None
+        if shift is None or not (self.maximal or self._same_range(one, other, shift)):
+            return None
+        return shift
+
+    def _same_data(self, one: Hyperplane, other: Hyperplane) -> bool:
+        return any(
+            self.matcher.aligned(a, row.index, b, row2.index)
+            for a, row in one.rows.items()
+            for b, row2 in other.rows.items()
+            if row.index is not None and row2.index is not None
+        )
+
+    def _same_range(self, one: Hyperplane, other: Hyperplane, shift: int) -> bool:
+        """Whether all statements of both run through the same values."""
+        places = [(name, row.index, row.constant) for name, row in one.rows.items()]
+        places += [(name, row.index, row.constant + shift) for name, row in other.rows.items()]
+        first, index, constant = places[0]
+        if index is None:
+            return False
+        return all(
+            p is not None and self.matcher.same_range(first, index, name, p, c - constant) for name, p, c in places[1:]
+        )
+
+    def _serially(self, one: Part, other: Part) -> Part | None:
+        """Both under the best legal loop that they can share, whatever it carries."""
+        names = self._in_order(one, other)
+        loops = self.problem.band(names, within(self.cones, names), self.basis)
+        return Part(names, loops[:1]) if loops else None
+
+    # -- what is worth it -------------------------------------------------------------------------------------------------------
+
+    def _is_worth(self, joined: Part, parts: Sequence[Part]) -> bool:
+        """Whether the parts keep a loop in common, and lose nothing that matters by it."""
+        if self.maximal:
+            return True
+        if joined.parallel:
+            alone = (self._iterations(part.parallel) for part in parts)
+            return self._iterations(joined.parallel) >= min(MIN_SHARED_ITERATIONS, *alone)
+        # A reduction along the shared loop beside a statement with loops of its own inside would cost the latter its register tile.
+        left = extended(self.basis, joined.free)
+        return all(self.problem.is_complete(name, left) for name in joined.names)
+
+    def _iterations(self, loops: Sequence[Hyperplane]) -> int:
+        total = 1
+        for loop in loops:
+            name, row = next(iter(loop.rows.items()))
+            total *= (None if row.index is None else self.matcher.extent(name, row.index)) or 1_000
+        return total
+
+    def _rank(self, part: Part) -> int:
+        return min(self.position[name] for name in part.names)
+
+    def _in_order(self, one: Part, other: Part) -> tuple[str, ...]:
+        return tuple(sorted((*one.names, *other.names), key=self.position.__getitem__))
+
+
+# -- graphs of statements -------------------------------------------------------------------------------------------------------------
+
+
+def components(group: Sequence[str], edges: Edges) -> list[tuple[str, ...]]:
+    """Strongly connected components in topological order, nearest to the order of `group`.
+
+    Source: Tarjan, "Depth-first search and linear graph algorithms" (SIAM J. Computing 1972), without recursion.
+    """
+    rank = {name: k for k, name in enumerate(group)}
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[Part] = []
+    for start in group:
+        path = [(start, iter(sorted(edges[start], key=rank.__getitem__)))] if start not in number else []
+        while path:
+            name, after = path[-1]
+            if name not in number:
+                number[name] = low[name] = len(number)
+                stack.append(name)
+            for successor in after:
+                if successor not in number:
+                    path.append((successor, iter(sorted(edges[successor], key=rank.__getitem__))))
+                    break
+                if successor in low:
+                    low[name] = min(low[name], number[successor])
+            else:
+                path.pop()
+                if path:
+                    low[path[-1][0]] = min(low[path[-1][0]], low[name])
+                if low[name] == number[name]:
+                    cut = stack.index(name)
+                    cycle = tuple(sorted(stack[cut:], key=rank.__getitem__))
+                    for member in stack[cut:]:
+                        del low[member]
+                    del stack[cut:]
+                    found.append(Part(cycle, ()))
+    ordered = _topological(found, edges, lambda part: rank[part.names[0]])
+    return [part.names for part in ordered]
+
+
+def _topological(parts: list[Part], edges: Edges, rank: Callable[[Part], int]) -> list[Part]:
+    """The parts with every edge pointing forward, those of the lowest rank first."""
+    owner = {name: k for k, part in enumerate(parts) for name in part.names}
+    after: list[set[int]] = [set() for _ in parts]
+    for k, part in enumerate(parts):
+        for name in part.names:
+            after[k] |= {owner[other] for other in edges[name] if other in owner}
+        after[k].discard(k)
+    waiting = [0] * len(parts)
+    for later in after:
+        for k in later:
+            waiting[k] += 1
+    ranks = [rank(part) for part in parts]
+    ready = sorted((k for k in range(len(parts)) if not waiting[k]), key=ranks.__getitem__)
+    ordered: list[Part] = []
+    while ready:
+        k = ready.pop(0)
+        ordered.append(parts[k])
+        opened = []
+        for later_part in after[k]:
+            waiting[later_part] -= 1
+            if not waiting[later_part]:
+                opened.append(later_part)
+        if opened:
+            ready = sorted((*ready, *opened), key=ranks.__getitem__)
+    assert len(ordered) == len(parts), "internal: parts of a group depend on each other in a cycle"
+    return ordered
+
+
+def _between(parts: Sequence[Part], first: int, last: int, edges: Edges) -> bool:
+    """Whether a part lies on a path from one part to the other, so that joining the two would close a cycle."""
+    reached = set[str]().union(*(edges[name] for name in parts[first].names))
+    target = set(parts[last].names)
+    for part in parts[first + 1 : last]:
+        if not reached.isdisjoint(part.names):
+            onward = set[str]().union(*(edges[name] for name in part.names))
+            if not onward.isdisjoint(target):
+                return True
+            reached |= onward
+    return False

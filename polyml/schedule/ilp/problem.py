@@ -1,0 +1,225 @@
+"""What a scheduling problem consists of, and its loops one at a time: legal, parallel, or the best by the cost functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import islpy as isl
+import numpy as np
+
+from polyml.expressions import reads_of
+from polyml.schedule.ilp.cones import Cone
+from polyml.schedule.ilp.costs import objective
+from polyml.schedule.ilp.hyperplanes import Hyperplane, Row, distances, unit
+from polyml.schedule.ilp.independence import rank
+from polyml.schedule.ilp.model import COEFFICIENT_BOUND, SHIFT_BOUND, Model, Shape
+from polyml.schedule.ilp.solve import Solver
+from polyml.scop.scop import Scop, Statement
+from polyml.sets.affine import Affine
+from polyml.sets.from_isl import affine_of
+
+__all__ = ["Basis", "Problem", "extended", "within"]
+
+Basis = Mapping[str, tuple[tuple[int, ...], ...]]
+"""Per statement the index parts of the loops around it."""
+
+
+@dataclass(slots=True, eq=False)
+class Problem:
+    """A scop, the cost functions that decide, and the solver."""
+
+    scop: Scop
+    costs: tuple[str, ...]
+    solver: Solver
+    _shapes: dict[str, Shape] = field(default_factory=dict)
+
+    # -- statements -------------------------------------------------------------------------------------------------------------
+
+    def dimension(self, name: str) -> int:
+        return len(self.scop.statements[name].indices)
+
+    def is_complete(self, name: str, basis: Basis) -> bool:
+        """Whether the loops around the statement run through each of its instances separately."""
+        return len(basis[name]) >= self.dimension(name)
+
+    def shape(self, name: str) -> Shape:
+        if name not in self._shapes:
+            self._shapes[name] = _shape(self.scop.statements[name], self.scop)
+        return self._shapes[name]
+
+    def prefers(self, first: str, second: str) -> bool:
+        """Whether the first cost function comes before the second in the list (or the second is not in it)."""
+        if first not in self.costs:
+            return False
+        return second not in self.costs or self.costs.index(first) < self.costs.index(second)
+
+    # -- loops that carry nothing -----------------------------------------------------------------------------------------------
+
+    def zero_loops(self, names: tuple[str, ...], cones: Sequence[Cone], basis: Basis) -> tuple[Hyperplane, ...]:
+        """The loops of a strongly connected group with zero distance on its dependences, parallel ones first, then those that carry reductions.
+
+        Only loops along an index, unless parallelism matters more than simple loops.
+        """
+        if "parallelism" not in self.costs:
+            return ()
+        if len(names) == 1:
+            found = self._unit_loops(names[0], cones, basis)
+        else:
+            parallel = self._zero_by_solver(names, cones, basis, relaxed=False)
+            inner = extended(basis, parallel)
+            found = (*parallel, *self._zero_by_solver(names, cones, inner, relaxed=True))
+        if not found and self.prefers("parallelism", "coefficients"):
+            return self.skewed_parallel_loops(names, cones, basis)
+        return found
+
+    def _unit_loops(self, name: str, cones: Sequence[Cone], basis: Basis) -> tuple[Hyperplane, ...]:
+        """Of one statement: its indices along which no dependence moves. Nothing to solve: no other loop has smaller coefficients."""
+        dimension, sizes = self.dimension(name), len(self.scop.sizes)
+        strict = np.zeros(dimension, bool)
+        relaxed = np.zeros(dimension, bool)
+        for cone in cones:
+            moves = cone.generators[:, 1 + sizes :].any(0)
+            if cone.kind == "reduction":
+                relaxed |= moves
+            else:
+                strict |= moves
+        rows = list(basis[name])
+        found: list[Hyperplane] = []
+        for position in sorted(np.nonzero(~strict)[0], key=lambda k: (bool(relaxed[k]), int(k))):
+            row = unit(dimension, int(position), sizes)
+            if rank([*rows, row.indices], dimension) > rank(rows, dimension):
+                rows.append(row.indices)
+                found.append(Hyperplane({name: row}, parallel=not relaxed[position], free=True))
+        return tuple(found)
+
+    def _zero_by_solver(
+        self, names: tuple[str, ...], cones: Sequence[Cone], basis: Basis, *, relaxed: bool
+    ) -> tuple[Hyperplane, ...]:
+        found: list[Hyperplane] = []
+        zero = [cone for cone in cones if not (relaxed and cone.kind == "reduction")]
+        while not all(self.is_complete(name, basis) for name in names):
+            loop = self._solve(names, cones, basis, zero=zero, bound=1)
+            if loop is None or any(row.index is None for row in loop.rows.values()):
+                break
+            found.append(loop)
+            basis = extended(basis, [loop])
+        return tuple(found)
+
+    def skewed_parallel_loops(
+        self, names: tuple[str, ...], cones: Sequence[Cone], basis: Basis
+    ) -> tuple[Hyperplane, ...]:
+        """Parallel loops along any direction, as many as there are."""
+        found: list[Hyperplane] = []
+        while not all(self.is_complete(name, basis) for name in names):
+            loop = self._attempts(names, cones, basis, zero=cones)
+            if loop is None:
+                break
+            found.append(loop)
+            basis = extended(basis, [loop])
+        return tuple(found)
+
+    # -- loops that carry something ---------------------------------------------------------------------------------------------
+
+    def band(self, names: tuple[str, ...], cones: Sequence[Cone], basis: Basis) -> tuple[Hyperplane, ...]:
+        """Legal loops of a group, all permutable: one when what it satisfies is to free the loops inside ("satisfaction"), else as many as there are."""
+        found: list[Hyperplane] = []
+        while not all(self.is_complete(name, basis) for name in names):
+            loop = self._attempts(names, cones, basis)
+            if loop is None:
+                break
+            found.append(loop)
+            basis = extended(basis, [loop])
+            if "satisfaction" in self.costs:
+                break
+        return tuple(found)
+
+    def _attempts(
+        self, names: tuple[str, ...], cones: Sequence[Cone], basis: Basis, *, zero: Sequence[Cone] = ()
+    ) -> Hyperplane | None:
+        """The best loop of the smallest model that has one: small coefficients, large ones, reversed indices too, the other half space."""
+        for sign, signed, bound in (
+            (1, False, COEFFICIENT_BOUND),
+            (1, False, SHIFT_BOUND),
+            (1, True, COEFFICIENT_BOUND),
+            (-1, True, COEFFICIENT_BOUND),
+        ):
+            loop = self._solve(names, cones, basis, zero=zero, bound=bound, signed=signed, sign=sign)
+            if loop is not None:
+                return loop
+        return None
+
+    def _solve(
+        self,
+        names: tuple[str, ...],
+        cones: Sequence[Cone],
+        basis: Basis,
+        *,
+        zero: Sequence[Cone] = (),
+        bound: int,
+        signed: bool = False,
+        sign: int = 1,
+    ) -> Hyperplane | None:
+        model = Model(
+            names=names,
+            shapes={name: self.shape(name) for name in names},
+            strict=[cone for cone in cones if cone.kind != "reduction"],
+            relaxed=[cone for cone in cones if cone.kind == "reduction"],
+            basis=basis,
+            sizes=len(self.scop.sizes),
+            signed=signed,
+            bound=bound,
+        )
+        model.require_legal()
+        model.require_zero(zero)
+        model.require_independent(sign)
+        costs = [name for name in self.costs if not (zero and name in ("parallelism", "satisfaction", "reuse"))]
+        solution = self.solver.solve(model.program(objective(model, costs)))
+        return None if solution is None else self.classified(model.rows_of(solution), cones)
+
+    def classified(self, rows: Mapping[str, Row], cones: Sequence[Cone]) -> Hyperplane:
+        """The loop of these rows, with what it carries of the cones."""
+        moving = [cone for cone in cones if distances(cone, rows).any()]
+        return Hyperplane(rows, parallel=not moving, free=all(cone.kind == "reduction" for cone in moving))
+
+
+def extended(basis: Basis, loops: Sequence[Hyperplane]) -> Basis:
+    """The basis with more loops inside; a row that adds no direction to its statement is left out."""
+    found = dict(basis)
+    for loop in loops:
+        for name, row in loop.rows.items():
+            rows = (*found[name], row.indices)
+            if rank(rows, len(row.indices)) == len(rows):
+                found[name] = rows
+    return found
+
+
+def within(cones: Sequence[Cone], names: Sequence[str]) -> list[Cone]:
+    """The cones with both ends among the statements."""
+    inside = frozenset(names)
+    return [cone for cone in cones if cone.source in inside and cone.sink in inside]
+
+
+def _shape(statement: Statement, scop: Scop) -> Shape:
+    contiguous = [0] * len(statement.indices)
+    accesses = [read.subscripts for read in reads_of(statement.value)] + [statement.target.subscripts]
+    for subscripts in accesses:
+        if not subscripts or not isinstance(subscripts[-1], Affine):
+            continue
+        for k, index in enumerate(statement.indices):
+            others = [s for s in subscripts[:-1] if isinstance(s, Affine) and s.stride(index) != 0]
+            contiguous[k] += subscripts[-1].stride(index) in (1, -1) and not others
+    last = tuple(_last(statement.domain, k, scop.sizes) for k in range(len(statement.indices)))
+    return Shape(dimension=len(statement.indices), last=last, contiguous=tuple(contiguous))
+
+
+def _last(domain: isl.Set, position: int, sizes: tuple[str, ...]) -> tuple[int, tuple[int, ...]] | None:
+    """The largest value of an index where it is one affine function of the sizes."""
+    pieces = domain.dim_max(position).get_pieces()
+    if len(pieces) != 1:
+        return None
+    value = affine_of(pieces[0][1], ())
+    strides = [value.stride(size) for size in sizes]
+    if None in strides:
+        return None
+    return value.constant, tuple(s or 0 for s in strides)

@@ -1,0 +1,156 @@
+"""Integer programs by depth-first branch and bound over HiGHS's warm-started linear programs.
+
+HiGHS's own MIP solver spends most of its time on set-up for programs of this size (a hundred columns, mostly integral at once).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from highspy._core import _Highs
+
+__all__ = ["Program", "Solver", "SolverLimit"]
+
+Floats = NDArray[np.float64]
+
+TOLERANCE = 1e-6
+
+
+class SolverLimit(Exception):
+    """The nodes granted to a solver are used up, or HiGHS could not solve a linear program. Caught by the scheduler's fallback."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Program:
+    """Minimize `cost . x` subject to `lower <= matrix x <= upper` and `column_lower <= x <= column_upper`.
+
+    integral: which columns must be integers. priority: where several are fractional, the one with the highest is branched on; at 100 and above upwards first.
+    """
+
+    matrix: Floats
+    lower: Floats
+    upper: Floats
+    column_lower: Floats
+    column_upper: Floats
+    cost: Floats
+    integral: NDArray[np.bool_]
+    priority: Floats
+
+
+@dataclass(slots=True)
+class Solver:
+    """One HiGHS instance, used for program after program. nodes: linear programs that it may still solve, all programs together.
+
+    programs, solved, seconds, rows, columns: what it did so far: integer programs, linear programs, time, and the largest program's size.
+    """
+
+    nodes: int
+    programs: int = 0
+    solved: int = 0
+    seconds: float = 0.0
+    rows: int = 0
+    columns: int = 0
+    _highs: _Highs | None = field(default=None, repr=False)
+
+    def solve(self, program: Program) -> NDArray[np.int64] | None:
+        """The best solution, rounded to integers (continuous columns too), or None when there is none.
+
+        Raises:
+            SolverLimit: no answer within the nodes left.
+        """
+        start = time.perf_counter()
+        self.programs += 1
+        self.rows, self.columns = max(self.rows, len(program.matrix)), max(self.columns, len(program.cost))
+        try:
+            search = _Search(self, self._load(program), program)
+            search.visit()
+        finally:
+            self.seconds += time.perf_counter() - start
+        return None if search.best is None else np.rint(search.best).astype(np.int64)
+
+    def _load(self, program: Program) -> _Highs:
+        # Imported here: programs without recurrences never need it.
+        from highspy import _core
+
+        if self._highs is None:
+            self._highs = _core._Highs()
+            for name, value in (("output_flag", False), ("threads", 1), ("parallel", "off"), ("presolve", "off")):
+                self._highs.setOptionValue(name, value)
+        rows, columns = program.matrix.shape
+        present = program.matrix != 0
+        starts = np.zeros(rows + 1, np.int32)
+        np.cumsum(present.sum(1), out=starts[1:])
+        index = np.nonzero(present)[1].astype(np.int32)
+        values = program.matrix[present]
+        row_wise, minimize = 2, 1
+        self._highs.passModel(
+            columns, rows, len(values), row_wise, minimize, 0.0, program.cost, program.column_lower, program.column_upper,
+            program.lower, program.upper, starts, index, values, np.zeros(columns, np.int32),
+        )  # fmt: skip
+        return self._highs
+
+
+@dataclass(slots=True)
+class _Search:
+    """The tree search of one program."""
+
+    solver: Solver
+    highs: _Highs
+    program: Program
+    best: Floats | None = None
+    value: float = np.inf
+
+    def visit(self) -> None:
+        """The subtree under the column bounds in force."""
+        lower, upper = self.program.column_lower.copy(), self.program.column_upper.copy()
+        self._visit(lower, upper)
+
+    def _visit(self, lower: Floats, upper: Floats) -> None:
+        point = self._relaxed()
+        if point is None:
+            return
+        whole = np.rint(point)
+        distance = np.abs(point - whole) * self.program.integral
+        if distance.max(initial=0.0) < TOLERANCE:
+            rounded = np.where(self.program.integral, whole, point)
+            if self._holds(rounded):
+                self.best, self.value = rounded, float(self.program.cost @ rounded)
+            return
+        column = int(np.argmax((distance > TOLERANCE) * (self.program.priority + distance)))
+        down = np.floor(point[column])
+        upwards = point[column] - down >= 0.5 or self.program.priority[column] >= 100
+        old = lower[column], upper[column]
+        for up in (upwards, not upwards):
+            lower[column], upper[column] = (down + 1, old[1]) if up else (old[0], down)
+            self.highs.changeColBounds(column, lower[column], upper[column])
+            self._visit(lower, upper)
+        lower[column], upper[column] = old
+        self.highs.changeColBounds(column, *old)
+
+    def _relaxed(self) -> Floats | None:
+        """The linear program's optimum; None when it has none or cannot beat the best."""
+        if self.solver.nodes <= 0:
+            raise SolverLimit("the scheduler's integer programs used up their nodes")
+        self.solver.nodes -= 1
+        self.solver.solved += 1
+        self.highs.run()
+        status = self.highs.modelStatusToString(self.highs.getModelStatus())
+        if status in ("Infeasible", "Primal infeasible or unbounded"):
+            return None
+        if status != "Optimal":
+            raise SolverLimit(f"HiGHS ended with: {status}")
+        if self.highs.getInfo().objective_function_value > self.value - TOLERANCE:
+            return None
+        return np.array(self.highs.getSolution().col_value)
+
+    def _holds(self, point: Floats) -> bool:
+        product = self.program.matrix @ point
+        return bool(
+            (product >= self.program.lower - TOLERANCE).all() and (product <= self.program.upper + TOLERANCE).all()
+        )

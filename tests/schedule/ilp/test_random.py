@@ -1,0 +1,55 @@
+"""Random programs under every scheduler, compiled and called, against the interpreter."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import polyml
+from polyml.einsum_frontend.interpreter import interpret
+from polyml.einsum_frontend.parse import parse
+from polyml.source import Source
+from polyml.testing import assert_close
+from polyml.testing.cases import Case
+from polyml.testing.strategies import programs
+
+quick = settings(max_examples=10, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+long = settings(quick, max_examples=300)
+
+WAYS: dict[str, dict[str, object]] = {
+    "ilp": {},
+    "isl": {"scheduler": "isl"},
+    "written": {"scheduler": "written"},
+    "maximal": {"fusion": "maximal"},
+    "none": {"fusion": "none"},
+    "tiling": {"costs": ("parallelism", "reuse", "coefficients", "order")},
+    "precise": {"precise": True},
+}
+
+
+def _results(found: object) -> tuple[object, ...]:
+    return found if isinstance(found, tuple) else () if found is None else (found,)
+
+
+def _agrees(case: Case, options: dict[str, object]) -> None:
+    expected_arguments, arguments = case.fresh_arguments(), case.fresh_arguments()
+    expected = _results(interpret(parse(Source(case.text)), *expected_arguments, wide=True))
+    program = polyml.einsum(case.text, verify=True, **options)
+    actual = _results(program(*arguments))
+    for a, e in zip((*actual, *arguments), (*expected, *expected_arguments), strict=True):
+        assert_close(a, e, case.reduction_length, computed_in=case.computed_in)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(case=programs())
+@quick
+def test_agrees_with_the_interpreter(way: str, case: Case) -> None:
+    _agrees(case, WAYS[way])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+@given(case=programs(max_statements=6))
+@long
+def test_agrees_with_the_interpreter_long(way: str, case: Case) -> None:
+    _agrees(case, WAYS[way])
