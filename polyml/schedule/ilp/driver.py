@@ -77,7 +77,7 @@ def schedule_by_ilp(
     worker = _Scheduler(Problem(scop, tuple(costs), Solver(nodes)), matcher, fusion)
     # A statement without instances has no place in the tree.
     alive = [name for name, statement in scop.statements.items() if not statement.domain.is_empty()]
-    groups = [(name,) for name in ahead if name in alive]
+    groups: list[tuple[str, ...]] = [(name,) for name in ahead if name in alive]
     if rest := tuple(name for name in alive if name not in ahead):
         groups.append(rest)
     basis: Basis = dict.fromkeys(scop.statements, ())

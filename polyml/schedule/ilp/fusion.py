@@ -97,7 +97,7 @@ class _Fuser:
                 rest = [part for part in rest if part not in near]
                 group += near
                 frontier += 1
-            groups.append(sorted(group, key=self._rank))
+            groups.append(_topological(group, self.edges, self._rank))
         return groups
 
     def _whole(self, parts: list[Part]) -> Part | None:
