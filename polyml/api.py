@@ -33,20 +33,14 @@ __all__ = ["Einsum", "einsum"]
 class Einsum(Dispatcher):
     """A compiled-on-demand program: call it with arrays. `trace`, `lower` and `compile` stop at the stages in between.
 
-    program: the resolved program. options: how it is compiled.
+    program: the resolved program. options: how it is compiled: those in force where the program was made, and its own on top.
     """
 
     def __init__(self, program: Program, options: Mapping[str, object]) -> None:
-        Options.make(**options)  # refuses unknown ones where the program is made
+        self.options = Options.make(**options)
         self.program = program
-        self._keywords = dict(options)
         super().__init__(program.name, wanted_of(program), symbolic_ints(program), self._compile_key)
         self.__name__ = program.name
-
-    @property
-    def options(self) -> Options:
-        """The options in force here: the environment's, then this program's own."""
-        return Options.make(**self._keywords)
 
     def trace(self, *args: object, **keywords: object) -> Graph:
         """The graph for these arguments."""

@@ -228,7 +228,9 @@ class Body:
             for op, bound in (("ge", 0), ("lt", extent))
         ]
         read = self.element(variable, tuple(shifted), path.within(*inside), span)
-        return apply("select", [fold("and", parts, span), read, number(0)], span)
+        return apply(
+            "select", [fold("and", parts, span), read, number(False if variable.dtype.kind == "b" else 0)], span
+        )
 
     # -- reducers -------------------------------------------------------------------------------------------------
 
