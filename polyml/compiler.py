@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
+from polyml.codegen.c.host import program_text
+from polyml.codegen.c.plain import plain_loops
 from polyml.codegen.generate import generate
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.loops import Function
@@ -42,7 +44,17 @@ from polyml.scop.build import build as build_scop
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Scop
 
-__all__ = ["LoweredRegion", "Stages", "kernel_of", "llvm_text", "lower", "lower_program", "signature_for", "trace"]
+__all__ = [
+    "LoweredRegion",
+    "Stages",
+    "c_text",
+    "kernel_of",
+    "llvm_text",
+    "lower",
+    "lower_program",
+    "signature_for",
+    "trace",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -162,6 +174,17 @@ def llvm_text(functions: Sequence[Function], options: Options) -> str:
         text = emit_module(functions, precise=options.precise, parallel=options.parallel)
     report("llvm", text, level=4, suffix="ll")
     return text
+
+
+@_locked
+def c_text(stages: Stages) -> str:
+    """The program as C99: its regions, and a function of the program's name that takes the symbolic sizes, the inputs and the results.
+
+    Raises:
+        CodegenError: an element type that C99 does not have.
+    """
+    functions = [plain_loops(generate(region.schedule, name=region.region.name)) for region in stages.regions]
+    return program_text(stages.graph.name, stages.plan, functions, stages.graph.sizes)
 
 
 def _verify(graph: Graph, options: Options) -> None:

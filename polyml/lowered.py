@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from polyml.codegen.llvm.machine import assembly, machine_of
 from polyml.codegen.printer import loops_html, loops_text
-from polyml.compiler import Stages, kernel_of, llvm_text
+from polyml.compiler import Stages, c_text, kernel_of, llvm_text
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
 from polyml.graph.printer import graph_html, graph_latex, graph_text
@@ -18,7 +18,7 @@ from polyml.scop.printer import dependences_text, domains_text
 
 __all__ = ["Lowered", "View"]
 
-View = Literal["graph", "plan", "domains", "dependences", "schedule", "loops", "llvm", "asm"]
+View = Literal["graph", "plan", "domains", "dependences", "schedule", "loops", "llvm", "asm", "c"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Lowered:
     stages: Stages
 
     def text(self, what: View = "loops") -> str:
-        """One view as text: graph, plan, domains, dependences, schedule, loops, llvm or asm.
+        """One view as text: graph, plan, domains, dependences, schedule, loops, llvm, asm or c.
 
         Raises:
             PolymlError: no such view.
@@ -53,6 +53,8 @@ class Lowered:
                 return llvm_text(stages.functions, stages.options)
             case "asm":
                 return assembly(llvm_text(stages.functions, stages.options), machine_of(stages.options.machine))
+            case "c":
+                return c_text(stages)
             case _:
                 raise PolymlError(f'there is no view "{what}"', hint=f"views: {', '.join(get_args(View))}")
 

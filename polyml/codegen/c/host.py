@@ -1,0 +1,111 @@
+"""A whole program as C: its regions as static functions, and one function that runs the Plan.
+
+int name(int64_t sizes..., inputs..., results...)        pointers; 0, or the number of the check that failed, or -1 without memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from polyml.codegen.c.emit import assemble, function_text
+from polyml.codegen.c.helpers import c_type
+from polyml.codegen.c.names import RESERVED
+from polyml.codegen.loops import Function
+from polyml.graph.plan import Allocate, Buffer, CheckFlag, Free, Launch, Plan
+from polyml.sets.affine import Affine
+
+__all__ = ["NO_MEMORY", "c_name", "program_text"]
+
+NO_MEMORY = -1
+
+
+def program_text(name: str, plan: Plan, functions: Sequence[Function], sizes: Sequence[str]) -> str:
+    """The program as one C file.
+
+    Args:
+        functions: of `plain_loops`, for region 0, 1, ...; an argument has the name of the array in Launch.arguments.
+        sizes: the symbolic sizes, in the order of the parameters.
+    """
+    definitions = [function_text(function) for function in functions]
+    return assemble([*definitions, _host(c_name(name), plan, functions, sizes)])
+
+
+def c_name(program: str) -> str:
+    """Of the program's function."""
+    return f"{program}_program" if program in RESERVED else program
+
+
+def _host(name: str, plan: Plan, functions: Sequence[Function], sizes: Sequence[str]) -> str:
+    names = _buffer_names(plan, {name, *(f.name for f in functions), *sizes})
+    arguments = list(dict.fromkeys((*plan.inputs, *plan.outputs)))
+    written = {
+        argument.buffer
+        for step in plan.steps
+        if isinstance(step, Launch)
+        for argument in step.arguments
+        if argument.array in functions[step.region].written
+    }
+    parameters = [f"int64_t {size}" for size in sizes]
+    for buffer in arguments:
+        constant = "" if buffer in written else "const "
+        parameters.append(f"{constant}{c_type(plan.buffers[buffer].dtype)} *{names[buffer]}")
+    temporaries = [step.buffer for step in plan.steps if isinstance(step, Allocate)]
+    body = [f"    void *{names[buffer]} = NULL;" for buffer in dict.fromkeys(temporaries)]
+    leaves = any(isinstance(step, Allocate | CheckFlag) for step in plan.steps)
+    if leaves:
+        body.append("    int status = 0;")
+    checks = 0
+    for step in plan.steps:
+        match step:
+            case Allocate():
+                body.append(f"    {names[step.buffer]} = malloc({_bytes(plan.buffers[step.buffer])});")
+                body += _leave_if(f"!{names[step.buffer]}", NO_MEMORY)
+            case Launch():
+                body.append(f"    {_call(step, functions[step.region], names)};")
+            case CheckFlag():
+                checks += 1
+                body += _leave_if(f"*(const bool *){names[step.buffer]}", checks)
+            case Free():
+                body += [f"    free({names[step.buffer]});", f"    {names[step.buffer]} = NULL;"]
+            case _:
+                assert_never(step)
+    if leaves:
+        body += ["leave:", *(f"    free({names[buffer]});" for buffer in dict.fromkeys(temporaries))]
+    prototype = f"int {name}({', '.join(parameters) or 'void'})"
+    used = " ".join(body)
+    body += [f"    (void){size};" for size in sizes if size not in used]
+    body += [f"    (void){names[buffer]};" for buffer in arguments if names[buffer] not in used]
+    return "\n".join([prototype, "{", *body, f"    return {'status' if leaves else '0'};", "}"])
+
+
+def _buffer_names(plan: Plan, taken: set[str]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for buffer in plan.buffers:
+        name = buffer
+        while name in taken | RESERVED:
+            name += "_"
+        taken = taken | {name}
+        names[buffer] = name
+    return names
+
+
+def _bytes(buffer: Buffer) -> str:
+    factors = [f"sizeof({c_type(buffer.dtype)})"]
+    for extent in buffer.shape:
+        if extent != Affine((), 1):
+            factors.append(f"(size_t){extent}" if extent.is_constant or extent.name else f"(size_t)({extent})")
+    return " * ".join(factors) if all(not e.is_constant or e.constant > 0 for e in buffer.shape) else factors[0]
+
+
+def _leave_if(condition: str, status: int) -> list[str]:
+    return [f"    if ({condition}) {{", f"        status = {status};", "        goto leave;", "    }"]
+
+
+def _call(step: Launch, function: Function, names: dict[str, str]) -> str:
+    """`void *` fits all; a `const void *` would not: before C23 an array of const elements is no const array."""
+    place = {argument.array: argument.buffer for argument in step.arguments}
+    arguments = [*function.sizes]
+    for variable in function.arguments:
+        arguments.append(f"(void *){names[place[variable.name]]}")
+    return f"{function.name}({', '.join(arguments)})"

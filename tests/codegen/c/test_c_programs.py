@@ -1,0 +1,128 @@
+"""Whole programs as C: readable, without warnings, and with the results of the compiled ones."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import polyml
+from benchmarks.polybench import KERNELS
+from benchmarks.polybench.kernel import worst_error
+from polyml.einsum_frontend.interpreter import interpret
+from polyml.einsum_frontend.parse import parse
+from polyml.source import Source
+from polyml.testing import assert_close
+from polyml.testing.c_program import WARNINGS, CProgram, compiler_path
+from polyml.testing.cases import Case
+from polyml.testing.strategies import programs
+
+pytestmark = pytest.mark.skipif(compiler_path() is None, reason="gcc is not installed")
+STRICT = ("-O1", "-fopenmp", *WARNINGS)
+
+
+def through_c(text: str, *args: object, flags: tuple[str, ...] = STRICT, **options: object) -> tuple[np.ndarray, ...]:
+    program = polyml.einsum(text, **options)
+    return CProgram(program.lower(*args), flags=flags)(*args)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_polybench_as_written(name: str) -> None:
+    check_kernel(name, scheduler="written")
+
+
+@pytest.mark.parametrize("name", ["correlation", "gemm", "trmm", "cholesky", "gramschmidt", "deriche", "jacobi-2d"])
+def test_polybench_as_scheduled(name: str) -> None:
+    check_kernel(name)
+
+
+def check_kernel(name: str, **options: object) -> None:
+    kernel = KERNELS[name]
+    arguments = kernel.arguments("MINI")
+    expected = kernel.reference(*copy.deepcopy(arguments))
+    assert worst_error(through_c(kernel.text, *arguments, **options), expected) < 1e-11
+
+
+@given(programs())
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+def test_random_programs(case: Case) -> None:
+    expected_arguments, arguments = case.fresh_arguments(), case.fresh_arguments()
+    expected = interpret(parse(Source(case.text)), *expected_arguments, wide=True)
+    found = through_c(case.text, *arguments, flags=(*STRICT, "-fwrapv"))
+    for a, e in zip(found, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        assert_close(a, e, case.reduction_length, computed_in=case.computed_in)  # type: ignore[arg-type]
+
+
+def test_names_that_c_has() -> None:
+    text = """
+def double(register: f64["N"], rint: f64["N"], auto: f64["N"]):
+    int8_t[i] = exp(register[i]) * rint[i] + auto[i]
+    for static in range(N):
+        int8_t[static] += 1
+    free[i] = int8_t[i] * int8_t[i]
+    return free
+"""
+    a, b, c = np.random.default_rng(0).random((3, 7))
+    (found,) = through_c(text, a, b, c)
+    np.testing.assert_allclose(found, (np.exp(a) * b + c + 1) ** 2)
+
+
+def test_indices_like_arrays() -> None:
+    text = """
+def f(x: f64["N"]):
+    y[i] = 2 * x[i]
+    i[j] = y[j] + 1
+    z[k] = i[k] * y[k]
+    return z
+"""
+    x = np.arange(5.0)
+    np.testing.assert_allclose(through_c(text, x, fusion=False)[0], (2 * x + 1) * 2 * x)
+
+
+def test_strides_checks_and_winners() -> None:
+    text = """
+def f(x: f32["N M"], at: i32["K"]):
+    best[n] = argmax[m](x[n, m])
+    y[k] = x[at[k], 1] + f32(best[at[k]])
+    return y, best
+"""
+    x = np.asfortranarray(np.random.default_rng(0).random((5, 9), np.float32))[::2]
+    at = np.array([2, 0, 1], np.int32)
+    y, best = through_c(text, x, at)
+    np.testing.assert_array_equal(best, x.argmax(axis=1))
+    np.testing.assert_allclose(y, x[at, 1] + x.argmax(axis=1)[at])
+    with pytest.raises(IndexError):
+        through_c(text, x, np.array([2, 3, 1], np.int32))
+
+
+def test_one_thread_without_openmp() -> None:
+    x = np.random.default_rng(0).random((300, 200))
+    text = 'def f(x: f64["N M"]):\n    s[n] = x[n, m]\n    y[n, m] = exp(x[n, m]) / s[n]\n    return y\n'
+    (found,) = through_c(text, x, flags=("-O1", *WARNINGS))
+    np.testing.assert_allclose(found, np.exp(x) / x.sum(axis=1, keepdims=True))
+
+
+def test_loops_for_vectors_are_plain_and_marked() -> None:
+    lowered = polyml.einsum('def f(x: f64["N"]):\n    s = sum[i](x[i])\n    return s\n').lower(np.ones(1000))
+    text = lowered.text("c")
+    assert "#pragma omp simd reduction(+:" in text
+    assert CProgram(lowered, flags=STRICT)(np.ones(1000))[0] == 1000
+
+
+def test_written_order_reads_like_the_program() -> None:
+    text = KERNELS["jacobi-1d"].program(scheduler="written").lower(3, np.ones(9), np.ones(9)).text("c")
+    lines = [line.strip() for line in text.splitlines()]
+    assert "for (int64_t t = 0; t < T; t++) {" in lines
+    assert "B[i] = 0.33333 * (A[i - 1] + A[i] + A[i + 1]);" in lines
+
+
+def test_symbolic_sizes() -> None:
+    kernel = KERNELS["jacobi-1d"]
+    arguments = kernel.arguments("MINI")
+    program = CProgram(kernel.program(scheduler="written").lower(*arguments), flags=STRICT)
+    for steps in (0, 1, 7):
+        again = (steps, *copy.deepcopy(arguments[1:]))
+        expected = kernel.reference(*copy.deepcopy(again))
+        assert worst_error(program(*again), expected) < 1e-14
