@@ -140,6 +140,9 @@ class _Emitter:
         if not variable.shape and isinstance(first_use, Assign) and _sets(first_use, variable):
             yield f"{indent}{kind} {name} = {self.expression(first_use.value)};"
             body = body[1:]
+        elif not variable.shape:
+            # What is first set under a condition: compilers see only that it may be unset.
+            yield f"{indent}{kind} {name} = 0;"
         elif heap:
             first, *others = map(self.extent, variable.shape)
             inner = "".join(f"[{extent}]" for extent in others)
