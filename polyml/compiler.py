@@ -35,7 +35,7 @@ from polyml.options import Options
 from polyml.runtime.arguments import Layout
 from polyml.runtime.dispatch import COMPILE_LOCK, Key
 from polyml.runtime.kernel import Kernel, load_kernel
-from polyml.runtime.signature import signature_of
+from polyml.runtime.signature import KernelSignature, signature_of
 from polyml.schedule.driver import schedule
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.tree import print_tree
@@ -208,8 +208,16 @@ def lower_program(program: Program, key: Key, options: Options) -> Stages:
 
 
 @_locked
-def kernel_of(program: Program, key: Key, stages: Stages) -> Kernel:
+def kernel_of(
+    program: Program,
+    key: Key,
+    stages: Stages,
+    seen: Callable[[KernelSignature], KernelSignature] | None = None,
+) -> Kernel:
     """The callable kernel of a lowered program.
+
+    Args:
+        seen: makes the signature that callers see, where that is the same memory in other shapes and strides.
 
     Raises:
         PolymlError: its target is not this machine.
@@ -230,6 +238,7 @@ def kernel_of(program: Program, key: Key, stages: Stages) -> Kernel:
         llvm_text(stages.functions, options),
         target=options.target,
         threads=options.threads,
+        seen=None if seen is None else seen(call),
     )
 
 
