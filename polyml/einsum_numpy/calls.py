@@ -57,7 +57,7 @@ class Form:
         self._front: tuple[Compiled, ...] = ()
         self.call: Callable[..., Any] = self.slow
         if _gives_views(subscripts):
-            self.call = functools.partial(np.einsum, subscripts, **keywords)  # type: ignore[arg-type]  # it checks
+            self.call = functools.partial(np.einsum, subscripts, **keywords)
 
     @property
     def kernels(self) -> tuple[Compiled, ...]:
