@@ -21,6 +21,7 @@ from polyml.scop.levels import LoopLevel, enter_loops
 from polyml.scop.relations import Relations
 from polyml.scop.scop import Access, Array, ArrayKind, Scop, Statement, StatementKind
 from polyml.sets.affine import Affine, affine
+from polyml.source import Span
 
 __all__ = ["build"]
 
@@ -161,7 +162,7 @@ class _Builder:
         body = self.simultaneous(eq, array, loops, prefix, domain, target, body)
         access = Access(array, target)
         if eq.reduce is None:
-            self.add(eq.result.name, "assign", loops, eq.indices, domain, prefix, access, body)
+            self.add(eq.result.name, "assign", loops, eq.indices, domain, prefix, access, body, span=eq.span)
             return
         best = access
         argument: Access | None = None
@@ -173,9 +174,23 @@ class _Builder:
             identity = REDUCTIONS[eq.reduce].identity(body.dtype)
             start = Const(0 if identity is None else identity, body.dtype)
             instances = self.left_instances(eq, left, loops)
-            self.add(f"{eq.result.name}_init", "init", loops, left, instances, prefix, best, start, eq.reduce, argument)
+            self.add(
+                f"{eq.result.name}_init",
+                "init",
+                loops,
+                left,
+                instances,
+                prefix,
+                best,
+                start,
+                eq.reduce,
+                argument,
+                span=eq.span,
+            )
         index = affine(eq.reduced[0]) if argument is not None else None
-        self.add(eq.result.name, "update", loops, eq.indices, domain, prefix, best, body, eq.reduce, argument, index)
+        self.add(
+            eq.result.name, "update", loops, eq.indices, domain, prefix, best, body, eq.reduce, argument, index, eq.span
+        )
 
     def left_instances(self, eq: Equation, left: tuple[str, ...], loops: tuple[LoopLevel, ...]) -> isl.Set:
         """The left-side points of a reduction, those with nothing to reduce included."""
@@ -275,6 +290,7 @@ class _Builder:
         reduction: str | None = None,
         argument: Access | None = None,
         argument_value: Affine | None = None,
+        span: Span | None = None,
     ) -> None:
         name = f"S_{wish}"
         while name in self.statements:
@@ -293,6 +309,7 @@ class _Builder:
             argument=argument,
             argument_value=argument_value,
             loop_depth=len(loops),
+            span=span,
         )
         self.times[name] = (*self.next_time(prefix), *indices)
 
