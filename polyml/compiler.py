@@ -8,7 +8,7 @@ isl's context is shared by the process, so each function runs under one lock.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -124,12 +124,21 @@ def lower(graph: Graph, options: Options, strides: Mapping[str, tuple[int, ...]]
         regions = fuse(graph, cache_bytes=options.machine.l2_bytes, max_equations=12 if options.fusion else 1)
         memory = plan(graph, regions)
     report("plan", lambda: str(memory), level=2)
-    lowered = tuple(_lower_region(region, graph, memory, options, strides or {}) for region in regions)
-    return Stages(graph=graph, plan=memory, regions=lowered, options=options)
+    lowered = []
+    for number, region in enumerate(regions):
+        later = {memory.storage[t.name] for other in regions[number + 1 :] for t in other.inputs}
+        results = {memory.storage[t.name] for t in region.outputs} - later
+        lowered.append(_lower_region(region, graph, memory, options, strides or {}, results))
+    return Stages(graph=graph, plan=memory, regions=tuple(lowered), options=options)
 
 
 def _lower_region(
-    region: Region, graph: Graph, memory: Plan, options: Options, strides: Mapping[str, tuple[int, ...]]
+    region: Region,
+    graph: Graph,
+    memory: Plan,
+    options: Options,
+    strides: Mapping[str, tuple[int, ...]],
+    results: Set[str],
 ) -> LoweredRegion:
     with stage("scop"):
         scop = build_scop(
@@ -147,7 +156,7 @@ def _lower_region(
     with stage("dependences"):
         dependences = analyse(scop)
     with stage("schedule"):
-        scheduled = schedule(scop, dependences, options.machine, options)
+        scheduled = schedule(scop, dependences, options.machine, options, results=results)
     report(f"schedule of {region.name}", lambda: print_tree(scheduled.tree, scheduled.scop), level=3)
     with stage("loops"):
         generated = generate(scheduled, name=region.name)
@@ -155,7 +164,13 @@ def _lower_region(
     with stage("loop passes"):
         loops, notes = lower_loops(
             generated,
-            options=LoopOptions(vector_bytes=options.machine.vector_bytes, precise=options.precise),
+            options=LoopOptions(
+                vector_bytes=options.machine.vector_bytes,
+                precise=options.precise,
+                l1_bytes=options.machine.l1_bytes,
+                l2_bytes=options.machine.l2_bytes,
+                line_bytes=options.machine.line_bytes,
+            ),
             on_pass=lambda name, made: report(f"{region.name} after {name}", lambda: loops_text(made), level=5),
         )
     report(f"loops of {region.name}", lambda: loops_text(loops), level=4)
