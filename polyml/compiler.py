@@ -8,8 +8,8 @@ isl's context is shared by the process, so each function runs under one lock.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
 from polyml.codegen.c.host import program_text
@@ -35,7 +35,7 @@ from polyml.options import Options
 from polyml.runtime.arguments import Layout
 from polyml.runtime.dispatch import COMPILE_LOCK, Key
 from polyml.runtime.kernel import Kernel, load_kernel
-from polyml.runtime.signature import KernelSignature, signature_of
+from polyml.runtime.signature import signature_of
 from polyml.schedule.driver import schedule
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.tree import print_tree
@@ -54,6 +54,7 @@ __all__ = [
     "lower_program",
     "signature_for",
     "trace",
+    "with_schedules",
 ]
 
 P = ParamSpec("P")
@@ -124,21 +125,12 @@ def lower(graph: Graph, options: Options, strides: Mapping[str, tuple[int, ...]]
         regions = fuse(graph, cache_bytes=options.machine.l2_bytes, max_equations=12 if options.fusion else 1)
         memory = plan(graph, regions)
     report("plan", lambda: str(memory), level=2)
-    lowered = []
-    for number, region in enumerate(regions):
-        later = {memory.storage[t.name] for other in regions[number + 1 :] for t in other.inputs}
-        results = {memory.storage[t.name] for t in region.outputs} - later
-        lowered.append(_lower_region(region, graph, memory, options, strides or {}, results))
-    return Stages(graph=graph, plan=memory, regions=tuple(lowered), options=options)
+    lowered = tuple(_lower_region(region, graph, memory, options, strides or {}) for region in regions)
+    return Stages(graph=graph, plan=memory, regions=lowered, options=options)
 
 
 def _lower_region(
-    region: Region,
-    graph: Graph,
-    memory: Plan,
-    options: Options,
-    strides: Mapping[str, tuple[int, ...]],
-    results: Set[str],
+    region: Region, graph: Graph, memory: Plan, options: Options, strides: Mapping[str, tuple[int, ...]]
 ) -> LoweredRegion:
     with stage("scop"):
         scop = build_scop(
@@ -156,7 +148,11 @@ def _lower_region(
     with stage("dependences"):
         dependences = analyse(scop)
     with stage("schedule"):
-        scheduled = schedule(scop, dependences, options.machine, options, results=results)
+        scheduled = schedule(scop, dependences, options.machine, options)
+    return _to_loops(region, scheduled, options)
+
+
+def _to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredRegion:
     report(f"schedule of {region.name}", lambda: print_tree(scheduled.tree, scheduled.scop), level=3)
     with stage("loops"):
         generated = generate(scheduled, name=region.name)
@@ -164,13 +160,7 @@ def _lower_region(
     with stage("loop passes"):
         loops, notes = lower_loops(
             generated,
-            options=LoopOptions(
-                vector_bytes=options.machine.vector_bytes,
-                precise=options.precise,
-                l1_bytes=options.machine.l1_bytes,
-                l2_bytes=options.machine.l2_bytes,
-                line_bytes=options.machine.line_bytes,
-            ),
+            options=LoopOptions(vector_bytes=options.machine.vector_bytes, precise=options.precise),
             on_pass=lambda name, made: report(f"{region.name} after {name}", lambda: loops_text(made), level=5),
         )
     report(f"loops of {region.name}", lambda: loops_text(loops), level=4)
@@ -179,8 +169,26 @@ def _lower_region(
         f"choices of {region.name}", lambda: "\n".join(f"{n.stage}: {n.subject}: {n.text}" for n in decisions), level=2
     )
     return LoweredRegion(
-        region=region, scop=scheduled.scop, dependences=dependences, schedule=scheduled, loops=loops, notes=decisions
+        region=region,
+        scop=scheduled.scop,
+        dependences=scheduled.dependences,
+        schedule=scheduled,
+        loops=loops,
+        notes=decisions,
     )
+
+
+@_locked
+def with_schedules(stages: Stages, schedules: Mapping[str, Schedule]) -> Stages:
+    """The same program with other schedules for some regions, by the region's name. They are taken as proved."""
+    options = stages.options
+    regions = tuple(
+        _to_loops(lowered.region, schedules[lowered.region.name], options)
+        if lowered.region.name in schedules
+        else lowered
+        for lowered in stages.regions
+    )
+    return replace(stages, regions=regions)
 
 
 def llvm_text(functions: Sequence[Function], options: Options) -> str:
@@ -223,16 +231,8 @@ def lower_program(program: Program, key: Key, options: Options) -> Stages:
 
 
 @_locked
-def kernel_of(
-    program: Program,
-    key: Key,
-    stages: Stages,
-    seen: Callable[[KernelSignature], KernelSignature] | None = None,
-) -> Kernel:
+def kernel_of(program: Program, key: Key, stages: Stages) -> Kernel:
     """The callable kernel of a lowered program.
-
-    Args:
-        seen: makes the signature that callers see, where that is the same memory in other shapes and strides.
 
     Raises:
         PolymlError: its target is not this machine.
@@ -253,7 +253,6 @@ def kernel_of(
         llvm_text(stages.functions, options),
         target=options.target,
         threads=options.threads,
-        seen=None if seen is None else seen(call),
     )
 
 

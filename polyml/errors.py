@@ -6,6 +6,7 @@ Broken invariants of polyml itself are `assert`s whose text starts with "interna
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ __all__ = [
     "SchedulerFailed",
     "ShapeError",
     "SubscriptError",
-    "SubscriptsSyntaxError",
+    "TransformError",
     "UnboundedDomainError",
+    "Violation",
 ]
 
 
@@ -52,10 +54,6 @@ class PolymlError(Exception):
 
 class EinsumSyntaxError(PolymlError, SyntaxError):
     """The program text is not in the language of docs/language.md."""
-
-
-class SubscriptsSyntaxError(EinsumSyntaxError, ValueError):
-    """The subscripts are not in numpy.einsum's form; NumPy raises ValueError for them, and so this is one."""
 
 
 class ShapeError(PolymlError, ValueError):
@@ -86,8 +84,34 @@ class UnboundedDomainError(ShapeError):
     """The range of an index follows from nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A dependence that a schedule breaks. kind: flow, anti, output or reduction. source, sink: one pair of instances, `S[i = 0, j = 1]`.
+    what: how the schedule runs them."""
+
+    kind: str
+    source: str
+    sink: str
+    what: str
+
+    @property
+    def statements(self) -> tuple[str, str]:
+        """Names of the two statements."""
+        return self.source.partition("[")[0], self.sink.partition("[")[0]
+
+
 class IllegalScheduleError(PolymlError):
-    """A schedule violates a dependence; the message names a witness pair of instances."""
+    """A schedule violates a dependence; the message names a witness pair of instances, `violation` has it apart where there is one."""
+
+    def __init__(
+        self, message: str, *, span: Span | None = None, hint: str | None = None, violation: Violation | None = None
+    ) -> None:
+        super().__init__(message, span=span, hint=hint)
+        self.violation = violation
+
+
+class TransformError(PolymlError, ValueError):
+    """A transformation was asked for that does not fit the schedule tree: no such statement or loop, or loops that are not nested as it needs."""
 
 
 class SchedulerFailed(PolymlError):

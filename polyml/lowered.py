@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from polyml.codegen.llvm.machine import assembly, machine_of
 from polyml.codegen.printer import loops_html, loops_text
-from polyml.compiler import Stages, c_text, kernel_of, llvm_text
+from polyml.compiler import Stages, c_text, kernel_of, llvm_text, with_schedules
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
 from polyml.graph.printer import graph_html, graph_latex, graph_text
@@ -15,6 +15,7 @@ from polyml.runtime.dispatch import Key
 from polyml.runtime.kernel import Kernel
 from polyml.schedule.tree import print_tree, tree_html
 from polyml.scop.printer import dependences_text, domains_text
+from polyml.user_schedule import UserSchedule, user_schedule
 
 __all__ = ["Lowered", "View"]
 
@@ -72,6 +73,42 @@ class Lowered:
             lines.append(f"region {lowered.region.name}: statements {made}")
             lines += [f"  {note.stage}: {note.subject}: {note.text}" for note in lowered.notes]
         return "\n".join(lines)
+
+    @property
+    def schedules(self) -> dict[str, UserSchedule]:
+        """The schedule of every region by the region's name, to transform by hand."""
+        precise = self.stages.options.precise
+        return {r.region.name: user_schedule(r.schedule, precise=precise) for r in self.stages.regions}
+
+    @property
+    def schedule(self) -> UserSchedule:
+        """The schedule of the only region.
+
+        Raises:
+            PolymlError: there are several regions.
+        """
+        if len(self.stages.regions) != 1:
+            names = ", ".join(r.region.name for r in self.stages.regions)
+            raise PolymlError(
+                f"{self.stages.graph.name} has {len(self.stages.regions)} regions, each with a schedule",
+                hint=f"lowered.schedules[name], with one of {names}",
+            )
+        return next(iter(self.schedules.values()))
+
+    def with_schedule(self, *schedules: UserSchedule) -> Lowered:
+        """The same program under other schedules, one per region at most.
+
+        Raises:
+            PolymlError: a schedule of no region of this program.
+        """
+        known = {r.region.name: r for r in self.stages.regions}
+        for given in schedules:
+            own = known.get(given.name)
+            if own is None or not own.scop.domain.is_subset(given.schedule.scop.domain):
+                raise PolymlError(
+                    f"{given.name} is no region of this lowered program", hint=f"regions: {', '.join(known)}"
+                )
+        return replace(self, stages=with_schedules(self.stages, {s.name: s.schedule for s in schedules}))
 
     def compile(self) -> Kernel:
         """The kernel.

@@ -6,18 +6,19 @@ pairs that it separates; a sequence must not have a sink in an earlier child tha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import islpy as isl
 
-from polyml.errors import IllegalScheduleError
+from polyml.errors import IllegalScheduleError, Violation
 from polyml.expressions import Subscript
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.tree import Kind, kind_of, mark_name, members, set_names
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
 
-__all__ = ["check", "check_tree"]
+__all__ = ["check", "check_tree", "instance_text"]
 
 
 def check(schedule: Schedule, *, relax_reductions: bool = True) -> None:
@@ -29,32 +30,40 @@ def check(schedule: Schedule, *, relax_reductions: bool = True) -> None:
     Raises:
         IllegalScheduleError: with one violated pair of instances.
     """
+    found = schedule.dependences
+    kinds = {"flow": found.flow, "anti": found.anti, "output": found.output, "reduction": found.reduction}
     check_tree(
-        schedule.tree, schedule.scop, schedule.dependences.validity, schedule.dependences.reduction,
-        relax_reductions=relax_reductions,
-    )  # fmt: skip
+        schedule.tree, schedule.scop, found.validity, found.reduction, relax_reductions=relax_reductions, kinds=kinds
+    )
 
 
 def check_tree(
-    tree: isl.Schedule, scop: Scop, validity: isl.UnionMap, reduction: isl.UnionMap, *, relax_reductions: bool = True
+    tree: isl.Schedule,
+    scop: Scop,
+    validity: isl.UnionMap,
+    reduction: isl.UnionMap,
+    *,
+    relax_reductions: bool = True,
+    kinds: Mapping[str, isl.UnionMap] | None = None,
 ) -> None:
-    """`check` on a tree of its own."""
+    """`check` on a tree of its own. kinds: the dependences by kind, to name the one that is violated."""
     if not tree.get_domain().is_equal(scop.domain):
         raise IllegalScheduleError("the schedule's instances are not those of the region")
     strict = validity if relax_reductions else validity.union(reduction)
     relaxed = reduction if relax_reductions else isl.UnionMap.empty(reduction.get_space())
-    _Walk(scop).visit(tree.get_root().child(0), strict, relaxed, None)
+    _Walk(scop, kinds or {"reduction": reduction}).visit(tree.get_root().child(0), strict, relaxed, None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
     scop: Scop
+    kinds: Mapping[str, isl.UnionMap]
 
     def visit(self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: isl.UnionMap, mark: str | None) -> None:
         """`strict`, `relaxed`: dependences between instances below the node that the path to it has left unordered. mark: the one right above."""
         match kind_of(node):
             case Kind.leaf:
-                _refuse_unless_empty(strict, "are not ordered")
+                self._refuse_unless_empty(strict, "are not ordered")
             case Kind.mark:
                 self.visit(node.child(0), strict, relaxed, mark_name(node))
             case Kind.band:
@@ -62,8 +71,11 @@ class _Walk:
                 self.visit(node.child(0), strict, relaxed, None)
             case Kind.sequence:
                 self._sequence(node, strict, relaxed)
+            case Kind.set:
+                self._set(node, strict, relaxed)
             case other:
-                raise AssertionError(f"internal: no rule for a {other} in a schedule tree")
+                name = str(other).rsplit(".", 1)[-1]
+                raise IllegalScheduleError(f"there is no rule for a node of kind {name} in a schedule tree")
 
     def _band(
         self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: isl.UnionMap, mark: str | None
@@ -74,14 +86,14 @@ class _Walk:
         if not strict.plain_is_empty():
             equal = strict.eq_at_multi_union_pw_aff(partial)
             if runs_together:
-                _refuse_unless_empty(strict.subtract(equal), f"run at once in a {kind} loop")
+                self._refuse_unless_empty(strict.subtract(equal), f"run at once in a {kind} loop")
             else:
-                _refuse_unless_empty(strict.lex_gt_at_multi_union_pw_aff(partial), "run in the opposite order")
+                self._refuse_unless_empty(strict.lex_gt_at_multi_union_pw_aff(partial), "run in the opposite order")
             strict = equal
         if not relaxed.plain_is_empty():
             equal = relaxed.eq_at_multi_union_pw_aff(partial)
             if kind in ("parallel", "jam"):
-                _refuse_unless_empty(relaxed.subtract(equal), f"update one element at once in a {kind} loop")
+                self._refuse_unless_empty(relaxed.subtract(equal), f"update one element at once in a {kind} loop")
             elif kind == "vector":
                 self._require_private(node, relaxed.subtract(equal))
             relaxed = equal
@@ -95,7 +107,7 @@ class _Walk:
             index = loop.index(name)
             targets = [statement.target] if statement.argument is None else [statement.target, statement.argument]
             if index is None or not all(_fixed(s, index) for t in targets for s in t.subscripts):
-                _refuse_unless_empty(carried, "update one element from different lanes")
+                self._refuse_unless_empty(carried, "update one element from different lanes")
 
     def _sequence(self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: isl.UnionMap) -> None:
         filters = [node.child(k).filter_get_filter() for k in range(node.n_children())]
@@ -104,10 +116,20 @@ class _Walk:
         for position, inside in enumerate(filters):
             mine, mine_relaxed = strict.intersect_domain(inside), relaxed.intersect_domain(inside)
             if earlier is not None:
-                _refuse_unless_empty(mine.intersect_range(earlier), "run in the opposite order")
+                self._refuse_unless_empty(mine.intersect_range(earlier), "run in the opposite order")
             earlier = inside if earlier is None else earlier.union(inside)
             child = node.child(position).child(0)
             self.visit(child, mine.intersect_range(inside), mine_relaxed.intersect_range(inside), None)
+
+    def _set(self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: isl.UnionMap) -> None:
+        """Children in any order: no dependence may go from one to another."""
+        filters = [node.child(k).filter_get_filter() for k in range(node.n_children())]
+        self._require_partition(node, filters)
+        for position, inside in enumerate(filters):
+            mine = strict.intersect_domain(inside)
+            self._refuse_unless_empty(mine.subtract_range(inside), "are not ordered")
+            child = node.child(position).child(0)
+            self.visit(child, mine, relaxed.intersect_domain(inside).intersect_range(inside), None)
 
     def _require_partition(self, node: isl.ScheduleNode, filters: list[isl.UnionSet]) -> None:
         """Every instance is in exactly one child; whole statements are told by name."""
@@ -127,14 +149,40 @@ class _Walk:
         if not reach.is_subset(total):
             raise IllegalScheduleError("a schedule leaves out an instance")
 
+    def _refuse_unless_empty(self, violations: isl.UnionMap, what: str) -> None:
+        if violations.is_empty():
+            return
+        pair = violations.sample()
+        source, sink = pair.domain().sample_point(), pair.range().sample_point()
+        edge = source.to_set().to_union_set(), sink.to_set().to_union_set()
+        kind = next(
+            (k for k, m in self.kinds.items() if not m.intersect_domain(edge[0]).intersect_range(edge[1]).is_empty()),
+            "flow, anti or output",
+        )
+        found = Violation(kind, instance_text(source, self.scop), instance_text(sink, self.scop), what)
+        sizes = _sizes_text(source)
+        raise IllegalScheduleError(
+            f"the schedule breaks a {kind} dependence: {found.source} and {found.sink} {what}{sizes}", violation=found
+        )
+
+
+def instance_text(point: isl.Point, scop: Scop) -> str:
+    """`S[i = 0, j = 1]`."""
+    name = point.to_set().get_tuple_name()
+    assert name is not None, "internal: an instance of no statement"
+    values = (point.get_coordinate_val(isl.dim_type.set, d) for d in range(len(scop.statements[name].indices)))
+    return f"{name}[{', '.join(f'{i} = {v.to_str()}' for i, v in zip(scop.statements[name].indices, values, strict=True))}]"
+
+
+def _sizes_text(point: isl.Point) -> str:
+    space = point.get_space()
+    count = space.dim(isl.dim_type.param)
+    sizes = (
+        f"{space.get_dim_name(isl.dim_type.param, d)} = {point.get_coordinate_val(isl.dim_type.param, d).to_str()}"
+        for d in range(count)
+    )
+    return f" (for {', '.join(sizes)})" if count else ""
+
 
 def _fixed(subscript: Subscript, index: str) -> bool:
     return isinstance(subscript, Affine) and index not in subscript.variables()
-
-
-def _refuse_unless_empty(violations: isl.UnionMap, what: str) -> None:
-    if violations.is_empty():
-        return
-    pair = violations.sample()
-    source, sink = pair.domain().sample_point(), pair.range().sample_point()
-    raise IllegalScheduleError(f"the schedule breaks a dependence: {source} and {sink} {what}")

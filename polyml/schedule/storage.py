@@ -6,20 +6,22 @@ prefix schedule has zero distance). A visit has its own storage, and within it d
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import prod
 
 import islpy as isl
 
+from polyml.errors import IllegalScheduleError, TransformError
 from polyml.expressions import reads_of
 from polyml.schedule.schedule import Note, Schedule, Storage
 from polyml.schedule.transforms import insert_mark
-from polyml.schedule.tree import Kind, kind_of, mark_name, set_names
+from polyml.schedule.tree import Kind, kind_of, mark_name, nodes, set_names
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Array, Scop
 from polyml.sets.affine import Affine
 
-__all__ = ["Traffic", "contract_storage", "traffic_of"]
+__all__ = ["Traffic", "contract_storage", "contracted_at_marks", "expanded", "storage_text", "traffic_of"]
 
 LARGE_ELEMENTS = 1 << 13
 """Elements above which an allocation costs more than where it lies matters."""
@@ -47,12 +49,72 @@ class Traffic:
     statements: frozenset[str]
 
 
-def contract_storage(schedule: Schedule) -> Schedule:
-    """The same schedule with a `Storage` and an `allocate:` mark for every local array that need not exist in full."""
+def contract_storage(schedule: Schedule, arrays: Collection[str] | None = None) -> Schedule:
+    """The same schedule with a `Storage` and an `allocate:` mark for every local array that need not exist in full.
+
+    Args:
+        arrays: names of those to look at; None: all.
+
+    Raises:
+        TransformError: one of them is no local array of the region.
+    """
+    local = [a.name for a in schedule.scop.arrays.values() if a.kind == "local"]
+    if strange := sorted(set(arrays or ()) - set(local)):
+        raise TransformError(
+            f"{strange[0]} is no local array of {schedule.scop.name}",
+            hint=f"local arrays: {', '.join(local) or 'none'}",
+        )
     for array in schedule.scop.arrays.values():
-        if array.kind == "local" and array.name not in schedule.storage and not _is_indirect(array.name, schedule.scop):
+        if array.name not in (local if arrays is None else arrays) or array.name in schedule.storage:
+            continue
+        if not _is_indirect(array.name, schedule.scop):
             schedule = _contract(schedule, array)
     return schedule
+
+
+def expanded(schedule: Schedule) -> tuple[Schedule, tuple[str, ...]]:
+    """The schedule with its contracted arrays in full and without their marks, and their names. Layouts of packed operands stay."""
+
+    def unmarked(node: isl.ScheduleNode) -> isl.ScheduleNode:
+        is_place = kind_of(node) == Kind.mark and mark_name(node).startswith("allocate:")
+        return node.delete() if is_place else node
+
+    contracted = tuple(name for name, storage in schedule.storage.items() if storage.place)
+    if not contracted:
+        return schedule, ()
+    kept = {name: storage for name, storage in schedule.storage.items() if name not in contracted}
+    tree = schedule.tree.map_schedule_node_bottom_up(unmarked)
+    return replace(schedule, tree=tree, storage=kept), contracted
+
+
+def contracted_at_marks(schedule: Schedule) -> Schedule:
+    """The schedule with storage for the arrays whose `allocate:` marks stand in its tree, as large as one visit of the mark touches.
+
+    Raises:
+        IllegalScheduleError: a mark of no local array, or of one that has no such size.
+    """
+    storage = dict(schedule.storage)
+    for node in nodes(schedule.tree.get_root()):
+        if kind_of(node) != Kind.mark or not mark_name(node).startswith("allocate:"):
+            continue
+        name = mark_name(node).partition(":")[2]
+        array = schedule.scop.arrays.get(name)
+        traffic = None if array is None else traffic_of(name, schedule.scop, schedule.dependences)
+        found = None
+        if array is not None and traffic is not None and array.kind == "local":
+            found = _fit(node.child(0), array, traffic)
+        if found is None:
+            raise IllegalScheduleError(f"{name} cannot be allocated at its mark")
+        storage[name] = found
+    return replace(schedule, storage=storage)
+
+
+def storage_text(schedule: Schedule) -> list[str]:
+    """A line per array whose storage is not the array in full."""
+    return [
+        f"{s.array}: {'x'.join(map(str, s.shape)) or 'a scalar'} at {s.place or 'the region'}"
+        for s in schedule.storage.values()
+    ]
 
 
 def _contract(schedule: Schedule, array: Array) -> Schedule:

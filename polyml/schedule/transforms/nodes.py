@@ -1,4 +1,4 @@
-"""Moves on schedule trees: pure functions from a node to the node in its place. They check nothing: `legality.check` proves what comes out.
+"""Moves on the nodes of schedule trees: pure functions from a node to the node in its place. They check nothing: `legality.check` proves what comes out.
 
 A band is replaced by single-member bands (`nest_loops`), each a function of the instances (`Loop`); tiling, interchange and strip-mining are choices of those functions.
 Source: isl manual, section "Schedule Trees".
@@ -25,6 +25,8 @@ __all__ = [
     "loops_of",
     "merge_with_child",
     "nest_loops",
+    "single_members",
+    "spliced",
     "split_band",
     "tile_band",
     "tile_loop",
@@ -193,3 +195,28 @@ def graft(leaf: isl.ScheduleNode, subtree: isl.ScheduleNode) -> isl.ScheduleNode
             return node
         case other:
             raise AssertionError(f"internal: a schedule tree has a {other} where none is made")
+
+
+def single_members(tree: isl.Schedule) -> isl.Schedule:
+    """The same order with one member per band, so that every loop is a node of its own."""
+
+    def split(node: isl.ScheduleNode) -> isl.ScheduleNode:
+        if kind_of(node) != Kind.band:
+            return node
+        count = node.band_n_member()
+        if count == 0:
+            return node.delete()
+        for _ in range(count - 1):
+            node = node.band_split(1).child(0)
+        return node.ancestor(count - 1) if count > 1 else node
+
+    return tree.map_schedule_node_bottom_up(split)
+
+
+def spliced(tree: isl.Schedule) -> isl.Schedule:
+    """The same order without sequences that are children of sequences."""
+
+    def splice(node: isl.ScheduleNode) -> isl.ScheduleNode:
+        return node.sequence_splice_children() if kind_of(node) == Kind.sequence else node
+
+    return tree.map_schedule_node_bottom_up(splice)

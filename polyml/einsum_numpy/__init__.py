@@ -1,1 +1,0 @@
-"""numpy.einsum's own form: `polyml.einsum("ik,kj->ij", a, b)`."""
