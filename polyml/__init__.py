@@ -1,7 +1,7 @@
 """polyml: a polyhedral loop optimizer for programs in Einstein notation (see README.md, docs/language.md)."""
 
 from polyml import errors
-from polyml.api import Einsum, einsum
+from polyml.api import Einsum, einsum, einsum_path
 from polyml.dtypes import boolean, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from polyml.errors import PolymlError
 from polyml.options import Options
@@ -14,6 +14,7 @@ __all__ = [
     "Target",
     "boolean",
     "einsum",
+    "einsum_path",
     "errors",
     "f32",
     "f64",

@@ -5,18 +5,20 @@ The compiler behind it (isl, LLVM) is imported when the first program is compile
 
 from __future__ import annotations
 
+import functools
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from polyml.dtypes import from_numpy
 from polyml.einsum_frontend.arguments import symbolic_ints
-from polyml.einsum_frontend.numpy_form import program_from_subscripts
 from polyml.einsum_frontend.printer import format_program
 from polyml.einsum_frontend.source import program_from_function, program_from_text
 from polyml.einsum_frontend.syntax import Program
+from polyml.einsum_numpy.calls import FORMS, NUMPY_KEYWORDS, form_for, is_subscripts
+from polyml.einsum_numpy.subscripts import subscripts_of_sublists
 from polyml.errors import PolymlError
 from polyml.options import Options
 from polyml.runtime.dispatch import Dispatcher, wanted_of
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from polyml.runtime.dispatch import Key
     from polyml.runtime.kernel import Kernel
 
-__all__ = ["Einsum", "einsum"]
+__all__ = ["Einsum", "einsum", "einsum_path"]
 
 
 class Einsum(Dispatcher):
@@ -81,47 +83,66 @@ def einsum(program: Callable[..., object], /, **options: object) -> Einsum: ...
 @overload
 def einsum(program: str, /, *operands: object, **options: object) -> Any: ...
 @overload
+def einsum(program: object, /, *operands: object, **options: object) -> Any: ...
+@overload
 def einsum(*, target: object = ..., **options: object) -> Callable[[Callable[..., object]], Einsum]: ...
-def einsum(program: Callable[..., object] | str | None = None, /, *operands: object, **options: object) -> Any:
+def einsum(*arguments: object, **options: object) -> Any:
     """Einstein notation, three ways.
 
-    `@einsum` (or `@einsum(target=..., precise=..., ...)`) over a function in the language of docs/language.md; `einsum(text)` with the
-    same as text; `einsum("ik,kj->ij", a, b)`, numpy.einsum's form, called at once, or without operands a callable.
+    `@einsum` (or `@einsum(target=..., precise=..., ...)`) over a function in the language of docs/language.md; `einsum(text)` with the same as
+    text; `einsum("ik,kj->ij", a, b)`, numpy.einsum's form (docs/einsum.md), called at once, or without operands a callable.
 
     Args:
-        options: fields of polyml.Options; for numpy's form with operands also `out`.
+        options: fields of polyml.Options; in numpy's form also its keywords: `out`, `dtype`, `order`, `casting`, `optimize`.
 
     Raises:
-        PolymlError: what is wrong with the program or its arguments, with its place and a remedy.
+        PolymlError: what is wrong with the program or its arguments, with its place and a remedy. In numpy's form: the class that numpy.einsum raises.
     """
-    if program is None:
-        return lambda function: Einsum(program_from_function(function), options)
-    if callable(program):
-        if operands:
-            raise PolymlError("a decorated function takes no operands here", hint="call the result")
-        return Einsum(program_from_function(program), options)
-    if not isinstance(program, str):
-        raise PolymlError(f"polyml.einsum takes a function or a text, not a {type(program).__name__}")
-    if "def " in program:
-        if operands:
+    first = arguments[0] if arguments else None
+    if type(first) is str:
+        form = None if options else FORMS.get(first)
+        if form is not None and len(arguments) > 1:
+            return form.call(*arguments[1:])
+        if not _PROGRAM.search(first):
+            return _subscripts(first, arguments[1:], options)
+        if len(arguments) > 1:
             raise PolymlError("a program text takes no operands here", hint="call the result")
         frame = sys._getframe(1)
-        return Einsum(program_from_text(program, {**frame.f_globals, **frame.f_locals}), options)
-    return _subscripts(program, operands, options)
+        return Einsum(program_from_text(first, {**frame.f_globals, **frame.f_locals}), options)
+    if callable(first) and not hasattr(first, "__array__"):
+        if len(arguments) > 1:
+            raise PolymlError("a decorated function takes no operands here", hint="call the result")
+        return Einsum(program_from_function(first), options)
+    if not arguments and NUMPY_KEYWORDS.isdisjoint(options):
+        return lambda function: Einsum(program_from_function(function), options)
+    return _sublists(arguments, options)
+
+
+def einsum_path(*operands: object, optimize: object = "greedy") -> tuple[list[Any], str]:
+    """numpy.einsum_path itself: a contraction path, which `einsum(..., optimize=path)` follows, and its description."""
+    path: tuple[list[Any], str] = np.einsum_path(*operands, optimize=optimize)  # type: ignore[arg-type]  # it checks
+    return path
+
+
+_PROGRAM = re.compile(r"\bdef\s+\w+\s*\(")
 
 
 def _subscripts(subscripts: str, operands: tuple[object, ...], options: dict[str, object]) -> Any:
-    """numpy.einsum's form: one Einsum per operand types, kept."""
+    if operands:
+        out = options.pop("out", None)
+        form = form_for(subscripts, options)
+        return form.call(*operands) if out is None else form.call(*operands, out=out)
+    if subscripts.strip() and is_subscripts(subscripts):
+        return functools.partial(einsum, subscripts, **options)
+    return np.einsum(subscripts, **options)  # type: ignore[call-overload]  # raises what NumPy raises
+
+
+def _sublists(arguments: tuple[object, ...], options: dict[str, object]) -> Any:
+    """The form `einsum(a, [0, 1], b, [1, 2], [0, 2])`."""
+    try:
+        subscripts, operands = subscripts_of_sublists(arguments)
+    except (TypeError, ValueError):
+        subscripts, operands = "", ()
     if not operands:
-        return lambda *later, **keywords: _subscripts(subscripts, later, {**options, **keywords})
-    out = options.pop("out", None)
-    arrays = [np.asarray(operand) for operand in operands]
-    kinds = tuple((from_numpy(a.dtype), a.ndim) for a in arrays)
-    cache_key = (subscripts, kinds, tuple(sorted(options.items())))
-    found = _FORMS.get(cache_key)
-    if found is None:
-        found = _FORMS.setdefault(cache_key, Einsum(program_from_subscripts(subscripts, kinds), options))
-    return found(*arrays) if out is None else found(*arrays, out=out)
-
-
-_FORMS: dict[tuple[object, ...], Einsum] = {}
+        return np.einsum(*arguments, **options)  # type: ignore[call-overload]  # raises what NumPy raises
+    return _subscripts(subscripts, operands, options)

@@ -8,7 +8,7 @@ isl's context is shared by the process, so each function runs under one lock.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
@@ -35,7 +35,7 @@ from polyml.options import Options
 from polyml.runtime.arguments import Layout
 from polyml.runtime.dispatch import COMPILE_LOCK, Key
 from polyml.runtime.kernel import Kernel, load_kernel
-from polyml.runtime.signature import signature_of
+from polyml.runtime.signature import KernelSignature, signature_of
 from polyml.schedule.driver import schedule
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.tree import print_tree
@@ -125,12 +125,21 @@ def lower(graph: Graph, options: Options, strides: Mapping[str, tuple[int, ...]]
         regions = fuse(graph, cache_bytes=options.machine.l2_bytes, max_equations=12 if options.fusion else 1)
         memory = plan(graph, regions)
     report("plan", lambda: str(memory), level=2)
-    lowered = tuple(_lower_region(region, graph, memory, options, strides or {}) for region in regions)
-    return Stages(graph=graph, plan=memory, regions=lowered, options=options)
+    lowered = []
+    for number, region in enumerate(regions):
+        later = {memory.storage[t.name] for other in regions[number + 1 :] for t in other.inputs}
+        results = {memory.storage[t.name] for t in region.outputs} - later
+        lowered.append(_lower_region(region, graph, memory, options, strides or {}, results))
+    return Stages(graph=graph, plan=memory, regions=tuple(lowered), options=options)
 
 
 def _lower_region(
-    region: Region, graph: Graph, memory: Plan, options: Options, strides: Mapping[str, tuple[int, ...]]
+    region: Region,
+    graph: Graph,
+    memory: Plan,
+    options: Options,
+    strides: Mapping[str, tuple[int, ...]],
+    results: Set[str],
 ) -> LoweredRegion:
     with stage("scop"):
         scop = build_scop(
@@ -148,7 +157,7 @@ def _lower_region(
     with stage("dependences"):
         dependences = analyse(scop)
     with stage("schedule"):
-        scheduled = schedule(scop, dependences, options.machine, options)
+        scheduled = schedule(scop, dependences, options.machine, options, results=results)
     return _to_loops(region, scheduled, options)
 
 
@@ -160,7 +169,13 @@ def _to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredR
     with stage("loop passes"):
         loops, notes = lower_loops(
             generated,
-            options=LoopOptions(vector_bytes=options.machine.vector_bytes, precise=options.precise),
+            options=LoopOptions(
+                vector_bytes=options.machine.vector_bytes,
+                precise=options.precise,
+                l1_bytes=options.machine.l1_bytes,
+                l2_bytes=options.machine.l2_bytes,
+                line_bytes=options.machine.line_bytes,
+            ),
             on_pass=lambda name, made: report(f"{region.name} after {name}", lambda: loops_text(made), level=5),
         )
     report(f"loops of {region.name}", lambda: loops_text(loops), level=4)
@@ -231,8 +246,16 @@ def lower_program(program: Program, key: Key, options: Options) -> Stages:
 
 
 @_locked
-def kernel_of(program: Program, key: Key, stages: Stages) -> Kernel:
+def kernel_of(
+    program: Program,
+    key: Key,
+    stages: Stages,
+    seen: Callable[[KernelSignature], KernelSignature] | None = None,
+) -> Kernel:
     """The callable kernel of a lowered program.
+
+    Args:
+        seen: makes the signature that callers see, where that is the same memory in other shapes and strides.
 
     Raises:
         PolymlError: its target is not this machine.
@@ -253,6 +276,7 @@ def kernel_of(program: Program, key: Key, stages: Stages) -> Kernel:
         llvm_text(stages.functions, options),
         target=options.target,
         threads=options.threads,
+        seen=None if seen is None else seen(call),
     )
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "SchedulerFailed",
     "ShapeError",
     "SubscriptError",
+    "SubscriptsSyntaxError",
     "TransformError",
     "UnboundedDomainError",
     "Violation",
@@ -54,6 +55,10 @@ class PolymlError(Exception):
 
 class EinsumSyntaxError(PolymlError, SyntaxError):
     """The program text is not in the language of docs/language.md."""
+
+
+class SubscriptsSyntaxError(EinsumSyntaxError, ValueError):
+    """The subscripts are not in numpy.einsum's form; NumPy raises ValueError for them, and so this is one."""
 
 
 class ShapeError(PolymlError, ValueError):

@@ -21,7 +21,7 @@ __all__ = ["VARIABLES", "CostName", "EnvironmentVariable", "FusionPolicy", "Opti
 
 Scheduler = Literal["ilp", "isl", "written"]
 FusionPolicy = Literal["none", "smart", "maximal"]
-CostName = Literal["coefficients", "parallelism", "satisfaction", "contiguity", "order", "reuse"]
+CostName = Literal["coefficients", "parallelism", "alignment", "satisfaction", "contiguity", "order", "reuse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, UpdateArgument
+from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Prefetch, UpdateArgument
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import expressions
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
@@ -125,6 +125,8 @@ def _collect(nodes: tuple[Node, ...], path: _Path, of: Set[str], found: list[Ele
                 for place in (node.best, node.argument):
                     if place.variable in of:
                         found.append(path.access(place.variable, place.subscripts, True, True))
+            case Prefetch():
+                pass
             case For():
                 _collect(node.body, path.enter(node), of, found)
             case If():

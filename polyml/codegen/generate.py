@@ -193,7 +193,8 @@ class _Builder:
                 return (fill,)
             return (fill, Assign(target=place(statement.argument), value=Const(-1, i64)))
         if statement.kind != "update":
-            return (Assign(target=target, value=expression(statement.value)),)
+            streaming = statement.target.array in self.schedule.streamed
+            return (Assign(target=target, value=expression(statement.value), streaming=streaming),)
         if statement.argument is None:
             return (Assign(target=target, value=expression(statement.value), reduction=statement.reduction),)
         assert statement.argument_value is not None, "internal: an argmax update without its index"

@@ -12,7 +12,19 @@ from typing import assert_never
 
 import numpy as np
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, UpdateArgument, Variable
+from polyml.codegen.loops import (
+    Allocate,
+    Assign,
+    Block,
+    For,
+    Function,
+    If,
+    Node,
+    Place,
+    Prefetch,
+    UpdateArgument,
+    Variable,
+)
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.ops import OPS, REDUCTIONS
 from polyml.sets.affine import Affine
@@ -37,6 +49,9 @@ def interpret(function: Function, arrays: Mapping[str, _Array], sizes: Mapping[s
         shape = tuple(extent.evaluate(values) for extent in variable.shape)
         assert array.shape == shape, f"internal: argument {variable.name} has shape {array.shape}, not {shape}"
         storage[variable.name] = _Storage(array, 1)
+    for lead in function.leads:
+        array = arrays[lead.array]
+        values[lead.name] = -array.ctypes.data % lead.bytes // array.itemsize
     with np.errstate(all="ignore"):
         _Machine(storage).run(function.body, [_Lane(values, 0)], 1)
 
@@ -67,6 +82,8 @@ class _Machine:
                     self.assign(node, lanes, width)
                 case UpdateArgument():
                     self.update_argument(node, lanes, width)
+                case Prefetch():
+                    pass
                 case For():
                     self.loop(node, lanes, width)
                 case If():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, UpdateArgument
+from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Prefetch, UpdateArgument
 from polyml.codegen.rewrite import expressions, fresh, rename_variables, substitute_nodes, variables_of
 from polyml.expressions import reads_of
 from polyml.sets.affine import Affine
@@ -54,6 +54,8 @@ def storage_names(nodes: Sequence[Node]) -> set[str]:
                 found.add(node.target.variable)
             case UpdateArgument():
                 found |= {node.best.variable, node.argument.variable}
+            case Prefetch():
+                found.add(node.place.variable)
             case For():
                 found |= {node.variable} | storage_names(node.body)
             case Block():
@@ -73,7 +75,7 @@ def _jam(
     made: list[Node] = []
     for node in nodes:
         match node:
-            case Assign() | UpdateArgument():
+            case Assign() | UpdateArgument() | Prefetch():
                 made.extend(_copies(node, variable, values, renames))
             case Block():
                 made.extend(_jam(node.body, variable, values, renames, taken))

@@ -21,9 +21,11 @@ __all__ = [
     "For",
     "Function",
     "If",
+    "Lead",
     "LoopKind",
     "Node",
     "Place",
+    "Prefetch",
     "Scope",
     "UpdateArgument",
     "Variable",
@@ -66,7 +68,7 @@ class Assign:
     """`target = value`, or with `reduction` (a row of REDUCTIONS with a combine op) `target = combine(target, value)`.
 
     across: `value` is a register with lanes, and its lanes are combined too (a horizontal reduction); used outside vector loops only.
-    streaming: the store may bypass the caches.
+    streaming: the store should bypass the caches, where a whole vector is written at once to an address that is provably a multiple of its size.
     """
 
     target: Place
@@ -91,6 +93,14 @@ class UpdateArgument:
     candidate: Expr
     candidate_index: Expr
     across: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """The cache line of this element (in a vector loop: of its first lane) will be read soon; it may lie outside its array. level: of the nearest cache to bring it to, 1 or 2."""
+
+    place: Place
+    level: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,15 +147,30 @@ class Block:
     body: tuple[Node, ...]
 
 
-Node = Assign | UpdateArgument | For | If | Allocate | Block
+Node = Assign | UpdateArgument | Prefetch | For | If | Allocate | Block
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """An integer that is known when the function starts: how many elements of the argument `array` lie before the first whose address is a multiple of `bytes`."""
+
+    name: str
+    array: str
+    bytes: int
+
+    def elements(self, itemsize: int) -> int:
+        """The lead is below this number."""
+        return self.bytes // itemsize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
-    """One compiled region. Arguments: a pointer per variable of `arguments` (pairwise disjoint unless equal), then the `sizes` as i64."""
+    """One compiled region. Arguments: a pointer per variable of `arguments` (pairwise disjoint unless equal), then the `sizes` as i64.
+    leads: further integers that bounds and subscripts may use, besides the sizes."""
 
     name: str
     arguments: tuple[Variable, ...]
     written: frozenset[str]
     sizes: tuple[str, ...]
     body: tuple[Node, ...]
+    leads: tuple[Lead, ...] = ()

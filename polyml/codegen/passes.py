@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, UpdateArgument
+from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
+from polyml.codegen.prefetch import Caches, prefetch
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.scalar_replacement import scalar_replacement
 from polyml.codegen.simplify import simplify
@@ -21,10 +22,14 @@ OnPass = Callable[[str, Function], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
-    """vector_bytes: of one vector register. precise: floating-point sums and products keep their order."""
+    """vector_bytes: of one vector register. precise: floating-point sums and products keep their order.
+    l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched."""
 
     vector_bytes: int
     precise: bool = False
+    l1_bytes: int = 0
+    l2_bytes: int = 0
+    line_bytes: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("simplify_copies", lambda f, _: (simplify(f), ())),
     # Ordering: after everything that copies bodies; each copy has elements of its own.
     Pass("scalar_replacement", lambda f, _: (scalar_replacement(f), ())),
+    # Ordering: last, when the loops read what they will read.
+    Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
 )
 
 
@@ -76,5 +83,5 @@ def _verify(function: Function) -> None:
                     f"internal: loop {node.variable} is {node.kind}"
                 )
                 assert node.kind != "vector" or node.width > 1, f"internal: vector loop {node.variable} has no width"
-            case Assign() | UpdateArgument() | If() | Allocate() | Block():
+            case Assign() | UpdateArgument() | Prefetch() | If() | Allocate() | Block():
                 pass

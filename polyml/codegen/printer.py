@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterator
 from typing import assert_never
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, UpdateArgument, Variable
+from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Prefetch, UpdateArgument, Variable
 from polyml.ops import REDUCTIONS
 
 __all__ = ["loops_html", "loops_text"]
@@ -22,7 +22,8 @@ def loops_text(function: Function) -> str:
         ("" if v.name in function.written else "const ") + _declaration(v) for v in function.arguments
     )
     sizes = "".join(f", i64 {size}" for size in function.sizes)
-    lines = [f"{function.name}({arguments}{sizes}) {{", *_lines(function.body, _INDENT), "}"]
+    leads = (f"{_INDENT}{lead.name} = lead({lead.array}, {lead.bytes} bytes);" for lead in function.leads)
+    lines = [f"{function.name}({arguments}{sizes}) {{", *leads, *_lines(function.body, _INDENT), "}"]
     return "\n".join(lines) + "\n"
 
 
@@ -45,6 +46,8 @@ def _lines(nodes: tuple[Node, ...], indent: str) -> Iterator[str]:
                 across = " across" if node.across else ""
                 pair = f"{node.best}, {node.argument}"
                 yield f"{indent}{pair} = {node.kind}{across}({pair}; {node.candidate}, {node.candidate_index});"
+            case Prefetch():
+                yield f"{indent}prefetch L{node.level} {node.place};"
             case For():
                 step = f"{node.variable}++" if node.step == 1 else f"{node.variable} += {node.step}"
                 bounds = f"{node.variable} = {node.lower}; {node.variable} < {node.upper}; {step}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, UpdateArgument
+from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, Prefetch, UpdateArgument
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, reads_of, substitute, walk
 from polyml.sets.affine import Affine
 
@@ -49,7 +49,7 @@ def walk_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
     for node in nodes:
         yield node
         match node:
-            case Assign() | UpdateArgument():
+            case Assign() | UpdateArgument() | Prefetch():
                 pass
             case For() | Allocate() | Block():
                 yield from walk_nodes(node.body)
@@ -63,7 +63,7 @@ def walk_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
 def with_body(node: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:
     """The node with `change` applied to each of its bodies (none for an assignment)."""
     match node:
-        case Assign() | UpdateArgument():
+        case Assign() | UpdateArgument() | Prefetch():
             return node
         case For() | Allocate():
             body = change(node.body)
@@ -91,6 +91,8 @@ def expressions(node: Node) -> list[Expr]:
             return [node.candidate, node.candidate_index, *_indirect(node.best), *_indirect(node.argument)]
         case If():
             return [node.condition]
+        case Prefetch():
+            return _indirect(node.place)
         case For() | Allocate() | Block():
             return []
         case _:
@@ -185,6 +187,8 @@ def map_places(
                     candidate_index=map_expr(node.candidate_index, read),
                 )
                 return node if made == node else made
+            case Prefetch():
+                return node
             case If():
                 condition = map_expr(node.condition, read)
                 node = node if condition is node.condition else replace(node, condition=condition)
@@ -262,6 +266,9 @@ def _substitute_node(node: Node, values: Mapping[str, Affine | int]) -> Node:
                 candidate_index=substitute(node.candidate_index, values),
             )
             return node if made == node else made
+        case Prefetch():
+            where = _substitute_place(node.place, values)
+            return node if where is node.place else Prefetch(where, node.level)
         case For():
             lower, upper = node.lower.substitute(values), node.upper.substitute(values)
             renamed = values.get(node.variable)

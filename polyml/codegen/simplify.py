@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, UpdateArgument
+from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, UpdateArgument
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import substitute_nodes
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
@@ -46,6 +46,8 @@ def _node(node: Node, ranges: Ranges) -> tuple[Node, ...]:
                 candidate_index=_expr(node.candidate_index, ranges),
             )
             return (node if made == node else made,)
+        case Prefetch():
+            return (node,)
         case For():
             return _loop(node, ranges)
         case If():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, UpdateArgument
+from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, Prefetch, UpdateArgument
 from polyml.codegen.privatize import Partial
 from polyml.codegen.rewrite import subscript_variables, variables_of, walk_nodes
 from polyml.dtypes import DType
@@ -44,7 +44,7 @@ def lane_dtypes(loop: For) -> Iterator[DType]:
                 yield from _dtypes(node.candidate)
             case If():
                 yield from _dtypes(node.condition)
-            case For() | Allocate() | Block():
+            case For() | Allocate() | Block() | Prefetch():
                 pass
             case _:
                 assert_never(node)
@@ -100,6 +100,8 @@ def _check(nodes: tuple[Node, ...], lanes: _Lanes, conditional: bool) -> None:
                 _check((*node.then, *node.otherwise), lanes, inside)
             case Allocate() | Block():
                 _check(node.body, lanes, conditional)
+            case Prefetch():
+                pass
             case _:
                 assert_never(node)
 

@@ -17,6 +17,7 @@ from polyml.codegen.privatize import Accumulators, Partial, private_body, shared
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.codegen.simplify import simplify_nodes
+from polyml.codegen.streams import Leads
 from polyml.codegen.vector_check import NotVectorizable, check_lanes, lane_dtypes
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine, maximum
@@ -40,29 +41,37 @@ def vectorize(function: Function, *, vector_bytes: int, precise: bool = False) -
         vector_bytes: of one vector register, a power of two.
         precise: floating-point sums and products keep their order, so that they cannot have lanes.
     """
-    pass_ = _Vectorize(vector_bytes, precise, storage_names(function.body) | {v.name for v in function.arguments})
+    taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
+    pass_ = _Vectorize(vector_bytes, precise, taken, Leads({v.name: v for v in function.arguments}, taken))
     body = pass_.body(function.body, Ranges())
-    return (function if body is function.body else replace(function, body=body)), tuple(pass_.notes)
+    if body is function.body:
+        return function, tuple(pass_.notes)
+    leads = (*function.leads, *pass_.leads.found.values())
+    return replace(function, body=body, leads=leads), tuple(pass_.notes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Width and number of vectors of one loop, and its parts as ends of ranges: main until `middle`, single vectors until `end`, then masked."""
+    """Width and number of vectors of one loop, and its parts as ends of ranges: masked until `start`, main until `middle`, single vectors until `end`,
+    then masked."""
 
     width: int
     vectors: int
+    start: Affine
     middle: Affine
     end: Affine
     has_main: bool
     has_single: bool
     has_tail: bool
+    has_head: bool = False
 
 
 class _Vectorize:
-    def __init__(self, vector_bytes: int, precise: bool, taken: set[str]) -> None:
+    def __init__(self, vector_bytes: int, precise: bool, taken: set[str], leads: Leads) -> None:
         self.vector_bytes = vector_bytes
         self.precise = precise
         self.taken = taken
+        self.leads = leads
         self.notes: list[Note] = []
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
@@ -146,38 +155,46 @@ class _Vectorize:
         span = loop.upper - loop.lower
         trips = ranges.constant(span)
         vectors = max(loop.factor, _INDEPENDENT if reducing and not _has_loops(loop.body) else 1)
+        head = self.leads.before_aligned(loop, ranges, width, self.vector_bytes)
+        if head is not None:
+            start = loop.lower + head
+            whole = loop.upper - start
+            middle, end = start + whole // (vectors * width) * (vectors * width), start + whole // width * width
+            return _Plan(width, vectors, start, middle, end, True, vectors > 1, True, True)
         if trips is None:
             low = ranges.lowest(span)
             span = span if low is not None and low >= 0 else maximum([span, affine(0)])
             middle = loop.lower + span // (vectors * width) * (vectors * width)
             end = loop.lower + span // width * width
             many = vectors > 1
-            return _Plan(width, vectors, middle if many else loop.lower, end, many, True, True)
+            return _Plan(width, vectors, loop.lower, middle if many else loop.lower, end, many, True, True)
         if trips < width and trips & (trips - 1) == 0:
             width = max(trips, 2)
         vectors = max(1, min(vectors, trips // width))
         middle = loop.lower + trips // (vectors * width) * (vectors * width)
         end = loop.lower + trips // width * width
         main = trips >= vectors * width
-        return _Plan(width, vectors, middle, end, main, trips // width % vectors > 0, trips % width > 0)
+        return _Plan(width, vectors, loop.lower, middle, end, main, trips // width % vectors > 0, trips % width > 0)
 
     def parts(
         self, loop: For, plan: _Plan, partials: tuple[Partial, ...], accumulators: Accumulators
     ) -> Iterator[Node]:
-        """The main loop, the loop over single vectors, and the masked one."""
+        """The masked first vector, the main loop, the loop over single vectors, and the masked one."""
         width = plan.width
         body = _with_lanes(loop.body, width)
         body = private_body(body, partials)
         shape = replace(loop, kind="vector", factor=1, width=width)
-        start = loop.lower
+        # All parts but the main one use the first accumulators.
+        first = accumulators.names[:1]
+        single = jam(body, loop.variable, [affine(loop.variable)], taken=set(), names=first)
+        if plan.has_head:
+            yield replace(shape, upper=plan.start, step=width, masked=True, body=single)
+        start = plan.start
         if plan.has_main:
             values = [affine(loop.variable) + u * width for u in range(plan.vectors)]
             copies = jam(body, loop.variable, values, taken=self.taken, names=accumulators.names)
-            yield replace(shape, upper=plan.middle, step=plan.vectors * width, body=copies)
+            yield replace(shape, lower=start, upper=plan.middle, step=plan.vectors * width, body=copies)
             start = plan.middle
-        # Later parts reuse the first accumulators.
-        first = accumulators.names[:1]
-        single = jam(body, loop.variable, [affine(loop.variable)], taken=set(), names=first)
         if plan.has_single:
             yield replace(shape, lower=start, upper=plan.end, step=width, body=single)
             start = plan.end

@@ -218,7 +218,8 @@ class _Memory:
 
     def check(self, check: Check) -> None:
         array = self.storage[check.flag.name]
-        self.steps.append(CheckFlag(self.buffer_of(array), check.message, check.error))
+        message = check.message if check.span is None else f"{check.message}\n{check.span.excerpt()}"
+        self.steps.append(CheckFlag(self.buffer_of(array), message, check.error))
 
     def finish(self, storage: Mapping[str, str]) -> Plan:
         return Plan(
@@ -265,4 +266,4 @@ def _step_text(step: Step) -> str:
         case Free():
             return f"free {step.buffer}"
         case CheckFlag():
-            return f"check {step.buffer}: {step.error} {step.message!r}"
+            return f"check {step.buffer}: {step.error} {step.message.splitlines()[0]!r}"

@@ -24,6 +24,7 @@ declare i1 @polyml_number_i64(ptr, ptr)
 declare i1 @polyml_number_u64(ptr, ptr)
 declare i1 @polyml_number_bool(ptr, ptr)
 declare ptr @polyml_empty(ptr, i32, ptr)
+declare ptr @polyml_empty_strided(ptr, i32, ptr, ptr)
 declare ptr @polyml_scalar(ptr)
 declare ptr @polyml_none()
 declare ptr @polyml_fault(ptr, i32)
@@ -79,8 +80,13 @@ def _allocate(call: Checked) -> dict[str, str]:
     for result in call.signature.results:
         for k, extent in enumerate(result.shape):
             ir.do(f"store i64 {ir.affine(extent, call.sizes)}, ptr {ir.offset('%dims', 8 * k)}")
-        dtype = call.own_dtype(result.dtype)
-        array = ir.value(f"call ptr @polyml_empty(ptr {dtype}, i32 {len(result.shape)}, ptr %dims)", "result")
+        made_of = f"ptr {call.own_dtype(result.dtype)}, i32 {len(result.shape)}, ptr %dims"
+        if result.strides is None:
+            array = ir.value(f"call ptr @polyml_empty({made_of})", "result")
+        else:
+            for k, stride in enumerate(result.strides):
+                ir.do(f"store i64 {stride * result.dtype.itemsize}, ptr {ir.offset('%strides', 8 * k)}")
+            array = ir.value(f"call ptr @polyml_empty_strided({made_of}, ptr %strides)", "result")
         _fail_if_null(call, array, list(made.values()))
         made[result.name] = array
     if call.takes_out:

@@ -75,7 +75,7 @@ def check_arguments(signature: KernelSignature, header: ArrayHeader) -> Checked:
 def check_out(call: Checked) -> None:
     """Writes the checks of the array given as `out=`: the result's kind, shape and layout, and no memory of an argument."""
     result = call.signature.results[0]
-    out = ArrayParameter(name=OUT, dtype=result.dtype, shape=result.shape, written=True)
+    out = ArrayParameter(name=OUT, dtype=result.dtype, shape=result.shape, strides=result.strides, written=True)
     _check_kind(call, out)
     _check_layout(call, out)
     call.data[OUT] = call.ir.load("ptr", call.objects[OUT], call.header.data)
@@ -91,6 +91,7 @@ def _reserve(call: Checked) -> None:
             ir.do(f"%number.{parameter.name} = alloca i64, align 8")
     rank = max((len(r.shape) for r in signature.results), default=0)
     ir.do(f"%dims = alloca [{max(1, rank)} x i64], align 8")
+    ir.do(f"%strides = alloca [{max(1, rank)} x i64], align 8")
     ir.do(f"%arrays = alloca [{max(1, len(signature.buffers) + len(signature.results))} x ptr], align 8")
     ir.do(f"%sizes = alloca [{max(1, len(signature.sizes))} x i64], align 8")
 

@@ -16,7 +16,7 @@ from polyml.runtime.arguments import (
     overlaps_itself,
     share_memory,
 )
-from polyml.runtime.signature import ArrayParameter, KernelSignature, Parameter
+from polyml.runtime.signature import ArrayParameter, KernelSignature, Parameter, Result
 
 __all__ = ["fit", "result_arrays", "separate"]
 
@@ -52,7 +52,7 @@ def result_arrays(
     """Per result the array that the kernel fills, and the caller's `out` array, which may be the same."""
     shapes = [tuple(extent.evaluate(sizes) for extent in r.shape) for r in signature.results]
     if out is None:
-        return [(np.empty(s, r.dtype.numpy), None) for s, r in zip(shapes, signature.results, strict=True)]
+        return [(_empty(s, r), None) for s, r in zip(shapes, signature.results, strict=True)]
     places = out if isinstance(out, tuple) else (out,)
     if len(places) != len(shapes):
         raise ArgumentError(f"out= has {len(places)} arrays, and {signature.name} has {len(shapes)} new results")
@@ -65,16 +65,26 @@ def result_arrays(
             raise ArgumentError(f"out= for {result.name} must be an array of {result.dtype} {shape}, and is {found}")
         if not place.flags.writeable or overlaps_itself(place):
             raise ArgumentError(f"out= for {result.name} is read-only, or its elements share memory")
-        flags = place.flags
         direct = (
-            flags.c_contiguous
-            and flags.aligned
+            place.flags.aligned
             and place.dtype == dtype
+            and _has_strides(place, result)
             and not any(share_memory(place, a) for a in used)
         )
-        made.append((np.asarray(place) if direct else np.empty(shape, dtype), place))
+        made.append((np.asarray(place) if direct else _empty(shape, result), place))
         used.append(place)
     return made
+
+
+def _has_strides(place: Array, result: Result) -> bool:
+    if result.strides is None:
+        return place.flags.c_contiguous
+    wanted = (stride * place.itemsize for stride in result.strides)
+    return all(n == 1 or stride == want for n, stride, want in zip(place.shape, place.strides, wanted, strict=True))
+
+
+def _empty(shape: tuple[int, ...], result: Result) -> Array:
+    return empty_with_layout(Layout(result.dtype, shape, result.strides))
 
 
 def fit(parameter: ArrayParameter, argument: Prepared, sizes: Mapping[str, int]) -> Prepared:

@@ -51,10 +51,12 @@ def load_kernel(
     *,
     target: Target | None = None,
     threads: int | None = None,
+    seen: KernelSignature | None = None,
 ) -> Kernel:
     """Compiles and loads the code of a program.
 
     Args:
+        seen: what callers pass and get, where that is the same memory as in `signature` in other shapes and strides.
         functions: of region 0, 1, ... regions: the LLVM module text that defines them.
         target: a machine whose code runs here; None: this one.
         threads: the most that parallel loops may use; None: what the process has set.
@@ -79,13 +81,13 @@ def load_kernel(
         owners += [loaded, host_code]
         program, entry_address = host, 0
         if shared.header is not None:
-            text = emit_entry(signature, host=run, header=shared.header, name=entry)
+            text = emit_entry(seen or signature, host=run, header=shared.header, name=entry)
             symbols |= host_code.addresses
             entry_code = load_object(compile_plainly(text), (entry,), symbols)
             owners.append(entry_code)
             program, entry_address = f"{host}\n{text}", entry_code.addresses[entry]
     return Kernel(
-        signature, plan, Code(regions, program, machine, host_code.addresses[run], entry_address, tuple(owners))
+        seen or signature, plan, Code(regions, program, machine, host_code.addresses[run], entry_address, tuple(owners))
     )
 
 

@@ -62,11 +62,15 @@ Parameter = ArrayParameter | ScalarParameter | SizeParameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A new, contiguous array that the kernel fills (the caller gets a NumPy scalar when `shape` is empty)."""
+    """A new array that the kernel fills (the caller gets a NumPy scalar when `shape` is empty).
+
+    strides: in elements, of constant shapes without gaps in some order of dimensions; None: contiguous, row-major.
+    """
 
     name: str
     dtype: DType
     shape: tuple[Affine, ...]
+    strides: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from polyml.runtime.threads import OpenMP, find_openmp, thread_count
 __all__ = ["Support", "parallel_limited", "support"]
 
 _FUNCTIONS = (
-    "polyml_is_array polyml_number_f64 polyml_number_i64 polyml_number_u64 polyml_number_bool polyml_empty polyml_scalar polyml_none polyml_fault"
+    "polyml_is_array polyml_number_f64 polyml_number_i64 polyml_number_u64 polyml_number_bool polyml_empty polyml_empty_strided polyml_scalar polyml_none polyml_fault"
     " polyml_parallel polyml_parallel_limited"
 ).split()
 _PYTHON_FUNCTIONS = (
@@ -36,7 +36,7 @@ _PYTHON_OBJECTS: dict[str, object] = {
     "ndarray": np.ndarray, "long": int, "float": float, "true": True, "false": False, "none": None,
 }  # fmt: skip
 _GLOBALS = (
-    "polyml_thread_count", "polyml_plain_threads", "polyml_openmp_used", "numpy_empty", "numpy_return", *(f"object_{name}" for name in _PYTHON_OBJECTS),
+    "polyml_thread_count", "polyml_plain_threads", "polyml_openmp_used", "numpy_empty", "numpy_new", "numpy_return", *(f"object_{name}" for name in _PYTHON_OBJECTS),
 )  # fmt: skip
 _SYSTEM_FUNCTIONS = ("pthread_create", "pthread_join", "posix_memalign", "free", "malloc")
 _GOMP_FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_parallel")
@@ -47,7 +47,8 @@ _KMP_FUNCTIONS = (
     "__kmpc_global_thread_num",
     "__kmpc_push_num_threads",
 )
-_EMPTY_SLOT, _RETURN_SLOT = 184, 76  # of NumPy's C API table: PyArray_Empty, PyArray_Return (fixed since NumPy 1.0)
+_EMPTY_SLOT, _NEW_SLOT, _RETURN_SLOT = 184, 94, 76
+"""Of NumPy's C API table: PyArray_Empty, PyArray_NewFromDescr, PyArray_Return (fixed since NumPy 1.0)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def support() -> Support:
     loaded = load_object(code, (*_FUNCTIONS, *_GLOBALS), {**python, **system, **threads})
     table = _numpy_api()
     pointers = {f"object_{name}": id(thing) for name, thing in _PYTHON_OBJECTS.items()}
-    pointers |= {"numpy_empty": table[_EMPTY_SLOT], "numpy_return": table[_RETURN_SLOT]}
+    pointers |= {"numpy_empty": table[_EMPTY_SLOT], "numpy_new": table[_NEW_SLOT], "numpy_return": table[_RETURN_SLOT]}
     for name, pointer in pointers.items():
         ctypes.c_size_t.from_address(loaded.addresses[name]).value = pointer
     symbols = {**python, **system, **{name: loaded.addresses[name] for name in _FUNCTIONS}}

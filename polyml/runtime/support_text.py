@@ -48,6 +48,7 @@ _OBJECTS = """\
 @object_false = global ptr null
 @object_none = global ptr null
 @numpy_empty = global ptr null
+@numpy_new = global ptr null
 @numpy_return = global ptr null
 declare void @Py_IncRef(ptr)
 declare void @Py_DecRef(ptr)
@@ -225,6 +226,15 @@ define ptr @polyml_empty(ptr %dtype, i32 %rank, ptr %dims) {
   call void @Py_IncRef(ptr %dtype)
   %make = load ptr, ptr @numpy_empty
   %array = call ptr %make(i32 %rank, ptr %dims, ptr %dtype, i32 0)
+  ret ptr %array
+}
+
+; A new array with these strides in bytes, which leave no gap; PyArray_NewFromDescr takes over one reference to the dtype.
+define ptr @polyml_empty_strided(ptr %dtype, i32 %rank, ptr %dims, ptr %strides) {
+  call void @Py_IncRef(ptr %dtype)
+  %make = load ptr, ptr @numpy_new
+  %ndarray = load ptr, ptr @object_ndarray
+  %array = call ptr %make(ptr %ndarray, ptr %dtype, i32 %rank, ptr %dims, ptr %strides, ptr null, i32 0, ptr null)
   ret ptr %array
 }
 

@@ -15,7 +15,15 @@ from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.target import Target
 
-__all__ = ["AccessModel", "RegisterTile", "StatementModel", "memory_strides", "model_statement", "register_tile"]
+__all__ = [
+    "AccessModel",
+    "RegisterTile",
+    "StatementModel",
+    "memory_strides",
+    "model_statement",
+    "operations_of",
+    "register_tile",
+]
 
 UNKNOWN_EXTENT = 1_000
 """What a loop whose length depends on sizes is taken for."""
@@ -174,7 +182,7 @@ def model_statement(statement: Statement, scop: Scop, extents: Mapping[str, int 
         name=statement.name,
         extents={i: extents[i] or UNKNOWN_EXTENT for i in statement.indices},
         accesses=tuple(accesses),
-        operations=_fused(_operations(statement.value), combine),
+        operations=_fused(operations_of(statement.value), combine),
         itemsize=max(sizes),
         is_update=statement.kind == "update",
     )
@@ -185,7 +193,8 @@ def _fused(operations: float, combine: float) -> float:
     return max(operations, combine) if operations <= 1 else operations - 1 + combine
 
 
-def _operations(value: Expr) -> float:
+def operations_of(value: Expr) -> float:
+    """Vector instructions that computing the expression takes, reads not counted."""
     distinct = dict.fromkeys(node for node in walk(value) if isinstance(node, Apply))
     return sum(_WEIGHTS.get(node.op, 1.0) for node in distinct)
 

@@ -5,7 +5,7 @@ The order comes from polyml's own scheduler (ilp/), from isl's, or is the writte
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 
 import islpy as isl
@@ -25,6 +25,7 @@ from polyml.schedule.storage import contract_storage
 from polyml.schedule.storage_check import storage_faults
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_statements
+from polyml.schedule.streams import streamed_arrays
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted, operation_budget
@@ -33,10 +34,20 @@ from polyml.target import Target
 __all__ = ["schedule"]
 
 
-def schedule(scop: Scop, dependences: Dependences, target: Target, options: Options) -> Schedule:
+def schedule(
+    scop: Scop,
+    dependences: Dependences,
+    target: Target,
+    options: Options,
+    *,
+    results: Set[str] = frozenset(),
+) -> Schedule:
     """A schedule that is proved legal: the CPU strategy's, or a plainer one with a Note of stage "fallback".
 
     The schedule's scop and dependences may have copy statements beyond the given ones (packed operands).
+
+    Args:
+        results: arrays that nothing reads after this region but the caller.
 
     Raises:
         SchedulerFailed: when not even the written order passes the proof within the budget.
@@ -62,7 +73,8 @@ def schedule(scop: Scop, dependences: Dependences, target: Target, options: Opti
         if options.verify:
             faults = storage_faults(found)
             assert not faults, f"internal: contracted storage is wrong: {'; '.join(faults)}"
-        return replace(found, notes=(*found.notes, *refused))
+        streamed, notes = streamed_arrays(scop, target, results) if options.vectorize else (frozenset[str](), ())
+        return replace(found, notes=(*found.notes, *notes, *refused), streamed=streamed)
     raise SchedulerFailed(f"no schedule for {scop.name}: {'; '.join(note.text for note in refused)}")
 
 

@@ -45,6 +45,7 @@ class Schedule:
         "parallel"; "vector:U" (lanes run along it, jammed over U vectors); "jam:F" (unroll-and-jam by F); "unroll:F".
         "allocate:<array>" stands above the subtree that an array lives in.
     storage: for local arrays; one that is absent lives in the region's scope in full.
+    streamed: arrays whose stores should bypass the caches.
     """
 
     scop: Scop
@@ -52,6 +53,7 @@ class Schedule:
     tree: isl.Schedule
     storage: dict[str, Storage]
     notes: tuple[Note, ...] = ()
+    streamed: frozenset[str] = frozenset()
 
     def noted(self, stage: str, subject: str, text: str) -> Schedule:
         """The same schedule with one more note."""

@@ -17,8 +17,11 @@ from polyml.graph.ir import Carried, Check, Equation, Loop, Op, Tensor
 from polyml.ops import REDUCTIONS
 from polyml.scop.accesses import access_map, guarded_reads, parameters_text
 from polyml.scop.copies import save_overwritten
+from polyml.scop.levels import LoopLevel, enter_loops
+from polyml.scop.relations import Relations
 from polyml.scop.scop import Access, Array, ArrayKind, Scop, Statement, StatementKind
 from polyml.sets.affine import Affine, affine
+from polyml.source import Span
 
 __all__ = ["build"]
 
@@ -48,28 +51,6 @@ def build(
     for op in ops:
         builder.op(op, ())
     return builder.finish(name, context, inputs, outputs, strides or {})
-
-
-@dataclass(frozen=True, slots=True)
-class _LoopLevel:
-    """An enclosing sequential loop: its index counts iterations from 0 when the step is not 1."""
-
-    variable: str
-    start: Affine
-    stop: Affine
-    step: int
-
-    @property
-    def value(self) -> Affine:
-        """The source variable in terms of the index."""
-        return affine(self.variable) if self.step == 1 else self.start + affine(self.variable) * self.step
-
-    @property
-    def bounds(self) -> str:
-        if self.step == 1:
-            return f"{self.start.isl_text()} <= {self.variable} < {self.stop.isl_text()}"
-        span = self.stop - self.start if self.step > 0 else self.start - self.stop
-        return f"0 <= {self.variable} < {((span + (abs(self.step) - 1)) // abs(self.step)).isl_text()}"
 
 
 @dataclass(slots=True)
@@ -104,7 +85,7 @@ class _Builder:
 
     # -- ops --------------------------------------------------------------------------------------------------------
 
-    def op(self, op: Op, loops: tuple[_LoopLevel, ...], prefix: tuple[int | str, ...] = ()) -> None:
+    def op(self, op: Op, loops: tuple[LoopLevel, ...], prefix: tuple[int | str, ...] = ()) -> None:
         match op:
             case Equation():
                 self.equation(op, loops, prefix)
@@ -113,9 +94,9 @@ class _Builder:
             case Check():
                 pass
 
-    def loop(self, loop: Loop, loops: tuple[_LoopLevel, ...], prefix: tuple[int | str, ...]) -> None:
+    def loop(self, loop: Loop, loops: tuple[LoopLevel, ...], prefix: tuple[int | str, ...]) -> None:
         outer = {level.variable: level.value for level in loops}
-        level = _LoopLevel(loop.variable, loop.start.substitute(outer), loop.stop.substitute(outer), loop.step)
+        level = LoopLevel(loop.variable, loop.start.substitute(outer), loop.stop.substitute(outer), loop.step)
         for carried in loop.carried:
             self.copy(carried.initial, carried.inner, loops, prefix)
         inside = (*self.next_time(prefix), loop.variable)
@@ -126,7 +107,7 @@ class _Builder:
             self.copy(carried.inner, carried.result, loops, prefix)
 
     def close_iteration(
-        self, carried: Sequence[Carried], loops: tuple[_LoopLevel, ...], inside: tuple[int | str, ...]
+        self, carried: Sequence[Carried], loops: tuple[LoopLevel, ...], inside: tuple[int | str, ...]
     ) -> None:
         """All carried tensors move at once: one that is passed on from another's place is saved first."""
         places = {self.array_of(item.inner) for item in carried}
@@ -142,9 +123,7 @@ class _Builder:
         for source, target in saved:
             self.copy(source, target, loops, inside)
 
-    def copy(
-        self, source: Tensor, target: Tensor, loops: tuple[_LoopLevel, ...], prefix: tuple[int | str, ...]
-    ) -> None:
+    def copy(self, source: Tensor, target: Tensor, loops: tuple[LoopLevel, ...], prefix: tuple[int | str, ...]) -> None:
         """A whole-array copy where two tensors that must be equal do not share memory."""
         origin, result = self.array_of(source), self.array_of(target)
         if origin == result:
@@ -163,7 +142,7 @@ class _Builder:
             Read(origin, subscripts, source.dtype),
         )
 
-    def box(self, shape: Sequence[Affine], elements: Sequence[str], loops: Sequence[_LoopLevel]) -> isl.Set:
+    def box(self, shape: Sequence[Affine], elements: Sequence[str], loops: Sequence[LoopLevel]) -> isl.Set:
         """All elements of an array as instances inside `loops`."""
         dims = [*(level.variable for level in loops), *elements]
         limits = [level.bounds for level in loops]
@@ -171,19 +150,19 @@ class _Builder:
         where = f" : {' and '.join(limits)}" if limits else ""
         return isl.Set(f"{parameters_text(self.sizes)}{{ [{', '.join(dims)}]{where} }}")
 
-    def equation(self, eq: Equation, loops: tuple[_LoopLevel, ...], prefix: tuple[int | str, ...]) -> None:
+    def equation(self, eq: Equation, loops: tuple[LoopLevel, ...], prefix: tuple[int | str, ...]) -> None:
         values = {level.variable: level.value for level in loops}
         array = self.array_of(eq.result)
         target = tuple(s.substitute(values) if isinstance(s, Affine) else substitute(s, values) for s in eq.target)
         target = tuple(s if isinstance(s, Affine) else map_reads(s, self.to_array) for s in target)
         body = map_reads(substitute(eq.body, values), self.to_array)
-        domain = _enter_loops(eq.domain, loops)
+        domain = enter_loops(eq.domain, loops)
         if eq.base is not None:
             self.keep_base(eq, eq.base, array, loops, prefix, domain, target)
         body = self.simultaneous(eq, array, loops, prefix, domain, target, body)
         access = Access(array, target)
         if eq.reduce is None:
-            self.add(eq.result.name, "assign", loops, eq.indices, domain, prefix, access, body)
+            self.add(eq.result.name, "assign", loops, eq.indices, domain, prefix, access, body, span=eq.span)
             return
         best = access
         argument: Access | None = None
@@ -195,28 +174,42 @@ class _Builder:
             identity = REDUCTIONS[eq.reduce].identity(body.dtype)
             start = Const(0 if identity is None else identity, body.dtype)
             instances = self.left_instances(eq, left, loops)
-            self.add(f"{eq.result.name}_init", "init", loops, left, instances, prefix, best, start, eq.reduce, argument)
+            self.add(
+                f"{eq.result.name}_init",
+                "init",
+                loops,
+                left,
+                instances,
+                prefix,
+                best,
+                start,
+                eq.reduce,
+                argument,
+                span=eq.span,
+            )
         index = affine(eq.reduced[0]) if argument is not None else None
-        self.add(eq.result.name, "update", loops, eq.indices, domain, prefix, best, body, eq.reduce, argument, index)
+        self.add(
+            eq.result.name, "update", loops, eq.indices, domain, prefix, best, body, eq.reduce, argument, index, eq.span
+        )
 
-    def left_instances(self, eq: Equation, left: tuple[str, ...], loops: tuple[_LoopLevel, ...]) -> isl.Set:
+    def left_instances(self, eq: Equation, left: tuple[str, ...], loops: tuple[LoopLevel, ...]) -> isl.Set:
         """The left-side points of a reduction, those with nothing to reduce included."""
         if eq.instances is not None:
-            return _enter_loops(eq.instances, loops)
+            return enter_loops(eq.instances, loops)
         plain = tuple(s.name if isinstance(s, Affine) else None for s in eq.target)
         if eq.base is None and plain == left:
             return self.box(eq.result.shape, left, loops)
         count = len(eq.indices) - len(left)
         positions = [eq.indices.index(i) for i in left]
         assert positions == list(range(len(left))), "internal: reduced indices come last"
-        return _enter_loops(eq.domain.project_out(isl.dim_type.set, len(left), count), loops)
+        return enter_loops(eq.domain.project_out(isl.dim_type.set, len(left), count), loops)
 
     def keep_base(
         self,
         eq: Equation,
         base: Tensor,
         array: str,
-        loops: tuple[_LoopLevel, ...],
+        loops: tuple[LoopLevel, ...],
         prefix: tuple[int | str, ...],
         domain: isl.Set,
         target: tuple[Subscript, ...],
@@ -248,7 +241,7 @@ class _Builder:
         self,
         eq: Equation,
         array: str,
-        loops: tuple[_LoopLevel, ...],
+        loops: tuple[LoopLevel, ...],
         prefix: tuple[int | str, ...],
         domain: isl.Set,
         target: tuple[Subscript, ...],
@@ -288,7 +281,7 @@ class _Builder:
         self,
         wish: str,
         kind: StatementKind,
-        loops: Sequence[_LoopLevel],
+        loops: Sequence[LoopLevel],
         indices: Sequence[str],
         domain: isl.Set,
         prefix: tuple[int | str, ...],
@@ -297,6 +290,7 @@ class _Builder:
         reduction: str | None = None,
         argument: Access | None = None,
         argument_value: Affine | None = None,
+        span: Span | None = None,
     ) -> None:
         name = f"S_{wish}"
         while name in self.statements:
@@ -315,6 +309,7 @@ class _Builder:
             argument=argument,
             argument_value=argument_value,
             loop_depth=len(loops),
+            span=span,
         )
         self.times[name] = (*self.next_time(prefix), *indices)
 
@@ -351,7 +346,7 @@ class _Builder:
             for array, (dtype, shape) in self.arrays.items()
             if array in touched
         }
-        relations = _Relations(self.sizes, arrays)
+        relations = Relations(self.sizes, arrays)
         for statement in self.statements.values():
             relations.add(statement)
         return Scop(
@@ -376,60 +371,3 @@ class _Builder:
             text = f"{parameters_text(self.sizes)}{{ {name}[{', '.join(statement.indices)}] -> [{padded}] }}"
             schedule = schedule.union(isl.Map(text).intersect_domain(statement.domain).to_union_map())
         return schedule
-
-
-class _Relations:
-    """Collects the access relations of all statements."""
-
-    def __init__(self, sizes: tuple[str, ...], arrays: Mapping[str, Array]) -> None:
-        self.sizes, self.arrays = sizes, arrays
-        empty = isl.UnionMap("{ }")
-        self.reads = self.may_writes = self.must_writes = self.reductions = empty
-
-    def add(self, statement: Statement) -> None:
-        reads = list(guarded_reads(statement.value))
-        for access in (statement.target, statement.argument):
-            if access is None:
-                continue
-            reads += [r for s in access.subscripts if not isinstance(s, Affine) for r in guarded_reads(s)]
-            relation = self.relation(statement, access.array, access.subscripts, ())
-            self.may_writes = self.may_writes.union(relation)
-            if all(isinstance(s, Affine) for s in access.subscripts):
-                self.must_writes = self.must_writes.union(relation)
-            if statement.kind == "update":
-                self.reads = self.reads.union(relation)
-                self.reductions = self.reductions.union(relation)
-        for read, guard in reads:
-            self.reads = self.reads.union(self.relation(statement, read.tensor, read.subscripts, guard))
-
-    def relation(
-        self, statement: Statement, array: str, subscripts: tuple[Subscript, ...], guard: tuple[str, ...]
-    ) -> isl.UnionMap:
-        shape = self.arrays[array].shape
-        relation = access_map(
-            statement.name, statement.indices, array, subscripts, shape, sizes=self.sizes, guard=guard
-        )
-        return relation.intersect_domain(statement.domain).to_union_map()
-
-
-def _enter_loops(domain: isl.Set, loops: Sequence[_LoopLevel]) -> isl.Set:
-    """Loop variables turned from parameters into leading dimensions (unnamed tuple), within the loops' bounds."""
-    domain = domain.reset_tuple_id() if domain.has_tuple_id() else domain
-    for position, level in enumerate(loops):
-        found = domain.find_dim_by_name(isl.dim_type.param, level.variable)
-        if found < 0:
-            domain = domain.insert_dims(isl.dim_type.set, position, 1)
-        else:
-            domain = domain.move_dims(isl.dim_type.set, position, isl.dim_type.param, found, 1)
-    if not loops:
-        return domain
-    count = domain.dim(isl.dim_type.set)
-    dims = [level.variable for level in loops] + [f"x{d}" for d in range(count - len(loops))]
-    sizes = [domain.get_dim_name(isl.dim_type.param, d) for d in range(domain.dim(isl.dim_type.param))]
-    known = sorted({v for level in loops for bound in (level.start, level.stop) for v in bound.variables()} - set(dims))
-    head = parameters_text([*(s for s in sizes if s), *(k for k in known if k not in sizes)])
-    if any(level.step != 1 for level in loops):
-        values = [level.value.isl_text() for level in loops] + dims[len(loops) :]
-        domain = domain.preimage_multi_aff(isl.MultiAff(f"{head}{{ [{', '.join(dims)}] -> [{', '.join(values)}] }}"))
-    bounds = " and ".join(level.bounds for level in loops)
-    return domain.intersect(isl.Set(f"{head}{{ [{', '.join(dims)}] : {bounds} }}"))

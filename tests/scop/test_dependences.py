@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 
 import islpy as isl
+import numpy as np
 import pytest
 
+import polyml
 from polyml.dtypes import f32
 from polyml.errors import BoundsError
 from polyml.expressions import Read
@@ -187,3 +189,11 @@ def test_carried_tensors_move_at_once() -> None:
         at = position.evaluate(values)
         memory.setdefault(statement.target.array, [0, 0, 0])[at] = memory[source.tensor][at]
     assert (memory["a"], memory["b"]) == ([4, 5, 6], [1, 2, 3])  # three swaps
+
+
+def test_statements_know_where_they_come_from() -> None:
+    program = polyml.einsum('def f(x: f32["N K"]):\n    y[n] = x[n, k]\n    return y\n')
+    lowered = program.lower(np.ones((2, 3), np.float32))
+    spans = [s.span for region in lowered.stages.regions for s in region.scop.statements.values()]
+    assert spans
+    assert all(span is not None and span.line == 2 for span in spans)

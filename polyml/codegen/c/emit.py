@@ -15,7 +15,19 @@ from polyml.codegen.c.expression import affine_text, expression_text
 from polyml.codegen.c.helpers import c_type, helper_texts
 from polyml.codegen.c.names import Names
 from polyml.codegen.c.simd import simd_clauses
-from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, UpdateArgument, Variable
+from polyml.codegen.loops import (
+    Allocate,
+    Assign,
+    Block,
+    For,
+    Function,
+    If,
+    Node,
+    Place,
+    Prefetch,
+    UpdateArgument,
+    Variable,
+)
 from polyml.expressions import Apply, Expr, Read, Subscript, reads_of
 from polyml.ops import REDUCTIONS
 from polyml.sets.affine import Affine
@@ -96,6 +108,8 @@ class _Emitter:
                     yield f"{indent}{self.assignment(node)};"
                 case UpdateArgument():
                     yield from self.update_argument(node, indent)
+                case Prefetch():
+                    pass  # of no meaning to the program, and other compilers decide it themselves
                 case For():
                     yield from self.loop(node, indent)
                 case If():

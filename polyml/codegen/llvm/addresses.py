@@ -12,7 +12,7 @@ from math import gcd
 from typing import assert_never
 
 from polyml.codegen.llvm.ir import POINTER, Builder, Lines, Type, Value, constant, integer, type_of
-from polyml.sets.affine import Affine, Atom, Extremum, FloorDiv
+from polyml.sets.affine import Affine, Atom, Extremum, FloorDiv, affine
 
 __all__ = ["Level", "Nest", "Offset", "Term", "extremum", "floor_divide"]
 
@@ -43,15 +43,17 @@ class Nest:
         self.builder = builder
         self.levels = [Level(lines)]
         self.variables: dict[str, tuple[int, Value]] = {}
-        self.multiples: dict[str, int] = {}  # a variable's every value is a multiple of this
+        self.grids: dict[str, tuple[Affine, int]] = {}  # a variable's every value is this plus a multiple of that
         self.strides: dict[str, Value] = {}  # strides known at run time only
 
     def multiple_of(self, expression: Affine, grid: int = 0) -> int:
         """A number that divides the expression plus any multiple of `grid`, whatever the loop variables are (0 when that is always 0)."""
-        result = gcd(grid, expression.constant)
-        for atom, coefficient in expression.terms:
-            result = gcd(result, coefficient * (self.multiples.get(atom, 1) if isinstance(atom, str) else 1))
-        return result
+        result, rest = grid, expression
+        for variable, (start, step) in reversed(self.grids.items()):  # inner loops start at outer variables
+            coefficient = dict(rest.terms).get(variable, 0)
+            result = gcd(result, coefficient * step)
+            rest = rest + (start - affine(variable)) * coefficient
+        return gcd(result, rest.constant, *(coefficient for _, coefficient in rest.terms))
 
     # -- scalars ----------------------------------------------------------------------------------------------------------------
 

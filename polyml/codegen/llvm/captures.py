@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from polyml.codegen.llvm.state import State
-from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, UpdateArgument
+from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, Prefetch, UpdateArgument
 from polyml.expressions import Expr, IndexValue, Read, walk
 from polyml.sets.affine import Affine
 
@@ -33,6 +33,8 @@ def _collect(node: Node, arrays: set[str], integers: set[str]) -> None:
             _place(node.argument, arrays, integers)
             _expr(node.candidate, arrays, integers)
             _expr(node.candidate_index, arrays, integers)
+        case Prefetch():
+            _place(node.place, arrays, integers)
         case For():
             integers |= node.lower.variables() | node.upper.variables()
         case If():

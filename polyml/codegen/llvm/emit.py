@@ -18,10 +18,23 @@ from polyml.codegen.llvm.arithmetic import cast
 from polyml.codegen.llvm.captures import captured
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.ir import ENTRY, INDEX, POINTER, Builder, Lines, Module, Value, integer
+from polyml.codegen.llvm.memory import access, prefetch
 from polyml.codegen.llvm.reductions import assign, update_argument
 from polyml.codegen.llvm.state import Lanes, State
 from polyml.codegen.llvm.storage import add_slot, make_room, release
-from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, UpdateArgument, Variable
+from polyml.codegen.loops import (
+    Allocate,
+    Assign,
+    Block,
+    For,
+    Function,
+    If,
+    Lead,
+    Node,
+    Prefetch,
+    UpdateArgument,
+    Variable,
+)
 from polyml.dtypes import boolean
 from polyml.sets.affine import affine
 
@@ -48,6 +61,9 @@ def emit_function(module: Module, function: Function, *, precise: bool = False, 
     """Adds the function, and what it needs, to the module."""
     variables = [(variable, f"%{_argument(variable.name)}") for variable in function.arguments]
     state = _new_state(module, function.name, function.sizes, variables, precise=precise, parallel=parallel)
+    for lead in function.leads:
+        _add_lead(state, lead)
+    state.leads = function.leads
     parameters = [_pointer_parameter(v, written=v.name in function.written) for v in function.arguments]
     parameters += [f"i64 %{_size(name)}" for name in function.sizes]
     _emit_nodes(state, function.body)
@@ -89,9 +105,21 @@ def _new_state(
     return state
 
 
+def _add_lead(state: State, lead: Lead) -> None:
+    """The integer that the lead names: elements until the array's first aligned address."""
+    b, slot = state.builder, state.slots[lead.array]
+    with b.into(state.nest.levels[0].lines):
+        address = b.emit(INDEX, f"ptrtoint {slot.pointer} to i64")
+        ahead = b.binary("and", b.binary("sub", integer(0), address), integer(lead.bytes - 1))
+        elements = b.binary("lshr", ahead, integer(slot.variable.dtype.itemsize.bit_length() - 1))
+    state.nest.variables[lead.name] = (0, elements)
+
+
 def _finish(state: State, header: str) -> None:
     b = state.builder
     release(state)
+    if state.streams:  # they are not ordered with other stores: whoever learns that this function is done must see them
+        b.write("fence seq_cst")
     b.write("ret void")
     attributes = 'nounwind "prefer-vector-width"="512"'
     body = "\n".join(_flat([f"{ENTRY}:", state.entry, b.lines]))
@@ -116,6 +144,8 @@ def _emit_nodes(state: State, nodes: Iterable[Node]) -> None:
                 assign(state, node)
             case UpdateArgument():
                 update_argument(state, node)
+            case Prefetch():
+                prefetch(state, access(state, node.place.variable, node.place.subscripts, evaluate), node.level)
             case For(kind="parallel") if state.parallel and state.lanes is None:
                 _emit_parallel(state, node)
             case For():
@@ -212,7 +242,7 @@ def _emit_body(state: State, node: For, current: Value, upper: Value, ragged: tu
     b.lines.append(preamble)
     nest.levels.append(Level(preamble))
     nest.variables[node.variable] = (len(nest.levels) - 1, current)
-    nest.multiples[node.variable] = nest.multiple_of(node.lower, node.step)
+    nest.grids[node.variable] = (node.lower, node.step)
     if node.kind == "vector" and node.width > 1:
         assert lanes is None, "internal: a vector loop inside another"
         lanes = Lanes(node.variable, node.width, _tail_mask(state, node, upper) if node.masked else None)
@@ -224,7 +254,7 @@ def _emit_body(state: State, node: For, current: Value, upper: Value, ragged: tu
         _emit_nodes(state, node.body)
     b.known = {}
     nest.levels.pop()
-    del nest.variables[node.variable], nest.multiples[node.variable]
+    del nest.variables[node.variable], nest.grids[node.variable]
 
 
 def _tail_mask(state: State, node: For, upper: Value) -> Value | None:
@@ -277,9 +307,10 @@ def _outline(state: State, node: For, arrays: list[str], scalars: list[str]) -> 
     name = f"{state.name}.body{state.bodies}"
     variables = [(state.slots[array].variable, f"%{_argument(array)}") for array in arrays]
     inner = _new_state(module, f"{name}.range", (), [], precise=state.precise, parallel=False)
+    inner.leads = state.leads
     for scalar in scalars:
         inner.nest.variables[scalar] = (0, Value(INDEX, f"%{_size(scalar)}"))
-        inner.nest.multiples[scalar] = state.nest.multiples.get(scalar, 1)
+        inner.nest.grids[scalar] = (affine(0), state.nest.multiple_of(affine(scalar)))
     for variable, text in variables:
         add_slot(inner, variable, Value(POINTER, text))
     lower, upper = Value(INDEX, "%range.lower"), Value(INDEX, "%range.upper")

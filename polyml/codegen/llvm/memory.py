@@ -9,9 +9,9 @@ from polyml.codegen.llvm.addresses import Offset, Term
 from polyml.codegen.llvm.ir import POINTER, Value, constant, integer, type_of
 from polyml.codegen.llvm.state import Lanes, Slot, State, stored_type
 from polyml.expressions import Expr, Subscript
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, affine
 
-__all__ = ["Access", "Evaluate", "access", "forget", "load", "store"]
+__all__ = ["Access", "Evaluate", "access", "forget", "load", "prefetch", "store"]
 
 Evaluate = Callable[[State, Expr], Value]
 """Computes the expression of a gathered subscript."""
@@ -23,12 +23,12 @@ _WIDEST_SHUFFLED_STRIDE = 4
 @dataclass(frozen=True, slots=True)
 class Access:
     """The elements that an access names. stride: along the lanes, in elements (0: one element for all), `pointer` is the first lane's;
-    None: `pointer` holds one address per lane. multiple: the element offset is a multiple of this."""
+    None: `pointer` holds one address per lane. flat: the (first lane's) element, counted from the array's start; None: not known as one expression."""
 
     slot: Slot
     pointer: Value
     stride: int | None
-    multiple: int
+    flat: Affine | None
 
 
 def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate) -> Access:
@@ -49,7 +49,7 @@ def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate:
             symbolic[stride] = symbolic.get(stride, Affine()) + subscript
     parts: list[tuple[str | None, Affine]] = [(None, flat), *symbolic.items()]
     pointer, lane_stride, varying = _regular(state, slot, parts)
-    multiple = 1 if symbolic or gathered else state.nest.multiple_of(flat)
+    whole = None if symbolic or gathered else flat
     element = stored_type(slot.variable)
     for value, stride in gathered:
         scaled = _scaled(state, value, stride)
@@ -58,11 +58,11 @@ def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate:
         else:
             varying = scaled if varying is None else state.builder.binary("add", varying, scaled)
     if varying is None:
-        return Access(slot, pointer, lane_stride, multiple)
+        return Access(slot, pointer, lane_stride, whole)
     if lane_stride != 0:
         varying = state.builder.binary("add", varying, state.builder.iota(state.width, lane_stride))
     pointers = state.builder.emit(type_of("ptr", state.width), f"getelementptr {element}, {pointer}, {varying}")
-    return Access(slot, pointers, None, 1)
+    return Access(slot, pointers, None, None)
 
 
 def _regular(state: State, slot: Slot, parts: list[tuple[str | None, Affine]]) -> tuple[Value, int, Value | None]:
@@ -226,7 +226,7 @@ def _pointers(state: State, where: Access) -> Value:
 def store(state: State, where: Access, value: Value, *, streaming: bool = False) -> None:
     """Writes the value (a scalar or one per lane) to the elements, for the lanes that act; of several lanes on one element the last one wins.
 
-    streaming: past the caches, where the address is proved aligned to the whole vector.
+    streaming: past the caches, where the address is proved to be a multiple of the vector's size.
     """
     b, lanes = state.builder, state.lanes
     variable = where.slot.variable
@@ -278,8 +278,28 @@ def _store_contiguous(state: State, where: Access, pointer: Value, value: Value,
         b.write(f"call void @{name}({value}, ptr align {variable.dtype.itemsize} {pointer.text}, {lanes.mask})")
         return
     whole = variable.dtype.itemsize * lanes.width
-    aligned = (variable.alignment or 1) % whole == 0 and where.multiple % lanes.width == 0
-    if streaming and aligned:
+    if streaming and _is_aligned(state, where, whole):
+        state.streams = True
         b.write(f"store {value}, {pointer}, align {whole}, !nontemporal !{{i32 1}}")
     else:
         b.write(f"store {value}, {pointer}, align {variable.dtype.itemsize}")
+
+
+def _is_aligned(state: State, where: Access, size: int) -> bool:
+    """Whether the address is a multiple of `size` bytes: for all values of the loop variables, from the array's alignment or its lead."""
+    variable, flat = where.slot.variable, where.flat
+    if flat is None:
+        return False
+    itemsize = variable.dtype.itemsize
+    if (variable.alignment or 1) % size == 0 and state.nest.multiple_of(flat) * itemsize % size == 0:
+        return True
+    leads = [lead for lead in state.leads if lead.array == variable.name and lead.bytes % size == 0]
+    return any(state.nest.multiple_of(flat - affine(lead.name)) * itemsize % size == 0 for lead in leads)
+
+
+def prefetch(state: State, where: Access, level: int) -> None:
+    """Asks for the cache line of the (first lane's) element; an address outside of all memory does no harm."""
+    b = state.builder
+    assert where.stride is not None, "internal: a prefetch of gathered elements"
+    b.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
+    b.write(f"call void @llvm.prefetch.p0({where.pointer}, i32 0, i32 {4 - level}, i32 1)")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from polyml.codegen.llvm.addresses import Nest
 from polyml.codegen.llvm.ir import Builder, Lines, Type, Value, type_of
-from polyml.codegen.loops import Variable
+from polyml.codegen.loops import Lead, Variable
 
 __all__ = ["Lanes", "Slot", "State", "stored_type"]
 
@@ -42,7 +42,8 @@ class Slot:
 
 @dataclass(slots=True)
 class State:
-    """One LLVM function under construction. `lanes` is None outside vector loops; `precise` forbids contraction and reassociation."""
+    """One LLVM function under construction. `lanes` is None outside vector loops; `precise` forbids contraction and reassociation.
+    streams: it has stores that bypass the caches."""
 
     builder: Builder
     nest: Nest
@@ -55,6 +56,8 @@ class State:
     heap: list[Value] = field(default_factory=list)
     stack_bytes: int = 0
     bodies: int = 0
+    leads: tuple[Lead, ...] = ()
+    streams: bool = False
 
     @property
     def width(self) -> int:

@@ -2,6 +2,10 @@
 
 Each adds the columns and rows that it needs to the model and says what to minimize and how large that gets. `objective` makes one weighted sum of them, with weights so far
 apart that an earlier function decides before a later one; a series of programs, one per function, would find the same at twice the price.
+
+"parallelism" is in the list like the others, but no function: a loop with zero distance on every dependence (Bondhugula et al., PLDI 2008, section 3.2, where the bound
+reaches 0) is looked for by a program of its own, with equations in place of bounds. It comes before all others; only "coefficients" ahead of it in the list restricts it
+to loops along an index.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from polyml.options import CostName
 from polyml.schedule.ilp.cones import Cone
 from polyml.schedule.ilp.model import Model
 
@@ -40,20 +45,23 @@ def coefficients(model: Model) -> Cost:
     return Cost(weights, 8.0 * len(model.names))
 
 
-def parallelism(model: Model) -> Cost:
-    """Zero distance on every dependence, reductions included: a bound `u . n + w` on all of them, minimized; 0 is a parallel loop.
-
-    Source: Bondhugula et al. (PLDI 2008), section 3.2, the bounding function, here on all kinds of dependences.
-    """
-    return _bounded(model, [*model.strict, *model.relaxed])
-
-
 def reuse(model: Model) -> Cost:
     """Short distances between a value's write and its reads: the bound `u . n + w` on flow dependences, minimized.
 
     Source: Bondhugula et al., "A practical automatic polyhedral parallelizer and locality optimizer" (PLDI 2008), section 3.2.
     """
     return _bounded(model, [cone for cone in model.strict if cone.kind == "flow"])
+
+
+def alignment(model: Model) -> Cost:
+    """No shifts between statements: what a sequence inside the loop orders anyway needs none, and a shifted value is kept for longer.
+
+    Source: Verdoolaege and Janssens, "Scheduling for PPCG" (KU Leuven report CW 706, 2017), on the constants that isl's scheduler leaves to the sequence.
+    """
+    weights: Weights = {}
+    for name in model.names:
+        weights |= dict.fromkeys(_range(model.shift_columns(name)), 1.0)
+    return Cost(weights, 4.0 * len(model.names))
 
 
 def satisfaction(model: Model) -> Cost:
@@ -73,20 +81,19 @@ def satisfaction(model: Model) -> Cost:
 
 
 def contiguity(model: Model) -> Cost:
-    """The index along which most accesses move by one element is left for the innermost loop.
+    """The index that suits lanes best (accesses contiguous along it, or the same for all of it) is left for a loop further inside.
 
     Source: Consolaro et al., "PolyTOPS: Reconfigurable and flexible polyhedral scheduler" (CGO 2024), section III.
     """
     weights: Weights = {}
-    span = 1.0
+    deepest = max((model.shapes[name].dimension for name in model.names), default=0)
     for name in model.names:
-        found = model.shapes[name].contiguous
-        if len(model.basis[name]) + 1 >= len(found):
-            continue  # the innermost loop itself
-        span += max(found, default=0)
-        for columns in (model.index_columns(name), model.reversed_columns(name)):
-            weights |= {k: float(found[k - columns.start]) for k in _range(columns) if found[k - columns.start]}
-    return Cost(weights, span)
+        shape = model.shapes[name]
+        # The deepest statements do the work; with one loop left there is no choice.
+        if shape.dimension == deepest and len(model.basis[name]) + 1 < deepest:
+            for columns in (model.index_columns(name), model.reversed_columns(name)):
+                weights |= {k: 1.0 for k in _range(columns) if k - columns.start in shape.lanes}
+    return Cost(weights, 1.0 + len(model.names))
 
 
 def order(model: Model) -> Cost:
@@ -105,24 +112,26 @@ def order(model: Model) -> Cost:
 
 COSTS: dict[str, Callable[[Model], Cost]] = {
     "coefficients": coefficients,
-    "parallelism": parallelism,
     "reuse": reuse,
+    "alignment": alignment,
     "satisfaction": satisfaction,
     "contiguity": contiguity,
     "order": order,
 }
 """By name, as `Options(costs=...)` lists them."""
 
-DEFAULT_COSTS = ("coefficients", "parallelism", "satisfaction", "order", "reuse")
+DEFAULT_COSTS: tuple[CostName, ...] = (
+    "coefficients", "parallelism", "contiguity", "alignment", "satisfaction", "order", "reuse"
+)  # fmt: skip
 """Loops along indices, parallel ones outermost, and a sequential loop carries all it can: what lanes and register tiles want."""
 
-TILING_COSTS = ("parallelism", "reuse", "coefficients", "order")
+TILING_COSTS: tuple[CostName, ...] = ("parallelism", "reuse", "coefficients", "order")
 """Pluto's choice: bands whose loops may all be tiled, skewed where a recurrence asks for it."""
 
 
 def objective(model: Model, names: Sequence[str]) -> NDArray[np.float64]:
     """One cost per column of the model for the functions `names`, the most important first; shifts are kept small after all of them."""
-    costs = [COSTS[name](model) for name in names]
+    costs = [COSTS[name](model) for name in names if name in COSTS]
     total = np.zeros(model.columns)
     for name in model.names:
         shift = model.shift_columns(name)
@@ -140,16 +149,14 @@ def _bounded(model: Model, cones: Sequence[Cone]) -> Cost:
     """Columns u, w with `distance <= u . n + w` on all the cones (and `>= -(u . n + w)` where the distance may be negative)."""
     if not cones:
         return Cost({}, 1.0)
-    first = model.add_columns(model.sizes + 1, priority=100)
+    # Continuous: with integer coefficients the smallest bound is an integer by itself.
+    first = model.add_columns(model.sizes + 1, integral=False)
     for cone in cones:
         bound = np.zeros((len(cone.generators), model.columns), np.int64)
         bound[:, first : first + model.sizes] = cone.generators[:, 1 : 1 + model.sizes]
         bound[:, first + model.sizes] = cone.generators[:, 0]
         distance = model.distance(cone)
-        upper = np.where(cone.lines, 0.0, np.inf)
-        model.add_rows(bound - distance, 0.0, upper)
-        if cone.kind == "reduction":
-            model.add_rows(bound + distance, 0.0, upper)
+        model.add_rows(bound - distance, 0.0, np.where(cone.lines, 0.0, np.inf))
     weights: Weights = {first + k: 16.0 for k in range(model.sizes)}
     return Cost({**weights, first + model.sizes: 1.0}, 64.0)
 

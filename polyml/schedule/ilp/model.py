@@ -34,11 +34,11 @@ SHIFT_BOUND = 32
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """What a model must know of a statement. last: per index its largest value as (constant, coefficients of the sizes), or None where that is not affine.
-    contiguous: per index how many accesses move by one element when it does."""
+    lanes: the indices that suit lanes best, if any does."""
 
     dimension: int
     last: tuple[tuple[int, tuple[int, ...]] | None, ...]
-    contiguous: tuple[int, ...]
+    lanes: frozenset[int]
 
 
 @dataclass(slots=True, eq=False)

@@ -173,7 +173,7 @@ class Problem:
         model.require_legal()
         model.require_zero(zero)
         model.require_independent(sign)
-        costs = [name for name in self.costs if not (zero and name in ("parallelism", "satisfaction", "reuse"))]
+        costs = [name for name in self.costs if not (zero and name in ("satisfaction", "reuse"))]
         solution = self.solver.solve(model.program(objective(model, costs)))
         return None if solution is None else self.classified(model.rows_of(solution), cones)
 
@@ -201,16 +201,21 @@ def within(cones: Sequence[Cone], names: Sequence[str]) -> list[Cone]:
 
 
 def _shape(statement: Statement, scop: Scop) -> Shape:
-    contiguous = [0] * len(statement.indices)
-    accesses = [read.subscripts for read in reads_of(statement.value)] + [statement.target.subscripts]
-    for subscripts in accesses:
-        if not subscripts or not isinstance(subscripts[-1], Affine):
-            continue
-        for k, index in enumerate(statement.indices):
-            others = [s for s in subscripts[:-1] if isinstance(s, Affine) and s.stride(index) != 0]
-            contiguous[k] += subscripts[-1].stride(index) in (1, -1) and not others
     last = tuple(_last(statement.domain, k, scop.sizes) for k in range(len(statement.indices)))
-    return Shape(dimension=len(statement.indices), last=last, contiguous=tuple(contiguous))
+    return Shape(dimension=len(statement.indices), last=last, lanes=_lanes(statement))
+
+
+def _lanes(statement: Statement) -> frozenset[int]:
+    """The indices along which the fewest accesses jump; only those along which at least one moves, and those that do move by one element."""
+    accesses = {read.subscripts for read in reads_of(statement.value)} | {statement.target.subscripts}
+    jumps: dict[int, int] = {}
+    for k, index in enumerate(statement.indices):
+        strides = [[s.stride(index) if isinstance(s, Affine) else None for s in subscripts] for subscripts in accesses]
+        moving = [each for each in strides if any(stride != 0 for stride in each)]
+        contiguous = [each for each in moving if not any(each[:-1]) and each[-1] in (1, -1)]
+        if contiguous:
+            jumps[k] = len(moving) - len(contiguous)
+    return frozenset(k for k, count in jumps.items() if count == min(jumps.values()))
 
 
 def _last(domain: isl.Set, position: int, sizes: tuple[str, ...]) -> tuple[int, tuple[int, ...]] | None:

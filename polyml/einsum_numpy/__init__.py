@@ -1,0 +1,1 @@
+"""numpy.einsum's own form: `polyml.einsum("ik,kj->ij", a, b)`."""

@@ -1,0 +1,202 @@
+"""Calls in numpy.einsum's form: from the subscripts to a kernel's entry point in one look-up, and to NumPy where no kernel is right.
+
+A `Form` serves one subscripts string (with its keywords). Its `call` is a chain of entry points of kernels, each of which checks the arrays itself; behind them
+stands `Form.slow`, which looks among all kernels of the form, plans and compiles.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from polyml.einsum_numpy.compiled import Compiled, compile_planned, plan_call
+from polyml.einsum_numpy.contraction import Contraction
+from polyml.einsum_numpy.layout import Array, Settings
+from polyml.einsum_numpy.path import Path, find_path
+from polyml.einsum_numpy.subscripts import labels_of
+from polyml.errors import ArgumentError, PolymlError
+from polyml.options import Options
+from polyml.runtime.dispatch import COMPILE_LOCK
+
+__all__ = ["FORMS", "NUMPY_KEYWORDS", "Form", "form_for", "is_subscripts"]
+
+NUMPY_KEYWORDS = frozenset({"out", "dtype", "order", "casting", "optimize"})
+
+FRONT, MOST, HITS = 4, 256, 16
+"""Kernels in the chain; kernels kept per form; calls through `slow` that bring a kernel to the front of a full chain."""
+
+FORMS: dict[str, Form] = {}
+"""Those without keywords, by subscripts."""
+
+_WITH_KEYWORDS: dict[tuple[object, ...], Form] = {}
+_MOST_FORMS = 4096
+
+_DISPATCH = np.ndarray.__array_function__
+
+Key = tuple[object, ...]
+
+
+class Form:
+    """One subscripts string and its keywords.
+
+    Args:
+        keywords: of numpy.einsum, `out` apart. options: of polyml.Options.
+    """
+
+    __slots__ = ("_compiled", "_front", "_hits", "_keywords", "_options", "_settings", "call", "subscripts")
+
+    def __init__(self, subscripts: str, keywords: Mapping[str, object], options: Mapping[str, object]) -> None:
+        self.subscripts = subscripts
+        self._keywords, self._options = dict(keywords), dict(options)
+        self._settings = Settings(**{k: v for k, v in keywords.items() if k != "optimize"})
+        self._compiled: dict[Key, Compiled | None] = {}
+        self._hits: dict[Compiled, int] = {}
+        self._front: tuple[Compiled, ...] = ()
+        self.call: Callable[..., Any] = self.slow
+        if _gives_views(subscripts):
+            self.call = functools.partial(np.einsum, subscripts, **keywords)
+
+    @property
+    def kernels(self) -> tuple[Compiled, ...]:
+        """The kernels compiled so far, the oldest first."""
+        return tuple(found for found in self._compiled.values() if found is not None)
+
+    def numpy(self, *operands: object, out: object = None) -> Any:
+        """What numpy.einsum gives, or raises."""
+        return np.einsum(self.subscripts, *operands, out=out, **self._keywords)  # type: ignore[call-overload]  # it checks
+
+    def slow(self, *operands: object, out: object = None) -> Any:
+        """Any call: looks up, else plans and compiles."""
+        if any(map(_dispatches, operands)) or _dispatches(out) or not (out is None or isinstance(out, np.ndarray)):
+            return self.numpy(*operands, out=out)
+        arrays = [np.asarray(operand) for operand in operands]
+        key = _key(arrays, out)
+        try:
+            found = self._compiled[key]
+        except KeyError:
+            try:
+                found = self._make(key, arrays, out)
+            except (PolymlError, ValueError, TypeError) as fault:
+                return self._second_opinion(fault, operands, out)
+        if found is None:
+            return self.numpy(*operands, out=out)
+        if found not in self._front and found.at_once and (out is None or found.planned.direct):
+            self._count(found)
+        return found.run(arrays, out)
+
+    def _make(self, key: Key, arrays: list[Array], out: Array | None) -> Compiled | None:
+        planned = plan_call(self.subscripts, arrays, out, self._settings, functools.partial(self._path, arrays))
+        with COMPILE_LOCK:
+            if key in self._compiled:  # another thread was faster
+                return self._compiled[key]
+            found = None if planned is None else compile_planned(planned, self._options)
+            self._compiled[key] = found
+            while len(self._compiled) > MOST:
+                self._compiled.pop(next(iter(self._compiled)))
+            return found
+
+    def _path(self, arrays: list[Array], given: Contraction) -> Path:
+        """The path that `optimize` asks for: found, as written, or as given."""
+        optimize = self._keywords.get("optimize", True)
+        everything = (tuple(range(len(arrays))),)
+        if optimize is False or optimize is None or len(arrays) <= 2:
+            return everything
+        if optimize is True or optimize in ("greedy", "optimal"):
+            return find_path([term.labels for term in given.terms], given.result, given.sizes)
+        path, _ = np.einsum_path(self.subscripts, *arrays, optimize=optimize)  # type: ignore[arg-type]  # it checks
+        return tuple(tuple(step) for step in path[1:])
+
+    def _second_opinion(self, fault: Exception, operands: tuple[object, ...], out: object) -> Any:
+        """NumPy's verdict on a call that was refused here: its result, or its class of error, in our words where they are of that class."""
+        try:
+            return self.numpy(*operands, out=out)
+        except Exception as verdict:
+            if isinstance(fault, PolymlError) and isinstance(fault, type(verdict)):
+                raise fault from None
+            raise
+
+    def _count(self, found: Compiled) -> None:
+        """Puts a kernel in front of the chain while there is room, and later when it is called often."""
+        with COMPILE_LOCK:
+            if len(self._front) >= FRONT:
+                hits = self._hits[found] = self._hits.get(found, 0) + 1
+                if hits < HITS:
+                    return
+            self._hits.clear()
+            self._front = (found, *(kernel for kernel in self._front if kernel is not found))[:FRONT]
+            call: Callable[..., Any] = self.slow
+            for behind in reversed(self._front):
+                call = behind.kernel.entry_before(call)
+            self.call = call
+
+
+def form_for(subscripts: str, options: Mapping[str, object]) -> Form:
+    """The form of these subscripts and keywords (of numpy.einsum, `out` apart, and of polyml.Options), made at its first use.
+
+    Raises:
+        ArgumentError: an unknown keyword.
+    """
+    if not options:
+        found = FORMS.get(subscripts)
+        return found or _keep(FORMS, subscripts, Form(subscripts, {}, {}))
+    key = (subscripts, *((name, type(value), _hashable(value)) for name, value in sorted(options.items())))
+    found = _WITH_KEYWORDS.get(key)
+    if found is not None:
+        return found
+    own = {name: value for name, value in options.items() if name not in NUMPY_KEYWORDS}
+    if unknown := [name for name in own if name not in Options.__dataclass_fields__]:
+        raise ArgumentError(f"polyml.einsum has no keyword {unknown[0]}", hint=f"keywords: {', '.join(NUMPY_KEYWORDS)}")
+    Options.make(**own)
+    numpys = {name: value for name, value in options.items() if name in NUMPY_KEYWORDS}
+    return _keep(_WITH_KEYWORDS, key, Form(subscripts, numpys, own))
+
+
+K = TypeVar("K")
+
+
+def _keep(forms: dict[K, Form], key: K, form: Form) -> Form:
+    while len(forms) >= _MOST_FORMS:
+        forms.pop(next(iter(forms)), None)
+    return forms.setdefault(key, form)
+
+
+def _hashable(value: object) -> object:
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return value
+
+
+def is_subscripts(text: str) -> bool:
+    """Whether the text stands in numpy.einsum's form for as many operands as it has commas, and one."""
+    left = text.partition("->")[0]
+    try:
+        labels_of(text, [sum(c.isalpha() for c in piece) for piece in left.split(",")])
+    except PolymlError:
+        return False
+    return True
+
+
+def _dispatches(value: object) -> bool:
+    """Whether its class takes part in NumPy's dispatch by __array_function__."""
+    return getattr(type(value), "__array_function__", _DISPATCH) is not _DISPATCH
+
+
+def _key(arrays: list[Array], out: Array | None) -> Key:
+    layouts: list[object] = [(a.dtype, a.shape, a.strides, a.flags.aligned) for a in arrays]
+    if out is not None:
+        layouts.append((out.dtype, out.shape, out.strides, out.flags.aligned, out.flags.writeable))
+    return (out is None, *layouts)
+
+
+def _gives_views(subscripts: str) -> bool:
+    """Whether numpy.einsum only makes a view, or refuses the call: a single operand, none of whose letters is summed."""
+    left, arrow, right = subscripts.partition("->")
+    letters, kept = ([c for c in side if c.isalpha()] for side in (left, right))
+    if "," in subscripts:
+        return False
+    return set(letters) == set(kept) if arrow else len(set(letters)) == len(letters)

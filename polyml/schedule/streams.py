@@ -1,0 +1,62 @@
+"""Which results go past the caches: those that are written once, never read again by the program, and too large to stay in cache anyway.
+
+A plain store of a line that is not in cache first reads it from memory, and pushes out what is worth keeping; a streaming store does neither. A reader right
+after it would have to fetch the line from memory, so intermediate results are never streamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from math import prod
+
+import islpy as isl
+
+from polyml.schedule.schedule import Note
+from polyml.scop.scop import Array, Scop
+from polyml.target import Target
+
+__all__ = ["streamed_arrays"]
+
+_OUT = isl.dim_type.out
+
+
+def streamed_arrays(scop: Scop, target: Target, results: Set[str]) -> tuple[frozenset[str], tuple[Note, ...]]:
+    """The arrays whose stores should bypass the caches.
+
+    Args:
+        results: arrays that no later region reads.
+    """
+    found: list[str] = []
+    for array in scop.arrays.values():
+        size = _bytes(array)
+        if array.kind != "output" or array.name not in results or size is None or size <= target.l2_bytes:
+            continue
+        if _is_only_written_once(scop, array.name):
+            found.append(array.name)
+    notes = tuple(
+        Note("streaming", name, "written once, not read again, larger than L2: stores bypass caches") for name in found
+    )
+    return frozenset(found), notes
+
+
+def _bytes(array: Array) -> int | None:
+    if not all(extent.is_constant for extent in array.shape):
+        return None
+    return array.dtype.itemsize * prod(extent.constant for extent in array.shape)
+
+
+def _maps(relation: isl.UnionMap) -> list[isl.Map]:
+    found = relation.get_map_list()
+    return [found.get_at(k) for k in range(found.n_map())]
+
+
+def _is_only_written_once(scop: Scop, name: str) -> bool:
+    if any(s.target.array == name and s.kind != "assign" for s in scop.statements.values()):
+        return False
+    if any(access.get_tuple_name(_OUT) == name for access in _maps(scop.reads)):
+        return False
+    writes = [access for access in _maps(scop.may_writes) if access.get_tuple_name(_OUT) == name]
+    total = writes[0].to_union_map()
+    for access in writes[1:]:
+        total = total.union(access.to_union_map())
+    return total.is_injective()

@@ -1,0 +1,48 @@
+"""The access relations of a scop's statements: what they read, may write, must write, and combine into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import islpy as isl
+
+from polyml.expressions import Subscript
+from polyml.scop.accesses import access_map, guarded_reads
+from polyml.scop.scop import Array, Statement
+from polyml.sets.affine import Affine
+
+__all__ = ["Relations"]
+
+
+class Relations:
+    """Collects the access relations of all statements."""
+
+    def __init__(self, sizes: tuple[str, ...], arrays: Mapping[str, Array]) -> None:
+        self.sizes, self.arrays = sizes, arrays
+        empty = isl.UnionMap("{ }")
+        self.reads = self.may_writes = self.must_writes = self.reductions = empty
+
+    def add(self, statement: Statement) -> None:
+        reads = list(guarded_reads(statement.value))
+        for access in (statement.target, statement.argument):
+            if access is None:
+                continue
+            reads += [r for s in access.subscripts if not isinstance(s, Affine) for r in guarded_reads(s)]
+            relation = self.relation(statement, access.array, access.subscripts, ())
+            self.may_writes = self.may_writes.union(relation)
+            if all(isinstance(s, Affine) for s in access.subscripts):
+                self.must_writes = self.must_writes.union(relation)
+            if statement.kind == "update":
+                self.reads = self.reads.union(relation)
+                self.reductions = self.reductions.union(relation)
+        for read, guard in reads:
+            self.reads = self.reads.union(self.relation(statement, read.tensor, read.subscripts, guard))
+
+    def relation(
+        self, statement: Statement, array: str, subscripts: tuple[Subscript, ...], guard: tuple[str, ...]
+    ) -> isl.UnionMap:
+        shape = self.arrays[array].shape
+        relation = access_map(
+            statement.name, statement.indices, array, subscripts, shape, sizes=self.sizes, guard=guard
+        )
+        return relation.intersect_domain(statement.domain).to_union_map()

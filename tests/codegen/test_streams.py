@@ -1,0 +1,139 @@
+"""Stores past the caches, and prefetches of coming rows: where they are chosen, that vectors are aligned, and that results stay the same."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from polyml.codegen.interpret import interpret
+from polyml.codegen.llvm.emit import emit_module
+from polyml.codegen.llvm.machine import Machine, assembly
+from polyml.codegen.loops import Assign, For, Function, LoopKind, Prefetch
+from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.prefetch import Caches, prefetch
+from polyml.codegen.printer import loops_text
+from polyml.codegen.rewrite import walk_nodes
+from polyml.codegen.vectorize import vectorize
+from tests.codegen.llvm.support import run_function
+from tests.codegen.programs import array, at, call, function, loop, number, put
+
+V4 = Machine("x86-64-v4", "x86_64-unknown-linux-gnu", "x86-64-v4", "-prefer-256-bit")
+CACHES = Caches(l1=48 << 10, l2=2 << 20, line=64)
+
+
+def scaled_rows(rows: int, columns: int, kind: LoopKind = "sequential") -> Function:
+    """y[i, j] = 3 * x[i, j], streaming."""
+    value = call("mul", at("x", "i", "j"), number(3.0))
+    row = loop("j", 0, columns, Assign(target=put("y", "i", "j"), value=value, streaming=True), kind="vector", factor=2)
+    nest = loop("i", 0, rows, row, kind=kind, factor=2 if kind == "jam" else 1)
+    return function(nest, arguments=[array("x", rows, columns), array("y", rows, columns)], written="y")
+
+
+def centred_rows(rows: int, columns: int, factor: int = 1) -> Function:
+    """s = sum of a row of x; y = (x - s)^2 - s: two sweeps over the row."""
+    total = Assign(target=put("s", "i"), value=at("x", "i", "j"), reduction="sum")
+    difference = call("sub", at("x", "i", "j"), at("s", "i"))
+    value = call("sub", call("mul", difference, difference), at("s", "i"))
+    body = (
+        Assign(target=put("s", "i"), value=number(0.0)),
+        loop("j", 0, columns, total, kind="vector"),
+        loop("j", 0, columns, Assign(target=put("y", "i", "j"), value=value), kind="vector", factor=factor),
+    )
+    arguments = [array("x", rows, columns), array("s", rows), array("y", rows, columns)]
+    return function(loop("i", 0, rows, *body), arguments=arguments, written="s y")
+
+
+def shifted(values: np.ndarray, elements: int) -> np.ndarray:
+    """A copy that starts so many elements behind a multiple of 64 bytes."""
+    room = np.zeros(values.size + 32, values.dtype)
+    start = (-room.ctypes.data % 64) // 4 + elements
+    room[start : start + values.size] = values.ravel()
+    return room[start : start + values.size].reshape(values.shape)
+
+
+@pytest.mark.parametrize("columns", [1024, 1000, 1023])
+@pytest.mark.parametrize("elements", [0, 1, 4, 15])
+def test_any_alignment_gives_the_same(columns: int, elements: int) -> None:
+    program, _ = lower_loops(scaled_rows(3, columns), options=LoopOptions(vector_bytes=64))
+    assert [lead.array for lead in program.leads] == ["y"]
+    x = np.random.default_rng(0).standard_normal((3, columns)).astype("f")
+    y = shifted(np.full((3, columns), np.nan, "f"), elements)
+    interpret(program, {"x": x, "y": y})
+    np.testing.assert_array_equal(y, 3 * x)
+
+
+@pytest.mark.parametrize("rows", [2, 7])
+@pytest.mark.parametrize("columns", [1024, 1001, 260])
+def test_compiled_between_guard_pages(rows: int, columns: int) -> None:
+    # Arrays end at a guard page: with these sizes they start at many alignments.
+    program, _ = lower_loops(scaled_rows(rows, columns, "parallel"), options=LoopOptions(vector_bytes=64))
+    x = np.random.default_rng(0).standard_normal((rows, columns)).astype("f")
+    out = run_function(program, {"x": x, "y": np.zeros_like(x)}, {})
+    np.testing.assert_array_equal(out["y"], 3 * x)
+
+
+@pytest.mark.parametrize("columns", [1024, 1000])
+def test_whole_vectors_are_streamed(columns: int) -> None:
+    program, _ = lower_loops(scaled_rows(64, columns), options=LoopOptions(vector_bytes=64))
+    text = assembly(emit_module([program]), V4)
+    assert len(re.findall(r"vmovntps\t%zmm", text)) == 3  # two vectors in the main loop, one in the loop after it
+    assert "mfence" in text or "lock" in text  # streaming stores are done before the function is
+
+
+def test_short_rows_are_not_streamed() -> None:
+    program, _ = lower_loops(scaled_rows(64, 128), options=LoopOptions(vector_bytes=64))
+    assert program.leads == ()
+    assert "vmovnt" not in assembly(emit_module([program]), V4)
+
+
+def test_jammed_rows_are_not_streamed() -> None:
+    program, _ = vectorize(scaled_rows(64, 1024, "jam"), vector_bytes=64)
+    assert program.leads == ()
+
+
+def prefetches(program: Function) -> list[Prefetch]:
+    return [node for node in walk_nodes(program.body) if isinstance(node, Prefetch)]
+
+
+def test_the_heaviest_sweep_fetches_coming_rows() -> None:
+    program, _ = vectorize(centred_rows(4096, 1024), vector_bytes=64)
+    after, notes = prefetch(program, CACHES)
+    assert [str(note.text) for note in notes] == ["the row of x 2 i ahead, into L1"]
+    sweeps = [n for n in walk_nodes(after.body) if isinstance(n, For) and any(isinstance(c, Prefetch) for c in n.body)]
+    assert len(sweeps) == 1
+    assert "y[i, j] =" in loops_text(after).split("prefetch")[-1]
+    assert {str(p.place) for p in prefetches(after)} == {"x[i + 2, j]"}
+
+
+def test_distance_and_level_follow_the_row() -> None:
+    for columns, place, level in ((512, "x[i + 4, j]", 1), (16384, "x[i + 1, j]", 2)):
+        program, _ = vectorize(centred_rows(8192, columns), vector_bytes=64)
+        found = prefetches(prefetch(program, CACHES)[0])
+        assert {(str(p.place), p.level) for p in found} == {(place, level)}
+
+
+def test_one_prefetch_per_line() -> None:
+    program, _ = vectorize(centred_rows(4096, 1024, factor=4), vector_bytes=16)
+    for line, count in ((16, 4), (32, 2), (64, 1)):
+        found = prefetches(prefetch(program, Caches(l1=48 << 10, l2=2 << 20, line=line))[0])
+        assert len(found) == count
+
+
+def test_no_prefetch_where_it_cannot_help() -> None:
+    small, _ = vectorize(centred_rows(64, 1024), vector_bytes=64)  # it stays in cache
+    once, _ = vectorize(scaled_rows(4096, 1024), vector_bytes=64)  # the hardware sees the stream
+    huge, _ = vectorize(centred_rows(16, 1 << 20), vector_bytes=64)  # a row is larger than the cache
+    for program in (small, once, huge):
+        assert prefetch(program, CACHES) == (program, ())
+
+
+def test_prefetches_change_nothing_and_may_leave_the_array() -> None:
+    caches = {"l1_bytes": 48 << 10, "l2_bytes": 16 << 10}
+    program, _ = lower_loops(centred_rows(5, 1024), options=LoopOptions(vector_bytes=64, **caches))
+    assert prefetches(program)
+    x = np.random.default_rng(0).integers(-4, 5, (5, 1024)).astype("f")
+    out = run_function(program, {"x": x, "s": np.zeros(5, "f"), "y": np.zeros_like(x)}, {})
+    s = x.sum(axis=1, keepdims=True)
+    np.testing.assert_array_equal(out["y"], (x - s) ** 2 - s)

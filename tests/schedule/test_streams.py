@@ -1,0 +1,35 @@
+"""Which arrays are streamed: large results that are written once and not read again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+
+TARGET = Target("x86-64-v4", l2_bytes=64 << 10)
+PROGRAMS = {
+    "y": ("y[i, j] = 2 * x[i, j]", True),
+    "written twice": ("y[i, j] = 2 * x[i, j]\n    y[0, j] = x[1, j]", False),
+    "read again": ("y[i, j] = 2 * x[i, j]\n    z[i] = sum[j](y[i, j] * y[j, i])", False),
+    "a sum": ("y[i, j] = sum[k](x[i, k] * x[k, j])", False),
+    "behind a sum": ("y[i, j] = relu(sum[k](x[i, k] * x[k, j]))", True),
+}
+
+
+def streamed(body: str, size: int, results: str = "y") -> frozenset[str]:
+    program = polyml.einsum(f'def f(x: f32["N N"]):\n    {body}\n    return {results}\n', target=TARGET)
+    stages = program.lower(np.ones((size, size), "f")).stages
+    return frozenset(name for region in stages.regions for name in region.schedule.streamed)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_streamed(name: str) -> None:
+    body, expected = PROGRAMS[name]
+    assert streamed(body, 256, "y, z" if "z[" in body else "y") == (frozenset("y") if expected else frozenset())
+
+
+def test_what_fits_the_cache_is_not() -> None:
+    assert streamed("y[i, j] = 2 * x[i, j]", 128) == frozenset()
+    assert streamed("y[i, j] = 2 * x[i, j]", 129) == frozenset("y")
