@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "demo":
                 from polyml.demo.run import run  # each command imports what it needs
 
+                os.environ["POLYML_CACHE"] = "0"  # it shows how long compiling takes
                 return run()
             case "doctor":
                 from polyml.doctor import examine, report_text

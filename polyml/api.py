@@ -26,6 +26,7 @@ from polyml.runtime.dispatch import Dispatcher, wanted_of
 if TYPE_CHECKING:
     from polyml.graph.ir import Graph
     from polyml.lowered import Lowered
+    from polyml.runtime.compiled import Compiled
     from polyml.runtime.dispatch import Key
     from polyml.runtime.kernel import Kernel
 
@@ -67,9 +68,14 @@ class Einsum(Dispatcher):
         return self.lower(*args, **keywords).explain()
 
     def _compile_key(self, key: Key) -> Kernel:
-        from polyml.compiler import kernel_of, lower_program
+        from polyml.runtime.cached import cached_kernel
 
-        return kernel_of(self.program, key, lower_program(self.program, key, self.options))
+        def compile() -> Compiled:
+            from polyml.compiler import compile_stages, lower_program  # isl, when it is not in the cache
+
+            return compile_stages(self.program, key, lower_program(self.program, key, self.options))
+
+        return cached_kernel(self.program, key, self.options, compile)
 
     def __repr__(self) -> str:
         return f"<polyml.einsum program {self.program.name}>"

@@ -33,9 +33,10 @@ from polyml.graph.rewrite import rewrite
 from polyml.graph.verify import verify
 from polyml.options import Options
 from polyml.runtime.arguments import Layout
+from polyml.runtime.build import build_kernel, signature_of
+from polyml.runtime.compiled import Compiled
 from polyml.runtime.dispatch import COMPILE_LOCK, Key
-from polyml.runtime.kernel import Kernel, load_kernel
-from polyml.runtime.signature import KernelSignature, signature_of
+from polyml.runtime.signature import KernelSignature
 from polyml.schedule.driver import schedule
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.tree import print_tree
@@ -48,7 +49,7 @@ __all__ = [
     "LoweredRegion",
     "Stages",
     "c_text",
-    "kernel_of",
+    "compile_stages",
     "llvm_text",
     "lower",
     "lower_program",
@@ -246,13 +247,13 @@ def lower_program(program: Program, key: Key, options: Options) -> Stages:
 
 
 @_locked
-def kernel_of(
+def compile_stages(
     program: Program,
     key: Key,
     stages: Stages,
     seen: Callable[[KernelSignature], KernelSignature] | None = None,
-) -> Kernel:
-    """The callable kernel of a lowered program.
+) -> Compiled:
+    """The code of a lowered program.
 
     Args:
         seen: makes the signature that callers see, where that is the same memory in other shapes and strides.
@@ -269,13 +270,12 @@ def kernel_of(
     strides = [layout.strides if isinstance(layout, Layout) else None for layout in key]
     ints = [value if isinstance(value, int) else None for value in key]
     call = signature_of(program, stages.graph, stages.plan, strides, ints)
-    return load_kernel(
+    return build_kernel(
         call,
         stages.plan,
         stages.functions,
         llvm_text(stages.functions, options),
         target=options.target,
-        threads=options.threads,
         seen=None if seen is None else seen(call),
     )
 

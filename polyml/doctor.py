@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from polyml.errors import PolymlError
 from polyml.options import VARIABLES
+from polyml.runtime.cache import store
 from polyml.target import Target
 
 __all__ = ["Finding", "examine", "report_text"]
@@ -50,7 +51,7 @@ def examine(*, measure: bool = False) -> list[Finding]:
     """Looks at everything; `measure` adds this machine's peak and bandwidth (a second)."""
     findings = [*_packages(), *_environment()]
     if all(f.good or not f.needed for f in findings):
-        findings += [*_machine(), *_threads(), _entry_points(), _round_trip()]
+        findings += [*_machine(), *_threads(), _entry_points(), _cache(), _round_trip()]
         if measure:
             findings += _measured()
     return [*findings, *_cuda()]
@@ -81,6 +82,16 @@ def _environment() -> Iterator[Finding]:
             close = difflib.get_close_matches(name, known, n=1)
             remedy = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
             yield Finding(name, "polyml does not read this variable", remedy, needed=False)
+
+
+def _cache() -> Finding:
+    kept = store()
+    if kept is None:
+        return Finding("cache", "off: every process compiles its kernels again")
+    trouble = kept.trouble()
+    if trouble is not None:
+        return Finding("cache", trouble, f"chmod 700 {kept.folder}, or another folder in POLYML_CACHE", needed=False)
+    return Finding("cache", f"{kept.folder} ({kept.size() >> 10} of {kept.limit >> 10} KiB)")
 
 
 def _machine() -> Iterator[Finding]:

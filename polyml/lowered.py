@@ -7,12 +7,12 @@ from typing import Literal, get_args
 
 from polyml.codegen.llvm.machine import assembly, machine_of
 from polyml.codegen.printer import loops_html, loops_text
-from polyml.compiler import Stages, c_text, kernel_of, llvm_text, with_schedules
+from polyml.compiler import Stages, c_text, compile_stages, llvm_text, with_schedules
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
 from polyml.graph.printer import graph_html, graph_latex, graph_text
 from polyml.runtime.dispatch import Key
-from polyml.runtime.kernel import Kernel
+from polyml.runtime.kernel import Kernel, load_compiled
 from polyml.schedule.tree import print_tree, tree_html
 from polyml.scop.printer import dependences_text, domains_text
 from polyml.user_schedule import UserSchedule, user_schedule
@@ -116,7 +116,8 @@ class Lowered:
         Raises:
             PolymlError: the target is not this machine.
         """
-        return kernel_of(self.program, self.key, self.stages)
+        compiled = compile_stages(self.program, self.key, self.stages)
+        return load_compiled(compiled, threads=self.stages.options.threads)
 
     def __str__(self) -> str:
         return f"{self.text('schedule')}\n\n{self.text('loops')}"

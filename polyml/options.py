@@ -119,6 +119,10 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
     EnvironmentVariable("POLYML_PRECISE", "precise", "1: keep the written order of floating-point operations"),
     EnvironmentVariable("POLYML_VERIFY", "verify", "1: check every stage's output"),
     EnvironmentVariable("POLYML_BUDGET", "budget", "isl operations per phase before its fallback"),
+    EnvironmentVariable(
+        "POLYML_CACHE", None, "folder of compiled kernels; 0: none; default: polyml in the user's cache folder"
+    ),
+    EnvironmentVariable("POLYML_CACHE_BYTES", None, "bound of that folder, in bytes"),
     EnvironmentVariable("POLYML_OPENMP", None, "OpenMP library to use (a path or a name); 0: none, plain threads"),
 )
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
+
+os.environ["POLYML_CACHE"] = (
+    "0"  # code that an earlier run has kept must not hide a fault; tests of the cache name folders of their own
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

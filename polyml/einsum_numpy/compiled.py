@@ -24,6 +24,7 @@ from polyml.sets.affine import affine
 from polyml.source import Source
 
 if TYPE_CHECKING:
+    from polyml.runtime.compiled import Compiled as Code
     from polyml.runtime.kernel import Kernel
 
 __all__ = ["Compiled", "Planned", "compile_planned", "plan_call"]
@@ -163,7 +164,7 @@ def compile_planned(planned: Planned, options: Mapping[str, object]) -> Compiled
     Raises:
         PolymlError: what the compiler refuses.
     """
-    from polyml.compiler import kernel_of, lower_program  # isl and LLVM, when the first kernel is needed
+    from polyml.runtime.cached import cached_kernel  # LLVM, when the first kernel is needed
 
     given = planned.contraction
     program = resolve(parse(Source(planned.text, "<einsum>")), {})
@@ -172,8 +173,16 @@ def compile_planned(planned: Planned, options: Mapping[str, object]) -> Compiled
         shape = tuple(given.sizes[label] for label in term.labels) or (1,)
         strides = tuple(term.strides.values()) or (1,)
         key.append(Layout(term.dtype, shape, None if strides == _row_major(shape) else strides))
-    stages = lower_program(program, tuple(key), Options.make(**options))
-    return Compiled(planned, kernel_of(program, tuple(key), stages, lambda inner: _seen(planned, inner)))
+    chosen = Options.make(**options)
+
+    def compile() -> Code:
+        from polyml.compiler import compile_stages, lower_program  # isl, when it is not in the cache
+
+        stages = lower_program(program, tuple(key), chosen)
+        return compile_stages(program, tuple(key), stages, lambda inner: _seen(planned, inner))
+
+    shown = (planned.shapes, planned.strides)
+    return Compiled(planned, cached_kernel(program, tuple(key), chosen, compile, shown))
 
 
 def _seen(planned: Planned, inner: KernelSignature) -> KernelSignature:

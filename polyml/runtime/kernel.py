@@ -1,4 +1,4 @@
-"""Kernel: compiled code for one signature, as a Python callable."""
+"""Kernel: compiled code for one signature, loaded into this process as a Python callable."""
 
 from __future__ import annotations
 
@@ -9,100 +9,70 @@ from typing import Any
 
 import numpy as np
 
-from polyml.codegen.llvm.machine import Machine, assembly, compile_object, load_object
-from polyml.codegen.loops import Function
-from polyml.debug import stage
+from polyml.codegen.llvm.machine import assembly, load_object
 from polyml.errors import ShapeError, SubscriptError
-from polyml.graph.plan import Plan
 from polyml.runtime.arguments import (
     Prepared,
     Wanted,
     bind,
     prepare,
 )
-from polyml.runtime.entry import emit_entry, entry_objects
+from polyml.runtime.compiled import Compiled
+from polyml.runtime.entry import entry_objects
 from polyml.runtime.fit import fit, result_arrays, separate
-from polyml.runtime.host import emit_host
-from polyml.runtime.load import builtin_function, compile_plainly
+from polyml.runtime.load import builtin_function
 from polyml.runtime.signature import NO_MEMORY, OK, ArrayParameter, KernelSignature, ScalarParameter, SizeParameter
 from polyml.runtime.support import parallel_limited, support
-from polyml.target import Target
 
-__all__ = ["Code", "Kernel", "load_kernel"]
+__all__ = ["Code", "Kernel", "load_compiled"]
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The loaded code of a kernel and the text that it came from. owners: what keeps it loaded. entry: 0 where there is no entry point."""
+    """The loaded code of a kernel, and what it was loaded from. host, entry: addresses; entry is 0 where there is none. owners: what keeps it loaded."""
 
-    regions: str
-    program: str
-    machine: Machine
+    compiled: Compiled
     host: int
     entry: int
     owners: tuple[object, ...]
 
 
-def load_kernel(
-    signature: KernelSignature,
-    plan: Plan,
-    functions: Sequence[Function],
-    regions: str,
-    *,
-    target: Target | None = None,
-    threads: int | None = None,
-    seen: KernelSignature | None = None,
-) -> Kernel:
-    """Compiles and loads the code of a program.
+def load_compiled(compiled: Compiled, *, threads: int | None = None) -> Kernel:
+    """Links a kernel's code into this process.
 
     Args:
-        seen: what callers pass and get, where that is the same memory as in `signature` in other shapes and strides.
-        functions: of region 0, 1, ... regions: the LLVM module text that defines them.
-        target: a machine whose code runs here; None: this one.
         threads: the most that parallel loops may use; None: what the process has set.
+
+    Raises:
+        RuntimeError: LLVM cannot link it.
     """
-    chosen = target or Target.host()
-    assert chosen.runs_here, "internal: loading code for a machine that is not this one"
-    machine = Machine(chosen.name, chosen.triple, chosen.cpu, chosen.features)
     shared = support()
     symbols = dict(shared.symbols)
     owners: list[object] = [shared]
     if threads is not None:
         symbols["polyml_parallel"], owner = parallel_limited(threads)
         owners.append(owner)
-    names = tuple(f.name for f in functions)
-    with stage("llvm"):
-        loaded = load_object(compile_object(regions, machine), names, symbols)
-    symbols |= loaded.addresses
-    with stage("entry"):
-        run, entry = f"{signature.name}_run", f"{signature.name}_entry"
-        host = emit_host(signature, plan, functions, name=run)
-        host_code = load_object(compile_plainly(host), (run,), symbols)
-        owners += [loaded, host_code]
-        program, entry_address = host, 0
-        if shared.header is not None:
-            text = emit_entry(seen or signature, host=run, header=shared.header, name=entry)
-            symbols |= host_code.addresses
-            entry_code = load_object(compile_plainly(text), (entry,), symbols)
-            owners.append(entry_code)
-            program, entry_address = f"{host}\n{text}", entry_code.addresses[entry]
-    return Kernel(
-        seen or signature, plan, Code(regions, program, machine, host_code.addresses[run], entry_address, tuple(owners))
-    )
+    entry = compiled.entry if shared.header is not None else ""
+    exports = (compiled.host, entry) if entry else (compiled.host,)
+    loaded = load_object(compiled.objects, exports, symbols)
+    owners.append(loaded)
+    addresses = loaded.addresses
+    return Kernel(Code(compiled, addresses[compiled.host], addresses[entry] if entry else 0, tuple(owners)))
 
 
 class Kernel:
     """Compiled code for one signature. Called with other dtypes or shapes it raises; another layout is copied.
 
-    signature, plan: what it takes, and its host program. entry: the function that calls go to, the fastest way in.
+    signature: what it takes. entry: the function that calls go to, the fastest way in.
     """
 
-    __slots__ = ("__weakref__", "_host", "_wanted", "code", "entry", "plan", "signature")
+    __slots__ = ("__weakref__", "_host", "_wanted", "code", "entry", "signature")
 
-    def __init__(self, signature: KernelSignature, plan: Plan, code: Code) -> None:
-        self.signature, self.plan, self.code = signature, plan, code
+    def __init__(self, code: Code) -> None:
+        self.signature: KernelSignature = code.compiled.signature
+        self.code = code
         self._host = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)(code.host)
-        self._wanted = tuple(map(_wanted, signature.parameters))
+        self._wanted = tuple(map(_wanted, self.signature.parameters))
         self.entry = self.entry_before(self._fit_and_run)
 
     def entry_before(self, slow: Callable[..., object]) -> Callable[..., Any]:
@@ -184,14 +154,19 @@ class Kernel:
     # -- looking -----------------------------------------------------------------------------------------------------------------
 
     @property
+    def plan(self) -> str:
+        """The host program: what is allocated, launched and checked, in order."""
+        return self.code.compiled.text(0)
+
+    @property
     def llvm(self) -> str:
         """The LLVM IR of the regions, before LLVM's passes."""
-        return self.code.regions
+        return self.code.compiled.text(1)
 
     @property
     def assembly(self) -> str:
         """The machine code of the regions, as text."""
-        return assembly(self.code.regions, self.code.machine)
+        return assembly(self.llvm, self.code.compiled.machine)
 
     def __repr__(self) -> str:
         return f"<polyml.Kernel {self.signature}>"

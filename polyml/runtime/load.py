@@ -9,6 +9,8 @@ from collections.abc import Callable
 import llvmlite.binding as llvm
 
 from polyml.codegen.llvm.machine import Machine, host
+from polyml.runtime.cache import store
+from polyml.runtime.fingerprint import digest, versions
 
 __all__ = ["builtin_function", "compile_plainly"]
 
@@ -25,13 +27,24 @@ def _plain_target_machine(machine: Machine) -> llvm.TargetMachine:
     )
 
 
-def compile_plainly(text: str) -> bytes:
-    """An object file for this machine without any optimization: a sixth of the time, for code that runs once a call and is in SSA form already."""
+def compile_plainly(text: str, *, keep: bool = False) -> bytes:
+    """An object file for this machine without any optimization: a sixth of the time, for code that runs once a call and is in SSA form already.
+
+    Args:
+        keep: look in the disk cache first, and put the result there.
+    """
+    kept = store() if keep else None
+    name = digest("object", versions(), host(), text) if kept is not None else ""
+    found = None if kept is None else kept.get(name)
+    if found is not None:
+        return found
     created = _plain_target_machine(host())
     module = llvm.parse_assembly(text)
     module.triple = host().triple
     module.data_layout = str(created.target_data)
     code: bytes = created.emit_object(module)
+    if kept is not None:
+        kept.put(name, code)
     return code
 
 

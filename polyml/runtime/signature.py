@@ -6,13 +6,10 @@ The host function of a kernel is `i32 @name(ptr arrays, ptr sizes)`. `arrays` ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from polyml.dtypes import DType
-from polyml.einsum_frontend.syntax import Program
-from polyml.graph.ir import Graph
-from polyml.graph.plan import CheckFlag, Plan
 from polyml.sets.affine import Affine
 
 __all__ = [
@@ -24,7 +21,6 @@ __all__ = [
     "Result",
     "ScalarParameter",
     "SizeParameter",
-    "signature_of",
 ]  # fmt: skip
 
 OK, NO_MEMORY = 0, -1
@@ -116,38 +112,6 @@ class KernelSignature:
                             yield extent.name, position, dimension
                 case _:
                     pass
-
-
-def signature_of(
-    program: Program, graph: Graph, plan: Plan, strides: Sequence[tuple[int, ...] | None], ints: Sequence[int | None]
-) -> KernelSignature:
-    """The signature of a planned program.
-
-    Args:
-        strides: per parameter of the program, in elements; None: contiguous, or not an array. ints: per parameter the value of a specialized `int`.
-    """
-    parameters: list[Parameter] = []
-    inputs = iter(graph.inputs)
-    for parameter, layout, value in zip(program.parameters, strides, ints, strict=True):
-        if parameter.is_size:
-            parameters.append(SizeParameter(name=parameter.name, value=value))
-            continue
-        item = next(inputs)
-        name, dtype, shape = item.tensor.name, item.tensor.dtype, item.tensor.shape
-        if parameter.shape is None:
-            assert not item.written, "internal: a scalar parameter is not updated in place"
-            parameters.append(ScalarParameter(name=name, dtype=dtype))
-        else:
-            parameters.append(ArrayParameter(name=name, dtype=dtype, shape=shape, strides=layout, written=item.written))
-    buffers = [plan.buffers[name] for name in dict.fromkeys(plan.outputs)]
-    return KernelSignature(
-        name=graph.name,
-        parameters=tuple(parameters),
-        results=tuple(Result(name=b.name, dtype=b.dtype, shape=b.shape) for b in buffers if b.kind == "output"),
-        returned=plan.outputs,
-        sizes=graph.sizes,
-        checks=tuple(step.message for step in plan.steps if isinstance(step, CheckFlag)),
-    )
 
 
 def _parameter_text(parameter: Parameter) -> str:

@@ -84,7 +84,7 @@ def support() -> Support:
     if openmp is not None:
         wanted = _GOMP_FUNCTIONS if openmp.interface == "gomp" else _KMP_FUNCTIONS
         threads = {name: _address(openmp.library, name) for name in wanted}
-    code = compile_plainly(emit_support(header, openmp))
+    code = compile_plainly(emit_support(header, openmp), keep=True)
     loaded = load_object(code, (*_FUNCTIONS, *_GLOBALS), {**python, **system, **threads})
     table = _numpy_api()
     pointers = {f"object_{name}": id(thing) for name, thing in _PYTHON_OBJECTS.items()}
@@ -107,7 +107,7 @@ def parallel_limited(threads: int) -> tuple[int, Loaded]:
         f"  call void @polyml_parallel_limited(ptr %body, ptr %ctx, i64 %lower, i64 %upper, i64 %step, i64 {threads})\n"
         "  ret void\n}\n"
     )
-    loaded = load_object(compile_plainly(text), ("limited",), support().symbols)
+    loaded = load_object(compile_plainly(text, keep=True), ("limited",), support().symbols)
     return loaded.addresses["limited"], loaded
 
 

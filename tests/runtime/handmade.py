@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from polyml.codegen.loops import Function, Variable
 from polyml.dtypes import DType, f32
 from polyml.graph.plan import Allocate, Argument, Buffer, CheckFlag, Free, Launch, Plan, Step
-from polyml.runtime.kernel import Kernel, load_kernel
+from polyml.runtime.build import build_kernel
+from polyml.runtime.kernel import Kernel, load_compiled
 from polyml.runtime.signature import ArrayParameter, KernelSignature, Parameter, Result
 from polyml.sets.affine import Affine, affine
 
@@ -66,7 +67,7 @@ def make_kernel(
             steps += [CheckFlag(flag, message, "IndexError") for flag, message in checks]
     steps += [Free(t.name) for t in temporaries]
     plan = Plan(buffers=buffers, steps=tuple(steps), inputs=(), outputs=signature.returned, storage={})
-    return load_kernel(signature, plan, functions, regions, threads=threads)
+    return load_compiled(build_kernel(signature, plan, functions, regions), threads=threads)
 
 
 ADD = """

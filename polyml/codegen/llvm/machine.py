@@ -6,7 +6,7 @@ LLVM's vectorizers and unrollers stay off: the loops come vectorized and unrolle
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -103,9 +103,20 @@ class Loaded:
     tracker: llvm.ResourceTracker
 
 
-def load_object(code: bytes, exports: tuple[str, ...], imports: Mapping[str, int] | None = None) -> Loaded:
-    """Links an object file into this process. exports: the symbols to find; imports: addresses of symbols that it needs beside the process's own."""
-    library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+def load_object(
+    code: bytes | Sequence[bytes], exports: tuple[str, ...], imports: Mapping[str, int] | None = None
+) -> Loaded:
+    """Links one object file, or several together, into this process.
+
+    Args:
+        exports: the symbols to find. imports: addresses of symbols that it needs beside the process's own.
+
+    Raises:
+        RuntimeError: a symbol is missing.
+    """
+    library = llvm.JITLibraryBuilder().add_current_process()
+    for part in (code,) if isinstance(code, bytes) else code:
+        library.add_object_img(part)
     for name in exports:
         library.export_symbol(name)
     for name, address in (imports or {}).items():

@@ -1,0 +1,66 @@
+"""Compile, or load what an earlier process has compiled: runtime.cache keeps the files, runtime.fingerprint says when two kernels are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from polyml.codegen.llvm.machine import host
+from polyml.debug import compilation, stage
+from polyml.einsum_frontend.syntax import Program
+from polyml.options import Options
+from polyml.runtime.cache import Store, store
+from polyml.runtime.compiled import Compiled
+from polyml.runtime.fingerprint import digest, versions
+from polyml.runtime.kernel import Kernel, load_compiled
+from polyml.runtime.layout import array_header
+
+if TYPE_CHECKING:
+    from polyml.runtime.dispatch import Key
+
+__all__ = ["cached_kernel", "kernel_digest"]
+
+
+def cached_kernel(
+    program: Program, key: Key, options: Options, compile: Callable[[], Compiled], shown: object = None
+) -> Kernel:
+    """The kernel of a program for one key of the dispatcher: from the cache, else by `compile`, whose result is kept.
+
+    shown: what else decides about the code: the signature that callers see, where it differs from the program's.
+
+    Whoever asks to see or to check the stages (options `debug`, `dump`, `verify`) gets them: nothing is read from the cache then.
+    """
+    kept = store()
+    threads = options.threads
+    with compilation(program.name):
+        if kept is None or not options.machine.runs_here:
+            return load_compiled(compile(), threads=threads)
+        with stage("fingerprint"):
+            name = kernel_digest(program, key, options, shown)
+        found = None if options.debug or options.dump or options.verify else _load(kept, name, threads)
+        if found is not None:
+            return found
+        made = compile()
+        kernel = load_compiled(made, threads=threads)
+        kept.put(name, made.to_bytes())
+    return kernel
+
+
+def kernel_digest(program: Program, key: Key, options: Options, shown: object = None) -> str:
+    """The name of the kernel's file: equal where the code is."""
+    code = replace(options, target=options.machine, threads=None, verify=False, debug=0, dump=None)
+    return digest(versions(), array_header(), host(), program, key, code, shown)
+
+
+def _load(kept: Store, name: str, threads: int | None) -> Kernel | None:
+    with stage("read"):
+        data = kept.get(name)
+    if data is None:
+        return None
+    try:
+        with stage("load"):
+            return load_compiled(Compiled.from_bytes(data), threads=threads)
+    except (ValueError, RuntimeError):  # whole, and yet nothing that can be linked here
+        kept.damaged(name)
+        return None
