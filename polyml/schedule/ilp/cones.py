@@ -4,13 +4,15 @@ A schedule row has on a dependence the distance `row(sink) - row(source)`, an af
 coefficients lie in the polyhedron's coefficient set, whose constraints are the polyhedron's generators. isl computes that set once per convex piece; after that
 legality, bounds and "which part is still unsatisfied" are products of integer matrices, without isl.
 
+Whether a distance is zero everywhere is decided on the affine hull, whose generators are few and cheap: programs without recurrences need nothing else.
+
 Source: Feautrier, "Some efficient solutions to the affine scheduling problem" (IJPP 1992); isl manual, `isl_basic_set_coefficients`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import islpy as isl
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 
-__all__ = ["Cone", "ConeKind", "cones_of"]
+__all__ = ["Cone", "ConeKind", "Face", "cones_of"]
 
 ConeKind = Literal["flow", "order", "reduction"]
 Integers = NDArray[np.int64]
@@ -28,18 +30,14 @@ Integers = NDArray[np.int64]
 _SET, _IN, _OUT, _DIV = isl.dim_type.set, isl.dim_type.in_, isl.dim_type.out, isl.dim_type.div
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Cone:
-    """One convex piece of a dependence.
+@dataclass(frozen=True, slots=True, eq=False)
+class Face:
+    """A convex piece of a dependence, or a face of one.
 
     generators: a row each: the homogeneous coordinate (0 for a ray, > 0 for a vertex), the sizes, then the source's indices and the sink's; within one
         statement (`source == sink`) the differences of its indices instead. lines: which rows are generators in both directions.
-    kind: "flow"; "order" (anti and output, which must hold but carry no value); "reduction" (between updates that commute).
     """
 
-    source: str
-    sink: str
-    kind: ConeKind
     generators: Integers
     lines: NDArray[np.bool_]
 
@@ -48,53 +46,77 @@ class Cone:
         """Whether no instance is left: a polyhedron without a vertex."""
         return not bool(((self.generators[:, 0] > 0) & ~self.lines).any())
 
-    def face(self, keep: NDArray[np.bool_]) -> Cone:
-        """The part spanned by some of the generators."""
-        if keep.all():
-            return self
-        return replace(self, generators=self.generators[keep], lines=self.lines[keep])
+    def part(self, keep: NDArray[np.bool_]) -> Face:
+        """The face spanned by some of the generators."""
+        return self if keep.all() else Face(self.generators[keep], self.lines[keep])
+
+
+@dataclass(slots=True, eq=False)
+class Cone:
+    """The dependences of one kind from one statement to another.
+
+    kind: "flow"; "order" (anti and output, which must hold but carry no value); "reduction" (between updates that commute).
+    hull: generators of the affine hull: a distance is zero on them exactly when it is zero everywhere.
+    """
+
+    source: str
+    sink: str
+    kind: ConeKind
+    hull: Integers
+    _pieces: tuple[isl.BasicMap, ...] = ()
+    _faces: tuple[Face, ...] | None = field(default=None, repr=False)
+
+    @property
+    def faces(self) -> tuple[Face, ...]:
+        """The convex pieces, those with the same generators once."""
+        if self._faces is None:
+            found = {}
+            for piece in self._pieces:
+                face = _generators(piece, within=self.source == self.sink)
+                found[face.generators.tobytes(), face.lines.tobytes()] = face
+            self._faces = tuple(found.values())
+        return self._faces
+
+    def restricted(self, faces: tuple[Face, ...]) -> Cone:
+        """The cone with faces of its faces."""
+        return Cone(self.source, self.sink, self.kind, np.concatenate([face.generators for face in faces]), (), faces)
 
 
 def cones_of(scop: Scop, dependences: Dependences, *, relax_reductions: bool) -> list[Cone]:
-    """All dependences as cones; pieces with the same generators once per kind. Existentially quantified variables are projected out (a superset).
+    """All dependences as cones. Existentially quantified variables are projected out (a superset).
 
     Args:
         relax_reductions: otherwise the order within reductions is an "order" like another.
     """
+    order = dependences.anti.union(dependences.output)
     relations: tuple[tuple[ConeKind, isl.UnionMap], ...] = (
         ("flow", dependences.flow),
-        ("order", dependences.anti),
-        ("order", dependences.output),
-        ("reduction" if relax_reductions else "order", dependences.reduction),
+        ("order", order if relax_reductions else order.union(dependences.reduction)),
+        ("reduction", dependences.reduction),
     )
+    parameters = scop.context.get_space()
     found: list[Cone] = []
-    seen: set[tuple[str, str, ConeKind, bytes, bytes]] = set()
-    for kind, relation in relations:
-        for piece in _pieces(relation):
-            source, sink = str(piece.get_tuple_name(_IN)), str(piece.get_tuple_name(_OUT))
+    for kind, relation in relations[: 3 if relax_reductions else 2]:
+        for m in _maps(relation):
+            source, sink = str(m.get_tuple_name(_IN)), str(m.get_tuple_name(_OUT))
             if source == sink and not scop.statements[source].indices:
                 continue
-            generators, lines = _generators(piece, within=source == sink, parameters=scop.context.get_space())
-            key = (source, sink, kind, generators.tobytes(), lines.tobytes())
-            if key not in seen:
-                seen.add(key)
-                found.append(Cone(source=source, sink=sink, kind=kind, generators=generators, lines=lines))
+            m = m.align_params(parameters)
+            # Never coalesced: one merged polyhedron can have exponentially many generators.
+            pieces: list[isl.BasicMap] = []
+            m.foreach_basic_map(pieces.append)
+            hull = _generators(m.affine_hull(), within=source == sink).generators
+            found.append(Cone(source, sink, kind, hull, tuple(pieces)))
     return found
 
 
-def _pieces(relation: isl.UnionMap) -> Iterator[isl.BasicMap]:
-    # Never coalesced: one merged polyhedron can have exponentially many generators.
+def _maps(relation: isl.UnionMap) -> Iterator[isl.Map]:
     maps: list[isl.Map] = []
     relation.foreach_map(maps.append)
-    maps.sort(key=lambda m: (str(m.get_tuple_name(_IN)), str(m.get_tuple_name(_OUT))))
-    for m in maps:
-        pieces: list[isl.BasicMap] = []
-        m.foreach_basic_map(pieces.append)
-        yield from pieces
+    yield from sorted(maps, key=lambda m: (str(m.get_tuple_name(_IN)), str(m.get_tuple_name(_OUT))))
 
 
-def _generators(piece: isl.BasicMap, *, within: bool, parameters: isl.Space) -> tuple[Integers, NDArray[np.bool_]]:
-    piece = piece.align_params(parameters)
+def _generators(piece: isl.BasicMap, *, within: bool) -> Face:
     points = piece.deltas().detect_equalities() if within else piece.wrap()
     if points.dim(_DIV):
         points = points.remove_divs()
@@ -107,4 +129,4 @@ def _generators(piece: isl.BasicMap, *, within: bool, parameters: isl.Space) -> 
     rows, columns = (int(n) for n in lines[start].split()[:2])
     flat = np.array(" ".join(lines[start + 1 : start + 1 + rows]).split(), dtype=np.int64)
     table = flat.reshape(rows, columns)
-    return np.ascontiguousarray(table[:, 1 : 1 + count]), table[:, 0] == 0
+    return Face(np.ascontiguousarray(table[:, 1 : 1 + count]), table[:, 0] == 0)

@@ -71,13 +71,15 @@ def satisfaction(model: Model) -> Cost:
     """
     weights: Weights = {}
     for cone in model.strict:
-        column = model.add_columns(1, upper=1.0, integral=False)
-        vertices = (cone.generators[:, 0] > 0) & ~cone.lines
-        block = model.distance(cone)[vertices]
-        block[:, column] = -cone.generators[vertices, 0]
-        model.add_rows(block)
-        weights[column] = -1.0
-    return Cost(weights, 1.0 + len(model.strict))
+        for face, distance in model.face_distances(cone):
+            column = model.add_columns(1, upper=1.0, integral=False)
+            vertices = (face.generators[:, 0] > 0) & ~face.lines
+            block = np.zeros((int(vertices.sum()), model.columns), np.int64)
+            block[:, : model.statement_columns] = distance[vertices]
+            block[:, column] = -face.generators[vertices, 0]
+            model.add_rows(block)
+            weights[column] = -1.0
+    return Cost(weights, 1.0 + len(weights))
 
 
 def contiguity(model: Model) -> Cost:
@@ -152,11 +154,12 @@ def _bounded(model: Model, cones: Sequence[Cone]) -> Cost:
     # Continuous: with integer coefficients the smallest bound is an integer by itself.
     first = model.add_columns(model.sizes + 1, integral=False)
     for cone in cones:
-        bound = np.zeros((len(cone.generators), model.columns), np.int64)
-        bound[:, first : first + model.sizes] = cone.generators[:, 1 : 1 + model.sizes]
-        bound[:, first + model.sizes] = cone.generators[:, 0]
-        distance = model.distance(cone)
-        model.add_rows(bound - distance, 0.0, np.where(cone.lines, 0.0, np.inf))
+        for face, distance in model.face_distances(cone):
+            bound = np.zeros((len(distance), model.columns), np.int64)
+            bound[:, : model.statement_columns] = -distance
+            bound[:, first : first + model.sizes] = face.generators[:, 1 : 1 + model.sizes]
+            bound[:, first + model.sizes] = face.generators[:, 0]
+            model.add_rows(bound, 0.0, np.where(face.lines, 0.0, np.inf))
     weights: Weights = {first + k: 16.0 for k in range(model.sizes)}
     return Cost({**weights, first + model.sizes: 1.0}, 64.0)
 

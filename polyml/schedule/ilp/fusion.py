@@ -172,7 +172,7 @@ class _Fuser:
         shift: int | None = None
         rows = {**one.rows, **other.rows}
         for cone in cross:
-            found, homogeneous = distances(cone, rows), cone.generators[:, 0]
+            found, homogeneous = distances(cone, rows), cone.hull[:, 0]
             sign = 1 if cone.sink in other.rows else -1
             if shift is None:
                 vertex = int((homogeneous > 0).argmax())

@@ -9,10 +9,10 @@ import islpy as isl
 import numpy as np
 from numpy.typing import NDArray
 
-from polyml.schedule.ilp.cones import Cone
+from polyml.schedule.ilp.cones import Cone, Face
 from polyml.scop.scop import Scop
 
-__all__ = ["Hyperplane", "Row", "distances", "row_function", "unit"]
+__all__ = ["Hyperplane", "Row", "distances", "row_function", "satisfied", "unit"]
 
 Integers = NDArray[np.int64]
 
@@ -57,14 +57,13 @@ def unit(dimension: int, position: int, sizes: int) -> Row:
     return Row(tuple(int(k == position) for k in range(dimension)), (0,) * sizes)
 
 
-def distances(cone: Cone, rows: Mapping[str, Row]) -> Integers:
-    """`row(sink) - row(source)` on each generator of the cone (times the generator's homogeneous coordinate)."""
+def distances(cone: Cone, rows: Mapping[str, Row], face: Face | None = None) -> Integers:
+    """`row(sink) - row(source)` on each generator of the affine hull, or of the face (times the generator's homogeneous coordinate)."""
     source, sink = rows[cone.source], rows[cone.sink]
-    generators = cone.generators
+    generators = cone.hull if face is None else face.generators
     sizes = len(source.sizes)
-    points = generators[:, 1 + sizes :]
     if cone.source == cone.sink:
-        return np.asarray(points @ np.array(sink.indices, np.int64), np.int64)
+        return np.asarray(generators[:, 1 + sizes :] @ np.array(sink.indices, np.int64), np.int64)
     coefficients = np.array(
         [
             sink.constant - source.constant,
@@ -81,12 +80,19 @@ def satisfied(cones: Iterable[Cone], rows: Sequence[Mapping[str, Row]]) -> list[
     """What the hyperplanes leave of the cones: the faces with zero distance on all of them that still have an instance."""
     left: list[Cone] = []
     for cone in cones:
-        keep = np.ones(len(cone.generators), bool)
-        for row in rows:
-            keep &= distances(cone, row) == 0
-        face = cone.face(keep)
-        if not face.is_empty:
-            left.append(face)
+        if not any(distances(cone, row).any() for row in rows):
+            left.append(cone)
+            continue
+        faces: list[Face] = []
+        for face in cone.faces:
+            keep = np.ones(len(face.generators), bool)
+            for row in rows:
+                keep &= distances(cone, row, face) == 0
+            part = face.part(keep)
+            if not part.is_empty:
+                faces.append(part)
+        if faces:
+            left.append(cone.restricted(tuple(faces)))
     return left
 
 

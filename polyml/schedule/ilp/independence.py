@@ -16,6 +16,9 @@ def null_space(rows: Sequence[Sequence[int]], dimension: int) -> list[Vector]:
 
     A further row T is independent of `rows` exactly when `T . v != 0` for one of them.
     """
+    if all(sum(map(bool, row)) == 1 for row in rows):  # loops along indices: what is left is the other indices
+        taken = {k for row in rows for k, x in enumerate(row) if x}
+        return [tuple(int(k == free) for k in range(dimension)) for free in range(dimension) if free not in taken]
     reduced, pivots = _echelon(rows, dimension)
     found: list[Vector] = []
     for free in range(dimension):
@@ -32,6 +35,8 @@ def null_space(rows: Sequence[Sequence[int]], dimension: int) -> list[Vector]:
 
 def rank(rows: Sequence[Sequence[int]], dimension: int) -> int:
     """How many of the rows are linearly independent."""
+    if all(sum(map(bool, row)) == 1 for row in rows):
+        return len({k for row in rows for k, x in enumerate(row) if x})
     return len(_echelon(rows, dimension)[1])
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from polyml.schedule.ilp.cones import Cone
+from polyml.schedule.ilp.cones import Cone, Face
 from polyml.schedule.ilp.hyperplanes import Row
 from polyml.schedule.ilp.independence import null_space
 from polyml.schedule.ilp.solve import Program
@@ -45,14 +45,12 @@ class Shape:
 class Model:
     """Columns, rows and objective of one program, while it is put together.
 
-    names: the group. strict: cones that must not be violated. relaxed: cones of reductions that an order may break. basis: index parts of the loops around,
-    per statement. sizes: how many symbolic sizes there are. bound: of a coefficient.
+    names: the group. strict: cones that must not be violated. basis: index parts of the loops around, per statement. sizes: how many symbolic sizes there are. bound: of a coefficient.
     """
 
     names: tuple[str, ...]
     shapes: Mapping[str, Shape]
     strict: Sequence[Cone]
-    relaxed: Sequence[Cone]
     basis: Basis
     sizes: int
     signed: bool = False
@@ -63,6 +61,8 @@ class Model:
     continuous: set[int] = field(default_factory=set)
     blocks: list[tuple[Integers, Floats, Floats]] = field(default_factory=list)
     offsets: dict[str, int] = field(default_factory=dict)
+    statement_columns: int = 0
+    _distances: dict[Cone, list[tuple[Face, Integers]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -74,6 +74,7 @@ class Model:
                     self.add_columns(1, upper=self.bound if last is not None else 0, priority=10)
             self.add_columns(self.sizes, upper=self.bound)
             self.add_columns(1, upper=SHIFT_BOUND)
+        self.statement_columns = self.columns
 
     # -- columns and rows -------------------------------------------------------------------------------------------------------
 
@@ -90,7 +91,7 @@ class Model:
     def add_rows(self, block: Integers, lower: float | Floats = 0.0, upper: float | Floats = np.inf) -> None:
         """Rows `lower <= block x <= upper`; the block may be narrower than the model will be."""
         count = len(block)
-        self.blocks.append((block, np.broadcast_to(lower, count), np.broadcast_to(upper, count)))
+        self.blocks.append((block, np.full(count, lower, np.float64), np.full(count, upper, np.float64)))
 
     def index_columns(self, name: str) -> slice:
         """The columns of the statement's index coefficients (as they are, not reversed)."""
@@ -108,10 +109,11 @@ class Model:
 
     # -- distances --------------------------------------------------------------------------------------------------------------
 
-    def distance(self, cone: Cone) -> Integers:
-        """`row(sink) - row(source)` per generator of the cone, over the model's columns so far."""
-        found = np.zeros((len(cone.generators), self.columns), np.int64)
-        points = cone.generators[:, 1 + self.sizes :]
+    def distance(self, cone: Cone, face: Face | None = None) -> Integers:
+        """`row(sink) - row(source)` per generator of the face (without one, of the cone's affine hull), over the statements' columns."""
+        generators = cone.hull if face is None else face.generators
+        found = np.zeros((len(generators), self.statement_columns), np.int64)
+        points = generators[:, 1 + self.sizes :]
         if cone.source == cone.sink:
             found[:, self.index_columns(cone.sink)] = points
             if self.signed:
@@ -119,14 +121,21 @@ class Model:
             return found
         split = self.shapes[cone.source].dimension
         for name, part, sign in ((cone.source, points[:, :split], -1), (cone.sink, points[:, split:], 1)):
-            self._add_function(found, cone.generators, name, part, sign)
+            self._add_function(found, generators, name, part, sign)
         return found
 
+    def face_distances(self, cone: Cone) -> list[tuple[Face, Integers]]:
+        """`distance` on every face of a cone, computed once."""
+        if cone not in self._distances:
+            self._distances[cone] = [(face, self.distance(cone, face)) for face in cone.faces]
+        return self._distances[cone]
+
     def _add_function(self, found: Integers, generators: Integers, name: str, points: Integers, sign: int) -> None:
-        found[:, self.index_columns(name)] += sign * points
+        found[:, self.index_columns(name)] = sign * points
         shift = self.shift_columns(name)
-        found[:, shift.start : shift.stop - 1] += sign * generators[:, 1 : 1 + self.sizes]
-        found[:, shift.stop - 1] += sign * generators[:, 0]
+        if self.sizes:
+            found[:, shift.start : shift.stop - 1] = sign * generators[:, 1 : 1 + self.sizes]
+        found[:, shift.stop - 1] = sign * generators[:, 0]
         if not self.signed:
             return
         start = self.reversed_columns(name).start
@@ -134,19 +143,38 @@ class Model:
             if last is not None:
                 constant, sizes = last
                 top = constant * generators[:, 0] + generators[:, 1 : 1 + self.sizes] @ np.array(sizes, np.int64)
-                found[:, start + k] += sign * (top - points[:, k])
+                found[:, start + k] = sign * (top - points[:, k])
 
     # -- constraints ------------------------------------------------------------------------------------------------------------
 
-    def require_legal(self) -> None:
+    def require_legal(self, cones: Sequence[Cone]) -> None:
         """No sink before its source."""
-        for cone in self.strict:
-            self.add_rows(self.distance(cone), 0.0, np.where(cone.lines, 0.0, np.inf))
+        for cone in cones:
+            for face, distance in self.face_distances(cone):
+                self.add_rows(distance, 0.0, np.where(face.lines, 0.0, np.inf))
 
     def require_zero(self, cones: Sequence[Cone]) -> None:
         """Zero distance: a parallel loop."""
         for cone in cones:
             self.add_rows(self.distance(cone), 0.0, 0.0)
+
+    def may_have_zero(self, cones: Sequence[Cone]) -> bool:
+        """Whether linear algebra leaves every statement a new direction with zero distance on the cones; most often it does not, and nothing is to solve."""
+        rows = [self.distance(cone) for cone in cones]
+        matrix = np.concatenate([np.zeros((0, self.statement_columns), np.int64), *rows]).astype(np.float64)
+        if len(matrix) > self.statement_columns:
+            matrix = matrix.T @ matrix
+        _, values, vectors = np.linalg.svd(matrix)
+        count = int((values > 1e-9 * max(1.0, values.max(initial=0.0))).sum())
+        null = vectors[count:]
+        for name in self.names:
+            basis = np.array(self.basis[name], np.float64).reshape(-1, self.shapes[name].dimension)
+            if len(basis) == self.shapes[name].dimension:
+                continue
+            part = null[:, self.index_columns(name)]
+            if np.linalg.matrix_rank(np.concatenate([basis, part]), tol=1e-7) == len(basis):
+                return False
+        return True
 
     def require_independent(self, sign: int = 1) -> None:
         """A new direction for every statement that has one left.

@@ -79,7 +79,7 @@ class Problem:
         strict = np.zeros(dimension, bool)
         relaxed = np.zeros(dimension, bool)
         for cone in cones:
-            moves = cone.generators[:, 1 + sizes :].any(0)
+            moves = cone.hull[:, 1 + sizes :].any(0)
             if cone.kind == "reduction":
                 relaxed |= moves
             else:
@@ -99,7 +99,8 @@ class Problem:
         found: list[Hyperplane] = []
         zero = [cone for cone in cones if not (relaxed and cone.kind == "reduction")]
         while not all(self.is_complete(name, basis) for name in names):
-            loop = self._solve(names, cones, basis, zero=zero, bound=1)
+            model = self._model(names, cones, basis, bound=1)
+            loop = self._solve(model, cones, zero=zero) if model.may_have_zero(zero) else None
             if loop is None or any(row.index is None for row in loop.rows.values()):
                 break
             found.append(loop)
@@ -135,7 +136,7 @@ class Problem:
         return tuple(found)
 
     def _attempts(
-        self, names: tuple[str, ...], cones: Sequence[Cone], basis: Basis, *, zero: Sequence[Cone] = ()
+        self, names: tuple[str, ...], cones: Sequence[Cone], basis: Basis, *, zero: Sequence[Cone] | None = None
     ) -> Hyperplane | None:
         """The best loop of the smallest model that has one: small coefficients, large ones, reversed indices too, the other half space."""
         for sign, signed, bound in (
@@ -144,36 +145,36 @@ class Problem:
             (1, True, COEFFICIENT_BOUND),
             (-1, True, COEFFICIENT_BOUND),
         ):
-            loop = self._solve(names, cones, basis, zero=zero, bound=bound, signed=signed, sign=sign)
+            model = self._model(names, cones, basis, bound=bound, signed=signed)
+            if zero is not None and not model.may_have_zero(zero):
+                return None
+            loop = self._solve(model, cones, zero=zero, sign=sign)
             if loop is not None:
                 return loop
         return None
 
-    def _solve(
-        self,
-        names: tuple[str, ...],
-        cones: Sequence[Cone],
-        basis: Basis,
-        *,
-        zero: Sequence[Cone] = (),
-        bound: int,
-        signed: bool = False,
-        sign: int = 1,
-    ) -> Hyperplane | None:
-        model = Model(
+    def _model(
+        self, names: tuple[str, ...], cones: Sequence[Cone], basis: Basis, *, bound: int, signed: bool = False
+    ) -> Model:
+        return Model(
             names=names,
             shapes={name: self.shape(name) for name in names},
             strict=[cone for cone in cones if cone.kind != "reduction"],
-            relaxed=[cone for cone in cones if cone.kind == "reduction"],
             basis=basis,
             sizes=len(self.scop.sizes),
             signed=signed,
             bound=bound,
         )
-        model.require_legal()
-        model.require_zero(zero)
+
+    def _solve(
+        self, model: Model, cones: Sequence[Cone], *, zero: Sequence[Cone] | None = None, sign: int = 1
+    ) -> Hyperplane | None:
+        """The best legal loop of the model; with zero distance on the cones `zero`."""
+        if zero is not None:
+            model.require_zero(zero)
+        model.require_legal([cone for cone in model.strict if zero is None or cone not in zero])
         model.require_independent(sign)
-        costs = [name for name in self.costs if not (zero and name in ("satisfaction", "reuse"))]
+        costs = [name for name in self.costs if zero is None or name not in ("satisfaction", "reuse")]
         solution = self.solver.solve(model.program(objective(model, costs)))
         return None if solution is None else self.classified(model.rows_of(solution), cones)
 
