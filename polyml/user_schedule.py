@@ -21,10 +21,11 @@ from polyml.schedule.legality import check
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.storage import contract_storage, expanded, storage_text
 from polyml.schedule.storage_check import storage_faults
-from polyml.schedule.transforms import fusion, marks, pieces, reorder, rows, tile, wavefront
+from polyml.schedule.transforms import fusion, marks, pieces, privatize, reorder, rows, tile, wavefront
 from polyml.schedule.transforms.loops import loops_around, loops_text
 from polyml.schedule.transforms.nodes import single_members
 from polyml.schedule.tree import print_tree, tree_html
+from polyml.schedule.window import contracted_as_before, slide_storage
 
 __all__ = ["UserSchedule", "user_schedule"]
 
@@ -86,7 +87,7 @@ class UserSchedule:
     def written(self) -> UserSchedule:
         """The order as written, without marks, with all arrays in full: the place to start by hand from."""
         with COMPILE_LOCK:
-            plain = replace(expanded(self.schedule)[0], tree=tree_from_written_order(self.schedule.scop), notes=())
+            plain = replace(expanded(self.schedule), tree=tree_from_written_order(self.schedule.scop), notes=())
             return self._proved(replace(plain, tree=single_members(plain.tree)))
 
     def tile(self, statement: str, /, **sizes: int | Sequence[int]) -> UserSchedule:
@@ -165,6 +166,10 @@ class UserSchedule:
         """The loop without its mark."""
         return self._step(lambda s: marks.sequential(s, statement, loop))
 
+    def privatize(self, statement: str, loop: str) -> UserSchedule:
+        """A partial result per iteration of the loop, combined afterwards, so that the loop carries nothing (rfactor)."""
+        return self._step(lambda s: privatize.privatize(s, statement, loop))
+
     # -- domains -----------------------------------------------------------------------------------------------------------------------------
 
     def index_set_split(self, statement: str, loop: str, at: int | str) -> UserSchedule:
@@ -181,6 +186,11 @@ class UserSchedule:
         """Local arrays (all without names) just as large as one visit of the place where they live needs. Later transformations find the place anew."""
         with COMPILE_LOCK:
             return self._proved(contract_storage(self.schedule, arrays or None))
+
+    def slide(self, array: str, *sizes: int) -> UserSchedule:
+        """A local array in a sliding window whose places its elements take in turns (modulo its extents); without sizes as small as lifetimes allow."""
+        with COMPILE_LOCK:
+            return self._proved(slide_storage(self.schedule, array, sizes or None))
 
     # -- proofs and files --------------------------------------------------------------------------------------------------------------------
 
@@ -217,9 +227,9 @@ class UserSchedule:
     def _step(self, move: Callable[[Schedule], Schedule]) -> UserSchedule:
         """Moves on the schedule with its arrays in full, proves, and contracts again what was contracted."""
         with COMPILE_LOCK:
-            full, contracted = expanded(self.schedule)
-            made = self._proved(move(full))
-            return made.contract(*contracted) if contracted else made
+            moved = self._proved(move(expanded(self.schedule)))
+            stored = contracted_as_before(moved.schedule, self.schedule)
+            return moved if stored is moved.schedule else moved._proved(stored)
 
     def _proved(self, schedule: Schedule) -> UserSchedule:
         _prove(schedule, self.precise)

@@ -31,7 +31,7 @@ from polyml.codegen.rewrite import fresh
 from polyml.dtypes import i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, substitute
 from polyml.ops import REDUCTIONS
-from polyml.schedule.schedule import Schedule
+from polyml.schedule.schedule import Schedule, Storage
 from polyml.scop.scop import Access, Statement
 from polyml.sets.affine import Affine, affine
 
@@ -105,7 +105,7 @@ class _Builder:
         text, depth = node.mark_get_id().get_name().rsplit("@", 1)
         child = node.mark_get_node()
         if text.startswith(_ALLOCATE):
-            array = self.schedule.scop.arrays[text[len(_ALLOCATE) :]]
+            array = self.schedule.scop.arrays[text.split(":")[1]]
             return (allocate(self.schedule, array, self.nodes(child, scope)),)
         word, _, factor = text.partition(":")
         for kind in get_args(LoopKind):
@@ -169,9 +169,9 @@ class _Builder:
         offsets = {a: tuple(o.substitute(scope.iterators) for o in found) for a, found in variant.offsets.items()}
 
         def stored(array: str, subscripts: tuple[Subscript, ...]) -> tuple[Subscript, ...]:
-            if array not in offsets:
-                return subscripts
-            return tuple(_minus(s, o) for s, o in zip(subscripts, offsets[array], strict=True))
+            if array in offsets:
+                subscripts = tuple(_minus(s, o) for s, o in zip(subscripts, offsets[array], strict=True))
+            return _wrapped(subscripts, self.schedule.storage.get(array))
 
         def read(access: Read) -> Expr:
             return Read(access.tensor, stored(access.tensor, access.subscripts), access.dtype)
@@ -208,6 +208,19 @@ class _Builder:
                 candidate_index=IndexValue(statement.argument_value.substitute(values), i64),
             ),
         )
+
+
+def _wrapped(subscripts: tuple[Subscript, ...], storage: Storage | None) -> tuple[Subscript, ...]:
+    """The places in a sliding window: modulo its extent."""
+    if storage is None or not storage.wraps:
+        return subscripts
+    places: list[Subscript] = []
+    for subscript, extent, wraps in zip(subscripts, storage.shape, storage.wraps, strict=True):
+        assert not wraps or isinstance(subscript, Affine), (
+            "internal: a sliding window of an array with computed subscripts"
+        )
+        places.append(subscript % extent if wraps and isinstance(subscript, Affine) else subscript)
+    return tuple(places)
 
 
 def _minus(subscript: Subscript, offset: Affine) -> Subscript:

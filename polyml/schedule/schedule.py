@@ -29,12 +29,14 @@ class Storage:
     place: the name of the mark node `allocate:<array>` below which all its accesses lie; the empty string: the region's own scope.
     shape: extent of the storage per dimension of the array. offsets: per statement that accesses the array, `{ S[i] -> [o0, ...] }`: the storage
     element of array element e is `e - offset`. An offset map that is absent is zero.
+    wraps: per dimension whether it is a sliding window, where the place is `(e - offset) mod extent`; empty: none is.
     """
 
     array: str
     place: str
     shape: tuple[int, ...]
     offsets: dict[str, isl.MultiAff]
+    wraps: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,16 +12,27 @@ from math import prod
 
 import islpy as isl
 
-from polyml.errors import IllegalScheduleError, TransformError
+from polyml.errors import TransformError
 from polyml.expressions import reads_of
 from polyml.schedule.schedule import Note, Schedule, Storage
 from polyml.schedule.transforms import insert_mark
-from polyml.schedule.tree import Kind, kind_of, mark_name, nodes, set_names
+from polyml.schedule.tree import Kind, kind_of, mark_name, set_names
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Array, Scop
 from polyml.sets.affine import Affine
 
-__all__ = ["Traffic", "contract_storage", "contracted_at_marks", "expanded", "storage_text", "traffic_of"]
+__all__ = [
+    "Traffic",
+    "box_at",
+    "contract_storage",
+    "expanded",
+    "inside_lanes",
+    "is_indirect",
+    "node_at",
+    "places_of",
+    "storage_text",
+    "traffic_of",
+]
 
 LARGE_ELEMENTS = 1 << 13
 """Elements above which an allocation costs more than where it lies matters."""
@@ -30,7 +41,7 @@ MAX_ELEMENTS = 1 << 26
 """Elements of one contracted array; more than this stays in the region's scope."""
 
 
-def _is_indirect(array: str, scop: Scop) -> bool:
+def is_indirect(array: str, scop: Scop) -> bool:
     """Whether an access of the array has a subscript that is computed."""
     for statement in scop.statements.values():
         accesses = [(a.array, a.subscripts) for a in (statement.target, statement.argument) if a is not None]
@@ -67,13 +78,13 @@ def contract_storage(schedule: Schedule, arrays: Collection[str] | None = None) 
     for array in schedule.scop.arrays.values():
         if array.name not in (local if arrays is None else arrays) or array.name in schedule.storage:
             continue
-        if not _is_indirect(array.name, schedule.scop):
+        if not is_indirect(array.name, schedule.scop):
             schedule = _contract(schedule, array)
     return schedule
 
 
-def expanded(schedule: Schedule) -> tuple[Schedule, tuple[str, ...]]:
-    """The schedule with its contracted arrays in full and without their marks, and their names. Layouts of packed operands stay."""
+def expanded(schedule: Schedule) -> Schedule:
+    """The schedule with its contracted arrays in full and without their marks. Layouts of packed operands stay."""
 
     def unmarked(node: isl.ScheduleNode) -> isl.ScheduleNode:
         is_place = kind_of(node) == Kind.mark and mark_name(node).startswith("allocate:")
@@ -81,52 +92,33 @@ def expanded(schedule: Schedule) -> tuple[Schedule, tuple[str, ...]]:
 
     contracted = tuple(name for name, storage in schedule.storage.items() if storage.place)
     if not contracted:
-        return schedule, ()
+        return schedule
     kept = {name: storage for name, storage in schedule.storage.items() if name not in contracted}
     tree = schedule.tree.map_schedule_node_bottom_up(unmarked)
-    return replace(schedule, tree=tree, storage=kept), contracted
-
-
-def contracted_at_marks(schedule: Schedule) -> Schedule:
-    """The schedule with storage for the arrays whose `allocate:` marks stand in its tree, as large as one visit of the mark touches.
-
-    Raises:
-        IllegalScheduleError: a mark of no local array, or of one that has no such size.
-    """
-    storage = dict(schedule.storage)
-    for node in nodes(schedule.tree.get_root()):
-        if kind_of(node) != Kind.mark or not mark_name(node).startswith("allocate:"):
-            continue
-        name = mark_name(node).partition(":")[2]
-        array = schedule.scop.arrays.get(name)
-        traffic = None if array is None else traffic_of(name, schedule.scop, schedule.dependences)
-        found = None
-        if array is not None and traffic is not None and array.kind == "local":
-            found = _fit(node.child(0), array, traffic)
-        if found is None:
-            raise IllegalScheduleError(f"{name} cannot be allocated at its mark")
-        storage[name] = found
-    return replace(schedule, storage=storage)
+    return replace(schedule, tree=tree, storage=kept)
 
 
 def storage_text(schedule: Schedule) -> list[str]:
     """A line per array whose storage is not the array in full."""
-    return [
-        f"{s.array}: {'x'.join(map(str, s.shape)) or 'a scalar'} at {s.place or 'the region'}"
-        for s in schedule.storage.values()
-    ]
+    return [f"{s.array}: {_extents(s)} at {s.place or 'the region'}" for s in schedule.storage.values()]
+
+
+def _extents(storage: Storage) -> str:
+    return (
+        "x".join(map(str, storage.shape)) + (" window" if any(storage.wraps) else "") if storage.shape else "a scalar"
+    )
 
 
 def _contract(schedule: Schedule, array: Array) -> Schedule:
     traffic = traffic_of(array.name, schedule.scop, schedule.dependences)
     if traffic is None:
         return schedule
-    for path in reversed(_places(schedule.tree.get_root(), traffic)):
-        node = _at(schedule.tree.get_root(), path)
-        found = _fit(node, array, traffic)
+    for path in reversed(places_of(schedule.tree.get_root(), traffic)):
+        node = node_at(schedule.tree.get_root(), path)
+        found = box_at(node, array, traffic)
         if found is not None and _gains_little(found, array):
             return schedule.noted("storage", array.name, "kept in full: a visit needs nearly all of it")
-        if found is None or (_inside_lanes(node) and any(extent != 1 for extent in found.shape)):
+        if found is None or (inside_lanes(node) and any(extent != 1 for extent in found.shape)):
             continue
         tree = insert_mark(node, found.place).get_schedule()
         extents = "x".join(map(str, found.shape)) or "a scalar"
@@ -162,13 +154,14 @@ def _array_space(array: str, scop: Scop) -> isl.Space:
     )  # fmt: skip
 
 
-_Path = tuple[int, ...]
+Path = tuple[int, ...]
+"""Child positions from the root to a node."""
 
 
-def _places(root: isl.ScheduleNode, traffic: Traffic) -> list[_Path]:
+def places_of(root: isl.ScheduleNode, traffic: Traffic) -> list[Path]:
     """Child positions from the root to each node right below a band under which the array may live, outermost first."""
-    found: list[_Path] = []
-    path: _Path = (0,)
+    found: list[Path] = []
+    path: Path = (0,)
     node, flows = root.child(0), traffic.flows
     while True:
         match kind_of(node):
@@ -194,13 +187,13 @@ def _places(root: isl.ScheduleNode, traffic: Traffic) -> list[_Path]:
                 node, path = node.child(0), (*path, 0)
 
 
-def _at(root: isl.ScheduleNode, path: _Path) -> isl.ScheduleNode:
+def node_at(root: isl.ScheduleNode, path: Path) -> isl.ScheduleNode:
     for position in path:
         root = root.child(position)
     return root
 
 
-def _fit(node: isl.ScheduleNode, array: Array, traffic: Traffic) -> Storage | None:
+def box_at(node: isl.ScheduleNode, array: Array, traffic: Traffic) -> Storage | None:
     """The box of elements that one visit of the node touches, as a function of the visit; None when it has no constant size."""
     prefix = node.get_prefix_schedule_union_map().intersect_domain(traffic.accesses.domain())
     touched = prefix.reverse().apply_range(traffic.accesses)
@@ -261,7 +254,7 @@ def _gains_little(found: Storage, array: Array) -> bool:
     return full is not None and prod(found.shape) > LARGE_ELEMENTS and 2 * prod(found.shape) > full
 
 
-def _inside_lanes(node: isl.ScheduleNode) -> bool:
+def inside_lanes(node: isl.ScheduleNode) -> bool:
     """Whether the node stands inside a vector or jammed loop, where each lane or copy would need storage of its own."""
     while node.has_parent():
         node = node.parent()

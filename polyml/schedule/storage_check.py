@@ -7,6 +7,7 @@ import islpy as isl
 from polyml.schedule.schedule import Schedule, Storage
 from polyml.schedule.storage import Traffic, traffic_of
 from polyml.schedule.tree import Kind, kind_of, mark_name, nodes
+from polyml.schedule.window import window_fault
 
 __all__ = ["storage_faults"]
 
@@ -17,7 +18,7 @@ def storage_faults(schedule: Schedule) -> list[str]:
     """What is wrong with the storage maps; empty when all is well.
 
     An array must be accessed below its mark only, no value may go from one visit of the mark to another, every access must stay in the storage, and within
-    a visit different elements must have different places, the same from all statements.
+    a visit different elements must have different places, the same from all statements; in a sliding window, elements that are needed at the same time.
     """
     faults: list[str] = []
     root = schedule.tree.get_root()
@@ -29,6 +30,9 @@ def storage_faults(schedule: Schedule) -> list[str]:
             faults.append(f"{storage.array}: no mark {storage.place}")
         else:
             faults += [f"{storage.array}: {fault}" for fault in _faults(storage, traffic, node)]
+            inside = node.child(0) if storage.place else node
+            if any(storage.wraps) and (clash := window_fault(storage, inside, schedule, traffic)) is not None:
+                faults.append(f"{storage.array}: {clash.source} and {clash.sink} {clash.what}")
     return faults
 
 
@@ -51,6 +55,8 @@ def _faults(storage: Storage, traffic: Traffic, node: isl.ScheduleNode) -> list[
         if name in storage.offsets:
             offset = storage.offsets[name].reset_tuple_id(_Out).to_pw_multi_aff().as_map()
             place = element.sum(instance.apply_range(offset).neg())
+        if any(storage.wraps):
+            place = place.apply_range(_wrapping(storage))
         if not place.range().is_subset(inside):
             found.append(f"{name} leaves the storage")
         visit = next(m for m in _maps(visits) if m.get_tuple_name(_In) == name)
@@ -59,9 +65,19 @@ def _faults(storage: Storage, traffic: Traffic, node: isl.ScheduleNode) -> list[
     assert total is not None, "internal: storage of an array that nothing accesses"
     if not total.is_single_valued():
         found.append("statements disagree on the place of an element")
-    if not _distinct(total):
+    if not any(storage.wraps) and not _distinct(total):
         found.append("two elements share a place")
     return found
+
+
+def _wrapping(storage: Storage) -> isl.Map:
+    """`{ [o] -> [o mod extent] }`, in the dimensions that wrap."""
+    names = [f"o{d}" for d in range(len(storage.shape))]
+    places = [
+        f"{o} mod {extent}" if wraps else o
+        for o, extent, wraps in zip(names, storage.shape, storage.wraps, strict=True)
+    ]
+    return isl.Map(f"{{ [{', '.join(names)}] -> [{', '.join(places)}] }}")
 
 
 def _distinct(total: isl.Map) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from polyml.errors import IllegalScheduleError, TransformError
+import polyml as pm
+from polyml.errors import IllegalScheduleError, PolymlError, TransformError
 from polyml.user_schedule import UserSchedule
 from tests.schedule.transforms.support import BLUR, DENSE, JACOBI, SEIDEL, TOTAL, TRIANGLE, assert_same, written
 
@@ -20,6 +23,13 @@ def shifted_blur() -> UserSchedule:
     """Rows of h just ahead of the rows of y that need them."""
     horizontal, vertical = written(BLUR).statements[-2:]
     return written(BLUR).shift(vertical, i=1).fuse(horizontal, vertical)
+
+
+def rolled_blur() -> UserSchedule:
+    """All of a row at once: the rows of h that are alive are three."""
+    clear, start, horizontal, vertical = written(BLUR).statements
+    made = written(BLUR).fuse(clear, start).fuse(clear, horizontal)
+    return made.shift(vertical, i=1).fuse(clear, vertical)
 
 
 def fused_dense() -> UserSchedule:
@@ -65,6 +75,12 @@ WORKS: dict[str, tuple[str, Callable[[], UserSchedule]]] = {
     "index_set_split": (TRIANGLE, lambda: written(TRIANGLE).index_set_split("S_y_1", "i", 4).tile("S_y_1@1", j=2)),
     "separate": (DENSE, lambda: fused_dense().tile("S_c", i=2, j=4).separate("S_c").vectorize("S_c@0", "j")),
     "separate in a triangle": (TRIANGLE, lambda: written(TRIANGLE).tile("S_y_1", i=2, j=2).separate("S_y_1")),
+    "privatize": (DENSE, lambda: written(DENSE).split("S_c", "k", 2).privatize("S_c", "k_tile").parallelize("S_c", "k_tile")),
+    "privatize inside": (DENSE, lambda: fused_dense().split("S_c", "k", 2).privatize("S_c", "k_tile").contract()),
+    "privatize a triangle": (TRIANGLE, lambda: written(TRIANGLE).split("S_y_1", "j", 3).privatize("S_y_1", "j_tile")),
+    "privatize a scalar": (TOTAL, lambda: written(TOTAL).split("S_s", "i", 4).privatize("S_s", "i_tile").parallelize("S_s", "i_tile")),
+    "slide": (BLUR, lambda: rolled_blur().slide("h")),
+    "slide, then more": (BLUR, lambda: rolled_blur().slide("h").tile(written(BLUR).statements[-1], j=3).vectorize(written(BLUR).statements[-1], "j")),
     "contract": (DENSE, lambda: fused_dense().contract()),
 }  # fmt: skip
 
@@ -89,6 +105,9 @@ REFUSED: dict[str, tuple[Callable[[], UserSchedule], str]] = {
     "vectorize": (lambda: written(SEIDEL).vectorize(_A(), "t"), "run at once in a vector loop"),
     "parallelize": (lambda: written(SEIDEL).parallelize(_A(), "t"), "run at once in a parallel loop"),
     "parallelize a reduction": (lambda: written(TOTAL).parallelize("S_s", "i"), r"reduction dependence: S_s\[i = \d+\] and S_s\[i = \d+\] update one element at once"),
+    "privatize": (lambda: fused_dense().privatize("S_c", "i"), "not S_c's own"),
+    "slide": (lambda: rolled_blur().slide("h", 2, 7), r"2x7 is too small for h: S_h\w*\[.*\] and S_h\w*\[.*\] share a place"),
+    "split_init": (lambda: written(DENSE).split_init("S_c"), "share no loop"),
     "index_set_split": (lambda: written(SEIDEL).index_set_split(_A(), "i", 6).interchange(_A() + "@0", "t", "i"), "no perfect nest"),
 }  # fmt: skip
 
@@ -101,4 +120,89 @@ def test_refusals_name_the_dependence(name: str) -> None:
     if isinstance(caught.value, IllegalScheduleError):
         violation = caught.value.violation
         assert violation is not None
-        assert violation.kind in ("flow", "anti", "output", "reduction")
+        assert violation.kind in ("flow", "anti", "output", "reduction", "lifetime")
+
+
+def test_window_sizes() -> None:
+    """Three rows of h are alive, whole."""
+    storage = rolled_blur().slide("h").schedule.storage["h"]
+    assert (storage.shape, storage.wraps) == ((3, 7), (True, False))
+    assert "local f64 h[3, 7]" in rolled_blur().slide("h").loops()
+
+
+def test_threads_widen_a_window() -> None:
+    """Columns that run at once in one row do not; the rows carry dependences."""
+    _, _, _, vertical = written(BLUR).statements
+    storage = rolled_blur().parallelize(vertical, "j").slide("h").schedule.storage["h"]
+    assert storage.shape == (3, 7)
+
+
+def test_written_trees_are_proved() -> None:
+    schedule = fused_dense().tile("S_c", i=4).contract()
+    assert str(written(DENSE).with_tree(schedule.text())) == str(schedule)
+    window = rolled_blur().slide("h")
+    assert str(written(BLUR).with_tree(window.text())) == str(window)
+    with pytest.raises(IllegalScheduleError, match="flow dependence"):
+        written(DENSE).with_tree(
+            schedule.text().replace("[(k)]", "[(-k)]").replace("S_d[i, j] -> [(i", "S_d[i, j] -> [(-2 + i")
+        )
+    with pytest.raises(IllegalScheduleError, match="statements S_a"):
+        written(DENSE).with_tree(written(SEIDEL).text())
+    with pytest.raises(IllegalScheduleError, match="same time"):
+        written(DENSE).with_tree(written(DENSE).text().replace("[(k)]", "[(0)]"))
+    with pytest.raises(IllegalScheduleError, match="does not read"):
+        written(DENSE).with_tree("domain: nothing")
+
+
+def test_files(tmp_path: Path) -> None:
+    schedule = fused_dense().tile("S_c", i=4, j=4)
+    schedule.save(tmp_path / "dense.schedule")
+    assert str(written(DENSE).load(tmp_path / "dense.schedule")) == str(schedule)
+
+
+def test_unknown_names_list_the_known_ones() -> None:
+    with pytest.raises(TransformError, match=r"in no loop z\nhint: loops of S_c: i, j, k"):
+        written(DENSE).tile("S_c", z=4)
+    with pytest.raises(TransformError, match=r"no statement S_z\nhint: statements: S_c_init, S_c, S_d"):
+        written(DENSE).tile("S_z", i=4)
+    with pytest.raises(TransformError, match="say which: S_c@0, S_c@1"):
+        written(DENSE).index_set_split("S_c", "k", 2).tile("S_c", i=4)
+    with pytest.raises(TransformError, match="size of loop i is 0"):
+        written(DENSE).tile("S_c", i=0)
+    with pytest.raises(TransformError, match="local arrays: c"):
+        written(DENSE).contract("x")
+
+
+def test_programs_with_several_regions_name_them() -> None:
+    lowered = pm.einsum(DENSE, fusion=False).lower(np.zeros((3, 4)), np.zeros((4, 5)))
+    assert len(lowered.schedules) == 2
+    with pytest.raises(PolymlError, match="2 regions, each with a schedule"):
+        _ = lowered.schedule
+    other = pm.einsum(SEIDEL).lower(np.zeros((3, 4))).schedule
+    with pytest.raises(PolymlError, match="no region of this lowered program"):
+        lowered.with_schedule(other)
+
+
+def test_kernels_run_a_schedule() -> None:
+    x, w = np.random.default_rng(0).standard_normal((2, 37, 37))
+    lowered = pm.einsum(DENSE).lower(x, w)
+    plain = lowered.schedule.written()
+    made = plain.fuse("S_c_init", "S_c", depth=2).fuse("S_c", "S_d", depth=2).tile("S_c", i=8, j=16)
+    made = made.parallelize("S_c", "i_tile").unroll_and_jam("S_c", "i", 4).vectorize("S_c", "j").contract()
+    run = lowered.with_schedule(made)
+    assert "parallel for (i_tile" in run.text("loops")
+    np.testing.assert_allclose(run.compile()(x, w), np.maximum(x @ w, 0), rtol=1e-12)
+
+
+def test_a_precise_program_keeps_sums_in_order() -> None:
+    x, w = np.ones((7, 5)), np.ones((5, 9))
+    precise = pm.einsum(DENSE, precise=True).lower(x, w).schedule.written()
+    with pytest.raises(IllegalScheduleError, match="reduction dependence"):
+        precise.reverse("S_c", "k")
+
+
+@pytest.mark.parametrize("name", ["wavefront", "diamond", "separate", "privatize inside", "slide", "index_set_split"])
+def test_trees(name: str, golden: Callable[[str, str], None]) -> None:
+    """The tree, the loops around each statement, and the code."""
+    made = WORKS[name][1]()
+    golden(f"schedule/transforms/{name.replace(' ', '_')}", f"{made}\n\n{made.loops()}")
