@@ -6,7 +6,7 @@ loop carries nothing and may run in parallel. Dense array programs fuse this way
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 import islpy as isl
@@ -108,11 +108,18 @@ class Matcher:
         """Width of the statement's box along an index; None when it depends on sizes."""
         return self._ranges[name][position][2]
 
-    def same_range(self, one: str, position: int, other: str, position2: int, offset: int) -> bool:
-        """Whether the first statement's index runs through the values of the second's index plus `offset`."""
-        mine, theirs = self._ranges[one][position], self._ranges[other][position2]
+    def values(self, name: str, position: int, offset: int = 0) -> Hashable:
+        """The first and last value of the statement's index plus `offset`: equal for equal ranges."""
+        low, high, width = self._ranges[name][position]
+        if width is not None:
+            first = low.max_val().to_python() + offset
+            return first, first + width - 1
         shift = isl.Val.int_from_si(isl.DEFAULT_CONTEXT, offset)
-        return all(a.plain_is_equal(b.add_constant_val(shift)) for a, b in zip(mine[:2], theirs[:2], strict=True))
+        return str(low.add_constant_val(shift)), str(high.add_constant_val(shift))
+
+    def arrays(self, name: str) -> frozenset[str]:
+        """The arrays that the statement touches."""
+        return frozenset(array for array, _ in self._accesses[name])
 
     def aligned(self, one: str, position: int, other: str, position2: int) -> bool:
         """Whether the two indices stand in the same place of a common array."""

@@ -8,17 +8,18 @@ Source: isl user manual, "Dependence Analysis"; Feautrier, "Dataflow analysis of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import islpy as isl
 
-from polyml.expressions import Subscript
 from polyml.scop.accesses import access_map, guarded_reads, parameters_text
 from polyml.scop.scop import Access, Scop, Statement
 from polyml.sets.affine import Affine
 
 __all__ = ["Dependences", "analyse"]
+
+_OUT = isl.dim_type.out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,23 +58,23 @@ class _Reference:
 def analyse(scop: Scop) -> Dependences:
     """The dependences of a scop in its written order."""
     collected = _Collected(scop)
-    for array in scop.arrays:
-        reads, writes = _references(scop, array)
+    for array, (reads, writes) in _references(scop).items():
         if not writes:
-            collected.live_in = collected.live_in.union(_union([r.relation for r in reads]))
-        elif _straight(scop, reads, writes):
+            collected.live_in += [r.relation for r in reads]
+        elif _straight(collected.order, reads, writes):
             collected.straight(reads, writes)
         else:
             collected.dataflow(reads, writes)
         if writes and scop.arrays[array].kind != "local":
-            collected.live_out = collected.live_out.union(_union([w.relation for w in writes]))
+            collected.live_out += [w.relation for w in writes]
+    empty = isl.UnionMap.empty(scop.context.get_space())
     return Dependences(
-        flow=collected.flow,
-        anti=collected.anti,
-        output=collected.output,
-        reduction=collected.reduction,
-        live_in=collected.live_in,
-        live_out=collected.live_out,
+        flow=_union([empty, *collected.flow]),
+        anti=_union([empty, *collected.anti]),
+        output=_union([empty, *collected.output]),
+        reduction=_union([empty, *collected.reduction]),
+        live_in=_union([empty, *collected.live_in]),
+        live_out=_union([empty, *collected.live_out]),
     )
 
 
@@ -82,44 +83,62 @@ class _Collected:
 
     def __init__(self, scop: Scop) -> None:
         self.scop = scop
-        empty = isl.UnionMap.empty(scop.context.get_space())
-        self.flow = self.anti = self.output = self.reduction = self.live_in = self.live_out = empty
+        self.order = {name: k for k, name in enumerate(scop.statements)}
+        self.times = _initial_maps(scop)
+        self.flow: list[isl.UnionMap] = []
+        self.anti: list[isl.UnionMap] = []
+        self.output: list[isl.UnionMap] = []
+        self.reduction: list[isl.UnionMap] = []
+        self.live_in: list[isl.UnionMap] = []
+        self.live_out: list[isl.UnionMap] = []
 
     def straight(self, reads: Sequence[_Reference], writes: Sequence[_Reference]) -> None:
         """Writes before reads, no loop around: memory-based order is all there is."""
-        order = {name: k for k, name in enumerate(self.scop.statements)}
+        order = self.order
         for write in writes:
             for read in reads:
                 if read.own and read.statement is write.statement:
-                    self.reduction = self.reduction.union(_forward(self.within(_compose(write, read))))
+                    self.reduction.append(_forward(self.within(_compose(write, read))))
                 elif order[write.statement.name] < order[read.statement.name]:
-                    self.flow = self.flow.union(_compose(write, read))
+                    self.flow.append(_compose(write, read))
             for other in writes:
                 if order[write.statement.name] < order[other.statement.name]:
-                    self.output = self.output.union(_compose(write, other))
+                    self.output.append(_compose(write, other))
 
     def dataflow(self, reads: Sequence[_Reference], writes: Sequence[_Reference]) -> None:
         must = _union([w.relation for w in writes if w.exact])
         may = _union([w.relation for w in writes if not w.exact])
         every_read = _union([r.relation for r in reads])
+        times = self.initial({r.statement.name for r in (*reads, *writes)})
         for read in reads:
             access = isl.UnionAccessInfo.from_sink(read.relation).set_must_source(must).set_may_source(may)
-            result = access.set_schedule_map(self.scop.initial).compute_flow()
-            self.live_in = self.live_in.union(result.get_may_no_source())
+            result = access.set_schedule_map(times).compute_flow()
+            self.live_in.append(result.get_may_no_source())
             dependence = result.get_may_dependence()
             if read.own:
                 dependence = self.without_own(dependence, read.statement)
-            self.flow = self.flow.union(self.widened(dependence, writes, read))
+            self.flow.append(self.widened(dependence, writes, read))
         for write in writes:
             access = isl.UnionAccessInfo.from_sink(write.relation).set_must_source(must).set_may_source(may)
-            output = access.set_schedule_map(self.scop.initial).compute_flow().get_may_dependence()
+            output = access.set_schedule_map(times).compute_flow().get_may_dependence()
             access = isl.UnionAccessInfo.from_sink(write.relation).set_may_source(every_read).set_kill(must)
-            anti = access.set_schedule_map(self.scop.initial).compute_flow().get_may_dependence()
+            anti = access.set_schedule_map(times).compute_flow().get_may_dependence()
             if write.own:
                 output = self.without_own(output, write.statement)
                 anti = self.without_own(anti, write.statement)
-            self.output = self.output.union(self.widened(output, writes, write))
-            self.anti = self.anti.union(self.widened(anti, writes, write))
+            self.output.append(self.widened(output, writes, write))
+            self.anti.append(self.widened(anti, writes, write))
+
+    def initial(self, names: set[str]) -> isl.UnionMap:
+        """The written order of some statements, without the dimensions of time that do not tell them apart (dataflow is computed level by level)."""
+        maps = [self.times[name] for name in sorted(names, key=self.order.__getitem__)]
+        depth = maps[0].dim(_OUT)
+        constants = [[m.plain_get_val_if_fixed(_OUT, d) for m in maps] for d in range(depth)]
+        for d in reversed(range(depth)):
+            first = constants[d][0]
+            if first.is_int() and all(value.is_int() and value.eq(first) for value in constants[d]):
+                maps = [m.project_out(_OUT, d, 1) for m in maps]
+        return _union([m.to_union_map() for m in maps])
 
     def widened(self, dependence: isl.UnionMap, writes: Sequence[_Reference], sink: _Reference) -> isl.UnionMap:
         """What holds for the first or last update of a run, for every update of it: once they may be reordered, any of them can be first."""
@@ -159,12 +178,11 @@ class _Collected:
             f"{parameters_text(self.scop.sizes)}{{ {statement.name}[{', '.join(statement.indices)}] }}"
         )
         own = self.within(dependence.intersect_domain(universe).intersect_range(universe))
-        self.reduction = self.reduction.union(own)
+        self.reduction.append(own)
         return dependence.subtract(own)
 
 
-def _straight(scop: Scop, reads: Sequence[_Reference], writes: Sequence[_Reference]) -> bool:
-    order = {name: k for k, name in enumerate(scop.statements)}
+def _straight(order: Mapping[str, int], reads: Sequence[_Reference], writes: Sequence[_Reference]) -> bool:
     if any(r.statement.loop_depth for r in (*reads, *writes)):
         return False
     last_write = max(order[w.statement.name] for w in writes)
@@ -174,36 +192,40 @@ def _straight(scop: Scop, reads: Sequence[_Reference], writes: Sequence[_Referen
     return all(w.exact for w in writes)
 
 
-def _references(scop: Scop, array: str) -> tuple[list[_Reference], list[_Reference]]:
-    reads: list[_Reference] = []
-    writes: list[_Reference] = []
-
-    def reference(
-        statement: Statement, subscripts: tuple[Subscript, ...], guard: tuple[str, ...], own: bool
-    ) -> _Reference:
-        shape = scop.arrays[array].shape
-        relation = access_map(
-            statement.name, statement.indices, array, subscripts, shape, sizes=scop.sizes, guard=guard
-        )
-        exact = all(isinstance(s, Affine) for s in subscripts)
-        return _Reference(statement, relation.intersect_domain(statement.domain).to_union_map(), exact, own)
-
+def _references(scop: Scop) -> dict[str, tuple[list[_Reference], list[_Reference]]]:
+    """Per array its reads and its writes, in written order; an update does both."""
+    found: dict[str, tuple[list[_Reference], list[_Reference]]] = {array: ([], []) for array in scop.arrays}
     for statement in scop.statements.values():
-        accesses: list[Access] = [a for a in (statement.target, statement.argument) if a is not None]
-        found = list(guarded_reads(statement.value))
+        accesses = [a for a in (statement.target, statement.argument) if a is not None]
+        reads = list(guarded_reads(statement.value))
         for access in accesses:
-            found += [r for s in access.subscripts if not isinstance(s, Affine) for r in guarded_reads(s)]
-            if access.array == array:
-                own = statement.kind == "update"
-                writes.append(reference(statement, access.subscripts, (), own))
-                if own:
-                    reads.append(reference(statement, access.subscripts, (), own))
+            reads += [r for s in access.subscripts if not isinstance(s, Affine) for r in guarded_reads(s)]
+            own = statement.kind == "update"
+            reference = _reference(scop, statement, access, (), own)
+            found[access.array][1].append(reference)
+            if own:
+                found[access.array][0].append(reference)
         seen: set[tuple[object, ...]] = set()
-        for read, guard in found:
-            if read.tensor == array and (read.subscripts, guard) not in seen:
-                seen.add((read.subscripts, guard))
-                reads.append(reference(statement, read.subscripts, guard, False))
-    return reads, writes
+        for read, guard in reads:
+            if (read.tensor, read.subscripts, guard) not in seen:
+                seen.add((read.tensor, read.subscripts, guard))
+                found[read.tensor][0].append(
+                    _reference(scop, statement, Access(read.tensor, read.subscripts), guard, False)
+                )
+    return found
+
+
+def _reference(scop: Scop, statement: Statement, access: Access, guard: tuple[str, ...], own: bool) -> _Reference:
+    shape = scop.arrays[access.array].shape
+    relation = access_map(
+        statement.name, statement.indices, access.array, access.subscripts, shape, sizes=scop.sizes, guard=guard
+    )
+    exact = all(isinstance(s, Affine) for s in access.subscripts)
+    return _Reference(statement, relation.intersect_domain(statement.domain).to_union_map(), exact, own)
+
+
+def _initial_maps(scop: Scop) -> dict[str, isl.Map]:
+    return {str(m.get_tuple_name(isl.dim_type.in_)): m for m in _maps(scop.initial)}
 
 
 def _compose(source: _Reference, sink: _Reference) -> isl.UnionMap:
@@ -234,7 +256,8 @@ def _maps(union: isl.UnionMap) -> list[isl.Map]:
 
 
 def _union(relations: Sequence[isl.UnionMap]) -> isl.UnionMap:
-    total = isl.UnionMap("{ }")
-    for relation in relations:
-        total = total.union(relation)
-    return total
+    """The union, put together pairwise: each relation is copied a logarithmic number of times."""
+    rest = list(relations) or [isl.UnionMap("{ }")]
+    while len(rest) > 1:
+        rest = [rest[k].union(rest[k + 1]) if k + 1 < len(rest) else rest[k] for k in range(0, len(rest), 2)]
+    return rest[0]

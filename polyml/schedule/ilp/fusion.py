@@ -9,12 +9,12 @@ legal, serially or shifted if need be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from polyml.options import FusionPolicy
 from polyml.schedule.ilp.cones import Cone
-from polyml.schedule.ilp.hyperplanes import Hyperplane, distances
+from polyml.schedule.ilp.hyperplanes import Hyperplane, Row, distances
 from polyml.schedule.ilp.problem import Basis, Problem, extended, within
 from polyml.schedule.matching import Matcher
 
@@ -77,6 +77,14 @@ class _Fuser:
     edges: Edges
     position: Mapping[str, int]
     maximal: bool
+    refused: set[tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=set)
+    at: dict[str, list[Cone]] = field(default_factory=dict)
+    ranges: dict[tuple[str, int, int], Hashable] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for cone in self.cones:
+            for name in {cone.source, cone.sink}:
+                self.at.setdefault(name, []).append(cone)
 
     def fuse(self, parts: list[Part]) -> list[Part]:
         """Connected parts joined, all at once where that is worth it, else pairwise."""
@@ -87,53 +95,69 @@ class _Fuser:
         return _topological(found, self.edges, self._rank)
 
     def _connected(self, parts: list[Part]) -> list[list[Part]]:
-        """The parts in groups that share dependences or data."""
-        rest = list(parts)
+        """The parts in groups that share dependences or data, each in an order in which every part touches an earlier one."""
+        owner = {name: k for k, part in enumerate(parts) for name in part.names}
+        by_array: dict[str, set[int]] = {}
+        for name, k in owner.items():
+            for array in self.matcher.arrays(name):
+                by_array.setdefault(array, set()).add(k)
+        rest = dict.fromkeys(range(len(parts)))
         groups: list[list[Part]] = []
         while rest:
-            group, frontier = [rest.pop(0)], 0
-            while frontier < len(group):
-                near = [part for part in rest if self._touch(group[frontier], part)]
-                rest = [part for part in rest if part not in near]
-                group += near
-                frontier += 1
-            groups.append(_topological(group, self.edges, self._rank))
+            group = [next(iter(rest))]
+            del rest[group[0]]
+            for k in group:
+                part = parts[k]
+                near = {j for name in part.names for array in self.matcher.arrays(name) for j in by_array[array]}
+                near |= {owner[n] for name in part.names for c in self.at.get(name, ()) for n in (c.source, c.sink)}
+                found = [j for j in sorted(near) if j in rest and self._touch(part, parts[j])]
+                group += found
+                for j in found:
+                    del rest[j]
+            groups.append([parts[k] for k in group])
         return groups
 
     def _whole(self, parts: list[Part]) -> Part | None:
         """All the parts in one, or None when that is not worth it."""
-        if len(parts) == 1:
-            return parts[0]
-        joined, rest = parts[0], parts[1:]
-        while rest:
-            for part in rest:
-                if self._touch(joined, part) and (larger := self._joined(joined, part)) is not None:
-                    joined = larger
-                    rest = [other for other in rest if other is not part]
-                    break
-            else:
+        joined = parts[0]
+        for part in parts[1:]:
+            larger = self._joined(joined, part)
+            if larger is None:
                 return None
-        return joined if self._is_worth(joined, parts) else None
+            joined = larger
+        return joined if len(parts) == 1 or self._is_worth(joined, parts) else None
 
     def _pairwise(self, parts: list[Part]) -> list[Part]:
+        parts = _topological(parts, self.edges, self._rank)
         position = 1
         while position < len(parts):
             # Producers first, nearest first.
             for earlier in range(position - 1, -1, -1):
-                one, other = parts[earlier], parts[position]
-                if not self._touch(one, other) or _between(parts, earlier, position, self.edges):
-                    continue
-                joined = self._joined(one, other)
-                if joined is None or not self._is_worth(joined, [one, other]):
-                    joined = self._serially(one, other) if self.maximal else None
+                joined = self._pair(parts, earlier, position)
                 if joined is not None:
                     parts[earlier] = joined
                     del parts[position]
                     parts = _topological(parts, self.edges, self._rank)
-                    position = 0
+                    position = max(earlier - 1, 0)
                     break
             position += 1
         return parts
+
+    def _pair(self, parts: list[Part], earlier: int, later: int) -> Part | None:
+        """Two of the parts in one, or None when that is illegal or not worth it."""
+        one, other = parts[earlier], parts[later]
+        key = (one.names, other.names)
+        if key in self.refused or not (self.maximal or (one.loops and other.loops)):
+            return None
+        joined = None
+        if self._touch(one, other):
+            joined = self._joined(one, other)
+            if joined is None or not self._is_worth(joined, [one, other]):
+                joined = self._serially(one, other) if self.maximal else None
+        if joined is None:
+            self.refused.add(key)
+            return None
+        return None if _between(parts, earlier, later, self.edges) else joined
 
     # -- one join ---------------------------------------------------------------------------------------------------------------
 
@@ -155,16 +179,19 @@ class _Fuser:
                 if shift is not None:
                     left.remove(candidate)
                     rows = {**loop.rows, **candidate.shifted(shift).rows}
-                    common.append(Hyperplane(rows, parallel=loop.parallel and candidate.parallel, free=True))
+                    parallel = loop.parallel and candidate.parallel
+                    common.append(Hyperplane(rows, parallel=parallel, free=True, joined=not self.maximal))
                     break
         return Part(self._in_order(one, other), tuple(common)) if common else None
 
     def _cross(self, one: Part, other: Part) -> list[Cone]:
-        first, second = frozenset(one.names), frozenset(other.names)
+        small, large = sorted((one, other), key=lambda part: len(part.names))
+        inside = frozenset(large.names)
         return [
             cone
-            for cone in self.cones
-            if (cone.source in first and cone.sink in second) or (cone.source in second and cone.sink in first)
+            for name in small.names
+            for cone in self.at.get(name, ())
+            if (cone.sink if cone.source == name else cone.source) in inside
         ]
 
     def _shift(self, one: Hyperplane, other: Hyperplane, cross: Sequence[Cone]) -> int | None:
@@ -196,15 +223,25 @@ class _Fuser:
         )
 
     def _same_range(self, one: Hyperplane, other: Hyperplane, shift: int) -> bool:
-        """Whether all statements of both run through the same values."""
-        places = [(name, row.index, row.constant) for name, row in one.rows.items()]
-        places += [(name, row.index, row.constant + shift) for name, row in other.rows.items()]
-        first, index, constant = places[0]
-        if index is None:
-            return False
-        return all(
-            p is not None and self.matcher.same_range(first, index, name, p, c - constant) for name, p, c in places[1:]
-        )
+        """Whether the statements of both run through the same values."""
+        mine, theirs = self._range(one, 0), self._range(other, shift)
+        return mine is not None and mine == theirs
+
+    def _range(self, loop: Hyperplane, shift: int) -> Hashable:
+        """First and last value of all the loop's statements; None when they differ or no loop along an index."""
+        if len(loop.rows) > 1 and loop.joined:
+            name, row = next(iter(loop.rows.items()))
+            return self._row_range(name, row, shift)
+        found = {self._row_range(name, row, shift) for name, row in loop.rows.items()}
+        return found.pop() if len(found) == 1 else None
+
+    def _row_range(self, name: str, row: Row, shift: int) -> Hashable:
+        if row.index is None:
+            return None
+        key = (name, row.index, row.constant + shift)
+        if key not in self.ranges:
+            self.ranges[key] = self.matcher.values(*key)
+        return self.ranges[key]
 
     def _serially(self, one: Part, other: Part) -> Part | None:
         """Both under the best legal loop that they can share, whatever it carries."""

@@ -41,15 +41,19 @@ class Hyperplane:
     """One loop: a row per statement.
 
     parallel: it has zero distance on every dependence within the group, reductions included. free: on every dependence but reductions.
+    joined: it was put together from loops with the same range of values.
     """
 
     rows: Mapping[str, Row]
     parallel: bool
     free: bool
+    joined: bool = False
 
     def shifted(self, by: int) -> Hyperplane:
         """All rows plus a number: distances within stay as they are."""
-        return Hyperplane({name: row.shifted(by) for name, row in self.rows.items()}, self.parallel, self.free)
+        return Hyperplane(
+            {name: row.shifted(by) for name, row in self.rows.items()}, self.parallel, self.free, self.joined
+        )
 
 
 def unit(dimension: int, position: int, sizes: int) -> Row:
