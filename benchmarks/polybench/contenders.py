@@ -1,0 +1,116 @@
+"""Who is measured: polyml itself, and other compilers on the C text of the same program in its written order."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.polybench.kernel import Argument, Kernel
+from polyml.debug import compilation
+from polyml.testing.c_program import CProgram
+
+__all__ = ["CONTENDERS", "Built", "Contender", "found_contenders", "summary"]
+
+Build = Callable[[Kernel, tuple[Argument, ...], int], "Built"]
+
+C_FLAGS = ("-O3", "-march=native", "-ffast-math", "-fopenmp-simd")
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """run: one call; it returns the results. Seconds that scheduling and the whole compilation took (of C: the C compiler's)."""
+
+    run: Callable[..., object]
+    schedule_s: float
+    compile_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """threads: None: one; "all": as many as the benchmark has. compiler: pattern of the program that it needs, or None."""
+
+    name: str
+    build: Build
+    threads: str | None = None
+    compiler: str | None = None
+
+
+def _polyml(kernel: Kernel, arguments: tuple[Argument, ...], threads: int) -> Built:
+    program = kernel.program(threads=threads)
+    start = time.perf_counter()
+    with compilation(program.program.name) as record:
+        compiled = program.compile(*arguments)
+    seconds = time.perf_counter() - start
+    new = [name for name in compiled.signature.returned if name in {r.name for r in compiled.signature.results}]
+    kept: list[object] = []
+
+    def run(*given: Argument) -> object:
+        """Results go into the arrays of the first call, as they do for C."""
+        if kept:
+            return compiled(*given, out=kept[0] if len(kept) == 1 else tuple(kept))
+        results = compiled(*given)
+        every = results if isinstance(results, tuple) else (results,)
+        kept.extend(r for name, r in zip(compiled.signature.returned, every, strict=True) if name in new)
+        return results
+
+    return Built(run, record.seconds("dependences") + record.seconds("schedule"), seconds)
+
+
+def _c_compiler(pattern: str, *flags: str) -> Build:
+    def build(kernel: Kernel, arguments: tuple[Argument, ...], threads: int) -> Built:
+        assert threads == 1, "internal: the written order has no parallel loops"
+        lowered = kernel.program(scheduler="written").lower(*arguments)
+        compiler = _find(pattern)
+        assert compiler is not None, "internal: a compiler that is not there"
+        start = time.perf_counter()
+        program = CProgram(lowered, compiler, flags)
+        return Built(program, 0.0, time.perf_counter() - start)
+
+    return build
+
+
+def _find(pattern: str) -> str | None:
+    """The newest program on the path with that name, a version behind it allowed."""
+    plain = shutil.which(pattern)
+    if plain is not None:
+        return plain
+    found = [p for folder in ("/usr/bin", "/usr/local/bin") for p in Path(folder).glob(f"{pattern}-*")]
+    versions = {int(m[1]): str(p) for p in found if (m := re.fullmatch(rf"{re.escape(pattern)}-(\d+)", p.name))}
+    return versions[max(versions)] if versions else None
+
+
+CONTENDERS: tuple[Contender, ...] = (
+    Contender("polyml", _polyml),
+    Contender("polyml, all threads", _polyml, threads="all"),
+    Contender("gcc", _c_compiler("gcc", *C_FLAGS), compiler="gcc"),
+    Contender("clang", _c_compiler("clang", *C_FLAGS), compiler="clang"),
+    Contender("polly", _c_compiler("clang", *C_FLAGS, "-mllvm", "-polly"), compiler="clang"),
+)
+
+
+def found_contenders(names: Sequence[str] | None, threads: int) -> tuple[Contender, ...]:
+    """Those that this machine can run, of `names` (None: all)."""
+    return tuple(
+        contender
+        for contender in CONTENDERS
+        if (names is None or contender.name in names)
+        and (contender.compiler is None or _find(contender.compiler) is not None)
+        and (contender.threads is None or threads > 1)
+    )
+
+
+def summary(results: object) -> list[float]:
+    """Two numbers per result, to compare contenders with. Of matrices only the leading square counts: gramschmidt's wide ones are rounding beyond it."""
+    every = results if isinstance(results, tuple) else (results,)
+    numbers: list[float] = []
+    for result in every:
+        array = np.asarray(result)
+        array = array[(slice(min(array.shape)),) * 2] if array.ndim == 2 else array
+        numbers += [float(array.mean()), float(np.abs(array).max())]
+    return numbers
