@@ -20,6 +20,7 @@ from polyml.einsum_numpy.subscripts import labels_of
 from polyml.errors import ArgumentError, PolymlError
 from polyml.options import Options
 from polyml.runtime.dispatch import COMPILE_LOCK
+from polyml.runtime.foreign import through_numpy
 
 __all__ = ["FORMS", "NUMPY_KEYWORDS", "Form", "form_for", "is_subscripts"]
 
@@ -57,7 +58,7 @@ class Form:
         self._front: tuple[Compiled, ...] = ()
         self.call: Callable[..., Any] = self.slow
         if _gives_views(subscripts):
-            self.call = functools.partial(np.einsum, subscripts, **keywords)
+            self.call = self._view
 
     @property
     def kernels(self) -> tuple[Compiled, ...]:
@@ -68,8 +69,17 @@ class Form:
         """What numpy.einsum gives, or raises."""
         return np.einsum(self.subscripts, *operands, out=out, **self._keywords)  # type: ignore[call-overload]  # it checks
 
+    def _view(self, *operands: object, out: object = None) -> Any:
+        if out is None and len(operands) == 1 and type(operands[0]) is np.ndarray:
+            return np.einsum(self.subscripts, operands[0], **self._keywords)  # type: ignore[call-overload]
+        given = through_numpy(self._view, operands, {} if out is None else {"out": out})
+        return self.numpy(*operands, out=out) if given is NotImplemented else given
+
     def slow(self, *operands: object, out: object = None) -> Any:
         """Any call: looks up, else plans and compiles."""
+        given = through_numpy(self.call, operands, {} if out is None else {"out": out})
+        if given is not NotImplemented:
+            return given
         if any(map(_dispatches, operands)) or _dispatches(out) or not (out is None or isinstance(out, np.ndarray)):
             return self.numpy(*operands, out=out)
         arrays = [np.asarray(operand) for operand in operands]

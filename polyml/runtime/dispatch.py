@@ -11,6 +11,7 @@ import numpy as np
 
 from polyml.einsum_frontend.syntax import Program
 from polyml.runtime.arguments import Layout, Prepared, Wanted, bind, layout_of, prepare
+from polyml.runtime.foreign import through_numpy, viewed
 
 if TYPE_CHECKING:
     from polyml.runtime.kernel import Kernel  # brings LLVM with it, which `import polyml` does not need
@@ -85,6 +86,9 @@ class Dispatcher:
         return self._key(prepared)
 
     def _dispatch(self, *args: object, **keywords: object) -> object:
+        given = through_numpy(self, args, keywords)
+        if given is not NotImplemented:
+            return given
         prepared, out = self._prepare(args, keywords)
         kernel = self._find(self._key(prepared))
         if kernel not in self._front:
@@ -93,7 +97,7 @@ class Dispatcher:
 
     def _prepare(self, args: Sequence[object], keywords: dict[str, object]) -> tuple[list[Prepared], object]:
         values, out = bind(self._program_name, self._names, args, keywords)
-        return [prepare(wanted, value) for wanted, value in zip(self._parameters, values, strict=True)], out
+        return [prepare(wanted, viewed(value)) for wanted, value in zip(self._parameters, values, strict=True)], out
 
     def _key(self, prepared: Sequence[Prepared]) -> Key:
         key: list[Layout | int | None] = []

@@ -20,6 +20,7 @@ from polyml.runtime.arguments import (
 from polyml.runtime.compiled import Compiled
 from polyml.runtime.entry import entry_objects
 from polyml.runtime.fit import fit, result_arrays, separate
+from polyml.runtime.foreign import through_numpy
 from polyml.runtime.load import builtin_function
 from polyml.runtime.signature import NO_MEMORY, OK, ArrayParameter, KernelSignature, ScalarParameter, SizeParameter
 from polyml.runtime.support import parallel_limited, support
@@ -122,6 +123,9 @@ class Kernel:
 
     def _fit_and_run(self, *args: object, **keywords: object) -> object:
         """Any call of this kernel alone: arguments are brought to its layouts, and others than its sizes are refused."""
+        given = through_numpy(self.entry, args, keywords)
+        if given is not NotImplemented:
+            return given
         values, out = bind(self.signature.name, [p.name for p in self.signature.parameters], args, keywords)
         prepared = [prepare(wanted, value) for wanted, value in zip(self._wanted, values, strict=True)]
         sizes = self._sizes(prepared)
