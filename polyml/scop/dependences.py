@@ -131,8 +131,9 @@ class _Collected:
 
     def initial(self, names: set[str]) -> isl.UnionMap:
         """The written order of some statements, without the dimensions of time that do not tell them apart (dataflow is computed level by level)."""
-        maps = [self.times[name] for name in sorted(names, key=self.order.__getitem__)]
-        depth = maps[0].dim(_OUT)
+        # A statement without instances has no time.
+        maps = [self.times[name] for name in sorted(names, key=self.order.__getitem__) if name in self.times]
+        depth = maps[0].dim(_OUT) if maps else 0
         constants = [[m.plain_get_val_if_fixed(_OUT, d) for m in maps] for d in range(depth)]
         for d in reversed(range(depth)):
             first = constants[d][0]

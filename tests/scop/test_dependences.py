@@ -197,3 +197,22 @@ def test_statements_know_where_they_come_from() -> None:
     spans = [s.span for region in lowered.stages.regions for s in region.scop.statements.values()]
     assert spans
     assert all(span is not None and span.line == 2 for span in spans)
+
+
+def test_a_statement_without_instances_has_no_dependences() -> None:
+    """The case of an empty guard within a loop: dataflow must not ask for its time."""
+    program = polyml.einsum(
+        """
+        def f(x: f32["N"]):
+            for t in range(3):
+                x[0] = x[0] + 1
+                if i > 9:
+                    x[i] = x[i] + x[0]
+            return x
+        """
+    )
+    assert isinstance(program, polyml.Einsum)
+    argument = np.zeros(4, np.float32)
+    region = program.lower(argument).stages.regions[0]
+    assert any(statement.domain.is_empty() for statement in region.scop.statements.values())
+    assert np.array_equal(program(argument), [3, 0, 0, 0])
