@@ -1,0 +1,209 @@
+"""Tensor contractions and matrix products against NumPy, and torch and opt_einsum where installed, interleaved in one run, medians.
+
+    python -m benchmarks.contractions [--cases FILE.csv] [--gemm 16,32,...] [--only NAME,...] [--threads N] [--csv FILE]
+
+The cases of data/contractions.csv come from TCCG (HPAC/tccg, "Tensor Contraction Code Generator" benchmark). A file of your own needs the same columns:
+name, einsum, sizes_f32, sizes_f64. Every result is checked against NumPy in float64; the FMA peak and the read bandwidth are measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import functools
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyml.demo.measure import interleaved
+
+Array = NDArray[np.generic]
+Runner = Callable[[], object]
+CASES = Path(__file__).parent / "data" / "contractions.csv"
+GEMM = (16, 32, 64, 128, 256, 512, 1024, 2048)
+LAYOUTS = {"nn": "ik,kj->ij", "nt": "ik,jk->ij", "tn": "ki,kj->ij", "tt": "ki,jk->ij"}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A product of two tensors in einsum notation, and its sizes by index."""
+
+    name: str
+    einsum: str
+    sizes: dict[str, int]
+    dtype: str
+
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        left, right, out = self.parts()
+        return tuple(tuple(self.sizes[i] for i in part) for part in (left, right, out))  # type: ignore[return-value]
+
+    def parts(self) -> tuple[str, str, str]:
+        operands, out = self.einsum.split("->")
+        left, right = operands.split(",")
+        return left, right, out
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * math.prod(self.sizes.values())
+
+    def limit(self, peak: float, bandwidth: float) -> float:
+        """Seconds that no program beats: the FMA peak, or every tensor once through memory."""
+        moved = sum(math.prod(shape) for shape in self.shapes()) * np.dtype(self.dtype).itemsize
+        resident = moved < 64 << 20  # then bandwidths of caches apply, which are not what limits these cases
+        return max(self.flops / peak, 0.0 if resident else moved / bandwidth)
+
+    def program(self) -> str:
+        """The polyml program; `L` marks tensors' parameters by index names in upper case."""
+        left, right, out = self.parts()
+        kind = {"float32": "f32", "float64": "f64"}[self.dtype]
+        shapes = [" ".join(i.upper() for i in part) for part in (left, right)]
+        names = [f"{tensor}[{', '.join(part)}]" for tensor, part in zip("zxy", (out, left, right), strict=True)]
+        return (
+            f'def product(x: {kind}["{shapes[0]}"], y: {kind}["{shapes[1]}"]):\n'
+            f"    {names[0]} = {names[1]} * {names[2]}\n    return z\n"
+        )
+
+
+def read_cases(path: Path) -> Iterator[Case]:
+    with path.open(newline="") as stream:
+        for row in csv.DictReader(stream):
+            for dtype in ("f32", "f64"):
+                if row.get(f"sizes_{dtype}"):
+                    pairs = (item.split("=") for item in row[f"sizes_{dtype}"].split(";"))
+                    sizes = {index: int(size) for index, size in pairs}
+                    yield Case(row["name"], row["einsum"], sizes, {"f32": "float32", "f64": "float64"}[dtype])
+
+
+def gemm_cases(sizes: Iterable[int], layouts: Iterable[str]) -> Iterator[Case]:
+    for layout in layouts:
+        for n in sizes:
+            for dtype in ("float32", "float64"):
+                yield Case(f"gemm_{layout}_{n}", LAYOUTS[layout], dict.fromkeys("ijk", n), dtype)
+    for rows in (1, 2, 8):
+        yield Case(f"skinny_{rows}", "ik,kj->ij", {"i": rows, "j": 4096, "k": 4096}, "float32")
+
+
+def contenders(case: Case, x: Array, y: Array, threads: int) -> dict[str, Runner]:
+    import polyml
+
+    found: dict[str, Runner] = {"polyml": functools.partial(polyml.einsum(case.program()), x, y)}
+    if case.name.startswith(("gemm", "skinny")):
+        left, right, _ = case.parts()
+        a, b = x if left == "ik" else x.T, y if right == "kj" else y.T
+        found["numpy"] = lambda: a @ b
+    else:
+        found["numpy"] = functools.partial(np.einsum, case.einsum, x, y, optimize=True)
+    try:
+        import torch
+    except ImportError:
+        pass
+    else:
+        torch.set_num_threads(threads)
+        found["torch"] = functools.partial(torch.einsum, case.einsum, torch.from_numpy(x), torch.from_numpy(y))
+    try:
+        import opt_einsum
+    except ImportError:
+        pass
+    else:
+        found["opt_einsum"] = functools.partial(opt_einsum.contract, case.einsum, x, y)
+    return found
+
+
+def measure(case: Case, threads: int, seconds: float) -> list[dict[str, object]]:
+    """A row per contender."""
+    from polyml.dtypes import f32, f64
+    from polyml.runtime.balance import fma_peak, read_bandwidth
+
+    peak = fma_peak(f32 if case.dtype == "float32" else f64) * threads
+    rng = np.random.default_rng(0)
+    first, second, _ = case.shapes()
+    x, y = (rng.standard_normal(shape).astype(case.dtype) for shape in (first, second))
+    runs = contenders(case, x, y, threads)
+    start = time.perf_counter()
+    runs["polyml"]()
+    cold = time.perf_counter() - start
+    times = interleaved(runs, seconds=seconds, least=3)
+    exact = np.einsum(case.einsum, x.astype(np.float64), y.astype(np.float64), optimize=True)
+    scale = max(float(np.abs(exact).max()), 1e-30)
+    rows = []
+    for name, run in runs.items():
+        error = float(np.abs(np.asarray(run()) - exact).max()) / scale
+        assert error < (1e-4 if case.dtype == "float32" else 1e-11), f"{name} is wrong on {case.name}: {error}"
+        rows.append(
+            {
+                "case": case.name, "dtype": case.dtype, "threads": threads, "contender": name, "seconds": times[name],
+                "cold_s": cold if name == "polyml" else "", "gflops": case.flops / times[name] / 1e9,
+                "times_limit": times[name] / case.limit(peak, read_bandwidth()), "error": error,
+            }
+        )  # fmt: skip
+    return rows
+
+
+def line(rows: list[dict[str, object]]) -> tuple[str, float, float]:
+    """The printed line, the ratio to the best peer and the multiple of the limit."""
+    by = {str(row["contender"]): row for row in rows}
+    own = by["polyml"]
+    best = min((float(str(r["seconds"])), name) for name, r in by.items() if name != "polyml")
+    ratio = best[0] / float(str(own["seconds"]))
+    text = f"{own['case']:<22}{own['dtype']!s:<9}{1e3 * float(str(own['seconds'])):>10.3f}{float(str(own['gflops'])):>8.1f}"
+    text += f"{float(str(own['times_limit'])):>8.2f}{ratio:>8.2f}  {best[1]:<12}{1e3 * float(str(own['cold_s'])):>7.0f}"
+    return text, ratio, float(str(own["times_limit"]))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=Path, default=CASES)
+    parser.add_argument("--gemm", default=None, help="sizes, comma-separated; alone: matrix products only")
+    parser.add_argument("--layouts", default="nn,nt,tn,tt")
+    parser.add_argument("--dtype", default="", choices=("", "float32", "float64"))
+    parser.add_argument("--only", default="", help="beginnings of names, comma-separated")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1.0, help="per case")
+    parser.add_argument("--csv", default=None)
+    options = parser.parse_args()
+    only = tuple(name for name in options.only.split(",") if name)
+    if options.gemm is not None:
+        cases = list(gemm_cases((int(n) for n in options.gemm.split(",")), options.layouts.split(",")))
+    else:
+        cases = [*read_cases(options.cases), *(() if options.cases != CASES else gemm_cases(GEMM, LAYOUTS))]
+    rows: list[dict[str, object]] = []
+    summary: dict[str, list[tuple[float, float]]] = {}
+    print(f"{'case':<22}{'dtype':<9}{'ms':>10}{'gflops':>8}{'limit x':>8}{'ratio':>8}  {'best peer':<12}{'cold ms':>7}")
+    for case in cases:
+        if (only and not case.name.startswith(only)) or (options.dtype and case.dtype != options.dtype):
+            continue
+        found = measure(case, options.threads, options.seconds)
+        text, ratio, limit = line(found)
+        print(text)
+        sys.stdout.flush()
+        rows += found
+        summary.setdefault(case.name.split("_")[0] + " " + case.dtype, []).append((ratio, limit))
+    for family, values in summary.items():
+        ratio, limit = (statistics.geometric_mean(column) for column in zip(*values, strict=True))
+        worst = min(value for value, _ in values)
+        print(
+            f"{family}: {ratio:.2f} times the best peer (worst {worst:.2f}), {limit:.2f} of the limit, {len(values)} cases"
+        )
+    if options.csv and rows:
+        with open(options.csv, "w", newline="") as stream:
+            writer = csv.DictWriter(stream, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    # Thread pools read these when their library loads: before NumPy does its first product.
+    wanted = str(next((sys.argv[k + 1] for k, a in enumerate(sys.argv[:-1]) if a == "--threads"), "1"))
+    if os.environ.get("OPENBLAS_NUM_THREADS") != wanted:
+        os.environ.update(OPENBLAS_NUM_THREADS=wanted, OMP_NUM_THREADS=wanted, POLYML_NUM_THREADS=wanted)
+        os.execv(sys.executable, [sys.executable, "-m", "benchmarks.contractions", *sys.argv[1:]])
+    raise SystemExit(main())
