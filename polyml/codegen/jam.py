@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Prefetch, UpdateArgument
+from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, Prefetch, UpdateArgument
 from polyml.codegen.rewrite import expressions, fresh, rename_variables, substitute_nodes, variables_of
 from polyml.expressions import reads_of
 from polyml.sets.affine import Affine
@@ -73,8 +73,11 @@ def _jam(
     nodes: tuple[Node, ...], variable: str, values: tuple[Affine, ...], renames: list[dict[str, str]], taken: set[str]
 ) -> tuple[Node, ...]:
     made: list[Node] = []
-    for node in nodes:
+    for run in _runs(nodes):
+        node = run[0]
         match node:
+            case Assign() if len(run) > 1:
+                made.extend(_copies_in_turn(run, variable, values, renames))
             case Assign() | UpdateArgument() | Prefetch():
                 made.extend(_copies(node, variable, values, renames))
             case Block():
@@ -102,6 +105,31 @@ def _jam(
             case _:
                 assert_never(node)
     return tuple(made)
+
+
+def _runs(nodes: tuple[Node, ...]) -> Iterator[list[Node]]:
+    """The nodes one by one, but neighbouring updates of reductions into different elements together."""
+    run: list[Node] = []
+    targets: list[Place] = []
+    for node in nodes:
+        target = node.target if isinstance(node, Assign) and node.reduction is not None else None
+        if run and (target is None or not targets or target in targets):
+            yield run
+            run, targets = [], []
+        run.append(node)
+        targets += [] if target is None else [target]
+    if run:
+        yield run
+
+
+def _copies_in_turn(
+    run: list[Node], variable: str, values: tuple[Affine, ...], renames: list[dict[str, str]]
+) -> Iterator[Node]:
+    """One copy of a whole run after the other: of a register tile all vectors of a row, then the next row. What the rows share, vectors, stays in registers,
+    and of what only a row reads one value is live at a time."""
+    for value, names in zip(values, renames, strict=True):
+        for node in run:
+            yield from _copies(node, variable, (value,), [names])
 
 
 def _copies(node: Node, variable: str, values: tuple[Affine, ...], renames: list[dict[str, str]]) -> list[Node]:

@@ -13,6 +13,8 @@ import islpy as isl
 from polyml.debug import report
 from polyml.errors import IllegalScheduleError, SchedulerFailed
 from polyml.options import Options
+from polyml.schedule.blocking import Blocking, plan_blocking
+from polyml.schedule.cost import StatementModel
 from polyml.schedule.ilp.costs import DEFAULT_COSTS
 from polyml.schedule.ilp.driver import NODES, schedule_by_ilp
 from polyml.schedule.ilp.solve import SolverLimit
@@ -23,6 +25,7 @@ from polyml.schedule.pack import Packed, pack_operands
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage import contract_storage
 from polyml.schedule.storage_check import storage_faults
+from polyml.schedule.strategy.contractions import block_contractions
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_statements
 from polyml.schedule.streams import streamed_arrays
@@ -32,6 +35,9 @@ from polyml.sets.budget import BudgetExhausted, operation_budget
 from polyml.target import Target
 
 __all__ = ["schedule"]
+
+Order = Callable[[Scop, Dependences, Matcher, tuple[str, ...]], isl.Schedule]
+"""Makes the ordered tree; the last argument: copies that come ahead."""
 
 
 def schedule(
@@ -119,26 +125,50 @@ class _Work:
         budget = max(1, self.options.budget // 10)
         return tree_by_isl(scop, dependences, relax_reductions=not self.options.precise, budget=budget, ahead=ahead)
 
-    def _strategic(self, order: Callable[[Scop, Dependences, Matcher, tuple[str, ...]], isl.Schedule]) -> Schedule:
+    def _strategic(self, order: Order) -> Schedule:
         """Packed operands, the order of the statements, the CPU strategy, contracted storage."""
         relax = not self.options.precise
         matcher = Matcher(self.scop, self.dependences, relax_reductions=relax)
         models = model_statements(self.scop, matcher)
+        plans = self._plans(models)
+        # A contraction that shares loops with others is packed like any other statement.
+        for blocked in (plans, ()) if plans else ((),):
+            found = self._arranged(order, matcher, models, blocked)
+            if found is not None:
+                break
+        assert found is not None, "internal: no tree without blocked contractions"
+        tree, facts = found
+        packed = facts.packed
+        tree, notes = apply_strategy(tree, facts)
+        notes = (*packed.notes, *notes)
+        made = Schedule(
+            scop=packed.scop, dependences=packed.dependences, tree=tree, storage=dict(packed.storage), notes=notes
+        )
+        return contract_storage(made)
+
+    def _plans(self, models: dict[str, StatementModel]) -> tuple[Blocking, ...]:
+        """The contractions that are worth blocks."""
+        if not self.options.vectorize or self.options.precise or self.scop.sizes or self.options.tile_sizes is not None:
+            return ()
+        planned = (plan_blocking(self.scop, model, self.target) for model in models.values())
+        return tuple(plan for plan in planned if plan is not None)
+
+    def _arranged(
+        self, order: Order, matcher: Matcher, models: dict[str, StatementModel], plans: tuple[Blocking, ...]
+    ) -> tuple[isl.Schedule, Facts] | None:
+        """The ordered tree and what the strategy needs to know; None when the plans do not fit the order."""
         packed = Packed(scop=self.scop, dependences=self.dependences)
         if self.options.vectorize:
-            packed = pack_operands(self.scop, self.dependences, models, self.target)
+            skip = {plan.statement for plan in plans}
+            packed = pack_operands(self.scop, self.dependences, models, self.target, skip=skip)
         if packed.copies:
-            matcher = Matcher(packed.scop, packed.dependences, relax_reductions=relax)
+            matcher = Matcher(packed.scop, packed.dependences, relax_reductions=not self.options.precise)
             models = model_statements(packed.scop, matcher)
-        scop, dependences = packed.scop, packed.dependences
-        tree = order(scop, dependences, matcher, tuple(packed.copies))
+        tree = order(packed.scop, packed.dependences, matcher, tuple(packed.copies))
         facts = Facts(
             packed=packed, matcher=matcher, models=models, target=self.target, options=self._strategy_options()
         )
-        tree, notes = apply_strategy(tree, facts)
-        notes = (*packed.notes, *notes)
-        found = Schedule(scop=scop, dependences=dependences, tree=tree, storage=dict(packed.storage), notes=notes)
-        return contract_storage(found)
+        return block_contractions(tree, facts, plans) if plans else (tree, facts)
 
     def written(self) -> Schedule:
         """The order as written."""

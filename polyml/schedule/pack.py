@@ -7,7 +7,7 @@ array's elements stay `w_by_1[0, k, m]`, and its storage map puts them at `[m //
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
@@ -22,7 +22,7 @@ from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 
-__all__ = ["Packed", "Panel", "pack_operands"]
+__all__ = ["Packed", "Panel", "pack_operands", "universe", "with_copies"]
 
 MIN_REUSE = 16
 """Times that an element must be read for a copy of it to pay where lanes would read it with a stride."""
@@ -86,18 +86,29 @@ class _Plan:
         return (*rest[:at], middle, *rest[at:], items[d])
 
 
-def pack_operands(scop: Scop, dependences: Dependences, models: Mapping[str, StatementModel], target: Target) -> Packed:
-    """The scop with the copies that pay; the same scop when none does."""
-    plans = [plan for name in scop.statements for plan in _plans(scop, models[name], target)]
+def pack_operands(
+    scop: Scop,
+    dependences: Dependences,
+    models: Mapping[str, StatementModel],
+    target: Target,
+    *,
+    skip: Collection[str] = (),
+) -> Packed:
+    """The scop with the copies that pay; the same scop when none does.
+
+    Args:
+        skip: statements whose operands are packed in another way (block_copies.py).
+    """
+    plans = [plan for name in scop.statements if name not in skip for plan in _plans(scop, models[name], target)]
     if not plans:
         return Packed(scop=scop, dependences=dependences)
     made = {plan.copy: (plan, *_copy(scop, plan)) for plan in reversed(plans)}
     changed = {name: _redirected(s, [p for p in plans if p.statement == name]) for name, s in scop.statements.items()}
-    new_scop = _with_copies(scop, {name: (array, copy) for name, (_, array, copy) in made.items()}, changed)
+    new_scop = with_copies(scop, {name: (array, copy) for name, (_, array, copy) in made.items()}, changed)
     flow = dependences.flow
     for name, (_, _, copy) in made.items():
         written = new_scop.must_writes.intersect_domain(copy.domain.to_union_set())
-        reads = new_scop.reads.intersect_range(_universe(new_scop, name))
+        reads = new_scop.reads.intersect_range(universe(new_scop, name))
         flow = flow.union(written.apply_range(reads.reverse()))
     return Packed(
         scop=new_scop,
@@ -297,9 +308,10 @@ def _redirected(statement: Statement, plans: list[_Plan]) -> Statement:
     return statement if value is statement.value else replace(statement, value=value)
 
 
-def _with_copies(scop: Scop, made: Mapping[str, tuple[Array, Statement]], changed: Mapping[str, Statement]) -> Scop:
+def with_copies(scop: Scop, made: Mapping[str, tuple[Array, Statement]], changed: Mapping[str, Statement]) -> Scop:
+    """The scop with these arrays and the copy statements that fill them ahead, and with the changed statements."""
     arrays = {**scop.arrays, **{name: array for name, (array, _) in made.items()}}
-    statements = {**{s.name: s for _, s in made.values()}, **changed}
+    statements = {**{s.name: s for _, s in made.values()}, **scop.statements, **changed}
     reads, writes, must = scop.reads, scop.may_writes, scop.must_writes
     for name, statement in changed.items():
         if statement is not scop.statements[name]:
@@ -352,6 +364,7 @@ def _initial(scop: Scop, copies: list[Statement]) -> isl.UnionMap:
     return total
 
 
-def _universe(scop: Scop, array: str) -> isl.UnionSet:
+def universe(scop: Scop, array: str) -> isl.UnionSet:
+    """All elements that an array of that rank may have."""
     names = ", ".join(f"a{d}" for d in range(len(scop.arrays[array].shape)))
     return isl.UnionSet(f"{parameters_text(scop.sizes)}{{ {array}[{names}] }}")

@@ -29,8 +29,10 @@ from polyml.schedule.strategy.bands import (
     is_coincident,
     take_band,
 )
+from polyml.schedule.strategy.blocked import build_blocked
 from polyml.schedule.strategy.blocks import BlockPlan, groups_of, plan_block
 from polyml.schedule.strategy.choices import NestChoice
+from polyml.schedule.strategy.contractions import MARK
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import (
     carries_only_reductions,
@@ -42,7 +44,7 @@ from polyml.schedule.strategy.lanes import (
 from polyml.schedule.strategy.nest import build_copy, build_nest, plan_nest
 from polyml.schedule.strategy.threads import is_heavy, most_even
 from polyml.schedule.transforms import Loop, distribute_band, merge_with_child, nest_loops, tile_loop
-from polyml.schedule.tree import Kind, kind_of
+from polyml.schedule.tree import Kind, kind_of, mark_name
 
 __all__ = ["apply_strategy"]
 
@@ -73,8 +75,15 @@ class _Recipe:
                 return node
             case Kind.band:
                 return self.band(node, place)
+            case Kind.mark if mark_name(node).startswith(MARK):
+                return self.contraction(node, place)
             case _:
                 return self.visit(node.child(0), place).parent()
+
+    def contraction(self, mark: isl.ScheduleNode, place: Place) -> isl.ScheduleNode:
+        """A nest that is planned already."""
+        nest = self.facts.blocked[mark_name(mark).removeprefix(MARK)]
+        return build_blocked(mark.delete(), nest, threads=self.facts.options.threads if place.parallel else 1)
 
     def band(self, node: isl.ScheduleNode, place: Place) -> isl.ScheduleNode:
         while is_coincident(node) and kind_of(node.child(0)) == Kind.band and is_coincident(node.child(0)):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from polyml.schedule.block_copies import BlockedNest
 from polyml.schedule.cost import StatementModel, model_statement
 from polyml.schedule.matching import Matcher
 from polyml.schedule.pack import Packed
@@ -27,13 +29,14 @@ class StrategyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that is known before the strategy starts; nothing in here changes. models: by statement."""
+    """All that is known before the strategy starts; nothing in here changes. models: by statement; blocked: by contraction."""
 
     packed: Packed
     matcher: Matcher
     models: dict[str, StatementModel]
     target: Target
     options: StrategyOptions
+    blocked: Mapping[str, BlockedNest] = field(default_factory=dict)
 
     @property
     def scop(self) -> Scop:

@@ -1,0 +1,171 @@
+"""The copies of a blocked contraction: statements that pack one block of an operand, and the storage maps of the packed blocks.
+
+`b_panels[0, k, m] = b[k, m]`: elements keep their own subscripts, so that reads stay simple. The storage map puts the element at
+`[m // W - first panel of the block, k - first of the block, m % W]`, and one block is all that is allocated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+import islpy as isl
+
+from polyml.expressions import Read, map_reads, reads_of
+from polyml.schedule.blocking import Blocking
+from polyml.schedule.pack import Packed, universe, with_copies
+from polyml.schedule.schedule import Note, Storage
+from polyml.scop.accesses import parameters_text
+from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["BlockCopies", "BlockedNest", "block_index", "copy_blocks"]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopies:
+    """Names of the copy statements and of the packed arrays: of the vector operand, and of the row operand where it is packed.
+
+    repeats: indices whose blocks the rows are packed for again; the copy statement has the block's number as an index (`block_index`)."""
+
+    vector_copy: str
+    vector_array: str
+    row_copy: str | None
+    row_array: str | None
+    repeats: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedNest:
+    """A contraction with what surrounds it. statements: in order, the contraction among them; indices: per statement, the name of each index of C."""
+
+    plan: Blocking
+    copies: BlockCopies
+    statements: tuple[str, ...]
+    indices: Mapping[str, Mapping[str, str]]
+    domains: Mapping[str, tuple[str, ...]]
+
+
+def block_index(index: str) -> str:
+    """The name of the index that counts blocks of `index`."""
+    return f"{index}_block"
+
+
+def copy_blocks(packed: Packed, plan: Blocking) -> tuple[Packed, BlockCopies]:
+    """The scop with the plan's copies, and the statement reading them."""
+    scop = packed.scop
+    statement = scop.statements[plan.statement]
+    panels = f"{plan.vector_operand}_panels"
+    layout = (*plan.batch, *plan.vector_side, "", *plan.reduced, plan.lanes)
+    vector = _copy(scop, plan, plan.vector_operand, panels, layout, ())
+    made = {panels: vector}
+    copies = BlockCopies(vector[1].name, panels, None, None, ())
+    layouts = {plan.vector_operand: (panels, layout)}
+    if plan.row_operand is not None:
+        name = f"{plan.row_operand}_panels"
+        layout = (*plan.batch, *plan.row_side, *plan.reduced, plan.rows)
+        repeats = tuple(i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i))
+        rows = _copy(scop, plan, plan.row_operand, name, layout, repeats)
+        made[name] = rows
+        copies = replace(copies, row_copy=rows[1].name, row_array=name, repeats=repeats)
+        layouts[plan.row_operand] = (name, layout)
+    changed = _redirected(statement, layouts)
+    new = with_copies(scop, made, {plan.statement: changed})
+    flow = packed.dependences.flow
+    for name, (_, copy) in made.items():
+        written = new.must_writes.intersect_domain(copy.domain.to_union_set())
+        reads = new.reads.intersect_domain(changed.domain.to_union_set()).intersect_range(universe(new, name))
+        link = written.apply_range(reads.reverse())
+        flow = flow.union(link.intersect(_same_block(new, copy, changed, plan)) if copies.repeats else link)
+    storage = dict(packed.storage)
+    storage[panels] = _storage(scop, panels, plan, layouts[plan.vector_operand][1], (changed, vector[1]))
+    if plan.row_operand is not None:
+        name, layout = layouts[plan.row_operand]
+        storage[name] = _storage(scop, name, plan, layout, (changed, made[name][1]))
+    note = Note("blocking", plan.statement, str(plan))
+    found = replace(
+        packed,
+        scop=new,
+        dependences=replace(packed.dependences, flow=flow),
+        storage=storage,
+        notes=(*packed.notes, note),
+    )
+    return found, copies
+
+
+def _copy(
+    scop: Scop, plan: Blocking, operand: str, name: str, layout: Sequence[str], repeats: Sequence[str]
+) -> tuple[Array, Statement]:
+    """The packed array and its copy statement, which runs along the indices that the operand has in the contraction."""
+    read = next(r for r in reads_of(scop.statements[plan.statement].value) if r.tensor == operand)
+    used = [s.name for s in read.subscripts if isinstance(s, Affine) and s.name is not None]
+    indices = (*(block_index(i) for i in repeats), *(i for i in layout if i in used))
+    extents = {i: plan.extents[i] for i in used} | {
+        block_index(i): ceil(plan.extents[i] / plan.sizes[i]) for i in repeats
+    }
+    limits = " and ".join(f"0 <= {i} < {extents[i]}" for i in indices)
+    copy = f"S_{name}"
+    dtype = scop.arrays[operand].dtype
+    statement = Statement(
+        name=copy,
+        indices=indices,
+        domain=isl.Set(f"{parameters_text(scop.sizes)}{{ {copy}[{', '.join(indices)}] : {limits} }}"),
+        kind="copy",
+        target=Access(name, _subscripts(layout, used)),
+        value=Read(operand, read.subscripts, dtype),
+    )
+    shape = tuple(affine(extents[i] if i in used else 1) for i in layout)
+    return Array(name=name, dtype=dtype, shape=shape, kind="local"), statement
+
+
+def _subscripts(layout: Sequence[str], used: Sequence[str]) -> tuple[Affine, ...]:
+    return tuple(affine(i) if i in used else affine(0) for i in layout)
+
+
+def _redirected(statement: Statement, layouts: Mapping[str, tuple[str, Sequence[str]]]) -> Statement:
+    def change(read: Read) -> Read:
+        if read.tensor not in layouts:
+            return read
+        name, layout = layouts[read.tensor]
+        used = [s.name for s in read.subscripts if isinstance(s, Affine) and s.name is not None]
+        return Read(name, _subscripts(layout, used), read.dtype)
+
+    return replace(statement, value=map_reads(statement.value, change))
+
+
+def _same_block(scop: Scop, copy: Statement, reader: Statement, plan: Blocking) -> isl.UnionMap:
+    """{ copy -> reader }: rows are packed for the block that the reader is in."""
+    sources = [i if i.endswith("_block") else f"{i}_" for i in copy.indices]
+    equal = " and ".join(
+        f"{block_index(i)} = floor({i}/{plan.sizes[i]})" for i in reader.indices if block_index(i) in copy.indices
+    )
+    text = f"{copy.name}[{', '.join(sources)}] -> {reader.name}[{', '.join(reader.indices)}]"
+    return isl.UnionMap(f"{parameters_text(scop.sizes)}{{ {text} : {equal or 'true'} }}")
+
+
+def _storage(scop: Scop, name: str, plan: Blocking, layout: Sequence[str], statements: Sequence[Statement]) -> Storage:
+    """One block: elements along the last dimension adjacent, panel by panel."""
+    shape: list[int] = []
+    offset: list[str] = []
+    last = layout[-1]
+    width = plan.width if last == plan.lanes else plan.tile.rows
+    for index in layout:
+        size = plan.sizes.get(index, 1)
+        if index == "":
+            shape.append(ceil(plan.sizes[last] / width))
+            first = f" - {plan.sizes[last] // width}*floor({last}/{plan.sizes[last]})" if plan.blocked(last) else ""
+            offset.append(f"-(floor({last}/{width}){first})")
+        elif index == last:
+            shape.append(width)
+            offset.append(f"{width}*floor({index}/{width})")
+        else:
+            shape.append(size)
+            offset.append(f"{size}*floor({index}/{size})" if size < plan.extents[index] else "0")
+    offsets = {
+        s.name: isl.MultiAff(
+            f"{parameters_text(scop.sizes)}{{ {s.name}[{', '.join(s.indices)}] -> [{', '.join(f'({o})' for o in offset)}] }}"
+        )
+        for s in statements
+    }
+    return Storage(array=name, place=f"allocate:{name}", shape=tuple(shape), offsets=offsets)

@@ -1,0 +1,243 @@
+"""The model of a blocked contraction: which operand the lanes run over, register tile, blocks of the reduction and of the vector side, and what is packed.
+
+Goto's scheme for any contraction: C[n.., m..] (+)= f(R[n.., k..], V[m.., k..]). A block of V, at most KC x NC, is packed into panels as wide as the register tile and
+stays in L2; a register tile's rows of R stay in L1 (packed too where they are not contiguous along the reduction) while the tile goes over the panels of V.
+All sizes follow from the target's caches and registers.
+
+Source: Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (TOMS 2008); Low et al., "Analytical Modeling Is Enough for High-Performance
+BLIS" (TOMS 2016), with the roles of the operands swapped: the broadcast operand in L1, the vector operand in L2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+
+from polyml.expressions import reads_of
+from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
+from polyml.scop.scop import Scop, Statement
+from polyml.sets.affine import Affine
+from polyml.target import Target
+
+__all__ = ["Blocking", "plan_blocking"]
+
+MIN_REUSE = 16
+"""Times that an element of the vector operand must be read for packing to pay."""
+
+MIN_DEPTH = 16
+"""Length of the reduction below which the tile of C is all that matters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocking:
+    """Indices of one update statement by role, outermost first, and the sizes of the blocks.
+
+    lanes, rows: of the register tile. vector_side, row_side: the other indices of C that only one operand has; batch: those that both have. reduced: the
+    reduction's. sizes: iterations per block, for `lanes`, `vector_side` and `reduced`. vector_operand: the array that is packed into panels of `width`;
+    row_operand: the other one where its rows are packed too, else None.
+    """
+
+    statement: str
+    lanes: str
+    rows: str
+    tile: RegisterTile
+    width: int
+    batch: tuple[str, ...]
+    vector_side: tuple[str, ...]
+    row_side: tuple[str, ...]
+    reduced: tuple[str, ...]
+    extents: Mapping[str, int]
+    sizes: Mapping[str, int]
+    vector_operand: str
+    row_operand: str | None
+
+    def blocked(self, index: str) -> bool:
+        """Whether the index has a loop over blocks."""
+        return self.sizes.get(index, self.extents[index]) < self.extents[index]
+
+    def __str__(self) -> str:
+        blocks = ", ".join(f"{index} by {size}" for index, size in self.sizes.items() if self.blocked(index))
+        tile = f"register tile {self.tile.rows} {self.rows} x {self.tile.vectors} vectors of {self.lanes}"
+        packed = f"{self.vector_operand} packed in panels of {self.width}"
+        packed += f", {self.row_operand} in panels of {self.tile.rows}" if self.row_operand is not None else ""
+        return f"{tile}; {packed}" + (f"; blocks of {blocks}" if blocks else "")
+
+
+def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking | None:
+    """The blocks of one update; None where it is no contraction of two or more operands, or packing would cost more than it saves."""
+    statement = scop.statements[model.name]
+    if not _is_contraction(scop, statement, model):
+        return None
+    out = next(a for a in model.accesses if a.write)
+    free = [index for index in model.extents if out.stride(index) != 0]
+    reduced = [index for index in model.extents if out.stride(index) == 0]
+    if not free or not reduced:
+        return None
+    lanes = min(free, key=lambda index: abs(out.stride(index) or 0))
+    reads = [a for a in model.accesses if not a.write]
+    vector = [a for a in reads if a.stride(lanes) != 0]
+    others = [a for a in reads if a.stride(lanes) == 0]
+    if len(vector) != 1 or not others or abs(out.stride(lanes) or 0) != 1:
+        return None
+    operand = vector[0]
+    row_side = [i for i in free if operand.stride(i) == 0]
+    both = [i for i in free if operand.stride(i) != 0 and any(a.stride(i) != 0 for a in others)]
+    vector_side = [i for i in free if i not in row_side and i not in both and i != lanes]
+    if not row_side or any(operand.stride(i) == 0 for i in reduced):
+        return None
+    rows, tile = _register_tile(model, lanes, row_side, len(others), target)
+    reduced = _reduction_order(reduced, others, operand)
+    if not _pays(model, operand, row_side, reduced, target):
+        return None
+    width = tile.vectors * target.lanes(model.itemsize)
+    depth = _depths(scop, statement, model, reduced, tile.rows, target)
+    sizes = depth | _widths(model, lanes, vector_side, out, width, prod(depth.values()), target)
+    return Blocking(
+        statement=model.name,
+        lanes=lanes,
+        rows=rows,
+        tile=tile,
+        width=width,
+        batch=tuple(both),
+        vector_side=tuple(_by_stride(vector_side, out)),
+        row_side=tuple(i for i in _by_stride(row_side, out) if i != rows),
+        reduced=tuple(reduced),
+        extents=dict(model.extents),
+        sizes=sizes,
+        vector_operand=operand.array,
+        row_operand=_packed_rows(model, others, rows, reduced, target),
+    )
+
+
+def _is_contraction(scop: Scop, statement: Statement, model: StatementModel) -> bool:
+    """An update whose operands are inputs, each read once, by plain indices that start at 0."""
+    if statement.kind != "update" or statement.argument is not None or statement.loop_depth:
+        return False
+    reads = list(dict.fromkeys(reads_of(statement.value)))
+    arrays = [read.tensor for read in reads]
+    if len(set(arrays)) != len(arrays) or any(scop.arrays[a].kind != "input" for a in arrays):
+        return False
+    accesses = [*(read.subscripts for read in reads), statement.target.subscripts]
+    for subscripts in accesses:
+        names = [s.name if isinstance(s, Affine) else None for s in subscripts]
+        if None in names or len(set(names)) != len(names):
+            return False
+    if any(scop.arrays[a].dtype.itemsize != model.itemsize for a in (*arrays, statement.target.array)):
+        return False
+    return all(
+        statement.domain.dim_min_val(k).is_zero() and statement.domain.dim_max_val(k).is_int()
+        for k in range(len(statement.indices))
+    )
+
+
+def _by_stride(indices: list[str], access: AccessModel) -> list[str]:
+    return sorted(indices, key=lambda index: -abs(access.stride(index) or 0))
+
+
+def _reduction_order(reduced: list[str], others: list[AccessModel], operand: AccessModel) -> list[str]:
+    """Innermost the index along which the broadcast operand is contiguous, so that its rows need no packing."""
+    return sorted(
+        reduced, key=lambda i: (-min(abs(a.stride(i) or 1 << 40) for a in others), -abs(operand.stride(i) or 0))
+    )
+
+
+def _pays(model: StatementModel, operand: AccessModel, row_side: list[str], reduced: list[str], target: Target) -> bool:
+    reuse = prod(model.extents[i] for i in row_side)
+    depth = prod(model.extents[i] for i in reduced)
+    size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0)
+    return reuse >= MIN_REUSE and depth >= MIN_DEPTH and size > target.l1_bytes // 2
+
+
+def _register_tile(
+    model: StatementModel, lanes: str, row_side: list[str], operands: int, target: Target
+) -> tuple[str, RegisterTile]:
+    """The rows' index and the tile with the fewest cycles for the whole product, its edges included."""
+    width = target.lanes(model.itemsize)
+    best: tuple[str, RegisterTile] | None = None
+    for rows_index in row_side:
+        for vectors in range(1, 5):
+            for rows in range(1, 15):
+                # Accumulators, the vectors that rows share, a broadcast; and two more where there are plenty, for masks' sake.
+                if rows * vectors + vectors + 1 > target.vector_registers - (target.vector_registers > 16) * 2:
+                    continue
+                if rows > model.extents[rows_index] or (vectors - 1) * width >= model.extents[lanes]:
+                    continue
+                cost = 0.0
+                for count, r in _parts(model.extents[rows_index], rows):
+                    for panels, v in _vector_parts(model.extents[lanes], vectors, width):
+                        cost += count * panels * _step_cycles(model, r, v, operands)
+                cost /= model.extents[rows_index] * model.extents[lanes] / width
+                if best is None or cost < best[1].cost * 0.995:
+                    best = rows_index, RegisterTile(rows, vectors, cost)
+    assert best is not None, "internal: no register tile at all"
+    return best
+
+
+def _parts(extent: int, step: int) -> list[tuple[int, int]]:
+    """(how many, of which size)."""
+    parts = [(extent // step, step), (1, extent % step)]
+    return [(count, size) for count, size in parts if count and size]
+
+
+def _vector_parts(extent: int, vectors: int, width: int) -> list[tuple[int, int]]:
+    full, rest = divmod(extent, vectors * width)
+    parts = [(full, vectors), (1, rest // width), (1, 1 if rest % width else 0)]
+    return [(count, size) for count, size in parts if count and size]
+
+
+def _step_cycles(model: StatementModel, rows: int, vectors: int, operands: int) -> float:
+    """Two arithmetic and two load instructions a cycle, latency 4; loads that hide cost a little, vectors more: they come from L2."""
+    loads = vectors + rows * operands
+    return max(max(model.operations, 1.0) * rows * vectors / 2, loads / 2, 4.0) + 0.15 * loads + 0.1 * vectors
+
+
+def _depths(
+    scop: Scop, statement: Statement, model: StatementModel, reduced: list[str], rows: int, target: Target
+) -> dict[str, int]:
+    """Block of the reduction: a tile's rows of the broadcast operand take a quarter of L1.
+
+    Whole where something else follows in the region: it needs the finished sum while that is in registers.
+    """
+    out = statement.target.array
+    later = (s for s in scop.statements.values() if s.name != statement.name)
+    if any(read.tensor == out for s in later for read in reads_of(s.value)):
+        return {i: model.extents[i] for i in reduced}
+    room = max(1, target.l1_bytes // 4 // (rows * model.itemsize))
+    sizes: dict[str, int] = {}
+    for index in reversed(reduced):
+        sizes[index] = _even(model.extents[index], room, 1)
+        room = max(1, room // sizes[index])
+    return {i: sizes[i] for i in reduced}
+
+
+def _widths(
+    model: StatementModel, lanes: str, vector_side: list[str], out: AccessModel, width: int, depth: int, target: Target
+) -> dict[str, int]:
+    """Block of the vector side: its panels take a quarter of L2."""
+    room = max(width, target.l2_bytes // 4 // (depth * model.itemsize))
+    sizes = {lanes: _even(model.extents[lanes], room, width)}
+    room //= ceil(sizes[lanes] / width) * width
+    for index in reversed(_by_stride(vector_side, out)):
+        sizes[index] = _even(model.extents[index], max(room, 1), 1)
+        room //= sizes[index]
+    return sizes
+
+
+def _even(extent: int, most: int, step: int) -> int:
+    """A block size, a multiple of the step, so that blocks of at most about `most` are even."""
+    if extent <= most:
+        return extent
+    count = ceil(extent / max(most // step * step, step))
+    return min(extent, ceil(ceil(extent / count) / step) * step)
+
+
+def _packed_rows(
+    model: StatementModel, others: list[AccessModel], rows: str, reduced: list[str], target: Target
+) -> str | None:
+    """The broadcast operand, when its elements along the reduction are apart and it does not stay in L1 anyway."""
+    operand = others[0]
+    size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0)
+    apart = abs(operand.stride(reduced[-1]) or 0) != 1
+    needed = len(others) == 1 and apart and size > target.l1_bytes // 2 and operand.stride(rows) != 0
+    return operand.array if needed and all(operand.stride(i) != 0 for i in reduced) else None

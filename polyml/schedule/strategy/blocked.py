@@ -1,0 +1,211 @@
+"""The tree of a blocked contraction (see blocking.py):
+
+batch, blocks of the vector side, blocks of the reduction
+  pack the block of the vector operand in panels
+  rows of the row side (threads share them), a register tile's at a time; pack those rows, where that pays
+    panels of the block: full ones, then the rest
+      jammed rows, lanes
+        initialize (in the first block of the reduction), reduce, finish
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import islpy as isl
+
+from polyml.schedule.block_copies import BlockedNest, block_index
+from polyml.schedule.strategy.threads import PARALLEL_CYCLES
+from polyml.schedule.transforms import Loop, insert_loops, insert_mark, insert_sequence
+
+__all__ = ["build_blocked"]
+
+
+_Build = Callable[[isl.ScheduleNode], isl.ScheduleNode]
+"""From a leaf to the subtree in its place."""
+
+
+def build_blocked(leaf: isl.ScheduleNode, nest: BlockedNest, *, threads: int) -> isl.ScheduleNode:
+    """The whole nest in the place of a leaf that its statements and copies reach."""
+    return _Builder(nest, threads).all(leaf)
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    nest: BlockedNest
+    threads: int
+
+    # -- levels, outermost first --------------------------------------------------------------------------------------------------
+
+    def all(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        plan, copies = self.nest.plan, self.nest.copies
+        everything = self.everything
+        loops = [self.loop(i, everything) for i in plan.batch]
+        shared = self.shared()
+        if plan.batch and shared == "batch":
+            loops[0] = loops[0].marked("parallel")
+        for index in (*plan.vector_side, plan.lanes, *plan.reduced):
+            if plan.blocked(index):
+                loops.append(self.loop(index, everything, tile=plan.sizes[index]))
+        compute = tuple(s for s in everything if s != copies.vector_copy)
+
+        def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            return self.sequence(
+                node,
+                [
+                    ((copies.vector_copy,), "", lambda n: self.pack(n, shared)),
+                    (compute, "", lambda n: self.rows(n, shared)),
+                ],
+            )
+
+        return self.nested(leaf, loops, lambda n: self.allocated(n, copies.vector_array, inside))
+
+    def pack(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
+        plan, copy = self.nest.plan, (self.nest.copies.vector_copy,)
+        loops = [self.loop(i, copy) for i in plan.vector_side]
+        loops.append(self.loop(plan.lanes, copy, tile=plan.width))
+        if shared in ("rows", "row side"):
+            loops[0] = loops[0].marked("parallel")
+        loops += [self.loop(i, copy) for i in plan.reduced]
+        loops.append(self.loop(plan.lanes, copy).marked("vector:1"))
+        return insert_loops(leaf, loops)
+
+    def rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
+        plan = self.nest.plan
+        names = self.without_vector_copy
+        loops = [self.loop(i, names) for i in plan.row_side]
+        if shared == "row side":
+            loops[0] = loops[0].marked("parallel")
+        if self.nest.copies.row_copy is None and shared != "rows":
+            return self.nested(leaf, loops, lambda n: self.panels(n, jam_inside=False))
+        return self.nested(
+            leaf,
+            loops,
+            lambda n: self.split(n, plan.rows, plan.tile.rows, names, lambda part: self.row_tile(part, shared)),
+        )
+
+    def row_tile(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
+        """A register tile's rows, packed where that pays, and all that is done with them."""
+        plan, copies = self.nest.plan, self.nest.copies
+        tile = self.loop(plan.rows, self.without_vector_copy, tile=plan.tile.rows)
+        tile = tile.marked("parallel" if shared == "rows" else None)
+        if copies.row_copy is None or copies.row_array is None:
+            return self.nested(leaf, [tile], lambda n: self.panels(n, jam_inside=False))
+        copy, array = (copies.row_copy,), copies.row_array
+
+        def fill(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            loops = [self.loop(i, copy) for i in plan.reduced]
+            return insert_loops(node, [*loops, self.loop(plan.rows, copy).marked("vector:1")])
+
+        def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            return self.sequence(
+                node, [(copy, "", fill), (self.nest.statements, "", lambda n: self.panels(n, jam_inside=True))]
+            )
+
+        return self.nested(leaf, [tile], lambda n: self.allocated(n, array, inside))
+
+    def panels(self, leaf: isl.ScheduleNode, *, jam_inside: bool) -> isl.ScheduleNode:
+        plan, names = self.nest.plan, self.nest.statements
+        jam = self.loop(plan.rows, names).marked(f"jam:{plan.tile.rows}")
+        loops = [] if jam_inside else [jam]
+        loops += [self.loop(i, names) for i in plan.vector_side]
+
+        def tile(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            inner = [self.loop(plan.lanes, names, tile=plan.width)] + ([jam] if jam_inside else [])
+            inner.append(self.loop(plan.lanes, names).marked(f"vector:{plan.tile.vectors}"))
+            return self.nested(node, inner, self.kernel)
+
+        return self.nested(leaf, loops, lambda n: self.split(n, plan.lanes, plan.width, names, tile))
+
+    def kernel(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        own = (self.nest.plan.statement,)
+        reduce = [self.loop(i, own) for i in self.nest.plan.reduced]
+        parts: list[tuple[tuple[str, ...], str, _Build]] = []
+        for name in self.nest.statements:
+            parts.append(((name,), "", (lambda n: insert_loops(n, reduce)) if name == own[0] else (lambda n: n)))
+        return self.sequence(leaf, parts)
+
+    # -- threads ------------------------------------------------------------------------------------------------------------------
+
+    def shared(self) -> str | None:
+        """Which loops the threads share: the batch, the row side's outermost, or the rows themselves in chunks; None: too little work."""
+        plan, least = self.nest.plan, 2 * self.threads
+        if self.threads < 2 or prod(plan.extents.values()) / plan.width * plan.tile.vectors / 2 < PARALLEL_CYCLES:
+            return None
+        if plan.batch and plan.extents[plan.batch[0]] >= least:
+            return "batch"
+        if plan.row_side and plan.extents[plan.row_side[0]] >= least:
+            return "row side"
+        return "rows" if plan.extents[plan.rows] >= self.threads * plan.tile.rows else None
+
+    # -- parts --------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def without_vector_copy(self) -> tuple[str, ...]:
+        copies = self.nest.copies
+        return self.nest.statements if copies.row_copy is None else (copies.row_copy, *self.nest.statements)
+
+    @property
+    def everything(self) -> tuple[str, ...]:
+        return (self.nest.copies.vector_copy, *self.without_vector_copy)
+
+    def loop(self, index: str, names: Sequence[str], *, tile: int | None = None) -> Loop:
+        """The loop over `index`, or over its tiles (at the first iteration of each), for the statements that run along it; those of other statements stand
+        at 0: they belong to the first block."""
+        pieces = []
+        for name in names:
+            mine, repeated = self.own(name, index), block_index(index) in self.nest.domains[name]
+            value = "0" if mine is None else mine if tile is None else f"{tile}*floor({mine}/{tile})"
+            if mine is None and repeated:
+                value = f"{tile}*{block_index(index)}"
+            pieces.append(f"{name}[{', '.join(self.nest.domains[name])}] -> [({value})]")
+        coincident = index not in self.nest.plan.reduced
+        return Loop(isl.UnionPwAff(f"{{ {'; '.join(pieces)} }}"), coincident)
+
+    def own(self, name: str, index: str) -> str | None:
+        if name in self.nest.indices:
+            return self.nest.indices[name].get(index)
+        return index if index in self.nest.domains[name] else None
+
+    def nested(self, leaf: isl.ScheduleNode, loops: Sequence[Loop], inside: _Build) -> isl.ScheduleNode:
+        """The loops around what `inside` makes. *Returns* the node in the leaf's place."""
+        if not loops:
+            return inside(leaf)
+        depth = len(loops) + sum(loop.mark is not None for loop in loops)
+        node = insert_loops(leaf, loops)
+        for _ in range(depth):
+            node = node.child(0)
+        return inside(node).ancestor(depth)
+
+    def allocated(self, leaf: isl.ScheduleNode, array: str, inside: _Build) -> isl.ScheduleNode:
+        return insert_mark(inside(leaf), f"allocate:{array}")
+
+    def sequence(self, leaf: isl.ScheduleNode, parts: Sequence[tuple[Sequence[str], str, _Build]]) -> isl.ScheduleNode:
+        """A sequence of parts: statements, a condition on them (by the plan's index, `%` stands for it), and what is made of the part's leaf."""
+        if len(parts) == 1:
+            return parts[0][2](leaf)
+        node = insert_sequence(leaf, [self.filter(names, condition) for names, condition, _ in parts])
+        for position, (_, _, build) in enumerate(parts):
+            node = build(node.child(position).child(0)).parent().parent()
+        return node
+
+    def filter(self, names: Sequence[str], condition: str) -> isl.UnionSet:
+        index, _, text = condition.partition(" ")
+        pieces = []
+        for name in names:
+            own = self.own(name, index) if condition else None
+            limit = f" : {own} {text}" if own is not None else ""
+            pieces.append(f"{name}[{', '.join(self.nest.domains[name])}]{limit}")
+        return isl.UnionSet(f"{{ {'; '.join(pieces)} }}")
+
+    def split(
+        self, leaf: isl.ScheduleNode, index: str, step: int, names: Sequence[str], inside: _Build
+    ) -> isl.ScheduleNode:
+        """Full tiles along the index, then the rest: both have a number of iterations that is known."""
+        extent = self.nest.plan.extents[index]
+        whole = extent // step * step
+        if whole in (0, extent):
+            return inside(leaf)
+        return self.sequence(leaf, [(names, f"{index} < {whole}", inside), (names, f"{index} >= {whole}", inside)])
