@@ -246,7 +246,7 @@ class _Fuser:
     def _serially(self, one: Part, other: Part) -> Part | None:
         """Both under the best legal loop that they can share, whatever it carries."""
         names = self._in_order(one, other)
-        loops = self.problem.band(names, within(self.cones, names), self.basis)
+        loops = self.problem.band(names, within(self.cones, names), self.basis, backwards=other.names)
         return Part(names, loops[:1]) if loops else None
 
     # -- what is worth it -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ Source: Bondhugula et al., "A practical automatic polyhedral parallelizer and lo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -176,21 +176,25 @@ class Model:
                 return False
         return True
 
-    def require_independent(self, sign: int = 1) -> None:
+    def require_independent(self, vector: int | None = None, backwards: Collection[str] = ()) -> None:
         """A new direction for every statement that has one left.
 
-        One row: the sum over the null-space vectors is at least 1; there are solutions it misses, `sign` -1 tries the opposite half space.
+        Args:
+            vector: which of its null-space vectors must not be orthogonal to the row; None: the sum of all, which misses some rows with coefficients of both signs.
+            backwards: the statements for which it is the negative vector.
         """
         for name in self.names:
             dimension = self.shapes[name].dimension
-            vectors = null_space(self.basis[name], dimension)
-            if not vectors:
+            vectors = np.array(null_space(self.basis[name], dimension), np.int64)
+            if not len(vectors):
                 continue
-            total = sign * np.sum(np.array(vectors, np.int64), axis=0)
+            wanted = vectors.sum(axis=0) if vector is None else vectors[vector % len(vectors)]
+            if name in backwards:
+                wanted = -wanted
             block = np.zeros((1, self.columns), np.int64)
-            block[0, self.index_columns(name)] = total
+            block[0, self.index_columns(name)] = wanted
             if self.signed:
-                block[0, self.reversed_columns(name)] = -total
+                block[0, self.reversed_columns(name)] = -wanted
             self.add_rows(block, 1.0)
 
     # -- the whole --------------------------------------------------------------------------------------------------------------
@@ -216,6 +220,14 @@ class Model:
             cost=cost,
             integral=integral,
             priority=np.array(self.priority, np.float64),
+        )
+
+    def is_folded(self, solution: Integers) -> bool:
+        """Whether an index is counted forwards and backwards at once, which is a shift by its whole range in disguise."""
+        return any(
+            bool((solution[self.index_columns(name)] * solution[self.reversed_columns(name)]).any())
+            for name in self.names
+            if self.signed
         )
 
     def rows_of(self, solution: Integers) -> dict[str, Row]:

@@ -122,11 +122,17 @@ class Problem:
 
     # -- loops that carry something ---------------------------------------------------------------------------------------------
 
-    def band(self, names: tuple[str, ...], cones: Sequence[Cone], basis: Basis) -> tuple[Hyperplane, ...]:
-        """Legal loops of a group, all permutable: one when what it satisfies is to free the loops inside ("satisfaction"), else as many as there are."""
+    def band(
+        self, names: tuple[str, ...], cones: Sequence[Cone], basis: Basis, backwards: tuple[str, ...] = ()
+    ) -> tuple[Hyperplane, ...]:
+        """Legal loops of a group, all permutable: one when what it satisfies is to free the loops inside ("satisfaction"), else as many as there are.
+
+        Args:
+            backwards: statements that may run against the others where nothing else is legal.
+        """
         found: list[Hyperplane] = []
         while not all(self.is_complete(name, basis) for name in names):
-            loop = self._attempts(names, cones, basis)
+            loop = self._attempts(names, cones, basis, thorough=not found, backwards=backwards)
             if loop is None:
                 break
             found.append(loop)
@@ -136,25 +142,40 @@ class Problem:
         return tuple(found)
 
     def _attempts(
-        self, names: tuple[str, ...], cones: Sequence[Cone], basis: Basis, *, zero: Sequence[Cone] | None = None
+        self,
+        names: tuple[str, ...],
+        cones: Sequence[Cone],
+        basis: Basis,
+        *,
+        zero: Sequence[Cone] | None = None,
+        thorough: bool = True,
+        backwards: tuple[str, ...] = (),
     ) -> Hyperplane | None:
-        """The best loop of the smallest model that has one: small coefficients, large ones, reversed indices too, the other half space."""
-        for sign, signed, bound in (
-            (1, False, COEFFICIENT_BOUND),
-            (1, False, SHIFT_BOUND),
-            (1, True, COEFFICIENT_BOUND),
-            (-1, True, COEFFICIENT_BOUND),
-        ):
-            model = self._model(names, cones, basis, bound=bound, signed=signed)
-            if zero is not None and not model.may_have_zero(zero):
-                return None
-            loop = self._solve(model, cones, zero=zero, sign=sign)
+        """The best loop of the smallest model that has one: small coefficients; if it must be, large ones, or coefficients of both signs, and at last
+        with some statements running backwards."""
+        small = self._model(names, cones, basis)
+        if zero is not None and not small.may_have_zero(zero):
+            return None
+        loop = self._solve(small, cones, zero=zero)
+        if loop is not None or not thorough:
+            return loop
+        loop = self._solve(self._model(names, cones, basis, bound=SHIFT_BOUND), cones, zero=zero)
+        most = max(self.dimension(name) - len(basis[name]) for name in names)
+        for turned, vector in ((turned, vector) for turned in dict.fromkeys(((), backwards)) for vector in range(most)):
             if loop is not None:
-                return loop
-        return None
+                break
+            model = self._model(names, cones, basis, signed=True)
+            loop = self._solve(model, cones, zero=zero, vector=vector, backwards=turned)
+        return loop
 
     def _model(
-        self, names: tuple[str, ...], cones: Sequence[Cone], basis: Basis, *, bound: int, signed: bool = False
+        self,
+        names: tuple[str, ...],
+        cones: Sequence[Cone],
+        basis: Basis,
+        *,
+        bound: int = COEFFICIENT_BOUND,
+        signed: bool = False,
     ) -> Model:
         return Model(
             names=names,
@@ -167,16 +188,24 @@ class Problem:
         )
 
     def _solve(
-        self, model: Model, cones: Sequence[Cone], *, zero: Sequence[Cone] | None = None, sign: int = 1
+        self,
+        model: Model,
+        cones: Sequence[Cone],
+        *,
+        zero: Sequence[Cone] | None = None,
+        vector: int | None = None,
+        backwards: tuple[str, ...] = (),
     ) -> Hyperplane | None:
         """The best legal loop of the model; with zero distance on the cones `zero`."""
         if zero is not None:
             model.require_zero(zero)
         model.require_legal([cone for cone in model.strict if zero is None or cone not in zero])
-        model.require_independent(sign)
+        model.require_independent(vector, backwards)
         costs = [name for name in self.costs if zero is None or name not in ("satisfaction", "reuse")]
         solution = self.solver.solve(model.program(objective(model, costs)))
-        return None if solution is None else self.classified(model.rows_of(solution), cones)
+        if solution is None or model.is_folded(solution):
+            return None
+        return self.classified(model.rows_of(solution), cones)
 
     def classified(self, rows: Mapping[str, Row], cones: Sequence[Cone]) -> Hyperplane:
         """The loop of these rows, with what it carries of the cones."""

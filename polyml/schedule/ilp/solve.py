@@ -21,6 +21,8 @@ Floats = NDArray[np.float64]
 
 TOLERANCE = 1e-6
 
+_OPTIMAL, _INFEASIBLE = "Optimal", ("Infeasible", "Primal infeasible or unbounded")
+
 
 class SolverLimit(Exception):
     """The nodes granted to a solver are used up, or HiGHS could not solve a linear program. Caught by the scheduler's fallback."""
@@ -139,15 +141,22 @@ class _Search:
             raise SolverLimit("the scheduler's integer programs used up their nodes")
         self.solver.nodes -= 1
         self.solver.solved += 1
-        self.highs.run()
-        status = self.highs.modelStatusToString(self.highs.getModelStatus())
-        if status in ("Infeasible", "Primal infeasible or unbounded"):
+        status = self._run()
+        if status not in (_OPTIMAL, *_INFEASIBLE):
+            # A warm start can lead astray.
+            self.highs.clearSolver()
+            status = self._run()
+        if status in _INFEASIBLE:
             return None
-        if status != "Optimal":
+        if status != _OPTIMAL:
             raise SolverLimit(f"HiGHS ended with: {status}")
         if self.highs.getInfo().objective_function_value > self.value - TOLERANCE:
             return None
         return np.array(self.highs.getSolution().col_value)
+
+    def _run(self) -> str:
+        self.highs.run()
+        return str(self.highs.modelStatusToString(self.highs.getModelStatus()))
 
     def _holds(self, point: Floats) -> bool:
         product = self.program.matrix @ point

@@ -1,0 +1,177 @@
+"""Fusion policies, shifts, reversals, budgets and fallbacks of the ilp scheduler."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.options import Options
+from polyml.schedule.driver import schedule
+from polyml.schedule.ilp.solve import SolverLimit
+from polyml.schedule.isl_scheduler import tree_by_isl
+from polyml.schedule.legality import check, check_tree
+from polyml.schedule.tree import print_tree
+from polyml.scop.dependences import analyse
+from polyml.target import Target
+from tests.schedule import programs
+from tests.schedule.ilp.helpers import bands, legal_tree, regions_of, tree_text
+
+WIDE = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20, cores=2)
+
+# -- fusion -------------------------------------------------------------------------------------------------------------------------
+
+PAIR = """
+    input x f32[900]
+    local a f32[900]
+    output y f32[900]
+    A[i]: 0 <= i < 900: a[i] = exp(x[i])
+    Y[i]: 0 <= i < 900: y[i] = a[i] + 1
+"""
+
+
+def test_fusion_policies() -> None:
+    assert bands(PAIR, fusion="none") == ["i | coincident 1", "i | coincident 1"]
+    assert bands(PAIR, fusion="smart") == ["i | coincident 1"]
+
+
+SHIFTED = PAIR.replace("Y[i]: 0 <= i < 900: y[i] = a[i] + 1", "Y[i]: 0 <= i < 899: y[i] = a[i + 1] + 1")
+
+
+def test_maximal_fusion_shifts() -> None:
+    """The consumer runs one iteration behind; not so where all must be gained from it: the first iteration would be apart."""
+    assert bands(SHIFTED, fusion="maximal") == ["{A: i; Y: i + 1} | coincident 1"]
+    assert bands(SHIFTED, fusion="smart") == ["i | coincident 1", "i | coincident 1"]
+
+
+def test_maximal_fusion_reverses() -> None:
+    reversed_pair = PAIR.replace("y[i] = a[i] + 1", "y[i] = a[899 - i] + 1")
+    assert bands(reversed_pair, fusion="maximal") == ["{Y: -i + 899; A: i} | coincident 1"]
+
+
+def test_maximal_fusion_gives_up_parallelism() -> None:
+    """A stencil behind its input can share a loop with it, three iterations behind each other, serially."""
+    text = PAIR.replace("Y[i]: 0 <= i < 900: y[i] = a[i] + 1", "Y[i]: 1 <= i < 899: y[i] = a[i - 1] + a[i + 1]")
+    assert bands(text, fusion="maximal") == ["{A: i; Y: i + 1} | coincident 0"]
+    assert bands(text, fusion="smart") == ["i | coincident 1", "i | coincident 1"]
+
+
+def test_a_join_around_a_third_statement_is_no_cycle() -> None:
+    """A and C would share their loop, but B, which cannot, is between them."""
+    text = """
+        input x f32[900]
+        local a f32[900]
+        local b f32[900]
+        output y f32[900]
+        A[i]: 0 <= i < 900: a[i] = exp(x[i])
+        B[i]: 0 <= i < 900: b[i] = a[899 - i] + 1
+        C[i]: 0 <= i < 900: y[i] = a[i] + b[i] + x[i]
+    """
+    lines = [line.split("filter: ")[1] for line in tree_text(text).splitlines() if "filter" in line]
+    assert lines[0] == "A[i]"
+    assert "B[i], C[i]" in lines
+
+
+def test_precise_reductions_keep_their_order() -> None:
+    text = """
+        input x f32[90, 80]
+        output s f32[90]
+        I[i]: 0 <= i < 90: s[i] sum: 0
+        U[j, i]: 0 <= i < 90 and 0 <= j < 80: s[i] sum= x[i, j]
+    """
+    scop = programs.scop_of(text)
+    legal_tree(scop, analyse(scop), relax=False)  # proves it
+
+
+def test_every_statement_shares_with_many() -> None:
+    """Five hundred statements that read one array are one loop nest."""
+    lines = ["input x f32[100, 50]", *(f"output y{k} f32[100, 50]" for k in range(100))]
+    lines += [f"S{k}[i, j]: 0 <= i < 100 and 0 <= j < 50: y{k}[i, j] = exp(x[i, j])" for k in range(100)]
+    assert bands("\n".join(lines)) == ["i, j | coincident 1,1"]
+
+
+# -- scale --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_chains_solve_nothing() -> None:
+    """A chain of elementwise statements and reductions needs no integer program, however long: one node is more than enough."""
+    lines, statements, last = ["input x0 f32[300, 200]"], [], "x0"
+    for k in range(20):
+        lines += [f"local r{k} f32[300]", f"local x{k + 1} f32[300, 200]"]
+        statements += [
+            f"I{k}[i]: 0 <= i < 300: r{k}[i] sum: 0",
+            f"U{k}[i, j]: 0 <= i < 300 and 0 <= j < 200: r{k}[i] sum= {last}[i, j]",
+            f"E{k}[i, j]: 0 <= i < 300 and 0 <= j < 200: x{k + 1}[i, j] = {last}[i, j] - r{k}[i]",
+        ]
+        last = f"x{k + 1}"
+    lines[-1] = lines[-1].replace("local", "output")
+    scop = programs.scop_of("\n".join(lines + statements))
+    tree = legal_tree(scop, analyse(scop), nodes=0)
+    assert print_tree(tree, scop).splitlines()[1] == "└─ band[i | permutable | coincident 1]"
+
+
+# -- budgets ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_are_limited() -> None:
+    scop, _ = programs.program(programs.WAVEFRONT, N=20)
+    with pytest.raises(SolverLimit):
+        legal_tree(scop, analyse(scop), nodes=0)
+
+
+SOLVER = """
+def f(A: f64["N N"]):
+    for k in range(N):
+        if i > k:
+            A[i, k] /= A[k, k]
+        if i > k and j > k:
+            A[i, j] -= A[i, k] * A[k, j]
+    return A
+"""
+
+
+@pytest.mark.parametrize("budget", [100, 1_000, 3_000, 10_000, 1_000_000])
+def test_any_budget_compiles_or_says_so(budget: int) -> None:
+    """Less and less falls back to isl, to isl without marks, to the written order; whatever is left is right."""
+    rng = np.random.default_rng(1)
+    a = rng.random((9, 9)) + 9 * np.eye(9)
+    expected = a.copy()
+    for k in range(9):
+        expected[k + 1 :, k] /= expected[k, k]
+        expected[k + 1 :, k + 1 :] -= np.outer(expected[k + 1 :, k], expected[k, k + 1 :])
+    ((scop, dependences),) = regions_of(SOLVER, a)
+    try:
+        found = schedule(scop, dependences, WIDE, Options(target=WIDE, budget=budget))
+    except polyml.errors.SchedulerFailed:
+        assert budget <= 3_000
+        return
+    check(found)
+    fallbacks = [note for note in found.notes if note.stage == "fallback"]
+    assert bool(fallbacks) == (budget <= 10_000)
+    assert np.allclose(polyml.einsum(SOLVER, budget=budget)(a.copy()), expected)
+
+
+def test_fallback_is_explained() -> None:
+    program = polyml.einsum(SOLVER, budget=10_000)
+    assert isinstance(program, polyml.Einsum)
+    text = program.lower(np.eye(9)).explain()
+    assert "fallback: f_0: the schedule by integer programs was dropped" in text
+
+
+def test_isl_trees_are_in_the_strategies_form() -> None:
+    """Of a band with parallel and other members, the parallel ones come in a band of their own, outside."""
+    scop, _ = programs.program(programs.DENSE, N=20, K=5, M=12)
+    dependences = analyse(scop)
+    tree = tree_by_isl(scop, dependences, relax_reductions=True, budget=1_000_000)
+    check_tree(tree, scop, dependences.validity, dependences.reduction)
+    text = print_tree(tree, scop)
+    assert "coincident 1,1]" in text
+    assert "1,0" not in text
+
+
+def test_solver_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    program = polyml.einsum(SOLVER, debug=6)
+    assert isinstance(program, polyml.Einsum)
+    with polyml.options.overridden(debug=6):
+        program.lower(np.eye(9))
+    assert "integer programs of up to" in capsys.readouterr().err
