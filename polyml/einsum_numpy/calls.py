@@ -98,7 +98,9 @@ class Form:
         return found.run(arrays, out)
 
     def _make(self, key: Key, arrays: list[Array], out: Array | None) -> Compiled | None:
-        planned = plan_call(self.subscripts, arrays, out, self._settings, functools.partial(self._path, arrays))
+        find = functools.partial(self._path, arrays)
+        precise = self._options.get("precise") is True
+        planned = plan_call(self.subscripts, arrays, out, self._settings, find, precise=precise)
         with COMPILE_LOCK:
             if key in self._compiled:  # another thread was faster
                 return self._compiled[key]

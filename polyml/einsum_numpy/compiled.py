@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,13 @@ class Planned:
 
 
 def plan_call(
-    subscripts: str, arrays: Sequence[Array], out: Array | None, settings: Settings, find: FindPath
+    subscripts: str,
+    arrays: Sequence[Array],
+    out: Array | None,
+    settings: Settings,
+    find: FindPath,
+    *,
+    precise: bool = False,
 ) -> Planned | None:
     """How to compute a call; None: it is numpy.einsum's (element types that no kernel has, nothing to compute, views, odd memory).
 
@@ -68,7 +75,8 @@ def plan_call(
         return None
     if not all(_converts(kind, dtype) for kind in dtypes):
         return None
-    return _plan(labels, arrays, out, decision, dtype, dtypes, find)
+    write = functools.partial(program_text, blocked=not precise)
+    return _plan(labels, arrays, out, decision, dtype, dtypes, lambda given: write(given, find(given)))
 
 
 def _converts(source: DType, target: DType) -> bool:
@@ -85,7 +93,7 @@ def _plan(
     decision: Decision,
     dtype: DType,
     dtypes: Sequence[DType],
-    find: FindPath,
+    write: Callable[[Contraction], str],
 ) -> Planned | None:
     copied = tuple(not _usable(a) for a in arrays)
     seen = [np.empty(a.shape, kind.numpy) if copy else a for a, kind, copy in zip(arrays, dtypes, copied, strict=True)]
@@ -100,7 +108,7 @@ def _plan(
     contraction = contraction_of(labels, seen, dtypes, decision.sizes, strides, dtype)
     return Planned(
         contraction=contraction,
-        text=program_text(contraction, find(contraction)),
+        text=write(contraction),
         copied=copied,
         shapes=(*(a.shape for a in seen), shape),
         strides=(*(tuple(s // a.itemsize for s in a.strides) for a in seen), strides),

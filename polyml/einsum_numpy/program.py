@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from polyml.dtypes import DType
@@ -15,13 +16,24 @@ _WIDE = {"i8": "i32", "i16": "i32", "u8": "u32", "u16": "u32"}
 """Where sums are formed: their low bits are those of sums that wrap, as NumPy's do."""
 
 
+_LONG, _BLOCK, _MOST_PARTIAL = 16384, 4096, 65536
+"""Float sums of more terms than `_LONG` are sums of the sums of `_BLOCK`s, for accuracy and so that blocks may run in parallel, where that makes at most so
+many partial sums. Source: Higham, Accuracy and Stability of Numerical Algorithms, section 4.3 (blocked summation)."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A tensor of the program: how it is read, and the element type of that."""
+    """A tensor of the program. labels: of its dimensions (none: it has one element)."""
 
+    name: str
     labels: tuple[str, ...]
-    access: str
     dtype: DType
+
+    def read(self, indices: Mapping[str, str]) -> str:
+        """Its element at these indices."""
+        if not self.labels:
+            return f"{self.name}[0]" if self.name.startswith("x") else self.name
+        return f"{self.name}[{', '.join(indices[label] for label in self.labels)}]"
 
 
 @dataclass(slots=True)
@@ -30,41 +42,70 @@ class _Writer:
 
     given: Contraction
     names: dict[str, str]
+    blocked: bool
     statements: list[str] = field(default_factory=list)
 
     def statement(self, target: str, labels: Sequence[str], values: Sequence[_Value]) -> _Value:
         """`target[labels] = the sum of the product of values` over all other labels."""
+        made = _Value(target, tuple(labels), self.given.dtype)
         dtype = self.given.dtype
         summed = list(dict.fromkeys(label for value in values for label in value.labels if label not in labels))
-        form = _WIDE.get(dtype.name, dtype.name) if summed else dtype.name
-        factors = [v.access if v.dtype.name == form else f"{form}({v.access})" for v in values]
-        text = " * ".join(factors)
-        if summed:
-            reducer = "any" if dtype.name == "bool" else "sum"
-            text = f"{reducer}[{', '.join(self.names[label] for label in summed)}]({text})"
-            if form != dtype.name:
+        if not summed:
+            text = _product(values, self.names, dtype.name)
+        elif (long := self._long(labels, summed)) is not None:
+            text = self._in_blocks(long, summed, values)
+        else:
+            wide = _WIDE.get(dtype.name, dtype.name)
+            items = ", ".join(self.names[label] for label in summed)
+            text = f"{'any' if dtype.kind == 'b' else 'sum'}[{items}]({_product(values, self.names, wide)})"
+            if wide != dtype.name:
                 text = f"{dtype.name}({text})"
-        place = self.access(target, labels)
-        self.statements.append(f"    {place} = {text}\n")
-        return _Value(tuple(labels), place, dtype)
+        self.statements.append(f"    {made.read(self.names)} = {text}\n")
+        return made
 
-    def access(self, name: str, labels: Sequence[str]) -> str:
-        return f"{name}[{', '.join(self.names[label] for label in labels)}]" if labels else name
+    def _long(self, labels: Sequence[str], summed: Sequence[str]) -> str | None:
+        """The label whose sum is formed in blocks."""
+        if not self.blocked or not self.given.dtype.is_float:
+            return None
+        sizes = self.given.sizes
+        longest = max(summed, key=lambda label: sizes[label])
+        partial = math.prod(sizes[label] for label in labels) * (sizes[longest] // _BLOCK)
+        return longest if sizes[longest] > _LONG and partial <= _MOST_PARTIAL else None
+
+    def _in_blocks(self, long: str, summed: Sequence[str], values: Sequence[_Value]) -> str:
+        """The sum over full blocks, and that of the rest."""
+        index, dtype = self.names[long], self.given.dtype.name
+        blocks, rest = divmod(self.given.sizes[long], _BLOCK)
+        others = "".join(f", {self.names[label]}" for label in summed if label != long)
+
+        def inner(extent: int, place: str) -> str:
+            return f"sum[{index} < {extent}{others}]({_product(values, {**self.names, long: place}, dtype)})"
+
+        text = f"sum[block < {blocks}]({inner(_BLOCK, f'{_BLOCK} * block + {index}')})"
+        return f"{text} + {inner(rest, f'{index} + {blocks * _BLOCK}')}" if rest else text
 
 
-def program_text(given: Contraction, path: Path) -> str:
+def _product(values: Sequence[_Value], indices: Mapping[str, str], form: str) -> str:
+    """The product, in the element type `form`."""
+    factors = (v.read(indices) if v.dtype.name == form else f"{form}({v.read(indices)})" for v in values)
+    return " * ".join(factors)
+
+
+def program_text(given: Contraction, path: Path, *, blocked: bool = True) -> str:
     """`def einsum(x0, x1, ...)`, which takes the terms as tensors (one of shape [1] where a term has no label) and returns `out`.
 
     Labels that only one of several terms has are summed ahead.
+
+    Args:
+        blocked: long sums may be formed in blocks.
     """
-    writer = _Writer(given, {label: f"i{k}" for k, label in enumerate(given.sizes)})
+    writer = _Writer(given, {label: f"i{k}" for k, label in enumerate(given.sizes)}, blocked)
     parameters = []
     values: list[_Value] = []
     for number, term in enumerate(given.terms):
         shape = ", ".join(str(given.sizes[label]) for label in term.labels) or "1"
         parameters.append(f'x{number}: {term.dtype}["{shape}"]')
-        access = writer.access(f"x{number}", term.labels) if term.labels else f"x{number}[0]"
-        values.append(_Value(term.labels, access, term.dtype))
+        values.append(_Value(f"x{number}", term.labels, term.dtype))
     if len(values) > 1:
         values = [_sum_ahead(writer, k, values) for k in range(len(values))]
     for number, step in enumerate(path):
