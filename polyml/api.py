@@ -144,11 +144,11 @@ def _subscripts(subscripts: str, operands: tuple[object, ...], options: dict[str
 
 
 def _sublists(arguments: tuple[object, ...], options: dict[str, object]) -> Any:
-    """The form `einsum(a, [0, 1], b, [1, 2], [0, 2])`."""
+    """The form `einsum(a, [0, 1], b, [1, 2], [0, 2])`; NumPy says what is wrong with a call that is refused."""
     try:
         subscripts, operands = subscripts_of_sublists(arguments)
+        if operands and not isinstance(arguments[0], bytes):  # NumPy takes them for subscripts
+            return _subscripts(subscripts, operands, dict(options))
     except (TypeError, ValueError):
-        subscripts, operands = "", ()
-    if not operands:
-        return np.einsum(*arguments, **options)  # type: ignore[call-overload]  # raises what NumPy raises
-    return _subscripts(subscripts, operands, options)
+        pass
+    return np.einsum(*arguments, **options)  # type: ignore[call-overload]  # it checks

@@ -66,7 +66,7 @@ def decide(labels: Labels, arrays: Sequence[Array], out: Array | None, settings:
         ShapeError: sizes that do not agree. ValueError, TypeError: NumPy's own.
     """
     sizes = label_sizes(labels, [a.shape for a in arrays])
-    order = [*labels.result, *(label for label in sizes if label not in labels.result)]
+    order = [*labels.result, *sorted(label for label in sizes if label not in labels.result)]  # as NumPy numbers them
     views = [_diagonal(operand, array) for operand, array in zip(labels.operands, arrays, strict=True)]
     axes = [[_place(label, operand) for label in order] for operand in map(_distinct, labels.operands)]
     flags = ["external_loop", "buffered", "delay_bufalloc", "reduce_ok", "refs_ok", "zerosize_ok"]

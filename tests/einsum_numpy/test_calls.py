@@ -1,0 +1,106 @@
+"""Random calls in numpy.einsum's form against numpy.einsum: what is planned for thousands, what is compiled for some."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.lib.stride_tricks import as_strided
+
+import polyml
+from polyml.einsum_numpy import calls
+from polyml.einsum_numpy.compiled import Planned
+from polyml.einsum_numpy.layout import Array
+from polyml.testing.einsum_calls import RandomChooser, compare, generate_call
+
+
+@dataclass(frozen=True, eq=False)
+class Executed:
+    """Computes a planned contraction as it stands, without a program: element types, sizes and strides are what is tested."""
+
+    planned: Planned
+    at_once: bool = False
+
+    def run(self, arrays: list[Array], out: Array | None) -> Any:
+        given, dtype = self.planned.contraction, self.planned.contraction.dtype.numpy
+        numbers = {label: k for k, label in enumerate(given.sizes)}
+        arguments: list[Any] = []
+        for term, array, copied in zip(given.terms, arrays, self.planned.copied, strict=True):
+            base = np.array(array, array.dtype.newbyteorder("="), order="C") if copied else array
+            shape = tuple(given.sizes[label] for label in term.labels)
+            view = as_strided(base, shape, tuple(s * base.itemsize for s in term.strides.values()))
+            arguments += [view.astype(dtype), [numbers[label] for label in term.labels]]
+        block = np.array(np.einsum(*arguments, [numbers[label] for label in given.result], order="C", dtype=dtype))
+        strides = tuple(s * dtype.itemsize for s in self.planned.strides[-1])
+        result: Array = np.ndarray(self.planned.shapes[-1], dtype, block.data, 0, strides)
+        if out is None:
+            return result[()]
+        np.copyto(out, result, casting="unsafe")
+        return out
+
+
+@pytest.fixture
+def only_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stand_in(planned: Planned, options: Mapping[str, object]) -> Executed:
+        return Executed(planned)
+
+    monkeypatch.setattr(calls, "compile_planned", stand_in)
+    monkeypatch.setattr(calls, "FORMS", {})
+    monkeypatch.setattr("polyml.api.FORMS", {})
+    monkeypatch.setattr(calls, "_WITH_KEYWORDS", {})
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.usefixtures("only_planned")
+def test_planned_calls_are_numpys(seed: int) -> None:
+    chooser = RandomChooser(random.Random(seed))
+    for _ in range(600):
+        compare(generate_call(chooser), polyml.einsum)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.usefixtures("only_planned")
+def test_malformed_calls_raise_what_numpy_raises(seed: int) -> None:
+    chooser = RandomChooser(random.Random(100 + seed))
+    for _ in range(1000):
+        compare(generate_call(chooser, malformed=100), polyml.einsum)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_compiled_calls_are_numpys(seed: int) -> None:
+    chooser = RandomChooser(random.Random(200 + seed))
+    for _ in range(60):
+        call = generate_call(chooser, malformed=0, others=4)
+        compare(call, polyml.einsum)
+        compare(call, polyml.einsum)  # now through the entry point, where it is found
+
+
+@pytest.mark.slow
+def test_many_compiled_calls_are_numpys() -> None:
+    chooser = RandomChooser(random.Random(300))
+    for _ in range(5000):
+        compare(generate_call(chooser, malformed=3, others=4), polyml.einsum)
+
+
+def test_the_comparison_notices() -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    call = generate_call(RandomChooser(random.Random(0)))
+    for wrong in (lambda *a, **k: None, lambda *a, **k: 1 / 0):
+        with pytest.raises(AssertionError):
+            compare(call, wrong)
+    from polyml.testing.einsum_calls import Call
+
+    for subscripts, other in (
+        ("ij->ji", lambda s, a: a.T.copy()),
+        ("ij->i", lambda s, a: a.sum(axis=1) + 1),
+        ("ij->i", lambda s, a: a.sum(axis=1).astype("f4")),
+        ("i,ij->ij", lambda s, a, b: np.asfortranarray(np.einsum(s, a, b))),
+    ):
+        operands = (x[:, 0], x) if "," in subscripts else (x,)
+        compare(Call((subscripts, *operands)), np.einsum)
+        with pytest.raises(AssertionError):
+            compare(Call((subscripts, *operands)), other)
