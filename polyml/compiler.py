@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
-from polyml.codegen.c.host import program_text
-from polyml.codegen.c.plain import plain_loops
 from polyml.codegen.generate import generate
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.loops import Function
@@ -222,6 +220,10 @@ def c_text(stages: Stages) -> str:
     Raises:
         CodegenError: an element type that C99 does not have.
     """
+    # A first call must not wait for an emitter that only readers want.
+    from polyml.codegen.c.host import program_text
+    from polyml.codegen.c.plain import plain_loops
+
     functions = [plain_loops(generate(region.schedule, name=region.region.name)) for region in stages.regions]
     return program_text(stages.graph.name, stages.plan, functions, stages.graph.sizes)
 
