@@ -6,13 +6,14 @@ The order comes from polyml's own scheduler (ilp/), from isl's, or is the writte
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import islpy as isl
 
 from polyml.debug import report
 from polyml.errors import IllegalScheduleError, SchedulerFailed
 from polyml.options import Options
+from polyml.records import dataclass
 from polyml.schedule.blocking import Blocking, plan_blocking
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.ilp.costs import DEFAULT_COSTS

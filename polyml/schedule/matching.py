@@ -7,11 +7,11 @@ loop carries nothing and may run in parallel. Dense array programs fuse this way
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
 
 import islpy as isl
 
 from polyml.expressions import Expr, Read, reads_of
+from polyml.records import dataclass
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine

@@ -8,15 +8,20 @@ Floyd-Warshall, not the matrix), and reads of one shape share it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import islpy as isl
 
 from polyml.expressions import Expr, Read, Subscript, map_reads
+from polyml.records import dataclass
 from polyml.scop.accesses import access_map, guarded_reads, parameters_text
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["Save", "save_overwritten"]
+
+
+EXTRA = 1.25
+"""How many times as many elements a simpler copy may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,38 @@ def save_overwritten(
             known = Save(known.array, known.elements, known.instances.union(image), known.subscripts, known.value)
         saves[key] = known
         replacement[read] = Read(known.array, tuple(read.subscripts[d] for d in moving), read.dtype)
-    return list(saves.values()), map_reads(body, lambda read: replacement.get(read, read))
+    made = [replace(save, instances=_rounded(save.instances)) for save in saves.values()]
+    return made, map_reads(body, lambda read: replacement.get(read, read))
+
+
+def _rounded(elements: isl.Set) -> isl.Set:
+    """The elements, and a few more where that makes one convex piece of a union (a stencil's neighbours are a square without its corners).
+
+    All are elements of the array: coordinates stay between the smallest and the largest of the given ones.
+    """
+    if elements.n_basic_set() == 1:
+        return elements
+    elements = elements.coalesce()
+    if elements.n_basic_set() == 1:
+        return elements
+    hull = elements.simple_hull().to_set()
+    whole = _box_size(hull)
+    pieces = [_box_size(piece.to_set()) for piece in elements.get_basic_sets()]
+    if whole is None or any(size is None for size in pieces):
+        return elements
+    largest = max(size for size in pieces if size is not None)
+    return hull if whole <= EXTRA * largest and _box_size(elements) == whole else elements
+
+
+def _box_size(elements: isl.Set) -> int | None:
+    """Points of the smallest box around the set; None where that depends on sizes."""
+    total = 1
+    for d in range(elements.dim(isl.dim_type.set)):
+        low, high = elements.dim_min_val(d), elements.dim_max_val(d)
+        if not (low.is_int() and high.is_int()):
+            return None
+        total *= high.to_python() - low.to_python() + 1
+    return total
 
 
 def _conflict(

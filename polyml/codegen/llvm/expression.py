@@ -7,6 +7,7 @@ from typing import assert_never
 from polyml.codegen.llvm.arithmetic import ARITHMETIC, cast, multiply_add
 from polyml.codegen.llvm.ir import Lines, Value, constant, type_of
 from polyml.codegen.llvm.math import MATH, vector_math
+from polyml.codegen.llvm.math.quotient import WIDE, divide_by_one
 from polyml.codegen.llvm.memory import load
 from polyml.codegen.llvm.power import float_power, integer_power
 from polyml.codegen.llvm.state import State
@@ -32,6 +33,8 @@ def evaluate(state: State, expr: Expr) -> Value:
             return _select(state, expr)
         case Apply(op="add" | "sub"):
             return _sum(state, expr)
+        case Apply(op="div"):
+            return _quotient(state, expr)
         case Apply():
             args = _same_lanes(state, tuple(evaluate(state, arg) for arg in expr.args))
             return _apply(state, expr, args)
@@ -86,6 +89,14 @@ def _sum(state: State, expr: Apply) -> Value:
         return multiply_add(b, x if expr.op == "add" else b.emit(x.type, f"fneg {x}"), y, z)
     args = _same_lanes(state, (evaluate(state, left), evaluate(state, right)))
     return ARITHMETIC[expr.op](b, args, left.dtype)
+
+
+def _quotient(state: State, expr: Apply) -> Value:
+    """A division; one by the same number in all lanes has a faster form in wide vectors."""
+    x, divisor = (evaluate(state, arg) for arg in expr.args)
+    if x.lanes * x.type.bits >= WIDE and divisor.lanes == 1:
+        return divide_by_one(state.builder, x, divisor)
+    return ARITHMETIC["div"](state.builder, _same_lanes(state, (x, divisor)), expr.args[0].dtype)
 
 
 def _select(state: State, expr: Apply) -> Value:

@@ -171,11 +171,15 @@ def call(module: Module, builder: Builder, recipe: Recipe, args: tuple[Value, ..
 
 
 def rarely(
-    condition: Number, usual: Number, recipe: Recipe, *args: Number, settled: tuple[Number, float] | None = None
+    condition: Number,
+    usual: Number,
+    recipe: Recipe,
+    *args: Number,
+    settled: tuple[Number, Number | float] | None = None,
 ) -> Number:
     """`usual`, but in lanes where the condition holds what the recipe gives, out of line. So a lane's result does not depend on its neighbours.
 
-    settled: lanes among those whose result is a constant: when there are no others, nothing is called.
+    settled: lanes among those, and what their result is known to be: when there are no others, nothing is called.
     """
     b = condition.builder
     before, cold, after = b.block, b.fresh("cold"), b.fresh("warm")

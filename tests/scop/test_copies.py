@@ -1,0 +1,58 @@
+"""Copies that in-place statements need: of simple shape, and not larger than they must be."""
+
+from __future__ import annotations
+
+import islpy as isl
+import numpy as np
+
+import polyml
+
+
+def copies(text: str, *arguments: np.ndarray) -> list[isl.Set]:
+    stages = polyml.einsum(text).lower(*arguments).stages
+    statements = [s for region in stages.regions for s in region.scop.statements.values()]
+    return [s.domain for s in statements if "_old" in s.name]
+
+
+JACOBI = """
+def jacobi(a: f32["N M"]):
+    b: f32["N M"]
+    b[i, j] = a[i, j]
+    for t in range(4):
+        if 1 <= i < N - 1 and 1 <= j < M - 1:
+            b[i, j] = 0.25 * (b[i, j - 1] + b[i, j + 1] + b[i - 1, j] + b[i + 1, j])
+    return b
+"""
+SHORTEST = """
+def shortest(d: f32["N N"]):
+    for k in range(N):
+        d[i, j] = min(d[i, j], d[i, k] + d[k, j])
+"""
+CROSS = """
+def cross(a: f32["N N"]):
+    if i == 3 or j == 5:
+        a[i, j] = a[i, j] + a[N - 1 - i, j]
+"""
+
+
+def test_a_stencil_copies_one_convex_piece() -> None:
+    (saved,) = copies(JACOBI, np.zeros((50, 60), "f"))
+    assert saved.n_basic_set() == 1
+    # What some neighbour reads, and at most the corners of it.
+    names = saved.get_tuple_name()
+    needed = isl.Set(
+        f"{{ {names}[t, i, j] : 0 <= t < 4 and ((0 < i < 49 and 0 <= j < 60) or (0 <= i < 50 and 0 < j < 59)) }}"
+    )
+    box = isl.Set(f"{{ {names}[t, i, j] : 0 <= t < 4 and 0 <= i < 50 and 0 <= j < 60 }}")
+    assert needed.is_subset(saved)
+    assert saved.is_subset(box)
+
+
+def test_a_row_and_a_column_stay_apart() -> None:
+    saved = copies(SHORTEST, np.zeros((20, 20), "f"))
+    assert sorted(s.dim(isl.dim_type.set) for s in saved) == [2, 2]  # k and one coordinate each
+
+
+def test_a_cross_is_not_filled_up() -> None:
+    for saved in copies(CROSS, np.zeros((40, 40), "f")):
+        assert not isl.Set(f"{{ {saved.get_tuple_name()}[20, 20] }}").is_subset(saved)
