@@ -17,7 +17,7 @@ from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue
 from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, maximum, minimum
 
-__all__ = ["cut_interior", "depends_on", "over_hull", "over_lanes"]
+__all__ = ["common_range", "cut_interior", "depends_on", "over_hull", "over_lanes"]
 
 _WASTE = 2
 """How many times as many iterations the hull may have as one lane, at most."""
@@ -93,14 +93,20 @@ def _thirds(inner: For, variable: str, extent: tuple[Affine, Affine]) -> Iterato
         yield inner
         return
     first, last = (_extreme(bound, variable, extent, s) for bound, s in ((inner.lower, -1), (inner.upper, 1)))
-    start = minimum([_extreme(inner.lower, variable, extent, 1), last])
-    end = maximum([start, minimum([_extreme(inner.upper, variable, extent, -1), last])])
+    start, end = common_range(inner, variable, extent)
     some = (If(condition=_within(inner, variable), then=inner.body),)
     if variable in inner.lower.variables():
         yield replace(inner, lower=first, upper=start, body=some)
     yield replace(inner, lower=start, upper=end)
     if variable in inner.upper.variables():
         yield replace(inner, lower=end, upper=last, body=some)
+
+
+def common_range(inner: For, variable: str, extent: tuple[Affine, Affine]) -> tuple[Affine, Affine]:
+    """What the inner loop runs for every value of `variable` from `extent[0]` to `extent[1]`: start and end, which is not before the start."""
+    last = _extreme(inner.upper, variable, extent, 1)
+    start = minimum([_extreme(inner.lower, variable, extent, 1), last])
+    return start, maximum([start, minimum([_extreme(inner.upper, variable, extent, -1), last])])
 
 
 def _within(inner: For, variable: str) -> Expr:

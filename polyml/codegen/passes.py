@@ -9,6 +9,7 @@ from polyml.codegen.prefetch import Caches, prefetch
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.scalar_replacement import scalar_replacement
 from polyml.codegen.simplify import simplify
+from polyml.codegen.triangles import cut_triangles
 from polyml.codegen.unroll import unroll
 from polyml.codegen.unroll_and_jam import unroll_and_jam
 from polyml.codegen.vectorize import vectorize
@@ -42,7 +43,9 @@ class Pass:
 
 PASSES: tuple[Pass, ...] = (
     Pass("simplify", lambda f, _: (simplify(f), ())),
-    # Ordering: vectors first, so that jammed rows share the parts of the vector loops inside them.
+    # Ordering: before vectors, which then have whole rows.
+    Pass("cut_triangles", lambda f, _: (cut_triangles(f), ())),
+    # Ordering: vectors before copies, so that jammed rows share the parts of the vector loops inside them.
     Pass("vectorize", lambda f, o: vectorize(f, vector_bytes=o.vector_bytes, precise=o.precise)),
     Pass("unroll_and_jam", lambda f, _: unroll_and_jam(f)),
     Pass("unroll", lambda f, _: (unroll(f), ())),

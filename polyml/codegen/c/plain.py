@@ -5,6 +5,7 @@ from __future__ import annotations
 from polyml.codegen.loops import Function
 from polyml.codegen.scalar_replacement import scalar_replacement
 from polyml.codegen.simplify import simplify
+from polyml.codegen.triangles import cut_triangles
 from polyml.codegen.unroll import unroll
 from polyml.codegen.unroll_and_jam import unroll_and_jam
 
@@ -13,7 +14,7 @@ __all__ = ["plain_loops"]
 
 def plain_loops(function: Function) -> Function:
     """The function as generated, ready for `emit_c`: loops are sequential, parallel, or vector loops of width 1."""
-    function = simplify(function)
+    function = cut_triangles(simplify(function))
     function, _ = unroll_and_jam(function)
     function = simplify(unroll(function))
     return scalar_replacement(function)
