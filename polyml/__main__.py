@@ -1,4 +1,4 @@
-"""The command line: `python -m polyml doctor | explain FILE:FUNCTION | demo`."""
+"""The command line: `python -m polyml doctor | explain FILE:FUNCTION | demo | fuzz`."""
 
 from __future__ import annotations
 
@@ -44,6 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=[],
         help="only these stages, in full: graph plan domains dependences schedule loops llvm asm",
     )
+    fuzz = commands.add_parser(
+        "fuzz", help="random einsum calls against NumPy and random programs against the interpreter"
+    )
+    fuzz.add_argument("--seconds", type=float, default=60.0, help="how long (default: 60)")
+    fuzz.add_argument("--seed", type=int, default=0, help="of the first batch (default: 0)")
     chosen = parser.parse_args(arguments)
     try:
         match chosen.command:
@@ -58,6 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 findings = examine(measure=chosen.measure)
                 print(report_text(findings), flush=True)
                 return 0 if all(f.good or not f.needed for f in findings) else 1
+            case "fuzz":
+                os.environ["POLYML_CACHE"] = "0"  # nobody needs these kernels again
+                try:
+                    from polyml.testing.fuzz import fuzz as search
+                except ModuleNotFoundError as missing:
+                    raise PolymlError(
+                        f"{missing.name} is not installed", hint="pip install polyml-compiler[test]"
+                    ) from None
+                return search(chosen.seconds, chosen.seed)
             case _:
                 from polyml.explain import explain_text
 

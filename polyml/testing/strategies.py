@@ -16,9 +16,10 @@ from typing import TypeVar
 from hypothesis import strategies as st
 
 from polyml.testing.cases import Case
+from polyml.testing.einsum_calls import Call, generate_call
 from polyml.testing.generate import generate
 
-__all__ = ["programs"]
+__all__ = ["einsum_calls", "programs"]
 
 T = TypeVar("T")
 
@@ -47,3 +48,12 @@ def programs(draw: st.DrawFn, max_statements: int = 4, *, large: bool = False) -
     Sizes are small enough for the interpreter (large: some are 16 to 65, to reach tiles and tails; compare with another oracle). Element values keep sums exact as long as only `+ - * / 2`, min and max are applied.
     """
     return generate(_Drawn(draw), max_statements, large=large)
+
+
+@st.composite
+def einsum_calls(draw: st.DrawFn, *, malformed: int = 10) -> Call:
+    """Calls in numpy.einsum's form: implicit and explicit results, ellipses, repeated letters, sublists, size 1 and 0, every element type and layout, all keywords.
+
+    malformed: percent of them that something is done to.
+    """
+    return generate_call(_Drawn(draw), malformed=malformed)

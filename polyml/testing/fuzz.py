@@ -1,0 +1,111 @@
+"""`python -m polyml fuzz`: random calls against NumPy and random programs against the interpreter, until the time is up.
+
+Hypothesis draws, in batches with a seed each, and shrinks what it finds; a batch with the same seed finds it again.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import HypothesisException
+from hypothesis.strategies import SearchStrategy
+
+import polyml
+from polyml.einsum_frontend.interpreter import interpret
+from polyml.einsum_frontend.parse import parse
+from polyml.source import Source
+from polyml.testing.cases import Case
+from polyml.testing.compare import assert_close
+from polyml.testing.einsum_calls import Call, compare
+from polyml.testing.strategies import einsum_calls, programs
+
+__all__ = ["Found", "check_call", "check_program", "fuzz", "search"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A failure: the smallest case, what went wrong, and the seed of its batch."""
+
+    case: str
+    fault: str
+    seed: int
+
+
+def check_call(call: Call) -> None:
+    """A call and its repetition, through the entry point now, do what numpy.einsum does."""
+    compare(call, polyml.einsum)
+    compare(call, polyml.einsum)
+
+
+def check_program(case: Case) -> None:
+    """A compiled program gives what the interpreter gives, in the results and in the arguments that it updates."""
+    expected_arguments, arguments = case.fresh_arguments(), case.fresh_arguments()
+    expected = interpret(parse(Source(case.text)), *expected_arguments, wide=True)
+    actual = polyml.einsum(case.text)(*arguments)
+    for a, e in zip(
+        (*_results(actual), *arguments), (*_results(expected), *map(np.asarray, expected_arguments)), strict=True
+    ):
+        assert_close(a, e, case.reduction_length, computed_in=case.computed_in, scale=1 / 64)
+
+
+def _results(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else () if found is None else (found,)
+
+
+def search(strategy: SearchStrategy[Any], check: Callable[[Any], None], number: int, examples: int) -> Found | None:
+    """The smallest failure among so many cases drawn with the seed `number`, if there is one."""
+    last: list[Any] = []  # Hypothesis ends with the smallest failing case
+
+    @seed(number)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def run(case: Any) -> None:
+        last[:] = [case]
+        check(case)
+
+    try:
+        run()
+    except HypothesisException:
+        raise
+    except Exception as fault:  # whatever the check raised is the finding
+        return Found(repr(last[0]), f"{type(fault).__name__}: {fault}", number)
+    return None
+
+
+def fuzz(seconds: float, first_seed: int = 0) -> int:
+    """Searches until the time is up or a failure is found; prints what it did. 0: nothing found; 1: a failure, printed."""
+    faulthandler.enable(sys.__stderr__ or 2)  # a crash shows where; the line above it shows the seed
+    end = time.monotonic() + seconds
+    counts = {"calls": 0, "programs": 0}
+    number = first_seed
+    while time.monotonic() < end:
+        for name, strategy, check, examples in (
+            ("calls", einsum_calls(), check_call, 40),
+            ("programs", programs(), check_program, 8),
+        ):
+            print(f"\rseed {number}: {counts['calls']} calls, {counts['programs']} programs ", end="", file=sys.stderr)
+            found = search(strategy, check, number, examples)
+            if found is not None:
+                print(f"\nseed {found.seed} fails:\n{found.case}\n{found.fault}")
+                return 1
+            counts[name] += examples
+        number += 1
+    print(file=sys.stderr)
+    print(
+        f"{counts['calls']} einsum calls and {counts['programs']} programs, seeds {first_seed}..{number - 1}: no failure"
+    )
+    return 0

@@ -1,0 +1,44 @@
+"""The fuzzer finds nothing, finds what is there, and shrinks it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyml.__main__ import main
+from polyml.testing.cases import Case
+from polyml.testing.einsum_calls import Call
+from polyml.testing.fuzz import check_call, search
+from polyml.testing.strategies import einsum_calls, programs
+
+
+def test_it_finds_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYML_CACHE", "0")
+    assert main(["fuzz", "--seconds", "0.1", "--seed", "7"]) == 0
+    assert capsys.readouterr().out == "40 einsum calls and 8 programs, seeds 7..7: no failure\n"
+
+
+def test_a_failing_program_is_shrunk_to_a_small_text() -> None:
+    def check(case: Case) -> None:
+        assert "for " not in case.text
+
+    found = search(programs(), check, 1, 300)
+    assert found is not None
+    assert "for " in found.case
+    assert found.fault.startswith("AssertionError")
+    assert len(found.case.splitlines()) <= 8
+    assert search(programs(), check, 1, 300) == found
+
+
+def test_a_failing_call_is_shrunk() -> None:
+    def check(call: Call) -> None:
+        assert not any(isinstance(a, np.ndarray) and a.ndim == 3 for a in call.arguments)
+
+    found = search(einsum_calls(), check, 3, 60)
+    assert found is not None
+    assert found.case.startswith("einsum(")
+    assert len(found.case) < 400
+
+
+def test_what_is_right_passes() -> None:
+    check_call(Call(("ij->j", np.ones((2, 3)))))
