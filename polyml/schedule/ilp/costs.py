@@ -151,8 +151,8 @@ def _bounded(model: Model, cones: Sequence[Cone]) -> Cost:
     """Columns u, w with `distance <= u . n + w` on all the cones (and `>= -(u . n + w)` where the distance may be negative)."""
     if not cones:
         return Cost({}, 1.0)
-    # Continuous: with integer coefficients the smallest bound is an integer by itself.
-    first = model.add_columns(model.sizes + 1, integral=False)
+    # With integer coefficients the smallest bound is an integer by itself. Asking for it all the same prunes the search, unless continuous columns pull at it.
+    first = model.add_columns(model.sizes + 1, priority=100, integral=not model.continuous)
     for cone in cones:
         for face, distance in model.face_distances(cone):
             bound = np.zeros((len(distance), model.columns), np.int64)

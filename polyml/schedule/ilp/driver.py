@@ -30,7 +30,7 @@ from polyml.scop.scop import Scop
 
 __all__ = ["NODES", "Statistics", "schedule_by_ilp"]
 
-NODES = 20_000
+NODES = 3_000
 """Linear programs that the scheduling of one region may take before its fallback."""
 
 

@@ -9,7 +9,7 @@ legal, serially or shifted if need be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field
 
 from polyml.options import FusionPolicy
@@ -17,11 +17,10 @@ from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone
 from polyml.schedule.ilp.hyperplanes import Hyperplane, Row, distances
 from polyml.schedule.ilp.problem import Basis, Problem, extended, within
+from polyml.schedule.ilp.topology import Edges, components, is_between, topological
 from polyml.schedule.matching import Matcher
 
-__all__ = ["Part", "components", "parts_of"]
-
-Edges = Mapping[str, set[str]]
+__all__ = ["Part", "parts_of"]
 
 MIN_SHARED_ITERATIONS = 64
 """A fusion that leaves fewer parallel iterations than this, where there were more, is refused."""
@@ -93,7 +92,7 @@ class _Fuser:
         for connected in self._connected(parts):
             whole = self._whole(connected)
             found += [whole] if whole is not None else self._pairwise(connected)
-        return _topological(found, self.edges, self._rank)
+        return self._topological(found)
 
     def _connected(self, parts: list[Part]) -> list[list[Part]]:
         """The parts in groups that share dependences or data, each in an order in which every part touches an earlier one."""
@@ -129,7 +128,7 @@ class _Fuser:
         return joined if len(parts) == 1 or self._is_worth(joined, parts) else None
 
     def _pairwise(self, parts: list[Part]) -> list[Part]:
-        parts = _topological(parts, self.edges, self._rank)
+        parts = self._topological(parts)
         position = 1
         while position < len(parts):
             # Producers first, nearest first.
@@ -138,7 +137,7 @@ class _Fuser:
                 if joined is not None:
                     parts[earlier] = joined
                     del parts[position]
-                    parts = _topological(parts, self.edges, self._rank)
+                    parts = self._topological(parts)
                     position = max(earlier - 1, 0)
                     break
             position += 1
@@ -158,7 +157,7 @@ class _Fuser:
         if joined is None:
             self.refused.add(key)
             return None
-        return None if _between(parts, earlier, later, self.edges) else joined
+        return None if is_between([part.names for part in parts], earlier, later, self.edges) else joined
 
     # -- one join ---------------------------------------------------------------------------------------------------------------
 
@@ -270,91 +269,12 @@ class _Fuser:
             total *= (None if row.index is None else self.matcher.extent(name, row.index)) or 1_000
         return total
 
+    def _topological(self, parts: list[Part]) -> list[Part]:
+        order = topological([part.names for part in parts], self.edges, [self._rank(part) for part in parts])
+        return [parts[k] for k in order]
+
     def _rank(self, part: Part) -> int:
         return min(self.position[name] for name in part.names)
 
     def _in_order(self, one: Part, other: Part) -> tuple[str, ...]:
         return tuple(sorted((*one.names, *other.names), key=self.position.__getitem__))
-
-
-# -- graphs of statements -------------------------------------------------------------------------------------------------------------
-
-
-def components(group: Sequence[str], edges: Edges) -> list[tuple[str, ...]]:
-    """Strongly connected components in topological order, nearest to the order of `group`.
-
-    Source: Tarjan, "Depth-first search and linear graph algorithms" (SIAM J. Computing 1972), without recursion.
-    """
-    rank = {name: k for k, name in enumerate(group)}
-    number: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[Part] = []
-    for start in group:
-        path = [(start, iter(sorted(edges[start], key=rank.__getitem__)))] if start not in number else []
-        while path:
-            name, after = path[-1]
-            if name not in number:
-                number[name] = low[name] = len(number)
-                stack.append(name)
-            for successor in after:
-                if successor not in number:
-                    path.append((successor, iter(sorted(edges[successor], key=rank.__getitem__))))
-                    break
-                if successor in low:
-                    low[name] = min(low[name], number[successor])
-            else:
-                path.pop()
-                if path:
-                    low[path[-1][0]] = min(low[path[-1][0]], low[name])
-                if low[name] == number[name]:
-                    cut = stack.index(name)
-                    cycle = tuple(sorted(stack[cut:], key=rank.__getitem__))
-                    for member in stack[cut:]:
-                        del low[member]
-                    del stack[cut:]
-                    found.append(Part(cycle, ()))
-    ordered = _topological(found, edges, lambda part: rank[part.names[0]])
-    return [part.names for part in ordered]
-
-
-def _topological(parts: list[Part], edges: Edges, rank: Callable[[Part], int]) -> list[Part]:
-    """The parts with every edge pointing forward, those of the lowest rank first."""
-    owner = {name: k for k, part in enumerate(parts) for name in part.names}
-    after: list[set[int]] = [set() for _ in parts]
-    for k, part in enumerate(parts):
-        for name in part.names:
-            after[k] |= {owner[other] for other in edges[name] if other in owner}
-        after[k].discard(k)
-    waiting = [0] * len(parts)
-    for later in after:
-        for k in later:
-            waiting[k] += 1
-    ranks = [rank(part) for part in parts]
-    ready = sorted((k for k in range(len(parts)) if not waiting[k]), key=ranks.__getitem__)
-    ordered: list[Part] = []
-    while ready:
-        k = ready.pop(0)
-        ordered.append(parts[k])
-        opened = []
-        for later_part in after[k]:
-            waiting[later_part] -= 1
-            if not waiting[later_part]:
-                opened.append(later_part)
-        if opened:
-            ready = sorted((*ready, *opened), key=ranks.__getitem__)
-    assert len(ordered) == len(parts), "internal: parts of a group depend on each other in a cycle"
-    return ordered
-
-
-def _between(parts: Sequence[Part], first: int, last: int, edges: Edges) -> bool:
-    """Whether a part lies on a path from one part to the other, so that joining the two would close a cycle."""
-    reached = set[str]().union(*(edges[name] for name in parts[first].names))
-    target = set(parts[last].names)
-    for part in parts[first + 1 : last]:
-        if not reached.isdisjoint(part.names):
-            onward = set[str]().union(*(edges[name] for name in part.names))
-            if not onward.isdisjoint(target):
-                return True
-            reached |= onward
-    return False

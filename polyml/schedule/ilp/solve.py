@@ -50,11 +50,13 @@ class Program:
 @dataclass(slots=True)
 class Solver:
     """One HiGHS instance, used for program after program. nodes: linear programs that it may still solve, all programs together.
+    patience: after how many of them the best solution of a program so far is good enough (every solution is legal); three times as many without one are too many.
 
     programs, solved, seconds, rows, columns: what it did so far: integer programs, linear programs, time, and the largest program's size.
     """
 
     nodes: int
+    patience: int = 200
     programs: int = 0
     solved: int = 0
     seconds: float = 0.0
@@ -63,7 +65,7 @@ class Solver:
     _highs: _Highs | None = field(default=None, repr=False)
 
     def solve(self, program: Program) -> NDArray[np.int64] | None:
-        """The best solution, rounded to integers (continuous columns too), or None when there is none.
+        """The best solution (found with patience), rounded to integers (continuous columns too), or None when there is none.
 
         Raises:
             SolverLimit: no answer within the nodes left.
@@ -109,6 +111,7 @@ class _Search:
     program: Program
     best: Floats | None = None
     value: float = np.inf
+    visited: int = 0
 
     def visit(self) -> None:
         """The subtree under the column bounds in force."""
@@ -138,7 +141,13 @@ class _Search:
         self.highs.changeColBounds(column, *old)
 
     def _relaxed(self) -> Floats | None:
-        """The linear program's optimum; None when it has none or cannot beat the best."""
+        """The linear program's optimum; None when it has none or cannot beat the best, or the search has gone on for long enough."""
+        if self.visited >= self.solver.patience:
+            if self.best is not None:
+                return None
+            if self.visited >= 3 * self.solver.patience:
+                raise SolverLimit(f"an integer program has no solution after {self.visited} nodes")
+        self.visited += 1
         if self.solver.nodes <= 0:
             raise SolverLimit("the scheduler's integer programs used up their nodes")
         self.solver.nodes -= 1

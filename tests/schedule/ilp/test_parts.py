@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyml.schedule.ilp.cones import Cone, cones_of
-from polyml.schedule.ilp.fusion import components
 from polyml.schedule.ilp.hyperplanes import Row, distances, satisfied
 from polyml.schedule.ilp.independence import null_space, rank
 from polyml.schedule.ilp.solve import Program, Solver, SolverLimit
+from polyml.schedule.ilp.topology import components
 from polyml.scop.dependences import analyse
 from tests.schedule.programs import scop_of
 
@@ -144,6 +144,22 @@ def test_branch_and_bound_stops_at_its_nodes() -> None:
     assert Solver(nodes=100).solve(knapsack) is not None
     with pytest.raises(SolverLimit, match="used up"):
         Solver(nodes=1).solve(knapsack)
+
+
+def test_patience_ends_with_the_best_so_far() -> None:
+    """What is returned early is a solution, if not the best one; with none in time, the search gives up."""
+    rng = np.random.default_rng(2)
+    weights, value, room = (rng.integers(5, 40, 6).tolist() for _ in range(3))
+    knapsack = program([[-w for w in weights], [-r for r in room]], [-101, -97], [-v for v in value])
+    thorough, early = Solver(nodes=1000, patience=1000), Solver(nodes=1000, patience=8)
+    optimum, found = thorough.solve(knapsack), early.solve(knapsack)
+    assert optimum is not None
+    assert found is not None
+    assert (knapsack.matrix @ found >= knapsack.lower).all()
+    assert knapsack.cost @ found >= knapsack.cost @ optimum
+    assert early.solved < thorough.solved
+    with pytest.raises(SolverLimit, match="no solution after 3 nodes"):
+        Solver(nodes=1000, patience=1).solve(knapsack)
 
 
 # -- components ---------------------------------------------------------------------------------------------------------------------
