@@ -178,7 +178,7 @@ def _width(model: StatementModel, lanes: str, target: Target) -> int:
 
 
 def _dimension(scop: Scop, model: StatementModel, array: str, index: str, *, strided: bool) -> int | None:
-    """The dimension of the array that the index runs along, when all reads of it could go to a copy with that dimension last.
+    """The dimension of the array that the index runs along, when all reads of it along the index could go to a copy with that dimension last.
 
     Args:
         strided: lanes along the index read it with a stride now; else contiguously.
@@ -196,6 +196,8 @@ def _dimension(scop: Scop, model: StatementModel, array: str, index: str, *, str
         if read.tensor != array:
             continue
         where = [d for d, s in enumerate(read.subscripts) if not isinstance(s, Affine) or index in s.variables()]
+        if not where:
+            continue  # one element for all lanes: it is read where it is
         subscript = read.subscripts[where[0]] if len(where) == 1 else None
         if not isinstance(subscript, Affine) or subscript.stride(index) != 1:
             return None
@@ -299,7 +301,7 @@ def _redirected(statement: Statement, plans: list[_Plan]) -> Statement:
 
     def change(read: Read) -> Read:
         plan = by_array.get(read.tensor)
-        if plan is None:
+        if plan is None or not any(isinstance(x, Affine) and plan.lanes in x.variables() for x in read.subscripts):
             return read
         subscripts = tuple(s for s in read.subscripts if isinstance(s, Affine))
         assert len(subscripts) == len(read.subscripts), "internal: an indirect read cannot be packed"
