@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -58,6 +60,29 @@ CASES = {
 }
 
 
+def whole(*body: Node, count: int = 29) -> Function:
+    """The same without tiles of rows."""
+    inside = loop("i", 0, count, *body, kind="jam", factor=4)
+    return replace(rows(*body), body=(inside,))
+
+
+def tiles(op: str, left: Affine, right: Affine, *, first: int = 0, upper: int = 37, size: int = 8) -> Node:
+    """Panels of columns under a condition."""
+    columns = loop("j", J0, minimum([affine(upper), J0 + size]), *guarded(op, left, right), kind="vector", factor=2)
+    return loop("j0", first, upper, columns, step=size)
+
+
+J0 = affine("j0")
+CASES |= {
+    "whole": whole(loop("j", 0, I + 1, *product(), kind="vector", factor=2)),
+    "panels ge": whole(tiles("ge", I, J)),
+    "panels gt": whole(tiles("gt", J, I + 2, first=3)),
+    "panels le": rows(tiles("le", J + 5, I)),
+    "panels lt": rows(tiles("lt", I, J, upper=30, size=4)),
+    "panels twice": whole(tiles("ge", I * 2, J)),
+}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_same_results(name: str) -> None:
     before = CASES[name]
@@ -73,7 +98,9 @@ def test_same_results(name: str) -> None:
         np.testing.assert_allclose(found["c"], plain["c"], rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("name", ["upper", "lower", "both", "plain", "ge"])
+@pytest.mark.parametrize(
+    "name", ["upper", "lower", "both", "plain", "ge", "whole", "panels ge", "panels gt", "panels le", "panels lt"]
+)
 def test_jammed_parts_have_one_shape(name: str) -> None:
     """Inside a jammed loop no bound and no condition is left that depends on it."""
     jammed = [n for n in walk_nodes(cut_triangles(CASES[name]).body) if isinstance(n, For) and n.kind == "jam"]
