@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from polyml.einsum_frontend.any_size import AnyShapes, any_shapes
 from polyml.einsum_frontend.arguments import symbolic_ints
 from polyml.einsum_frontend.printer import format_program
 from polyml.einsum_frontend.source import program_from_function, program_from_text
@@ -21,6 +22,7 @@ from polyml.einsum_numpy.calls import FORMS, NUMPY_KEYWORDS, form_for, is_subscr
 from polyml.einsum_numpy.subscripts import subscripts_of_sublists
 from polyml.errors import PolymlError
 from polyml.options import Options
+from polyml.runtime.arguments import AnySize
 from polyml.runtime.dispatch import Dispatcher, wanted_of
 
 if TYPE_CHECKING:
@@ -42,7 +44,10 @@ class Einsum(Dispatcher):
     def __init__(self, program: Program, options: Mapping[str, object]) -> None:
         self.options = Options.make(**options)
         self.program = program
-        super().__init__(program.name, wanted_of(program), symbolic_ints(program), self._compile_key)
+        asked = self.options.dynamic not in (False, "auto")
+        general = _general(program, self.options)
+        wanted, ints = wanted_of(program), symbolic_ints(program)
+        super().__init__(program.name, wanted, ints, self._compile_key, general, asked=asked)
         self.__name__ = program.name
 
     def trace(self, *args: object, **keywords: object) -> Graph:
@@ -73,15 +78,46 @@ class Einsum(Dispatcher):
         def compile() -> Compiled:
             from polyml.compiler import compile_stages, lower_program  # isl, when it is not in the cache
 
-            return compile_stages(self.program, key, lower_program(self.program, key, self.options))
+            try:
+                return compile_stages(self.program, key, lower_program(self.program, key, self.options))
+            except PolymlError as fault:
+                fixed = self._fixed(key)
+                if not fixed:
+                    raise
+                names = ", ".join(fixed)
+                raise PolymlError(
+                    f"{self.program.name} cannot be compiled for any {names}: {fault.message}",
+                    span=fault.span,
+                    hint="leave these sizes out: dynamic=(..), with the names of those that may be anything",
+                ) from fault
 
         return cached_kernel(self.program, key, self.options, compile)
+
+    def _fixed(self, key: Key) -> tuple[str, ...]:
+        """The sizes that must be numbers, each tried alone where that is possible; none for a key without symbolic extents."""
+        from polyml.compiler import check_any_size
+
+        general = self._general
+        if general is None or not any(isinstance(layout, AnySize) for layout in key):
+            return ()
+        alone = tuple(name for name in general.names if not check_any_size(self.program, key, name))
+        return alone or general.names
 
     def __repr__(self) -> str:
         return f"<polyml.einsum program {self.program.name}>"
 
     def __str__(self) -> str:
         return format_program(self.program)
+
+
+def _general(program: Program, options: Options) -> AnyShapes | None:
+    """The shapes of a kernel for any sizes, where one may be made."""
+    if options.dynamic != "auto":
+        return any_shapes(program, options.dynamic)
+    try:
+        return any_shapes(program, True)
+    except PolymlError:  # every call's shape is told what is wrong
+        return None
 
 
 @overload

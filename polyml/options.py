@@ -39,7 +39,7 @@ class Options:
     vectorize, parallel: whether to do so.
     tile_sizes: iterations per cache tile and dimension, outermost first; None: from the cost model; (): no tiling.
     register_tile: iterations per register tile, likewise.
-    dynamic: sizes that stay symbolic: True for all, or their names.
+    dynamic: sizes that stay symbolic: True for all, or their names; "auto": none, until the program has seen many shapes.
     verify: check every stage's output, schedules included, even where it costs time.
     budget: isl operations that one phase of one region may take before its fallback.
     debug: the ladder below. dump: a folder for one numbered file per stage, or None.
@@ -58,7 +58,7 @@ class Options:
     parallel: bool = True
     tile_sizes: tuple[int, ...] | None = None
     register_tile: tuple[int, ...] | None = None
-    dynamic: bool | tuple[str, ...] = False
+    dynamic: bool | tuple[str, ...] | Literal["auto"] = "auto"
     verify: bool = False
     budget: int = 20_000_000
     debug: int = 0
@@ -190,12 +190,14 @@ def _sizes(name: str, value: object) -> tuple[int, ...] | None:
     raise _refuse(name, value, "a tuple of integers >= 1, or None")
 
 
-def _dynamic(name: str, value: object) -> bool | tuple[str, ...]:
+def _dynamic(name: str, value: object) -> bool | tuple[str, ...] | Literal["auto"]:
+    if value == "auto":
+        return "auto"
     if isinstance(value, bool):
         return value
     if isinstance(value, tuple | list) and all(isinstance(item, str) for item in value):
         return tuple(value)
-    raise _refuse(name, value, "a bool or a tuple of names of sizes")
+    raise _refuse(name, value, 'a bool, "auto" or a tuple of names of sizes')
 
 
 def _scheduler(name: str, value: object) -> Scheduler:

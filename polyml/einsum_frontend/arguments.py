@@ -28,17 +28,17 @@ from polyml.einsum_frontend.syntax import (
 )
 from polyml.errors import DTypeError, NotAffineError, ShapeError
 from polyml.records import dataclass
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, Extent, affine
 
 __all__ = ["ArgumentType", "Signature", "bind_sizes", "check_argument", "symbolic_ints"]
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentType:
-    """Of a tensor argument, or of a scalar one (`shape` is empty)."""
+    """Of a tensor argument, or of a scalar one (`shape` is empty). Where sizes stay symbolic, extents are expressions in them."""
 
     dtype: DType
-    shape: tuple[int, ...] = ()
+    shape: tuple[Extent, ...] = ()
 
     def __str__(self) -> str:
         return f'{self.dtype}["{" ".join(map(str, self.shape))}"]' if self.shape else str(self.dtype)
@@ -111,7 +111,7 @@ def _check_entry(
     parameter: Parameter,
     position: int,
     entry: Expression,
-    extent: int,
+    extent: Extent,
     sizes: dict[str, Affine],
     bound_by: dict[str, str],
 ) -> None:
@@ -126,16 +126,17 @@ def _check_entry(
     expected = to_affine(entry, Names(sizes, {}, {}))
     if expected is None:
         raise NotAffineError(f"the shape of {parameter.name} must be affine in sizes", span=entry.span)
+    if expected == affine(extent):
+        return
     if not expected.is_constant:
         message = f"the shape of {parameter.name} depends on {expected}, which is not one number here"
         raise ShapeError(message, span=entry.span)
-    if expected.constant != extent:
-        origin = "; ".join(f"{name} = {sizes[name]} by {bound_by[name]}" for name in sorted(used))
-        raise ShapeError(
-            f"dimension {position} of argument {parameter.name} is {extent}, and its entry says {expected.constant}"
-            + (f" ({origin})" if origin else ""),
-            span=entry.span,
-        )
+    origin = "; ".join(f"{name} = {sizes[name]} by {bound_by[name]}" for name in sorted(used))
+    raise ShapeError(
+        f"dimension {position} of argument {parameter.name} is {extent}, and its entry says {expected.constant}"
+        + (f" ({origin})" if origin else ""),
+        span=entry.span,
+    )
 
 
 def symbolic_ints(program: Program) -> frozenset[str]:

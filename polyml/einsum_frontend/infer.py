@@ -5,7 +5,7 @@ Sizes are numbers here; loop variables and `int` parameters that stay symbolic a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import islpy as isl
 
@@ -15,7 +15,7 @@ from polyml.einsum_frontend.syntax import Call, Compare, Expression, IndexRef, N
 from polyml.einsum_frontend.walk import index_names
 from polyml.errors import ShapeError, UnboundedDomainError
 from polyml.records import dataclass
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, Extent, affine, extent_of
 from polyml.source import Span
 
 __all__ = ["Inferred", "infer_ranges"]
@@ -23,8 +23,11 @@ __all__ = ["Inferred", "infer_ranges"]
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
+    """assumed: expressions in symbolic sizes that are at least 0 where the ranges hold."""
+
     ranges: Mapping[str, Range]
     warnings: tuple[str, ...]
+    assumed: tuple[Affine, ...] = ()
 
 
 def infer_ranges(
@@ -50,10 +53,10 @@ def infer_ranges(
         if isinstance(use.expression, IndexRef):
             variable = _variable(use.expression.name, names)
             ranges.setdefault(use.expression.name, box_range(variable, 0, use.extent))
-    _plain(ranges, [*own, *uses], names, span)
+    assumed = _plain(ranges, [*own, *uses], names, span)
     warnings: list[str] = []
     while missing := [name for name in indices if name not in ranges]:
-        found = _round([*own, *uses], ranges, frozenset(missing), names, outer, span)
+        found = _round([*own, *uses], ranges, frozenset(missing), names, outer, span, assumed)
         if not found:
             raise UnboundedDomainError(
                 f"the range of {' and '.join(map(plain_name, missing))} follows from nothing",
@@ -64,7 +67,7 @@ def infer_ranges(
             if fitting.exact and fitting.low is not None and fitting.high == fitting.low + 1:
                 warnings.append(f"{span}: the inferred range of {plain_name(name)} is the single value {fitting.low}")
         ranges.update(found)
-    return Inferred(ranges, tuple(warnings))
+    return Inferred(ranges, tuple(warnings), tuple(assumed))
 
 
 def _variable(name: str, names: Names) -> str:
@@ -103,10 +106,12 @@ def _below(variable: str, stop: Affine, outer: Mapping[str, Range]) -> Range:
     return Range(variable, f"0 <= {variable} < {stop.isl_text()}", 0, greatest, False)
 
 
-def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names, span: Span) -> None:
-    """Rule 2: adds the ranges of indices that stand plainly in a subscript, and compares all their extents."""
-    free: dict[str, dict[int, Use]] = {}
-    restricted: dict[str, dict[int, Use]] = {}
+def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names, span: Span) -> list[Affine]:
+    """Rule 2: adds the ranges of indices that stand plainly in a subscript, and compares all their extents; those in symbolic sizes are assumed to be
+    equal, which it returns."""
+    free: dict[str, dict[Extent, Use]] = {}
+    restricted: dict[str, dict[Extent, Use]] = {}
+    assumed: list[Affine] = []
     for use in uses:
         if isinstance(use.expression, IndexRef):
             name = use.expression.name
@@ -114,8 +119,12 @@ def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names, span: Sp
             group.setdefault(name, {}).setdefault(use.extent, use)
     for name in sorted({*free, *restricted}):
         found = free.get(name) or restricted[name]
-        if len(found) > 1 and (name in free or name not in ranges):
-            extents = list(found.values())
+        extents = list(found.values())
+        differences = [affine(use.extent) - affine(extents[0].extent) for use in extents[1:]]
+        compared = name in free or name not in ranges
+        if compared and not any(difference.is_constant for difference in differences):
+            assumed += [value for difference in differences for value in (difference, -difference)]
+        elif compared and differences:
             raise ShapeError(
                 f"the index {plain_name(name)} runs over dimensions of different extents: "
                 + " and ".join(map(str, found)),
@@ -124,6 +133,11 @@ def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names, span: Sp
             )
         if name not in ranges:
             ranges[name] = box_range(_variable(name, names), 0, next(iter(found)))
+    return assumed
+
+
+def _symbolic(extents: Iterable[Extent]) -> bool:
+    return any(isinstance(extent, Affine) for extent in extents)
 
 
 def _round(
@@ -133,6 +147,7 @@ def _round(
     names: Names,
     outer: Mapping[str, Range],
     span: Span,
+    assumed: list[Affine],
 ) -> dict[str, Range]:
     """Rule 3, one round: for each unbounded index the values that keep every subscript with it alone unbounded in bounds."""
     fitting: dict[str, list[Use]] = {}
@@ -146,12 +161,13 @@ def _round(
     found: dict[str, Range] = {}
     for name in sorted(fitting):
         variable = _variable(name, names)
-        adopted = _by_arithmetic(variable, fitting[name], inner) or _by_sets(
-            variable, fitting[name], inner, outer, span
-        )
+        adopted = _by_arithmetic(variable, fitting[name], inner)
+        if adopted is None and _symbolic(use.extent for use in fitting[name]):
+            adopted = _by_symbols(variable, fitting[name], inner, outer, assumed)
+        adopted = adopted or _by_sets(variable, fitting[name], inner, outer, span)
         if adopted is None:
             continue
-        if adopted.exact and adopted.may_be_empty and all(use.extent > 0 for use in fitting[name]):
+        if adopted.exact and adopted.may_be_empty and all(use.extent != 0 for use in fitting[name]):
             raise ShapeError(
                 f"no value of {plain_name(name)} keeps every subscript in bounds",
                 span=fitting[name][0].expression.span,
@@ -166,6 +182,8 @@ def _by_arithmetic(variable: str, uses: Sequence[Use], known: Mapping[str, Range
     low, high = 0, None
     for use in uses:
         assert use.value is not None, "internal: a gather bounds no index"
+        if isinstance(use.extent, Affine):
+            return None
         factor = use.value.stride(variable)
         others = use.value - affine(variable) * (factor or 0)
         if not factor or any(name not in known or known[name].may_be_empty for name in others.variables()):
@@ -182,6 +200,36 @@ def _by_arithmetic(variable: str, uses: Sequence[Use], known: Mapping[str, Range
         top = (use.extent - 1 - greatest) // factor
         high = top if high is None else min(high, top)
     return None if high is None else box_range(variable, low, max(low, high + 1))
+
+
+def _by_symbols(
+    variable: str, uses: Sequence[Use], inner: Mapping[str, Range], outer: Mapping[str, Range], assumed: list[Affine]
+) -> Range | None:
+    """Extents in symbolic sizes: one subscript `factor * variable + others`, factor > 0, whose others start at 0. Every range is assumed not to be empty.
+
+    None when it is not that.
+    """
+    tops: dict[Affine, list[Affine]] = {}
+    for use in uses:
+        assert use.value is not None, "internal: a gather bounds no index"
+        factor = use.value.stride(variable)
+        if not factor or factor < 0:
+            return None
+        greatest, needs = affine(use.extent) - 1, [affine(use.extent) - 1]
+        for atom, stride in (use.value - affine(variable) * factor).terms:
+            found = inner.get(atom) if isinstance(atom, str) else None
+            if found is None or found.extent is None or stride < 0:
+                return None
+            greatest -= (affine(found.extent) - 1) * stride
+            needs.append(affine(found.extent) - 1)
+        if use.value.constant:
+            return None
+        tops[greatest // factor] = [*needs, greatest]
+    if len(tops) > 1:
+        return None
+    ((top, needs),) = tops.items()
+    assumed += [value for value in needs if not value.is_constant]
+    return box_range(variable, 0, extent_of(top + 1))
 
 
 def _by_sets(
@@ -202,7 +250,10 @@ def _by_sets(
     for use in uses:
         assert use.value is not None, "internal: a gather bounds no index"
         text = use.value.isl_text()
-        clauses = [f"({text} < 0 or {text} >= {use.extent})", *(known[name].constraint for name in others)]
+        clauses = [
+            f"({text} < 0 or {text} >= {affine(use.extent).isl_text()})",
+            *(known[name].constraint for name in others),
+        ]
         body = " and ".join(clauses)
         exists = f"exists ({', '.join(others)} : {body})" if others else body
         good = good.subtract(isl.Set(f"{head}{{ [{variable}] : {exists} }}"))
@@ -221,7 +272,10 @@ def _by_sets(
     flat = good.project_out(isl.dim_type.param, 0, good.dim(isl.dim_type.param))
     if flat.is_empty():
         return box_range(variable, 0, 0)
-    low, high = flat.dim_min_val(0).to_python(), flat.dim_max_val(0).to_python() + 1
+    low, most = flat.dim_min_val(0).to_python(), flat.dim_max_val(0)
+    if not most.is_int():  # it grows with a symbolic size
+        return Range(variable, " or ".join(f"({piece})" for piece in pieces), low, None, False)
+    high = most.to_python() + 1
     full = isl.Set(f"{head}{{ [{variable}] : {' and '.join([f'{low} <= {variable} < {high}', *context])} }}")
     if full.is_subset(good):
         return box_range(variable, low, high)

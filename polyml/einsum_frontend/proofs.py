@@ -14,7 +14,7 @@ from polyml.einsum_frontend.quasi_affine import Constraint
 from polyml.einsum_frontend.ranges import Range, interval
 from polyml.errors import BoundsError, ShapeError
 from polyml.records import dataclass
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, Extent, affine
 from polyml.source import Span
 
 __all__ = [
@@ -93,7 +93,14 @@ def parameters(ranges: Sequence[Range]) -> str:
 
 
 def prove_in_bounds(
-    subscript: Affine, extent: int, scope: Scope, *, access: str, position: int, span: Span, known: Mapping[str, Range]
+    subscript: Affine,
+    extent: Extent,
+    scope: Scope,
+    *,
+    access: str,
+    position: int,
+    span: Span,
+    known: Mapping[str, Range],
 ) -> None:
     """0 <= subscript < extent for every point of the scope.
 
@@ -101,10 +108,10 @@ def prove_in_bounds(
         BoundsError: with a witness instance.
     """
     low, high = interval(subscript, known)
-    if low is not None and low >= 0 and high is not None and high < extent:
+    if low is not None and low >= 0 and high is not None and isinstance(extent, int) and high < extent:
         return
     text = subscript.isl_text()
-    outside = scope.points(f"{text} < 0 or {text} >= {extent}")
+    outside = scope.points(f"{text} < 0 or {text} >= {affine(extent).isl_text()}")
     if outside.is_empty():
         return
     values = witness(outside, scope)

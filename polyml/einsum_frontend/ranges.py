@@ -14,7 +14,7 @@ from polyml.einsum_frontend.syntax import (
 )
 from polyml.einsum_frontend.walk import children, index_names
 from polyml.records import dataclass
-from polyml.sets.affine import Affine, Extremum, FloorDiv
+from polyml.sets.affine import Affine, Extent, Extremum, FloorDiv
 
 __all__ = ["Range", "Use", "bound_names", "box_range", "interval", "plain_name", "uses_of"]
 
@@ -26,6 +26,7 @@ class Range:
     constraint: they, as an isl constraint (over outer variables too); empty: no bound is known.
     low, high: least value and one past the greatest, over all values of the outer variables; None: not bounded by a number.
     exact: the values are low .. high - 1, whatever the outer variables.
+    stop: the values are 0 .. stop - 1, for every value of the symbolic sizes in it.
     """
 
     name: str
@@ -33,6 +34,12 @@ class Range:
     low: int | None
     high: int | None
     exact: bool
+    stop: Affine | None = None
+
+    @property
+    def extent(self) -> Extent | None:
+        """How many values there are, where they are 0, 1, .. whatever the loop variables."""
+        return self.high if self.exact and self.low == 0 else self.stop
 
     @property
     def may_be_empty(self) -> bool:
@@ -49,14 +56,16 @@ class Use:
 
     expression: Expression
     value: Affine | None
-    extent: int
+    extent: Extent
     restricting: frozenset[str]
     branch: bool = False
     condition: bool = False
 
 
-def box_range(name: str, low: int, high: int) -> Range:
+def box_range(name: str, low: int, high: Extent) -> Range:
     """low <= name < high."""
+    if isinstance(high, Affine):
+        return Range(name, f"{low} <= {name} < {high.isl_text()}", low, None, False, high if low == 0 else None)
     return Range(name, f"{low} <= {name} < {high}", low, high, True)
 
 
@@ -102,7 +111,7 @@ def bound_names(value: Expression) -> list[tuple[Reducer, str]]:
 def uses_of(
     expr: Expression,
     names: Names,
-    extents: Callable[[Subscript], Sequence[int]],
+    extents: Callable[[Subscript], Sequence[Extent]],
     restricting: frozenset[str] = frozenset(),
     branch: bool = False,
     condition: bool = False,

@@ -12,7 +12,7 @@ from typing import assert_never
 
 import islpy as isl
 
-from polyml.einsum_frontend.arguments import ArgumentType, Signature, bind_sizes, symbolic_ints
+from polyml.einsum_frontend.arguments import ArgumentType, Signature, bind_sizes
 from polyml.einsum_frontend.proofs import Scope, parameters
 from polyml.einsum_frontend.quasi_affine import Names, needs_affine
 from polyml.einsum_frontend.syntax import (
@@ -36,7 +36,7 @@ from polyml.graph.build_loop import build_loop
 from polyml.graph.build_parts import Path, copied, fill, materialized
 from polyml.graph.build_state import State, Variable
 from polyml.graph.ir import Graph, Input, Tensor
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, Extent, affine
 
 __all__ = ["build"]
 
@@ -45,16 +45,19 @@ def build(program: Program, signature: Signature) -> Graph:
     """The graph of one call's program.
 
     Args:
-        program: resolved. signature: dtypes, shapes and the values of the `int` parameters that do not stay symbolic (`symbolic_ints`).
+        program: resolved. signature: dtypes, shapes and the values of the `int` parameters that do not stay symbolic.
 
     Raises:
         ShapeError, BoundsError, UnboundedDomainError, NotAffineError, DTypeError, EinsumSyntaxError: with the place in the program.
     """
+    extents = frozenset[str]().union(
+        *(affine(e).variables() for a in signature.arguments if isinstance(a, ArgumentType) for e in a.shape)
+    )
     sizes = bind_sizes(program, signature)
-    symbolic = tuple(p.name for p, a in zip(program.parameters, signature.arguments, strict=True) if a is None)
-    unfit = sorted(set(symbolic) - symbolic_ints(program))
-    assert not unfit, f"internal: the int parameter {unfit} cannot stay symbolic"
-    state = State(symbolic, names=set(symbolic))
+    ints = [p.name for p, a in zip(program.parameters, signature.arguments, strict=True) if a is None]
+    symbolic = tuple(dict.fromkeys([*ints, *sorted(extents)]))
+    state = State(symbolic, extents=extents, names=set(symbolic))
+    state.assume([affine(name) - 1 for name in sorted(extents)])
     inputs: list[tuple[str, Tensor]] = []
     for parameter, argument in zip(program.parameters, signature.arguments, strict=True):
         if isinstance(argument, ArgumentType):
@@ -71,12 +74,18 @@ def build(program: Program, signature: Signature) -> Graph:
     return Graph(
         name=program.name,
         sizes=symbolic,
-        context=isl.Set(f"{parameters(state.outer)}{{ : }}"),
+        context=_context(state),
+        requires=tuple(state.assumed),
         inputs=tuple(Input(tensor=t, written=name in finals, final=finals.get(name)) for name, t in inputs),
         ops=(*state.ahead, *state.frames[0].ops, *state.late_checks()),
         outputs=outputs,
         warnings=tuple(state.warnings),
     )
+
+
+def _context(state: State) -> isl.Set:
+    known = " and ".join(r.constraint for r in state.outer if r.constraint)
+    return isl.Set(f"{parameters(state.outer)}{{ : {known} }}")
 
 
 class _Walker:
@@ -118,9 +127,13 @@ class _Walker:
     # -- declarations and results ---------------------------------------------------------------------------------
 
     def declare(self, statement: Declare) -> None:
-        shape: list[int] = []
+        shape: list[Extent] = []
         for entry in statement.shape or ():
             extent = needs_affine(entry, self.names, role=f"the shape of {statement.name}")
+            if not extent.is_constant and extent.variables() <= self.state.extents:
+                self.state.assume([extent])
+                shape.append(extent)
+                continue
             if not extent.is_constant:
                 message = f"the shape of {statement.name} depends on {extent}, which is not one number"
                 raise ShapeError(message, span=entry.span, hint="declare it with its largest extent")

@@ -42,7 +42,7 @@ from polyml.graph.build_gather import checked_index
 from polyml.graph.build_parts import Path, fold, image, index_value
 from polyml.graph.build_reduction import Reduction, nested, nonzero, typed_terms
 from polyml.graph.build_state import State, Variable
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, Extent, affine
 from polyml.source import Span
 
 __all__ = ["Body", "extents_of"]
@@ -51,7 +51,7 @@ _OPS = {"+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "
 _COMPARE = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
 
 
-def extents_of(state: State, names: Names, node: Subscript) -> tuple[int, ...]:
+def extents_of(state: State, names: Names, node: Subscript) -> tuple[Extent, ...]:
     """The shape of the tensor that an access subscripts, padding included; its rank is checked.
 
     Raises:
@@ -176,7 +176,7 @@ class Body:
         return self.element(variable, subscripts, path, node.span)
 
     def subscripts(
-        self, written: Sequence[Expression], extents: Sequence[int], name: str, path: Path
+        self, written: Sequence[Expression], extents: Sequence[Extent], name: str, path: Path
     ) -> tuple[GraphSubscript, ...]:
         """The subscripts of an access to `name`: affine ones proved in bounds, gathers checked."""
         found: list[GraphSubscript] = []
@@ -206,7 +206,7 @@ class Body:
     ) -> Typed:
         """`select(inside, x[.. - before], 0)`, without the select where the path implies the inside."""
         shifted: list[GraphSubscript] = []
-        tests: list[tuple[Affine, int]] = []
+        tests: list[tuple[Affine, Extent]] = []
         known = path.scope.known
         for subscript, extent, (before, _) in zip(
             subscripts, variable.shape, _pad_widths(pad, self.names), strict=True
@@ -216,16 +216,16 @@ class Body:
             moved = subscript - before
             shifted.append(moved)
             low, high = interval(moved, known)
-            if low is None or low < 0 or high is None or high >= extent:
+            if low is None or low < 0 or high is None or not isinstance(extent, int) or high >= extent:
                 tests.append((moved, extent))
         inside = [_inside(value, extent) for value, extent in tests]
         outside = " or ".join(f"not ({c.text})" for c in inside)
         if not inside or path.scope.points(outside).is_empty():
             return self.element(variable, tuple(shifted), path, span)
         parts = [
-            apply(op, [index_value(value), number(bound)])
+            apply(op, [index_value(value), index_value(bound)])
             for value, extent in tests
-            for op, bound in (("ge", 0), ("lt", extent))
+            for op, bound in (("ge", affine(0)), ("lt", affine(extent)))
         ]
         read = self.element(variable, tuple(shifted), path.within(*inside), span)
         return apply(
@@ -280,8 +280,9 @@ class Body:
         return found
 
 
-def _inside(value: Affine, extent: int) -> Constraint:
-    return Constraint(f"0 <= {value.isl_text()} < {extent}", value.variables())
+def _inside(value: Affine, extent: Extent) -> Constraint:
+    end = affine(extent)
+    return Constraint(f"0 <= {value.isl_text()} < {end.isl_text()}", value.variables() | end.variables())
 
 
 def _converted(expr: Expr, dtype: DType, span: Span) -> Expr:

@@ -14,9 +14,10 @@ from polyml.einsum_frontend.ranges import Range, interval
 from polyml.einsum_frontend.typing import Typed, cast
 from polyml.errors import BoundsError, DTypeError
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, walk
-from polyml.graph.build_parts import Path, fill, variables_of
+from polyml.graph.build_parts import Path, fill, index_value, variables_of
 from polyml.graph.build_state import Flag, State
 from polyml.graph.ir import Check, Equation, Tensor
+from polyml.sets.affine import Extent, affine
 from polyml.source import Span
 
 __all__ = ["checked_index", "value_interval"]
@@ -25,7 +26,7 @@ Interval = tuple[int | None, int | None]
 
 
 def checked_index(
-    state: State, index: Typed, extent: int, path: Path, *, access: str, position: int, span: Span
+    state: State, index: Typed, extent: Extent, path: Path, *, access: str, position: int, span: Span
 ) -> Expr:
     """The subscript as it may be evaluated without leaving the dimension of `extent`; its check is emitted.
 
@@ -40,17 +41,19 @@ def checked_index(
             return Const(0, i64)
         raise BoundsError(f"dimension {position} of {access} is empty, so no subscript is in bounds", span=span)
     low, high = value_interval(index.expr, path.scope.known, state.value_ranges)
-    if low is not None and low >= 0 and high is not None and high < extent:
+    if low is not None and low >= 0 and high is not None and isinstance(extent, int) and high < extent:
         return index.expr
     wide = cast(index.expr, i64)
-    outside = Apply("or", (_compare("lt", wide, 0), _compare("ge", wide, extent)), boolean)
+    outside = Apply(
+        "or", (_compare("lt", wide, Const(0, i64)), _compare("ge", wide, index_value(affine(extent)).expr)), boolean
+    )
     message = f"an index into dimension {position} of {access} (extent {extent}) is out of range"
     reads = [n for e in (wide, *path.data) for n in walk(e) if isinstance(n, Read)]
     if all(read.tensor in state.inputs for read in reads):
         _check_ahead(state, outside, path, message, span)
         return index.expr
     _check_late(state, outside, path, message, span)
-    capped = Apply("min", (wide, Const(extent - 1, i64)), i64)
+    capped = Apply("min", (wide, index_value(affine(extent) - 1).expr), i64)
     return Apply("max", (capped, Const(0, i64)), i64)
 
 
@@ -104,8 +107,8 @@ def _any(flag: Tensor, outside: Expr, scope: Scope, data: Sequence[Expr], base: 
     )
 
 
-def _compare(op: str, value: Expr, bound: int) -> Expr:
-    return Apply(op, (value, Const(bound, i64)), boolean)
+def _compare(op: str, value: Expr, bound: Expr) -> Expr:
+    return Apply(op, (value, cast(bound, i64)), boolean)
 
 
 def value_interval(expr: Expr, known: Mapping[str, Range], tensors: Mapping[str, tuple[int, int]]) -> Interval:

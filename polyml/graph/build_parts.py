@@ -53,7 +53,7 @@ def image(subscripts: Sequence[Subscript], variable: Variable, scope: Scope) -> 
     """`[outer] -> { [elements] }` that the instances of the scope touch; a gather touches its whole dimension."""
     elements = [f"e{d}" for d in range(len(subscripts))]
     limits = [
-        f"{e} = {s.isl_text()}" if isinstance(s, Affine) else f"0 <= {e} < {extent}"
+        f"{e} = {s.isl_text()}" if isinstance(s, Affine) else f"0 <= {e} < {affine(extent).isl_text()}"
         for e, s, extent in zip(elements, subscripts, variable.shape, strict=True)
     ]
     return scope.image(elements, limits)
@@ -64,10 +64,12 @@ def fill(result: Tensor, value: Expr, span: Span | None) -> Equation:
     names = tuple(f"i{d}" for d in range(len(result.shape)))
     limits = [f"0 <= {n} < {e.isl_text()}" for n, e in zip(names, result.shape, strict=True)]
     ranges = tuple(Range(n, limit, 0, None, False) for n, limit in zip(names, limits, strict=True))
+    used = sorted(frozenset[str]().union(*(e.variables() for e in result.shape)))
+    sizes = tuple(Range(name, "", None, None, False) for name in used)
     return Equation(
         result=result,
         indices=names,
-        domain=Scope((), ranges).domain(result.name, names),
+        domain=Scope(sizes, ranges).domain(result.name, names),
         target=tuple(affine(n) for n in names),
         body=value,
         span=span,

@@ -92,13 +92,14 @@ def nested(state: State, label: str, reduction: Reduction) -> Typed:
     names = tuple(r.name for r in free)
     shape = []
     for r in free:
-        if r.high is None:
+        extent = r.extent if r.high is None else r.high
+        if extent is None:
             raise UnboundedDomainError(
                 f"the extent of {r.name} is not known at compile time, and {reduction.kind}[..] needs one value per {r.name}",
                 span=reduction.span,
                 hint="bound the index by a number or by the shape of an argument",
             )
-        shape.append(r.high)
+        shape.append(extent)
     result = state.tensor(f"{label}_{reduction.kind}", reduction.result, shape, f"{label}.{reduction.kind}")
     target = tuple(affine(name) for name in names)
     state.emit(

@@ -14,11 +14,12 @@ import islpy as isl
 
 from polyml.dtypes import DType
 from polyml.einsum_frontend.names import ISL_KEYWORDS
+from polyml.einsum_frontend.proofs import parameters
 from polyml.einsum_frontend.ranges import Range
 from polyml.errors import BoundsError, EinsumSyntaxError
 from polyml.graph.ir import Check, Op, Tensor
 from polyml.records import dataclass
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, Extent, affine
 from polyml.source import Span
 
 __all__ = ["Debt", "Flag", "Frame", "LoopLevel", "State", "Variable", "identifier", "loop_constraint"]
@@ -35,7 +36,7 @@ class Variable:
     label: str
     tensor: Tensor | None
     dtype: DType
-    shape: tuple[int, ...]
+    shape: tuple[Extent, ...]
     weak: bool = False
     home: int | None = None
 
@@ -82,10 +83,13 @@ class Frame:
 
 @dataclass(slots=True)
 class State:
-    """The mutable part of a build. `env`: the variables in scope; `dead`: names whose loop has ended; `ahead`: checks before all other ops;
+    """The mutable part of a build. `sizes`: what stays symbolic; `extents`: those of them that are extents of arguments, each at least 1;
+    `assumed`: expressions in them that are at least 0 wherever the graph is used; `env`: the variables in scope; `dead`: names whose loop has ended; `ahead`: checks before all other ops;
     `value_ranges`: the least and greatest value of integer tensors, where known, by tensor name."""
 
     sizes: tuple[str, ...]
+    extents: frozenset[str] = frozenset()
+    assumed: list[Affine] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=lambda: [Frame(None)])
     env: dict[str, Variable] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
@@ -105,6 +109,7 @@ class State:
         return replace(
             self,
             frames=frames,
+            assumed=list(self.assumed),
             env=dict(self.env),
             dead=set(self.dead),
             inputs=set(self.inputs),
@@ -123,7 +128,7 @@ class State:
         self.names.add(name)
         return name
 
-    def tensor(self, wish: str, dtype: DType, shape: Sequence[int], label: str | None = None) -> Tensor:
+    def tensor(self, wish: str, dtype: DType, shape: Sequence[Extent], label: str | None = None) -> Tensor:
         return Tensor(self.fresh(wish), dtype, tuple(affine(extent) for extent in shape), label or wish)
 
     def emit(self, op: Op) -> None:
@@ -144,8 +149,18 @@ class State:
     @property
     def outer(self) -> tuple[Range, ...]:
         """Symbolic sizes and loop variables, outermost first."""
-        sizes = tuple(Range(name, "", None, None, False) for name in self.sizes)
+        sizes = [Range(name, "", None, None, False) for name in self.sizes]
+        for k, name in enumerate(self.sizes):
+            if name in self.extents:
+                sizes[k] = Range(name, f"{name} >= 1", 1, None, False)
+        if self.assumed:
+            known = [sizes[-1].constraint, *(f"{value.isl_text()} >= 0" for value in self.assumed)]
+            sizes[-1] = replace(sizes[-1], constraint=" and ".join(filter(None, known)))
         return (*sizes, *(frame.level.range for frame in self.frames if frame.level is not None))
+
+    def assume(self, values: Sequence[Affine]) -> None:
+        """From here on each of the values, in symbolic sizes, is at least 0; who uses the graph checks it."""
+        self.assumed += [value for value in dict.fromkeys(values) if value not in self.assumed]
 
     # -- written elements -----------------------------------------------------------------------------------------
 
@@ -213,8 +228,9 @@ class State:
     def box(self, variable: Variable) -> isl.Set:
         """All elements."""
         dims = [f"e{d}" for d in range(len(variable.shape))]
-        limits = [f"0 <= {e} < {extent}" for e, extent in zip(dims, variable.shape, strict=True)]
-        return isl.Set(f"{{ [{', '.join(dims)}]{' : ' + ' and '.join(limits) if limits else ''} }}")
+        limits = [f"0 <= {e} < {affine(extent).isl_text()}" for e, extent in zip(dims, variable.shape, strict=True)]
+        where = f" : {' and '.join(limits)}" if limits else ""
+        return isl.Set(f"{parameters(self.outer[: len(self.sizes)])}{{ [{', '.join(dims)}]{where} }}")
 
     # -- checks ---------------------------------------------------------------------------------------------------
 

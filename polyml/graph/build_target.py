@@ -18,7 +18,7 @@ from polyml.graph.build_body import Body, extents_of
 from polyml.graph.build_parts import Path
 from polyml.graph.build_state import State, Variable, identifier
 from polyml.records import dataclass
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, Extent, affine
 
 __all__ = ["Target", "guard_conditions", "index_variables", "left_side", "statement_ranges", "whole_box"]
 
@@ -46,7 +46,7 @@ class Target:
         if self.path.scope.conditions or len(set(plain)) < len(plain) or None in plain:
             return False
         return all(
-            name in self.indices and known[name].exact and known[name].low == 0 and known[name].high == extent
+            name in self.indices and known[name].extent == extent
             for name, extent in zip(plain, self.variable.shape, strict=True)
             if name is not None
         )
@@ -74,7 +74,7 @@ def statement_ranges(
     left = statement.subscripts or ()
     restricting = frozenset[str]().union(*map(index_names, guards))
 
-    def extents(node: Subscript) -> tuple[int, ...]:
+    def extents(node: Subscript) -> tuple[Extent, ...]:
         return extents_of(state, names, node)
 
     uses = list(uses_of(statement.value, names, extents, restricting))
@@ -92,6 +92,7 @@ def statement_ranges(
         statement.value, everything, own, uses, names, {r.name: r for r in state.outer}, statement.span
     )
     state.warnings.extend(inferred.warnings)
+    state.assume(inferred.assumed)
     return dict(inferred.ranges)
 
 
@@ -176,7 +177,7 @@ def _new_subscript(node: Expression, names: Names, statement: Assign) -> Affine:
     return value
 
 
-def whole_box(target: Target) -> tuple[int, ...]:
+def whole_box(target: Target) -> tuple[Extent, ...]:
     """The shape that a first left side fills.
 
     Raises:
@@ -187,13 +188,13 @@ def whole_box(target: Target) -> tuple[int, ...]:
     hint = f"declare it first: {statement.target}: dtype[shape]"
     ranges = [scope.known[name] for name in plain if name is not None]
     for r in ranges:
-        if r.low != 0 or r.high is None or not r.exact:
+        if r.extent is None or (scope.conditions and not isinstance(r.extent, int)):
             raise ShapeError(
                 f"{statement.target} is made here, and the range of {r.name} is {r.constraint or 'not known'}, not 0 to a fixed number",
                 span=statement.target_span,
                 hint=hint,
             )
-    shape = [r.high or 0 for r in ranges]
+    shape = [r.extent or 0 for r in ranges]
     if not scope.conditions:
         return tuple(shape)
     domain = scope.domain("x", plain_names(plain)).reset_tuple_id()

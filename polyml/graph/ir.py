@@ -112,9 +112,9 @@ class Input:
 class Graph:
     """A traced program.
 
-    name: of the program. sizes: the `int` parameters that stay symbolic, in call order (isl parameters of all sets). context: what is known of them.
+    name: of the program. sizes: the `int` parameters and the extents that stay symbolic (isl parameters of all sets). context: what is known of them.
     inputs: tensors and scalars (0-d) in call order. outputs: the returned tensors in order (an output may be an input's `final`).
-    warnings: what checking noticed, for explain().
+    requires: expressions in the sizes that must be at least 0 at a call. warnings: what checking noticed, for explain().
     """
 
     name: str
@@ -125,3 +125,4 @@ class Graph:
     outputs: tuple[Tensor, ...]
     warnings: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    requires: tuple[Affine, ...] = ()

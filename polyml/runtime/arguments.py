@@ -16,9 +16,11 @@ from numpy.lib.stride_tricks import as_strided
 from polyml.dtypes import DType, from_numpy
 from polyml.errors import ArgumentError, DTypeError, ShapeError
 from polyml.records import dataclass
+from polyml.sets.affine import Extent
 from polyml.source import Span
 
 __all__ = [
+    "AnySize",
     "Array",
     "Layout",
     "Prepared",
@@ -51,6 +53,14 @@ class Layout:
     dtype: DType
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class AnySize:
+    """The same where some extents stay symbolic; such arrays are contiguous, row-major."""
+
+    dtype: DType
+    shape: tuple[Extent, ...]
 
 
 @dataclass(frozen=True, slots=True)

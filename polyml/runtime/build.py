@@ -98,5 +98,6 @@ def signature_of(
         results=tuple(Result(name=b.name, dtype=b.dtype, shape=b.shape) for b in buffers if b.kind == "output"),
         returned=plan.outputs,
         sizes=graph.sizes,
+        requires=graph.requires,
         checks=tuple(step.message for step in plan.steps if isinstance(step, CheckFlag)),
     )

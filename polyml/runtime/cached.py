@@ -49,7 +49,7 @@ def cached_kernel(
 
 def kernel_digest(program: Program, key: Key, options: Options, shown: object = None) -> str:
     """The name of the kernel's file: equal where the code is."""
-    code = replace(options, target=options.machine, threads=None, verify=False, debug=0, dump=None)
+    code = replace(options, target=options.machine, threads=None, dynamic=False, verify=False, debug=0, dump=None)
     return digest(versions(), array_header(), host(), program, key, code, shown)
 
 

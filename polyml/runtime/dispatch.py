@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from polyml.dtypes import from_numpy
+from polyml.einsum_frontend.any_size import AnyShapes
 from polyml.einsum_frontend.syntax import Program
-from polyml.runtime.arguments import Layout, Prepared, Wanted, bind, layout_of, prepare
+from polyml.errors import PolymlError
+from polyml.runtime.arguments import AnySize, Layout, Prepared, Wanted, bind, layout_of, prepare
 from polyml.runtime.foreign import through_numpy, viewed
 
 if TYPE_CHECKING:
@@ -26,10 +29,10 @@ if hasattr(os, "register_at_fork"):
         before=COMPILE_LOCK.acquire, after_in_parent=COMPILE_LOCK.release, after_in_child=COMPILE_LOCK.release
     )
 
-Key = tuple[Layout | int | None, ...]
-"""What a kernel is for, per parameter: a layout; the value of an int that is specialized; None for scalars and symbolic ints."""
+Key = tuple[Layout | AnySize | int | None, ...]
+"""What a kernel is for, per parameter: a layout, some extents of which may stay symbolic; the value of an int that is specialized; None for scalars and symbolic ints."""
 
-FRONT, MOST = 4, 256
+FRONT, MOST, SPECIAL = 4, 256, 8
 
 
 def wanted_of(program: Program) -> tuple[Wanted, ...]:
@@ -41,13 +44,15 @@ class Dispatcher:
     """A callable that owns the kernels of one program.
 
     A call goes to the entry point of the kernel that was found last; when that does not fit, to the next, through the `FRONT` most recent ones; then to Python, which
-    looks among all (`MOST`; the oldest is dropped), or compiles.
+    looks among all (`MOST`; the oldest is dropped), or compiles. A kernel for any sizes comes first where it is asked for, and serves new shapes
+    where there are `SPECIAL` kernels already; shapes that it is not for get kernels of their own.
 
     Python looks `__call__` up on the type, so each dispatcher gets a type of its own whose `__call__` is the front kernel's function: no
     Python frame stands between the caller and the kernel.
 
     Args:
         parameters: in call order. symbolic: the int parameters that are not specialized. compile: the kernel for a key.
+        general: the shapes of a kernel for any sizes, where there can be one; asked: it is asked for, and the program is refused where it cannot be compiled.
     """
 
     def __new__(cls, *args: object, **keywords: object) -> Self:
@@ -55,13 +60,21 @@ class Dispatcher:
         return object.__new__(own)
 
     def __init__(
-        self, name: str, parameters: Sequence[Wanted], symbolic: frozenset[str], compile: Callable[[Key], Kernel]
+        self,
+        name: str,
+        parameters: Sequence[Wanted],
+        symbolic: frozenset[str],
+        compile: Callable[[Key], Kernel],
+        general: AnyShapes | None = None,
+        *,
+        asked: bool = False,
     ) -> None:
         self._program_name = name
         self._parameters = tuple(parameters)
         self._names = tuple(p.name for p in parameters)
         self._symbolic = symbolic
         self._compile = compile
+        self._general, self._asked = general, asked
         self._kernels: dict[Key, Kernel] = {}
         self._front: tuple[Kernel, ...] = ()
         self._aim()
@@ -78,35 +91,59 @@ class Dispatcher:
     def kernel_for(self, *args: object, **keywords: object) -> Kernel:
         """The kernel that a call with these arguments runs, compiled if need be."""
         prepared, _ = self._prepare(args, keywords)
-        return self._find(self._key(prepared))
+        return self._choose(prepared)[0]
 
     def key_of(self, *args: object, **keywords: object) -> Key:
         """What a kernel for these arguments is specialized to."""
         prepared, _ = self._prepare(args, keywords)
-        return self._key(prepared)
+        return self._key(prepared, self._general if self._asked else None)
 
     def _dispatch(self, *args: object, **keywords: object) -> object:
         given = through_numpy(self, args, keywords)
         if given is not NotImplemented:
             return given
         prepared, out = self._prepare(args, keywords)
-        kernel = self._find(self._key(prepared))
+        kernel, fitting = self._choose(prepared)
         if kernel not in self._front:
             self._aim(kernel)
-        return kernel.run(prepared, out)
+        return kernel.run(fitting, out)
+
+    def _choose(self, prepared: Sequence[Prepared]) -> tuple[Kernel, Sequence[Prepared]]:
+        """The kernel for these arguments, and they as it takes them."""
+        key = self._key(prepared)
+        if self._general is not None and (self._asked or (key not in self._kernels and len(self._kernels) >= SPECIAL)):
+            kernel = self._find_general(self._key(prepared, self._general))
+            fitting = None if kernel is None else kernel.fitted(prepared)
+            if kernel is not None and fitting is not None:
+                return kernel, fitting
+        return self._find(key), prepared
+
+    def _find_general(self, key: Key) -> Kernel | None:
+        try:
+            return self._find(key)
+        except PolymlError:
+            if self._asked:
+                raise
+            self._general = None  # the program needs numbers, and is not asked again
+            return None
 
     def _prepare(self, args: Sequence[object], keywords: dict[str, object]) -> tuple[list[Prepared], object]:
         values, out = bind(self._program_name, self._names, args, keywords)
         return [prepare(wanted, viewed(value)) for wanted, value in zip(self._parameters, values, strict=True)], out
 
-    def _key(self, prepared: Sequence[Prepared]) -> Key:
-        key: list[Layout | int | None] = []
-        for wanted, argument in zip(self._parameters, prepared, strict=True):
+    def _key(self, prepared: Sequence[Prepared], general: AnyShapes | None = None) -> Key:
+        key: list[Layout | AnySize | int | None] = []
+        for position, (wanted, argument) in enumerate(zip(self._parameters, prepared, strict=True)):
+            shape = () if general is None else general.shapes[position]
             match argument.value:
+                case np.ndarray() as array if any(extent is not None for extent in shape):
+                    extents = (n if e is None else e for n, e in zip(array.shape, shape, strict=True))
+                    key.append(AnySize(from_numpy(array.dtype), tuple(extents)))
                 case np.ndarray() as array:
                     key.append(None if wanted.rank is None else layout_of(array))
                 case int() as value:
-                    key.append(None if wanted.name in self._symbolic else value)
+                    free = wanted.name in self._symbolic or (general is not None and wanted.name in general.names)
+                    key.append(None if free else value)
         return tuple(key)
 
     def _find(self, key: Key) -> Kernel:

@@ -157,6 +157,8 @@ def _read_numbers(call: Checked) -> None:
         if dimension is not None:
             dims = ir.load("ptr", call.objects[signature.parameters[position].name], call.header.dimensions)
             call.sizes[name] = ir.load("i64", dims, 8 * dimension, "size")
+    for needed in signature.requires:
+        ir.go_on_if(ir.value(f"icmp sge i64 {ir.affine(needed, call.sizes)}, 0"), "slow")
 
 
 def _convert_scalar(ir: IrWriter, thing: str, address: str, dtype: DType) -> None:

@@ -86,6 +86,22 @@ class Kernel:
     def __call__(self, *args: object, **keywords: object) -> Any:
         return self.entry(*args, **keywords)
 
+    def fitted(self, prepared: Sequence[Prepared]) -> list[Prepared] | None:
+        """The arguments in its layouts, copies where need be; None when it is not for their sizes."""
+        sizes = self._sizes(prepared)
+        if any(value.evaluate(sizes) < 0 for value in self.signature.requires):
+            return None
+        result: list[Prepared] = []
+        for parameter, argument in zip(self.signature.parameters, prepared, strict=True):
+            if not isinstance(parameter, ArrayParameter):
+                result.append(argument)
+                continue
+            assert isinstance(argument.value, np.ndarray), "internal: an array argument"
+            if argument.value.shape != tuple(extent.evaluate(sizes) for extent in parameter.shape):
+                return None
+            result.append(fit(parameter, argument, sizes))
+        return result
+
     def run(self, prepared: Sequence[Prepared], out: object = None) -> Any:
         """Runs it on arguments that have its layouts.
 

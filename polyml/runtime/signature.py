@@ -72,7 +72,7 @@ class Result:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSignature:
     """parameters: in call order. sizes: the symbolic ones, each an int parameter or an entry of a shape. results: the new arrays.
-    returned: names of results and of written parameters, as the program returns them. checks: the message of IndexError for status 1, 2, ...
+    requires: expressions in the sizes that must be at least 0. returned: names of results and of written parameters, as the program returns them. checks: the message of IndexError for status 1, 2, ...
     """
 
     name: str
@@ -81,6 +81,7 @@ class KernelSignature:
     returned: tuple[str, ...] = ()
     sizes: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
+    requires: tuple[Affine, ...] = ()
 
     @property
     def buffers(self) -> tuple[ArrayParameter | ScalarParameter, ...]:

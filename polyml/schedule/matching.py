@@ -45,7 +45,7 @@ class Matcher:
             reductions = {}
         self._edges = {pair: _Edge(*pair, _equal_pairs(m)) for pair, m in self.maps.items()}
         self._updates = {pair[0]: _equal_pairs(m) for pair, m in reductions.items() if pair[0] == pair[1]}
-        self._ranges = {name: _ranges(statement) for name, statement in scop.statements.items()}
+        self._ranges = {name: _ranges(statement, scop.context) for name, statement in scop.statements.items()}
         self._accesses = {name: _accesses(statement) for name, statement in scop.statements.items()}
         self._hints: dict[tuple[str, str], tuple[tuple[int, int], ...]] = {}
 
@@ -214,14 +214,16 @@ def _accesses(statement: Statement) -> list[tuple[str, tuple[str | None, ...]]]:
     ]
 
 
-def _ranges(statement: Statement) -> list[tuple[isl.PwAff, isl.PwAff, int | None]]:
+def _ranges(statement: Statement, context: isl.Set) -> list[tuple[isl.PwAff, isl.PwAff, int | None]]:
     domain = statement.domain
     found: list[tuple[isl.PwAff, isl.PwAff, int | None]] = []
     for position in range(len(statement.indices)):
         low, high = domain.dim_min_val(position), domain.dim_max_val(position)
         width = (high - low).to_python() + 1 if low.is_int() and high.is_int() else None
         if width is None:
-            found.append((domain.dim_min(position), domain.dim_max(position), None))
+            ends = (domain.dim_min(position), domain.dim_max(position))
+            first, last = (end.coalesce().gist_params(context) for end in ends)
+            found.append((first, last, None))
         else:
             space = isl.Space.params_alloc(domain.get_ctx(), 0)
             found.append((isl.PwAff.from_aff(_constant(space, low)), isl.PwAff.from_aff(_constant(space, high)), width))

@@ -11,7 +11,7 @@ from typing import Literal
 
 from polyml.records import dataclass
 
-__all__ = ["Affine", "Atom", "Extremum", "FloorDiv", "affine", "maximum", "minimum"]
+__all__ = ["Affine", "Atom", "Extent", "Extremum", "FloorDiv", "affine", "extent_of", "maximum", "minimum"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +201,15 @@ def affine(value: str | int | Affine | FloorDiv | Extremum) -> Affine:
     if isinstance(value, int):
         return Affine((), value)
     return Affine(((value, 1),))
+
+
+Extent = int | Affine
+"""Of a dimension: a number, or an expression in symbolic sizes (which is never a constant one)."""
+
+
+def extent_of(value: Extent) -> Extent:
+    """The number, where it is one."""
+    return value.constant if isinstance(value, Affine) and value.is_constant else value
 
 
 def minimum(operands: Iterable[Affine]) -> Affine:

@@ -48,12 +48,20 @@ def test_compiled_at_sizes_with_tiles_and_tails(case: Case) -> None:
     check_large(case)
 
 
+@given(programs(large=True))
+@quick
+def test_compiled_for_any_sizes(case: Case) -> None:
+    """Where the program can be compiled so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("polyml.runtime.dispatch.SPECIAL", 0)
+        check_large(case)
+
+
 OPTIONS: tuple[dict[str, object], ...] = (
     {"tile_sizes": (8, 16, 8), "register_tile": (2, 16)},
     {"tile_sizes": ()},
     {"threads": 3},
     {"precise": True},
-    {"dynamic": True},
     {"scheduler": "written", "fusion": False},
     {"vectorize": False, "parallel": False},
     {"verify": True},

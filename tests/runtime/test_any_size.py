@@ -1,0 +1,219 @@
+"""Kernels for any sizes: compiled once, right for every size from 0 up, refused with the size that must be a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.errors import ArgumentError, PolymlError, ShapeError, SubscriptError
+from polyml.runtime.dispatch import SPECIAL
+from polyml.runtime.signature import ArrayParameter, KernelSignature
+
+Arrays = tuple[np.ndarray[Any, Any], ...]
+RNG = np.random.default_rng(7)
+
+
+def normal(*shape: int) -> np.ndarray[Any, Any]:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def _softmax(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def _floyd(p: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    p = p.copy()
+    for k in range(len(p)):
+        p = np.minimum(p, p[:, k, None] + p[k])
+    return p
+
+
+Case = tuple[str, Callable[[int, int, int], Arrays], Callable[..., Any]]
+CASES: dict[str, Case] = {
+    "scale": (
+        'def scale(x: f32["N K"], b: f32["K"]):\n    y[n, k] = x[n, k] * 2 + b[k]\n    return y\n',
+        lambda n, k, m: (normal(n, k), normal(k)),
+        lambda x, b: x * 2 + b,
+    ),
+    "dense": (
+        'def dense(x: f32["N K"], w: f32["K M"], b: f32["M"]):\n    y[n, m] = relu(x[n, k] * w[k, m] + b[m])\n    return y\n',
+        lambda n, k, m: (normal(n, k), normal(k, m), normal(m)),
+        lambda x, w, b: np.maximum(x @ w + b, 0),
+    ),
+    "softmax": (
+        'def softmax(x: f32["N K"]):\n    m[n] = max[k](x[n, k])\n    e[n, k] = exp(x[n, k] - m[n])\n    s[n] = e[n, k]\n'
+        "    y[n, k] = e[n, k] / s[n]\n    return y\n",
+        lambda n, k, m: (normal(n, k + 1),),
+        _softmax,
+    ),
+    "correlate": (
+        'def correlate(x: f32["N"], f: f32["R"]):\n    y[h] = x[h + r] * f[r]\n    return y\n',
+        lambda n, k, m: (normal(n + m + 1), normal(m + 1)),
+        np.correlate,
+    ),
+    "embed": (
+        'def embed(table: f32["V D"], ids: i64["N"]):\n    y[n, d] = table[ids[n], d]\n    return y\n',
+        lambda n, k, m: (normal(k + 1, m), RNG.integers(0, k + 1, n)),
+        lambda table, ids: table[ids],
+    ),
+    "shortest": (
+        'def shortest(p: f32["N N"]):\n    for k in range(N):\n        p[i, j] = min(p[i, j], p[i, k] + p[k, j])\n    return p\n',
+        lambda n, k, m: (np.abs(normal(n, n)),),
+        _floyd,
+    ),
+    "padded": (
+        'def padded(x: f32["N"], f: f32["3"]):\n    y: f32["N"]\n    y[h] = sum[r, 0 <= h + r - 1 < N](x[h + r - 1] * f[r])\n    return y\n',
+        lambda n, k, m: (normal(n), normal(3)),
+        lambda x, f: np.correlate(np.pad(x, 1), f) if len(x) else x,
+    ),
+    "total": (
+        'def total(x: f32["N K"]):\n    s = sum[n, k](f64(x[n, k]))\n    return s\n',
+        lambda n, k, m: (normal(n, k),),
+        lambda x: x.astype(np.float64).sum(),
+    ),
+    "running": (
+        'def running(x: f32["N"]):\n    y: f32["N"] = 0\n    y[i] = x[i]\n    for t in range(1, N):\n        y[t] += y[t - 1]\n    return y\n',
+        lambda n, k, m: (normal(n),),
+        np.cumsum,
+    ),
+    "shifted": (
+        'def shifted(x: f32["N+1 K"]):\n    y: f32["N K"]\n    y[n, k] = 2 * x[n + 1, k]\n    return y\n',
+        lambda n, k, m: (normal(n + 1, k),),
+        lambda x: 2 * x[1:],
+    ),
+}
+BINDS_NOTHING = {"shifted": "N: int, "}
+
+
+def sizes() -> Sequence[tuple[int, int, int]]:
+    every = [(n, 3 * n % 40 + 1, 7 * n % 40 + 1) for n in range(41)]
+    odd = [
+        (0, 0, 0),
+        (0, 5, 3),
+        (5, 0, 3),
+        (5, 3, 0),
+        (1, 1, 1),
+        (127, 1, 65),
+        (1, 130, 7),
+        (67, 129, 33),
+        (64, 64, 64),
+    ]
+    return [*every, *odd]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_right_for_every_size(name: str) -> None:
+    text, make, expected = CASES[name]
+    extra = BINDS_NOTHING.get(name, "")
+    f = polyml.einsum(text.replace("(", f"({extra}", 1), dynamic=True)
+    for n, k, m in sizes():
+        arguments = make(n, k, m)
+        wanted = expected(*arguments)
+        got = f(*([n] if extra else []), *arguments)
+        assert got.shape == wanted.shape, (n, k, m)
+        assert np.allclose(got, wanted, atol=1e-4), (n, k, m)
+    empty = [kernel for kernel in f.kernels if 0 in _numbers(kernel.signature)]
+    assert len(f.kernels) == len(empty) + 1, "only empty dimensions need kernels of their own"
+
+
+def _numbers(signature: KernelSignature) -> list[int]:
+    arrays = [*(p for p in signature.parameters if isinstance(p, ArrayParameter)), *signature.results]
+    return [extent.constant for array in arrays for extent in array.shape if extent.is_constant]
+
+
+def test_some_sizes() -> None:
+    f = polyml.einsum(CASES["dense"][0], dynamic=("N",))
+    for n, k in ((3, 4), (9, 4), (1, 4), (3, 5)):
+        x, w, b = normal(n, k), normal(k, 6), normal(6)
+        assert np.allclose(f(x, w, b), np.maximum(x @ w + b, 0), atol=1e-5)
+    assert [str(kernel.signature) for kernel in f.kernels] == [
+        "dense(x: f32[N, 4], w: f32[4, 6], b: f32[6]) -> f32[N, 6]",
+        "dense(x: f32[N, 5], w: f32[5, 6], b: f32[6]) -> f32[N, 6]",
+    ]
+
+
+def test_other_layouts_are_copied_and_updates_written_back() -> None:
+    text = 'def update(p: f32["N K"], g: f32["N K"]):\n    p[n, k] -= 0.5 * g[n, k]\n    return p\n'
+    f = polyml.einsum(text, dynamic=True)
+    memory, g = normal(12, 10), normal(5, 6)
+    view = memory[::2, 1:6].T
+    wanted = view - 0.5 * np.asfortranarray(g)[:, :6]
+    assert f(view, np.asfortranarray(g)) is view
+    assert np.allclose(view, wanted)
+    frozen = normal(5, 6)
+    frozen.flags.writeable = False
+    with pytest.raises(ArgumentError, match="read-only"):
+        f(frozen, g)
+    assert len(f.kernels) == 1
+
+
+def test_out_and_calls_without_python() -> None:
+    f = polyml.einsum(CASES["scale"][0], dynamic=True)
+    for n in (3, 4, 50):
+        x, b = normal(n, 2 * n), normal(2 * n)
+        out = np.empty((n, 2 * n), np.float32)
+        assert f(x, b, out=out) is out
+        assert np.allclose(out, 2 * x + b)
+    with pytest.raises(ArgumentError, match="must be an array of f32"):
+        f(x, b, out=np.empty((3, 3), np.float32))
+    assert len(f.kernels) == 1
+
+
+def test_what_does_not_fit_together_is_refused_as_ever() -> None:
+    f = polyml.einsum(CASES["dense"][0], dynamic=True)
+    f(normal(2, 3), normal(3, 4), normal(4))
+    with pytest.raises(ShapeError, match="dimension 0 of argument w is 5, and its entry says 3"):
+        f(normal(2, 3), normal(5, 4), normal(4))
+    g = polyml.einsum(CASES["correlate"][0], dynamic=True)
+    g(normal(5), normal(3))
+    with pytest.raises(ShapeError, match="no value of h keeps every subscript in bounds"):
+        g(normal(2), normal(3))
+    h = polyml.einsum(CASES["embed"][0], dynamic=True)
+    for n in (3, 9):
+        with pytest.raises(SubscriptError, match="out of range"):
+            h(normal(n, 2), np.array([0, n]))
+
+
+def test_symbols_that_must_be_numbers() -> None:
+    strided = 'def strided(x: f32["N M"], K: int):\n    y: f32["3 M"]\n    y[i, m] = x[K * i, m]\n    return y\n'
+    given = polyml.einsum(strided, dynamic=("M",))(normal(9, 2), 2)
+    assert given.shape == (3, 2), "K is no size of a shape, and stays a number"
+    with pytest.raises(
+        PolymlError, match=r"strided cannot be compiled for any N: subscript 0 of x leaves its dimension"
+    ):
+        polyml.einsum(strided, dynamic=True)(normal(9, 2), 2)
+    divided = 'def divided(x: f32["N K"]):\n    y: f32["N"] = 0\n    y[i // K] += x[i // K, i % K]\n    return y\n'
+    with pytest.raises(PolymlError, match=r"divided cannot be compiled for any K\b"):
+        polyml.einsum(divided, dynamic=True)(normal(3, 4))
+    with pytest.raises(PolymlError, match="has no size Q"):
+        polyml.einsum(divided, dynamic=("Q",))
+    mixed = 'def mixed(x: f32["N+K"], N: int, K: int):\n    y[i] = x[i]\n    return y\n'
+    with pytest.raises(ShapeError, match="K, which is fixed, and one that is dynamic"):
+        polyml.einsum(mixed, dynamic=("N",))
+
+
+def test_many_shapes_of_one_program_end_in_one_kernel() -> None:
+    f = polyml.einsum(CASES["scale"][0])
+    never = polyml.einsum(CASES["scale"][0], dynamic=False)
+    for n in range(1, 2 * SPECIAL + 1):
+        x, b = normal(n, 3), normal(3)
+        for g in (f, never):
+            assert np.allclose(g(x, b), 2 * x + b)
+    assert len(f.kernels) == SPECIAL + 1
+    assert [bool(kernel.signature.sizes) for kernel in f.kernels] == [False] * SPECIAL + [True]
+    assert len(never.kernels) == 2 * SPECIAL
+
+
+def test_a_program_that_needs_numbers_is_specialized_for_ever() -> None:
+    f = polyml.einsum(
+        'def halves(x: f32["N K"]):\n    y: f32["N"] = 0\n    y[i // K] += x[i // K, i % K]\n    return y\n'
+    )
+    for n in range(1, SPECIAL + 4):
+        x = normal(n, 2)
+        assert f(x).shape == (n,)
+    assert len(f.kernels) == SPECIAL + 3
