@@ -19,8 +19,9 @@ from polyml.einsum_frontend.printer import format_program
 from polyml.einsum_frontend.source import program_from_function, program_from_text
 from polyml.einsum_frontend.syntax import Program
 from polyml.einsum_numpy.calls import FORMS, NUMPY_KEYWORDS, form_for, is_subscripts
+from polyml.einsum_numpy.extended import is_extended, program_of, refuse_numpys, request_of
 from polyml.einsum_numpy.subscripts import subscripts_of_sublists
-from polyml.errors import PolymlError
+from polyml.errors import PolymlError, SubscriptsSyntaxError
 from polyml.options import Options
 from polyml.runtime.arguments import AnySize
 from polyml.runtime.dispatch import Dispatcher, wanted_of
@@ -169,7 +170,44 @@ def einsum_path(*operands: object, optimize: object = "greedy") -> tuple[list[An
 _PROGRAM = re.compile(r"\bdef\s+\w+\s*\(")
 
 
+_EXTENDED: dict[tuple[object, ...], Einsum] = {}
+"""The programs of calls that say more than numpy.einsum, by what decides about them."""
+
+
+def _affine(subscripts: str, operands: tuple[object, ...], options: dict[str, object]) -> Any:
+    """Affine subscripts. What is refused raises the class that NumPy raises for characters that it does not know, in our words."""
+    try:
+        return _extended(subscripts, operands, dict(options))
+    except PolymlError as fault:
+        try:
+            return np.einsum(subscripts, *operands, **options)  # type: ignore[call-overload]  # it takes "- >" at times
+        except Exception as verdict:
+            if isinstance(fault, type(verdict)):
+                raise fault from None
+            if type(verdict) is ValueError:
+                raise SubscriptsSyntaxError(fault.message, span=fault.span, hint=fault.hint) from None
+            raise
+
+
+def _extended(subscripts: str, operands: tuple[object, ...], options: dict[str, object]) -> Any:
+    """Affine subscripts, semirings, masks: a program per element types and ranks, kept."""
+    refuse_numpys(options)
+    request, arguments = request_of(
+        subscripts, operands, options.pop("semiring", "plus_times"), options.pop("where", None)
+    )
+    out = options.pop("out", None)
+    key = (request, *sorted(options.items()))
+    found = _EXTENDED.get(key)
+    if found is None:
+        found = _EXTENDED.setdefault(key, Einsum(program_of(request), options))
+    return found(*arguments) if out is None else found(*arguments, out=out)
+
+
 def _subscripts(subscripts: str, operands: tuple[object, ...], options: dict[str, object]) -> Any:
+    more = "semiring" in options or "where" in options
+    if more or is_extended(subscripts):
+        call = _extended if more else _affine
+        return call(subscripts, operands, options) if operands else functools.partial(einsum, subscripts, **options)
     if operands:
         out = options.pop("out", None)
         form = form_for(subscripts, options)

@@ -11,9 +11,9 @@ from polyml.einsum_numpy.contraction import Contraction
 from polyml.einsum_numpy.path import Path
 from polyml.records import dataclass
 
-__all__ = ["program_text"]
+__all__ = ["WIDE", "program_text"]
 
-_WIDE = {"i8": "i32", "i16": "i32", "u8": "u32", "u16": "u32"}
+WIDE = {"i8": "i32", "i16": "i32", "u8": "u32", "u16": "u32"}
 """Where sums are formed: their low bits are those of sums that wrap, as NumPy's do."""
 
 
@@ -56,7 +56,7 @@ class _Writer:
         elif (long := self._long(labels, summed)) is not None:
             text = self._in_blocks(long, summed, values)
         else:
-            wide = _WIDE.get(dtype.name, dtype.name)
+            wide = WIDE.get(dtype.name, dtype.name)
             items = ", ".join(self.names[label] for label in summed)
             text = f"{'any' if dtype.kind == 'b' else 'sum'}[{items}]({_product(values, self.names, wide)})"
             if wide != dtype.name:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from polyml.einsum_numpy.extended import is_extended
 from polyml.records import dataclass
 from polyml.testing.cases import LAYOUTS, Chooser, lay_out
 
@@ -263,6 +264,8 @@ def _compare(call: Call, function: Callable[..., Any], numpy_keywords: dict[str,
     own_arguments, own_keywords = call.fresh()
     actual, own_error = _outcome(function, own_arguments, own_keywords)
     if error is not None:
+        if own_error is None and isinstance(arguments[0], str) and is_extended(arguments[0]):
+            return  # an affine subscript: more than NumPy takes
         assert own_error is not None, f"NumPy raises {error!r}"
         assert isinstance(own_error, type(error)), f"{own_error!r}, NumPy raises {error!r}"
         return

@@ -34,7 +34,7 @@ def test_a_failing_call_is_shrunk() -> None:
     def check(call: Call) -> None:
         assert not any(isinstance(a, np.ndarray) and a.ndim == 3 for a in call.arguments)
 
-    found = search(einsum_calls(), check, 3, 60)
+    found = search(einsum_calls(), check, 3, 25)
     assert found is not None
     assert found.case.startswith("einsum(")
     assert len(found.case) < 400
