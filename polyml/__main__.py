@@ -18,9 +18,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m polyml", description="A polyhedral loop optimizer for programs in Einstein notation."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    commands.add_parser(
+    demo = commands.add_parser(
         "demo", help="a network learns to read digits; kernels side by side with NumPy; one program at every stage"
     )
+    demo.add_argument("--target", default="host", choices=["host", "cuda"], help="where to run it (default: this CPU)")
     doctor = commands.add_parser(
         "doctor", help="what is found on this machine, and what to do where something is missing"
     )
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 from polyml.demo.run import run  # each command imports what it needs
 
                 os.environ["POLYML_CACHE"] = "0"  # it shows how long compiling takes
-                return run()
+                return run(chosen.target)
             case "doctor":
                 from polyml.doctor import examine, report_text
 

@@ -74,6 +74,8 @@ class Einsum(Dispatcher):
         return self.lower(*args, **keywords).explain()
 
     def _compile_key(self, key: Key) -> Kernel:
+        if self.options.target is not None and self.options.target.is_cuda:
+            return self._for_gpu(key)
         from polyml.runtime.cached import cached_kernel
 
         def compile() -> Compiled:
@@ -103,6 +105,14 @@ class Einsum(Dispatcher):
             return ()
         alone = tuple(name for name in general.names if not check_any_size(self.program, key, name))
         return alone or general.names
+
+    def _for_gpu(self, key: Key) -> Kernel:
+        from polyml.compiler import lower_program
+        from polyml.compiler_cuda import kernel_on_device
+        from polyml.runtime.cuda import the_device
+
+        the_device()  # before anything is compiled
+        return kernel_on_device(self.program, key, lower_program(self.program, key, self.options))
 
     def __repr__(self) -> str:
         return f"<polyml.einsum program {self.program.name}>"

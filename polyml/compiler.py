@@ -17,6 +17,7 @@ from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.loops import Function
 from polyml.codegen.passes import LoopOptions, lower_loops
 from polyml.codegen.printer import loops_text
+from polyml.codegen.simplify import simplify
 from polyml.debug import compilation, debug_level, report, stage
 from polyml.einsum_frontend.arguments import ArgumentType, Signature
 from polyml.einsum_frontend.syntax import Program
@@ -52,6 +53,7 @@ __all__ = [
     "check_any_size",
     "compile_stages",
     "llvm_text",
+    "locked",
     "lower",
     "lower_program",
     "signature_for",
@@ -66,7 +68,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _locked(function: Callable[P, R]) -> Callable[P, R]:
+def locked(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         with COMPILE_LOCK:
@@ -101,7 +103,7 @@ class Stages:
         return tuple(region.loops for region in self.regions)
 
 
-@_locked
+@locked
 def trace(program: Program, signature: Signature, options: Options) -> Graph:
     """The graph of the program for these argument types, rewritten.
 
@@ -119,7 +121,7 @@ def trace(program: Program, signature: Signature, options: Options) -> Graph:
     return graph
 
 
-@_locked
+@locked
 def lower(graph: Graph, options: Options, strides: Mapping[str, tuple[int, ...]] | None = None) -> Stages:
     """Regions, their schedules and their loops.
 
@@ -171,6 +173,12 @@ def _to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredR
     with stage("loops"):
         generated = generate(scheduled, name=region.name)
     report(f"loops of {region.name} as generated", lambda: loops_text(generated), level=5)
+    if options.machine.is_cuda:
+        return LoweredRegion(
+            region=region, scop=scheduled.scop, dependences=scheduled.dependences, schedule=scheduled,
+            loops=simplify(generated),
+            notes=scheduled.notes,
+        )  # fmt: skip
     with stage("loop passes"):
         loops, notes = lower_loops(
             generated,
@@ -198,7 +206,7 @@ def _to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredR
     )
 
 
-@_locked
+@locked
 def with_schedules(stages: Stages, schedules: Mapping[str, Schedule]) -> Stages:
     """The same program with other schedules for some regions, by the region's name. They are taken as proved."""
     options = stages.options
@@ -219,7 +227,7 @@ def llvm_text(functions: Sequence[Function], options: Options) -> str:
     return text
 
 
-@_locked
+@locked
 def c_text(stages: Stages) -> str:
     """The program as C99: its regions, and a function of the program's name that takes the symbolic sizes, the inputs and the results.
 
@@ -240,7 +248,7 @@ def _verify(graph: Graph, options: Options) -> None:
             verify(graph)
 
 
-@_locked
+@locked
 def lower_program(program: Program, key: Key, options: Options) -> Stages:
     """From a resolved program to loops, for one key of the dispatcher."""
     with compilation(program.name):
@@ -249,12 +257,14 @@ def lower_program(program: Program, key: Key, options: Options) -> Stages:
         strides: dict[str, tuple[int, ...]] = {}
         for parameter, layout in zip(program.parameters, key, strict=True):
             name = None if parameter.is_size else next(names)
-            if name is not None and isinstance(layout, Layout) and layout.strides is not None:
-                strides[name] = layout.strides
+            # A device gets contiguous copies, whatever the layout was.
+            if name is None or not isinstance(layout, Layout) or layout.strides is None or options.machine.is_cuda:
+                continue
+            strides[name] = layout.strides
         return lower(graph, options, strides)
 
 
-@_locked
+@locked
 def compile_stages(
     program: Program,
     key: Key,

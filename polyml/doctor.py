@@ -12,10 +12,11 @@ import subprocess
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
-from polyml.errors import PolymlError
+from polyml.errors import DeviceUnavailableError, PolymlError
 from polyml.options import VARIABLES
 from polyml.records import dataclass
 from polyml.runtime.cache import store
+from polyml.runtime.cuda import device_names
 from polyml.target import Target
 
 __all__ = ["Finding", "examine", "report_text"]
@@ -189,3 +190,8 @@ def _cuda() -> Iterator[Finding]:
         yield Finding("pycuda", version("pycuda"))
     except PackageNotFoundError:
         yield Finding("pycuda", "not installed", "pip install '.[cuda]' (needs nvcc)", needed=False)
+        return
+    try:
+        yield Finding("CUDA devices", ", ".join(device_names()))
+    except DeviceUnavailableError as fault:
+        yield Finding("CUDA devices", fault.message, fault.hint or "look at nvidia-smi", needed=False)

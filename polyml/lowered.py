@@ -20,7 +20,7 @@ from polyml.user_schedule import UserSchedule, user_schedule
 
 __all__ = ["Lowered", "View"]
 
-View = Literal["graph", "plan", "domains", "dependences", "schedule", "loops", "llvm", "asm", "c"]
+View = Literal["graph", "plan", "domains", "dependences", "schedule", "loops", "llvm", "asm", "c", "cuda"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,17 @@ class Lowered:
     stages: Stages
 
     def text(self, what: View = "loops") -> str:
-        """One view as text: graph, plan, domains, dependences, schedule, loops, llvm, asm or c.
+        """One view as text: graph, plan, domains, dependences, schedule, loops, llvm, asm or c; for a GPU cuda in place of the last three.
 
         Raises:
             PolymlError: no such view.
         """
         stages = self.stages
+        if what in ("llvm", "asm", "c", "cuda") and stages.options.machine.is_cuda != (what == "cuda"):
+            raise PolymlError(
+                f'there is no view "{what}" of code for the target {stages.options.machine.name}',
+                hint='show("cuda") needs target="cuda", the other texts of code a CPU',
+            )
         match what:
             case "graph":
                 return graph_text(stages.graph)
@@ -51,6 +56,10 @@ class Lowered:
                 return "\n\n".join(print_tree(region.schedule.tree, region.scop) for region in stages.regions)
             case "loops":
                 return "\n\n".join(loops_text(function) for function in stages.functions)
+            case "cuda":
+                from polyml.compiler_cuda import cuda_regions, cuda_text  # what only a GPU needs
+
+                return cuda_text(cuda_regions(stages))
             case "llvm":
                 return llvm_text(stages.functions, stages.options)
             case "asm":
@@ -117,6 +126,10 @@ class Lowered:
         Raises:
             PolymlError: the target is not this machine.
         """
+        if self.stages.options.machine.is_cuda:
+            from polyml.compiler_cuda import kernel_on_device  # what only a GPU needs
+
+            return kernel_on_device(self.program, self.key, self.stages)
         compiled = compile_stages(self.program, self.key, self.stages)
         return load_compiled(compiled, threads=self.stages.options.threads)
 

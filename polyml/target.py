@@ -72,6 +72,11 @@ class Target:
         return self.triple.partition("-")[0]
 
     @property
+    def is_cuda(self) -> bool:
+        """Whether it is a GPU, whose code is CUDA C."""
+        return self.architecture == "nvptx64"
+
+    @property
     def runs_here(self) -> bool:
         """Whether code for this target can run in this process."""
         if self.name == "host":
@@ -108,6 +113,12 @@ def _row(
     }  # fmt: skip
 
 
+def _gpu(cpu: str) -> Fields:
+    """`vector_bytes` are those that a warp moves at once, `cpu` is the architecture that code is compiled for where no device says its own."""
+    row = _row("nvptx64-nvidia-cuda", cpu, "", 128, 255, fma=True, masked=True)
+    return {**row, "l1_bytes": 128 * _KIB, "l2_bytes": 40 * _MIB, "l3_bytes": 0, "line_bytes": 128, "cores": 108}
+
+
 _LINUX_X86 = "x86_64-unknown-linux-gnu"
 _NAMED: dict[str, Fields] = {
     "x86-64": _row(_LINUX_X86, "x86-64", "", 16, 16, fma=False, masked=False),
@@ -116,6 +127,7 @@ _NAMED: dict[str, Fields] = {
     "x86-64-v4": _row(_LINUX_X86, "x86-64-v4", "-prefer-256-bit", 64, 32, fma=True, masked=True),
     "aarch64": _row("aarch64-unknown-linux-gnu", "generic", "+neon", 16, 32, fma=True, masked=False),
     "apple-m1": _row("arm64-apple-macosx11.0.0", "apple-m1", "", 16, 32, fma=True, masked=False),
+    **{name: _gpu(cpu) for name, cpu in (("cuda", "sm_80"), ("cuda-sm_80", "sm_80"), ("cuda-sm_90", "sm_90"))},
     "riscv64": _row("riscv64-unknown-linux-gnu", "generic-rv64", "+m,+a,+f,+d,+c,+v", 16, 32, fma=True, masked=True),
 }
 _REQUIRED: dict[str, frozenset[str]] = {

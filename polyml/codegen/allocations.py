@@ -67,7 +67,7 @@ def _without(nodes: tuple[Node, ...], name: str) -> tuple[Node, ...]:
 def _register(node: Node) -> Node:
     if not isinstance(node, Allocate) or any(extent != affine(1) for extent in node.variable.shape):
         return node
-    if any(isinstance(inner, For) and inner.kind == "parallel" for inner in walk_nodes(node.body)):
+    if any(isinstance(inner, For) and (inner.kind == "parallel" or inner.mapped) for inner in walk_nodes(node.body)):
         return node
     name = node.variable.name
 

@@ -19,6 +19,7 @@ from polyml.codegen.isl_ast import (
     IF,
     AstKind,
     children,
+    has_iterator,
     instance_number,
     instances_in,
     kind_of,
@@ -26,7 +27,7 @@ from polyml.codegen.isl_ast import (
     loops_in,
 )
 from polyml.codegen.isl_expr import condition_from_ast
-from polyml.codegen.loops import Assign, For, Function, If, LoopKind, Node, Place, UpdateArgument, Variable
+from polyml.codegen.loops import Assign, Axis, For, Function, If, LoopKind, Node, Place, UpdateArgument, Variable
 from polyml.codegen.rewrite import fresh
 from polyml.dtypes import i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, substitute
@@ -71,12 +72,21 @@ def generate(schedule: Schedule, *, name: str) -> Function:
 
 
 @dataclass(frozen=True, slots=True)
+class _Request:
+    """What a mark asks of the loop below it."""
+
+    kind: LoopKind = "sequential"
+    factor: int = 1
+    axis: Axis | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Scope:
     """What holds at an AST node: values of isl's iterators, names in use, and the kind that is asked of a coming loop by its iterator."""
 
     iterators: dict[str, Affine]
     taken: frozenset[str]
-    kinds: dict[str, tuple[LoopKind, int]] = field(default_factory=dict)
+    kinds: dict[str, _Request] = field(default_factory=dict)
     in_parallel: bool = False
 
 
@@ -92,7 +102,7 @@ class _Builder:
         if kind == AstKind.user:
             return self.instance(self.instances[instance_number(node)], scope)
         if kind == AstKind.block:
-            return tuple(made for child in children(node) for made in self.nodes(child, scope))
+            return _joined(tuple(made for child in children(node) for made in self.nodes(child, scope)))
         if kind == FOR:
             return self.loop(node, scope)
         if kind == IF:
@@ -108,21 +118,28 @@ class _Builder:
         if text.startswith(_ALLOCATE):
             array = self.schedule.scop.arrays[text.split(":")[1]]
             return (allocate(self.schedule, array, self.nodes(child, scope)),)
-        word, _, factor = text.partition(":")
-        for kind in get_args(LoopKind):
-            if kind == word:
-                request: tuple[LoopKind, int] = (kind, int(factor or 1))
-                return self.nodes(child, replace(scope, kinds={**scope.kinds, f"c{depth}": request}))
-        return self.nodes(child, scope)
+        request = _request(text)
+        if request is None:
+            return self.nodes(child, scope)
+        inner = replace(scope, kinds={**scope.kinds, f"c{depth}": request})
+        if request.kind not in ("block", "thread") or has_iterator(child, f"c{depth}"):
+            return self.nodes(child, inner)
+        # isl leaves out a loop whose value it knows; all that is below belongs to one owner, whichever.
+        variable = fresh(f"{request.kind}_{request.axis}", set(scope.taken))
+        body = self.nodes(child, replace(inner, taken=scope.taken | {variable}))
+        return (_owned_once(variable, request, body),)
 
     def loop(self, node: isl.AstNode, scope: _Scope) -> tuple[Node, ...]:
         head, body = loop_head(node), node.for_get_body()
         lower, upper = head.lower.substitute(scope.iterators), head.upper.substitute(scope.iterators)
-        if head.degenerate:
+        request = scope.kinds.get(head.iterator, _Request())
+        kind, factor = request.kind, request.factor
+        mapped = kind in ("block", "thread")  # such a loop says who runs its iteration, even if it is the only one
+        if head.degenerate and not mapped:
             return self.nodes(body, replace(scope, iterators={**scope.iterators, head.iterator: lower}))
-        kind, factor = scope.kinds.get(head.iterator, ("sequential", 1))
         if kind == "parallel" and scope.in_parallel:
             kind = "sequential"
+        step = factor if head.degenerate and kind == "block" else head.step
         variable = fresh(self.readable(head.iterator, body), set(scope.taken))
         inner = _Scope(
             {**scope.iterators, head.iterator: affine(variable)},
@@ -131,7 +148,12 @@ class _Builder:
             scope.in_parallel or kind == "parallel",
         )
         made = self.nodes(body, inner)
-        return (For(variable=variable, lower=lower, upper=upper, step=head.step, kind=kind, factor=factor, body=made),)
+        return (
+            For(
+                variable=variable, lower=lower, upper=upper, step=step, kind=kind, factor=factor, axis=request.axis,
+                body=made,
+            ),
+        )  # fmt: skip
 
     def readable(self, iterator: str, body: isl.AstNode) -> str:
         """A loop's name: the index that it runs over, with `_tile` when a deeper loop runs over the rest of it."""
@@ -222,6 +244,41 @@ def _wrapped(subscripts: tuple[Subscript, ...], storage: Storage | None) -> tupl
         )
         places.append(subscript % extent if wraps and isinstance(subscript, Affine) else subscript)
     return tuple(places)
+
+
+def _owned_once(variable: str, request: _Request, body: tuple[Node, ...]) -> For:
+    return For(
+        variable=variable, lower=affine(0), upper=affine(1), step=request.factor if request.kind == "block" else 1,
+        kind=request.kind, factor=request.factor, axis=request.axis, body=body,
+    )  # fmt: skip
+
+
+def _joined(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Neighbours that the same owner runs, whose loops were left out, in one: isl repeats a mark above every part of what is below."""
+    made: list[Node] = []
+    for node in nodes:
+        last = made[-1] if made else None
+        if isinstance(node, For) and isinstance(last, For) and node.mapped and _owner(node) == _owner(last) is not None:
+            made[-1] = replace(last, body=_joined((*last.body, *node.body)))
+        else:
+            made.append(node)
+    return tuple(made)
+
+
+def _owner(loop: For) -> tuple[object, ...] | None:
+    """What says who runs a loop that was left out; None for others."""
+    once = loop.lower == affine(0) and loop.upper == affine(1) and loop.variable.startswith(f"{loop.kind}_")
+    return (loop.variable, loop.kind, loop.axis, loop.factor) if once else None
+
+
+def _request(mark: str) -> _Request | None:
+    """The meaning of `kind`, `kind:factor` or `kind.axis:factor`; None for a mark that says nothing about a loop."""
+    word, _, factor = mark.partition(":")
+    name, _, axis = word.partition(".")
+    for kind in get_args(LoopKind):
+        if kind == name:
+            return _Request(kind, int(factor or 1), next((a for a in get_args(Axis) if a == axis), None))
+    return None
 
 
 def _minus(subscript: Subscript, offset: Affine) -> Subscript:

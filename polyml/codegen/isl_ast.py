@@ -20,6 +20,7 @@ __all__ = [
     "LoopHead",
     "annotate",
     "children",
+    "has_iterator",
     "instance_number",
     "instances_in",
     "kind_of",
@@ -91,6 +92,11 @@ def instances_in(node: isl.AstNode) -> Iterator[int]:
 def loops_in(node: isl.AstNode) -> Iterator[isl.AstNode]:
     """The loops in an AST that iterate, outermost first."""
     return (n for n in _walk(node) if kind_of(n) == FOR and not n.for_is_degenerate())
+
+
+def has_iterator(node: isl.AstNode, name: str) -> bool:
+    """Whether the AST has a loop over that iterator, degenerate ones included."""
+    return any(kind_of(n) == FOR and n.for_get_iterator().id_get_id().get_name() == name for n in _walk(node))
 
 
 def _walk(node: isl.AstNode) -> Iterator[isl.AstNode]:

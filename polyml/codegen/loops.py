@@ -17,6 +17,7 @@ from polyml.sets.affine import Affine
 __all__ = [
     "Allocate",
     "Assign",
+    "Axis",
     "Block",
     "For",
     "Function",
@@ -31,13 +32,15 @@ __all__ = [
     "Variable",
 ]
 
-Scope = Literal["global", "local", "register"]
-LoopKind = Literal["sequential", "parallel", "vector", "jam", "unroll"]
+Scope = Literal["global", "local", "register", "shared"]
+LoopKind = Literal["sequential", "parallel", "vector", "jam", "unroll", "block", "thread"]
+Axis = Literal["x", "y", "z"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """Storage: a caller's array (scope global), scratch memory of one thread (local), or registers (register: a 0-d value).
+    """Storage: a caller's array (scope global), scratch memory of one thread (local) or of a block of CUDA threads (shared), or registers
+    (register: a 0-d value).
 
     shape: extents, affine in the sizes. strides: in elements; None: contiguous, row-major. lanes: a register that holds that many elements, one per
     lane of the vector loop it is used in. alignment: of the first element, bytes.
@@ -67,7 +70,8 @@ class Place:
 class Assign:
     """`target = value`, or with `reduction` (a row of REDUCTIONS with a combine op) `target = combine(target, value)`.
 
-    across: `value` is a register with lanes, and its lanes are combined too (a horizontal reduction); used outside vector loops only.
+    across: `value` is a register with lanes, and its lanes are combined too (a horizontal reduction); used outside vector loops only. In a CUDA
+        kernel it is a register of each thread, and the block's threads are combined; used outside thread loops only.
     streaming: the store should bypass the caches, where a whole vector is written at once to an address that is provably a multiple of its size.
     """
 
@@ -110,6 +114,10 @@ class For:
     kind: sequential; parallel (iterations are independent); vector (see the module; `step` is a multiple of `width`, and in a `masked` one the
     lanes at or past `upper` do nothing); jam and unroll are requests with `factor`, which loop passes carry out before emission.
     A vector loop as generated has width 1 and `factor` = the number of vectors to jam; the vectorize pass gives it its width.
+
+    block, thread (CUDA, with an `axis`): iterations are independent and belong to the blocks of a grid, or to the threads of a block. The value v is run by
+    block number `v // factor` modulo the grid's extent, or by thread number v modulo `factor`: equal values in different loops of a kernel
+    meet in the same place. Where one block runs several thread loops, one is finished before the next begins.
     """
 
     variable: str
@@ -120,7 +128,13 @@ class For:
     factor: int = 1
     width: int = 1
     masked: bool = False
+    axis: Axis | None = None
     body: tuple[Node, ...]
+
+    @property
+    def mapped(self) -> bool:
+        """Whether its iterations are spread over blocks or threads."""
+        return self.kind in ("block", "thread")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ __all__ = ["loops_html", "loops_text"]
 
 _INDENT = "  "
 _COMPOUND = {"add": "+=", "mul": "*=", "and": "&=", "or": "|="}
-_KEYWORDS = ("for", "if", "else", "register", "local", "parallel", "vector")
+_KEYWORDS = ("for", "if", "else", "register", "local", "shared", "parallel", "vector")
 
 
 def loops_text(function: Function) -> str:
@@ -104,6 +104,8 @@ def _kind(loop: For) -> str:
             if loop.width == 1:
                 return f"vector(x{loop.factor}) "
             return f"vector({loop.width}{', masked' if loop.masked else ''}) "
+        case "block" | "thread":
+            return f"{loop.kind}.{loop.axis}(x{loop.factor}) "
         case "jam" | "unroll":
             return f"{loop.kind}({loop.factor}) "
 

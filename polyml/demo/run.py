@@ -12,6 +12,8 @@ import polyml
 from polyml.demo.digits import train
 from polyml.demo.measure import interleaved
 from polyml.demo.showcase import SHOWCASES
+from polyml.options import overridden
+from polyml.runtime.cuda import missing_parts
 
 __all__ = ["run"]
 
@@ -22,8 +24,18 @@ def dense(x: f32["N K"], w: f32["K M"], b: f32["M"]):
 """
 
 
-def run() -> int:
-    """Runs the demo and prints as it goes; the exit status is 0 when every result was right."""
+def run(target: str = "host") -> int:
+    """Runs the demo and prints as it goes; the exit status is 0 when every result was right, and 1 where the target cannot run."""
+    if target == "cuda" and (missing := missing_parts()):
+        _say("The demo cannot run on a GPU here:")
+        for part, remedy in missing:
+            _say(f"  {part}\n    -> {remedy}")
+        return 1
+    with overridden(target=target):
+        return _acts()
+
+
+def _acts() -> int:
     start = time.perf_counter()
     _say("1. Learning to read 1,797 handwritten digits (UCI), every kernel compiled by polyml")
     outcome = train(_say)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from polyml.codegen.llvm.machine import assembly, load_object
 from polyml.errors import ShapeError, SubscriptError
 from polyml.records import dataclass
 from polyml.runtime.arguments import (
+    Array,
     Prepared,
     Wanted,
     bind,
@@ -70,10 +71,13 @@ class Kernel:
     __slots__ = ("__weakref__", "_host", "_wanted", "code", "entry", "signature")
 
     def __init__(self, code: Code) -> None:
-        self.signature: KernelSignature = code.compiled.signature
         self.code = code
         self._host = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)(code.host)
-        self._wanted = tuple(map(_wanted, self.signature.parameters))
+        self._prepare(code.compiled.signature)
+
+    def _prepare(self, signature: KernelSignature) -> None:
+        self.signature = signature
+        self._wanted = tuple(map(_wanted, signature.parameters))
         self.entry = self.entry_before(self._fit_and_run)
 
     def entry_before(self, slow: Callable[..., object]) -> Callable[..., Any]:
@@ -114,12 +118,7 @@ class Kernel:
         results = result_arrays(
             self.signature, sizes, out, [a.value for a in arguments if isinstance(a.value, np.ndarray)]
         )
-        buffers = [a.value for a in arguments if isinstance(a.value, np.ndarray)] + [made for made, _ in results]
-        addresses = (ctypes.c_void_p * max(1, len(buffers)))(*(b.ctypes.data for b in buffers))
-        numbers = (ctypes.c_int64 * max(1, len(sizes)))(*(sizes[name] for name in self.signature.sizes))
-        status = self._host(addresses, numbers)
-        if status != OK:
-            self._fault(status)
+        self.execute(arguments, [made for made, _ in results], sizes)
         for parameter, argument in zip(self.signature.parameters, arguments, strict=True):
             if isinstance(parameter, ArrayParameter) and parameter.written and argument.copied:
                 np.copyto(np.asarray(argument.given), argument.value)
@@ -134,6 +133,15 @@ class Kernel:
             given[parameter.name] = argument.given
         items = tuple(given[name] for name in self.signature.returned)
         return None if not items else items[0] if len(items) == 1 else items
+
+    def execute(self, arguments: Sequence[Prepared], results: Sequence[Array], sizes: Mapping[str, int]) -> None:
+        """Runs the code: reads and updates the arguments' arrays, and fills the results."""
+        buffers = [a.value for a in arguments if isinstance(a.value, np.ndarray)] + list(results)
+        addresses = (ctypes.c_void_p * max(1, len(buffers)))(*(b.ctypes.data for b in buffers))
+        numbers = (ctypes.c_int64 * max(1, len(sizes)))(*(sizes[name] for name in self.signature.sizes))
+        status = self._host(addresses, numbers)
+        if status != OK:
+            self._fault(status)
 
     # -- slow path ---------------------------------------------------------------------------------------------------------------
 

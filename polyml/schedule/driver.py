@@ -28,6 +28,7 @@ from polyml.schedule.storage import contract_storage
 from polyml.schedule.storage_check import storage_faults
 from polyml.schedule.strategy.contractions import block_contractions
 from polyml.schedule.strategy.cpu import apply_strategy
+from polyml.schedule.strategy.cuda import SharedRoom, apply_cuda_strategy
 from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_statements
 from polyml.schedule.streams import streamed_arrays
 from polyml.scop.dependences import Dependences
@@ -49,7 +50,7 @@ def schedule(
     *,
     results: Set[str] = frozenset(),
 ) -> Schedule:
-    """A schedule that is proved legal: the CPU strategy's, or a plainer one with a Note of stage "fallback".
+    """A schedule that is proved legal: the strategy's, or a plainer one with a Note of stage "fallback".
 
     The schedule's scop and dependences may have copy statements beyond the given ones (packed operands).
 
@@ -127,7 +128,9 @@ class _Work:
         return tree_by_isl(scop, dependences, relax_reductions=not self.options.precise, budget=budget, ahead=ahead)
 
     def _strategic(self, order: Order) -> Schedule:
-        """Packed operands, the order of the statements, the CPU strategy, contracted storage."""
+        """The order of the statements, the target's strategy, contracted storage; for a CPU packed operands as well."""
+        if self.target.is_cuda:
+            return self._mapped(order)
         relax = not self.options.precise
         matcher = Matcher(self.scop, self.dependences, relax_reductions=relax)
         models = model_statements(self.scop, matcher)
@@ -170,6 +173,17 @@ class _Work:
             packed=packed, matcher=matcher, models=models, target=self.target, options=self._strategy_options()
         )
         return block_contractions(tree, facts, plans) if plans else (tree, facts)
+
+    def _mapped(self, order: Callable[[Scop, Dependences, Matcher, tuple[str, ...]], isl.Schedule]) -> Schedule:
+        """Blocks and threads, and storage contracted where these have room for it."""
+        matcher = Matcher(self.scop, self.dependences, relax_reductions=not self.options.precise)
+        models = model_statements(self.scop, matcher)
+        tree = order(self.scop, self.dependences, matcher, ())
+        notes: tuple[Note, ...] = ()
+        if self.options.parallel:
+            tree, notes = apply_cuda_strategy(tree, self.scop, matcher, models, self.target)
+        found = Schedule(scop=self.scop, dependences=self.dependences, tree=tree, storage={}, notes=notes)
+        return contract_storage(found, room=SharedRoom())
 
     def written(self) -> Schedule:
         """The order as written."""

@@ -25,7 +25,7 @@ def check(schedule: Schedule, *, relax_reductions: bool = True) -> None:
     """Prove that the schedule runs every instance once and respects every dependence, marks included.
 
     A `parallel` or `jam` band must carry neither a dependence nor a reduction (of different iterations at once), a `vector` band may carry reductions
-    into elements that do not depend on it (its lanes are privatized). Without `relax_reductions` the order within a reduction is kept as well.
+    into elements that do not depend on it (its lanes are privatized). `block` is held to the rule of `parallel`, `thread` to that of `vector`. Without `relax_reductions` the order within a reduction is kept as well.
 
     Raises:
         IllegalScheduleError: with one violated pair of instances.
@@ -81,8 +81,8 @@ class _Walk:
         self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: isl.UnionMap, mark: str | None
     ) -> tuple[isl.UnionMap, isl.UnionMap]:
         partial = node.band_get_partial_schedule()
-        kind = None if mark is None else mark.partition(":")[0]
-        runs_together = kind in ("parallel", "vector", "jam")
+        kind = None if mark is None else mark.partition(":")[0].partition(".")[0]
+        runs_together = kind in ("parallel", "vector", "jam", "block", "thread")
         if not strict.plain_is_empty():
             equal = strict.eq_at_multi_union_pw_aff(partial)
             if runs_together:
@@ -92,9 +92,9 @@ class _Walk:
             strict = equal
         if not relaxed.plain_is_empty():
             equal = relaxed.eq_at_multi_union_pw_aff(partial)
-            if kind in ("parallel", "jam"):
+            if kind in ("parallel", "jam", "block"):
                 self._refuse_unless_empty(relaxed.subtract(equal), f"update one element at once in a {kind} loop")
-            elif kind == "vector":
+            elif kind in ("vector", "thread"):
                 self._require_private(node, relaxed.subtract(equal))
             relaxed = equal
         return strict, relaxed

@@ -6,7 +6,7 @@ prefix schedule has zero distance). A visit has its own storage, and within it d
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from math import prod
 
@@ -23,6 +23,7 @@ from polyml.scop.scop import Array, Scop
 from polyml.sets.affine import Affine
 
 __all__ = [
+    "Room",
     "Traffic",
     "box_at",
     "contract_storage",
@@ -61,11 +62,17 @@ class Traffic:
     statements: frozenset[str]
 
 
-def contract_storage(schedule: Schedule, arrays: Collection[str] | None = None) -> Schedule:
+Room = Callable[[isl.ScheduleNode, int], bool]
+"""Whether an array of so many bytes may live at the node."""
+
+
+def contract_storage(
+    schedule: Schedule, arrays: Collection[str] | None = None, *, room: Room = lambda node, size: True
+) -> Schedule:
     """The same schedule with a `Storage` and an `allocate:` mark for every local array that need not exist in full.
 
     Args:
-        arrays: names of those to look at; None: all.
+        arrays: names of those to look at; None: all. room: says no where an array may not live.
 
     Raises:
         TransformError: one of them is no local array of the region.
@@ -80,7 +87,7 @@ def contract_storage(schedule: Schedule, arrays: Collection[str] | None = None) 
         if array.name not in (local if arrays is None else arrays) or array.name in schedule.storage:
             continue
         if not is_indirect(array.name, schedule.scop):
-            schedule = _contract(schedule, array)
+            schedule = _contract(schedule, array, room)
     return schedule
 
 
@@ -110,7 +117,7 @@ def _extents(storage: Storage) -> str:
     )
 
 
-def _contract(schedule: Schedule, array: Array) -> Schedule:
+def _contract(schedule: Schedule, array: Array, room: Room) -> Schedule:
     traffic = traffic_of(array.name, schedule.scop, schedule.dependences)
     if traffic is None:
         return schedule
@@ -120,6 +127,8 @@ def _contract(schedule: Schedule, array: Array) -> Schedule:
         if found is not None and _gains_little(found, array):
             return schedule.noted("storage", array.name, "kept in full: a visit needs nearly all of it")
         if found is None or (inside_lanes(node) and any(extent != 1 for extent in found.shape)):
+            continue
+        if not room(node, array.dtype.itemsize * prod(found.shape)):
             continue
         tree = insert_mark(node, found.place).get_schedule()
         extents = "x".join(map(str, found.shape)) or "a scalar"

@@ -1,0 +1,51 @@
+"""CudaRegions -> CUDA C: one `extern "C" __global__` function per kernel, readable, compiled as it stands by nvcc and NVRTC.
+
+What all threads of a block reach is written once for all: a thread loop becomes a phase, in which each thread runs the iterations that it owns; an assignment
+to a register is done by every thread, one to memory by the first. A barrier stands where one of these must see, or may not overtake, what came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from polyml.codegen.cuda.expression import Writer
+from polyml.codegen.cuda.helpers import helpers_text
+from polyml.codegen.cuda.names import c_names
+from polyml.codegen.cuda.program import CudaRegion, Kernel
+from polyml.codegen.cuda.types import c_type
+from polyml.codegen.cuda.uniform import BlockCode
+from polyml.codegen.cuda.width import needs_wide_indices
+from polyml.codegen.loops import Variable
+from polyml.dtypes import DType
+
+__all__ = ["emit_cuda"]
+
+
+def emit_cuda(regions: Sequence[CudaRegion]) -> str:
+    """The text of all kernels, with the device functions that they call ahead of them."""
+    helpers: set[tuple[str, DType | None]] = set()
+    kernels = [_kernel(kernel, helpers) for region in regions for kernel in region.kernels]
+    head = helpers_text(helpers)
+    return "\n\n".join([*([head] if head else []), *kernels]) + "\n"
+
+
+def _kernel(kernel: Kernel, helpers: set[tuple[str, DType | None]]) -> str:
+    function = kernel.function
+    wide = needs_wide_indices(kernel)
+    writer = Writer({v.name: v for v in function.arguments}, c_names(function), wide, helpers)
+    code = BlockCode(writer, kernel)
+    body = code.lines(function.body)
+    parameters = [_parameter(v, writer.names[v.name], v.name in function.written) for v in function.arguments]
+    parameters += [f"long long {writer.names[size]}" for size in function.sizes]
+    count = prod(kernel.threads)
+    shape = " x ".join(str(extent) for extent in kernel.threads)
+    blocks = ", ".join(f"{loop.variable} on {loop.axis}" for loop in kernel.blocks) or "one"
+    head = f"// threads: {shape}; blocks: {blocks}"
+    opening = f'extern "C" __global__ void __launch_bounds__({count}) {kernel.name}('
+    text = ",\n    ".join(parameters)
+    return "\n".join([head, f"{opening}\n    {text}) {{", *code.shared, *body, "}"])
+
+
+def _parameter(variable: Variable, name: str, written: bool) -> str:
+    return f"{'' if written else 'const '}{c_type(variable.dtype)}* __restrict__ {name}"

@@ -1,0 +1,65 @@
+"""The driver's part for GPUs, from loops on: kernels and host programs, CUDA C, a callable. Nothing else imports it before it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from polyml.codegen.cuda.emit import emit_cuda
+from polyml.codegen.cuda.program import CudaRegion
+from polyml.codegen.cuda.split import split_kernels
+from polyml.compiler import Stages, locked
+from polyml.debug import report, stage
+from polyml.einsum_frontend.syntax import Program
+from polyml.runtime.build import signature_of
+from polyml.runtime.cuda import the_device
+from polyml.runtime.cuda_program import CudaCode, CudaKernel, Device
+from polyml.runtime.dispatch import Key
+
+__all__ = ["cuda_kernel", "cuda_regions", "cuda_text", "kernel_on_device"]
+
+
+def cuda_regions(stages: Stages, *, prefix: str = "") -> tuple[CudaRegion, ...]:
+    """The regions as kernels, whose names begin with `prefix`, and the host programs that launch them."""
+    with stage("kernels"):
+        return tuple(split_kernels(region.loops, prefix=f"{prefix}{region.region.name}") for region in stages.regions)
+
+
+def cuda_text(regions: Sequence[CudaRegion]) -> str:
+    """The kernels as CUDA C."""
+    with stage("emit"):
+        text = emit_cuda(regions)
+    report("cuda", text, level=4, suffix="cu")
+    return text
+
+
+@locked
+def cuda_kernel(
+    program: Program, key: Key, stages: Stages, device: Device, *, regions: tuple[CudaRegion, ...] = (), text: str = ""
+) -> CudaKernel:
+    """The callable kernel of a program that is lowered for a GPU, on that device.
+
+    Args:
+        regions, text: the kernels and their CUDA C, where they are made already (several programs may share one text).
+
+    Raises:
+        DeviceUnavailableError: something that it needs is missing.
+    """
+    regions = regions or cuda_regions(stages)
+    code = CudaCode(
+        text=text or cuda_text(regions),
+        kernels=tuple(kernel for region in regions for kernel in region.kernels),
+        architecture=stages.options.machine.cpu,
+        precise=stages.options.precise,
+    )
+    ints = [value if isinstance(value, int) else None for value in key]
+    call = signature_of(program, stages.graph, stages.plan, [None] * len(key), ints)
+    return CudaKernel(call, stages.plan, regions, code, device)
+
+
+def kernel_on_device(program: Program, key: Key, stages: Stages) -> CudaKernel:
+    """The kernel on this machine's GPU.
+
+    Raises:
+        DeviceUnavailableError: there is none, or something that it needs is missing.
+    """
+    return cuda_kernel(program, key, stages, the_device())

@@ -1,0 +1,215 @@
+"""The GPU of this machine: CUDA C compiled to a cubin by nvcc (kept on disk), loaded and launched through pycuda.
+
+pycuda is an optional extra and is imported when the first kernel is loaded. The first device is used, in its primary context, so that other libraries' arrays
+are in the same one.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from polyml.errors import CodegenError, DeviceUnavailableError
+from polyml.records import dataclass
+from polyml.runtime.arguments import Array
+from polyml.runtime.cuda_program import CudaCode, Module
+
+__all__ = ["PycudaDevice", "cache_folder", "compile_cubin", "device_names", "find_nvcc", "missing_parts", "the_device"]
+
+
+def find_nvcc() -> str | None:
+    """The compiler: on the path, or in CUDA_HOME."""
+    found = shutil.which("nvcc")
+    if found is None and "CUDA_HOME" in os.environ:
+        found = shutil.which("nvcc", path=str(Path(os.environ["CUDA_HOME"]) / "bin"))
+    return found
+
+
+def cache_folder() -> Path:
+    """Where cubins are kept: $XDG_CACHE_HOME/polyml, or ~/.cache/polyml."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polyml"
+
+
+def compile_cubin(code: CudaCode, architecture: str, *, cache: Path | None = None) -> bytes:
+    """The kernels compiled for one architecture ("sm_90"), from the cache where they are in it.
+
+    Raises:
+        DeviceUnavailableError: there is no compiler. CodegenError: it refuses the text.
+    """
+    compiler = find_nvcc()
+    if compiler is None:
+        raise DeviceUnavailableError(
+            "there is no CUDA compiler", hint="install the CUDA toolkit and add its bin folder to PATH (nvcc)"
+        )
+    options = [f"-arch={architecture}", "-O3", *(["-fmad=false"] if code.precise else [])]
+    key = hashlib.sha256("\0".join([code.text, _version(compiler), *options]).encode()).hexdigest()[:40]
+    folder = cache_folder() if cache is None else cache
+    place = folder / f"{key}.cubin"
+    if place.is_file():
+        return place.read_bytes()
+    with tempfile.TemporaryDirectory() as work:
+        source, made = Path(work, "kernels.cu"), Path(work, "kernels.cubin")
+        source.write_text(code.text)
+        command = [compiler, "--cubin", *options, "-o", str(made), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise CodegenError(f"nvcc refuses the generated code:\n{done.stderr.strip()[-2000:]}")
+        binary = made.read_bytes()
+    _keep(binary, place)
+    return binary
+
+
+def _keep(binary: bytes, place: Path) -> None:
+    """Writes the file in one step, so that other processes see it whole or not at all; a cache that cannot be written is no fault."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as stream:
+            stream.write(binary)
+        Path(stream.name).replace(place)
+    except OSError:
+        return
+
+
+@functools.cache
+def _version(compiler: str) -> str:
+    done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout
+
+
+def missing_parts() -> tuple[tuple[str, str], ...]:
+    """What a GPU run lacks here, each with its remedy; empty when a kernel can run."""
+    found: list[tuple[str, str]] = []
+    if find_nvcc() is None:
+        found.append(("no CUDA compiler (nvcc)", "install the CUDA toolkit and add its bin folder to PATH"))
+    try:
+        _driver()
+    except DeviceUnavailableError as fault:
+        found.append((fault.message, fault.hint or ""))
+    return tuple(found)
+
+
+@functools.cache
+def _driver() -> ModuleType:
+    """pycuda's driver module, initialized, with at least one device."""
+    try:
+        import pycuda.driver as driver
+    except ModuleNotFoundError as fault:
+        raise DeviceUnavailableError("pycuda is not installed", hint="pip install 'polyml-compiler[cuda]'") from fault
+    except ImportError as fault:
+        raise DeviceUnavailableError(
+            f"pycuda cannot reach CUDA's driver: {fault}", hint="install NVIDIA's driver on a machine with a GPU"
+        ) from fault
+    try:
+        driver.init()
+        count = driver.Device.count()
+    except driver.Error as fault:
+        raise DeviceUnavailableError(f"CUDA's driver does not start: {fault}", hint="look at nvidia-smi") from fault
+    if count == 0:
+        raise DeviceUnavailableError("there is no CUDA device", hint="look at nvidia-smi and CUDA_VISIBLE_DEVICES")
+    return driver  # type: ignore[no-any-return]
+
+
+def device_names() -> tuple[str, ...]:
+    """The devices, each with its compute capability.
+
+    Raises:
+        DeviceUnavailableError: pycuda, the driver, or a device is missing.
+    """
+    driver = _driver()
+    found = [driver.Device(k) for k in range(driver.Device.count())]
+    return tuple("{} (sm_{}{})".format(device.name(), *device.compute_capability()) for device in found)
+
+
+@functools.cache
+def the_device() -> PycudaDevice:
+    """The first CUDA device.
+
+    Raises:
+        DeviceUnavailableError: pycuda, the driver, or a device is missing; the message says which.
+    """
+    driver = _driver()
+    device = driver.Device(0)
+    major, minor = device.compute_capability()
+    return PycudaDevice(driver, device.retain_primary_context(), f"sm_{major}{minor}")
+
+
+@dataclass(frozen=True, slots=True)
+class PycudaDevice:
+    """A device through pycuda. context: is made current around each use."""
+
+    driver: ModuleType
+    context: object
+    architecture: str
+
+    def load(self, code: CudaCode) -> Module:
+        binary = compile_cubin(code, self.architecture)
+        with _Current(self.context):
+            return _PycudaModule(self, self.driver.module_from_buffer(binary), {})
+
+    def allocate(self, size: int) -> int:
+        with _Current(self.context):
+            try:
+                allocation = self.driver.mem_alloc(size)
+            except self.driver.MemoryError as fault:
+                free, total = self.driver.mem_get_info()
+                raise MemoryError(f"the device has no {size} bytes: {free} of {total} bytes are free") from fault
+            _ALLOCATIONS[int(allocation)] = allocation
+            return int(allocation)
+
+    def free(self, address: int) -> None:
+        with _Current(self.context):
+            _ALLOCATIONS.pop(address).free()  # type: ignore[attr-defined]
+
+    def to_device(self, address: int, array: Array) -> None:
+        with _Current(self.context):
+            self.driver.memcpy_htod(address, array)
+
+    def to_host(self, array: Array, address: int) -> None:
+        with _Current(self.context):
+            self.driver.memcpy_dtoh(array, address)
+
+
+_ALLOCATIONS: dict[int, object] = {}
+"""pycuda frees an allocation with the last reference to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Current:
+    """The context is current within the block, and whatever was before is after."""
+
+    context: object
+
+    def __enter__(self) -> None:
+        self.context.push()  # type: ignore[attr-defined]
+
+    def __exit__(self, *reason: object) -> None:
+        self.context.pop()  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class _PycudaModule:
+    device: PycudaDevice
+    module: object
+    functions: dict[str, object]
+
+    def launch(
+        self,
+        name: str,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        pointers: Sequence[int],
+        sizes: Sequence[int],
+    ) -> None:
+        with _Current(self.device.context):
+            function = self.functions.get(name)
+            if function is None:
+                function = self.functions[name] = self.module.get_function(name)  # type: ignore[attr-defined]
+                function.prepare("P" * len(pointers) + "q" * len(sizes))
+            function.prepared_call(grid, block, *pointers, *sizes)  # type: ignore[attr-defined]

@@ -1,0 +1,228 @@
+"""A compiled program for a GPU: the Plan's steps and the regions' host programs, run against a device.
+
+`Device` is what it needs of one; polyml.runtime.cuda has the real one, the tests have an emulation. Arrays go to the device contiguous, and come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from polyml.codegen.cuda.program import Branch, CudaRegion, HostStep, Kernel, Launch, Repeat, grid_of
+from polyml.codegen.loops import Variable
+from polyml.errors import SubscriptError
+from polyml.expressions import Apply, Const, Expr, IndexValue
+from polyml.graph.plan import Allocate, CheckFlag, Free, Plan
+from polyml.graph.plan import Launch as LaunchRegion
+from polyml.ops import OPS
+from polyml.records import dataclass
+from polyml.runtime.arguments import Array, Prepared
+from polyml.runtime.kernel import Kernel as CompiledKernel
+from polyml.runtime.signature import ArrayParameter, KernelSignature
+
+__all__ = ["CudaCode", "CudaKernel", "Device", "Module"]
+
+
+class Module(Protocol):
+    """Loaded kernels."""
+
+    def launch(
+        self,
+        name: str,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        pointers: Sequence[int],
+        sizes: Sequence[int],
+    ) -> None:
+        """Starts a kernel: its arguments are device addresses, then sizes as i64. Launches run in order."""
+
+
+class Device(Protocol):
+    """A GPU, or what stands for one."""
+
+    def load(self, code: CudaCode) -> Module:
+        """The code, compiled and loaded.
+
+        Raises:
+            DeviceUnavailableError: the device, its driver or its compiler is missing.
+        """
+
+    def allocate(self, size: int) -> int:
+        """The address of `size` bytes (at least 1).
+
+        Raises:
+            MemoryError: with the sizes.
+        """
+
+    def free(self, address: int) -> None: ...
+
+    def to_device(self, address: int, array: Array) -> None:
+        """Copies a contiguous array in."""
+
+    def to_host(self, array: Array, address: int) -> None:
+        """Copies into a contiguous array, after all launches before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaCode:
+    """CUDA C and how it is to be compiled. precise: without fused multiply-add. architecture: where no device says its own."""
+
+    text: str
+    kernels: tuple[Kernel, ...]
+    architecture: str
+    precise: bool = False
+
+
+class CudaKernel(CompiledKernel):
+    """Compiled code for one signature, on a GPU. Called like any Kernel."""
+
+    __slots__ = ("cuda", "device", "module", "program", "regions")
+
+    def __init__(
+        self, signature: KernelSignature, plan: Plan, regions: tuple[CudaRegion, ...], code: CudaCode, device: Device
+    ) -> None:
+        self.cuda, self.device, self.regions = code, device, regions
+        self.module = device.load(code)
+        self.program = plan
+        self._prepare(signature)
+
+    def entry_before(self, slow: Callable[..., object]) -> Callable[..., Any]:
+        """`slow`: there is no machine code on the way to a GPU."""
+        return slow
+
+    def execute(self, arguments: Sequence[Prepared], results: Sequence[Array], sizes: Mapping[str, int]) -> None:
+        """Copies in, runs the plan, copies out.
+
+        Raises:
+            SubscriptError: an index check failed. MemoryError.
+        """
+        with _Memory(self.device) as memory:
+            parameters = self.signature.buffers
+            values = [a.value for a in arguments if isinstance(a.value, np.ndarray)]
+            for parameter, value in zip(parameters, values, strict=True):
+                memory.put(parameter.name, value)
+            for result, array in zip(self.signature.results, results, strict=True):
+                memory.allocate(result.name, array.nbytes)
+            _Run(self, memory, dict(sizes)).plan()
+            for parameter, value in zip(parameters, values, strict=True):
+                if isinstance(parameter, ArrayParameter) and parameter.written:
+                    memory.get(parameter.name, value)
+            for result, array in zip(self.signature.results, results, strict=True):
+                memory.get(result.name, array)
+
+
+class _Memory:
+    """Device memory of one call, by buffer; all of it is given back at the end, however it ends."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.addresses: dict[str, int] = {}
+
+    def __enter__(self) -> _Memory:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        for name in list(self.addresses):
+            self.free(name)
+
+    def allocate(self, name: str, size: int) -> int:
+        self.addresses[name] = self.device.allocate(max(size, 1))
+        return self.addresses[name]
+
+    def free(self, name: str) -> None:
+        self.device.free(self.addresses.pop(name))
+
+    def put(self, name: str, array: Array) -> None:
+        address = self.allocate(name, array.nbytes)
+        if array.size:
+            self.device.to_device(address, np.ascontiguousarray(array))
+
+    def get(self, name: str, array: Array) -> None:
+        if not array.size:
+            return
+        if array.flags.c_contiguous:
+            self.device.to_host(array, self.addresses[name])
+            return
+        copy = np.empty(array.shape, array.dtype)
+        self.device.to_host(copy, self.addresses[name])
+        np.copyto(array, copy)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One call. sizes: of the program, and the variables of the host loops that it is in."""
+
+    kernel: CudaKernel
+    memory: _Memory
+    sizes: dict[str, int]
+
+    def plan(self) -> None:
+        plan, checks = self.kernel.program, 0
+        for step in plan.steps:
+            match step:
+                case Allocate(buffer=buffer):
+                    self.memory.allocate(buffer, plan.buffers[buffer].size_in_bytes(self.sizes))
+                case LaunchRegion():
+                    arguments = {a.array: self.memory.addresses[a.buffer] for a in step.arguments}
+                    self.region(self.kernel.regions[step.region], arguments)
+                case CheckFlag(buffer=buffer, message=message):
+                    checks += 1
+                    flag = np.zeros(1, np.bool_)
+                    self.kernel.device.to_host(flag, self.memory.addresses[buffer])
+                    if flag[0]:
+                        raise SubscriptError(message)
+                case Free(buffer=buffer):
+                    self.memory.free(buffer)
+
+    def region(self, region: CudaRegion, arguments: dict[str, int]) -> None:
+        names = [f"{region.name} {array.variable.name}" for array in region.scratch]
+        for name, array in zip(names, region.scratch, strict=True):
+            arguments[array.variable.name] = self.memory.allocate(name, self.bytes(array.variable))
+        self.steps(region, region.steps, arguments)
+        for name in names:
+            self.memory.free(name)
+
+    def bytes(self, variable: Variable) -> int:
+        total = variable.dtype.itemsize
+        for extent in variable.shape:
+            total *= extent.evaluate(self.sizes)
+        return total
+
+    def steps(self, region: CudaRegion, steps: Sequence[HostStep], arguments: Mapping[str, int]) -> None:
+        for step in steps:
+            match step:
+                case Launch(kernel=number):
+                    self.launch(region.kernels[number], arguments)
+                case Repeat():
+                    for value in range(step.lower.evaluate(self.sizes), step.upper.evaluate(self.sizes), step.step):
+                        self.sizes[step.variable] = value
+                        self.steps(region, step.body, arguments)
+                    self.sizes.pop(step.variable, None)
+                case Branch():
+                    holds = bool(_value(step.condition, self.sizes))
+                    self.steps(region, step.then if holds else step.otherwise, arguments)
+
+    def launch(self, kernel: Kernel, arguments: Mapping[str, int]) -> None:
+        sizes = {name: self.sizes[name] for name in kernel.function.sizes}
+        grid = grid_of(kernel, sizes)
+        if grid is None:
+            return
+        pointers = [arguments[variable.name] for variable in kernel.function.arguments]
+        self.kernel.module.launch(kernel.name, grid, kernel.threads, pointers, list(sizes.values()))
+
+
+def _value(expr: Expr, sizes: Mapping[str, int]) -> object:
+    """A condition over sizes and host loop variables."""
+    match expr:
+        case Const():
+            return expr.value
+        case IndexValue():
+            return expr.affine.evaluate(sizes)
+        case Apply(op="select"):
+            return _value(expr.args[1 if _value(expr.args[0], sizes) else 2], sizes)
+        case Apply():
+            return OPS[expr.op].meaning(*(_value(arg, sizes) for arg in expr.args))
+        case _:
+            raise AssertionError("internal: the host reads no array")

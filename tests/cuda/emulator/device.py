@@ -1,0 +1,128 @@
+"""A Device whose kernels are run by g++'s code on this machine (cuda_emulator.h says how)."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from polyml.codegen.cuda.program import Kernel
+from polyml.codegen.cuda.types import c_type
+from polyml.runtime.cuda_program import CudaCode
+
+__all__ = ["EmulatedDevice", "EmulatedModule", "EmulationFault", "build", "launchers"]
+
+HEADER = Path(__file__).with_name("cuda_emulator.h")
+FAULTS = {1: "a barrier that not all threads reach", 2: "an access outside of the arrays", 3: "a shuffle from no lane"}
+
+
+class EmulationFault(AssertionError):
+    """A kernel did what a GPU does not allow."""
+
+
+def launchers(kernels: Sequence[Kernel]) -> str:
+    """Functions with one signature for all kernels: extents of grid and block, an order, and the arguments as 64-bit words."""
+    made = []
+    for kernel in kernels:
+        variables = kernel.function.arguments
+        words = [f"({c_type(v.dtype)}*)words[{k}]" for k, v in enumerate(variables)]
+        words += [f"(long long)words[{len(variables) + k}]" for k in range(len(kernel.function.sizes))]
+        made.append(
+            f'extern "C" int launch_{kernel.name}(const unsigned* dims, unsigned order, const unsigned long long* words) {{\n'
+            f"  return emu::launch([=] {{ {kernel.name}({', '.join(words)}); }}, dims, order);\n}}"
+        )
+    return "\n".join(made)
+
+
+def build(text: str, kernels: Sequence[Kernel]) -> ctypes.CDLL:
+    """The kernels as a library: the generated text as it stands, between the emulator and the launchers."""
+    compiler = shutil.which("g++")
+    assert compiler is not None, "the emulator needs g++"
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
+        source.write_text(f'#include "{HEADER}"\n{text}\n{launchers(kernels)}\n')
+        options = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
+        done = subprocess.run([compiler, *options, "-o", library, source], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{done.stderr[:3000]}\n{text}"
+        return ctypes.CDLL(str(library))
+
+
+@dataclass(slots=True)
+class EmulatedModule:
+    """Loaded kernels. orders: the orders of warps and blocks to run launches in, by turns. launches: how many there were. most: blocks per axis,
+    where fewer than are asked for must do too."""
+
+    library: ctypes.CDLL
+    orders: itertools.cycle[int] = field(default_factory=lambda: itertools.cycle((0, 1, 2, 3)))
+    launches: int = 0
+    most: tuple[int, int, int] | None = None
+
+    def launch(
+        self,
+        name: str,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        pointers: Sequence[int],
+        sizes: Sequence[int],
+    ) -> None:
+        words = [*pointers, *(size % 2**64 for size in sizes)]
+        dims = (ctypes.c_uint * 6)(*map(min, grid, self.most or grid), *block)
+        packed = (ctypes.c_ulonglong * max(1, len(words)))(*words)
+        self.launches += 1
+        order = next(self.orders)
+        status = self.library[f"launch_{name}"](dims, ctypes.c_uint(order), packed)
+        if status != 0:
+            raise EmulationFault(f"{name}, order {order}: {FAULTS[status]}")
+
+
+@dataclass(slots=True)
+class EmulatedDevice:
+    """modules: libraries built ahead, by text; others are built when they are loaded. live: bytes per allocation that is not freed yet."""
+
+    modules: dict[str, EmulatedModule] = field(default_factory=dict)
+    live: dict[int, int] = field(default_factory=dict)
+    support: ctypes.CDLL | None = None
+
+    def load(self, code: CudaCode) -> EmulatedModule:
+        found = self.modules.get(code.text)
+        if found is None:
+            found = self.modules[code.text] = EmulatedModule(build(code.text, code.kernels))
+        self.use(found.library)
+        return found
+
+    def use(self, library: ctypes.CDLL) -> None:
+        """Memory comes from the first library."""
+        if self.support is None:
+            library.emu_malloc.restype = ctypes.c_void_p
+            library.emu_malloc.argtypes = [ctypes.c_size_t]
+            library.emu_free.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+            self.support = library
+
+    def allocate(self, size: int) -> int:
+        assert self.support is not None
+        address = self.support.emu_malloc(size)
+        if not address:
+            raise MemoryError(f"no {size} bytes")
+        self.live[address] = size
+        return int(address)
+
+    def free(self, address: int) -> None:
+        assert self.support is not None
+        self.support.emu_free(address, self.live.pop(address))
+
+    def to_device(self, address: int, array: np.ndarray) -> None:
+        assert array.flags.c_contiguous
+        assert array.nbytes <= self.live[address]
+        ctypes.memmove(address, array.ctypes.data, array.nbytes)
+
+    def to_host(self, array: np.ndarray, address: int) -> None:
+        assert array.flags.c_contiguous
+        assert array.nbytes <= self.live[address]
+        ctypes.memmove(array.ctypes.data, address, array.nbytes)

@@ -1,0 +1,164 @@
+"""The emulator is tested by planted bugs: kernels that are right pass, and each of these changes to their text is caught."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.compiler import lower_program
+from polyml.compiler_cuda import cuda_kernel, cuda_regions, cuda_text
+from polyml.runtime.cuda_program import CudaKernel
+from tests.cuda.batch import needs_gxx
+from tests.cuda.emulator.device import EmulatedDevice, EmulatedModule, EmulationFault, build
+
+pytestmark = needs_gxx
+
+SOFTMAX = """
+def softmax(x: f32["N K"]):
+    m[n] = max[k](x[n, k])
+    e[n, k] = exp(x[n, k] - m[n])
+    s[n] = e[n, k]
+    y[n, k] = e[n, k] / s[n]
+    return y
+"""
+REVERSED = """
+def mirrored(x: f32["N K"]):
+    e[n, k] = exp(x[n, k])
+    s[n] = sum[k](e[n, k])
+    y[n, k] = e[n, K - 1 - k] / s[n]
+    return y
+"""
+STEPS = """
+def steps(x: f32["N"]):
+    y: f32["N"]
+    y[i] = x[i]
+    for t in range(3):
+        y[i] = 0.5 * (y[i] + y[N - 1 - i])
+        y[i] = y[i] * y[N - 1 - i] + t
+    return y
+"""
+DENSE = """
+def dense(x: f32["N K"], w: f32["K M"], b: f32["M"]):
+    y[n, m] = relu(x[n, k] * w[k, m] + b[m])
+    return y
+"""
+X = np.random.default_rng(0).standard_normal((6, 300), dtype=np.float32)
+ARGUMENTS = {
+    "softmax": (SOFTMAX, (X,)),
+    "mirrored": (REVERSED, (X,)),
+    "steps": (STEPS, (X[0].copy(),)),
+    "dense": (DENSE, (X[:, :20].copy(), X[:4].reshape(20, 60).copy(), X[0, :60].copy())),
+}
+
+
+def stepped(x: np.ndarray) -> np.ndarray:
+    for t in range(3):
+        x = 0.5 * (x + x[::-1])
+        x = x * x[::-1] + t
+    return x
+
+
+EXACT = {
+    "steps": stepped,
+    "softmax": lambda x: (
+        np.exp(x - x.max(1, keepdims=True)) / np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True)
+    ),
+    "mirrored": lambda x: np.exp(x)[:, ::-1] / np.exp(x).sum(1, keepdims=True),
+    "dense": lambda x, w, b: np.maximum(x @ w + b, 0),
+}
+
+PLANTED = [
+    ("steps", "a barrier is missing", "    __syncthreads();\n    for", "    for"),
+    ("steps", "the barrier between iterations is missing", "    __syncthreads();\n  }\n}", "  }\n}"),
+    ("mirrored", "the last barrier is missing", "    __syncthreads();\n  }\n}", "  }\n}"),
+    (
+        "softmax",
+        "a barrier that only one warp reaches",
+        "    __syncthreads();\n  }\n}",
+        "    if (threadIdx.x < 32) __syncthreads();\n  }\n}",
+    ),
+    (
+        "softmax",
+        "no barrier within the reduction",
+        "scratch[thread / 32] = value;\n  __syncthreads();",
+        "scratch[thread / 32] = value;",
+    ),
+    ("softmax", "one warp too few", "warp < warps", "warp < warps - 1"),
+    ("softmax", "a shuffle too short", "int distance = 16", "int distance = 8"),
+    ("softmax", "a stride that skips elements", "k += 256", "k += 257"),
+    ("softmax", "a row too far", "300 * n", "301 * n"),
+    ("softmax", "a loop that ends early", "k < 300", "k < 299"),
+    ("softmax", "an accumulator that is not set", "own_s = 0.0f;", ""),
+    ("dense", "indices swapped", "60 * k + m", "60 * m + k"),
+    ("dense", "a guard is missing", "if (m < 60)", "if (m < 64)"),
+    ("dense", "the wrong tile", "32 * blockIdx.x", "16 * blockIdx.x"),
+]
+
+
+def kernel_of(name: str, change: tuple[str, str] | None = None) -> CudaKernel:
+    """The program's kernel, its text changed."""
+    text, arguments = ARGUMENTS[name]
+    program = polyml.einsum(text, target="cuda")
+    key = program.key_of(*arguments)
+    stages = lower_program(program.program, key, program.options)
+    regions = cuda_regions(stages)
+    written = cuda_text(regions)
+    if change is not None:
+        assert change[0] in written, written
+        written = written.replace(*change)
+    kernels = tuple(kernel for region in regions for kernel in region.kernels)
+    device = EmulatedDevice({written: EmulatedModule(build(written, kernels))})
+    return cuda_kernel(program.program, key, stages, device, regions=regions, text=written)
+
+
+def is_right(name: str, kernel: CudaKernel, grid: tuple[int, int, int] | None) -> bool:
+    """Whether the kernel gives the right result in every order of warps and blocks.
+
+    Args:
+        grid: the most blocks per axis: fewer than there are tiles, so that each runs several, one after another.
+    """
+    arguments = ARGUMENTS[name][1]
+    exact = EXACT[name](*(a.astype(np.float64) for a in arguments))
+    module = kernel.module
+    assert isinstance(module, EmulatedModule)
+    module.most = grid
+    for order in range(6):
+        module.orders = itertools.cycle((order,))
+        try:
+            found = kernel(*arguments)
+        except EmulationFault:
+            return False
+        if not np.allclose(found, exact, rtol=1e-4, atol=1e-6):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_right_kernels_are_right_in_every_order_and_on_any_grid(name: str) -> None:
+    kernel = kernel_of(name)
+    assert is_right(name, kernel, None)
+    assert is_right(name, kernel, (1, 1, 1))
+    assert is_right(name, kernel, (2, 3, 1))
+
+
+@pytest.mark.parametrize(("name", "bug", "old", "new"), PLANTED, ids=[f"{n}: {b}" for n, b, _, _ in PLANTED])
+def test_planted_bugs_are_caught(name: str, bug: str, old: str, new: str) -> None:
+    kernel = kernel_of(name, (old, new))
+    assert not (is_right(name, kernel, None) and is_right(name, kernel, (1, 1, 1))), bug
+
+
+def test_a_deadlock_is_named() -> None:
+    kernel = kernel_of(
+        "softmax", ("    __syncthreads();\n  }\n}", "    if (threadIdx.x < 32) __syncthreads();\n  }\n}")
+    )
+    with pytest.raises(EmulationFault, match="a barrier that not all threads reach"):
+        kernel(X)
+
+
+def test_an_access_outside_is_named() -> None:
+    kernel = kernel_of("softmax", ("300 * n]", "300000 * n]"))
+    with pytest.raises(EmulationFault, match="an access outside of the arrays"):
+        kernel(X)

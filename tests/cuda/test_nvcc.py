@@ -1,0 +1,49 @@
+"""Every kind of generated kernel, compiled by the real compiler."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyml.demo.showcase import SHOWCASES
+from polyml.dtypes import f32, f64, i8, i64, u32
+from polyml.errors import CodegenError
+from polyml.runtime.cuda import compile_cubin, find_nvcc
+from polyml.runtime.cuda_program import CudaCode
+from tests.cuda.batch import compile_batch
+from tests.cuda.test_ops import op_programs
+from tests.cuda.test_programs import ROWS, SHAPES, random_cases
+
+pytestmark = pytest.mark.skipif(find_nvcc() is None, reason="nvcc is not installed")
+
+
+def test_everything_compiles(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    programs = [(c.text, [rng.standard_normal(s, dtype=np.float32) for s in SHAPES[c.name]]) for c in SHOWCASES]
+    programs += [(ROWS, [np.ones((3, 400), np.float32)])]
+    programs += [(case.text, case.arguments) for case in random_cases(6)]
+    programs += [pair for dtype in (f32, f64, i8, i64, u32) for pair in op_programs(dtype)]
+    source = tmp_path / "kernels.cu"
+    source.write_text(compile_batch(programs, build=False).text)
+    code = [f"-gencode=arch=compute_{version},code=sm_{version}" for version in (80, 90)]
+    command = [find_nvcc(), "--fatbin", *code, "-Xptxas", "-v", "-o", tmp_path / "kernels.fatbin", source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:3000]
+    assert done.stderr.count("Compiling entry function") >= 2 * len(programs)
+    spills = [line for line in done.stderr.splitlines() if "spill" in line and "0 bytes spill stores" not in line]
+    assert spills == []
+
+
+def test_cubins_are_kept_and_bad_text_is_refused(tmp_path: Path) -> None:
+    text = 'extern "C" __global__ void f(float* x) { x[0] = 1; }\n'
+    code = CudaCode(text=text, kernels=(), architecture="sm_80")
+    first = compile_cubin(code, "sm_80", cache=tmp_path)
+    (kept,) = tmp_path.iterdir()
+    kept.write_bytes(b"kept")
+    assert compile_cubin(code, "sm_80", cache=tmp_path) == b"kept" != first
+    assert compile_cubin(code, "sm_90", cache=tmp_path) != b"kept"
+    with pytest.raises(CodegenError, match="nvcc refuses"):
+        compile_cubin(CudaCode(text="nonsense", kernels=(), architecture="sm_80"), "sm_80", cache=tmp_path)

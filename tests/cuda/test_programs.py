@@ -1,0 +1,125 @@
+"""Programs under target="cuda" on the emulator, against the interpreter and against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from polyml.demo.digits import PREDICT, STEP
+from polyml.demo.showcase import SHOWCASES
+from polyml.einsum_frontend.interpreter import interpret
+from polyml.einsum_frontend.parse import parse
+from polyml.source import Source
+from polyml.testing import assert_close
+from polyml.testing.cases import Case
+from polyml.testing.strategies import programs
+from tests.cuda.batch import compile_batch, needs_gxx, results_of
+
+pytestmark = needs_gxx
+
+RANDOM_PROGRAMS = 30
+
+
+def random_cases(count: int) -> list[Case]:
+    """Programs of polyml's strategies, collected so that one compilation serves all of them."""
+    found: list[Case] = []
+
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(programs())
+    def collect(case: Case) -> None:
+        found.append(case)
+
+    collect()
+    return found
+
+
+def check_cases(cases: list[Case]) -> None:
+    batch = compile_batch([(case.text, case.arguments) for case in cases])
+    for case, kernel in zip(cases, batch.kernels, strict=True):
+        expected_arguments, arguments = case.fresh_arguments(), case.fresh_arguments()
+        expected = results_of(interpret(parse(Source(case.text)), *expected_arguments, wide=True))
+        try:
+            actual = results_of(kernel(*arguments))
+            for a, e in zip((*actual, *arguments), (*expected, *expected_arguments), strict=True):
+                assert_close(a, e, case.reduction_length, computed_in=case.computed_in, scale=1 / 64)
+        except AssertionError as fault:
+            raise AssertionError(f"{case!r}\n{fault}") from fault
+    assert batch.device.live == {}, "device memory is lost"
+
+
+def test_random_programs() -> None:
+    check_cases(random_cases(RANDOM_PROGRAMS))
+
+
+@pytest.mark.slow
+def test_random_programs_long() -> None:
+    for _ in range(10):
+        check_cases(random_cases(100))
+
+
+SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
+    "softmax": ((9, 70),),
+    "layer norm": ((5, 300), (300,), (300,)),
+    "padded convolution": ((2, 3, 9, 11), (4, 3, 3, 3)),
+    "attention": ((1, 2, 17, 8), (1, 2, 17, 8), (1, 2, 17, 8)),
+    "k-means assignment": ((45, 7), (20, 7)),
+    "Jacobi sweeps": ((40, 50),),
+}
+
+
+def test_the_demo_programs() -> None:
+    rng = np.random.default_rng(3)
+    arguments = [[rng.standard_normal(s, dtype=np.float32) for s in SHAPES[case.name]] for case in SHOWCASES]
+    batch = compile_batch([(case.text, given) for case, given in zip(SHOWCASES, arguments, strict=True)])
+    for case, given_, kernel in zip(SHOWCASES, arguments, batch.kernels, strict=True):
+        exact = case.numpy(*(a.astype(np.float64) for a in given_))
+        np.testing.assert_allclose(kernel(*given_), exact, rtol=2e-4, atol=2e-5, err_msg=case.name)
+
+
+def test_a_training_step_updates_in_place() -> None:
+    rng = np.random.default_rng(4)
+    n, d, h, c = 12, 10, 9, 5
+    x, t = rng.standard_normal((n, d), dtype=np.float32), rng.integers(0, c, n)
+    weights = [rng.standard_normal(s, dtype=np.float32) for s in ((d, h), (h,), (h, c), (c,))]
+    batch = compile_batch([(STEP, [x, t, *weights, 0.1]), (PREDICT, [x, *weights])])
+    expected = [w.copy() for w in weights]
+    loss = interpret(parse(Source(STEP)), x, t, *expected, 0.1, wide=True)
+    actual = [w.copy() for w in weights]
+    assert_close(batch.kernels[0](x, t, *actual, 0.1), loss, 100)
+    for a, e in zip(actual, expected, strict=True):
+        assert_close(a, e, 200)
+    labels = interpret(parse(Source(PREDICT)), x, *weights, wide=True)
+    assert np.array_equal(batch.kernels[1](x, *weights), labels)
+
+
+ROWS = """
+def rows(x: f32["N K"]):
+    m[n] = max[k](x[n, k])
+    best[n] = argmax[k](x[n, k])
+    low[n] = argmin[k](x[n, k])
+    s[n] = sum[k](x[n, k] - m[n])
+    return m, best, low, s
+"""
+
+
+def test_rows_that_a_block_shares() -> None:
+    """Reductions across several warps, NaN and ties included."""
+    x = np.random.default_rng(5).standard_normal((6, 1000), dtype=np.float32)
+    x[1, 700] = np.nan
+    x[2, [31, 640]] = 9
+    x[3] = 1
+    x[4, [5, 999]] = np.nan
+    batch = compile_batch([(ROWS, [x])])
+    assert "pm_block_argmax_f32" in batch.text, "the rows are not shared by threads of a block"
+    m, best, low, s = batch.kernels[0](x)
+    assert np.array_equal(best, np.argmax(x, axis=1))
+    assert np.array_equal(low, np.argmin(x, axis=1))
+    assert np.array_equal(m, np.max(x, axis=1), equal_nan=True)
+    np.testing.assert_allclose(s, (x.astype(np.float64) - np.max(x, axis=1, keepdims=True)).sum(1), rtol=1e-4)
