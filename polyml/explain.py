@@ -42,12 +42,13 @@ def explain_text(place: str, shapes: Sequence[str], views: Sequence[str]) -> str
     arguments = sample_arguments(program.program, _numbers(shapes))
     with compilation(program.program.name) as record:
         lowered = program.lower(*arguments)
-        lowered.compile()
+        if not lowered.stages.options.machine.is_cuda:
+            lowered.compile()
     called = ", ".join(f"{p.name}: {_kind(a)}" for p, a in zip(program.program.parameters, arguments, strict=True))
     parts = [f"{program.program.name}({called})", lowered.explain(), f"-- time --\n{record}"]
-    for view in known:
-        if view in views or (not views and view != "asm"):
-            parts.append(f"-- {view} --\n{_cut(lowered.text(view), view, whole=bool(views))}")
+    shown = [v for v in known if v in views] if views else [v for v in lowered.views if v != "asm"]
+    for view in shown:
+        parts.append(f"-- {view} --\n{_cut(lowered.text(view), view, whole=bool(views))}")
     return "\n\n".join(parts)
 
 

@@ -38,7 +38,7 @@ class Lowered:
             PolymlError: no such view.
         """
         stages = self.stages
-        if what in ("llvm", "asm", "c", "cuda") and stages.options.machine.is_cuda != (what == "cuda"):
+        if what in get_args(View) and what not in self.views:
             raise PolymlError(
                 f'there is no view "{what}" of code for the target {stages.options.machine.name}',
                 hint='show("cuda") needs target="cuda", the other texts of code a CPU',
@@ -68,6 +68,12 @@ class Lowered:
                 return c_text(stages)
             case _:
                 raise PolymlError(f'there is no view "{what}"', hint=f"views: {', '.join(get_args(View))}")
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """The views that there are of code for this target."""
+        others = ("llvm", "asm", "c") if self.stages.options.machine.is_cuda else ("cuda",)
+        return tuple(view for view in get_args(View) if view not in others)
 
     def show(self, what: View = "loops") -> None:
         """Prints one view (see `text`)."""
