@@ -298,7 +298,7 @@ def compile_stages(
     )
 
 
-@_locked
+@locked
 def check_any_size(program: Program, key: Key, name: str) -> bool:
     """Whether the program's ranges and proofs allow that this size alone stays symbolic, of those that do in the key; the others are some numbers."""
     arguments: list[ArgumentType | int | None] = []
