@@ -1,6 +1,6 @@
 """Fused kernels against NumPy (and torch and onnxruntime where installed), interleaved in one run, medians.
 
-    python -m benchmarks.fused [--threads N] [--only NAME,...] [--csv FILE]
+    python -m benchmarks.fused [--threads N] [--clock cpu] [--only NAME,...] [--csv FILE]
 
 Every contender's result is checked against NumPy in float64 first. Only ratios of one run mean anything.
 """
@@ -194,9 +194,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", default="", help="names, comma-separated")
+    parser.add_argument(
+        "--clock",
+        choices=("wall", "cpu"),
+        default="wall",
+        help="cpu: of the calling thread, where others use the machine",
+    )
     parser.add_argument("--seconds", type=float, default=2.0, help="per case")
     parser.add_argument("--csv", default=None)
     options = parser.parse_args()
+    if options.clock == "cpu" and options.threads != 1:
+        parser.error("--clock cpu sees one thread only")
+    clock = time.thread_time if options.clock == "cpu" else time.perf_counter
     names = [n for n in options.only.split(",") if n]
     rows: list[dict[str, object]] = []
     print(f"{'case':<22}{'contender':<14}{'ms':>9}{'ratio':>8}{'max error':>11}   (ratio: its time over polyml's)")
@@ -209,7 +218,7 @@ def main() -> int:
         start = time.perf_counter()
         runs["polyml"]()
         cold = time.perf_counter() - start
-        times = interleaved(runs, seconds=options.seconds, least=5)
+        times = interleaved(runs, seconds=options.seconds, least=5, clock=clock)
         for name, run in runs.items():
             result = run()
             error = (

@@ -22,7 +22,7 @@ from polyml.sets.affine import Affine, affine
 
 __all__ = ["Caches", "prefetch"]
 
-AHEAD = 8192
+AHEAD = 16_384
 """Bytes that should be on their way: what memory delivers within a few times its latency."""
 
 

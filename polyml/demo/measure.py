@@ -10,11 +10,16 @@ __all__ = ["interleaved"]
 
 
 def interleaved(
-    contenders: Mapping[str, Callable[[], object]], *, seconds: float = 1.0, least: int = 3, most: int = 200
+    contenders: Mapping[str, Callable[[], object]],
+    *,
+    seconds: float = 1.0,
+    least: int = 3,
+    most: int = 200,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
     """Median seconds per call of each contender, taken in turns until `seconds` have gone by (at least `least` rounds).
 
-    The first, untimed round lets each one compile, fault its pages in and wake its threads.
+    The first, untimed round lets each one compile, fault its pages in and wake its threads. clock: what is read before and after each call.
     """
     for run in contenders.values():
         run()
@@ -24,7 +29,7 @@ def interleaved(
         if rounds >= least and time.perf_counter() - start > seconds:
             break
         for name, run in contenders.items():
-            before = time.perf_counter()
+            before = clock()
             run()
-            times[name].append(time.perf_counter() - before)
+            times[name].append(clock() - before)
     return {name: statistics.median(values) for name, values in times.items()}

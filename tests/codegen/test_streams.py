@@ -100,15 +100,15 @@ def prefetches(program: Function) -> list[Prefetch]:
 def test_the_heaviest_sweep_fetches_coming_rows() -> None:
     program, _ = vectorize(centred_rows(4096, 1024), vector_bytes=64)
     after, notes = prefetch(program, CACHES)
-    assert [str(note.text) for note in notes] == ["the row of x 2 i ahead, into L1"]
+    assert [str(note.text) for note in notes] == ["the row of x 4 i ahead, into L1"]
     sweeps = [n for n in walk_nodes(after.body) if isinstance(n, For) and any(isinstance(c, Prefetch) for c in n.body)]
     assert len(sweeps) == 1
     assert "y[i, j] =" in loops_text(after).split("prefetch")[-1]
-    assert {str(p.place) for p in prefetches(after)} == {"x[i + 2, j]"}
+    assert {str(p.place) for p in prefetches(after)} == {"x[i + 4, j]"}
 
 
 def test_distance_and_level_follow_the_row() -> None:
-    for columns, place, level in ((512, "x[i + 4, j]", 1), (16384, "x[i + 1, j]", 2)):
+    for columns, place, level in ((512, "x[i + 8, j]", 1), (16384, "x[i + 1, j]", 2)):
         program, _ = vectorize(centred_rows(8192, columns), vector_bytes=64)
         found = prefetches(prefetch(program, CACHES)[0])
         assert {(str(p.place), p.level) for p in found} == {(place, level)}
