@@ -10,9 +10,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
+from math import prod
+
+import numpy as np
 
 from polyml.runtime.entry_checks import OUT, Checked, check_arguments, check_out, dtypes_of
 from polyml.runtime.layout import ArrayHeader
+from polyml.runtime.recycle import LARGE, empty
 from polyml.runtime.signature import KernelSignature, ScalarParameter
 
 __all__ = ["emit_entry", "entry_objects"]
@@ -41,8 +46,21 @@ declare i32 @PyTuple_SetItem(ptr, i64, ptr)
 def entry_objects(
     signature: KernelSignature, slow: Callable[..., object], fault: Callable[[int], object]
 ) -> tuple[object, ...]:
-    """The `self` of an entry point: `slow` takes over unusual calls, `fault(status)` raises; the one keyword that it knows; the dtypes."""
-    return (slow, fault, sys.intern("out"), *(dtype.numpy for dtype in dtypes_of(signature)))
+    """The `self` of an entry point: `slow` takes over unusual calls, `fault(status)` raises; the one keyword that it knows; the dtypes; what
+    makes each large result."""
+    makers = (partial(empty, shape, dtype) for shape, dtype in _large_results(signature).values())
+    return (slow, fault, sys.intern("out"), *(dtype.numpy for dtype in dtypes_of(signature)), *makers)
+
+
+def _large_results(signature: KernelSignature) -> dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]]:
+    """Shape and dtype of the results that live in recycled memory, by name."""
+    found = {}
+    for result in signature.results:
+        shape = tuple(extent.constant for extent in result.shape if extent.is_constant)
+        large = len(shape) == len(result.shape) and prod(shape) * result.dtype.itemsize >= LARGE
+        if large and result.strides is None:
+            found[result.name] = (shape, result.dtype.numpy)
+    return found
 
 
 def emit_entry(signature: KernelSignature, *, host: str, header: ArrayHeader, name: str = "entry") -> str:
@@ -77,7 +95,14 @@ def _allocate(call: Checked) -> dict[str, str]:
         ir.do("br label %ready")
         ir.label("no.out")
     made: dict[str, str] = {}
+    large = list(_large_results(call.signature))
     for result in call.signature.results:
+        if result.name in large:
+            maker = call.own_object(3 + len(dtypes_of(call.signature)) + large.index(result.name))
+            array = ir.value(f"call ptr @PyObject_Vectorcall(ptr {maker}, ptr %args, i64 0, ptr null)", "result")
+            _fail_if_null(call, array, list(made.values()))
+            made[result.name] = array
+            continue
         for k, extent in enumerate(result.shape):
             ir.do(f"store i64 {ir.affine(extent, call.sizes)}, ptr {ir.offset('%dims', 8 * k)}")
         made_of = f"ptr {call.own_dtype(result.dtype)}, i32 {len(result.shape)}, ptr %dims"

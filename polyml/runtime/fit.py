@@ -16,6 +16,7 @@ from polyml.runtime.arguments import (
     overlaps_itself,
     share_memory,
 )
+from polyml.runtime.recycle import empty
 from polyml.runtime.signature import ArrayParameter, KernelSignature, Parameter, Result
 
 __all__ = ["fit", "result_arrays", "separate"]
@@ -84,6 +85,8 @@ def _has_strides(place: Array, result: Result) -> bool:
 
 
 def _empty(shape: tuple[int, ...], result: Result) -> Array:
+    if result.strides is None:
+        return empty(shape, result.dtype.numpy)
     return empty_with_layout(Layout(result.dtype, shape, result.strides))
 
 

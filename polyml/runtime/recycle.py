@@ -1,0 +1,68 @@
+"""Memory of large results, used again once nobody holds it.
+
+A fresh array of many megabytes is not there yet: the system clears its pages when they are first written, which takes as long as many kernels do (a 64 MB result: 8 ms of computing and
+9 to 80 ms of page faults). So large results are views of buffers that are kept: at most `KEPT` bytes of them, the least recently used go first. A buffer is free when nothing but the
+pool refers to it, since every view of a result, and every view of that, refers to the buffer. Buffers start at a multiple of 64 bytes.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from math import prod
+
+import numpy as np
+
+from polyml.runtime.arguments import Array
+
+__all__ = ["LARGE", "empty"]
+
+LARGE = 4 << 20
+"""Bytes: smaller arrays are recycled by malloc itself."""
+
+KEPT = 256 << 20
+"""Bytes that the pool holds on to, in use or not; a larger result is not pooled."""
+
+ALIGNMENT = 64
+
+_FREE = 2
+"""References to a buffer that only the pool holds: the list's, and that of the question."""
+
+
+class _Pool:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.buffers: list[Array] = []  # least recently used first
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
+        size = prod(shape) * dtype.itemsize
+        with self.lock:
+            position = self._free(size)
+            buffer = self._fresh(size) if position is None else self.buffers.pop(position)
+            self.buffers.append(buffer)
+            start = -buffer.ctypes.data % ALIGNMENT
+            result: Array = buffer[start : start + size].view(dtype).reshape(shape)
+        return result
+
+    def _free(self, size: int) -> int | None:
+        """The position of a free buffer that is large enough, and not much larger."""
+        for position in range(len(self.buffers)):
+            room = self.buffers[position].nbytes - ALIGNMENT
+            if size <= room <= size + size // 4 and sys.getrefcount(self.buffers[position]) == _FREE:
+                return position
+        return None
+
+    def _fresh(self, size: int) -> Array:
+        """A new buffer, after older ones have made room for it."""
+        while self.buffers and sum(buffer.nbytes for buffer in self.buffers) + size > KEPT:
+            del self.buffers[0]
+        return np.empty(size + ALIGNMENT, np.uint8)
+
+
+_POOL = _Pool()
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
+    """numpy.empty, from kept memory where the array is large."""
+    size = prod(shape) * dtype.itemsize
+    return _POOL.empty(shape, dtype) if LARGE <= size <= KEPT else np.empty(shape, dtype)
