@@ -65,7 +65,7 @@ def copy_blocks(packed: Packed, plan: Blocking) -> tuple[Packed, BlockCopies]:
     layouts = {plan.vector_operand: (panels, layout)}
     if plan.row_operand is not None:
         name = f"{plan.row_operand}_panels"
-        layout = (*plan.batch, *plan.row_side, *plan.reduced, plan.rows)
+        layout = (*plan.batch, *plan.row_side, "", *plan.reduced, plan.rows)
         repeats = tuple(i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i))
         rows = _copy(scop, plan, plan.row_operand, name, layout, repeats)
         made[name] = rows

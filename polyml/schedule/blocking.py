@@ -35,7 +35,8 @@ class Blocking:
 
     lanes, rows: of the register tile. vector_side, row_side: the other indices of C that only one operand has; batch: those that both have. reduced: the
     reduction's. sizes: iterations per block, for `lanes`, `vector_side` and `reduced`. vector_operand: the array that is packed into panels of `width`;
-    row_operand: the other one where its rows are packed too, else None.
+    row_operand: the other one where its rows are packed too, else None; `sizes` then has a block of `rows`. source_order: the loops that pack
+    a block of the vector operand.
     """
 
     statement: str
@@ -51,13 +52,18 @@ class Blocking:
     sizes: Mapping[str, int]
     vector_operand: str
     row_operand: str | None
+    source_order: tuple[str, ...]
 
     def blocked(self, index: str) -> bool:
         """Whether the index has a loop over blocks."""
         return self.sizes.get(index, self.extents[index]) < self.extents[index]
 
     def __str__(self) -> str:
-        blocks = ", ".join(f"{index} by {size}" for index, size in self.sizes.items() if self.blocked(index))
+        blocks = ", ".join(
+            f"{index} by {size}"
+            for index, size in self.sizes.items()
+            if self.blocked(index) and (index != self.rows or self.row_operand)
+        )
         tile = f"register tile {self.tile.rows} {self.rows} x {self.tile.vectors} vectors of {self.lanes}"
         packed = f"{self.vector_operand} packed in panels of {self.width}"
         packed += f", {self.row_operand} in panels of {self.tile.rows}" if self.row_operand is not None else ""
@@ -92,7 +98,13 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         return None
     width = tile.vectors * target.lanes(model.itemsize)
     depth = _depths(scop, statement, model, reduced, tile.rows, target)
-    sizes = depth | _widths(model, lanes, vector_side, out, width, prod(depth.values()), target)
+    inner = min((*vector_side, *reduced, lanes), key=lambda i: abs(operand.stride(i) or 0))
+    sizes = depth | _widths(model, lanes, vector_side, out, width, prod(depth.values()), target, first=inner)
+    sizes[rows] = _even(model.extents[rows], target.l2_bytes // 8 // (prod(depth.values()) * model.itemsize), tile.rows)
+    order = _by_stride([*vector_side, *reduced, lanes], operand)
+    if inner in reduced:
+        # Lines of a few lanes stay in L1 while the reduction's elements are taken from them.
+        order = [*(i for i in order if i in vector_side), *reduced, lanes]
     return Blocking(
         statement=model.name,
         lanes=lanes,
@@ -107,6 +119,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         sizes=sizes,
         vector_operand=operand.array,
         row_operand=_packed_rows(model, others, rows, reduced, target),
+        source_order=tuple(order),
     )
 
 
@@ -187,9 +200,9 @@ def _vector_parts(extent: int, vectors: int, width: int) -> list[tuple[int, int]
 
 
 def _step_cycles(model: StatementModel, rows: int, vectors: int, operands: int) -> float:
-    """Two arithmetic and two load instructions a cycle, latency 4; loads that hide cost a little, vectors more: they come from L2."""
+    """Two arithmetic and two load instructions a cycle, latency 4; loads that hide cost a little, vectors more: they stream from L2."""
     loads = vectors + rows * operands
-    return max(max(model.operations, 1.0) * rows * vectors / 2, loads / 2, 4.0) + 0.15 * loads + 0.1 * vectors
+    return max(max(model.operations, 1.0) * rows * vectors / 2, loads / 2, 4.0) + 0.2 * rows * operands + 0.5 * vectors
 
 
 def _depths(
@@ -212,15 +225,28 @@ def _depths(
 
 
 def _widths(
-    model: StatementModel, lanes: str, vector_side: list[str], out: AccessModel, width: int, depth: int, target: Target
+    model: StatementModel,
+    lanes: str,
+    vector_side: list[str],
+    out: AccessModel,
+    width: int,
+    depth: int,
+    target: Target,
+    *,
+    first: str,
 ) -> dict[str, int]:
-    """Block of the vector side: its panels take a quarter of L2."""
+    """Block of the vector side: its panels take a quarter of L2. Whole cache lines along the operand's contiguous index `first` before anything else."""
     room = max(width, target.l2_bytes // 4 // (depth * model.itemsize))
-    sizes = {lanes: _even(model.extents[lanes], room, width)}
+    sizes: dict[str, int] = {}
+    if first in vector_side:
+        sizes[first] = min(model.extents[first], target.line_bytes // model.itemsize)
+        room = max(width, room // sizes[first])
+    sizes[lanes] = _even(model.extents[lanes], room, width)
     room //= ceil(sizes[lanes] / width) * width
     for index in reversed(_by_stride(vector_side, out)):
-        sizes[index] = _even(model.extents[index], max(room, 1), 1)
-        room //= sizes[index]
+        if index != first:
+            sizes[index] = _even(model.extents[index], max(room, 1), 1)
+            room //= sizes[index]
     return sizes
 
 

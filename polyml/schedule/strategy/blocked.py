@@ -64,12 +64,14 @@ class _Builder:
 
     def pack(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         plan, copy = self.nest.plan, (self.nest.copies.vector_copy,)
-        loops = [self.loop(i, copy) for i in plan.vector_side]
-        loops.append(self.loop(plan.lanes, copy, tile=plan.width))
+        loops: list[Loop] = []
+        for index in plan.source_order:
+            if index == plan.lanes:
+                loops.append(self.loop(index, copy, tile=plan.width))
+            loops.append(self.loop(index, copy))
         if shared in ("rows", "row side"):
             loops[0] = loops[0].marked("parallel")
-        loops += [self.loop(i, copy) for i in plan.reduced]
-        loops.append(self.loop(plan.lanes, copy).marked("vector:1"))
+        loops[-1] = loops[-1].marked("vector:1")
         return insert_loops(leaf, loops)
 
     def rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
@@ -78,33 +80,41 @@ class _Builder:
         loops = [self.loop(i, names) for i in plan.row_side]
         if shared == "row side":
             loops[0] = loops[0].marked("parallel")
-        if self.nest.copies.row_copy is None and shared != "rows":
+        packed = self.nest.copies.row_copy is not None
+        if not packed and shared != "rows":
             return self.nested(leaf, loops, lambda n: self.panels(n, jam_inside=False))
+        part = self.packed_rows if packed else self.row_tiles
         return self.nested(
-            leaf,
-            loops,
-            lambda n: self.split(n, plan.rows, plan.tile.rows, names, lambda part: self.row_tile(part, shared)),
+            leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, lambda inner: part(inner, shared))
         )
 
-    def row_tile(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
-        """A register tile's rows, packed where that pays, and all that is done with them."""
-        plan, copies = self.nest.plan, self.nest.copies
-        tile = self.loop(plan.rows, self.without_vector_copy, tile=plan.tile.rows)
+    def row_tiles(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
+        """A register tile's rows at a time."""
+        plan, packed = self.nest.plan, self.nest.copies.row_copy is not None
+        tile = self.loop(plan.rows, self.nest.statements, tile=plan.tile.rows)
         tile = tile.marked("parallel" if shared == "rows" else None)
-        if copies.row_copy is None or copies.row_array is None:
-            return self.nested(leaf, [tile], lambda n: self.panels(n, jam_inside=False))
+        return self.nested(leaf, [tile], lambda n: self.panels(n, jam_inside=packed))
+
+    def packed_rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
+        """A block of rows at a time, packed in panels as high as the register tile."""
+        plan, copies = self.nest.plan, self.nest.copies
+        assert copies.row_copy is not None, "internal: no rows are packed"
+        assert copies.row_array is not None, "internal: no rows are packed"
         copy, array = (copies.row_copy,), copies.row_array
 
         def fill(node: isl.ScheduleNode) -> isl.ScheduleNode:
             loops = [self.loop(i, copy) for i in plan.reduced]
+            loops.append(self.loop(plan.rows, copy, tile=plan.tile.rows))
             return insert_loops(node, [*loops, self.loop(plan.rows, copy).marked("vector:1")])
 
         def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
             return self.sequence(
-                node, [(copy, "", fill), (self.nest.statements, "", lambda n: self.panels(n, jam_inside=True))]
+                node, [(copy, "", fill), (self.nest.statements, "", lambda n: self.row_tiles(n, None))]
             )
 
-        return self.nested(leaf, [tile], lambda n: self.allocated(n, array, inside))
+        block = self.loop(plan.rows, self.without_vector_copy, tile=plan.sizes[plan.rows])
+        block = block.marked("parallel" if shared == "rows" else None)
+        return self.nested(leaf, [block], lambda n: self.allocated(n, array, inside))
 
     def panels(self, leaf: isl.ScheduleNode, *, jam_inside: bool) -> isl.ScheduleNode:
         plan, names = self.nest.plan, self.nest.statements
