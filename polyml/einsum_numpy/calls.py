@@ -7,6 +7,7 @@ stands `Form.slow`, which looks among all kernels of the form, plans and compile
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -29,6 +30,10 @@ NUMPY_KEYWORDS = frozenset({"out", "dtype", "order", "casting", "optimize"})
 FRONT, MOST, HITS = 4, 256, 16
 """Kernels in the chain; kernels kept per form; calls through `slow` that bring a kernel to the front of a full chain."""
 
+MANY, AGAIN, SMALL = 16, 8, 2**24
+"""A form with so many kernels leaves calls to NumPy until they come again so often, if the sizes of their operands multiply to no more than `SMALL`: a kernel costs
+as much time as thousands of such calls."""
+
 FORMS: dict[str, Form] = {}
 """Those without keywords, by subscripts."""
 
@@ -47,13 +52,14 @@ class Form:
         keywords: of numpy.einsum, `out` apart. options: of polyml.Options.
     """
 
-    __slots__ = ("_compiled", "_front", "_hits", "_keywords", "_options", "_settings", "call", "subscripts")
+    __slots__ = ("_calls", "_compiled", "_front", "_hits", "_keywords", "_options", "_settings", "call", "subscripts")
 
     def __init__(self, subscripts: str, keywords: Mapping[str, object], options: Mapping[str, object]) -> None:
         self.subscripts = subscripts
         self._keywords, self._options = dict(keywords), dict(options)
         self._settings = Settings(**{k: v for k, v in keywords.items() if k != "optimize"})
         self._compiled: dict[Key, Compiled | None] = {}
+        self._calls: dict[Key, int] = {}
         self._hits: dict[Compiled, int] = {}
         self._front: tuple[Compiled, ...] = ()
         self.call: Callable[..., Any] = self.slow
@@ -87,6 +93,8 @@ class Form:
         try:
             found = self._compiled[key]
         except KeyError:
+            if len(self._compiled) >= MANY and self._rare(key, arrays):
+                return self.numpy(*operands, out=out)
             try:
                 found = self._make(key, arrays, out)
             except (PolymlError, ValueError, TypeError) as fault:
@@ -96,6 +104,15 @@ class Form:
         if found not in self._front and found.at_once and (out is None or found.planned.direct):
             self._count(found)
         return found.run(arrays, out)
+
+    def _rare(self, key: Key, arrays: list[Array]) -> bool:
+        """Whether a small call without a kernel has not come often yet."""
+        if math.prod(array.size for array in arrays) > SMALL:
+            return False
+        if len(self._calls) > _MOST_FORMS:
+            self._calls.clear()
+        count = self._calls[key] = self._calls.get(key, 0) + 1
+        return count < AGAIN
 
     def _make(self, key: Key, arrays: list[Array], out: Array | None) -> Compiled | None:
         find = functools.partial(self._path, arrays)

@@ -81,10 +81,8 @@ def plan_call(
 
 
 def _converts(source: DType, target: DType) -> bool:
-    """Whether the language converts as NumPy does: not from floats to integers out of their range, and to bool only from bool."""
-    if target.kind == "b":
-        return source.kind == "b"
-    return target.is_float or not source.is_float
+    """Whether the language converts as NumPy does: not from floats to integers, from complex numbers to real ones, to bool."""
+    return np.can_cast(source.numpy, target.numpy, "same_kind") or (source.is_integer and target.is_integer)
 
 
 def _plan(

@@ -13,8 +13,8 @@ from polyml.records import dataclass
 
 __all__ = ["WIDE", "program_text"]
 
-WIDE = {"i8": "i32", "i16": "i32", "u8": "u32", "u16": "u32"}
-"""Where sums are formed: their low bits are those of sums that wrap, as NumPy's do."""
+WIDE = {"i8": "i32", "i16": "i32", "u8": "u32", "u16": "u32", "f16": "f32", "bf16": "f32"}
+"""Where sums are formed: the low bits of integers are those of sums that wrap, as NumPy's do; halves round once."""
 
 
 _LONG, _BLOCK, _MOST_PARTIAL = 16384, 4096, 65536

@@ -80,14 +80,16 @@ def _shown(value: object) -> str:
     return f"<{value.dtype.str} {value.shape} strides {value.strides}{flags}: {value.tolist()}>"
 
 
-def generate_call(chooser: Chooser, *, malformed: int = 10, others: int = 15) -> Call:
+def generate_call(chooser: Chooser, *, malformed: int = 10, others: int = 15, large: bool = False) -> Call:
     """A call.
 
     Args:
         malformed: percent of calls that something is done to. others: percent of operands of element types that no kernel takes.
+        large: some sizes reach whole vectors and their tails (f32 sums may round then).
     """
     letters = chooser.pick(("ijklm", "abIJz", "zyxwv"))
-    sizes = {letter: chooser.pick((3, 2, 4, 1, 5, 2, 3, 4, 0 if chooser.flag(20) else 3)) for letter in letters}
+    extents = (17, 3, 8, 1, 19, 2, 9, 33, 16) if large else (3, 2, 4, 1, 5, 2, 3, 4, 0 if chooser.flag(20) else 3)
+    sizes = {letter: chooser.pick(extents) for letter in letters}
     hidden = [chooser.pick((2, 3, 1)) for _ in range(2)]
     count = chooser.pick((1, 2, 2, 2, 3, 3, 4))
     dtype = chooser.pick(_COMPILED)

@@ -45,6 +45,20 @@ def test_the_chain_holds_the_kernels_that_are_called_often() -> None:
     assert form._front[0] is last
 
 
+def test_a_form_that_has_seen_many_layouts_leaves_rare_small_calls_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "MANY", 2)
+    monkeypatch.setattr(calls, "SMALL", 100)
+    for n in range(2, 6):
+        assert np.allclose(polyml.einsum("g,gh->h", np.ones(n), np.ones((n, 2))), n)
+    form = calls.FORMS["g,gh->h"]
+    assert len(form.kernels) == 2
+    for _ in range(calls.AGAIN):
+        polyml.einsum("g,gh->h", np.ones(5), np.ones((5, 2)))
+    assert len(form.kernels) == 3
+    polyml.einsum("g,gh->h", np.ones(9), np.ones((9, 9)))  # large: compiled at once
+    assert len(form.kernels) == 4
+
+
 def test_views_share_memory_and_are_writeable() -> None:
     a = np.zeros((3, 3))
     polyml.einsum("ii->i", a)[:] = 1
