@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
 from polyml.codegen.prefetch import Caches, prefetch
+from polyml.codegen.recurrences import order_sums
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.scalar_replacement import scalar_replacement
 from polyml.codegen.simplify import simplify
@@ -51,6 +52,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("unroll", lambda f, _: (unroll(f), ())),
     # Ordering: conditions that copies made certain go before elements are looked at; a certain access can be promoted.
     Pass("simplify_copies", lambda f, _: (simplify(f), ())),
+    # Ordering: before elements become registers; only loops without lanes are left to look at.
+    Pass("order_sums", lambda f, o: (f if o.precise else order_sums(f), ())),
     # Ordering: after everything that copies bodies; each copy has elements of its own.
     Pass("scalar_replacement", lambda f, _: (scalar_replacement(f), ())),
     # Ordering: last, when the loops read what they will read.

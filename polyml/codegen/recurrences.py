@@ -1,0 +1,106 @@
+"""Sums in which a loop waits for its last iteration: what is known early is added first, so that the wait is one addition long.
+
+Reassociation of floating-point sums, which the language allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from polyml.codegen.loops import Assign, For, Function, Node
+from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.expressions import Apply, Expr, Read, reads_of
+from polyml.sets.affine import Affine
+
+__all__ = ["order_sums"]
+
+
+def order_sums(function: Function) -> Function:
+    """The function with the terms of sums in innermost sequential loops in the order in which their values are there.
+
+    Rewrite:
+        for (j ..) a[j] = x[j] + a[j - 1] + y[j] + a[j - 2];
+        -> for (j ..) a[j] = x[j] + y[j] + a[j - 2] + a[j - 1];
+    """
+    body = _body(function.body)
+    return function if body is function.body else replace(function, body=body)
+
+
+def _body(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    made = tuple(_node(node) for node in nodes)
+    return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+
+
+def _node(node: Node) -> Node:
+    innermost = isinstance(node, For) and not any(isinstance(inner, For) for inner in walk_nodes(node.body))
+    if not isinstance(node, For) or not innermost or node.kind != "sequential":
+        return with_body(node, _body)
+    writes = [inner for inner in walk_nodes(node.body) if isinstance(inner, Assign) and inner.target.subscripts]
+    return with_body(node, lambda body: _ordered(body, writes, node))
+
+
+def _ordered(nodes: tuple[Node, ...], writes: Sequence[Assign], loop: For) -> tuple[Node, ...]:
+    def visit(node: Node) -> Node:
+        if not isinstance(node, Assign):
+            return with_body(node, lambda body: _ordered(body, writes, loop))
+        value = _sorted(node.value, writes, loop)
+        return node if value is node.value else replace(node, value=value)
+
+    made = tuple(visit(node) for node in nodes)
+    return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+
+
+def _sorted(expr: Expr, writes: Sequence[Assign], loop: For) -> Expr:
+    """The expression with its sums ordered: terms from further back first, what the last iteration made at the end."""
+    if not isinstance(expr, Apply):
+        return expr
+    if expr.op not in ("add", "sub") or not expr.dtype.is_float:
+        args = tuple(_sorted(arg, writes, loop) for arg in expr.args)
+        return expr if all(a is b for a, b in zip(args, expr.args, strict=True)) else replace(expr, args=args)
+    terms = [(sign, _sorted(term, writes, loop)) for sign, term in _terms(expr, 1)]
+    waits = [_wait(term, writes, loop) for _, term in terms]
+    order = sorted(range(len(terms)), key=lambda k: (waits[k], k))
+    if len(terms) < 3 or order == list(range(len(terms))):
+        return expr
+    first = next((k for k in order if terms[k][0] > 0), None)
+    if first is None or waits[first] == max(waits) > 0:
+        return expr
+    total = terms[first][1]
+    for k in order:
+        if k != first:
+            total = Apply("add" if terms[k][0] > 0 else "sub", (total, terms[k][1]), expr.dtype)
+    return total
+
+
+def _terms(expr: Expr, sign: int) -> Iterator[tuple[int, Expr]]:
+    if isinstance(expr, Apply) and expr.op in ("add", "sub"):
+        yield from _terms(expr.args[0], sign)
+        yield from _terms(expr.args[1], sign if expr.op == "add" else -sign)
+    else:
+        yield sign, expr
+
+
+def _wait(expr: Expr, writes: Sequence[Assign], loop: For) -> float:
+    """0 for what no iteration before makes, else the greater the fewer iterations lie between."""
+    return max((_nearness(read, write, loop) for read in reads_of(expr) for write in writes), default=0.0)
+
+
+def _nearness(read: Read, write: Assign, loop: For) -> float:
+    if read.tensor != write.target.variable:
+        return 0.0
+    distance: int | None = None
+    for mine, theirs in zip(read.subscripts, write.target.subscripts, strict=True):
+        if not isinstance(mine, Affine) or not isinstance(theirs, Affine):
+            return 0.0
+        gap, slope = theirs - mine, theirs.stride(loop.variable)
+        if not gap.is_constant or slope is None:
+            return 0.0
+        if slope == 0:
+            if gap.constant:
+                return 0.0
+            continue
+        if gap.constant % (slope * loop.step) or distance not in (None, gap.constant // (slope * loop.step)):
+            return 0.0
+        distance = gap.constant // (slope * loop.step)
+    return 1.0 / distance if distance is not None and distance > 0 else 0.0

@@ -1,0 +1,84 @@
+"""Sums in recurrences: what the last iteration made is added last; nothing else moves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.codegen.loops import Assign, Function
+from polyml.codegen.printer import loops_text
+from polyml.codegen.recurrences import order_sums
+from polyml.expressions import Expr
+from polyml.sets.affine import affine
+from tests.codegen.programs import array, at, call, loop, put
+
+J = affine("j")
+
+
+def ordered(value: Expr, *, step: int = 1, kind: str = "sequential") -> str:
+    body = loop("j", 4, 20, Assign(target=put("c", J), value=value), step=step, kind=kind)  # type: ignore[arg-type]
+    arrays = (array("c", 40), array("x", 40))
+    function = Function(name="f", arguments=arrays, written=frozenset("c"), sizes=(), body=(body,))
+    lines = loops_text(order_sums(function)).splitlines()
+    return next(line.strip() for line in lines if "c[j] =" in line)
+
+
+def total(*terms: Expr) -> Expr:
+    result = terms[0]
+    for term in terms[1:]:
+        result = call("add", result, term)
+    return result
+
+
+LAST, BEFORE, NEW = at("c", J - 1), at("c", J - 2), at("x", J)
+
+
+def test_the_nearest_iteration_comes_last() -> None:
+    assert ordered(total(LAST, NEW, BEFORE, at("x", J + 1))) == "c[j] = ((x[j] + x[j + 1]) + c[j - 2]) + c[j - 1];"
+
+
+def test_signs_and_products_stay() -> None:
+    value = call("sub", call("sub", call("mul", LAST, at("x", 0)), NEW), call("sub", BEFORE, at("x", J + 1)))
+    assert ordered(value) == "c[j] = ((x[j + 1] - x[j]) - c[j - 2]) + (c[j - 1] * x[0]);"
+
+
+def test_inside_other_operations() -> None:
+    assert ordered(call("div", total(LAST, NEW, BEFORE), at("x", 0))) == "c[j] = ((x[j] + c[j - 2]) + c[j - 1]) / x[0];"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        total(NEW, BEFORE, LAST),  # already
+        total(at("c", J + 1), NEW, at("x", J + 1)),  # a later element, not made yet
+        total(at("c", 3), NEW, BEFORE),  # no element of an iteration
+        total(LAST, NEW),  # nothing to choose
+    ],
+)
+def test_what_has_no_better_order_stays(value: Expr) -> None:
+    before = f"c[j] = {value}".replace("c[j] = (", "c[j] = ", 1)
+    assert ordered(value) == before[:-1] + ";"
+
+
+def test_steps_and_vectors() -> None:
+    text = "c[j] = (x[j] + c[j - 4]) + c[j - 2];"
+    assert ordered(total(BEFORE, NEW, at("c", J - 4)), step=2) == text
+    unmoved = "c[j] = (c[j - 2] + x[j]) + c[j - 1];"
+    assert ordered(total(BEFORE, NEW, LAST), kind="vector") == unmoved
+    assert ordered(total(LAST, NEW, at("c", J - 3)), step=2) == "c[j] = (c[j - 1] + x[j]) + c[j - 3];"
+
+
+def test_precise_keeps_the_written_order() -> None:
+    text = """
+def f(x: f64["N"], y: f64["N"]):
+    for i in range(1, N):
+        y[i] = y[i - 1] + x[i] + x[i - 1]
+    return y
+"""
+    x = np.random.default_rng(0).random(50)
+    expected = x.copy()
+    for i in range(1, 50):
+        expected[i] = expected[i - 1] + x[i] + x[i - 1]
+    np.testing.assert_array_equal(polyml.einsum(text, precise=True)(x, x.copy()), expected)
+    np.testing.assert_allclose(polyml.einsum(text)(x, x.copy()), expected, rtol=1e-14)
