@@ -123,3 +123,38 @@ def test_rows_that_a_block_shares() -> None:
     assert np.array_equal(low, np.argmin(x, axis=1))
     assert np.array_equal(m, np.max(x, axis=1), equal_nan=True)
     np.testing.assert_allclose(s, (x.astype(np.float64) - np.max(x, axis=1, keepdims=True)).sum(1), rtol=1e-4)
+
+
+TILED = """
+def tiled(x: f32["N K"], w: f32["K M"], b: f32["M"]):
+    y[n, m] = relu(x[n, k] * w[k, m] + b[m])
+    return y
+"""
+
+
+def test_register_tiles() -> None:
+    """Several elements per thread: whole tiles, tiles cut in both directions, and a triangle."""
+    rng = np.random.default_rng(6)
+    shapes = [(256, 9, 256), (241, 7, 250), (1030, 3, 70)]
+    arguments = [[rng.standard_normal(s, dtype=np.float32) for s in ((n, k), (k, m), (m,))] for n, k, m in shapes]
+    triangle = 'def t(x: f32["N K"]):\n    y: f32["N N"] = 0\n    if j <= i:\n        y[i, j] = sum[k](x[i, k] * x[j, k])\n    return y\n'
+    x = rng.standard_normal((270, 6), dtype=np.float32)
+    batch = compile_batch([*((TILED, given_) for given_ in arguments), (triangle, [x])])
+    for (x_, w, b), kernel in zip(arguments, batch.kernels, strict=False):
+        exact = np.maximum(x_.astype(np.float64) @ w + b, 0)
+        np.testing.assert_allclose(kernel(x_, w, b), exact, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(batch.kernels[-1](x), np.tril(x.astype(np.float64) @ x.T), rtol=1e-4, atol=1e-5)
+    assert batch.text.count("y_sum_2") > 10, "no register tiles"
+
+
+def test_any_size() -> None:
+    """One kernel for all sizes: extents and grids are known when it is launched."""
+    rng = np.random.default_rng(7)
+    x, w, b = (rng.standard_normal(s, dtype=np.float32) for s in ((30, 8), (8, 70), (70,)))
+    softmax = SHOWCASES[0]
+    batch = compile_batch([(TILED, [x, w, b]), (softmax.text, [x])], dynamic=True)
+    for n, k, m in ((30, 8, 70), (1, 1, 1), (9, 300, 65)):
+        x, w, b = (rng.standard_normal(s, dtype=np.float32) for s in ((n, k), (k, m), (m,)))
+        exact = np.maximum(x.astype(np.float64) @ w + b, 0)
+        np.testing.assert_allclose(batch.kernels[0](x, w, b), exact, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(batch.kernels[1](x), softmax.numpy(x.astype(np.float64)), rtol=1e-4)

@@ -27,6 +27,7 @@ from polyml.codegen.loops import (
 from polyml.codegen.rewrite import expressions, flatten, uses, variables_of, walk_nodes, with_body
 from polyml.codegen.scalar_replacement import scalar_replacement
 from polyml.codegen.simplify import simplify
+from polyml.codegen.unroll_and_jam import unroll_and_jam
 from polyml.errors import CodegenError
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
@@ -114,12 +115,13 @@ class _Split:
             name=f"{self.prefix}_k{len(self.kernels)}",
             arguments=arguments,
             written=written & {variable.name for variable in arguments},
-            sizes=tuple(sorted(_free(body))),
+            sizes=tuple(sorted(_free(body) | _extent_sizes(arguments))),
             body=_with_factors(body, threads),
         )
         # Ordering: accumulators become the threads' own before elements are looked for that stay in registers.
         _require_bound(body)
-        kernel = settle_scopes(scalar_replacement(simplify(cooperate(kernel))))
+        kernel, _ = unroll_and_jam(cooperate(kernel))
+        kernel = settle_scopes(scalar_replacement(simplify(kernel)))
         x, y, z = (threads.get(axis, 1) for axis in AXES)
         self.kernels.append(Kernel(function=kernel, threads=(x, y, z)))
         return Launch(len(self.kernels) - 1)
@@ -211,6 +213,13 @@ def _free(body: tuple[Node, ...]) -> frozenset[str]:
     for use in (use for node in walk_nodes(body) for use in uses(node)):
         used |= _variables(use.subscripts)
     return frozenset(used - bound)
+
+
+def _extent_sizes(arguments: tuple[Variable, ...]) -> frozenset[str]:
+    """The sizes that addresses in the arrays depend on: those of all extents but the first."""
+    return frozenset(
+        name for v in arguments if v.strides is None for extent in v.shape[1:] for name in extent.variables()
+    )
 
 
 def _variables(subscripts: tuple[object, ...]) -> frozenset[str]:

@@ -4,6 +4,7 @@
    little work that one block does it all, with barriers in place of launches.
 2. A coincident band is a grid. Do accesses coalesce when neighbouring threads take neighbouring iterations of one of its loops (strides decide, see cost.py)?
    a. Yes: that loop is x. It and one more are tiled: tiles to blocks, points to threads, a third loop to blocks.z. Everything below runs in one thread.
+      Where a reduction inside loads less that way, and there are blocks enough, a thread has a register tile of points.
    b. No, loops further inside coalesce: its loops are blocks, and the loops inside are given to the threads of the block (3).
 3. Inside a block: a coincident band is shared by the threads along its best loop; a band of reductions too, with a private accumulator per thread
    that the block combines; a band that carries a dependence is a loop of the block, with barriers.
@@ -24,15 +25,27 @@ from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.matching import Matcher
 from polyml.schedule.schedule import Note
-from polyml.schedule.transforms import Loop, loops_of, merge_with_child, nest_loops, split_band, tile_loop
+from polyml.schedule.transforms import (
+    Loop,
+    loops_of,
+    merge_with_child,
+    nest_loops,
+    remainder_loop,
+    split_band,
+    tile_loop,
+)
 from polyml.schedule.tree import Kind, kind_of, mark_name, members, nodes, statements_below
 from polyml.scop.scop import Scop
+from polyml.sets.affine import Affine
 from polyml.target import Target
 
 __all__ = ["MAX_LOCAL_BYTES", "MAX_SHARED_BYTES", "CudaStrategy", "SharedRoom", "apply_cuda_strategy"]
 
 WARP, ROW_THREADS, LINE_THREADS = 32, 8, 256
 """Threads of a block: ROW_THREADS rows of a WARP for two loops, LINE_THREADS for one."""
+
+REGISTER_TILES = ((8, 4), (4, 4), (4, 2), (2, 2))
+"""Elements of a thread along y and x, the largest first: the more, the fewer loads per operation, and the fewer blocks."""
 
 ONE_BLOCK = 8192
 """Iterations of the loops inside a time loop up to which one block is faster than launching again for each step."""
@@ -103,6 +116,9 @@ class CudaStrategy:
         others = sorted((k for k in range(len(loops)) if k != x), key=lambda k: -extents[k])
         y = next((k for k in others if extents[k] > 1), None)
         z = next((k for k in others if k != y and extents[k] > 1), None)
+        tile = None if y is None else self._register_tile(node, x, y)
+        if y is not None and tile is not None:
+            return self._tiled_points(node, x, y, z, tile)
         width = WARP if y is not None else min(LINE_THREADS, _round_up(extents[x], WARP))
         made: list[Loop] = []
         if z is not None:
@@ -116,6 +132,45 @@ class CudaStrategy:
         made += [loops[k] for k in others if k not in (y, z)]
         rows = "" if y is None else f" of {ROW_THREADS} x {self._name(node, y)}"
         self._note(node, f"threads {width} x {self._name(node, x)}{rows}, one element each")
+        return nest_loops(node, made)
+
+    def _register_tile(self, node: isl.ScheduleNode, x: int, y: int) -> tuple[int, int] | None:
+        """Elements per thread along y and x where that saves loads: a reduction inside reads something that does not move along the one, and something that
+        does not move along the other; None where there is no such reduction, or too few elements to occupy the device."""
+        found, extents = members(node, self.scop), self._extents(node)
+        for name in statements_below(node):
+            model, along_x, along_y = self.models[name], found[x].index(name), found[y].index(name)
+            if not model.is_update or along_x is None or along_y is None:
+                continue
+            reads = [access for access in model.accesses if not access.write]
+            inner = set(model.extents) - {member.index(name) for member in found}
+            shares = any(a.stride(along_x) == 0 for a in reads) and any(a.stride(along_y) == 0 for a in reads)
+            if not (inner and shares and all(a.stride(along_x) in (0, 1) for a in reads)):
+                continue
+            for rows, columns in REGISTER_TILES:
+                if extents[y] >= rows * ROW_THREADS and extents[x] >= columns * WARP:
+                    blocks = prod(extents) // (rows * ROW_THREADS * columns * WARP)
+                    if blocks >= self.target.cores // 2:
+                        return rows, columns
+        return None
+
+    def _tiled_points(
+        self, node: isl.ScheduleNode, x: int, y: int, z: int | None, tile: tuple[int, int]
+    ) -> isl.ScheduleNode:
+        """2a with several elements per thread: those a block's width apart, so that neighbouring threads still take neighbouring elements."""
+        loops, (rows, columns) = loops_of(node), tile
+        made = [] if z is None else [loops[z].marked("block.z")]
+        made += [
+            tile_loop(loops[y], rows * ROW_THREADS).marked(f"block.y:{rows * ROW_THREADS}"),
+            tile_loop(loops[x], columns * WARP).marked(f"block.x:{columns * WARP}"),
+            remainder_loop(loops[y], ROW_THREADS).marked(f"thread.y:{ROW_THREADS}"),
+            remainder_loop(loops[x], WARP).marked(f"thread.x:{WARP}"),
+            *(loop for k, loop in enumerate(loops) if k not in (x, y, z)),
+            loops[y].marked(f"jam:{rows}"),
+            loops[x].marked(f"jam:{columns}"),
+        ]
+        names = f"{rows} x {self._name(node, y)} and {columns} x {self._name(node, x)}"
+        self._note(node, f"threads {WARP} x {ROW_THREADS}, each with a register tile of {names}")
         return nest_loops(node, made)
 
     def _rows(self, node: isl.ScheduleNode) -> isl.ScheduleNode:
@@ -170,7 +225,8 @@ class CudaStrategy:
                 if index is None:
                     return False
                 moves = any(a.stride(index) != 0 for a in self.models[name].accesses if a.write)
-                if statement.kind == "update" and moves:
+                indirect = not all(isinstance(s, Affine) for s in statement.target.subscripts)
+                if statement.kind == "update" and (moves or indirect):
                     return False
                 positions[name] = statement.indices.index(index)
             if not self.matcher.carries_nothing(positions):

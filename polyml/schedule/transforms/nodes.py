@@ -26,6 +26,7 @@ __all__ = [
     "loops_of",
     "merge_with_child",
     "nest_loops",
+    "remainder_loop",
     "single_members",
     "spliced",
     "split_band",
@@ -61,6 +62,15 @@ def tile_loop(loop: Loop, size: int) -> Loop:
     context = loop.row.get_ctx()
     factor = isl.Val.int_from_si(context, size)
     return Loop(loop.row.scale_down_val(factor).floor().scale_val(factor), loop.coincident)
+
+
+def remainder_loop(loop: Loop, size: int) -> Loop:
+    """The loop over positions within tiles: `row mod size`. Inside of it the loop itself goes from tile to tile, in steps of `size`.
+
+    Args:
+        size: iterations per tile, >= 1.
+    """
+    return Loop(loop.row.mod_val(isl.Val.int_from_si(loop.row.get_ctx(), size)), loop.coincident)
 
 
 def insert_loops(node: isl.ScheduleNode, loops: Sequence[Loop]) -> isl.ScheduleNode:
