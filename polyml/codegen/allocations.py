@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polyml.codegen.loops import Allocate, For, If, Node, Place, Variable
-from polyml.codegen.rewrite import map_places, walk_nodes, with_body
+from polyml.codegen.rewrite import map_places, uses, walk_nodes, with_body
 from polyml.expressions import Expr, Read
 from polyml.schedule.schedule import Schedule
 from polyml.scop.scop import Array
@@ -27,6 +29,7 @@ def settle_allocations(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     """The nodes with the pieces of each Allocate joined, and single elements that no parallel loop shares turned into registers.
 
     isl repeats a mark above every part of a sequence, below the guards of the part: what stands between the first and the last piece goes into one Allocate.
+    Where the order allows it, it also gives the parts loops of their own: a piece in a loop that reads before it writes belongs to an earlier one.
     """
     places: dict[str, list[int]] = {}
     variables: dict[str, Variable] = {}
@@ -34,7 +37,13 @@ def settle_allocations(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         for variable in _pieces(node):
             places.setdefault(variable.name, []).append(position)
             variables[variable.name] = variable
+        for name in _hungry(node):
+            before = [k for k in range(position) if name in _allocated(nodes[k])]
+            if before:
+                variables[name] = _allocated(nodes[before[-1]])[name]
+                places.setdefault(name, []).extend([before[-1], position])
     for name, found in places.items():
+        found.sort()
         first, last = found[0], found[-1]
         if first < last:
             body = _without((*nodes[first : last + 1],), name)
@@ -54,11 +63,41 @@ def _pieces(node: Node) -> list[Variable]:
             return []
 
 
+def _allocated(node: Node) -> dict[str, Variable]:
+    """All variables that are allocated in a node."""
+    return {inner.variable.name: inner.variable for inner in walk_nodes((node,)) if isinstance(inner, Allocate)}
+
+
+def _hungry(node: Node) -> list[str]:
+    """The variables of Allocates within loops whose first use is a read."""
+    return [a.variable.name for a in _in_loops(node) if (reads := _reads(a)) and reads[0]]
+
+
+def _in_loops(node: Node) -> list[Allocate]:
+    loops = (loop for loop in walk_nodes((node,)) if isinstance(loop, For))
+    return [inner for loop in loops for inner in walk_nodes(loop.body) if isinstance(inner, Allocate)]
+
+
+def _reads(allocation: Allocate) -> list[bool]:
+    """Of each use of the variable, in order, whether it reads."""
+    name = allocation.variable.name
+    return [use.read for node in walk_nodes(allocation.body) for use in uses(node) if use.variable == name]
+
+
+def _is_partial(loop: For, name: str) -> bool:
+    """Whether the variable's values come from before the loop or are for after it."""
+    mine = [_reads(a) for a in _in_loops(loop) if a.variable.name == name]
+    return any(reads and (reads[0] or not any(reads)) for reads in mine)
+
+
 def _without(nodes: tuple[Node, ...], name: str) -> tuple[Node, ...]:
-    """The nodes with the Allocates of a variable dissolved, outside of loops."""
+    """The nodes with the Allocates of a variable dissolved, but for loops with storage of their own. Other loops share it now: their iterations are no
+    longer independent."""
     made: list[Node] = []
     for node in nodes:
-        if isinstance(node, Allocate | If):
+        if isinstance(node, For) and _is_partial(node, name):
+            node = replace(node, kind="sequential", factor=1, body=_without(node.body, name))
+        elif isinstance(node, Allocate | If):
             node = with_body(node, lambda body: _without(body, name))
         made.extend(node.body if isinstance(node, Allocate) and node.variable.name == name else (node,))
     return tuple(made)

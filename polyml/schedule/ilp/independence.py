@@ -6,9 +6,45 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import lcm
 
-__all__ = ["null_space", "rank"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["RowSpace", "null_space", "rank"]
 
 Vector = tuple[int, ...]
+Integers = NDArray[np.int64]
+
+PRIME = 2**31 - 1
+"""Products of two residues fit into 64 bits."""
+
+
+class RowSpace:
+    """The rows' span modulo a prime: fast, exact but for a vanishing chance that the span looks smaller than it is."""
+
+    def __init__(self, rows: Integers) -> None:
+        work = np.unique(rows, axis=0) % PRIME if len(rows) else rows
+        self.pivots: list[int] = []
+        for column in range(rows.shape[1]):
+            top = len(self.pivots)
+            candidates = np.nonzero(work[top:, column])[0]
+            if not len(candidates):
+                continue
+            work[[top, top + candidates[0]]] = work[[top + candidates[0], top]]
+            work[top] = work[top] * pow(int(work[top, column]), -1, PRIME) % PRIME
+            others = np.nonzero(work[:, column])[0]
+            others = others[others != top]
+            work[others] = (work[others] - work[others, column, None] * work[top]) % PRIME
+            self.pivots.append(column)
+            if len(self.pivots) == len(work):
+                break
+        self.rows = work[: len(self.pivots)]
+
+    def holds(self, vector: Integers) -> bool:
+        """Whether the vector is a combination of the rows."""
+        rest = vector % PRIME
+        for row, pivot in zip(self.rows, self.pivots, strict=True):
+            rest = (rest - rest[pivot] * row) % PRIME
+        return not rest.any()
 
 
 def null_space(rows: Sequence[Sequence[int]], dimension: int) -> list[Vector]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone, Face
 from polyml.schedule.ilp.hyperplanes import Row
-from polyml.schedule.ilp.independence import null_space
+from polyml.schedule.ilp.independence import RowSpace, null_space
 from polyml.schedule.ilp.solve import Program
 
 __all__ = ["Model", "Shape"]
@@ -161,20 +161,20 @@ class Model:
 
     def may_have_zero(self, cones: Sequence[Cone]) -> bool:
         """Whether linear algebra leaves every statement a new direction with zero distance on the cones; most often it does not, and nothing is to solve."""
-        rows = [self.distance(cone) for cone in cones]
-        matrix = np.concatenate([np.zeros((0, self.statement_columns), np.int64), *rows]).astype(np.float64)
-        if len(matrix) > self.statement_columns:
-            matrix = matrix.T @ matrix
-        _, values, vectors = np.linalg.svd(matrix)
-        count = int((values > 1e-9 * max(1.0, values.max(initial=0.0))).sum())
-        null = vectors[count:]
+        empty = np.zeros((0, self.statement_columns), np.int64)
+        span = RowSpace(np.concatenate([empty, *(self.distance(cone) for cone in cones)]))
         for name in self.names:
-            basis = np.array(self.basis[name], np.float64).reshape(-1, self.shapes[name].dimension)
-            if len(basis) == self.shapes[name].dimension:
-                continue
-            part = null[:, self.index_columns(name)]
-            if np.linalg.matrix_rank(np.concatenate([basis, part]), tol=1e-7) == len(basis):
-                return False
+            vectors = null_space(self.basis[name], self.shapes[name].dimension)
+            columns = self.index_columns(name)
+            functional = np.zeros(self.statement_columns, np.int64)
+            for vector in vectors:
+                # Zero distance leaves it free exactly when it is no combination of the equations.
+                functional[columns] = vector
+                if not span.holds(functional):
+                    break
+            else:
+                if vectors:
+                    return False
         return True
 
     def require_independent(self, vector: int | None = None, backwards: Collection[str] = ()) -> None:

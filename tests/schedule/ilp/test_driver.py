@@ -56,6 +56,17 @@ def test_maximal_fusion_gives_up_parallelism() -> None:
     assert bands(text, fusion="smart") == ["i | coincident 1", "i | coincident 1"]
 
 
+def test_loops_that_isl_takes_apart_share_what_they_hand_over() -> None:
+    """One iteration of the copy, then a loop of its reader: the contracted copy is in one place for both."""
+    text = """
+        def f(x: f32["N"]):
+            x[i] = where(i < N - 1, x[i + 1], 0) + x[i]
+            return x
+    """
+    program = polyml.einsum(text, fusion="maximal", verify=True)
+    assert np.array_equal(program(np.array([-0.5, 1.5], np.float32)), [1.0, 1.5])
+
+
 def test_a_join_around_a_third_statement_is_no_cycle() -> None:
     """A and C would share their loop, but B, which cannot, is between them."""
     text = """

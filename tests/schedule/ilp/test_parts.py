@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from polyml.schedule.ilp.cones import Cone, cones_of
 from polyml.schedule.ilp.hyperplanes import Row, distances, satisfied
-from polyml.schedule.ilp.independence import null_space, rank
+from polyml.schedule.ilp.independence import RowSpace, null_space, rank
 from polyml.schedule.ilp.solve import Program, Solver, SolverLimit
 from polyml.schedule.ilp.topology import components
 from polyml.scop.dependences import analyse
@@ -102,6 +102,14 @@ def test_null_space_decides_independence(basis: list[tuple[int, ...]], row: tupl
     assert rank(basis, 3) == np.linalg.matrix_rank(matrix) == 3 - len(vectors)
     independent = np.linalg.matrix_rank(np.vstack([matrix, row])) > np.linalg.matrix_rank(matrix)
     assert independent == any(np.dot(v, row) != 0 for v in vectors)
+
+
+@given(st.lists(st.tuples(*[st.integers(-9, 9)] * 4), max_size=4), st.tuples(*[st.integers(-9, 9)] * 4))
+@few
+def test_row_space(rows: list[tuple[int, ...]], vector: tuple[int, ...]) -> None:
+    span = RowSpace(np.array(rows, np.int64).reshape(-1, 4))
+    assert len(span.pivots) == rank(rows, 4)
+    assert span.holds(np.array(vector, np.int64)) == (rank([*rows, vector], 4) == rank(rows, 4))
 
 
 # -- branch and bound ---------------------------------------------------------------------------------------------------------------
