@@ -7,6 +7,7 @@ pool refers to it, since every view of a result, and every view of that, refers 
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from math import prod
@@ -31,25 +32,26 @@ _FREE = 2
 
 class _Pool:
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # the garbage collector may run somebody's kernel in between
         self.buffers: list[Array] = []  # least recently used first
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
         size = prod(shape) * dtype.itemsize
         with self.lock:
-            position = self._free(size)
-            buffer = self._fresh(size) if position is None else self.buffers.pop(position)
+            buffer = self._free(size)
+            if buffer is None:
+                buffer = self._fresh(size)
             self.buffers.append(buffer)
             start = -buffer.ctypes.data % ALIGNMENT
             result: Array = buffer[start : start + size].view(dtype).reshape(shape)
         return result
 
-    def _free(self, size: int) -> int | None:
-        """The position of a free buffer that is large enough, and not much larger."""
+    def _free(self, size: int) -> Array | None:
+        """A free buffer that is large enough, and not much larger, out of the list."""
         for position in range(len(self.buffers)):
             room = self.buffers[position].nbytes - ALIGNMENT
             if size <= room <= size + size // 4 and sys.getrefcount(self.buffers[position]) == _FREE:
-                return position
+                return self.buffers.pop(position)
         return None
 
     def _fresh(self, size: int) -> Array:
@@ -60,6 +62,15 @@ class _Pool:
 
 
 _POOL = _Pool()
+
+
+def _in_child() -> None:
+    """Another thread may have held the lock when the process was forked."""
+    _POOL.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
