@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from benchmarks.polybench.kernel import Argument, Kernel
 from polyml.debug import compilation
-from polyml.testing.c_program import CProgram
+from polyml.testing.c_program import CProgram, compiler_path
 
 __all__ = ["CONTENDERS", "Built", "Contender", "found_contenders", "summary"]
 
@@ -33,7 +30,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """threads: None: one; "all": as many as the benchmark has. compiler: pattern of the program that it needs, or None."""
+    """threads: None: one; "all": as many as the benchmark has. compiler: the program that it needs, or None."""
 
     name: str
     build: Build
@@ -62,27 +59,17 @@ def _polyml(kernel: Kernel, arguments: tuple[Argument, ...], threads: int) -> Bu
     return Built(run, record.seconds("dependences") + record.seconds("schedule"), seconds)
 
 
-def _c_compiler(pattern: str, *flags: str) -> Build:
+def _c_compiler(name: str, *flags: str) -> Build:
     def build(kernel: Kernel, arguments: tuple[Argument, ...], threads: int) -> Built:
         assert threads == 1, "internal: the written order has no parallel loops"
         lowered = kernel.program(scheduler="written").lower(*arguments)
-        compiler = _find(pattern)
+        compiler = compiler_path(name)
         assert compiler is not None, "internal: a compiler that is not there"
         start = time.perf_counter()
         program = CProgram(lowered, compiler, flags)
         return Built(program, 0.0, time.perf_counter() - start)
 
     return build
-
-
-def _find(pattern: str) -> str | None:
-    """The newest program on the path with that name, a version behind it allowed."""
-    plain = shutil.which(pattern)
-    if plain is not None:
-        return plain
-    found = [p for folder in ("/usr/bin", "/usr/local/bin") for p in Path(folder).glob(f"{pattern}-*")]
-    versions = {int(m[1]): str(p) for p in found if (m := re.fullmatch(rf"{re.escape(pattern)}-(\d+)", p.name))}
-    return versions[max(versions)] if versions else None
 
 
 CONTENDERS: tuple[Contender, ...] = (
@@ -100,7 +87,7 @@ def found_contenders(names: Sequence[str] | None, threads: int) -> tuple[Contend
         contender
         for contender in CONTENDERS
         if (names is None or contender.name in names)
-        and (contender.compiler is None or _find(contender.compiler) is not None)
+        and (contender.compiler is None or compiler_path(contender.compiler) is not None)
         and (contender.threads is None or threads > 1)
     )
 

@@ -40,19 +40,20 @@ class Result:
 
 
 def measure(
-    kernel: str, size: str, contenders: Sequence[Contender], *, threads: int, seconds: float, cap: float
+    kernel: str, size: str, contenders: Sequence[Contender], *, threads: int, seconds: float, cap: float, clock: str
 ) -> list[Result]:
     """All contenders in turns until `seconds` have gone by.
 
     Args:
         cap: seconds; a contender whose first call takes longer is stopped and dropped.
+        clock: "wall", or "cpu": the calling thread's time, of contenders with one thread; less is lost to others on a shared machine.
     """
     workers: list[_Worker] = []
     try:
         expected: list[float] | None = None
         for contender in contenders:
             # One after the other: compilers must not disturb each other's times either.
-            workers.append(_Worker(kernel, size, contender, threads if contender.threads == "all" else 1))
+            workers.append(_Worker(kernel, size, contender, threads if contender.threads == "all" else 1, clock))
             workers[-1].prepare(cap)
             expected = workers[-1].compare(expected)
         start = time.perf_counter()
@@ -70,12 +71,12 @@ def measure(
 class _Worker:
     """The parent's end of one contender."""
 
-    def __init__(self, kernel: str, size: str, contender: Contender, threads: int) -> None:
+    def __init__(self, kernel: str, size: str, contender: Contender, threads: int, clock: str) -> None:
         self.result = Result(contender.name, threads)
         self._summary: list[float] = []
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, kernel, size, contender.name, threads))
+        self._process = context.Process(target=_serve, args=(theirs, kernel, size, contender.name, threads, clock))
         self._process.start()
 
     def prepare(self, cap: float) -> None:
@@ -140,8 +141,9 @@ class _Worker:
         os.kill(self._process.pid, signal.SIGCONT)
 
 
-def _serve(pipe: Connection, kernel_name: str, size: str, contender_name: str, threads: int) -> None:
+def _serve(pipe: Connection, kernel_name: str, size: str, contender_name: str, threads: int, clock: str) -> None:
     """The child: builds, then a call for each message. Arguments that the program writes are restored first, untimed."""
+    os.environ["POLYML_CACHE"] = "0"  # compile times are those of a first compilation
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[-threads:])
     kernel = KERNELS[kernel_name]
@@ -156,9 +158,10 @@ def _serve(pipe: Connection, kernel_name: str, size: str, contender_name: str, t
             for argument, value in zip(arguments, original, strict=True):
                 if isinstance(argument, np.ndarray):
                     np.copyto(argument, value)
-            start = time.perf_counter()
+            now = time.thread_time if clock == "cpu" and threads == 1 else time.perf_counter
+            start = now()
             results = built.run(*arguments)
-            taken = time.perf_counter() - start
+            taken = now() - start
             pipe.send((taken, summary(results) if first else []))
             first = False
     except EOFError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -25,8 +27,14 @@ WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
 
 
 def compiler_path(name: str = "gcc") -> str | None:
-    """Where the compiler is, if it is installed."""
-    return shutil.which(name)
+    """Where the compiler is, if it is installed; without one of that name the newest with a version behind it (clang-19)."""
+    plain = shutil.which(name)
+    if plain is not None:
+        return plain
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    found = [path for folder in folders if folder for path in Path(folder).glob(f"{name}-*")]
+    versions = {int(m[1]): str(p) for p in found if (m := re.fullmatch(rf"{re.escape(name)}-(\d+)", p.name))}
+    return versions[max(versions)] if versions else None
 
 
 def build_shared(text: str, compiler: str, flags: Sequence[str]) -> ctypes.CDLL:

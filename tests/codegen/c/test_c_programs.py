@@ -15,7 +15,7 @@ from polyml.einsum_frontend.interpreter import interpret
 from polyml.einsum_frontend.parse import parse
 from polyml.source import Source
 from polyml.testing import assert_close
-from polyml.testing.c_program import WARNINGS, CProgram, compiler_path
+from polyml.testing.c_program import WARNINGS, CProgram, build_shared, compiler_path
 from polyml.testing.cases import Case
 from polyml.testing.strategies import programs
 
@@ -36,6 +36,17 @@ def test_polybench_as_written(name: str) -> None:
 @pytest.mark.parametrize("name", ["correlation", "gemm", "trmm", "cholesky", "gramschmidt", "deriche", "jacobi-2d"])
 def test_polybench_as_scheduled(name: str) -> None:
     check_kernel(name)
+
+
+@pytest.mark.skipif(compiler_path("clang") is None, reason="clang is not installed")
+@pytest.mark.parametrize("name", ["correlation", "durbin", "nussinov", "gemm"])
+def test_clang_has_no_warnings_either(name: str) -> None:
+    kernel = KERNELS[name]
+    clang = compiler_path("clang")
+    assert clang is not None
+    for scheduler in ("ilp", "written"):
+        text = kernel.program(scheduler=scheduler).lower(*kernel.arguments("MINI")).text("c")
+        build_shared(text, clang, ("-O1", *WARNINGS))
 
 
 def check_kernel(name: str, **options: object) -> None:
