@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import islpy as isl
 
 from polyml.schedule.schedule import Schedule, Storage
@@ -22,23 +24,43 @@ def storage_faults(schedule: Schedule) -> list[str]:
     """
     faults: list[str] = []
     root = schedule.tree.get_root()
-    places = {mark_name(node): node for node in nodes(root) if kind_of(node) == Kind.mark}
+    places: dict[str, list[isl.ScheduleNode]] = {"": [root.child(0)]}
+    for node in nodes(root):
+        if kind_of(node) == Kind.mark:
+            places.setdefault(mark_name(node), []).append(node)
     for storage in schedule.storage.values():
         traffic = traffic_of(storage.array, schedule.scop, schedule.dependences)
-        node = places.get(storage.place) if storage.place else root.child(0)
-        if traffic is None or node is None:
+        found = places.get(storage.place, [])
+        if traffic is None or not found:
             faults.append(f"{storage.array}: no mark {storage.place}")
-        else:
-            faults += [f"{storage.array}: {fault}" for fault in _faults(storage, traffic, node)]
+            continue
+        if not traffic.accesses.domain().is_subset(_reach(found)):
+            faults.append(f"{storage.array}: accessed outside its place")
+        # Storage of its own below each mark of that name.
+        for node in found:
+            own = _below(traffic, node) if len(found) > 1 else traffic
+            faults += [f"{storage.array}: {fault}" for fault in _faults(storage, own, node)]
             inside = node.child(0) if storage.place else node
-            if any(storage.wraps) and (clash := window_fault(storage, inside, schedule, traffic)) is not None:
+            if any(storage.wraps) and (clash := window_fault(storage, inside, schedule, own)) is not None:
                 faults.append(f"{storage.array}: {clash.source} and {clash.sink} {clash.what}")
     return faults
 
 
+def _reach(found: list[isl.ScheduleNode]) -> isl.UnionSet:
+    total = found[0].get_domain()
+    for node in found[1:]:
+        total = total.union(node.get_domain())
+    return total
+
+
+def _below(traffic: Traffic, node: isl.ScheduleNode) -> Traffic:
+    """What goes through the array below the node, flows in and out of there included."""
+    reach = node.get_domain()
+    flows = traffic.flows.intersect_domain(reach).union(traffic.flows.intersect_range(reach))
+    return replace(traffic, accesses=traffic.accesses.intersect_domain(reach), flows=flows)
+
+
 def _faults(storage: Storage, traffic: Traffic, node: isl.ScheduleNode) -> list[str]:
-    if not traffic.accesses.domain().is_subset(node.get_domain()):
-        return ["accessed outside its place"]
     found = []
     visits = node.get_prefix_schedule_union_map()
     if not traffic.flows.is_subset(visits.apply_range(visits.reverse())):

@@ -1,0 +1,162 @@
+"""Blocked contractions from the program to the result: sizes around the tiles, layouts, strides, types, threads; and what the code looks like."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+from tests.codegen.llvm.support import guarded
+
+SMALL = Target("host", l1_bytes=2048, l2_bytes=16 * 1024, cores=2)
+"""This machine with caches so small that every loop over blocks appears at test sizes."""
+LAYOUTS = {"nn": ("N K", "K M"), "nt": ("N K", "M K"), "tn": ("K N", "K M"), "tt": ("K N", "M K")}
+TYPES = {"f32": (np.float32, 1e-5), "f64": (np.float64, 1e-12), "i32": (np.int32, 0.0)}
+
+
+def product(left: str, right: str, out: str, dtype: str, *, finish: str = "{}") -> str:
+    def subscripts(dims: str) -> str:
+        return ", ".join(dims.lower().split())
+
+    value = finish.format(f"x[{subscripts(left)}] * y[{subscripts(right)}]")
+    return f'def f(x: {dtype}["{left}"], y: {dtype}["{right}"]):\n    z[{subscripts(out)}] = {value}\n    return z\n'
+
+
+def operands(left: str, right: str, sizes: dict[str, int], dtype: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    made = [rng.integers(-9, 10, [sizes[i] for i in dims.split()]).astype(TYPES[dtype][0]) for dims in (left, right)]
+    return made[0], made[1]
+
+
+def exact(left: str, right: str, out: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    spec = f"{left},{right}->{out}".replace(" ", "").lower()
+    return np.einsum(spec, a.astype(np.float64), b.astype(np.float64))
+
+
+def is_blocked(function: polyml.Einsum, *args: np.ndarray) -> bool:
+    return "blocking" in str(function.explain(*args))
+
+
+# Elements are small integers: every sum is exact, in any order.
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("dtype", "n", "m", "k"),
+    [("f32", 23, 47, 384), ("f32", 24, 48, 385), ("f64", 25, 49, 129), ("f32", 97, 130, 65), ("i32", 40, 70, 64)],
+)
+def test_products_around_the_tiles(layout: str, dtype: str, n: int, m: int, k: int) -> None:
+    left, right = LAYOUTS[layout]
+    a, b = operands(left, right, {"N": n, "M": m, "K": k}, dtype)
+    function = polyml.einsum(product(left, right, "N M", dtype), target=SMALL, threads=1)
+    assert is_blocked(function, a, b)
+    np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact(left, right, "N M", a, b))
+
+
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_share_packed_blocks(layout: str, threads: int) -> None:
+    left, right = LAYOUTS[layout]
+    a, b = operands(left, right, {"N": 203, "M": 130, "K": 150}, "f32")
+    function = polyml.einsum(product(left, right, "N M", "f32"), target=SMALL, threads=threads)
+    text = function.lower(a, b).text("loops")
+    assert "parallel" in text
+    np.testing.assert_array_equal(function(a, b), exact(left, right, "N M", a, b))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "out"),
+    [
+        ("A E B F", "F C D E", "A B C D"),
+        ("C E", "D E B A", "D C B A"),
+        ("B I K", "B K J", "B I J"),
+        ("A I K L", "K J L", "A I J"),
+        ("D C A", "B D", "C B A"),
+        ("A D B", "C D", "C B A"),
+    ],
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_contractions_of_many_indices(left: str, right: str, out: str, threads: int) -> None:
+    sizes = dict(zip("ABCDEFIJKL", (17, 18, 19, 20, 18, 3, 21, 35, 18, 5), strict=True))
+    a, b = operands(left, right, sizes, "f32")
+    function = polyml.einsum(product(left, right, out, "f32"), target=SMALL, threads=threads)
+    assert is_blocked(function, a, b)
+    np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact(left, right, out, a, b))
+
+
+def test_what_follows_sees_the_finished_sum() -> None:
+    a, b = operands("N K", "K M", {"N": 50, "M": 70, "K": 200}, "f32")
+    function = polyml.einsum(product("N K", "K M", "N M", "f32", finish="relu({} - 7)"), target=SMALL, threads=2)
+    assert is_blocked(function, a, b)
+    np.testing.assert_array_equal(function(a, b), np.maximum(exact("N K", "K M", "N M", a, b) - 7, 0))
+
+
+def test_strided_operands() -> None:
+    a, b = operands("N K", "K M", {"N": 100, "M": 140, "K": 200}, "f64")
+    a, b = a[::2, ::-1], b[:, 1::2]
+    function = polyml.einsum(product("N K", "K M", "N M", "f64"), target=SMALL)
+    np.testing.assert_array_equal(function(a, b), exact("N K", "K M", "N M", a, b))
+
+
+def test_max_plus_is_blocked_too() -> None:
+    text = 'def f(a: f32["N K"], b: f32["K M"]):\n    c[n, m] = max[k](a[n, k] + b[k, m])\n    return c\n'
+    a, b = operands("N K", "K M", {"N": 33, "M": 50, "K": 150}, "f32")
+    function = polyml.einsum(text, target=SMALL)
+    assert is_blocked(function, a, b)
+    np.testing.assert_array_equal(function(a, b), (a[:, :, None] + b[None]).max(axis=1))
+
+
+def test_an_empty_reduction_is_zero() -> None:
+    function = polyml.einsum(product("N K", "K M", "N M", "f32"))
+    result = function(np.ones((30, 0), np.float32), np.ones((0, 50), np.float32))
+    np.testing.assert_array_equal(result, np.zeros((30, 50), np.float32))
+
+
+def test_nothing_is_packed_for_small_or_skinny_products() -> None:
+    for n, m, k in ((16, 16, 16), (64, 64, 64), (1, 512, 512), (8, 512, 512)):
+        a, b = operands("N K", "K M", {"N": n, "M": m, "K": k}, "f32")
+        function = polyml.einsum(product("N K", "K M", "N M", "f32"), target=Target("x86-64-v4"))
+        assert not is_blocked(function, a, b), (n, m, k)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
+def test_register_tiles_do_not_spill(name: str, layout: str, dtype: str) -> None:
+    left, right = LAYOUTS[layout]
+    a, b = operands(left, right, {"N": 512, "M": 480, "K": 512}, dtype)
+    target = Target(name, l1_bytes=48 * 1024, l2_bytes=2 << 20)
+    assembly = polyml.einsum(product(left, right, "N M", dtype), target=target).lower(a, b).text("asm")
+    kernels = [body for body in _inner_loops(assembly) if body.count("vfmadd") >= 8]
+    assert kernels
+    for body in kernels:
+        spills = re.findall(r"vmov\w+\s+\S*\(%rsp\S*\), %[yz]mm\d+|vmov\w+\s+%[yz]mm\d+, \S*\(%rsp", body)
+        assert not spills, body
+
+
+def _inner_loops(assembly: str) -> list[str]:
+    """Basic blocks that jump back to their own label."""
+    found, label, lines = [], "", list[str]()
+    for line in assembly.splitlines():
+        if match := re.match(r"(\.L\w+):", line):
+            label, lines = match[1], []
+            continue
+        lines.append(line)
+        if label and re.search(rf"\bj\w+\s+{re.escape(label)}$", line):
+            found.append("\n".join(lines))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_sizes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    left, right = LAYOUTS[list(LAYOUTS)[seed % 4]]
+    n, m, k = (int(x) for x in rng.integers(17, 150, 3))
+    dtype = list(TYPES)[seed % 3]
+    a, b = operands(left, right, {"N": n, "M": m, "K": k}, dtype, seed)
+    run = partial(
+        polyml.einsum(product(left, right, "N M", dtype), target=SMALL, threads=1 + seed % 3, verify=True), a, b
+    )
+    np.testing.assert_array_equal(run(), exact(left, right, "N M", a, b))
