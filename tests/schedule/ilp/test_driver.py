@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import polyml
+from benchmarks.scheduling import chain, independent, measure
 from polyml.options import Options
 from polyml.schedule.driver import schedule
 from polyml.schedule.ilp.solve import SolverLimit
@@ -105,20 +106,22 @@ def test_every_statement_shares_with_many() -> None:
 
 
 def test_chains_solve_nothing() -> None:
-    """A chain of elementwise statements and reductions needs no integer program, however long: one node is more than enough."""
-    lines, statements, last = ["input x0 f32[300, 200]"], [], "x0"
-    for k in range(20):
-        lines += [f"local r{k} f32[300]", f"local x{k + 1} f32[300, 200]"]
-        statements += [
-            f"I{k}[i]: 0 <= i < 300: r{k}[i] sum: 0",
-            f"U{k}[i, j]: 0 <= i < 300 and 0 <= j < 200: r{k}[i] sum= {last}[i, j]",
-            f"E{k}[i, j]: 0 <= i < 300 and 0 <= j < 200: x{k + 1}[i, j] = {last}[i, j] - r{k}[i]",
-        ]
-        last = f"x{k + 1}"
-    lines[-1] = lines[-1].replace("local", "output")
-    scop = programs.scop_of("\n".join(lines + statements))
+    """A chain of elementwise statements and reductions is one loop over rows, and needs no integer program, however long it is."""
+    scop = chain(40)
     tree = legal_tree(scop, analyse(scop), nodes=0)
     assert print_tree(tree, scop).splitlines()[1] == "└─ band[i | permutable | coincident 1]"
+
+
+def test_independent_statements_stay_apart() -> None:
+    scop = independent(12)
+    tree = legal_tree(scop, analyse(scop), nodes=0)
+    assert print_tree(tree, scop).count("band[i, j | permutable | coincident 1,1]") == 12
+
+
+def test_scheduling_is_measured() -> None:
+    row = measure("chain", [chain(6)])
+    assert row["statements"] == 7
+    assert all(isinstance(row[key], float) for key in ("dependences_ms", "ilp_ms", "isl_ms"))
 
 
 # -- budgets ------------------------------------------------------------------------------------------------------------------------
