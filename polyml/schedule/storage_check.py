@@ -36,6 +36,7 @@ def storage_faults(schedule: Schedule) -> list[str]:
             continue
         if not traffic.accesses.domain().is_subset(_reach(found)):
             faults.append(f"{storage.array}: accessed outside its place")
+            continue
         # Storage of its own below each mark of that name.
         for node in found:
             own = _below(traffic, node) if len(found) > 1 else traffic
