@@ -106,6 +106,15 @@ class Einsum(Dispatcher):
         alone = tuple(name for name in general.names if not check_any_size(self.program, key, name))
         return alone or general.names
 
+    def _dispatch(self, *args: object, **keywords: object) -> object:
+        if self.options.target is not None and self.options.target.is_cuda:
+            from polyml.runtime.device_arrays import call_on_device
+
+            given = call_on_device(self, args, keywords)
+            if given is not NotImplemented:
+                return given
+        return super()._dispatch(*args, **keywords)
+
     def _for_gpu(self, key: Key) -> Kernel:
         from polyml.compiler import lower_program
         from polyml.compiler_cuda import kernel_on_device

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,11 +19,15 @@ from polyml.graph.plan import Allocate, CheckFlag, Free, Plan
 from polyml.graph.plan import Launch as LaunchRegion
 from polyml.ops import OPS
 from polyml.records import dataclass
-from polyml.runtime.arguments import Array, Prepared
+from polyml.runtime.arguments import Array, Prepared, Wanted
 from polyml.runtime.kernel import Kernel as CompiledKernel
 from polyml.runtime.signature import ArrayParameter, KernelSignature
 
-__all__ = ["CudaCode", "CudaKernel", "Device", "Module"]
+__all__ = ["ON_DEVICE", "CudaCode", "CudaKernel", "Device", "Module", "Resident"]
+
+
+ON_DEVICE: ContextVar[frozenset[int]] = ContextVar("polyml_on_device", default=frozenset())
+"""The ids of arrays whose memory is a device's, during a call: only their addresses, shapes and types may be looked at."""
 
 
 class Module(Protocol):
@@ -92,38 +97,97 @@ class CudaKernel(CompiledKernel):
         """`slow`: there is no machine code on the way to a GPU."""
         return slow
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters, in call order."""
+        return tuple(parameter.name for parameter in self.signature.parameters)
+
+    @property
+    def wanted(self) -> tuple[Wanted, ...]:
+        """What each parameter takes."""
+        return self._wanted
+
+    @property
+    def written(self) -> tuple[bool, ...]:
+        """Which parameters are updated."""
+        return tuple(isinstance(p, ArrayParameter) and p.written for p in self.signature.parameters)
+
+    def results_of(self, prepared: Sequence[Prepared]) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shapes and element types of the new results for these arguments."""
+        sizes = self._sizes(prepared)
+        return [
+            (tuple(extent.evaluate(sizes) for extent in result.shape), result.dtype.numpy)
+            for result in self.signature.results
+        ]
+
     def execute(self, arguments: Sequence[Prepared], results: Sequence[Array], sizes: Mapping[str, int]) -> None:
         """Copies in, runs the plan, copies out.
 
         Raises:
             SubscriptError: an index check failed. MemoryError.
         """
-        with _Memory(self.device) as memory:
-            parameters = self.signature.buffers
-            values = [a.value for a in arguments if isinstance(a.value, np.ndarray)]
-            for parameter, value in zip(parameters, values, strict=True):
-                memory.put(parameter.name, value)
-            for result, array in zip(self.signature.results, results, strict=True):
-                memory.allocate(result.name, array.nbytes)
-            _Run(self, memory, dict(sizes)).plan()
-            for parameter, value in zip(parameters, values, strict=True):
-                if isinstance(parameter, ArrayParameter) and parameter.written:
-                    memory.get(parameter.name, value)
-            for result, array in zip(self.signature.results, results, strict=True):
-                memory.get(result.name, array)
+        with self.resident([a.value for a in arguments if isinstance(a.value, np.ndarray)], results, sizes) as run:
+            run()
+            run.fetch()
+
+    def resident(self, arguments: Sequence[Array], results: Sequence[Array], sizes: Mapping[str, int]) -> Resident:
+        """The program with its arguments on the device, to run it as often as one likes."""
+        return Resident(self, arguments, results, sizes)
+
+
+class Resident:
+    """A program's arguments and results on the device, from `with` on. Called it runs; `fetch` copies results and updated arguments to the host arrays.
+
+    Arrays that are device memory already (see polyml.runtime.device_arrays) are used where they are.
+    """
+
+    def __init__(
+        self, kernel: CudaKernel, arguments: Sequence[Array], results: Sequence[Array], sizes: Mapping[str, int]
+    ) -> None:
+        self.kernel, self.sizes = kernel, dict(sizes)
+        self.arguments = tuple(zip(kernel.signature.buffers, arguments, strict=True))
+        self.results = tuple(zip(kernel.signature.results, results, strict=True))
+        self.memory = _Memory(kernel.device)
+
+    def __enter__(self) -> Resident:
+        try:
+            for parameter, value in self.arguments:
+                self.memory.put(parameter.name, value)
+            for result, array in self.results:
+                self.memory.room(result.name, array)
+        except MemoryError:
+            self.memory.release()
+            raise
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.memory.release()
+
+    def __call__(self) -> None:
+        """Runs the plan.
+
+        Raises:
+            SubscriptError: an index check failed. MemoryError.
+        """
+        _Run(self.kernel, self.memory, dict(self.sizes)).plan()
+
+    def fetch(self) -> None:
+        for parameter, value in self.arguments:
+            if isinstance(parameter, ArrayParameter) and parameter.written:
+                self.memory.get(parameter.name, value)
+        for result, array in self.results:
+            self.memory.get(result.name, array)
 
 
 class _Memory:
-    """Device memory of one call, by buffer; all of it is given back at the end, however it ends."""
+    """Device memory of one call, by buffer; what was allocated is given back at the end, however it ends."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.addresses: dict[str, int] = {}
+        self.theirs: set[str] = set()
 
-    def __enter__(self) -> _Memory:
-        return self
-
-    def __exit__(self, *reason: object) -> None:
+    def release(self) -> None:
         for name in list(self.addresses):
             self.free(name)
 
@@ -132,15 +196,25 @@ class _Memory:
         return self.addresses[name]
 
     def free(self, name: str) -> None:
-        self.device.free(self.addresses.pop(name))
+        address = self.addresses.pop(name)
+        if name not in self.theirs:
+            self.device.free(address)
+
+    def room(self, name: str, array: Array) -> bool:
+        """A place for the array: its own, if it is on the device. *Returns* whether it is."""
+        if id(array) not in ON_DEVICE.get():
+            self.allocate(name, array.nbytes)
+            return False
+        self.addresses[name] = array.ctypes.data
+        self.theirs.add(name)
+        return True
 
     def put(self, name: str, array: Array) -> None:
-        address = self.allocate(name, array.nbytes)
-        if array.size:
-            self.device.to_device(address, np.ascontiguousarray(array))
+        if not self.room(name, array) and array.size:
+            self.device.to_device(self.addresses[name], np.ascontiguousarray(array))
 
     def get(self, name: str, array: Array) -> None:
-        if not array.size:
+        if not array.size or name in self.theirs:
             return
         if array.flags.c_contiguous:
             self.device.to_host(array, self.addresses[name])

@@ -1,0 +1,136 @@
+"""Arrays that are on the device already (CuPy, torch, pycuda, whatever has `__cuda_array_interface__`): used where they are, and results are new ones of that kind.
+
+A call sees stand-ins: NumPy arrays over the device's addresses, of which nothing is ever read here but address, shape and type. Kernels run on the legacy default
+stream, in order with whatever uses it too.
+
+Source: the CUDA Array Interface, version 3 (Numba's documentation).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyml.errors import ArgumentError
+from polyml.runtime.arguments import Array, prepare, share_memory
+from polyml.runtime.cuda_program import ON_DEVICE, CudaKernel
+
+if TYPE_CHECKING:
+    from polyml.runtime.dispatch import Dispatcher
+
+__all__ = ["MAKERS", "call_on_device", "stand_in"]
+
+Maker = Callable[[Any, tuple[int, ...], np.dtype[Any]], object]
+"""(an array of the kind, shape, element type) -> a new one."""
+
+
+def _cupy(like: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> object:
+    return importlib.import_module("cupy").empty(shape, dtype)
+
+
+def _torch(like: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> object:
+    torch = importlib.import_module("torch")
+    return torch.empty(shape, dtype=getattr(torch, dtype.name), device=like.device)
+
+
+def _pycuda(like: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> object:
+    return importlib.import_module("pycuda.gpuarray").empty(shape, dtype)
+
+
+MAKERS: dict[str, Maker] = {"cupy": _cupy, "torch": _torch, "pycuda": _pycuda}
+"""By the package that the array's class comes from."""
+
+
+def call_on_device(program: Dispatcher, args: Sequence[object], keywords: Mapping[str, object]) -> object:
+    """The call with device arrays, or NotImplemented when none of the arguments is one.
+
+    Raises:
+        ArgumentError: a strided array; arrays of host and device together; two that overlap and one of them is updated; results of an unknown kind.
+    """
+    out = keywords.get("out")
+    given = [*args, *(v for k, v in keywords.items() if k != "out"), *(out if isinstance(out, tuple) else (out,))]
+    owners = [value for value in given if _is_device(value)]
+    if not owners:
+        return NotImplemented
+    if any(isinstance(value, np.ndarray) and value.ndim for value in given):
+        raise ArgumentError("some arrays are on the device and some are not", hint="copy all of them there, or none")
+    pairs = [(stand_in(owner), owner) for owner in owners]
+    token = ON_DEVICE.set(ON_DEVICE.get() | {id(view) for view, _ in pairs})
+    try:
+        return _run(program, args, keywords, pairs)
+    finally:
+        ON_DEVICE.reset(token)
+
+
+def _run(
+    program: Dispatcher, args: Sequence[object], keywords: Mapping[str, object], pairs: list[tuple[Array, object]]
+) -> object:
+    views = {id(owner): view for view, owner in pairs}
+    plain = {k: views.get(id(v), v) for k, v in keywords.items() if k != "out"}
+    positional = [views.get(id(value), value) for value in args]
+    kernel = program.kernel_for(*positional, **plain)
+    assert isinstance(kernel, CudaKernel), "internal: device arrays for a kernel of another target"
+    values = [*positional, *(plain[name] for name in kernel.names[len(positional) :])]
+    prepared = [prepare(wanted, value) for wanted, value in zip(kernel.wanted, values, strict=True)]
+    _refuse_overlaps(kernel, values)
+    places = keywords.get("out")
+    if places is None:
+        places = tuple(_made(pairs[0][1], *result) for result in kernel.results_of(prepared))
+    places = places if isinstance(places, tuple) else (places,)
+    made = [(stand_in(place), place) for place in places]
+    token = ON_DEVICE.set(ON_DEVICE.get() | {id(view) for view, _ in made})
+    try:
+        found = kernel.run(prepared, tuple(view for view, _ in made) if made else None)
+    finally:
+        ON_DEVICE.reset(token)
+    back = {id(view): owner for view, owner in [*pairs, *made]}
+    if isinstance(found, tuple):
+        return tuple(back.get(id(item), item) for item in found)
+    return back.get(id(found), found)
+
+
+def stand_in(value: Any) -> Array:
+    """A NumPy array with the address, shape and type of a device array. Its elements must not be touched.
+
+    Raises:
+        ArgumentError: it is not contiguous.
+    """
+    interface = value.__cuda_array_interface__
+    dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
+    size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    strides, expected = interface.get("strides"), np.empty(0, dtype).itemsize
+    for extent, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
+        if extent > 1 and stride != expected and size:
+            raise ArgumentError("a device array is not contiguous", hint="pass a contiguous copy of it")
+        expected *= extent
+    if size == 0:
+        return np.empty(shape, dtype)
+    memory = (ctypes.c_char * size).from_address(interface["data"][0])
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+def _is_device(value: object) -> bool:
+    return not isinstance(value, np.ndarray | int | float) and hasattr(value, "__cuda_array_interface__")
+
+
+def _made(like: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> object:
+    maker = MAKERS.get(type(like).__module__.partition(".")[0])
+    if maker is None:
+        raise ArgumentError(
+            f"results cannot be made as {type(like).__name__}", hint="pass out= with device arrays for them"
+        )
+    return maker(like, shape, dtype)
+
+
+def _refuse_overlaps(kernel: CudaKernel, values: Sequence[object]) -> None:
+    """An updated array may share memory with no other: NumPy's would be copied, and these cannot be."""
+    arrays = [
+        (value, written) for value, written in zip(values, kernel.written, strict=True) if isinstance(value, np.ndarray)
+    ]
+    for target, written in arrays:
+        if written and any(other is not target and share_memory(target, other) for other, _ in arrays):
+            raise ArgumentError("an updated device array shares memory with another argument")
