@@ -66,7 +66,7 @@ def _fuse_once(schedule: Schedule, first: str, second: str) -> Schedule:
                 node = graft(node.child(position).child(0), bodies[k]).parent().parent()
         leaf = node.child(order.index(places[0])).child(0)
     mark = marks.pop() if len(marks) == 1 else None
-    node = insert_loops(leaf, [Loop(rows[0].union_add(rows[1]), mark=mark)])
+    node = insert_loops(leaf, [Loop(rows[0].union_add(rows[1]).coalesce(), mark=mark)])
     inner = node.child(0) if mark is None else node.child(0).child(0)
     node = insert_sequence(inner, [filters[k] for k in places])
     for position, nest in enumerate(nests):

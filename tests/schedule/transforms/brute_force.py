@@ -92,13 +92,16 @@ def _paths(schedule: Schedule, sizes: dict[str, int]) -> dict[Instance, tuple[St
                 visit(node.child(0), here, mark_name(node).partition(":")[0])
             case Kind.band:
                 (member,) = members(node, schedule.scop)
+                by_cases = _functions(node)
                 kind = mark if mark in ("parallel", "vector", "jam") else ""
                 below = {}
                 for (name, point), path in here.items():
                     row, indices = member.rows[name], schedule.scop.statements[name].indices
-                    assert row is not None
-                    value = row.evaluate({**sizes, **dict(zip(indices, point, strict=True))})
-                    below[name, point] = (*path, (kind, value, row.name))
+                    if row is None:
+                        value, index = _value(by_cases[name], point), None
+                    else:
+                        value, index = row.evaluate({**sizes, **dict(zip(indices, point, strict=True))}), row.name
+                    below[name, point] = (*path, (kind, value, index))
                 visit(node.child(0), below, "")
             case Kind.sequence:
                 for k in range(node.n_children()):
@@ -110,6 +113,20 @@ def _paths(schedule: Schedule, sizes: dict[str, int]) -> dict[Instance, tuple[St
     visit(schedule.tree.get_root().child(0), dict.fromkeys(every, ()), "")
     assert set(found) == every, "an instance is left out"
     return found
+
+
+def _functions(band: isl.ScheduleNode) -> dict[str, isl.PwAff]:
+    parts = band.band_get_partial_schedule().get_at(0).get_pw_aff_list()
+    found = (parts.get_at(k) for k in range(parts.n_pw_aff()))
+    return {str(f.get_space().get_tuple_name(isl.dim_type.in_)): f for f in found}
+
+
+def _value(function: isl.PwAff, point: tuple[int, ...]) -> int:
+    """A function by cases, without sizes, at a point."""
+    where = isl.Point.zero(function.domain().get_space())
+    for d, value in enumerate(point):
+        where = where.set_coordinate_val(isl.dim_type.set, d, isl.Val.int_from_si(isl.DEFAULT_CONTEXT, value))
+    return function.eval(where).to_python()
 
 
 def _inside(part: isl.UnionSet, sizes: dict[str, int], here: dict[Instance, tuple[Step, ...]]) -> set[Instance]:

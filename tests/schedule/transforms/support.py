@@ -26,6 +26,7 @@ def jacobi(a: f64["N"], b: f64["N"], T: int):
             a[i] = (b[i - 1] + b[i] + b[i + 1]) / 3
     return a, b
 """
+FIXED_JACOBI = JACOBI.replace(", T: int", "").replace("range(T)", "range(5)")
 SEIDEL = """
 def seidel(a: f64["T N"]):
     for t in range(1, T):
@@ -58,6 +59,7 @@ def total(x: f64["N"]):
 SHAPES: dict[str, tuple[tuple[int, ...] | int, ...]] = {
     DENSE: ((7, 5), (5, 9)),
     JACOBI: ((13,), (13,), 5),
+    FIXED_JACOBI: ((13,), (13,)),
     SEIDEL: ((6, 13),),
     TRIANGLE: ((7, 7), (7, 3)),
     BLUR: ((9, 7),),

@@ -206,3 +206,11 @@ def test_trees(name: str, golden: Callable[[str, str], None]) -> None:
     """The tree, the loops around each statement, and the code."""
     made = WORKS[name][1]()
     golden(f"schedule/transforms/{name.replace(' ', '_')}", f"{made}\n\n{made.loops()}")
+
+
+def test_marks_reach_their_loops_where_isl_adds_dimensions() -> None:
+    """The half steps of (2t, 2t + 1) become one loop of step 2 and a dimension that only isl's iterators count."""
+    first, _ = written(JACOBI).statements
+    code = flat_jacobi().skew(first, "i", "t").tile(first, t=4, i=8).vectorize(first, "i").loops()
+    assert code.count("vector(x1) for (i = ") == 2
+    assert code.count("vector") == 2
