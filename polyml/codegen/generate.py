@@ -7,7 +7,7 @@ generation for CUDA", 2013, section 5; isl manual, "AST Generation Options (Sche
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import get_args
 
 import islpy as isl
@@ -15,11 +15,12 @@ import islpy as isl
 from polyml.codegen.allocations import allocate, settle_allocations
 from polyml.codegen.instances import Instance, Variant, scan_schedule
 from polyml.codegen.isl_ast import (
+    BAND_END,
     FOR,
     IF,
     AstKind,
     children,
-    has_iterator,
+    has_own_loop,
     instance_number,
     instances_in,
     kind_of,
@@ -54,7 +55,7 @@ def generate(schedule: Schedule, *, name: str) -> Function:
     scop = schedule.scop
     root, instances = scan_schedule(schedule)
     builder = _Builder(schedule, instances)
-    body = builder.nodes(root, _Scope({}, frozenset({*scop.arrays, *scop.sizes}), {}))
+    body = builder.nodes(root, _Scope({}, frozenset({*scop.arrays, *scop.sizes})))
     for array in reversed(scop.arrays.values()):
         storage = schedule.storage.get(array.name)
         if array.kind == "local" and (storage is None or not storage.place):
@@ -82,12 +83,13 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What holds at an AST node: values of isl's iterators, names in use, and the kind that is asked of a coming loop by its iterator."""
+    """What holds at an AST node: values of isl's iterators, names in use, what is asked of the coming loop, and conditions that hold."""
 
     iterators: dict[str, Affine]
     taken: frozenset[str]
-    kinds: dict[str, _Request] = field(default_factory=dict)
+    request: _Request | None = None
     in_parallel: bool = False
+    known: frozenset[Expr] = frozenset()
 
 
 class _Builder:
@@ -106,33 +108,40 @@ class _Builder:
         if kind == FOR:
             return self.loop(node, scope)
         if kind == IF:
-            condition = substitute(condition_from_ast(node.if_get_cond()), scope.iterators)
-            otherwise = self.nodes(node.if_get_else_node(), scope) if node.if_has_else_node() else ()
-            return (If(condition=condition, then=self.nodes(node.if_get_then_node(), scope), otherwise=otherwise),)
+            return self.guarded(node, scope)
         assert kind == AstKind.mark, "internal: an AST node of unknown type"
         return self.marked(node, scope)
 
+    def guarded(self, node: isl.AstNode, scope: _Scope) -> tuple[Node, ...]:
+        """An If; isl says a condition again below a mark, which is left out."""
+        condition = substitute(condition_from_ast(node.if_get_cond()), scope.iterators)
+        then = self.nodes(node.if_get_then_node(), replace(scope, known=scope.known | {condition}))
+        if condition in scope.known:
+            return then
+        otherwise = self.nodes(node.if_get_else_node(), scope) if node.if_has_else_node() else ()
+        return (If(condition=condition, then=then, otherwise=otherwise),)
+
     def marked(self, node: isl.AstNode, scope: _Scope) -> tuple[Node, ...]:
-        text, depth = node.mark_get_id().get_name().rsplit("@", 1)
-        child = node.mark_get_node()
+        text, child = str(node.mark_get_id().get_name()), node.mark_get_node()
+        if text == BAND_END:
+            return self.nodes(child, replace(scope, request=None))
         if text.startswith(_ALLOCATE):
             array = self.schedule.scop.arrays[text.split(":")[1]]
             return (allocate(self.schedule, array, self.nodes(child, scope)),)
         request = _request(text)
         if request is None:
             return self.nodes(child, scope)
-        inner = replace(scope, kinds={**scope.kinds, f"c{depth}": request})
-        if request.kind not in ("block", "thread") or has_iterator(child, f"c{depth}"):
-            return self.nodes(child, inner)
+        if request.kind not in ("block", "thread") or has_own_loop(child):
+            return self.nodes(child, replace(scope, request=request))
         # isl leaves out a loop whose value it knows; all that is below belongs to one owner, whichever.
         variable = fresh(f"{request.kind}_{request.axis}", set(scope.taken))
-        body = self.nodes(child, replace(inner, taken=scope.taken | {variable}))
+        body = self.nodes(child, replace(scope, taken=scope.taken | {variable}))
         return (_owned_once(variable, request, body),)
 
     def loop(self, node: isl.AstNode, scope: _Scope) -> tuple[Node, ...]:
         head, body = loop_head(node), node.for_get_body()
         lower, upper = head.lower.substitute(scope.iterators), head.upper.substitute(scope.iterators)
-        request = scope.kinds.get(head.iterator, _Request())
+        request = scope.request or _Request()
         kind, factor = request.kind, request.factor
         mapped = kind in ("block", "thread")  # such a loop says who runs its iteration, even if it is the only one
         if head.degenerate and not mapped:
@@ -144,8 +153,9 @@ class _Builder:
         inner = _Scope(
             {**scope.iterators, head.iterator: affine(variable)},
             scope.taken | {variable},
-            scope.kinds,
+            None,
             scope.in_parallel or kind == "parallel",
+            scope.known,
         )
         made = self.nodes(body, inner)
         return (

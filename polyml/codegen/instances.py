@@ -7,7 +7,7 @@ from dataclasses import field
 
 import islpy as isl
 
-from polyml.codegen.isl_ast import annotate
+from polyml.codegen.isl_ast import BAND_END, annotate
 from polyml.codegen.isl_expr import affine_cases
 from polyml.dtypes import boolean
 from polyml.errors import CodegenError
@@ -38,8 +38,8 @@ class Instance:
 
 
 def scan_schedule(schedule: Schedule) -> tuple[isl.AstNode, list[Instance]]:
-    """The AST, whose domain nodes are annotated with positions in the list, and whose marks end in `@<depth>`: the mark's band is the loop over the
-    iterator `c<depth>`.
+    """The AST, whose domain nodes are annotated with positions in the list, and where the loop of a marked band stands
+    between its mark and a mark `BAND_END`.
 
     Raises:
         CodegenError: isl cannot generate code, or an index is not quasi-affine.
@@ -47,7 +47,7 @@ def scan_schedule(schedule: Schedule) -> tuple[isl.AstNode, list[Instance]]:
     scan = _Scan(schedule)
     build = isl.AstBuild.from_context(schedule.scop.context)
     build, handle = build.set_at_each_domain(scan.at_each_domain)
-    root = build.node_from_schedule(schedule.tree.map_schedule_node_bottom_up(_number_mark))
+    root = build.node_from_schedule(schedule.tree.map_schedule_node_bottom_up(_end_mark))
     del handle
     if scan.fault is not None:
         raise CodegenError(f"no code for the schedule of {schedule.scop.name}: {scan.fault}")
@@ -116,11 +116,14 @@ def _variant(found: _Found, conditions: tuple[Expr, ...], values: tuple[Affine, 
     return Variant(condition, indices, offsets)
 
 
-def _number_mark(node: isl.ScheduleNode) -> isl.ScheduleNode:
+def _end_mark(node: isl.ScheduleNode) -> isl.ScheduleNode:
+    """Below the band of a mark a second mark, so that the loop between the two in the AST is the band's, whatever isl makes of the other dimensions."""
     if isl.schedule_node_type(node.get_type()) != isl.schedule_node_type.mark:
         return node
-    mark, depth = node.mark_get_id().get_name(), node.get_schedule_depth()
-    return node.delete().insert_mark(isl.Id(f"{mark}@{depth}"))
+    band, is_place = node.child(0), str(node.mark_get_id().get_name()).startswith("allocate:")
+    if is_place or isl.schedule_node_type(band.get_type()) != isl.schedule_node_type.band:
+        return node
+    return band.child(0).insert_mark(isl.Id(BAND_END)).parent().parent()
 
 
 def _accesses(statement: Statement) -> Iterator[Access]:

@@ -14,13 +14,14 @@ from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extremum, maximum, minimum
 
 __all__ = [
+    "BAND_END",
     "FOR",
     "IF",
     "AstKind",
     "LoopHead",
     "annotate",
     "children",
-    "has_iterator",
+    "has_own_loop",
     "instance_number",
     "instances_in",
     "kind_of",
@@ -31,6 +32,8 @@ __all__ = [
 AstKind = isl.ast_node_type
 FOR, IF = AstKind(1), AstKind(2)
 """`for_` and `if_`, which islpy's type stubs leave out."""
+BAND_END = "end of band"
+"""The mark below the band of a marked loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +97,15 @@ def loops_in(node: isl.AstNode) -> Iterator[isl.AstNode]:
     return (n for n in _walk(node) if kind_of(n) == FOR and not n.for_is_degenerate())
 
 
-def has_iterator(node: isl.AstNode, name: str) -> bool:
-    """Whether the AST has a loop over that iterator, degenerate ones included."""
-    return any(kind_of(n) == FOR and n.for_get_iterator().id_get_id().get_name() == name for n in _walk(node))
+def has_own_loop(node: isl.AstNode) -> bool:
+    """Whether a loop, degenerate ones included, stands below a band's mark and above its `BAND_END`."""
+    kind = kind_of(node)
+    if kind == AstKind.mark:
+        return node.mark_get_id().get_name() != BAND_END and has_own_loop(node.mark_get_node())
+    if kind == IF:
+        branches = [node.if_get_then_node(), *([node.if_get_else_node()] if node.if_has_else_node() else [])]
+        return any(map(has_own_loop, branches))
+    return kind == FOR or (kind == AstKind.block and any(map(has_own_loop, children(node))))
 
 
 def _walk(node: isl.AstNode) -> Iterator[isl.AstNode]:
