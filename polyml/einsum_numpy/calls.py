@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 
-from polyml.einsum_numpy.compiled import Compiled, compile_planned, plan_call
+from polyml.einsum_numpy.compiled import Compiled, Planned, compile_planned, plan_call
 from polyml.einsum_numpy.contraction import Contraction
 from polyml.einsum_numpy.layout import Array, Settings
 from polyml.einsum_numpy.path import Path, find_path
@@ -98,7 +99,9 @@ class Form:
             try:
                 found = self._make(key, arrays, out)
             except (PolymlError, ValueError, TypeError) as fault:
-                return self._second_opinion(fault, operands, out)
+                result = self._second_opinion(fault, operands, out)
+                self._store(key, None)  # NumPy takes it
+                return result
         if found is None:
             return self.numpy(*operands, out=out)
         if found not in self._front and found.at_once and (out is None or found.planned.direct):
@@ -121,11 +124,24 @@ class Form:
         with COMPILE_LOCK:
             if key in self._compiled:  # another thread was faster
                 return self._compiled[key]
-            found = None if planned is None else compile_planned(planned, self._options)
-            self._compiled[key] = found
-            while len(self._compiled) > MOST:
-                self._compiled.pop(next(iter(self._compiled)))
-            return found
+            return self._store(key, None if planned is None else self._compile(planned))
+
+    def _compile(self, planned: Planned) -> Compiled | None:
+        """The kernel; None, with a warning, when the compiler refuses what NumPy computes."""
+        try:
+            return compile_planned(planned, self._options)
+        except PolymlError as fault:
+            message = f"numpy.einsum computes {self.subscripts!r}, since it cannot be compiled: {fault}"
+            warnings.warn(message, RuntimeWarning, stacklevel=6)
+            if len(planned.contraction.terms) > 2:
+                self._keywords.setdefault("optimize", True)
+            return None
+
+    def _store(self, key: Key, found: Compiled | None) -> Compiled | None:
+        self._compiled[key] = found
+        while len(self._compiled) > MOST:
+            self._compiled.pop(next(iter(self._compiled)))
+        return found
 
     def _path(self, arrays: list[Array], given: Contraction) -> Path:
         """The path that `optimize` asks for: found, as written, or as given."""

@@ -100,7 +100,7 @@ def program_text(given: Contraction, path: Path, *, blocked: bool = True) -> str
     Args:
         blocked: long sums may be formed in blocks.
     """
-    writer = _Writer(given, {label: f"i{k}" for k, label in enumerate(given.sizes)}, blocked)
+    writer = _Writer(given, {label: f"n{k}" for k, label in enumerate(given.sizes)}, blocked)
     parameters = []
     values: list[_Value] = []
     for number, term in enumerate(given.terms):

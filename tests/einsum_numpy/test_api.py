@@ -92,6 +92,28 @@ def test_chains_of_operands_follow_a_path() -> None:
         polyml.einsum(text, *operands, optimize=7)
 
 
+@pytest.mark.parametrize("count", [9, 16])
+def test_many_operands_and_many_labels(count: int) -> None:
+    letters = "abcdefghijklmnopqrst"
+    operands = [random(3, 3) for _ in range(count)]
+    text = ",".join(letters[k : k + 2] for k in range(count))
+    assert np.allclose(polyml.einsum(text, *operands), np.linalg.multi_dot(operands))
+    x = random(*(2,) * 10)
+    assert np.allclose(polyml.einsum("abcdefghij->acegi", x), x.sum(axis=(1, 3, 5, 7, 9)))
+
+
+def test_what_cannot_be_compiled_is_numpys_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise polyml.PolymlError("no")
+
+    monkeypatch.setattr(calls, "compile_planned", refuse)
+    operands = [random(3, 3) for _ in range(14)]  # in one loop nest NumPy would take hours
+    text = ",".join("ABCDEFGHIJKLMNO"[k : k + 2] for k in range(14))
+    with pytest.warns(RuntimeWarning, match="cannot be compiled: no"):
+        assert np.allclose(polyml.einsum(text, *operands), np.linalg.multi_dot(operands))
+    assert np.allclose(polyml.einsum(text, *operands), np.linalg.multi_dot(operands))
+
+
 def test_the_path_becomes_one_program() -> None:
     given = Contraction(
         (Term(f32, {"i": 3, "j": 1}), Term(f64, {"j": 5, "k": 1}), Term(f64, {"k": 1, "l": 5})),
@@ -101,14 +123,14 @@ def test_the_path_becomes_one_program() -> None:
     )
     assert program_text(given, ((1, 2), (0, 1))) == (
         'def einsum(x0: f32["4, 3"], x1: f64["3, 5"], x2: f64["5, 2"]):\n'
-        "    s2[i2] = sum[i3](x2[i2, i3])\n"
-        "    t0[i1] = sum[i2](x1[i1, i2] * s2[i2])\n"
-        "    out[i0] = sum[i1](f64(x0[i0, i1]) * t0[i1])\n"
+        "    s2[n2] = sum[n3](x2[n2, n3])\n"
+        "    t0[n1] = sum[n2](x1[n1, n2] * s2[n2])\n"
+        "    out[n0] = sum[n1](f64(x0[n0, n1]) * t0[n1])\n"
         "    return out\n"
     )
     narrow = Contraction((Term(i16, {"i": 1}), Term(i16, {})), {"i": 4}, (), i16)
-    assert "out = i16(sum[i0](i32(x0[i0])) " not in program_text(narrow, ((0, 1),))
-    assert "s0 = i16(sum[i0](i32(x0[i0])))" in program_text(narrow, ((0, 1),))
+    assert "out = i16(sum[n0](i32(x0[n0])) " not in program_text(narrow, ((0, 1),))
+    assert "s0 = i16(sum[n0](i32(x0[n0])))" in program_text(narrow, ((0, 1),))
 
 
 @pytest.mark.parametrize("n", [16384, 20480, 100003])
