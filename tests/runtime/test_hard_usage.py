@@ -1,0 +1,223 @@
+"""Many threads, many processes, forks, kills, exits and thousands of calls: results stay right, memory stays bounded, nothing hangs."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.errors import SubscriptError
+from tests.runtime.family import PROGRAMS, check, text
+
+WORKER = """
+import sys, time
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+from tests.runtime.family import PROGRAMS, check, text
+import polyml
+start = float(sys.argv[2])
+time.sleep(max(0.0, start - time.time()))
+for k in range(int(sys.argv[3])):
+    check(polyml.einsum(text(k)), k)
+print("right")
+"""
+
+
+def start_workers(count: int, cache: Path, programs: int, wait: float) -> list[subprocess.Popen[str]]:
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "POLYML_CACHE": str(cache)}
+    arguments = [sys.executable, "-W", "error", "-c", WORKER, str(root), str(time.time() + wait), str(programs)]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return [subprocess.Popen(arguments, env=environment, **pipes) for _ in range(count)]
+
+
+def finish(worker: subprocess.Popen[str], *, killed: bool = False) -> None:
+    out, err = worker.communicate(timeout=120)
+    assert killed or (worker.returncode, out) == (0, "right\n"), err
+
+
+def test_eight_processes_on_a_cold_cache(tmp_path: Path) -> None:
+    for worker in start_workers(8, tmp_path / "cache", PROGRAMS, wait=1.5):
+        finish(worker)
+    files = list((tmp_path / "cache").iterdir())
+    assert len(files) == PROGRAMS + 1, "one per program, and the functions that kernels share"
+    assert all(f.suffix == ".kernel" for f in files)
+
+
+def test_killed_processes_leave_a_usable_cache(tmp_path: Path) -> None:
+    workers = start_workers(6, tmp_path / "cache", PROGRAMS, wait=0.5)
+    for k, worker in enumerate(workers):
+        time.sleep(0.3 if k == 0 else 0.12)
+        worker.send_signal(signal.SIGKILL)
+    for worker in workers:
+        finish(worker, killed=True)
+    (last,) = start_workers(1, tmp_path / "cache", PROGRAMS, wait=0)
+    finish(last)  # a torn file would be a warning, which is an error there
+
+
+@pytest.mark.slow
+def test_a_hundred_kills_and_a_hundred_kernels(tmp_path: Path) -> None:
+    for round_ in range(25):
+        workers = start_workers(4, tmp_path / "cache", 100, wait=0.5)
+        time.sleep(0.8 + 0.07 * round_)
+        for worker in workers:
+            worker.send_signal(signal.SIGKILL)
+            finish(worker, killed=True)
+    for worker in start_workers(8, tmp_path / "cache", 100, wait=1):
+        finish(worker)
+    assert sum(f.suffix == ".kernel" for f in (tmp_path / "cache").iterdir()) == 101
+
+
+def test_eight_threads_on_a_cold_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYML_CACHE", str(tmp_path / "cache"))
+    shared = [polyml.einsum(text(k)) for k in range(PROGRAMS)]
+    wrong: list[BaseException] = []
+    barrier = threading.Barrier(8, timeout=30)
+
+    def work(seed: int) -> None:
+        try:
+            barrier.wait()
+            for k in range(PROGRAMS):
+                number = (k + seed) % PROGRAMS
+                for n in (2, 4):
+                    check(shared[number], number, n)
+                check(polyml.einsum(text(number)), number)
+        except BaseException as error:
+            wrong.append(error)
+
+    team = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for member in team:
+        member.start()
+    for member in team:
+        member.join(120)
+    assert not wrong
+    assert [len(f.kernels) for f in shared] == [2] * PROGRAMS
+
+
+SCRIPTS = {
+    "fork": """
+check(f, 1)
+child = os.fork()
+check(f, 1)
+check(f, 1, 9)
+check(polyml.einsum(text(2)), 2)
+if child == 0:
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+""",
+    "exit with live kernels": """
+keep = [polyml.einsum(text(k)) for k in range(3)]
+for k, g in enumerate(keep):
+    check(g, k)
+import builtins
+builtins.kept_for_ever = keep
+class Last:
+    def __del__(self):
+        check(keep[0], 0)
+last = Last()
+sys.modules["kept"] = last
+""",
+    "exit while a thread calls": """
+def call():
+    while True:
+        check(f, 1)
+check(f, 1)
+threading.Thread(target=call, daemon=True).start()
+time.sleep(0.1)
+""",
+    "exit while a thread compiles": """
+def make():
+    for k in range(1000):
+        check(polyml.einsum(text(k)), k)
+threading.Thread(target=make, daemon=True).start()
+time.sleep(1.0)
+""",
+    "atexit": """
+import atexit
+check(f, 1)
+atexit.register(check, f, 1)
+""",
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_forks_and_exits(name: str, tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    start = (
+        f"import os, sys, threading, time\nsys.path.insert(0, {str(root)!r})\nimport polyml\n"
+        "from tests.runtime.family import check, text\nf = polyml.einsum(text(1))\n"
+    )
+    environment = {**os.environ, "POLYML_CACHE": str(tmp_path), "POLYML_NUM_THREADS": "2"}
+    for _ in range(2 if name == "fork" else 1):
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore::DeprecationWarning", "-c", start + SCRIPTS[name]],
+            env=environment, timeout=100, check=False, capture_output=True, text=True,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+def test_calls_leak_nothing() -> None:
+    f = polyml.einsum(text(1))
+    g = polyml.einsum('def g(t: f32["V"], ids: i64["N"]):\n    y[n] = t[ids[n]]\n    return y\n', dynamic=True)
+    x, w, out = np.ones((4, 3), np.float32), np.ones((3, 5), np.float32), np.ones(7, np.float32)
+    good, bad = np.arange(7), np.full(7, 99)
+
+    def round_() -> None:
+        for _ in range(100):
+            f(x, w)
+            f(x[::2], w)
+            f(x=x, w=w)
+            g(out, good)
+            g(out, good, out=out)
+            for wrong in (lambda: g(out, bad), lambda: f(x), lambda: f(x, w[:2])):
+                with pytest.raises((SubscriptError, polyml.PolymlError)):
+                    wrong()
+
+    round_()
+    gc.collect()
+    before, references = resident(), [sys.getrefcount(thing) for thing in (x, w, out, x.dtype, None)]
+    for _ in range(5):
+        round_()
+    gc.collect()
+    after, later = resident(), [sys.getrefcount(thing) for thing in (x, w, out, x.dtype, None)]
+    assert after - before < 1_000_000
+    assert all(abs(a - b) < 100 for a, b in zip(references, later, strict=True))
+
+
+def compile_again(count: int, first: int) -> int:
+    """Bytes per compilation and unloading of a new kernel."""
+    before = resident()
+    for k in range(first, first + count):
+        check(polyml.einsum(text(k)), k)
+    gc.collect()
+    return (resident() - before) // count
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+def test_kernels_are_unloaded() -> None:
+    compile_again(10, 0)
+    assert compile_again(20, 10) < 150_000
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+def test_ten_thousand_compilations_leak_nothing() -> None:
+    compile_again(500, 0)
+    assert compile_again(9_500, 500) < 20_000
