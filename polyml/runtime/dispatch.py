@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -28,6 +29,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=COMPILE_LOCK.acquire, after_in_parent=COMPILE_LOCK.release, after_in_child=COMPILE_LOCK.release
     )
+
+atexit.register(COMPILE_LOCK.acquire)
+"""A daemon thread does not compile on while the process takes LLVM and isl down; the thread that exits still may."""
 
 Key = tuple[Layout | AnySize | int | None, ...]
 """What a kernel is for, per parameter: a layout, some extents of which may stay symbolic; the value of an int that is specialized; None for scalars and symbolic ints."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 import llvmlite.binding as llvm
+from llvmlite.binding.newpassmanagers import ModulePassManager, NewPassManager
 
 from polyml.records import dataclass
 from polyml.target import Target
@@ -59,14 +60,19 @@ def _optimize(text: str, machine: Machine) -> llvm.ModuleRef:
     module = llvm.parse_assembly(text)
     module.triple = machine.triple
     module.data_layout = str(created.target_data)
-    # llvmlite keeps some 40 KB of each pipeline, and a pipeline runs once only.
+    # A pipeline runs once only.
     options = llvm.create_pipeline_tuning_options(speed_level=1)
     options.loop_unrolling = False
     options.loop_vectorization = False
     options.slp_vectorization = False
     options.loop_interleaving = False
     builder = llvm.create_pass_builder(created, options)
-    builder.getModulePassManager().run(module, builder)
+    manager = builder.getModulePassManager()
+    manager.run(module, builder)
+    # ObjectRef stands before NewPassManager among its bases, so that llvmlite itself never frees it: 40 KB a time.
+    if ModulePassManager._dispose is not NewPassManager._dispose:
+        NewPassManager._dispose(manager)
+        manager.detach()
     return module
 
 
