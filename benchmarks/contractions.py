@@ -177,7 +177,7 @@ def main() -> int:
     clock = time.thread_time if options.clock == "cpu" else time.perf_counter
     only = tuple(name for name in options.only.split(",") if name)
     if options.gemm is not None:
-        cases = list(gemm_cases((int(n) for n in options.gemm.split(",")), options.layouts.split(",")))
+        cases = list(gemm_cases(tuple(int(n) for n in options.gemm.split(",")), options.layouts.split(",")))
     else:
         cases = [*read_cases(options.cases), *(() if options.cases != CASES else gemm_cases(GEMM, LAYOUTS))]
     rows: list[dict[str, object]] = []
