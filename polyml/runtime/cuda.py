@@ -1,4 +1,4 @@
-"""The GPU of this machine: CUDA C compiled to a cubin by nvcc (kept on disk), loaded and launched through pycuda.
+"""The GPU of this machine: CUDA C compiled to a cubin by nvcc (kept in the disk cache), loaded and launched through pycuda.
 
 pycuda is an optional extra and is imported when the first kernel is loaded. The first device is used, in its primary context, so that other libraries' arrays
 are in the same one.
@@ -19,9 +19,10 @@ from types import ModuleType
 from polyml.errors import CodegenError, DeviceUnavailableError
 from polyml.records import dataclass
 from polyml.runtime.arguments import Array
+from polyml.runtime.cache import store
 from polyml.runtime.cuda_program import CudaCode, Module
 
-__all__ = ["PycudaDevice", "cache_folder", "compile_cubin", "device_names", "find_nvcc", "missing_parts", "the_device"]
+__all__ = ["PycudaDevice", "compile_cubin", "device_names", "find_nvcc", "missing_parts", "the_device"]
 
 
 def find_nvcc() -> str | None:
@@ -32,13 +33,8 @@ def find_nvcc() -> str | None:
     return found
 
 
-def cache_folder() -> Path:
-    """Where cubins are kept: $XDG_CACHE_HOME/polyml, or ~/.cache/polyml."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polyml"
-
-
-def compile_cubin(code: CudaCode, architecture: str, *, cache: Path | None = None) -> bytes:
-    """The kernels compiled for one architecture ("sm_90"), from the cache where they are in it.
+def compile_cubin(code: CudaCode, architecture: str) -> bytes:
+    """The kernels compiled for one architecture ("sm_90"), from polyml's disk cache where they are in it.
 
     Raises:
         DeviceUnavailableError: there is no compiler. CodegenError: it refuses the text.
@@ -49,32 +45,25 @@ def compile_cubin(code: CudaCode, architecture: str, *, cache: Path | None = Non
             "there is no CUDA compiler", hint="install the CUDA toolkit and add its bin folder to PATH (nvcc)"
         )
     options = [f"-arch={architecture}", "-O3", *(["-fmad=false"] if code.precise else [])]
-    key = hashlib.sha256("\0".join([code.text, _version(compiler), *options]).encode()).hexdigest()[:40]
-    folder = cache_folder() if cache is None else cache
-    place = folder / f"{key}.cubin"
-    if place.is_file():
-        return place.read_bytes()
+    name = hashlib.sha256("\0".join([code.text, _version(compiler), *options]).encode()).hexdigest()
+    kept = store()
+    found = None if kept is None else kept.get(name)
+    if found is None:
+        found = _compiled(compiler, options, code.text)
+        if kept is not None:
+            kept.put(name, found)
+    return found
+
+
+def _compiled(compiler: str, options: Sequence[str], text: str) -> bytes:
     with tempfile.TemporaryDirectory() as work:
         source, made = Path(work, "kernels.cu"), Path(work, "kernels.cubin")
-        source.write_text(code.text)
+        source.write_text(text)
         command = [compiler, "--cubin", *options, "-o", str(made), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise CodegenError(f"nvcc refuses the generated code:\n{done.stderr.strip()[-2000:]}")
-        binary = made.read_bytes()
-    _keep(binary, place)
-    return binary
-
-
-def _keep(binary: bytes, place: Path) -> None:
-    """Writes the file in one step, so that other processes see it whole or not at all; a cache that cannot be written is no fault."""
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as stream:
-            stream.write(binary)
-        Path(stream.name).replace(place)
-    except OSError:
-        return
+        return made.read_bytes()
 
 
 @functools.cache

@@ -37,13 +37,17 @@ def test_everything_compiles(tmp_path: Path) -> None:
     assert spills == []
 
 
-def test_cubins_are_kept_and_bad_text_is_refused(tmp_path: Path) -> None:
+def test_cubins_are_kept_and_bad_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYML_CACHE", str(tmp_path / "cache"))
     text = 'extern "C" __global__ void f(float* x) { x[0] = 1; }\n'
     code = CudaCode(text=text, kernels=(), architecture="sm_80")
-    first = compile_cubin(code, "sm_80", cache=tmp_path)
-    (kept,) = tmp_path.iterdir()
-    kept.write_bytes(b"kept")
-    assert compile_cubin(code, "sm_80", cache=tmp_path) == b"kept" != first
-    assert compile_cubin(code, "sm_90", cache=tmp_path) != b"kept"
+    first = compile_cubin(code, "sm_80")
+    assert first[:4] == b"\x7fELF"
+    calls: list[object] = []
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: (calls.append(a), run(*a, **k))[1])
+    assert compile_cubin(code, "sm_80") == first
+    assert calls == [], "the second time it comes from the cache"
+    assert compile_cubin(code, "sm_90") != first
     with pytest.raises(CodegenError, match="nvcc refuses"):
-        compile_cubin(CudaCode(text="nonsense", kernels=(), architecture="sm_80"), "sm_80", cache=tmp_path)
+        compile_cubin(CudaCode(text="nonsense", kernels=(), architecture="sm_80"), "sm_80")

@@ -1,0 +1,26 @@
+"""PolyBench at MINI on the emulator, one block at a time."""
+
+from __future__ import annotations
+
+import copy
+
+from benchmarks.polybench import KERNELS
+from benchmarks.polybench.kernel import worst_error
+from tests.cuda.batch import compile_batch, needs_gxx
+
+ERROR = 1e-11
+"""Above what rounding leaves at these sizes, below what one missing or doubled term would."""
+
+
+@needs_gxx
+def test_mini() -> None:
+    arguments = {name: kernel.arguments("MINI") for name, kernel in KERNELS.items()}
+    batch = compile_batch([(KERNELS[name].text, given) for name, given in arguments.items()])
+    wrong = {}
+    for (name, given), kernel in zip(arguments.items(), batch.kernels, strict=True):
+        expected = KERNELS[name].reference(*copy.deepcopy(given))
+        error = worst_error(kernel(*given), expected)
+        if not error < ERROR:
+            wrong[name] = error
+    assert wrong == {}
+    assert batch.device.live == {}
