@@ -48,12 +48,12 @@ def _polyml(kernel: Kernel, arguments: tuple[Argument, ...], threads: int) -> Bu
     kept: list[object] = []
 
     def run(*given: Argument) -> object:
-        """Results go into the arrays of the first call, as they do for C."""
-        if kept:
-            return compiled(*given, out=kept[0] if len(kept) == 1 else tuple(kept))
+        """A single result goes into the array of the first call; several are new, which the entry point is quicker with."""
+        if len(kept) == 1:
+            return compiled(*given, out=kept[0])
         results = compiled(*given)
         every = results if isinstance(results, tuple) else (results,)
-        kept.extend(r for name, r in zip(compiled.signature.returned, every, strict=True) if name in new)
+        kept[:] = (r for name, r in zip(compiled.signature.returned, every, strict=True) if name in new)
         return results
 
     return Built(run, record.seconds("dependences") + record.seconds("schedule"), seconds)
