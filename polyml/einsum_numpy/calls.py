@@ -41,6 +41,11 @@ FORMS: dict[str, Form] = {}
 _WITH_KEYWORDS: dict[tuple[object, ...], Form] = {}
 _MOST_FORMS = 4096
 
+_ORDINARY = frozenset({np.ndarray, int, float, bool, list, tuple, np.float64, np.float32, np.int64, np.int32, np.bool_})
+"""Types of operands that are neither another library's arrays nor dispatched by NumPy."""
+
+_ARRAY_OR_NONE = frozenset({np.ndarray, type(None)})
+
 _DISPATCH = np.ndarray.__array_function__
 
 Key = tuple[object, ...]
@@ -82,13 +87,14 @@ class Form:
         given = through_numpy(self._view, operands, {} if out is None else {"out": out})
         return self.numpy(*operands, out=out) if given is NotImplemented else given
 
-    def slow(self, *operands: object, out: object = None) -> Any:
+    def slow(self, *operands: object, out: Any = None) -> Any:
         """Any call: looks up, else plans and compiles."""
-        given = through_numpy(self.call, operands, {} if out is None else {"out": out})
-        if given is not NotImplemented:
-            return given
-        if any(map(_dispatches, operands)) or _dispatches(out) or not (out is None or isinstance(out, np.ndarray)):
-            return self.numpy(*operands, out=out)
+        if not (_ORDINARY.issuperset(map(type, operands)) and type(out) in _ARRAY_OR_NONE):
+            given = through_numpy(self.call, operands, {} if out is None else {"out": out})
+            if given is not NotImplemented:
+                return given
+            if any(map(_dispatches, operands)) or _dispatches(out) or not (out is None or isinstance(out, np.ndarray)):
+                return self.numpy(*operands, out=out)
         arrays = [np.asarray(operand) for operand in operands]
         key = _key(arrays, out)
         try:

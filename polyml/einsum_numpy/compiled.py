@@ -159,7 +159,7 @@ class Compiled:
         ]
         if out is None:
             return self.kernel.entry(*taken)
-        if self.planned.direct:
+        if self.planned.direct and not any(np.may_share_memory(out, a) for a in taken):
             return self.kernel.entry(*taken, out=out)
         np.copyto(out, self.kernel.entry(*taken), casting="unsafe")  # what `casting` allows was decided before
         return out

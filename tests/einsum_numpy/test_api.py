@@ -75,6 +75,9 @@ def test_an_operand_may_be_the_output() -> None:
     expected = a @ a
     assert polyml.einsum("ij,jk->ik", a, a, out=a) is a
     assert np.allclose(a, expected)
+    line = random(9)
+    expected = line[1:] * 3.0  # computed before any of it is written
+    assert np.array_equal(polyml.einsum("i,->i", line[1:], 3.0, out=line[:-1]), expected)
 
 
 def test_chains_of_operands_follow_a_path() -> None:
