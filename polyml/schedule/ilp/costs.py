@@ -132,11 +132,12 @@ TILING_COSTS: tuple[CostName, ...] = ("parallelism", "reuse", "coefficients", "o
 
 
 def objective(model: Model, names: Sequence[str]) -> NDArray[np.float64]:
-    """One cost per column of the model for the functions `names`, the most important first; shifts are kept small after all of them."""
+    """One cost per column of the model for the functions `names`, the most important first; coefficients and shifts are kept small after all of them."""
     costs = [COSTS[name](model) for name in names if name in COSTS]
     total = np.zeros(model.columns)
     for name in model.names:
         shift = model.shift_columns(name)
+        total[model.offsets[name] : shift.start] = 2.0**-6
         total[shift.start : shift.stop] = 2.0**-7
         total[shift.stop - 1] = 2.0**-8
     scale = 1.0
@@ -148,7 +149,7 @@ def objective(model: Model, names: Sequence[str]) -> NDArray[np.float64]:
 
 
 def _bounded(model: Model, cones: Sequence[Cone]) -> Cost:
-    """Columns u, w with `distance <= u . n + w` on all the cones (and `>= -(u . n + w)` where the distance may be negative)."""
+    """Columns u, w with `distance <= u . n + w` on all the cones."""
     if not cones:
         return Cost({}, 1.0)
     # With integer coefficients the smallest bound is an integer by itself. Asking for it all the same prunes the search, unless continuous columns pull at it.

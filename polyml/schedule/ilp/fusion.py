@@ -17,6 +17,7 @@ from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone
 from polyml.schedule.ilp.hyperplanes import Hyperplane, Row, distances
 from polyml.schedule.ilp.problem import Basis, Problem, extended, within
+from polyml.schedule.ilp.solve import SolverLimit
 from polyml.schedule.ilp.topology import Edges, components, is_between, topological
 from polyml.schedule.matching import Matcher
 
@@ -244,9 +245,14 @@ class _Fuser:
         return self.ranges[key]
 
     def _serially(self, one: Part, other: Part) -> Part | None:
-        """Both under the best legal loop that they can share, whatever it carries."""
+        """Both under the best legal loop that they can share, whatever it carries; None also when it is hard to tell."""
         names = self._in_order(one, other)
-        loops = self.problem.band(names, within(self.cones, names), self.basis, backwards=other.names)
+        try:
+            loops = self.problem.band(names, within(self.cones, names), self.basis, backwards=other.names)
+        except SolverLimit:
+            if self.problem.solver.nodes <= 0:
+                raise
+            return None
         return Part(names, loops[:1]) if loops else None
 
     # -- what is worth it -------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 import numpy as np
+import pytest
 
 from polyml.options import CostName
 from polyml.schedule.ilp.costs import COSTS, DEFAULT_COSTS, TILING_COSTS
@@ -24,6 +25,14 @@ def test_names() -> None:
     assert {*COSTS, "parallelism"} == set(get_args(CostName))
     assert set(DEFAULT_COSTS) == set(get_args(CostName))
     assert set(TILING_COSTS) < set(get_args(CostName))
+
+
+@pytest.mark.parametrize("name", get_args(CostName))
+def test_any_list_gives_legal_loops(name: CostName) -> None:
+    """One cost function alone leaves much open, but never legality (which the helper proves)."""
+    for text in (LEAPFROG, sweep("i, j - 1", "i - 1, j + 1")):
+        for costs in ((name,), ("satisfaction", name), (name, "reuse")):
+            assert bands(text, costs=tuple(dict.fromkeys(costs)))
 
 
 def test_parallelism() -> None:
