@@ -39,11 +39,13 @@ def best_of(calls: dict[str, Callable[[], object]], repeat: int = 60, number: in
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def in_fresh_process(code: str, processes: int = 7) -> tuple[float, float]:
-    """Medians over some processes of the two floats that `code` prints. Modules are compiled beforehand, as those of an installed package are."""
+def in_fresh_process(code: str, *, cached: bool, processes: int = 7) -> tuple[float, float]:
+    """Medians over some processes of the two floats that `code` prints. Modules are compiled beforehand, as those of an installed package are, and kernels
+    too where they are `cached`."""
     with tempfile.TemporaryDirectory() as folder:
         variables = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         variables["PYTHONPYCACHEPREFIX"] = folder
+        variables["POLYML_CACHE"] = f"{folder}/kernels" if cached else "0"
         runs = [
             subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=variables)
             for _ in range(processes + 1)
@@ -52,13 +54,13 @@ def in_fresh_process(code: str, processes: int = 7) -> tuple[float, float]:
     return statistics.median(wall for wall, _ in found), statistics.median(cpu for _, cpu in found)
 
 
-def report(title: str, setup: str, statement: str) -> None:
+def report(title: str, setup: str, statement: str, *, cached: bool = False) -> None:
     """Wall and CPU time of a statement in a fresh process; they differ where others use the cores."""
     code = (
         f"import time; {setup}; wall, cpu = time.perf_counter(), time.process_time(); {statement}; "
         "print(time.perf_counter() - wall, time.process_time() - cpu)"
     )
-    wall, cpu = in_fresh_process(code)
+    wall, cpu = in_fresh_process(code, cached=cached)
     print(f"{title:<32}{1e3 * wall:>6.0f} ms wall{1e3 * cpu:>6.0f} ms CPU")
 
 
@@ -86,6 +88,7 @@ def main() -> int:
             f"import numpy as np, polyml; f = polyml.einsum({text!r}); a = [np.ones(s, np.float32) for s in {shapes!r}]"
         )
         report(f"first call of {title}", setup, "f(*a)")
+        report("the same, from the cache", f"{setup}; import polyml.runtime.cached", "f(*a)", cached=True)
     return 0
 
 
