@@ -88,6 +88,10 @@ class Lowered:
             made = ", ".join(lowered.scop.statements)
             lines.append(f"region {lowered.region.name}: statements {made}")
             lines += [f"  {note.stage}: {note.subject}: {note.text}" for note in lowered.notes]
+        if self.stages.options.machine.is_cuda:
+            from polyml.compiler_cuda import cuda_regions  # what only a GPU needs
+
+            lines += [f"kernel {k.name}: {k}" for region in cuda_regions(self.stages) for k in region.kernels]
         return "\n".join(lines)
 
     @property

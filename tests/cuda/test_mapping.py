@@ -60,6 +60,13 @@ def test_a_block_shares_a_row_only_where_that_pays() -> None:
     assert mapped(precise) == ["block.x n_tile", "thread.x n"], "a precise sum keeps its order"
 
 
+def test_explain_tells_the_kernels() -> None:
+    text = 'def f(x: f32["N K"]):\n    e[n, k] = exp(x[n, k])\n    s[n] = e[n, k]\n    y[n, k] = e[n, k] / s[n]\n    return y\n'
+    said = polyml.einsum(text, target="cuda").explain(np.ones((8, 500), F))
+    assert "kernel f_0_k0: 256 x 1 x 1 threads, blocks: n on x, 2000 bytes of shared memory" in said
+    assert "mapping: S_y: threads of a block share k, 256 at a time" in said
+
+
 def test_what_cannot_be_mapped_runs_in_one_thread() -> None:
     regions = regions_of(RECURRENCE, np.ones(50, F))
     assert mapped(regions[-1]) == []
@@ -70,6 +77,7 @@ def test_time_loops_launch_or_stay_in_a_block() -> None:
     (small,) = regions_of(SMOOTH, np.ones(300, F))
     assert [type(step).__name__ for step in small.steps] == ["Launch"]
     (large,) = regions_of(SMOOTH, np.ones(30_000, F))
+    assert [kernel.threads for kernel in large.kernels] == [(256, 1, 1)] * 2
     assert [type(step).__name__ for step in large.steps] == ["Repeat"]
     assert large.scratch, "saved elements live in device memory"
 

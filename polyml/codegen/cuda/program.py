@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import prod
 
-from polyml.codegen.loops import Axis, For, Function, Variable
+from polyml.codegen.loops import Allocate, Axis, For, Function, Variable
 from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Expr
 from polyml.records import dataclass
@@ -32,6 +33,19 @@ class Kernel:
     def blocks(self) -> tuple[For, ...]:
         """Its block loops, outer ones first."""
         return tuple(n for n in walk_nodes(self.function.body) if isinstance(n, For) and n.kind == "block")
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of its scratch arrays."""
+        shared = [n.variable for n in walk_nodes(self.function.body) if isinstance(n, Allocate)]
+        return sum(
+            v.dtype.itemsize * prod(extent.constant for extent in v.shape) for v in shared if v.scope == "shared"
+        )
+
+    def __str__(self) -> str:
+        blocks = ", ".join(f"{loop.variable} on {loop.axis}" for loop in self.blocks) or "one"
+        shared = f", {self.shared_bytes} bytes of shared memory" if self.shared_bytes else ""
+        return f"{' x '.join(map(str, self.threads))} threads, blocks: {blocks}{shared}"
 
 
 @dataclass(frozen=True, slots=True)

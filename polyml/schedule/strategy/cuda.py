@@ -242,13 +242,14 @@ class CudaStrategy:
         inside = 0.0
         for name in statements_below(node):
             model = self.models[name]
-            outer = {member.index(name) for member in found} | _indices_above(node, name, self.scop)
+            mine = {member.index(name) for member in found}
+            outer = mine | _indices_above(node, name, self.scop)
             inner = [
                 self._cost_inside(model, index)
                 for position, index in enumerate(self.scop.statements[name].indices)
                 if index not in outer and self.matcher.carries_nothing({name: position})
             ]
-            own = [model.lane_cost(index, self.target) for index in model.extents if index in outer]
+            own = [model.lane_cost(index, self.target) for index in model.extents if index in mine]
             inside += model.instances * min(inner, default=min(own, default=model.scalar_cost()))
         return here, inside
 
