@@ -19,6 +19,7 @@ from polyml.schedule.coincidence import with_coincidence
 from polyml.schedule.files import read_schedule, schedule_yaml
 from polyml.schedule.isl_scheduler import tree_from_written_order
 from polyml.schedule.legality import check
+from polyml.schedule.restore import contracted_as_before
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.storage import contract_storage, expanded, storage_text
 from polyml.schedule.storage_check import storage_faults
@@ -26,7 +27,7 @@ from polyml.schedule.transforms import fusion, marks, pieces, privatize, reorder
 from polyml.schedule.transforms.loops import loops_around, loops_text
 from polyml.schedule.transforms.nodes import single_members
 from polyml.schedule.tree import print_tree, tree_html
-from polyml.schedule.window import contracted_as_before, slide_storage
+from polyml.schedule.window import slide_storage
 
 __all__ = ["UserSchedule", "user_schedule"]
 
@@ -34,7 +35,8 @@ __all__ = ["UserSchedule", "user_schedule"]
 def user_schedule(schedule: Schedule, *, precise: bool) -> UserSchedule:
     """The handle on a schedule of the compiler's. precise: reductions keep their order."""
     with COMPILE_LOCK:
-        return UserSchedule(replace(schedule, tree=single_members(schedule.tree)), precise)
+        plain = replace(schedule, tree=single_members(schedule.tree))
+        return UserSchedule(replace(plain, tree=with_coincidence(plain)), precise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +231,7 @@ class UserSchedule:
         """Moves on the schedule with its arrays in full, proves, and contracts again what was contracted."""
         with COMPILE_LOCK:
             moved = self._proved(move(expanded(self.schedule)))
-            stored = contracted_as_before(moved.schedule, self.schedule)
+            stored = contracted_as_before(moved.schedule, self.schedule.storage)
             return moved if stored is moved.schedule else moved._proved(stored)
 
     def _proved(self, schedule: Schedule) -> UserSchedule:

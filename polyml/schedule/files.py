@@ -7,11 +7,11 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.errors import IllegalScheduleError
+from polyml.schedule.restore import contracted_at_marks
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.storage import expanded
 from polyml.schedule.transforms.nodes import single_members
 from polyml.schedule.tree import Kind, kind_of, nodes, set_names
-from polyml.schedule.window import contracted_at_marks
 
 __all__ = ["read_schedule", "schedule_yaml"]
 
@@ -44,7 +44,7 @@ def read_schedule(text: str, schedule: Schedule) -> Schedule:
     for node in nodes(tree.get_root()):
         if kind_of(node) == Kind.leaf:
             _require_times(node)
-    return contracted_at_marks(replace(expanded(schedule), tree=tree, notes=()))
+    return contracted_at_marks(replace(expanded(schedule), tree=tree, notes=()), schedule.storage)
 
 
 def _require_times(leaf: isl.ScheduleNode) -> None:

@@ -16,7 +16,7 @@ __all__ = ["storage_faults"]
 _In, _Out = isl.dim_type.in_, isl.dim_type.out
 
 
-def storage_faults(schedule: Schedule) -> list[str]:
+def storage_faults(schedule: Schedule, *, only: str | None = None) -> list[str]:
     """What is wrong with the storage maps; empty when all is well.
 
     An array must be accessed below its mark only, no value may go from one visit of the mark to another, every access must stay in the storage, and within
@@ -29,6 +29,8 @@ def storage_faults(schedule: Schedule) -> list[str]:
         if kind_of(node) == Kind.mark:
             places.setdefault(mark_name(node), []).append(node)
     for storage in schedule.storage.values():
+        if only not in (None, storage.array):
+            continue
         traffic = traffic_of(storage.array, schedule.scop, schedule.dependences)
         found = places.get(storage.place, [])
         if traffic is None or not found:

@@ -20,8 +20,6 @@ from polyml.schedule.legality import instance_text
 from polyml.schedule.schedule import Note, Schedule, Storage
 from polyml.schedule.storage import (
     Traffic,
-    box_at,
-    contract_storage,
     inside_lanes,
     is_indirect,
     node_at,
@@ -29,10 +27,10 @@ from polyml.schedule.storage import (
     traffic_of,
 )
 from polyml.schedule.transforms.nodes import insert_mark
-from polyml.schedule.tree import Kind, kind_of, mark_name, nodes
+from polyml.schedule.tree import Kind, kind_of, mark_name
 from polyml.scop.scop import Array
 
-__all__ = ["contracted_as_before", "contracted_at_marks", "slide_storage", "window_fault"]
+__all__ = ["slide_storage", "window_at", "window_fault"]
 
 _RUNS_TOGETHER = ("parallel", "vector", "jam")
 
@@ -57,7 +55,7 @@ def slide_storage(schedule: Schedule, array: str, sizes: Sequence[int] | None = 
         node = node_at(root, path)
         if inside_lanes(node):
             continue
-        storage = _window_at(node, found, schedule, traffic, sizes)
+        storage = window_at(node, found, schedule, traffic, sizes)
         if storage is None:
             continue
         tree = insert_mark(node, storage.place).get_schedule()
@@ -65,42 +63,6 @@ def slide_storage(schedule: Schedule, array: str, sizes: Sequence[int] | None = 
         note = Note("storage", array, f"a sliding window of {extents}")
         return replace(schedule, tree=tree, storage={**schedule.storage, array: storage}, notes=(*schedule.notes, note))
     raise TransformError(f"the lifetimes of {array} have no constant bound")
-
-
-def contracted_as_before(schedule: Schedule, before: Schedule) -> Schedule:
-    """The schedule with the arrays contracted again that `before` has contracted: in boxes or in windows as they were."""
-    for name, storage in before.storage.items():
-        if name in schedule.storage or name not in schedule.scop.arrays:
-            continue
-        if storage.wraps:
-            schedule = slide_storage(schedule, name)
-        elif storage.place:
-            schedule = contract_storage(schedule, (name,))
-    return schedule
-
-
-def contracted_at_marks(schedule: Schedule) -> Schedule:
-    """The schedule with storage for the arrays whose marks stand in its tree: `allocate:A`, as large as what a visit of the mark touches, or
-    `allocate:A:window`.
-
-    Raises:
-        IllegalScheduleError: a mark of no local array, or of one that has no such size.
-    """
-    storage = dict(schedule.storage)
-    for node in nodes(schedule.tree.get_root()):
-        if kind_of(node) != Kind.mark or not mark_name(node).startswith("allocate:"):
-            continue
-        name, _, window = mark_name(node).partition(":")[2].partition(":")
-        array = schedule.scop.arrays.get(name)
-        traffic = None if array is None else traffic_of(name, schedule.scop, schedule.dependences)
-        found = None
-        if array is not None and traffic is not None and array.kind == "local":
-            inside = node.child(0)
-            found = _window_at(inside, array, schedule, traffic, None) if window else box_at(inside, array, traffic)
-        if found is None:
-            raise IllegalScheduleError(f"{name} cannot be allocated at its mark")
-        storage[name] = found
-    return replace(schedule, storage=storage)
 
 
 def window_fault(storage: Storage, node: isl.ScheduleNode, schedule: Schedule, traffic: Traffic) -> Violation | None:
@@ -119,9 +81,10 @@ def window_fault(storage: Storage, node: isl.ScheduleNode, schedule: Schedule, t
     )
 
 
-def _window_at(
+def window_at(
     node: isl.ScheduleNode, array: Array, schedule: Schedule, traffic: Traffic, sizes: Sequence[int] | None
 ) -> Storage | None:
+    """The array's window in a visit of the node, with these extents or the smallest; None when lifetimes have no constant bound."""
     place = f"allocate:{array.name}:window"
     extents = [extent.constant if extent.is_constant else None for extent in array.shape]
     found: Sequence[int | None] = sizes if sizes is not None else _Lifetimes(node, schedule, traffic).extents(extents)

@@ -119,3 +119,19 @@ def test_every_instance_exactly_once() -> None:
         tree = f"{{ domain: '{{ I[]; U[k] : 0 <= k < 8 }}', child: {{ sequence: [ {{ filter: '{{ I[] }}' }}, {children} ] }} }}"
         with pytest.raises(IllegalScheduleError, match=message):
             _check(tree, (scop, dependences))
+
+
+def test_children_in_any_order() -> None:
+    """isl's set node: what stands in it may not depend on each other."""
+    tree = _sum("k").replace("sequence", "set")
+    with pytest.raises(IllegalScheduleError, match=r"I\[.*U\[.*are not ordered"):
+        _check(tree, programs.program(SUM))
+    apart = programs.program("""
+    input x f32[8]
+    output y f32[8]
+    output z f32[8]
+    I[k]: 0 <= k < 8: y[k] = x[k]
+    U[k]: 0 <= k < 8: z[k] = x[k]
+    """)
+    parts = ", ".join(f"{{ filter: '{{ {s}[k] }}', child: {{ schedule: '[{{ {s}[k] -> [(k)] }}]' }} }}" for s in "IU")
+    _check(f"{{ domain: '{{ I[k] : 0 <= k < 8; U[k] : 0 <= k < 8 }}', child: {{ set: [ {parts} ] }} }}", apart)

@@ -214,3 +214,14 @@ def test_marks_reach_their_loops_where_isl_adds_dimensions() -> None:
     code = flat_jacobi().skew(first, "i", "t").tile(first, t=4, i=8).vectorize(first, "i").loops()
     assert code.count("vector(x1) for (i = ") == 2
     assert code.count("vector") == 2
+
+
+def test_the_compilers_own_schedule_can_be_changed() -> None:
+    """Its tiles, marks, panels of packed operands and contracted arrays stay through a file, and through a step that leaves their places alone."""
+    shapes = np.zeros((1024, 1024), np.float32), np.zeros((1024, 1024), np.float32)
+    own = pm.einsum(DENSE.replace("f64", "f32")).lower(*shapes).schedule.check()
+    assert str(own.with_tree(own.text())) == str(own)
+    parts = [line.partition(":")[0] for line in str(own).splitlines() if line.startswith("S_d")]
+    changed = own.sequential(parts[0], own.loops_of(parts[0])[-1])
+    shapes_of = [{name: s.shape for name, s in made.schedule.storage.items()} for made in (own, changed)]
+    assert shapes_of[0] == shapes_of[1] != {}
