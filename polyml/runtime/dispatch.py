@@ -115,12 +115,17 @@ class Dispatcher:
     def _choose(self, prepared: Sequence[Prepared]) -> tuple[Kernel, Sequence[Prepared]]:
         """The kernel for these arguments, and they as it takes them."""
         key = self._key(prepared)
-        if self._general is not None and (self._asked or (key not in self._kernels and len(self._kernels) >= SPECIAL)):
+        if self._general is not None and (self._asked or self._is_one_of_many(key)):
             kernel = self._find_general(self._key(prepared, self._general))
             fitting = None if kernel is None else kernel.fitted(prepared)
             if kernel is not None and fitting is not None:
                 return kernel, fitting
         return self._find(key), prepared
+
+    def _is_one_of_many(self, key: Key) -> bool:
+        """Whether nobody loses by a kernel for any sizes here: the shape is new as others were before, and nothing would be copied for it."""
+        plain = all(not isinstance(layout, Layout) or layout.strides is None for layout in key)
+        return plain and len(self._kernels) >= SPECIAL and key not in self._kernels
 
     def _find_general(self, key: Key) -> Kernel | None:
         try:

@@ -207,6 +207,9 @@ def test_many_shapes_of_one_program_end_in_one_kernel() -> None:
     assert len(f.kernels) == SPECIAL + 1
     assert [bool(kernel.signature.sizes) for kernel in f.kernels] == [False] * SPECIAL + [True]
     assert len(never.kernels) == 2 * SPECIAL
+    x, b = normal(40, 3)[::2], normal(3)
+    assert np.allclose(f(x, b), 2 * x + b)
+    assert len(f.kernels) == SPECIAL + 2, "nothing is copied for a kernel that nobody has asked for"
 
 
 def test_a_program_that_needs_numbers_is_specialized_for_ever() -> None:
