@@ -30,8 +30,8 @@ class BlockCopies:
 
     repeats: indices whose blocks the rows are packed for again; the copy statement has the block's number as an index (`block_index`)."""
 
-    vector_copy: str
-    vector_array: str
+    vector_copy: str | None
+    vector_array: str | None
     row_copy: str | None
     row_array: str | None
     repeats: tuple[str, ...]
@@ -54,8 +54,11 @@ def block_index(index: str) -> str:
 
 
 def copy_blocks(packed: Packed, plan: Blocking) -> tuple[Packed, BlockCopies]:
-    """The scop with the plan's copies, and the statement reading them."""
+    """The scop with the plan's copies, and the statement reading them; the same scop where nothing is packed."""
     scop = packed.scop
+    if not plan.packed:
+        noted = replace(packed, notes=(*packed.notes, Note("blocking", plan.statement, str(plan))))
+        return noted, BlockCopies(None, None, None, None, ())
     statement = scop.statements[plan.statement]
     panels = f"{plan.vector_operand}_panels"
     layout = (*plan.batch, *plan.vector_side, "", *plan.reduced, plan.lanes)

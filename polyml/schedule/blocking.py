@@ -29,12 +29,16 @@ MIN_DEPTH = 16
 """Length of the reduction below which the tile of C is all that matters."""
 
 
+STREAMS = 4
+"""Rows of an operand that are read side by side when each is read once: hardware prefetchers follow that many."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocking:
     """Indices of one update statement by role, outermost first, and the sizes of the blocks.
 
     lanes, rows: of the register tile. vector_side, row_side: the other indices of C that only one operand has; batch: those that both have. reduced: the
-    reduction's. sizes: iterations per block, for `lanes`, `vector_side` and `reduced`. vector_operand: the array that is packed into panels of `width`;
+    reduction's. sizes: iterations per block, for `lanes`, `vector_side` and `reduced`. vector_operand: the array that is packed into panels of `width` (when `packed`);
     row_operand: the other one where its rows are packed too, else None; `sizes` then has a block of `rows`. source_order: the loops that pack
     a block of the vector operand.
     """
@@ -51,6 +55,7 @@ class Blocking:
     extents: Mapping[str, int]
     sizes: Mapping[str, int]
     vector_operand: str
+    packed: bool
     row_operand: str | None
     source_order: tuple[str, ...]
 
@@ -65,7 +70,9 @@ class Blocking:
             if self.blocked(index) and (index != self.rows or self.row_operand)
         )
         tile = f"register tile {self.tile.rows} {self.rows} x {self.tile.vectors} vectors of {self.lanes}"
-        packed = f"{self.vector_operand} packed in panels of {self.width}"
+        packed = f"{self.vector_operand} " + (
+            f"packed in panels of {self.width}" if self.packed else "read once, in order"
+        )
         packed += f", {self.row_operand} in panels of {self.tile.rows}" if self.row_operand is not None else ""
         return f"{tile}; {packed}" + (f"; blocks of {blocks}" if blocks else "")
 
@@ -94,13 +101,20 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         return None
     rows, tile = _register_tile(model, lanes, row_side, len(others), target)
     reduced = _reduction_order(reduced, others, operand)
-    if not _pays(model, operand, row_side, reduced, target):
+    packed = _pays(model, operand, row_side, reduced, target)
+    if not packed and not _streams(model, operand, lanes, reduced, target):
         return None
     width = tile.vectors * target.lanes(model.itemsize)
     depth = _depths(scop, statement, model, reduced, tile.rows, target)
     inner = min((*vector_side, *reduced, lanes), key=lambda i: abs(operand.stride(i) or 0))
     sizes = depth | _widths(model, lanes, vector_side, out, width, prod(depth.values()), target, first=inner)
     sizes[rows] = _even(model.extents[rows], target.l2_bytes // 8 // (prod(depth.values()) * model.itemsize), tile.rows)
+    if not packed:
+        if vector_side or any(
+            s.name != statement.name and _reads(s, statement.target.array) for s in scop.statements.values()
+        ):
+            return None
+        sizes = _streamed_sizes(model, lanes, rows, reduced[-1], tile, width, target)
     order = _by_stride([*vector_side, *reduced, lanes], operand)
     if inner in reduced:
         # Lines of a few lanes stay in L1 while the reduction's elements are taken from them.
@@ -118,7 +132,8 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         extents=dict(model.extents),
         sizes=sizes,
         vector_operand=operand.array,
-        row_operand=_packed_rows(model, others, rows, reduced, target),
+        packed=packed,
+        row_operand=_packed_rows(model, others, rows, reduced, target) if packed else None,
         source_order=tuple(order),
     )
 
@@ -160,6 +175,26 @@ def _pays(model: StatementModel, operand: AccessModel, row_side: list[str], redu
     depth = prod(model.extents[i] for i in reduced)
     size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0)
     return reuse >= MIN_REUSE and depth >= MIN_DEPTH and size > target.l1_bytes // 2
+
+
+def _streams(model: StatementModel, operand: AccessModel, lanes: str, reduced: list[str], target: Target) -> bool:
+    """Whether memory is what it waits for: a contiguous operand that no private cache holds, each element read a few times at once."""
+    size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0)
+    few = model.instances * model.itemsize < MIN_REUSE * size
+    return few and size > target.l2_bytes and operand.stride(lanes) == 1 and len(reduced) == 1
+
+
+def _streamed_sizes(
+    model: StatementModel, lanes: str, rows: str, reduced: str, tile: RegisterTile, width: int, target: Target
+) -> dict[str, int]:
+    """A few rows of the operand at a time, from end to end, added to elements of C that stay in L1."""
+    room = target.l1_bytes // 2 // (model.itemsize * model.extents[rows])
+    depth = min(STREAMS, model.extents[reduced])
+    return {reduced: depth, lanes: _even(model.extents[lanes], max(room, width), width), rows: tile.rows}
+
+
+def _reads(statement: Statement, array: str) -> bool:
+    return any(read.tensor == array for read in reads_of(statement.value))
 
 
 def _register_tile(

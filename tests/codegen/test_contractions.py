@@ -86,6 +86,15 @@ def test_contractions_of_many_indices(left: str, right: str, out: str, threads: 
     np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact(left, right, out, a, b))
 
 
+@pytest.mark.parametrize("rows", [1, 2, 9])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_skinny_products_read_the_large_operand_once_in_order(rows: int, threads: int) -> None:
+    a, b = operands("N K", "K M", {"N": rows, "M": 2003, "K": 151}, "f32")
+    function = polyml.einsum(product("N K", "K M", "N M", "f32"), target=SMALL, threads=threads, verify=True)
+    assert "read once, in order" in str(function.explain(a, b))
+    np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact("N K", "K M", "N M", a, b))
+
+
 def test_what_follows_sees_the_finished_sum() -> None:
     a, b = operands("N K", "K M", {"N": 50, "M": 70, "K": 200}, "f32")
     function = polyml.einsum(product("N K", "K M", "N M", "f32", finish="relu({} - 7)"), target=SMALL, threads=2)

@@ -48,22 +48,26 @@ class _Builder:
             loops[0] = loops[0].marked("parallel")
         for index in (*plan.vector_side, plan.lanes, *plan.reduced):
             if plan.blocked(index):
-                loops.append(self.loop(index, everything, tile=plan.sizes[index]))
-        compute = tuple(s for s in everything if s != copies.vector_copy)
+                loop = self.loop(index, everything, tile=plan.sizes[index])
+                loops.append(loop.marked("parallel") if index == plan.lanes and shared == "lanes" else loop)
+        vector_copy, array = copies.vector_copy, copies.vector_array
+        if vector_copy is None or array is None:
+            return self.nested(leaf, loops, lambda n: self.rows(n, shared))
+        compute = self.without_vector_copy
 
         def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
             return self.sequence(
                 node,
                 [
-                    ((copies.vector_copy,), "", lambda n: self.pack(n, shared)),
+                    ((vector_copy,), "", lambda n: self.pack(n, vector_copy, shared)),
                     (compute, "", lambda n: self.rows(n, shared)),
                 ],
             )
 
-        return self.nested(leaf, loops, lambda n: self.allocated(n, copies.vector_array, inside))
+        return self.nested(leaf, loops, lambda n: self.allocated(n, array, inside))
 
-    def pack(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
-        plan, copy = self.nest.plan, (self.nest.copies.vector_copy,)
+    def pack(self, leaf: isl.ScheduleNode, name: str, shared: str | None) -> isl.ScheduleNode:
+        plan, copy = self.nest.plan, (name,)
         loops: list[Loop] = []
         for index in plan.source_order:
             if index == plan.lanes:
@@ -144,6 +148,8 @@ class _Builder:
         plan, least = self.nest.plan, 2 * self.threads
         if self.threads < 2 or prod(plan.extents.values()) / plan.width * plan.tile.vectors / 2 < PARALLEL_CYCLES:
             return None
+        if not plan.packed:
+            return "lanes" if plan.blocked(plan.lanes) else None
         if plan.batch and plan.extents[plan.batch[0]] >= least:
             return "batch"
         if plan.row_side and plan.extents[plan.row_side[0]] >= least:
@@ -159,7 +165,8 @@ class _Builder:
 
     @property
     def everything(self) -> tuple[str, ...]:
-        return (self.nest.copies.vector_copy, *self.without_vector_copy)
+        copy = self.nest.copies.vector_copy
+        return self.without_vector_copy if copy is None else (copy, *self.without_vector_copy)
 
     def loop(self, index: str, names: Sequence[str], *, tile: int | None = None) -> Loop:
         """The loop over `index`, or over its tiles (at the first iteration of each), for the statements that run along it; those of other statements stand

@@ -46,7 +46,7 @@ def block_contractions(
     nests: dict[str, BlockedNest] = {}
     for nest in found.values():
         packed, copies = copy_blocks(packed, nest.plan)
-        names = [*nest.statements, copies.vector_copy, *([copies.row_copy] if copies.row_copy else [])]
+        names = [*nest.statements, *(copy for copy in (copies.vector_copy, copies.row_copy) if copy is not None)]
         domains = {name: packed.scop.statements[name].indices for name in names}
         nests[nest.plan.statement] = BlockedNest(nest.plan, copies, nest.statements, nest.indices, domains)
     leaf = isl.Schedule.from_domain(packed.scop.domain).get_root().child(0)
