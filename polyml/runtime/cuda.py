@@ -15,12 +15,15 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from polyml.errors import CodegenError, DeviceUnavailableError
 from polyml.records import dataclass
 from polyml.runtime.arguments import Array
 from polyml.runtime.cache import store
-from polyml.runtime.cuda_program import CudaCode, Module
+
+if TYPE_CHECKING:
+    from polyml.runtime.cuda_program import CudaCode, Module  # brings LLVM with it, which the doctor does not need
 
 __all__ = ["PycudaDevice", "compile_cubin", "device_names", "find_nvcc", "missing_parts", "the_device"]
 

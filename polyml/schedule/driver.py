@@ -28,7 +28,6 @@ from polyml.schedule.storage import contract_storage
 from polyml.schedule.storage_check import storage_faults
 from polyml.schedule.strategy.contractions import block_contractions
 from polyml.schedule.strategy.cpu import apply_strategy
-from polyml.schedule.strategy.cuda import SharedRoom, apply_cuda_strategy
 from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_statements
 from polyml.schedule.streams import streamed_arrays
 from polyml.scop.dependences import Dependences
@@ -176,6 +175,8 @@ class _Work:
 
     def _mapped(self, order: Callable[[Scop, Dependences, Matcher, tuple[str, ...]], isl.Schedule]) -> Schedule:
         """Blocks and threads, and storage contracted where these have room for it."""
+        from polyml.schedule.strategy.cuda import SharedRoom, apply_cuda_strategy  # what only a GPU needs
+
         matcher = Matcher(self.scop, self.dependences, relax_reductions=not self.options.precise)
         models = model_statements(self.scop, matcher)
         tree = order(self.scop, self.dependences, matcher, ())
