@@ -145,7 +145,7 @@ def dense(x: f64["N K"], w: f64["K M"]):
     c[i, j] = x[i, k] * w[k, j]
     d[i, j] = max(c[i, j], 0)
     return d
-""")
+""", threads=1)
 x, w = np.random.default_rng(0).standard_normal((2, 384, 384))
 product = dense.lower(x, w)
 steps = {"as written": product.schedule.written()}
@@ -185,7 +185,7 @@ draw(tiny, "S_d", order=True, ax=left).set_title("row by row")
 draw(tiny_tiles, "S_d", order=True, ax=right).set_title("tile by tile");
 
 # %% [markdown]
-# And the time of each step, next to what the compiler chooses by itself:
+# And the time of each step on one thread, next to what the compiler chooses by itself:
 
 # %%
 runs = {name: product.with_schedule(schedule).compile() for name, schedule in steps.items()}
