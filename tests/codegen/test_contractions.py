@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -169,3 +170,11 @@ def test_random_sizes(seed: int) -> None:
         polyml.einsum(product(left, right, "N M", dtype), target=SMALL, threads=1 + seed % 3, verify=True), a, b
     )
     np.testing.assert_array_equal(run(), exact(left, right, "N M", a, b))
+
+
+def test_loops_of_a_blocked_product(golden: Callable[[str, str], None]) -> None:
+    """Small enough to read: three rows by one vector, every level of blocks, both operands packed."""
+    target = Target("x86-64-v2", l1_bytes=1024, l2_bytes=8192, vector_registers=5)
+    a, b = operands("K N", "K M", {"N": 17, "M": 40, "K": 60}, "f32")
+    function = polyml.einsum(product("K N", "K M", "N M", "f32"), target=target, threads=1)
+    golden("codegen/blocked_product", function.lower(a, b).text("schedule") + "\n" + function.lower(a, b).text("loops"))
