@@ -24,7 +24,7 @@ from polyml.einsum_numpy.subscripts import subscripts_of_sublists
 from polyml.errors import PolymlError, SubscriptsSyntaxError
 from polyml.options import Options
 from polyml.runtime.arguments import AnySize
-from polyml.runtime.dispatch import Dispatcher, wanted_of
+from polyml.runtime.dispatch import COMPILE_LOCK, Dispatcher, wanted_of
 
 if TYPE_CHECKING:
     from polyml.graph.ir import Graph
@@ -98,12 +98,15 @@ class Einsum(Dispatcher):
 
     def _fixed(self, key: Key) -> tuple[str, ...]:
         """The sizes that must be numbers, each tried alone where that is possible; none for a key without symbolic extents."""
-        from polyml.compiler import check_any_size
+        from polyml.compiler import signature_for
+        from polyml.graph.any_size import allows_any_size
 
         general = self._general
         if general is None or not any(isinstance(layout, AnySize) for layout in key):
             return ()
-        alone = tuple(name for name in general.names if not check_any_size(self.program, key, name))
+        signature = signature_for(self.program, key)
+        with COMPILE_LOCK:
+            alone = tuple(name for name in general.names if not allows_any_size(self.program, signature, name))
         return alone or general.names
 
     def _dispatch(self, *args: object, **keywords: object) -> object:

@@ -44,13 +44,11 @@ from polyml.scop.bounds import prove_in_bounds
 from polyml.scop.build import build as build_scop
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Scop
-from polyml.sets.affine import affine, extent_of
 
 __all__ = [
     "LoweredRegion",
     "Stages",
     "c_text",
-    "check_any_size",
     "compile_stages",
     "llvm_text",
     "locked",
@@ -61,8 +59,6 @@ __all__ = [
     "with_schedules",
 ]
 
-SOME_SIZE = 24
-"""What stands for a size while others are tried."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -296,27 +292,6 @@ def compile_stages(
         target=options.target,
         seen=None if seen is None else seen(call),
     )
-
-
-@locked
-def check_any_size(program: Program, key: Key, name: str) -> bool:
-    """Whether the program's ranges and proofs allow that this size alone stays symbolic, of those that do in the key; the others are some numbers."""
-    arguments: list[ArgumentType | int | None] = []
-    for argument in signature_for(program, key).arguments:
-        if isinstance(argument, ArgumentType):
-            extents = [affine(extent) for extent in argument.shape]
-            some = [e.substitute({v: affine(SOME_SIZE) for v in e.variables() - {name}}) for e in extents]
-            argument = ArgumentType(argument.dtype, tuple(map(extent_of, some)))
-        arguments.append(argument)
-    sizes = [p.name for p in program.parameters if p.is_size]
-    for position, parameter in enumerate(program.parameters):
-        if parameter.name in sizes and parameter.name != name and arguments[position] is None:
-            arguments[position] = SOME_SIZE
-    try:
-        build_graph(program, Signature(tuple(arguments)))
-    except PolymlError:
-        return False
-    return True
 
 
 def signature_for(program: Program, key: Key) -> Signature:

@@ -1,0 +1,33 @@
+"""Which sizes of a program must be numbers: each is tried alone."""
+
+from __future__ import annotations
+
+from polyml.einsum_frontend.arguments import ArgumentType, Signature
+from polyml.einsum_frontend.syntax import Program
+from polyml.errors import PolymlError
+from polyml.graph.build import build
+from polyml.sets.affine import affine, extent_of
+
+__all__ = ["allows_any_size"]
+
+SOME_SIZE = 24
+"""What stands for the other sizes."""
+
+
+def allows_any_size(program: Program, signature: Signature, name: str) -> bool:
+    """Whether ranges and proofs allow that this size alone stays symbolic, of those that do in the signature."""
+    arguments: list[ArgumentType | int | None] = []
+    for parameter, argument in zip(program.parameters, signature.arguments, strict=True):
+        if isinstance(argument, ArgumentType):
+            extents = [affine(extent) for extent in argument.shape]
+            some = [e.substitute({v: affine(SOME_SIZE) for v in e.variables() - {name}}) for e in extents]
+            arguments.append(ArgumentType(argument.dtype, tuple(map(extent_of, some))))
+        elif argument is None and parameter.name != name:
+            arguments.append(SOME_SIZE)
+        else:
+            arguments.append(argument)
+    try:
+        build(program, Signature(tuple(arguments)))
+    except PolymlError:
+        return False
+    return True
