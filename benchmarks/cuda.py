@@ -14,13 +14,13 @@ import functools
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 import polyml
 from polyml.demo.showcase import SHOWCASES
-from polyml.records import dataclass
 from polyml.runtime.cuda import PycudaDevice, device_names, missing_parts, the_device
 from polyml.runtime.cuda_program import CudaKernel
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
-
-from polyml.records import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["Source", "Span"]
 

@@ -8,14 +8,13 @@ its own read lies. Where rows are swept once only, the hardware sees the stream 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from polyml.codegen.loops import Allocate, Block, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.rewrite import expressions, walk_nodes, with_body
 from polyml.codegen.streams import flat_element
 from polyml.expressions import Read, reads_of
-from polyml.records import dataclass
 from polyml.schedule.cost import operations_of
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine

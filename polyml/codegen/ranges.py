@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
 from polyml.codegen.loops import For
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
-from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, maximum, minimum
 
 __all__ = ["Ranges"]

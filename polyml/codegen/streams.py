@@ -6,13 +6,12 @@ An argument may lie anywhere. Its `Lead` says how far its first aligned element 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from polyml.codegen.loops import Assign, For, Lead, Node, Place, Variable
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import fresh, walk_nodes
 from polyml.expressions import Subscript
-from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["Leads", "flat_element"]

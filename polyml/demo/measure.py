@@ -15,11 +15,13 @@ def interleaved(
     seconds: float = 1.0,
     least: int = 3,
     most: int = 200,
+    settle: float = 0.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
     """Median seconds per call of each contender, taken in turns until `seconds` have gone by (at least `least` rounds).
 
-    The first, untimed round lets each one compile, fault its pages in and wake its threads. clock: what is read before and after each call.
+    The first, untimed round lets each one compile, fault its pages in and wake its threads. settle: seconds of sleep before each timed call, in which the
+    thread pools of the call before stop spinning (with several threads they take the cores from whoever comes next). clock: what is read before and after.
     """
     for run in contenders.values():
         run()
@@ -29,6 +31,8 @@ def interleaved(
         if rounds >= least and time.perf_counter() - start > seconds:
             break
         for name, run in contenders.items():
+            if settle:
+                time.sleep(settle)
             before = clock()
             run()
             times[name].append(clock() - before)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from polyml.dtypes import DType
 from polyml.einsum_frontend.quasi_affine import Names, nodes, to_affine
 from polyml.einsum_frontend.syntax import (
@@ -27,7 +29,6 @@ from polyml.einsum_frontend.syntax import (
     Unary,
 )
 from polyml.errors import DTypeError, NotAffineError, ShapeError
-from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, affine
 
 __all__ = ["ArgumentType", "Signature", "bind_sizes", "check_argument", "symbolic_ints"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
@@ -37,7 +38,6 @@ from polyml.einsum_frontend.syntax import (
 )
 from polyml.errors import BoundsError, DTypeError, PolymlError, ShapeError
 from polyml.ops import OPS, REDUCTIONS
-from polyml.records import dataclass
 
 __all__ = ["Cell", "Evaluator", "convert", "storage"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from polyml.dtypes import DType, boolean, f64, i64, promote
 from polyml.errors import DTypeError
 from polyml.expressions import Apply, Const, Expr
 from polyml.ops import OPS, result_dtype
-from polyml.records import dataclass
 from polyml.source import Span
 
 __all__ = ["Typed", "apply", "cast", "common", "is_narrow", "number", "stored"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from polyml.einsum_numpy.program import WIDE
 from polyml.einsum_numpy.semirings import Semiring, semiring_of
 from polyml.einsum_numpy.subscripts import labels_of
 from polyml.errors import ArgumentError, ShapeError, SubscriptsSyntaxError
-from polyml.records import dataclass
 from polyml.runtime.foreign import viewed
 from polyml.source import Source, Span
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from polyml.dtypes import DType, boolean, i64
 from polyml.einsum_frontend.proofs import points_without_items
@@ -16,7 +16,6 @@ from polyml.expressions import Read
 from polyml.graph.build_parts import Path, variables_of
 from polyml.graph.build_state import State
 from polyml.graph.ir import Equation
-from polyml.records import dataclass
 from polyml.sets.affine import affine
 from polyml.source import Span
 

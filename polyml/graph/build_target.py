@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import islpy as isl
 
@@ -17,7 +18,6 @@ from polyml.expressions import Subscript as GraphSubscript
 from polyml.graph.build_body import Body, extents_of
 from polyml.graph.build_parts import Path
 from polyml.graph.build_state import State, Variable, identifier
-from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, affine
 
 __all__ = ["Target", "guard_conditions", "index_variables", "left_side", "statement_ranges", "whole_box"]

@@ -9,11 +9,11 @@ so that saving counts only if these stay in cache too, and the tensor would not.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from polyml.graph.ir import Equation, Tensor
 from polyml.graph.traverse import equation_reads, estimated_bytes, index_extents, is_name_plus_constant
-from polyml.records import dataclass
 
 __all__ = ["Profile", "bytes_saved", "profile"]
 

@@ -6,6 +6,7 @@ Each rule takes a Graph and gives an equal one (the same object when it does not
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from polyml.graph.ir import Graph
 from polyml.graph.rules.absorb import absorb_copies
@@ -17,7 +18,6 @@ from polyml.graph.rules.inline import inline_elementwise
 from polyml.graph.rules.restrict import restrict_domains
 from polyml.graph.rules.simplify import simplify
 from polyml.graph.storage import settle_results
-from polyml.records import dataclass
 
 __all__ = ["RULES", "Rule", "rewrite"]
 

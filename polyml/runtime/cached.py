@@ -48,8 +48,8 @@ def cached_kernel(
 
 
 def kernel_digest(program: Program, key: Key, options: Options, shown: object = None) -> str:
-    """The name of the kernel's file: equal where the code is."""
-    code = replace(options, target=options.machine, threads=None, dynamic=False, verify=False, debug=0, dump=None)
+    """The name of the kernel's file: equal where the code is (for how many threads it is made decides about its parallel loops)."""
+    code = replace(options, target=options.machine, dynamic=False, verify=False, debug=0, dump=None)
     return digest(versions(), array_header(), host(), program, key, code, shown)
 
 

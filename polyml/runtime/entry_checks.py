@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from polyml.dtypes import DType
-from polyml.records import dataclass
 from polyml.runtime.ir_text import IrWriter
 from polyml.runtime.layout import ArrayHeader
 from polyml.runtime.signature import ArrayParameter, KernelSignature, ScalarParameter, SizeParameter

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import assert_never
 
-from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extremum, FloorDiv
 
 __all__ = ["IrWriter"]

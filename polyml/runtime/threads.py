@@ -17,11 +17,11 @@ import functools
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from polyml.options import current
-from polyml.records import dataclass
 from polyml.target import available_cores
 
 __all__ = ["OpenMP", "emit_threads", "find_openmp", "thread_count"]

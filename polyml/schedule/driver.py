@@ -6,14 +6,13 @@ The order comes from polyml's own scheduler (ilp/), from isl's, or is the writte
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import islpy as isl
 
 from polyml.debug import report
 from polyml.errors import IllegalScheduleError, SchedulerFailed
 from polyml.options import Options
-from polyml.records import dataclass
 from polyml.schedule.blocking import Blocking, plan_blocking
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.ilp.costs import DEFAULT_COSTS

@@ -8,13 +8,12 @@ array's elements stay `w_by_1[0, k, m]`, and its storage map puts them at `[m //
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
 import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
-from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel, register_tile
 from polyml.schedule.schedule import Note, Storage
 from polyml.scop.accesses import access_map, guarded_reads, parameters_text

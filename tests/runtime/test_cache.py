@@ -119,6 +119,13 @@ def test_another_version_compiles(folder: Path, monkeypatch: pytest.MonkeyPatch)
         call()
 
 
+def test_the_number_of_threads_counts(folder: Path) -> None:
+    f = call()
+    key = next(iter(f._kernels))
+    digests = {kernel_digest(f.program, key, polyml.Options.make(threads=threads)) for threads in (None, 1, 2)}
+    assert len(digests) == 3  # one thread gets no parallel loop
+
+
 def test_every_field_of_a_program_counts(folder: Path) -> None:
     f = call()
     key = next(iter(f._kernels))

@@ -8,11 +8,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 
 from polyml.dtypes import DType
-from polyml.records import dataclass
 
 __all__ = [
     "BIT",

@@ -10,10 +10,9 @@ legal, serially or shifted if need be.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from polyml.options import FusionPolicy
-from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone
 from polyml.schedule.ilp.hyperplanes import Hyperplane, Row, distances
 from polyml.schedule.ilp.problem import Basis, Problem, extended, within

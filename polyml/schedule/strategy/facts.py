@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from polyml.records import dataclass
 from polyml.schedule.block_copies import BlockedNest
 from polyml.schedule.cost import StatementModel, model_statement
 from polyml.schedule.matching import Matcher

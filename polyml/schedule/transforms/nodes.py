@@ -7,11 +7,10 @@ Source: isl manual, section "Schedule Trees".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import islpy as isl
 
-from polyml.records import dataclass
 from polyml.schedule.tree import Kind, band_rows, kind_of, mark_name
 
 __all__ = [

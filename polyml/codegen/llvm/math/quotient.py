@@ -8,9 +8,10 @@ al., "Handbook of Floating-Point Arithmetic", section 4.7). Remainders are exact
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from polyml.codegen.llvm.ir import Builder, Value, constant
 from polyml.codegen.llvm.math.kit import Number, call, fma, rarely, where
-from polyml.records import dataclass
 
 __all__ = ["WIDE", "divide_by_one"]
 
