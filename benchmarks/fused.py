@@ -218,8 +218,8 @@ def main() -> int:
         start = time.perf_counter()
         runs["polyml"]()
         cold = time.perf_counter() - start
-        settle = 0.05 if options.threads > 1 else 0.0
-        times = interleaved(runs, seconds=options.seconds, least=11, settle=settle, clock=clock)
+        settle = 0.2 if options.threads > 1 else 0.0
+        times = interleaved(runs, seconds=options.seconds, least=7, settle=settle, clock=clock)
         for name, run in runs.items():
             result = run()
             error = (

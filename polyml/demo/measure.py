@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping
 
 __all__ = ["interleaved"]
 
+WAKING = 3
+"""Calls after which a thread pool that slept is awake (on a virtual machine the first one or two wait for its cores)."""
+
 
 def interleaved(
     contenders: Mapping[str, Callable[[], object]],
@@ -20,8 +23,9 @@ def interleaved(
 ) -> dict[str, float]:
     """Median seconds per call of each contender, taken in turns until `seconds` have gone by (at least `least` rounds).
 
-    The first, untimed round lets each one compile, fault its pages in and wake its threads. settle: seconds of sleep before each timed call, in which the
-    thread pools of the call before stop spinning (with several threads they take the cores from whoever comes next). clock: what is read before and after.
+    The first, untimed round lets each one compile, fault its pages in and wake its threads. settle: seconds of sleep before each contender's turn, in which the
+    thread pools of the one before stop spinning (they take the cores from whoever comes next; OpenBLAS's for more than 50 ms); untimed calls then wake its own.
+    clock: what is read before and after each call.
     """
     for run in contenders.values():
         run()
@@ -33,6 +37,8 @@ def interleaved(
         for name, run in contenders.items():
             if settle:
                 time.sleep(settle)
+                for _ in range(WAKING):
+                    run()
             before = clock()
             run()
             times[name].append(clock() - before)

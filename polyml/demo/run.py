@@ -67,7 +67,7 @@ def _table() -> bool:
         right &= error < 1e-3
         times = interleaved(
             {"numpy": functools.partial(case.numpy, *arguments), "polyml": functools.partial(compiled, *arguments)},
-            settle=0.05,
+            settle=0.2,
         )
         _say(
             f"  {case.name:<20}{error:>11.1e}{1e3 * compile_seconds:>8.0f} ms{1e3 * times['numpy']:>8.2f} ms"
