@@ -21,7 +21,7 @@ from polyml.codegen.simplify import simplify
 from polyml.debug import compilation, debug_level, report, stage
 from polyml.einsum_frontend.arguments import ArgumentType, Signature
 from polyml.einsum_frontend.syntax import Program
-from polyml.errors import PolymlError
+from polyml.errors import CodegenError, PolymlError
 from polyml.graph.build import build as build_graph
 from polyml.graph.fuse import fuse
 from polyml.graph.ir import Graph
@@ -42,7 +42,9 @@ from polyml.schedule.tree import print_tree
 from polyml.scop.bounds import prove_in_bounds
 from polyml.scop.build import build as build_scop
 from polyml.scop.dependences import Dependences, analyse
+from polyml.scop.memory_based import memory_based
 from polyml.scop.scop import Scop
+from polyml.sets.budget import BudgetExhausted, operation_budget
 
 __all__ = [
     "LoweredRegion",
@@ -157,10 +159,28 @@ def _lower_region(
     if options.verify:
         prove_in_bounds(scop)
     with stage("dependences"):
-        dependences = analyse(scop)
+        dependences, refused = _dependences(scop, options)
     with stage("schedule"):
         scheduled = schedule(scop, dependences, options.machine, options, results=results)
-    return _to_loops(region, scheduled, options)
+    scheduled = replace(scheduled, notes=(*refused, *scheduled.notes))
+    try:
+        with operation_budget(options.budget, phase="AST generation"):
+            return _to_loops(region, scheduled, options)
+    except (BudgetExhausted, CodegenError) as reason:
+        if options.scheduler == "written":
+            return _to_loops(region, scheduled, options)  # the last resort may take longer: after it there is nothing
+        plain = schedule(scop, dependences, options.machine, replace(options, scheduler="written"), results=results)
+        dropped = Note("fallback", scop.name, f"the schedule was dropped for the written order: {reason}")
+        return _to_loops(region, replace(plain, notes=(*scheduled.notes, dropped, *plain.notes)), options)
+
+
+def _dependences(scop: Scop, options: Options) -> tuple[Dependences, tuple[Note, ...]]:
+    """Exact dependences, or memory-based ones, and a note, when the budget does not suffice."""
+    try:
+        with operation_budget(options.budget, phase="dataflow"):
+            return analyse(scop), ()
+    except BudgetExhausted as reason:
+        return memory_based(scop), (Note("fallback", scop.name, f"memory-based dependences: {reason}"),)
 
 
 def _to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredRegion:

@@ -40,6 +40,10 @@ Order = Callable[[Scop, Dependences, Matcher, tuple[str, ...]], isl.Schedule]
 """Makes the ordered tree; the last argument: copies that come ahead."""
 
 
+LAST_RESORT = 200_000_000
+"""isl operations for the proof of the written order, whatever the budget."""
+
+
 def schedule(
     scop: Scop,
     dependences: Dependences,
@@ -70,7 +74,7 @@ def schedule(
         # The last resort may take longer: after it there is nothing.
         last = position == len(attempts) - 1
         try:
-            with operation_budget(options.budget * (10 if last else 1), phase="scheduling"):
+            with operation_budget(max(options.budget, LAST_RESORT) if last else options.budget, phase="scheduling"):
                 found = attempt()
                 check(found, relax_reductions=not options.precise)
         except (BudgetExhausted, IllegalScheduleError, SolverLimit, SchedulerFailed) as reason:

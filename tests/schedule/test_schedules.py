@@ -10,7 +10,6 @@ import pytest
 from polyml.codegen.generate import generate
 from polyml.codegen.interpret import interpret
 from polyml.codegen.passes import LoopOptions, lower_loops
-from polyml.errors import SchedulerFailed
 from polyml.options import Options
 from polyml.schedule import pack
 from polyml.schedule.driver import schedule
@@ -154,10 +153,12 @@ def test_exhausted_budget_falls_back_and_says_so() -> None:
     check(found)
 
 
-def test_a_hopeless_budget_is_an_error() -> None:
+def test_next_to_no_budget_leaves_the_written_order() -> None:
     scop, dependences = programs.program(programs.ATTENTION, B=1, H=2, S=8, D=4)
-    with pytest.raises(SchedulerFailed, match="no schedule for region"):
-        schedule(scop, dependences, WIDE, Options(target=WIDE, budget=50))
+    found = schedule(scop, dependences, WIDE, Options(target=WIDE, budget=50))
+    assert [note.stage for note in found.notes].count("fallback") == 3
+    assert found.tree.plain_is_equal(tree_from_written_order(scop))
+    check(found)
 
 
 def test_statements_without_instances() -> None:

@@ -15,6 +15,7 @@ from polyml.expressions import Read
 from polyml.graph.ir import Carried, Loop
 from polyml.scop.bounds import prove_in_bounds
 from polyml.scop.dependences import Dependences, analyse
+from polyml.scop.memory_based import memory_based
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, affine
 from tests.scop.helpers import add, equation, floyd_warshall, matmul, mul, read, scop, tensor
@@ -216,3 +217,30 @@ def test_a_statement_without_instances_has_no_dependences() -> None:
     region = program.lower(argument).stages.regions[0]
     assert any(statement.domain.is_empty() for statement in region.scop.statements.values())
     assert np.array_equal(program(argument), [3, 0, 0, 0])
+
+
+@pytest.mark.parametrize("name", SCOPS)
+def test_memory_based_dependences_hold_every_conflict(name: str) -> None:
+    s = SCOPS[name]()
+    assert brute_force(s)["conflicts"] <= pairs(memory_based(s).validity)
+    assert analyse(s).validity.is_subset(memory_based(s).validity)
+
+
+@pytest.mark.parametrize("budget", [1, 300, 3_000, 30_000])
+def test_any_budget_compiles_the_whole_way(budget: int) -> None:
+    text = """
+def f(x: f32["N K"], p: f32["N N"]):
+    y[n] = x[n, k]
+    for t in range(N):
+        p[i, j] = min(p[i, j], p[i, t] + p[t, j])
+    z[n] = max[m](p[n, m] * y[m])
+    return z
+"""
+    rng = np.random.default_rng(0)
+    x, p = rng.random((5, 3), dtype=np.float32), rng.random((5, 5), dtype=np.float32)
+    expected = p.copy()
+    for t in range(5):
+        expected = np.minimum(expected, expected[:, t, None] + expected[t])
+    program = polyml.einsum(text, budget=budget)
+    assert "fallback" in program.lower(x, p.copy()).explain()
+    assert np.allclose(program(x, p), (expected * x.sum(1)).max(1))

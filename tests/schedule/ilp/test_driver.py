@@ -144,8 +144,8 @@ def f(A: f64["N N"]):
 """
 
 
-@pytest.mark.parametrize("budget", [100, 1_000, 3_000, 10_000, 1_000_000])
-def test_any_budget_compiles_or_says_so(budget: int) -> None:
+@pytest.mark.parametrize("budget", [1, 100, 1_000, 3_000, 10_000, 1_000_000])
+def test_any_budget_compiles(budget: int) -> None:
     """Less and less falls back to isl, to isl without marks, to the written order; whatever is left is right."""
     rng = np.random.default_rng(1)
     a = rng.random((9, 9)) + 9 * np.eye(9)
@@ -154,11 +154,7 @@ def test_any_budget_compiles_or_says_so(budget: int) -> None:
         expected[k + 1 :, k] /= expected[k, k]
         expected[k + 1 :, k + 1 :] -= np.outer(expected[k + 1 :, k], expected[k, k + 1 :])
     ((scop, dependences),) = regions_of(SOLVER, a)
-    try:
-        found = schedule(scop, dependences, WIDE, Options(target=WIDE, budget=budget))
-    except polyml.errors.SchedulerFailed:
-        assert budget <= 3_000
-        return
+    found = schedule(scop, dependences, WIDE, Options(target=WIDE, budget=budget))
     check(found)
     fallbacks = [note for note in found.notes if note.stage == "fallback"]
     assert bool(fallbacks) == (budget <= 10_000)
