@@ -7,12 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 GOLDEN = Path(__file__).parent / "golden"
 
 os.environ["POLYML_CACHE"] = (
     "0"  # code that an earlier run has kept must not hide a fault; tests of the cache name folders of their own
 )
+
+
+# Where a run decides about a change the random programs are the same ones each time; elsewhere every run draws new ones.
+settings.register_profile("ci", derandomize=True, database=None)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
