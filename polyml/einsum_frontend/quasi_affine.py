@@ -21,7 +21,7 @@ from polyml.einsum_frontend.syntax import (
 )
 from polyml.einsum_frontend.walk import walk as nodes
 from polyml.errors import NotAffineError
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, affine, combine
 
 __all__ = [
     "Constraint",
@@ -79,29 +79,7 @@ def to_affine(node: Expression, names: Names) -> Affine | None:
         case Binary():
             left = to_affine(node.left, names)
             right = None if left is None else to_affine(node.right, names)
-            return None if left is None or right is None else _arithmetic(node.op, left, right)
-        case _:
-            return None
-
-
-def _arithmetic(op: str, left: Affine, right: Affine) -> Affine | None:
-    match op:
-        case "+":
-            return left + right
-        case "-":
-            return left - right
-        case "*" if right.is_constant:
-            return left * right.constant
-        case "*" if left.is_constant:
-            return right * left.constant
-        case "//" if right.is_constant and right.constant > 0:
-            return left // right.constant
-        case "%" if right.is_constant and right.constant > 0:
-            return left % right.constant
-        case "//" if right.is_constant and right.constant < 0:
-            return -left // -right.constant
-        case "**" if left.is_constant and right.is_constant and right.constant >= 0:
-            return affine(left.constant**right.constant)
+            return None if left is None or right is None else combine(node.op, left, right)
         case _:
             return None
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 import islpy as isl
 
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, affine, combine
 
 __all__ = ["access_map", "as_affine", "condition_text", "guarded_reads", "parameters_text"]
 
+_ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
 _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
 
 
@@ -33,25 +34,7 @@ def as_affine(expr: Expr) -> Affine | None:
             return None if operand is None else -operand
         case Apply(op="add" | "sub" | "mul" | "floordiv" | "mod" as op, args=(first, second)):
             left, right = as_affine(first), as_affine(second)
-            return None if left is None or right is None else _arithmetic(op, left, right)
-        case _:
-            return None
-
-
-def _arithmetic(op: str, left: Affine, right: Affine) -> Affine | None:
-    match op:
-        case "add":
-            return left + right
-        case "sub":
-            return left - right
-        case "mul" if right.is_constant:
-            return left * right.constant
-        case "mul" if left.is_constant:
-            return right * left.constant
-        case "floordiv" if right.is_constant and right.constant > 0:
-            return left // right.constant
-        case "mod" if right.is_constant and right.constant > 0:
-            return left % right.constant
+            return None if left is None or right is None else combine(_ARITHMETIC[op], left, right)
         case _:
             return None
 

@@ -211,6 +211,25 @@ def extent_of(value: Extent) -> Extent:
     return value.constant if isinstance(value, Affine) and value.is_constant else value
 
 
+def combine(op: str, left: Affine, right: Affine) -> Affine | None:
+    """`left op right` for one of `+ - * // %`; None when that is not quasi-affine (a product of variables, a divisor that is not a positive number)."""
+    match op:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case "*" if right.is_constant:
+            return left * right.constant
+        case "*" if left.is_constant:
+            return right * left.constant
+        case "//" if right.is_constant and right.constant > 0:
+            return left // right.constant
+        case "%" if right.is_constant and right.constant > 0:
+            return left % right.constant
+        case _:
+            return None
+
+
 def minimum(operands: Iterable[Affine]) -> Affine:
     """The smallest of one or more expressions, simplified where constants decide."""
     return _extremum("min", list(operands))
