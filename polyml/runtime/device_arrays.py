@@ -127,10 +127,10 @@ def _made(like: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> object:
 
 
 def _refuse_overlaps(kernel: CudaKernel, values: Sequence[object]) -> None:
-    """An updated array may share memory with no other: NumPy's would be copied, and these cannot be."""
+    """An updated array may share memory with no other, as on the host."""
     arrays = [
         (value, written) for value, written in zip(values, kernel.written, strict=True) if isinstance(value, np.ndarray)
     ]
     for target, written in arrays:
         if written and any(other is not target and share_memory(target, other) for other, _ in arrays):
-            raise ArgumentError("an updated device array shares memory with another argument")
+            raise ArgumentError("an updated device array shares memory with another argument", hint="pass a copy")

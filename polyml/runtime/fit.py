@@ -1,4 +1,4 @@
-"""Memory of a call on the slow path: arguments in a kernel's layouts, written arrays apart from all others, and places for the results."""
+"""Memory of a call on the slow path: arguments in a kernel's layouts, checks of the written arrays, and places for the results."""
 
 from __future__ import annotations
 
@@ -19,32 +19,25 @@ from polyml.runtime.arguments import (
 from polyml.runtime.recycle import empty
 from polyml.runtime.signature import ArrayParameter, KernelSignature, Parameter, Result
 
-__all__ = ["fit", "result_arrays", "separate"]
+__all__ = ["check_writes", "fit", "result_arrays"]
 
 
-def separate(parameters: Sequence[Parameter], prepared: Sequence[Prepared]) -> list[Prepared]:
-    """Written arrays may be written and share no memory with another; an array that is only read is copied where they would."""
-    result = list(prepared)
+def check_writes(parameters: Sequence[Parameter], prepared: Sequence[Prepared]) -> None:
+    """Raises ArgumentError unless every written array may be written and shares no memory with another argument."""
     written = [k for k, p in enumerate(parameters) if isinstance(p, ArrayParameter) and p.written]
     for k in written:
         check_writable(parameters[k].name, prepared[k])
     for k in written:
         target = np.asarray(prepared[k].given)
         for other, argument in enumerate(prepared):
-            value = argument.value
-            if other == k or not isinstance(value, np.ndarray) or not share_memory(target, np.asarray(argument.given)):
+            if other == k or not isinstance(argument.value, np.ndarray):
                 continue
-            if other in written:
-                names = [parameters[i].name for i in (k, other)]
+            if share_memory(target, np.asarray(argument.given)):
+                name, second = parameters[k].name, parameters[other].name
                 raise ArgumentError(
-                    f"arguments {names[0]} and {names[1]} are both updated and share memory",
-                    hint="pass a copy of one of them",
+                    f"argument {name} is updated in place, and it shares memory with argument {second}",
+                    hint=f"pass a copy of {second}",
                 )
-            if not argument.copied:
-                copy = empty_with_layout(layout_of(value))
-                np.copyto(copy, value)
-                result[other] = Prepared(copy, argument.given, copied=True)
-    return result
 
 
 def result_arrays(

@@ -20,7 +20,7 @@ from polyml.runtime.arguments import (
 )
 from polyml.runtime.compiled import Compiled
 from polyml.runtime.entry import entry_objects
-from polyml.runtime.fit import fit, result_arrays, separate
+from polyml.runtime.fit import check_writes, fit, result_arrays
 from polyml.runtime.foreign import through_numpy
 from polyml.runtime.load import builtin_function
 from polyml.runtime.signature import NO_MEMORY, OK, ArrayParameter, KernelSignature, ScalarParameter, SizeParameter
@@ -110,16 +110,16 @@ class Kernel:
         """Runs it on arguments that have its layouts.
 
         Raises:
-            ArgumentError: a written argument is read-only, no array, or shares memory with itself or another written one; `out` does not fit.
+            ArgumentError: a written argument is read-only, no array, or shares memory with itself or another argument; `out` does not fit.
             SubscriptError: an index check failed. MemoryError.
         """
-        arguments = separate(self.signature.parameters, prepared)
-        sizes = self._sizes(arguments)
+        check_writes(self.signature.parameters, prepared)
+        sizes = self._sizes(prepared)
         results = result_arrays(
-            self.signature, sizes, out, [a.value for a in arguments if isinstance(a.value, np.ndarray)]
+            self.signature, sizes, out, [a.value for a in prepared if isinstance(a.value, np.ndarray)]
         )
-        self.execute(arguments, [made for made, _ in results], sizes)
-        for parameter, argument in zip(self.signature.parameters, arguments, strict=True):
+        self.execute(prepared, [made for made, _ in results], sizes)
+        for parameter, argument in zip(self.signature.parameters, prepared, strict=True):
             if isinstance(parameter, ArrayParameter) and parameter.written and argument.copied:
                 np.copyto(np.asarray(argument.given), argument.value)
         given: dict[str, object] = {}
@@ -129,7 +129,7 @@ class Kernel:
             given[result.name] = (
                 made[()] if place is None else place
             )  # [()] makes a scalar of a 0-d array and nothing of others
-        for parameter, argument in zip(self.signature.parameters, arguments, strict=True):
+        for parameter, argument in zip(self.signature.parameters, prepared, strict=True):
             given[parameter.name] = argument.given
         items = tuple(given[name] for name in self.signature.returned)
         return None if not items else items[0] if len(items) == 1 else items
