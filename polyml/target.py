@@ -72,6 +72,11 @@ class Target:
         return self.triple.partition("-")[0]
 
     @property
+    def scalef(self) -> bool:
+        """Whether it has AVX-512's instructions on floats (vscalef, vrange): full vectors are only used where it has (DQ and VL too)."""
+        return self.architecture == "x86_64" and self.vector_bytes >= 64
+
+    @property
     def is_cuda(self) -> bool:
         """Whether it is a GPU, whose code is CUDA C."""
         return self.architecture == "nvptx64"

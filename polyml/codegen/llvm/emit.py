@@ -46,12 +46,15 @@ PARALLEL = "polyml_parallel"
 _LANES_OF_I32_MASKS = 16
 
 
-def emit_module(functions: Iterable[Function], *, precise: bool = False, parallel: bool = True) -> str:
+def emit_module(
+    functions: Iterable[Function], *, precise: bool = False, parallel: bool = True, scalef: bool = False
+) -> str:
     """The functions as the text of one LLVM module, without a target.
 
-    precise: no contraction of products into sums. parallel: False runs parallel loops in place, on the calling thread.
+    precise: no contraction of products into sums. parallel: False runs parallel loops in place, on the calling thread. scalef: see Module; without it the text
+    serves every target.
     """
-    module = Module()
+    module = Module(scalef=scalef)
     for function in functions:
         emit_function(module, function, precise=precise, parallel=parallel)
     return module.text()

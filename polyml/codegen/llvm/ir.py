@@ -139,8 +139,12 @@ Lines = list["str | Lines"]
 
 @dataclass(slots=True)
 class Module:
-    """What functions of one module share: declarations and helper definitions, each written once."""
+    """What functions of one module share: declarations and helper definitions, each written once.
 
+    scalef: AVX-512's instructions may be named (polyml.codegen.llvm.math.scaling); else the text serves every target.
+    """
+
+    scalef: bool = False
     declarations: dict[str, str] = field(default_factory=dict)
     definitions: dict[str, str] = field(default_factory=dict)
 

@@ -31,7 +31,9 @@ def math_kernel(op: str, dtype: DType, lanes: int, machine: str = "host", repeat
         sizes=("N",),
         body=(loop("r", 0, repeat, over_all),),
     )
-    loaded = load_object(compile_object(emit_module([function]), machine_of(Target(machine))), ("kernel",))
+    loaded = load_object(
+        compile_object(emit_module([function], scalef=Target(machine).scalef), machine_of(Target(machine))), ("kernel",)
+    )
     pointers = [ctypes.c_void_p] * (1 + arguments)
     kernel = ctypes.CFUNCTYPE(None, *pointers, ctypes.c_int64)(loaded.addresses["kernel"])
 

@@ -150,3 +150,17 @@ def test_math_is_emitted_for_other_machines(machine: str) -> None:
     fused = {"aarch64": "fmla\tv", "apple-m1": "fmla.4s", "riscv64": "vfmadd"}.get(machine, "vfmadd")
     assert "kernel:" in text  # (an underscore before it on macOS)
     assert fused in text
+
+
+def test_exp_is_one_straight_line_where_an_instruction_scales() -> None:
+    arguments = (variable("y", f32, "N"), variable("x", f32, "N"))
+    body = (vector("i", "N", 16, store("y", "i", Apply("exp", (read("x", f32, "i"),), f32))),)
+    function = Function(name="kernel", arguments=arguments, written=frozenset("y"), sizes=("N",), body=body)
+    target = Target("x86-64-v4")
+    scaled, portable = (assembly(emit_module([function], scalef=s), machine_of(target)) for s in (target.scalef, False))
+    assert "vscalefps" in scaled
+    assert "call" not in scaled
+    assert "vscalefps" not in portable
+    assert "call" in portable
+    assert not Target("x86-64-v3").scalef
+    assert not Target("aarch64").scalef

@@ -1,13 +1,15 @@
 """exp and what is made of it: tanh, sigmoid, erf, gelu.
 
-exp: n = x / ln 2 rounded by adding a magic number, r = x - n ln 2 in two parts, e^r = 1 + r + r^2 Q(r), scaled by 2^n through the exponent bits.
-The integer n is read off the bits of the magic sum, so no conversion instruction is needed.
+exp: n = x / ln 2 rounded by adding a magic number, r = x - n ln 2 in two parts, e^r = 1 + r (1 + r Q(r)), scaled by 2^n through the exponent bits.
+The integer n is read off the bits of the magic sum, so no conversion instruction is needed. Where an instruction scales by 2^n and rounds once, whatever n is (AVX-512's
+vscalef), that is all: 12 instructions, no branch and no call, around which registers would be saved.
 """
 
 from __future__ import annotations
 
 from polyml.codegen.llvm.math.constants import format_of
 from polyml.codegen.llvm.math.kit import Number, call, fma, horner, rarely, where
+from polyml.codegen.llvm.math.scaling import bounded, scaled, scales
 
 __all__ = ["erf", "exp", "exp_of_sum", "gelu", "sigmoid", "tanh"]
 
@@ -18,10 +20,25 @@ def exp(x: Number) -> Number:
     Arguments so small that the result is 0 stay in line: masked softmax is full of e^-inf.
     """
     f = format_of(x.type)
+    if scales(x):
+        return _exp_scaled(x)
     t, r = _reduce(x, f.magic + f.bias)
-    p = fma(horner(f.exp, r), r * r, r) + 1.0
-    usual = p * _power_of_two(t, f.mantissa)
+    usual = _exp_near_zero(r) * _power_of_two(t, f.mantissa)
     return rarely(_outside(x, f.exp_safe), usual, exp_everywhere, x, settled=(x < f.exp_range[0], 0.0))
+
+
+def _exp_scaled(x: Number) -> Number:
+    """e^x by one scaling. For infinities n is one, and scales any number, even the NaN that r becomes, to what is right; where n is so large that r is not small any
+    more (beyond 2^22), the bound makes its exponential a positive number, and n decides again."""
+    f = format_of(x.type)
+    t, r = _reduce(x, f.magic)
+    return scaled(_exp_near_zero(bounded(r, 1.0)), t - f.magic)
+
+
+def _exp_near_zero(r: Number) -> Number:
+    """e^r for abs(r) <= ln(2)/2."""
+    f = format_of(r.type)
+    return fma(fma(horner(f.exp, r), r, 1.0), r, 1.0)
 
 
 def exp_everywhere(x: Number) -> Number:
@@ -37,8 +54,7 @@ def exp_of_sum(x: Number, low: Number | None) -> Number:
     clamped = where(clamped < smallest, smallest, clamped)
     t, r = _reduce(clamped, f.magic + 2 * f.bias, None if low is None else where(clamped.equals(x), low, 0.0))
     half = fma(clamped, f.inverse_ln2 * 0.5, f.magic + f.bias).bits()
-    p = fma(horner(f.exp, r), r * r, r) + 1.0
-    return p * (half << f.mantissa).floats() * ((t.bits() - half) << f.mantissa).floats()
+    return _exp_near_zero(r) * (half << f.mantissa).floats() * ((t.bits() - half) << f.mantissa).floats()
 
 
 def _reduce(x: Number, magic: float, low: Number | None = None) -> tuple[Number, Number]:

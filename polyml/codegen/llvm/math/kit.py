@@ -100,6 +100,10 @@ class Number:
         """False for NaN."""
         return self._compare("ole" if self.type.is_float else "sle", other)
 
+    def at_least(self, other: Number | float) -> Number:
+        """False for NaN."""
+        return self._compare("oge" if self.type.is_float else "sge", other)
+
     def is_nan(self) -> Number:
         return self._compare("uno", self)
 

@@ -1,16 +1,17 @@
 """Division of many numbers by one: a reciprocal, and as much correction as makes each quotient the correctly rounded one.
 
-A vector division occupies its unit for 10 to 16 cycles where AVX-512 has half as many dividers as lanes; multiplications by the divisor's reciprocal (which does not change, so
-that it is computed once) with two corrections take five. q1 below is within one unit in the last place, and with a correctly rounded reciprocal one more correction from
-the exact remainder rounds correctly (P. Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", IBM J. Res. Dev. 34 (1990), theorem 8.1; Muller et
-al., "Handbook of Floating-Point Arithmetic", section 4.7). Remainders are exact while nothing under- or overflows, which a test per vector makes sure; else it is divided.
+A vector division occupies its unit for 10 to 16 cycles where AVX-512 has half as many dividers as lanes. The divisor does not change, so its reciprocal is computed once, in two
+parts: the product with both is off by hardly more than half a unit in the last place (N. Brisebarre, J.-M. Muller and S. K. Raina, "Accelerating correctly rounded floating-point
+division when the divisor is known in advance", IEEE Trans. Computers 53 (2004)), and one correction from the exact remainder rounds such a quotient correctly (P. Markstein,
+"Computation of elementary functions on the IBM RISC System/6000 processor", IBM J. Res. Dev. 34 (1990), theorem 8.1; Muller et al., "Handbook of Floating-Point Arithmetic",
+section 4.7). Remainders are exact while nothing under- or overflows, which a test per vector makes sure; else it is divided.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyml.codegen.llvm.ir import Builder, Value, constant
+from polyml.codegen.llvm.ir import Builder, Value
 from polyml.codegen.llvm.math.kit import Number, call, fma, rarely, where
 
 __all__ = ["WIDE", "divide_by_one"]
@@ -21,48 +22,42 @@ WIDE = 512
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """Powers of two: of divisors, and of quotients, for which all remainders and their products are normal numbers."""
+    """Powers of two: of divisors, and of the smallest quotients, for which all remainders and their products are normal numbers."""
 
     divisor: tuple[int, int]
-    quotient: tuple[int, int]
-    mantissa: int
-    bias: int
+    quotient: int
 
 
-_F32 = _Format((-24, 40), (-75, 80), 23, 127)
-_F64 = _Format((-200, 200), (-600, 600), 52, 1023)
+_F32 = _Format((-24, 40), -75)
+_F64 = _Format((-200, 200), -600)
 
 
 def divide_by_one(b: Builder, x: Value, divisor: Value) -> Value:
     """x / divisor in every lane, exactly as the machine divides; the divisor is a scalar."""
     d = Number(b, divisor)
-    low, high = (2.0**e for e in _format(d).divisor)
-    usable = (abs(d) > low) & (abs(d) < high)
-    reciprocal = where(usable, 1.0 / d, float("nan"))
-    lanes = [b.splat(scalar.value, x.lanes) for scalar in (d, reciprocal)]
-    return call(b.module, b, quotient, (x, *lanes))
+    smallest, largest = (2.0**e for e in _format(d).divisor)
+    usable = (abs(d) > smallest) & (abs(d) < largest)
+    high = where(usable, 1.0 / d, float("nan"))
+    low = fma(-d, high, 1.0) * high
+    return call(b.module, b, quotient, (x, *(b.splat(scalar.value, x.lanes) for scalar in (d, high, low))))
 
 
-def quotient(x: Number, d: Number, reciprocal: Number) -> Number:
-    """x / d, correctly rounded. reciprocal: 1 / d, or NaN where d is too large or too small."""
-    q0 = x * reciprocal
-    q1 = fma(fma(-d, q0, x), reciprocal, q0)
-    q2 = fma(fma(-d, q1, x), reciprocal, q1)
-    f = _format(x)
-    smallest, largest = ((e + f.bias) << f.mantissa for e in f.quotient)
-    above = (q0.bits() & ((1 << f.mantissa + (8 if f.mantissa == 23 else 11)) - 1)) - _constant(q0, smallest)
-    unusual = above.at_least_unsigned(largest - smallest)
+def quotient(x: Number, d: Number, high: Number, low: Number) -> Number:
+    """x / d, correctly rounded. high: 1 / d rounded, or NaN where d is too large or too small; low: what it leaves of 1 / d.
+
+    Whatever goes wrong gives NaN in the end: an infinite x or quotient leaves no remainder.
+    """
+    near = fma(x, high, x * low)
+    q = fma(fma(-d, near, x), high, near)
+    unusual = ~(abs(q).at_least(2.0 ** _format(x).quotient))
     # Zeros are frequent (a masked softmax); their sign is that of the product.
-    return rarely(unusual, q2, plain_quotient, x, d, settled=(x.equals(0.0) & q0.equals(0.0), q0))
+    zero = x * high
+    return rarely(unusual, q, plain_quotient, x, d, settled=(x.equals(0.0) & zero.equals(0.0), zero))
 
 
 def plain_quotient(x: Number, d: Number) -> Number:
     """x / d by the division unit."""
     return x / d
-
-
-def _constant(like: Number, value: int) -> Number:
-    return Number(like.builder, constant(like.type.integers(), value))
 
 
 def _format(x: Number) -> _Format:
