@@ -13,6 +13,7 @@ from typing import Literal
 from polyml.dtypes import DType
 from polyml.expressions import Expr, Subscript
 from polyml.sets.affine import Affine
+from polyml.shown import Shown
 
 __all__ = [
     "Allocate",
@@ -178,7 +179,7 @@ class Lead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Function:
+class Function(Shown):
     """One compiled region. Arguments: a pointer per variable of `arguments` (pairwise disjoint unless equal), then the `sizes` as i64.
     leads: further integers that bounds and subscripts may use, besides the sizes."""
 

@@ -8,6 +8,7 @@ from typing import assert_never
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Prefetch, UpdateArgument, Variable
 from polyml.ops import REDUCTIONS
+from polyml.shown import html_of, text_of
 
 __all__ = ["loops_html", "loops_text"]
 
@@ -16,6 +17,7 @@ _COMPOUND = {"add": "+=", "mul": "*=", "and": "&=", "or": "|="}
 _KEYWORDS = ("for", "if", "else", "register", "local", "shared", "parallel", "vector")
 
 
+@text_of.register
 def loops_text(function: Function) -> str:
     """The function as C-like text: one line per node, kinds of loops before `for`, storage as declarations."""
     arguments = ", ".join(
@@ -27,6 +29,7 @@ def loops_text(function: Function) -> str:
     return "\n".join(lines) + "\n"
 
 
+@html_of.register
 def loops_html(function: Function) -> str:
     """The text of `loops_text` with its keywords in bold, as one <pre> element."""
     text = html.escape(loops_text(function), quote=False)

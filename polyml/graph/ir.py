@@ -16,6 +16,7 @@ import islpy as isl
 from polyml.dtypes import DType
 from polyml.expressions import Expr, Subscript
 from polyml.sets.affine import Affine
+from polyml.shown import Shown
 from polyml.source import Span
 
 __all__ = ["Carried", "Check", "Equation", "Graph", "Input", "Loop", "Op", "Tensor"]
@@ -108,7 +109,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class Graph(Shown):
     """A traced program.
 
     name: of the program. sizes: the `int` parameters and the extents that stay symbolic (isl parameters of all sets). context: what is known of them.

@@ -13,12 +13,14 @@ from polyml.expressions import Subscript
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.notation import LATEX, LATEX_REDUCERS, TEXT, latex_index, latex_name, latex_read, precedence
 from polyml.sets.affine import Affine
+from polyml.shown import html_of, latex_of, text_of
 
 __all__ = ["equation_text", "graph_html", "graph_latex", "graph_text", "op_lines"]
 
 # -- text ---------------------------------------------------------------------------------------------------------------------
 
 
+@text_of.register
 def graph_text(graph: Graph) -> str:
     """The graph as a program: a header, one line per equation with its domain, loops indented, results."""
     sizes = [f"{size}: int" for size in graph.sizes]
@@ -89,6 +91,7 @@ def _subscript_text(subscript: Subscript) -> str:
 # -- HTML ---------------------------------------------------------------------------------------------------------------------
 
 
+@html_of.register
 def graph_html(graph: Graph) -> str:
     """The graph as an HTML table: made tensor, its type, the equation, where it holds."""
     rows: list[str] = []
@@ -133,6 +136,7 @@ def _row(name: str, kind: str, text: str, where: str, depth: int = 0) -> str:
 # -- LaTeX --------------------------------------------------------------------------------------------------------------------
 
 
+@latex_of.register
 def graph_latex(graph: Graph) -> str:
     """The graph's equations as a LaTeX `aligned` environment."""
     lines = _latex_lines(graph.ops)

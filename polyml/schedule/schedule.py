@@ -8,6 +8,7 @@ import islpy as isl
 
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
+from polyml.shown import Shown
 
 __all__ = ["Note", "Schedule", "Storage"]
 
@@ -40,7 +41,7 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class Schedule(Shown):
     """What the strategy decided for one scop.
 
     tree: domain node first. Mark nodes stand directly above single-member bands and say how the loop is to be run, one mark per band:

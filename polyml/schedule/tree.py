@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import islpy as isl
 
+from polyml.schedule.schedule import Schedule
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, FloorDiv
 from polyml.sets.from_isl import affine_of
+from polyml.shown import html_of, text_of
 
 __all__ = [
     "Kind",
@@ -109,6 +111,16 @@ def tree_html(tree: isl.Schedule, scop: Scop) -> str:
         escaped = html.escape(text)
         lines.append(html.escape(prefix) + (f"<b>{escaped}</b>" if text.startswith("mark") else escaped))
     return '<pre class="polyml-tree">' + "\n".join(lines) + "</pre>"
+
+
+@text_of.register
+def _schedule_text(schedule: Schedule) -> str:
+    return print_tree(schedule.tree, schedule.scop)
+
+
+@html_of.register
+def _schedule_html(schedule: Schedule) -> str:
+    return tree_html(schedule.tree, schedule.scop)
 
 
 def _lines(node: isl.ScheduleNode, scop: Scop, first: str, rest: str) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ import islpy as isl
 from polyml.scop.accesses import access_map, guarded_reads, parameters_text
 from polyml.scop.scop import Access, Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.shown import Shown
 
 __all__ = ["Dependences", "analyse"]
 
@@ -23,7 +24,7 @@ _OUT = isl.dim_type.out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dependences:
+class Dependences(Shown):
     """Dependence relations `{ source instance -> sink instance }`.
 
     flow, anti, output: value-based where the accesses are exact, memory-based where they are indirect; those between updates of one

@@ -6,10 +6,12 @@ import islpy as isl
 
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
+from polyml.shown import text_of
 
-__all__ = ["dependences_text", "domains_text", "relation_lines"]
+__all__ = ["dependences_text", "domains_text", "relation_lines", "relations_text"]
 
 
+@text_of.register
 def domains_text(scop: Scop) -> str:
     """Arrays, then every statement with its domain and what it does."""
     lines = [f"scop {scop.name}"]
@@ -23,8 +25,13 @@ def domains_text(scop: Scop) -> str:
 
 
 def dependences_text(scop: Scop, dependences: Dependences) -> str:
+    """A line with the scop's name above `relations_text`."""
+    return f"dependences of {scop.name}\n{relations_text(dependences)}"
+
+
+@text_of.register
+def relations_text(dependences: Dependences) -> str:
     """Flow, anti and output dependences, and the reductions' own, one relation a line."""
-    lines = [f"dependences of {scop.name}"]
     kinds = {
         "flow": dependences.flow,
         "anti": dependences.anti,
@@ -33,9 +40,7 @@ def dependences_text(scop: Scop, dependences: Dependences) -> str:
         "live in": dependences.live_in,
         "live out": dependences.live_out,
     }
-    for kind, relation in kinds.items():
-        lines += [f"  {kind}: {line}" for line in relation_lines(relation)]
-    return "\n".join(lines)
+    return "\n".join(f"  {kind}: {line}" for kind, relation in kinds.items() for line in relation_lines(relation))
 
 
 def relation_lines(relation: isl.UnionMap) -> list[str]:

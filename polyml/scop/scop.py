@@ -14,6 +14,7 @@ import islpy as isl
 from polyml.dtypes import DType
 from polyml.expressions import Expr, Subscript
 from polyml.sets.affine import Affine
+from polyml.shown import Shown
 from polyml.source import Span
 
 __all__ = ["Access", "Array", "ArrayKind", "Scop", "Statement", "StatementKind"]
@@ -75,7 +76,7 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scop:
+class Scop(Shown):
     """Statements in written order with their access relations.
 
     context: what is known of the sizes (a parameter set). arrays and statements by name, in order.
