@@ -32,13 +32,14 @@ plt.rcParams["figure.dpi"] = 60
 # Each step averages three neighbours of the step before. We keep all steps, so that a point of the picture is an element of the array.
 
 # %%
-heat = pm.einsum("""
+heat_text = """
 def heat(a: f64["T N"]):
     for t in range(1, T):
         if 1 <= i < N - 1:
             a[t, i] = (a[t - 1, i - 1] + a[t - 1, i] + a[t - 1, i + 1]) * 0.33
     return a
-""")
+"""
+heat = pm.einsum(heat_text)
 small = heat.lower(np.zeros((13, 30)))
 written = small.schedule.written()
 (S,) = written.statements
@@ -194,9 +195,55 @@ assert all(np.allclose(run(x, w), np.maximum(x @ w, 0)) for run in runs.values()
 product_times = interleaved({name: lambda run=run: run(x, w) for name, run in runs.items()}, seconds=1)
 {name: f"{2e-9 * 384**3 / seconds:.1f} GFLOP/s" for name, seconds in product_times.items()}
 
+# %% [markdown]
+# ## What the scheduler weighs
+#
+# polyml finds its loops with an integer linear program per loop. Every dependence gives constraints (Farkas' lemma), and among the legal loops a *list of cost functions* decides, the
+# first one before the second and so on. Any of them may be left out. Here is the stencil under three lists: all dependences to end at one loop, so that the loop inside is free of them; or
+# no wish but small coefficients, which gives two loops that may be tiled; or Pluto's choice, short distances.
+
 # %%
-fig, (left, right) = plt.subplots(1, 2, figsize=(12, 3), layout="constrained")
+def chosen(program, costs, *arrays):
+    """The schedule for a list of cost functions, before anything is tiled or vectorized."""
+    lowered = pm.einsum(program, costs=costs, threads=1, vectorize=False, tile_sizes=(), register_tile=()).lower(*arrays)
+    print(", ".join(costs))
+    print(lowered.text("schedule"), end="\n\n")
+
+
+for costs in (("coefficients", "satisfaction"), ("coefficients", "order"), ("parallelism", "reuse", "coefficients", "order")):
+    chosen(heat_text, costs, np.zeros((13, 30)))
+
+# %% [markdown]
+# A table that is filled along its columns, as it is written. Each element needs the one above and the one on the left, so that either loop may be the outer one. Nothing but
+# *contiguity* knows that rows are what memory likes:
+
+# %%
+table = """
+def table(a: f64["M N"]):
+    for j in range(1, N):
+        for i in range(1, M):
+            a[i, j] = 0.5 * (a[i - 1, j] + a[i, j - 1])
+    return a
+"""
+lists = {
+    "order": ("coefficients", "order"),
+    "contiguity, order": ("coefficients", "contiguity", "order"),
+}
+grid = np.random.default_rng(0).random((1500, 1500))
+cells = {}
+for name, costs in lists.items():
+    chosen(table, costs, grid)
+    cells[name] = pm.einsum(table, costs=costs, threads=1).compile(grid)
+filled = [run(grid.copy()) for run in cells.values()]
+assert np.allclose(*filled)
+table_times = interleaved({name: lambda run=run: run(grid) for name, run in cells.items()}, seconds=1)
+{name: f"{1e3 * seconds:.1f} ms" for name, seconds in table_times.items()}
+
+# %%
+fig, (left, middle, right) = plt.subplots(1, 3, figsize=(15, 3), layout="constrained")
 left.barh(list(stencil_times), [1e3 * t for t in stencil_times.values()])
 left.set_xlabel("ms, stencil")
-right.barh(list(product_times), [1e3 * t for t in product_times.values()])
-right.set_xlabel("ms, product");
+middle.barh(list(product_times), [1e3 * t for t in product_times.values()])
+middle.set_xlabel("ms, product")
+right.barh(list(table_times), [1e3 * t for t in table_times.values()])
+right.set_xlabel("ms, table");

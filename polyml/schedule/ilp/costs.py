@@ -56,7 +56,7 @@ def reuse(model: Model) -> Cost:
 def alignment(model: Model) -> Cost:
     """No shifts between statements: what a sequence inside the loop orders anyway needs none, and a shifted value is kept for longer.
 
-    Source: Verdoolaege and Janssens, "Scheduling for PPCG" (KU Leuven report CW 706, 2017), on the constants that isl's scheduler leaves to the sequence.
+    Source: Bondhugula et al. (PLDI 2008), section 3.2, end their lexicographic minimum with the shifts; here they count before reuse.
     """
     weights: Weights = {}
     for name in model.names:
@@ -85,7 +85,7 @@ def satisfaction(model: Model) -> Cost:
 def contiguity(model: Model) -> Cost:
     """The index that suits lanes best (accesses contiguous along it, or the same for all of it) is left for a loop further inside.
 
-    Source: Consolaro et al., "PolyTOPS: Reconfigurable and flexible polyhedral scheduler" (CGO 2024), section III.
+    Source: Consolaro et al., "PolyTOPS: Reconfigurable and flexible polyhedral scheduler" (CGO 2024), its cost function of this name.
     """
     weights: Weights = {}
     deepest = max((model.shapes[name].dimension for name in model.names), default=0)
@@ -101,7 +101,7 @@ def contiguity(model: Model) -> Cost:
 def order(model: Model) -> Cost:
     """The written order of the loops: the outermost index first.
 
-    Source: the identity schedule is what a user's source asks for where nothing else decides (isl manual, "Scheduling", keeps it likewise in its tie-breaks).
+    No source: a choice of ours where nothing else decides, since the written order is what a reader of the schedule expects.
     """
     weights: Weights = {}
     span = 1.0
