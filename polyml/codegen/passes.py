@@ -14,6 +14,7 @@ from polyml.codegen.simplify import simplify
 from polyml.codegen.triangles import cut_triangles
 from polyml.codegen.unroll import unroll
 from polyml.codegen.unroll_and_jam import unroll_and_jam
+from polyml.codegen.unroll_sums import unroll_sums
 from polyml.codegen.vectorize import vectorize
 from polyml.schedule.schedule import Note
 
@@ -49,6 +50,8 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: vectors before copies, so that jammed rows share the parts of the vector loops inside them.
     Pass("vectorize", lambda f, o: vectorize(f, vector_bytes=o.vector_bytes, precise=o.precise)),
     Pass("unroll_and_jam", lambda f, _: unroll_and_jam(f)),
+    # Ordering: when register tiles have their copies; before "unroll", which carries it out.
+    Pass("unroll_sums", lambda f, _: (unroll_sums(f), ())),
     Pass("unroll", lambda f, _: (unroll(f), ())),
     # Ordering: conditions that copies made certain go before elements are looked at; a certain access can be promoted.
     Pass("simplify_copies", lambda f, _: (simplify(f), ())),

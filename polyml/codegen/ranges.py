@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import gcd
 from typing import Literal, assert_never
 
 from polyml.codegen.loops import For
@@ -53,6 +54,19 @@ class Ranges:
         """Whether `value != 0` is certain."""
         low, high = self.lowest(value), self.highest(value)
         return (low is not None and low > 0) or (high is not None and high < 0)
+
+    def multiple(self, value: Affine) -> int:
+        """A number that divides `value`, whatever the loop variables are (0 when that is always 0)."""
+        rest, divisor = value, 0
+        for loop in reversed(self.loops):
+            coefficient = dict(rest.terms).get(loop.variable, 0)
+            if coefficient:
+                divisor = gcd(divisor, coefficient * loop.step)
+                rest = rest + (loop.lower - affine(loop.variable)) * coefficient
+        for atom, coefficient in rest.terms:
+            inside = [self.multiple(operand) for operand in atom.operands] if isinstance(atom, Extremum) else [1]
+            divisor = gcd(divisor, *(coefficient * number for number in inside))
+        return gcd(divisor, rest.constant)
 
     def decide(self, condition: Expr) -> bool | None:
         """The value of a bool expression over indices, where it is certain."""

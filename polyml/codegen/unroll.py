@@ -7,7 +7,7 @@ from dataclasses import replace
 from polyml.codegen.loops import For, Function, Node
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import substitute_nodes, with_body
-from polyml.sets.affine import affine, maximum
+from polyml.sets.affine import Affine, affine, maximum
 
 __all__ = ["unroll"]
 
@@ -37,22 +37,23 @@ def _node(node: Node, ranges: Ranges) -> tuple[Node, ...]:
         if trips <= factor:
             return tuple(n for j in range(trips) for n in _iteration(loop, j, from_lower=True))
         whole = trips // factor * factor
-        main = _copies(loop, factor, whole)
+        main = _copies(loop, factor, loop.lower + whole * loop.step)
         rest = (n for j in range(whole, trips) for n in _iteration(loop, j, from_lower=True))
         return (main, *rest)
     if factor < 2:
         return (loop,)
+    if ranges.multiple(span) % (factor * loop.step) == 0:
+        return (_copies(loop, factor, loop.upper),)
     low = ranges.lowest(span)
     if low is None or low < 0:
         span = maximum([span, affine(0)])
     middle = loop.lower + (span + (loop.step - 1)) // loop.step // factor * (factor * loop.step)
-    copies = tuple(n for j in range(factor) for n in _iteration(loop, j, from_lower=False))
-    return (replace(loop, upper=middle, step=factor * loop.step, body=copies), replace(loop, lower=middle))
+    return (_copies(loop, factor, middle), replace(loop, lower=middle))
 
 
-def _copies(loop: For, factor: int, trips: int) -> For:
+def _copies(loop: For, factor: int, upper: Affine) -> For:
     copies = tuple(n for j in range(factor) for n in _iteration(loop, j, from_lower=False))
-    return replace(loop, upper=loop.lower + trips * loop.step, step=factor * loop.step, body=copies)
+    return replace(loop, upper=upper, step=factor * loop.step, body=copies)
 
 
 def _iteration(loop: For, number: int, *, from_lower: bool) -> tuple[Node, ...]:

@@ -254,7 +254,9 @@ def _depths(
     room = max(1, target.l1_bytes // 4 // (rows * model.itemsize))
     sizes: dict[str, int] = {}
     for index in reversed(reduced):
-        sizes[index] = _even(model.extents[index], room, 1)
+        # Whole vectors of the innermost one: their elements can be packed through registers, and loops over them unrolled without a rest.
+        step = target.lanes(model.itemsize) if index == reduced[-1] else 1
+        sizes[index] = _even(model.extents[index], room, step)
         room = max(1, room // sizes[index])
     return {i: sizes[i] for i in reduced}
 

@@ -92,7 +92,7 @@ def test_dense_text(golden: Golden) -> None:
 def test_every_pass_that_changes_something_is_reported() -> None:
     seen: list[str] = []
     lower_loops(matmul(5, 40, 9), options=LoopOptions(vector_bytes=64), on_pass=lambda name, program: seen.append(name))
-    assert seen == ["vectorize", "unroll_and_jam", "simplify_copies", "scalar_replacement"]
+    assert seen == ["vectorize", "unroll_and_jam", "unroll_sums", "unroll", "simplify_copies", "scalar_replacement"]
 
 
 def memory_in(node: Node, name: str) -> int:
@@ -233,6 +233,16 @@ def test_full_unroll_leaves_no_loop() -> None:
     assert "cast" not in loops_text(after)
 
 
+@pytest.mark.parametrize(("depth", "steps"), [(24, [4]), (26, [4]), (7, [1])])
+def test_sums_of_a_register_tile_are_unrolled(depth: int, steps: list[int]) -> None:
+    program = matmul(8, 64, depth)
+    after = lowered(program)
+    inner = [n for n in walk_nodes(after.body) if isinstance(n, For) and n.variable == "k" and n.kind == "sequential"]
+    assert sorted({node.step for node in inner}, reverse=True) == steps
+    for name, values in run(program, {}).items():
+        np.testing.assert_allclose(run(after, {})[name], values, rtol=1e-12)
+
+
 def test_simplify_decides_what_bounds_decide() -> None:
     inside = call("and", call("ge", index("i"), index(0)), call("lt", index(affine("i") + 1), index(10)))
     body = (
@@ -286,6 +296,8 @@ def test_ranges_are_safe(value: Affine) -> None:
     assert low <= min(exact)
     assert max(exact) <= high
     assert brute(ranges.simplify(value) - value, loops) == {0}
+    divisor = ranges.multiple(value)
+    assert all(number % divisor == 0 if divisor else number == 0 for number in exact)
 
 
 def test_ranges_see_through_tiles() -> None:
@@ -294,4 +306,5 @@ def test_ranges_see_through_tiles() -> None:
     assert ranges.is_positive(affine("N") - J)
     assert ranges.lowest(affine("N")) is None or ranges.lowest(affine("N")) == 1
     assert ranges.constant((J - I) // 8) == 0
+    assert ranges.multiple(minimum([I + 8, affine(24)]) - I) == 8
     assert register("t").lanes == 1

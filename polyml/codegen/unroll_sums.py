@@ -1,0 +1,53 @@
+"""Innermost loops that only add up are unrolled a little: counting and jumping take issue slots that the sums of a register tile would use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyml.codegen.loops import Assign, For, Function, Node
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import subscript_variables, with_body
+
+__all__ = ["unroll_sums"]
+
+LEAST = 4
+"""A loop of fewer sums waits for their latency anyway."""
+
+MOST = 96
+"""Sums in the unrolled body, at most: what a processor's buffer of decoded instructions holds beside everything else."""
+
+_FACTOR = 4
+
+
+def unroll_sums(function: Function) -> Function:
+    """The function with its innermost loops in lanes marked for unrolling, where they do nothing but reductions into elements that stay put; the copies
+    follow one another, so that each sum keeps its order."""
+    body = _body(function.body, Ranges(), in_lanes=False)
+    return function if body is function.body else replace(function, body=body)
+
+
+def _body(nodes: tuple[Node, ...], ranges: Ranges, *, in_lanes: bool) -> tuple[Node, ...]:
+    made = tuple(_node(node, ranges, in_lanes=in_lanes) for node in nodes)
+    return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+
+
+def _node(node: Node, ranges: Ranges, *, in_lanes: bool) -> Node:
+    if not isinstance(node, For):
+        return with_body(node, lambda body: _body(body, ranges, in_lanes=in_lanes))
+    if in_lanes and node.kind == "sequential" and _only_sums(node):
+        factor = min(_FACTOR, MOST // len(node.body))
+        trips = ranges.highest(node.upper - node.lower)
+        return node if factor < 2 or (trips is not None and trips < 2 * factor) else _marked(node, factor)
+    inner = ranges.enter(node)
+    lanes = in_lanes or (node.kind == "vector" and node.width > 1)
+    return with_body(node, lambda body: _body(body, inner, in_lanes=lanes))
+
+
+def _marked(loop: For, factor: int) -> For:
+    return replace(loop, kind="unroll", factor=factor)
+
+
+def _only_sums(loop: For) -> bool:
+    sums = [node for node in loop.body if isinstance(node, Assign) and node.reduction is not None]
+    moving = any(loop.variable in subscript_variables(node.target.subscripts) for node in sums)
+    return LEAST <= len(sums) == len(loop.body) and not moving
