@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import llvmlite.binding as llvm
 from llvmlite.binding.newpassmanagers import ModulePassManager, NewPassManager
@@ -55,18 +55,23 @@ def _target_machine(machine: Machine) -> llvm.TargetMachine:
     return created
 
 
-def _optimize(text: str, machine: Machine) -> llvm.ModuleRef:
-    created = _target_machine(machine)
-    module = llvm.parse_assembly(text)
-    module.triple = machine.triple
-    module.data_layout = str(created.target_data)
-    # A pipeline runs once only.
+@cache
+def _pass_builder(machine: Machine) -> llvm.PassBuilder:
     options = llvm.create_pipeline_tuning_options(speed_level=1)
     options.loop_unrolling = False
     options.loop_vectorization = False
     options.slp_vectorization = False
     options.loop_interleaving = False
-    builder = llvm.create_pass_builder(created, options)
+    return llvm.create_pass_builder(_target_machine(machine), options)
+
+
+def _optimize(text: str, machine: Machine) -> llvm.ModuleRef:
+    created = _target_machine(machine)
+    module = llvm.parse_assembly(text)
+    module.triple = machine.triple
+    module.data_layout = str(created.target_data)
+    # A pipeline runs once only; LLVM keeps 1 KB of every builder.
+    builder = _pass_builder(machine)
     manager = builder.getModulePassManager()
     manager.run(module, builder)
     # ObjectRef stands before NewPassManager among its bases, so that llvmlite itself never frees it: 40 KB a time.
@@ -93,11 +98,14 @@ def compile_object(text: str, machine: Machine) -> bytes:
     return result
 
 
+_LIBRARIES_PER_LINKER = 64
+"""LLVM keeps some 9 KB of every library that was ever linked until its linker goes: so linkers change, and one goes with the last of its libraries."""
+
 _LIBRARY_NUMBERS = itertools.count()
 
 
-@cache
-def _jit() -> llvm.LLJIT:
+@lru_cache(maxsize=1)
+def _linker(generation: int) -> llvm.LLJIT:
     return llvm.create_lljit_compiler(_target_machine(host()))
 
 
@@ -127,5 +135,6 @@ def load_object(
         library.export_symbol(name)
     for name, address in (imports or {}).items():
         library.import_symbol(name, address)
-    tracker = library.link(_jit(), f"polyml{next(_LIBRARY_NUMBERS)}")
+    number = next(_LIBRARY_NUMBERS)
+    tracker = library.link(_linker(number // _LIBRARIES_PER_LINKER), f"polyml{number}")
     return Loaded({name: tracker[name] for name in exports}, tracker)

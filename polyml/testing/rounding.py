@@ -1,0 +1,217 @@
+"""How far rounding may move each element of a program: a bound that is carried beside every value while the interpreter runs.
+
+The value is computed in a wider type; its bound is what evaluation in the program's own types may be off by, in any order of its sums, with or without
+fused multiply-adds: u * (|a| + |b|) for a sum of two, n * u * sum |t| for n terms, and for other functions what the bounds of the arguments do at the corners of
+their intervals, and some units in the last place of its own. Source: Higham, Accuracy and Stability of Numerical Algorithms, sections 3.3 (running error analysis) and 4.2.
+
+A bound is infinite where nothing can be said: a condition, an index or an overflow hangs on the rounding.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyml.dtypes import DTYPES, DType
+from polyml.einsum_frontend.interpreter_types import BINARY_OPS, COMPARE_OPS
+from polyml.einsum_frontend.interpreter_values import Evaluator
+from polyml.einsum_frontend.syntax import (
+    Binary,
+    Boolean,
+    Call,
+    Compare,
+    Expression,
+    IndexRef,
+    LoopRef,
+    Name,
+    Number,
+    Reducer,
+    SizeRef,
+    Subscript,
+    Unary,
+)
+from polyml.errors import ShapeError
+from polyml.ops import OPS
+
+__all__ = ["BoundedEvaluator", "Bounds", "Part", "unit"]
+
+Bounds = dict[int, npt.NDArray[np.float64]]
+"""Per tensor, by the identity of its values: the bound of each element."""
+
+_EXACT = frozenset({"neg", "abs", "min", "max", "relu", "floor", "ceil", "round"})
+_FUNCTION_UNITS = 8.0
+"""What a vector function may be off by: 4 units in the last place (docs/performance.md, Vector math: at most 2.6)."""
+
+
+@functools.cache
+def _limits(dtype: DType) -> tuple[float, float, float]:
+    """Unit roundoff, the largest and the smallest normal number of a float type."""
+    info: Any = np.finfo(dtype.numpy)
+    return float(info.eps) / 2, float(info.max), float(info.tiny)
+
+
+def unit(dtype: DType) -> float:
+    """The unit roundoff of a float type; 0 for others."""
+    return _limits(dtype)[0] if dtype.is_float else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An operand as it was evaluated. value: a NumPy scalar."""
+
+    expr: Expression
+    value: Any
+    bound: float
+
+
+@dataclass
+class BoundedEvaluator(Evaluator):
+    """Values as the interpreter has them, and a bound for each.
+
+    bounds: of the tensors. below: the operands evaluated so far of the expression at hand; after `value`, its last is that expression.
+    most: evaluations that are left. Raises ShapeError when there are none.
+    """
+
+    bounds: Bounds
+    below: list[Part] = field(default_factory=list)
+    most: list[int] = field(default_factory=lambda: [2**62])
+    _place: tuple[str, tuple[int, ...]] | None = None
+
+    def value(self, expr: Expression, env: Mapping[str, int]) -> np.generic:
+        self.most[0] -= 1
+        if self.most[0] < 0:
+            message = "the interpreter evaluates one instance after the other, and these arguments have too many"
+            raise ShapeError(message, hint="verify the program at smaller sizes, or with most=")
+        outer, self.below = self.below, []
+        found = super().value(expr, env)
+        parts, self.below = self.below, outer
+        dtype = self.types[id(expr)].dtype
+        bound = self._float_bound(expr, found, parts, dtype) if dtype.is_float else self._exact_bound(expr, parts)
+        if dtype.is_float and _size(found) > _limits(dtype)[1]:
+            bound = math.inf  # it overflows, or does not, by the order of evaluation
+        outer.append(Part(expr, found, bound))
+        return found
+
+    def check_written(self, expr: Subscript, name: str, position: tuple[int, ...]) -> None:
+        super().check_written(expr, name, position)
+        self._place = (name, position)
+
+    def _float_bound(self, expr: Expression, found: np.generic, parts: Sequence[Part], dtype: DType) -> float:
+        match expr:
+            case Number() | IndexRef() | LoopRef() | SizeRef() | Name():
+                return 0.0
+            case Subscript():
+                return self._read_bound(parts)
+            case Call(function="where"):
+                test, chosen = parts
+                return math.inf if test.bound else chosen.bound + unit(dtype) * _size(found)
+            case Call(function=name) if name in DTYPES:
+                return parts[0].bound + unit(dtype) * _size(found)
+            case Call(function=name):
+                return applied(name, parts, dtype)
+            case Unary():
+                return parts[0].bound
+            case Binary(op=op):
+                return applied(BINARY_OPS[op], parts, dtype)
+            case Reducer():
+                return _reduced(expr.kind, found, parts, dtype)
+            case Compare() | Boolean():
+                raise AssertionError("internal: a comparison is a bool")
+
+    def _read_bound(self, subscripts: Sequence[Part]) -> float:
+        """The bound of the element that was read last (a padded zero has none)."""
+        place, self._place = self._place, None
+        if any(part.bound for part in subscripts):
+            return math.inf
+        if place is None:
+            return 0.0
+        known = self.bounds.get(id(self.cells[place[0]].values))
+        return 0.0 if known is None else float(known[place[1]])
+
+    def _exact_bound(self, expr: Expression, parts: Sequence[Part]) -> float:
+        """0 for an integer or a bool that rounding cannot change, else infinity."""
+        match expr:
+            case Subscript():
+                return self._read_bound(parts)
+            case Compare() if any(part.bound for part in parts):
+                sides = zip(expr.ops, itertools.pairwise(parts), strict=True)
+                return math.inf if any(_undecided(COMPARE_OPS[op], pair) for op, pair in sides) else 0.0
+            case Call(function=name) if name in DTYPES and parts[0].bound:
+                ends = {int(end) for end in _ends(parts[0]) if np.isfinite(end)}
+                return 0.0 if len(ends) == 1 else math.inf
+            case Reducer(kind="argmax" | "argmin"):
+                return _undecided_winner(expr.kind, parts)
+            case _:
+                return math.inf if any(part.bound for part in parts) else 0.0
+
+
+def _size(value: Any) -> float:
+    return abs(float(value)) if np.isfinite(value) else 0.0
+
+
+def _ends(part: Part) -> tuple[Any, ...]:
+    """The value, and the ends of its interval."""
+    if not part.bound:
+        return (part.value,)
+    return (part.value, part.value - part.bound, part.value + part.bound)
+
+
+def applied(op: str, parts: Sequence[Part], dtype: DType) -> float:
+    """The bound of `op` on these operands, in `dtype`."""
+    if any(math.isinf(part.bound) for part in parts):
+        return math.inf
+    if op in ("min", "max"):
+        return max(part.bound for part in parts)
+    if op in ("add", "sub"):
+        return sum(part.bound + unit(dtype) * _size(part.value) for part in parts)
+    wide = np.result_type(*(part.value.dtype for part in parts), np.float64)
+    meaning = OPS[op].meaning
+    corners = [float(meaning(*map(wide.type, ends))) for ends in itertools.product(*map(_ends, parts))]
+    center = corners[0]
+    if not math.isfinite(center):
+        return 0.0 if all(c == center or (c != c and center != center) for c in corners) else math.inf
+    if not all(map(math.isfinite, corners)):
+        return math.inf
+    moved = max(abs(corner - center) for corner in corners)
+    if op in _EXACT:
+        return moved
+    units = 1.0 if op in ("mul", "div") else _FUNCTION_UNITS
+    return moved + units * unit(dtype) * abs(center) + _limits(dtype)[2]
+
+
+def _reduced(kind: str, found: np.generic, parts: Sequence[Part], dtype: DType) -> float:
+    """The bound of a reduction, in any order of its terms."""
+    match kind:
+        case "sum":
+            return sum(part.bound for part in parts) + len(parts) * unit(dtype) * sum(_size(p.value) for p in parts)
+        case "prod":
+            if any(math.isinf(part.bound) for part in parts):
+                return math.inf
+            largest = math.prod(_size(p.value) * (1 + unit(dtype)) + p.bound for p in parts)
+            return largest - _size(found)
+        case _:
+            return max((part.bound for part in parts), default=0.0)
+
+
+def _undecided(op: str, pair: Sequence[Part]) -> bool:
+    meaning = OPS[op].meaning
+    return len({bool(meaning(*ends)) for ends in itertools.product(*map(_ends, pair))}) > 1
+
+
+def _undecided_winner(kind: str, parts: Sequence[Part]) -> float:
+    """Infinity when rounding may make another one the first winner."""
+    if not any(part.bound for part in parts):
+        return 0.0
+    values = np.array([part.value for part in parts])
+    if np.isnan(values).any():
+        return math.inf
+    best = int(np.argmax(values) if kind == "argmax" else np.argmin(values))
+    margin = (abs(values[best] - part.value) - part.bound - parts[best].bound for part in parts)
+    return math.inf if any(m <= 0 for k, m in enumerate(margin) if k != best) else 0.0
