@@ -1,7 +1,8 @@
 """The recipe for CPUs: marks, tiles and register tiles on an ordered tree.
 
 1. Fused loops and bands come from `order`: zero-distance loops outermost, reductions inside.
-2. A band that carries a dependence stays a sequential loop; its inside is treated on its own.
+2. A band that carries a dependence stays a sequential loop; its inside is treated on its own. The outermost one gets tiles when what it
+   sweeps over does not stay in cache (time_tiles.py); the threads then share a wavefront of them.
 3. Parallel loops: per band, does running the lanes along one of them cost less than going to a loop further inside? (lanes.py; strides decide, see cost.py)
    a. Yes: this is a nest (nest.py). Its lanes run along that loop; a second loop is unrolled and jammed when that saves loads; both are tiled so that what a
       tile reads stays in cache; the reduction loops inside run over a register tile.
@@ -43,6 +44,7 @@ from polyml.schedule.strategy.lanes import (
 )
 from polyml.schedule.strategy.nest import build_copy, build_nest, plan_nest
 from polyml.schedule.strategy.threads import is_heavy, most_even
+from polyml.schedule.strategy.time_tiles import build_time_tiles, plan_time_tiles
 from polyml.schedule.transforms import Loop, distribute_band, merge_with_child, nest_loops, tile_loop
 from polyml.schedule.tree import Kind, kind_of, mark_name
 
@@ -92,7 +94,7 @@ class _Recipe:
         if band is None:
             return self.visit(node.child(0), place).parent()
         if not is_coincident(node):
-            return self.reductions(band, place)
+            return self.sequential(band, place)
         lanes = lanes_here(band, self.facts) if self.facts.options.vectorize else None
         return self.outer(band, place) if lanes is None else self.nest(band, lanes, place)
 
@@ -150,6 +152,16 @@ class _Recipe:
         loops = [loop.marked("parallel") if k == shared else loop for k, loop in ordered]
         node = nest_loops(band.node, [*loops, *inner])
         return node, len(loops) + sum(loop.mark is not None for loop in loops)
+
+    def sequential(self, band: Band, place: Place) -> isl.ScheduleNode:
+        """2, with time tiles around it where they pay."""
+        plan = plan_time_tiles(band.node, self.facts)
+        if plan is None:
+            return self.reductions(band, place)
+        self.notes.append(Note("tiling", band.title, str(plan)))
+        node, depth = build_time_tiles(band.node, plan, threads=place.parallel)
+        inside = replace(band, node=descend(node, depth))
+        return self.reductions(inside, Place(parallel=False, extents=plan.extents)).ancestor(depth)
 
     def reductions(self, band: Band, place: Place) -> isl.ScheduleNode:
         """4. Other bands that are not parallel stay as they are."""

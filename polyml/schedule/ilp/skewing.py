@@ -1,0 +1,79 @@
+"""Bands for time tiling: loops along which no dependence points backwards, skewed and shifted where a recurrence asks for it, and short in reach.
+
+A loop along an index of a stencil has dependences in both directions; plus a multiple of the time step it has not. Tiles of a band whose loops all have distances of at
+least zero can run one after the other, whatever their sizes.
+
+Source: Bondhugula et al., "A practical automatic polyhedral parallelizer and locality optimizer" (PLDI 2008); Wonnacott, "Achieving scalable locality with time
+skewing" (IJPP 2002).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import islpy as isl
+
+from polyml.schedule.ilp.cones import Cone, cones_of
+from polyml.schedule.ilp.costs import TILING_COSTS
+from polyml.schedule.ilp.hyperplanes import Hyperplane, distances, row_function
+from polyml.schedule.ilp.problem import Basis, Problem, within
+from polyml.schedule.ilp.solve import Solver, SolverLimit
+from polyml.scop.dependences import Dependences
+from polyml.scop.scop import Scop
+
+__all__ = ["SkewedLoop", "skewed_band"]
+
+NODES = 500
+"""Linear programs that the search for a band may take."""
+
+REACH = 32
+"""Iterations that a dependence may span along each loop of the band, at most: what a tile needs from its neighbours is then a thin border."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkewedLoop:
+    """One loop. coefficients: per statement, of its indices. row: the loop as isl's function of the instances."""
+
+    coefficients: dict[str, tuple[int, ...]]
+    row: isl.UnionPwAff
+
+
+def skewed_band(
+    scop: Scop, dependences: Dependences, names: Sequence[str], *, relax_reductions: bool
+) -> tuple[SkewedLoop, ...]:
+    """Loops over the statements that may all be tiled together, the least skewed first; fewer than two when there is no such band."""
+    cones = within(cones_of(scop, dependences, relax_reductions=relax_reductions), names)
+    problem = Problem(scop, TILING_COSTS, Solver(NODES))
+    deepest = max(problem.dimension(name) for name in names)
+    # Statements of fewer dimensions, such as boundaries, need no directions of their own: they go along.
+    basis: Basis = {
+        name: () if problem.dimension(name) == deepest else _all_of(problem.dimension(name)) for name in names
+    }
+    try:
+        found = problem.band(tuple(names), cones, basis)
+    except SolverLimit:
+        return ()
+    if not all(_is_short(loop, cones) for loop in found):
+        return ()
+    made = []
+    for loop in found:
+        total = isl.UnionPwAff.empty_space(scop.context.get_space())
+        for name in names:
+            total = total.union_add(row_function(loop.rows[name], scop, name))
+        made.append(SkewedLoop({name: row.indices for name, row in loop.rows.items()}, total))
+    return tuple(made)
+
+
+def _all_of(dimension: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(k == position) for k in range(dimension)) for position in range(dimension))
+
+
+def _is_short(loop: Hyperplane, cones: Sequence[Cone]) -> bool:
+    """Whether every dependence spans `REACH` iterations of the loop at most, for all sizes."""
+    for cone in cones:
+        for face in cone.faces:
+            spans = distances(cone, loop.rows, face)
+            if (abs(spans) > REACH * face.generators[:, 0]).any():
+                return False
+    return True

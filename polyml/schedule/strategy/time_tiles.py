@@ -1,0 +1,237 @@
+"""Time tiling: a sequential loop that sweeps over large arrays again and again runs several of its steps on a part of them that stays in cache.
+
+Rewrite: band[t] (c) -> band[t_tile] (band[i_tile] (.. (band[t] (c)))), the tiles taken from loops that no dependence runs against (ilp/skewing.py), such as t and i + 2*t.
+What is below keeps its order, so that its parts get lanes as ever: within a tile one step runs over fewer rows.
+
+When: the loop carries a dependence, one step touches more than half of L2, and the dependences are short (a stencil's, not a broadcast's).
+
+Sizes (the model): at one step a tile touches a block of rows in all arrays, a strip of each along the lanes. Strips are long enough for their first and last vector not to
+matter. Blocks fit in L1 where that leaves at least `LEAST_ROWS` rows in each direction, else in a fraction of L2; then as many steps as shift the block by twice its own
+height, if everything that the tile touches on its way stays in L2.
+
+Threads: the tile loop over time becomes a wavefront, t_tile/T + i_tile/I, inside of which the tiles along i are independent.
+
+Source: Wonnacott, "Achieving scalable locality with time skewing" (IJPP 2002); Bondhugula et al. (PLDI 2008), section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import islpy as isl
+
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.ilp.skewing import SkewedLoop, skewed_band
+from polyml.schedule.strategy.bands import is_coincident
+from polyml.schedule.strategy.facts import Facts
+from polyml.schedule.transforms import Loop, insert_loops, tile_loop
+from polyml.schedule.tree import Kind, kind_of, members, statements_below
+
+__all__ = ["TimePlan", "build_time_tiles", "plan_time_tiles"]
+
+LEAST_STEPS = 4
+"""A time loop of fewer steps stays as it is."""
+
+STRIP_VECTORS = 16
+"""Vectors in a strip along the lanes."""
+
+LEAST_ROWS = 8
+"""Rows of a block in each direction: less, and its border is as large as itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePlan:
+    """loops: of the band, time first, lanes last. sizes: iterations per tile, None: not tiled. extents: of point loops, by statement and index.
+    names: what the tiled loops are called in notes."""
+
+    loops: tuple[SkewedLoop, ...]
+    sizes: tuple[int | None, ...]
+    extents: Mapping[tuple[str, str], int]
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        parts = (f"{name} by {size}" for name, size in zip(self.names, self.sizes, strict=True) if size is not None)
+        return f"time tiles: {', '.join(parts)}"
+
+
+def plan_time_tiles(node: isl.ScheduleNode, facts: Facts) -> TimePlan | None:
+    """Tiles around the sequential band `node`, or None when they are not possible or not worth it."""
+    steps = _steps(node, facts)
+    if steps is None or not _is_outermost(node):
+        return None
+    sweep = _Sweep(facts, steps)
+    if not sweep.is_large:
+        return None
+    band = skewed_band(
+        facts.scop, facts.packed.dependences, tuple(steps), relax_reductions=facts.options.relax_reductions
+    )
+    return sweep.plan(band)
+
+
+def build_time_tiles(node: isl.ScheduleNode, plan: TimePlan, *, threads: bool) -> tuple[isl.ScheduleNode, int]:
+    """The band under its tile loops, and how far below the node in its place it stands."""
+    tiled = [(tile_loop(Loop(loop.row), size), size) for loop, size in zip(plan.loops, plan.sizes, strict=True) if size]
+    loops = [loop for loop, _ in tiled]
+    if threads and len(tiled) > 1:
+        context = node.get_ctx()
+        units = [loop.row.scale_down_val(isl.Val.int_from_si(context, size)) for loop, size in tiled[:2]]
+        loops[0] = Loop(units[0].add(units[1]))
+        loops[1] = loops[1].marked("parallel")
+    return insert_loops(node, loops), len(loops) + sum(loop.mark is not None for loop in loops)
+
+
+def _steps(node: isl.ScheduleNode, facts: Facts) -> dict[str, str] | None:
+    """Per statement the index that the band runs along, of a sequential band with one member and loops below."""
+    if kind_of(node) != Kind.band or node.band_n_member() != 1 or is_coincident(node):
+        return None
+    names = statements_below(node)
+    (member,) = members(node, facts.scop)
+    found = {name: index for name in names if (index := member.index(name)) is not None}
+    return found if len(found) == len(names) else None
+
+
+def _is_outermost(node: isl.ScheduleNode) -> bool:
+    """Whether no loop is around the node."""
+    while node.has_parent():
+        node = node.parent()
+        if kind_of(node) == Kind.band:
+            return False
+    return True
+
+
+@dataclass(slots=True)
+class _Sweep:
+    """One step of the time loop. steps: per statement its time index."""
+
+    facts: Facts
+    steps: Mapping[str, str]
+
+    @property
+    def models(self) -> list[StatementModel]:
+        return [self.facts.models[name] for name in self.steps]
+
+    @property
+    def core(self) -> StatementModel:
+        """The statement that does most of the work."""
+        return max(self.models, key=lambda model: model.work)
+
+    def space(self, model: StatementModel) -> dict[str, int]:
+        """The statement's indices apart from time, and their extents."""
+        return {index: extent for index, extent in model.extents.items() if index != self.steps[model.name]}
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a step touches more than stays in cache until the next one, and there are enough steps."""
+        matcher, statements = self.facts.matcher, self.facts.scop.statements
+        for model in self.models:
+            indices = statements[model.name].indices
+            widths = {index: matcher.extent(model.name, k) for k, index in enumerate(indices)}
+            steps = widths.pop(self.steps[model.name])
+            if (steps is not None and steps < LEAST_STEPS) or None in widths.values():
+                return False
+        boxes = {model.name: self.space(model) for model in self.models}
+        return self.bytes_of(boxes) > self.facts.target.l2_bytes // 2
+
+    def bytes_of(self, boxes: Mapping[str, Mapping[str, int]]) -> int:
+        """Bytes that one step touches when each statement runs over its box."""
+        arrays: dict[str, int] = {}
+        for name, box in boxes.items():
+            for access in self.facts.models[name].accesses:
+                itemsize = self.facts.scop.arrays[access.array].dtype.itemsize
+                touched = itemsize * prod(extent for index, extent in box.items() if access.stride(index) != 0)
+                arrays[access.array] = max(arrays.get(access.array, 0), touched)
+        return sum(arrays.values())
+
+    def plan(self, band: tuple[SkewedLoop, ...]) -> TimePlan | None:
+        """Sizes for a band of the form time, then one loop per direction."""
+        core = self.core
+        indices = self.facts.scop.statements[core.name].indices
+        time = indices.index(self.steps[core.name])
+        space = self.space(core)
+        if not space or len(band) != len(indices):
+            return None
+        lanes = min(space, key=lambda index: (core.lane_cost(index, self.facts.target), -indices.index(index)))
+        # Of a loop along several indices the innermost: the others are those of loops before it.
+        along: dict[str, SkewedLoop] = {}
+        for loop in band:
+            used = [k for k, c in enumerate(loop.coefficients[core.name]) if c and k != time]
+            fresh = [k for k in used if indices[k] not in along]
+            if not used:
+                along[indices[time]] = loop
+            elif len(fresh) == 1:
+                along[indices[fresh[0]]] = loop
+        if set(along) != set(indices):
+            return None
+        step = along.pop(indices[time]).coefficients[core.name][time]
+        if step != 1:
+            return None
+        rows = [index for index in space if index != lanes]
+        skew = max(loop.coefficients[core.name][time] for loop in along.values())
+        found = self.sizes(rows, lanes, max(1, skew))
+        if found is None:
+            return None
+        first = next(loop for loop in band if loop not in along.values())
+        order = [*rows, lanes]
+        return TimePlan(
+            loops=(first, *(along[index] for index in order)),
+            sizes=found,
+            extents=self.point_extents(dict(zip(order, found[1:], strict=True))),
+            names=(indices[time], *order),
+        )
+
+    def sizes(self, rows: list[str], lanes: str, skew: int) -> tuple[int | None, ...] | None:
+        """Steps per tile, rows in each direction, and the length of a strip: None where a direction is not cut."""
+        target, core = self.facts.target, self.core
+        space = self.space(core)
+        asked = self.facts.options.tile_sizes
+        if asked is not None:
+            padded = (*asked, *[None] * (len(rows) + 2))
+            return padded[: len(rows) + 2]
+        strip = STRIP_VECTORS * target.lanes(core.itemsize)
+        if not rows:
+            strip = max(strip, 2 * target.l1_bytes // 3 // self.block_bytes({}, lanes, 1))
+            return self.steps_of([], strip if strip < space[lanes] else None, lanes, skew)
+        cut = strip if 2 * strip < space[lanes] else None
+        for room in (2 * target.l1_bytes // 3, target.l2_bytes // 8):
+            height = self.height(rows, lanes, cut or space[lanes], room)
+            if height >= LEAST_ROWS:
+                break
+        else:
+            return None
+        height = min(height, max(space[index] for index in rows))
+        return self.steps_of([height] * len(rows), cut, lanes, skew)
+
+    def block_bytes(self, heights: Mapping[str, int], lanes: str, strip: int) -> int:
+        """Bytes of a block of rows and strips."""
+        boxes = {}
+        for model in self.models:
+            box = self.space(model)
+            boxes[model.name] = {index: min(extent, heights.get(index, strip)) for index, extent in box.items()}
+        return self.bytes_of(boxes)
+
+    def height(self, rows: list[str], lanes: str, strip: int, room: int) -> int:
+        """The side of the largest block of rows in the room, the same in all directions; even."""
+        one = self.block_bytes(dict.fromkeys(rows, 1), lanes, strip)
+        side: float = (room / one) ** (1 / len(rows))
+        return max(1, round(side) // 2 * 2)
+
+    def steps_of(self, heights: list[int], strip: int | None, lanes: str, skew: int) -> tuple[int | None, ...] | None:
+        """The sizes with steps; None when nothing would be cut."""
+        space = self.space(self.core)
+        extents = [extent for index, extent in space.items() if index != lanes]
+        if strip is None and all(height >= extent for height, extent in zip(heights, extents, strict=True)):
+            return None
+        shortest = min(heights, default=(strip or 0) // 8)
+        return (max(LEAST_STEPS, 2 * shortest // skew), *heights, strip)
+
+    def point_extents(self, sizes: Mapping[str, int | None]) -> dict[tuple[str, str], int]:
+        """How far the point loops run: as far as a tile."""
+        found = {}
+        for model in self.models:
+            for index, extent in self.space(model).items():
+                size = sizes.get(index)
+                if size is not None:
+                    found[model.name, index] = min(size, extent)
+        return found

@@ -1,0 +1,171 @@
+"""Time tiling: small stencils under tiny caches and odd tile sizes, against the interpreter; what must not be tiled; the model's sizes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import polyml as pm
+from polyml.einsum_frontend.interpreter import interpret
+from polyml.einsum_frontend.parse import parse
+from polyml.source import Source
+from polyml.testing import assert_close
+
+SMALL = pm.Target(l2_bytes=64)
+"""Nothing stays in its caches."""
+
+Arguments = tuple[object, ...]
+
+
+def grids(*shape: int, count: int = 2, dtype: type = np.float64) -> list[NDArray[np.floating]]:
+    rng = np.random.default_rng(7)
+    return [rng.random(shape).astype(dtype) for _ in range(count)]
+
+
+JACOBI_1D = """
+def f(T: int, A: f64["N"], B: f64["N"]):
+    for t in range(T):
+        if 1 <= i < N - 1:
+            B[i] = 0.3 * (A[i - 1] + A[i] + A[i + 1])
+            A[i] = 0.4 * (B[i - 1] + B[i] + B[i + 1])
+    return A, B
+"""
+WIDE_1D = """
+def f(T: int, A: f64["N"], B: f64["N"]):
+    for t in range(T):
+        if 2 <= i < N - 2:
+            B[i] = A[i - 2] + 0.5 * A[i + 2] - A[i]
+        A[0] = B[3]
+        if 1 <= i < N - 1:
+            A[i] = 0.25 * B[i]
+    return A
+"""
+HISTORY_1D = """
+def f(a: f64["T N"]):
+    for t in range(1, T):
+        if 1 <= i < N - 1:
+            a[t, i] = (a[t - 1, i - 1] + a[t - 1, i] + a[t - 1, i + 1]) / 3
+    return a
+"""
+JACOBI_2D = """
+def f(T: int, A: f32["N M"], B: f32["N M"]):
+    for t in range(T):
+        if 1 <= i < N - 1 and 1 <= j < M - 1:
+            B[i, j] = 0.2 * (A[i, j] + A[i, j - 1] + A[i, j + 1] + A[i + 1, j] + A[i - 1, j])
+            A[i, j] = 0.2 * (B[i, j] + B[i, j - 1] + B[i, j + 1] + B[i + 1, j] + B[i - 1, j])
+    return A, B
+"""
+WAVE_2D = """
+def f(T: int, u: f64["N M"], c: f64["N M"], p: f64["T"]):
+    old: f64["N M"] = 0
+    new: f64["N M"] = 0
+    for t in range(T):
+        if 1 <= i < N - 1 and 1 <= j < M - 1:
+            new[i, j] = 2 * u[i, j] - old[i, j] + c[i, j] * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1] - 4 * u[i, j])
+        new[0, j] = p[t]
+        new[i, 0] = new[i, 1]
+        old[i, j] = u[i, j]
+        u[i, j] = new[i, j]
+    return u, old
+"""
+FDTD = """
+def f(ex: f64["N M"], ey: f64["N M"], hz: f64["N M"], source: f64["T"]):
+    for t in range(T):
+        ey[0, j] = source[t]
+        if i >= 1:
+            ey[i, j] -= 0.5 * (hz[i, j] - hz[i - 1, j])
+        if j >= 1:
+            ex[i, j] -= 0.5 * (hz[i, j] - hz[i, j - 1])
+        if i < N - 1 and j < M - 1:
+            hz[i, j] -= 0.7 * (ex[i, j + 1] - ex[i, j] + ey[i + 1, j] - ey[i, j])
+    return ex, ey, hz
+"""
+SEIDEL = """
+def f(T: int, A: f64["N N"]):
+    for t in range(T):
+        for i in range(1, N - 1):
+            for j in range(1, N - 1):
+                A[i, j] = (A[i - 1, j - 1] + A[i - 1, j] + A[i - 1, j + 1] + A[i, j - 1] + A[i, j] + A[i, j + 1] + A[i + 1, j]) / 7
+    return A
+"""
+HEAT_3D = """
+def f(T: int, A: f64["N N N"], B: f64["N N N"]):
+    for t in range(T):
+        if 1 <= i < N - 1 and 1 <= j < N - 1 and 1 <= k < N - 1:
+            B[i, j, k] = A[i, j, k] + 0.1 * (A[i + 1, j, k] + A[i - 1, j, k] + A[i, j + 1, k] + A[i, j - 1, k] + A[i, j, k + 1] + A[i, j, k - 1])
+            A[i, j, k] = 0.6 * B[i, j, k]
+    return A, B
+"""
+
+STENCILS: dict[str, tuple[str, Callable[[], Arguments], tuple[int, ...]]] = {
+    "jacobi-1d": (JACOBI_1D, lambda: (9, *grids(30)), (3, 7)),
+    "wide-1d": (WIDE_1D, lambda: (7, *grids(29)), (2, 11)),
+    "history-1d": (HISTORY_1D, lambda: tuple(grids(8, 31, count=1)), (3, 5)),
+    "jacobi-2d": (JACOBI_2D, lambda: (6, *grids(13, 39, dtype=np.float32)), (2, 5, 20)),
+    "wave-2d": (WAVE_2D, lambda: (5, *grids(9, 12), np.arange(5.0)), (2, 3, 9)),
+    "fdtd": (FDTD, lambda: (*grids(9, 13, count=3), np.arange(6.0)), (4, 3, 5)),
+    "seidel": (SEIDEL, lambda: (6, *grids(12, 12, count=1)), (3, 4, 6)),
+    "heat-3d": (HEAT_3D, lambda: (5, *grids(7, 7, 7)), (2, 3, 2)),
+}
+
+
+@pytest.mark.parametrize(("name", "threads"), [*((name, 1) for name in STENCILS), ("jacobi-1d", 2), ("fdtd", 2)])
+def test_tiles_change_nothing(name: str, threads: int) -> None:
+    text, make, sizes = STENCILS[name]
+    arguments = make()
+    expected = interpret(parse(Source(text)), *copy.deepcopy(arguments))
+    made = pm.einsum(text, target=SMALL, tile_sizes=sizes, threads=threads, verify=True)
+    lowered = made.lower(*arguments)
+    assert "time tiles: t by" in lowered.explain()
+    assert "fallback" not in lowered.explain()
+    assert ("parallel for" in lowered.text("loops")) == (threads > 1)
+    found = lowered.compile()(*arguments)
+    for got, want in zip(*(r if isinstance(r, tuple) else (r,) for r in (found, expected)), strict=True):
+        assert_close(got, want, reduction_length=50)
+
+
+MATMULS = """
+def f(T: int, A: f64["N N"], B: f64["N N"]):
+    for t in range(T):
+        B[i, j] = A[i, k] * A[k, j]
+        A[i, j] = B[i, j] / 2
+    return A
+"""
+LU = """
+def f(A: f64["N N"]):
+    for k in range(N):
+        if i > k:
+            A[i, k] /= A[k, k]
+        if i > k and j > k:
+            A[i, j] -= A[i, k] * A[k, j]
+    return A
+"""
+
+
+@pytest.mark.parametrize(("text", "arguments"), [(MATMULS, (6, *grids(40, 40))), (LU, tuple(grids(40, 40, count=1)))])
+def test_only_short_dependences_are_tiled(text: str, arguments: Arguments) -> None:
+    lowered = pm.einsum(text, target=pm.Target(l2_bytes=64), tile_sizes=(2, 8, 8), threads=1).lower(*arguments)
+    assert "time tiles" not in lowered.explain()
+
+
+def sizes_of(text: str, *arguments: object, **fields: int) -> str:
+    """What explain() says of tiles, for a target with these fields."""
+    named = {"l1_bytes": 48 * 1024, "l2_bytes": 2048 * 1024, **fields}
+    lowered = pm.einsum(text, target=pm.Target("x86-64-v4", **named), threads=1).lower(*arguments)
+    return "; ".join(n.text for region in lowered.stages.regions for n in region.notes if "time tiles" in n.text)
+
+
+def test_sizes_follow_from_the_caches() -> None:
+    large = (100, *grids(1300, 1300))
+    double = JACOBI_2D.replace("f32", "f64")
+    assert sizes_of(double, *large) == "time tiles: t by 16, i by 16, j by 128"
+    assert sizes_of(double, *large, l1_bytes=96 * 1024) == "time tiles: t by 32, i by 32, j by 128"
+    assert sizes_of(double, *large, l2_bytes=64 * 1024 * 1024) == ""  # it stays in cache from step to step
+    assert sizes_of(HEAT_3D, 100, *grids(120, 120, 120)).endswith("i by 12, j by 12")  # blocks in L2, rows whole
+    assert sizes_of(double, 3, *large[1:]) != ""  # an integer that is not known
+    history = HISTORY_1D.replace('f64["T N"]', 'f64["3 N"]').replace("range(1, T)", "range(1, 3)")
+    assert sizes_of(history, *grids(3, 1_000_000, count=1)) == ""  # too few steps
