@@ -1,7 +1,7 @@
 """Memory of large results, used again once nobody holds it.
 
 A fresh array of many megabytes is not there yet: the system clears its pages when they are first written, which takes as long as many kernels do (a 64 MB result: 8 ms of computing and
-9 to 80 ms of page faults). So large results are views of buffers that are kept: at most `KEPT` bytes of them, the least recently used go first. A buffer is free when nothing but the
+9 to 80 ms of page faults). So large results are views of buffers that are kept: at most `KEPT` bytes of them (a sixteenth of memory), the least recently used go first. A buffer is free when nothing but the
 pool refers to it, since every view of a result, and every view of that, refers to the buffer. Buffers start at a multiple of 64 bytes.
 """
 
@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from math import prod
+from pathlib import Path
 
 import numpy as np
 
@@ -21,7 +22,19 @@ __all__ = ["LARGE", "empty"]
 LARGE = 4 << 20
 """Bytes: smaller arrays are recycled by malloc itself."""
 
-KEPT = 256 << 20
+
+def _sixteenth_of_memory() -> int:
+    """Bytes, of what this process may use: the machine's memory, or its container's."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.is_file() else ""
+    return (min(memory, int(text)) if text.isdigit() else memory) // 16
+
+
+KEPT = max(256 << 20, _sixteenth_of_memory())
 """Bytes that the pool holds on to, in use or not; a larger result is not pooled."""
 
 ALIGNMENT = 64

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, prod
+from math import prod
 
 from polyml.expressions import reads_of
+from polyml.schedule.block_sizes import by_stride, depths, even, is_short, streamed_sizes, whole_sizes, widths
 from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
@@ -29,8 +30,8 @@ MIN_DEPTH = 16
 """Length of the reduction below which the tile of C is all that matters."""
 
 
-STREAMS = 4
-"""Rows of an operand that are read side by side when each is read once: hardware prefetchers follow that many."""
+APART = 0.9
+"""Cost of a register tile, relative to one whose rows are neighbours in C, at which rows that are further apart are worth it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,8 @@ class Blocking:
     lanes, rows: of the register tile. vector_side, row_side: the other indices of C that only one operand has; batch: those that both have. reduced: the
     reduction's. sizes: iterations per block, for `lanes`, `vector_side` and `reduced`. vector_operand: the array that is packed into panels of `width` (when `packed`);
     row_operand: the other one where its rows are packed too, else None; `sizes` then has a block of `rows`. source_order: the loops that pack
-    a block of the vector operand.
+    a block of the vector operand. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
+    indices of both sides, in the order of C's memory, that loops around the register tile follow.
     """
 
     statement: str
@@ -58,6 +60,7 @@ class Blocking:
     packed: bool
     row_operand: str | None
     source_order: tuple[str, ...]
+    result_order: tuple[str, ...] = ()
 
     def blocked(self, index: str) -> bool:
         """Whether the index has a loop over blocks."""
@@ -74,6 +77,7 @@ class Blocking:
             f"packed in panels of {self.width}" if self.packed else "read once, in order"
         )
         packed += f", {self.row_operand} in panels of {self.tile.rows}" if self.row_operand is not None else ""
+        packed += ", tiles in the order of the result" if self.result_order else ""
         return f"{tile}; {packed}" + (f"; blocks of {blocks}" if blocks else "")
 
 
@@ -99,23 +103,28 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     vector_side = [i for i in free if i not in row_side and i not in both and i != lanes]
     if not row_side or any(operand.stride(i) == 0 for i in reduced):
         return None
-    rows, tile = _register_tile(model, lanes, row_side, len(others), target)
+    rows, tile = _register_tile(model, lanes, by_stride(row_side, out)[::-1], len(others), target)
     reduced = _reduction_order(reduced, others, operand)
     packed = _pays(model, operand, row_side, reduced, target)
     if not packed and not _streams(model, operand, lanes, reduced, target):
         return None
     width = tile.vectors * target.lanes(model.itemsize)
-    depth = _depths(scop, statement, model, reduced, tile.rows, target)
+    depth = depths(scop, statement, model, reduced, tile.rows, target)
     inner = min((*vector_side, *reduced, lanes), key=lambda i: abs(operand.stride(i) or 0))
-    sizes = depth | _widths(model, lanes, vector_side, out, width, prod(depth.values()), target, first=inner)
-    sizes[rows] = _even(model.extents[rows], target.l2_bytes // 8 // (prod(depth.values()) * model.itemsize), tile.rows)
+    sizes = depth | widths(model, lanes, vector_side, out, width, prod(depth.values()), target, first=inner)
+    sizes[rows] = even(model.extents[rows], target.l2_bytes // 8 // (prod(depth.values()) * model.itemsize), tile.rows)
     if not packed:
         if vector_side or any(
             s.name != statement.name and _reads(s, statement.target.array) for s in scop.statements.values()
         ):
             return None
-        sizes = _streamed_sizes(model, lanes, rows, reduced[-1], tile, width, target)
-    order = _by_stride([*vector_side, *reduced, lanes], operand)
+        sizes = streamed_sizes(model, lanes, rows, reduced[-1], tile, width, target)
+    ordered: tuple[str, ...] = ()
+    if packed and is_short(model, out, depth, width, target):
+        ordered = tuple(by_stride([i for i in (*vector_side, *row_side) if i != rows], out))
+        sizes = depth | whole_sizes(model, lanes, vector_side, out, width, prod(depth.values()), target)
+        sizes |= {index: model.extents[index] for index in row_side}
+    order = by_stride([*vector_side, *reduced, lanes], operand)
     if inner in reduced:
         # Lines of a few lanes stay in L1 while the reduction's elements are taken from them.
         order = [*(i for i in order if i in vector_side), *reduced, lanes]
@@ -126,8 +135,8 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         tile=tile,
         width=width,
         batch=tuple(both),
-        vector_side=tuple(_by_stride(vector_side, out)),
-        row_side=tuple(i for i in _by_stride(row_side, out) if i != rows),
+        vector_side=tuple(by_stride(vector_side, out)),
+        row_side=tuple(i for i in by_stride(row_side, out) if i != rows),
         reduced=tuple(reduced),
         extents=dict(model.extents),
         sizes=sizes,
@@ -135,6 +144,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         packed=packed,
         row_operand=_packed_rows(model, others, rows, reduced, target) if packed else None,
         source_order=tuple(order),
+        result_order=ordered,
     )
 
 
@@ -159,10 +169,6 @@ def _is_contraction(scop: Scop, statement: Statement, model: StatementModel) -> 
     )
 
 
-def _by_stride(indices: list[str], access: AccessModel) -> list[str]:
-    return sorted(indices, key=lambda index: -abs(access.stride(index) or 0))
-
-
 def _reduction_order(reduced: list[str], others: list[AccessModel], operand: AccessModel) -> list[str]:
     """Innermost the index along which the broadcast operand is contiguous, so that its rows need no packing."""
     return sorted(
@@ -184,15 +190,6 @@ def _streams(model: StatementModel, operand: AccessModel, lanes: str, reduced: l
     return few and size > target.l2_bytes and operand.stride(lanes) == 1 and len(reduced) == 1
 
 
-def _streamed_sizes(
-    model: StatementModel, lanes: str, rows: str, reduced: str, tile: RegisterTile, width: int, target: Target
-) -> dict[str, int]:
-    """A few rows of the operand at a time, from end to end, added to elements of C that stay in L1."""
-    room = target.l1_bytes // 2 // (model.itemsize * model.extents[rows])
-    depth = min(STREAMS, model.extents[reduced])
-    return {reduced: depth, lanes: _even(model.extents[lanes], max(room, width), width), rows: tile.rows}
-
-
 def _reads(statement: Statement, array: str) -> bool:
     return any(read.tensor == array for read in reads_of(statement.value))
 
@@ -200,7 +197,7 @@ def _reads(statement: Statement, array: str) -> bool:
 def _register_tile(
     model: StatementModel, lanes: str, row_side: list[str], operands: int, target: Target
 ) -> tuple[str, RegisterTile]:
-    """The rows' index and the tile with the fewest cycles for the whole product, its edges included."""
+    """The rows' index and the tile with the fewest cycles for the whole product, its edges included. row_side: innermost in C first."""
     width = target.lanes(model.itemsize)
     best: tuple[str, RegisterTile] | None = None
     for rows_index in row_side:
@@ -216,7 +213,9 @@ def _register_tile(
                     for panels, v in _vector_parts(model.extents[lanes], vectors, width):
                         cost += count * panels * _step_cycles(model, r, v, operands)
                 cost /= model.extents[rows_index] * model.extents[lanes] / width
-                if best is None or cost < best[1].cost * 0.995:
+                # An index further out in C must gain more: the tile's rows are then far apart.
+                gain = 0.995 if best is None or best[0] == rows_index else APART
+                if best is None or cost < best[1].cost * gain:
                     best = rows_index, RegisterTile(rows, vectors, cost)
     assert best is not None, "internal: no register tile at all"
     return best
@@ -238,61 +237,6 @@ def _step_cycles(model: StatementModel, rows: int, vectors: int, operands: int) 
     """Two arithmetic and two load instructions a cycle, latency 4; loads that hide cost a little, vectors more: they stream from L2."""
     loads = vectors + rows * operands
     return max(max(model.operations, 1.0) * rows * vectors / 2, loads / 2, 4.0) + 0.2 * rows * operands + 0.5 * vectors
-
-
-def _depths(
-    scop: Scop, statement: Statement, model: StatementModel, reduced: list[str], rows: int, target: Target
-) -> dict[str, int]:
-    """Block of the reduction: a tile's rows of the broadcast operand take a quarter of L1.
-
-    Whole where something else follows in the region: it needs the finished sum while that is in registers.
-    """
-    out = statement.target.array
-    later = (s for s in scop.statements.values() if s.name != statement.name)
-    if any(read.tensor == out for s in later for read in reads_of(s.value)):
-        return {i: model.extents[i] for i in reduced}
-    room = max(1, target.l1_bytes // 4 // (rows * model.itemsize))
-    sizes: dict[str, int] = {}
-    for index in reversed(reduced):
-        # Whole vectors of the innermost one: their elements can be packed through registers, and loops over them unrolled without a rest.
-        step = target.lanes(model.itemsize) if index == reduced[-1] else 1
-        sizes[index] = _even(model.extents[index], room, step)
-        room = max(1, room // sizes[index])
-    return {i: sizes[i] for i in reduced}
-
-
-def _widths(
-    model: StatementModel,
-    lanes: str,
-    vector_side: list[str],
-    out: AccessModel,
-    width: int,
-    depth: int,
-    target: Target,
-    *,
-    first: str,
-) -> dict[str, int]:
-    """Block of the vector side: its panels take a quarter of L2. Whole cache lines along the operand's contiguous index `first` before anything else."""
-    room = max(width, target.l2_bytes // 4 // (depth * model.itemsize))
-    sizes: dict[str, int] = {}
-    if first in vector_side:
-        sizes[first] = min(model.extents[first], target.line_bytes // model.itemsize)
-        room = max(width, room // sizes[first])
-    sizes[lanes] = _even(model.extents[lanes], room, width)
-    room //= ceil(sizes[lanes] / width) * width
-    for index in reversed(_by_stride(vector_side, out)):
-        if index != first:
-            sizes[index] = _even(model.extents[index], max(room, 1), 1)
-            room //= sizes[index]
-    return sizes
-
-
-def _even(extent: int, most: int, step: int) -> int:
-    """A block size, a multiple of the step, so that blocks of at most about `most` are even."""
-    if extent <= most:
-        return extent
-    count = ceil(extent / max(most // step * step, step))
-    return min(extent, ceil(ceil(extent / count) / step) * step)
 
 
 def _packed_rows(

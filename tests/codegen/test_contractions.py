@@ -87,6 +87,20 @@ def test_contractions_of_many_indices(left: str, right: str, out: str, threads: 
     np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact(left, right, out, a, b))
 
 
+@pytest.mark.parametrize(
+    ("left", "right"), [("A G E D", "C B F G"), ("C G E D", "B A F G"), ("B G F D", "C A E G"), ("A E G", "F D C B G")]
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_short_reductions_write_the_result_in_the_order_of_memory(left: str, right: str, threads: int) -> None:
+    sizes = dict(zip("ABCDEFG", (13, 6, 11, 5, 7, 4, 16), strict=True))
+    a, b = operands(left, right, sizes, "f32")
+    target = Target("host", l1_bytes=4096, l2_bytes=16 * 1024, cores=2)
+    out = "F E D C B A"
+    function = polyml.einsum(product(left, right, out, "f32"), target=target, threads=threads, verify=True)
+    assert "in the order of the result" in str(function.explain(a, b))
+    np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact(left, right, out, a, b))
+
+
 @pytest.mark.parametrize("rows", [1, 2, 9])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_skinny_products_read_the_large_operand_once_in_order(rows: int, threads: int) -> None:

@@ -26,6 +26,9 @@ __all__ = ["build_blocked"]
 _Build = Callable[[isl.ScheduleNode], isl.ScheduleNode]
 """From a leaf to the subtree in its place."""
 
+_Part = tuple[Sequence[str], str, _Build]
+"""Statements, a condition on them, and what is made of their leaf."""
+
 
 def build_blocked(leaf: isl.ScheduleNode, nest: BlockedNest, *, threads: int) -> isl.ScheduleNode:
     """The whole nest in the place of a leaf that its statements and copies reach."""
@@ -53,30 +56,57 @@ class _Builder:
         vector_copy, array = copies.vector_copy, copies.vector_array
         if vector_copy is None or array is None:
             return self.nested(leaf, loops, lambda n: self.rows(n, shared))
-        compute = self.without_vector_copy
+        parts: list[_Part] = [((vector_copy,), "", lambda n: self.pack(n, vector_copy, shared))]
+        arrays = [array]
+        if not plan.result_order:
+            parts.append((self.without_vector_copy, "", lambda n: self.rows(n, shared)))
+        else:
+            if copies.row_copy is not None and copies.row_array is not None:
+                parts.append(((copies.row_copy,), "", self.pack_rows))
+                arrays.append(copies.row_array)
+            parts.append((self.nest.statements, "", lambda n: self.in_result_order(n, shared)))
 
         def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
-            return self.sequence(
-                node,
-                [
-                    ((vector_copy,), "", lambda n: self.pack(n, vector_copy, shared)),
-                    (compute, "", lambda n: self.rows(n, shared)),
-                ],
-            )
+            return self.sequence(node, parts)
 
-        return self.nested(leaf, loops, lambda n: self.allocated(n, array, inside))
+        build: _Build = inside
+        for name in arrays:
+            build = self.within(name, build)
+        return self.nested(leaf, loops, build)
+
+    def within(self, array: str, inside: _Build) -> _Build:
+        return lambda node: self.allocated(node, array, inside)
+
+    def in_result_order(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
+        """Register tiles one after the other as C lies in memory."""
+        plan, names = self.nest.plan, self.nest.statements
+        loops = [self.loop(i, names) for i in plan.result_order]
+        if shared == "row side":
+            loops[0] = loops[0].marked("parallel")
+
+        def rows(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            tile = self.loop(plan.rows, names, tile=plan.tile.rows)
+            tile = tile.marked("parallel" if shared == "rows" else None)
+            return self.nested(node, [tile], lambda n: self.panels(n, jam_inside=True))
+
+        return self.nested(leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, rows))
 
     def pack(self, leaf: isl.ScheduleNode, name: str, shared: str | None) -> isl.ScheduleNode:
         plan, copy = self.nest.plan, (name,)
-        loops: list[Loop] = []
-        for index in plan.source_order:
-            if index == plan.lanes:
-                loops.append(self.loop(index, copy, tile=plan.width))
-            loops.append(self.loop(index, copy))
-        if shared in ("rows", "row side"):
-            loops[0] = loops[0].marked("parallel")
-        loops[-1] = loops[-1].marked("vector:1")
-        return insert_loops(leaf, loops)
+
+        def panels(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            loops: list[Loop] = []
+            for index in plan.source_order:
+                if index == plan.lanes:
+                    loops.append(self.loop(index, copy, tile=plan.width))
+                loops.append(self.loop(index, copy))
+            if shared in ("rows", "row side"):
+                loops[0] = loops[0].marked("parallel")
+            loops[-1] = loops[-1].marked(f"vector:{plan.tile.vectors}")
+            return insert_loops(node, loops)
+
+        # Apart from the rest, full panels have rows of a constant number of vectors.
+        return self.split(leaf, plan.lanes, plan.width, copy, panels)
 
     def rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         plan = self.nest.plan
@@ -106,25 +136,30 @@ class _Builder:
         assert copies.row_array is not None, "internal: no rows are packed"
         copy, array = (copies.row_copy,), copies.row_array
 
-        def fill(node: isl.ScheduleNode) -> isl.ScheduleNode:
-            loops = [self.loop(i, copy) for i in plan.reduced]
-            loops.append(self.loop(plan.rows, copy, tile=plan.tile.rows))
-            return insert_loops(node, [*loops, self.loop(plan.rows, copy).marked("vector:1")])
-
         def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
             return self.sequence(
-                node, [(copy, "", fill), (self.nest.statements, "", lambda n: self.row_tiles(n, None))]
+                node, [(copy, "", self.pack_rows), (self.nest.statements, "", lambda n: self.row_tiles(n, None))]
             )
 
         block = self.loop(plan.rows, self.without_vector_copy, tile=plan.sizes[plan.rows])
         block = block.marked("parallel" if shared == "rows" else None)
         return self.nested(leaf, [block], lambda n: self.allocated(n, array, inside))
 
+    def pack_rows(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """A block of the row operand in panels as high as the register tile."""
+        plan = self.nest.plan
+        assert self.nest.copies.row_copy is not None, "internal: no rows are packed"
+        copy = (self.nest.copies.row_copy,)
+        loops = [self.loop(i, copy) for i in (*(plan.row_side if plan.result_order else ()), *plan.reduced)]
+        loops.append(self.loop(plan.rows, copy, tile=plan.tile.rows))
+        return insert_loops(leaf, [*loops, self.loop(plan.rows, copy).marked("vector:1")])
+
     def panels(self, leaf: isl.ScheduleNode, *, jam_inside: bool) -> isl.ScheduleNode:
         plan, names = self.nest.plan, self.nest.statements
         jam = self.loop(plan.rows, names).marked(f"jam:{plan.tile.rows}")
         loops = [] if jam_inside else [jam]
-        loops += [self.loop(i, names) for i in plan.vector_side]
+        if not plan.result_order:
+            loops += [self.loop(i, names) for i in plan.vector_side]
 
         def tile(node: isl.ScheduleNode) -> isl.ScheduleNode:
             inner = [self.loop(plan.lanes, names, tile=plan.width)] + ([jam] if jam_inside else [])
@@ -136,7 +171,7 @@ class _Builder:
     def kernel(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         own = (self.nest.plan.statement,)
         reduce = [self.loop(i, own) for i in self.nest.plan.reduced]
-        parts: list[tuple[tuple[str, ...], str, _Build]] = []
+        parts: list[_Part] = []
         for name in self.nest.statements:
             parts.append(((name,), "", (lambda n: insert_loops(n, reduce)) if name == own[0] else (lambda n: n)))
         return self.sequence(leaf, parts)
@@ -152,7 +187,8 @@ class _Builder:
             return "lanes" if plan.blocked(plan.lanes) else None
         if plan.batch and plan.extents[plan.batch[0]] >= least:
             return "batch"
-        if plan.row_side and plan.extents[plan.row_side[0]] >= least:
+        outer = plan.result_order or plan.row_side
+        if outer and plan.extents[outer[0]] >= least:
             return "row side"
         return "rows" if plan.extents[plan.rows] >= self.threads * plan.tile.rows else None
 
@@ -199,7 +235,7 @@ class _Builder:
     def allocated(self, leaf: isl.ScheduleNode, array: str, inside: _Build) -> isl.ScheduleNode:
         return insert_mark(inside(leaf), f"allocate:{array}")
 
-    def sequence(self, leaf: isl.ScheduleNode, parts: Sequence[tuple[Sequence[str], str, _Build]]) -> isl.ScheduleNode:
+    def sequence(self, leaf: isl.ScheduleNode, parts: Sequence[_Part]) -> isl.ScheduleNode:
         """A sequence of parts: statements, a condition on them (by the plan's index, `%` stands for it), and what is made of the part's leaf."""
         if len(parts) == 1:
             return parts[0][2](leaf)
