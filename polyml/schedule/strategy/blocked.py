@@ -94,19 +94,19 @@ class _Builder:
     def pack(self, leaf: isl.ScheduleNode, name: str, shared: str | None) -> isl.ScheduleNode:
         plan, copy = self.nest.plan, (name,)
 
-        def panels(node: isl.ScheduleNode) -> isl.ScheduleNode:
+        def panels(node: isl.ScheduleNode, *, full: bool = True) -> isl.ScheduleNode:
             loops: list[Loop] = []
             for index in plan.source_order:
                 if index == plan.lanes:
                     loops.append(self.loop(index, copy, tile=plan.width))
                 loops.append(self.loop(index, copy))
-            if shared in ("rows", "row side"):
+            if shared in ("rows", "row side") and full:
                 loops[0] = loops[0].marked("parallel")
             loops[-1] = loops[-1].marked(f"vector:{plan.tile.vectors}")
             return insert_loops(node, loops)
 
         # Apart from the rest, full panels have rows of a constant number of vectors.
-        return self.split(leaf, plan.lanes, plan.width, copy, panels)
+        return self.split(leaf, plan.lanes, plan.width, copy, panels, rest=lambda n: panels(n, full=False))
 
     def rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         plan = self.nest.plan
@@ -254,11 +254,20 @@ class _Builder:
         return isl.UnionSet(f"{{ {'; '.join(pieces)} }}")
 
     def split(
-        self, leaf: isl.ScheduleNode, index: str, step: int, names: Sequence[str], inside: _Build
+        self,
+        leaf: isl.ScheduleNode,
+        index: str,
+        step: int,
+        names: Sequence[str],
+        inside: _Build,
+        *,
+        rest: _Build | None = None,
     ) -> isl.ScheduleNode:
-        """Full tiles along the index, then the rest: both have a number of iterations that is known."""
+        """Full tiles along the index, then the rest: both have a number of iterations that is known. rest: None: like full ones."""
         extent = self.nest.plan.extents[index]
         whole = extent // step * step
         if whole in (0, extent):
             return inside(leaf)
-        return self.sequence(leaf, [(names, f"{index} < {whole}", inside), (names, f"{index} >= {whole}", inside)])
+        return self.sequence(
+            leaf, [(names, f"{index} < {whole}", inside), (names, f"{index} >= {whole}", rest or inside)]
+        )
