@@ -2,7 +2,8 @@
 
     python -m benchmarks.fused [--threads N] [--clock cpu] [--only NAME,...] [--csv FILE]
 
-Every contender's result is checked against NumPy in float64 first. Only ratios of one run mean anything.
+Every contender's result is checked against NumPy in float64 first. Only ratios of one run mean anything: `limit` is the time in which memory moves the case's inputs and result
+once, measured as one more contender (benchmarks/limits.py), or in which its operations take at the FMA peak, whichever is longer; `x limit` are multiples of it.
 """
 
 from __future__ import annotations
@@ -14,132 +15,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.fused_cases import CASES, Array, Case
+from benchmarks.limits import Stream, seconds_at_peak
 from polyml.demo.measure import interleaved
-from polyml.demo.showcase import SHOWCASES
 
-Array = NDArray[np.generic]
 Runner = Callable[[], Array]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """text: the einsum program. arguments: its f32 inputs. numpy: NumPy's best formulation. torch: a function of torch tensors, or None.
-    onnx: makes the nodes of an onnx graph with inputs i0, i1, ... and output y, or None."""
-
-    name: str
-    text: str
-    arguments: Callable[[np.random.Generator], tuple[Array, ...]]
-    numpy: Callable[..., Array]
-    torch: str | None = None
-    onnx: Callable[[], list[object]] | None = None
-
-
-def normal(rng: np.random.Generator, *shape: int) -> Array:
-    return rng.standard_normal(shape, dtype=np.float32)
-
-
-def onnx_nodes(*rows: tuple[str, list[str], str, dict[str, object]]) -> list[object]:
-    from onnx import helper
-
-    return [helper.make_node(op, inputs, [output], **attributes) for op, inputs, output, attributes in rows]
-
-
-def logsumexp(x: Array) -> Array:
-    m = x.max(axis=1)
-    e = np.exp(x - m[:, None])
-    return m + np.log(e.sum(axis=1))
-
-
-def erf(x: Array) -> Array:
-    """Abramowitz and Stegun 7.1.26 (error 1.5e-7), the usual NumPy-only formulation; SciPy's where it is installed."""
-    try:
-        from scipy.special import erf as exact
-    except ImportError:
-        t = 1 / (1 + 0.3275911 * np.abs(x))
-        tail = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
-        return np.sign(x) * (1 - tail * np.exp(-x * x))
-    return exact(x)
-
-
-def gelu_dense(x: Array, w: Array, b: Array) -> Array:
-    z = x @ w
-    z += b
-    half, root = np.asarray(0.5, z.dtype), np.asarray(np.sqrt(0.5), z.dtype)
-    return half * z * (1 + erf(z * root)).astype(z.dtype)
-
-
-def distances(x: Array, y: Array) -> Array:
-    d = x @ y.T
-    d *= -2
-    d += (x * x).sum(axis=1)[:, None]
-    d += (y * y).sum(axis=1)[None, :]
-    return d
-
-
-SHOWN = {case.name: case for case in SHOWCASES}
-
-
-def shown(name: str, torch: str | None = None, onnx: Callable[[], list[object]] | None = None) -> Case:
-    case = SHOWN[name]
-    return Case(name, case.text, case.arguments, case.numpy, torch, onnx)
-
-
-CASES: tuple[Case, ...] = (
-    shown(
-        "softmax",
-        "lambda x: torch.softmax(x, 1)",
-        lambda: onnx_nodes(("Softmax", ["i0"], "y", {"axis": 1})),
-    ),
-    shown(
-        "layer norm",
-        "lambda x, g, b: torch.nn.functional.layer_norm(x, (x.shape[1],), g, b)",
-        lambda: onnx_nodes(("LayerNormalization", ["i0", "i1", "i2"], "y", {"axis": 1, "epsilon": 1e-5})),
-    ),
-    Case(
-        "logsumexp",
-        """
-def lse(x: f32["N K"]):
-    m[n] = max[k](x[n, k])
-    y[n] = log(sum[k](exp(x[n, k] - m[n]))) + m[n]
-    return y
-""",
-        lambda rng: (normal(rng, 4096, 1024),),
-        logsumexp,
-        "lambda x: torch.logsumexp(x, 1)",
-        lambda: onnx_nodes(("ReduceLogSumExp", ["i0", "axes"], "y", {"keepdims": 0})),
-    ),
-    Case(
-        "gelu(x @ w + b)",
-        """
-def dense(x: f32["N K"], w: f32["K M"], b: f32["M"]):
-    y[n, m] = gelu(x[n, k] * w[k, m] + b[m])
-    return y
-""",
-        lambda rng: (normal(rng, 1024, 512), normal(rng, 512, 1024), normal(rng, 1024)),
-        gelu_dense,
-        "lambda x, w, b: torch.nn.functional.gelu(torch.addmm(b, x, w))",
-    ),
-    shown("attention", "lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v)"),
-    Case(
-        "pairwise distances",
-        """
-def distances(x: f32["N K"], y: f32["M K"]):
-    d[n, m] = sum[k]((x[n, k] - y[m, k])**2)
-    return d
-""",
-        lambda rng: (normal(rng, 4096, 16), normal(rng, 4096, 16)),
-        distances,
-        "lambda x, y: torch.cdist(x, y).square_()",
-    ),
-    shown("Jacobi sweeps"),
-    shown("k-means assignment"),
-    shown("padded convolution", "lambda x, f: torch.nn.functional.conv2d(x, f, padding=1)"),
-)
 
 
 def contenders(case: Case, arguments: tuple[Array, ...], threads: int) -> dict[str, Runner]:
@@ -182,7 +65,7 @@ def onnx_runner(make: Callable[[], list[object]], arguments: tuple[Array, ...], 
     constants = [helper.make_tensor("axes", TensorProto.INT64, [1], [1])]
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph(nodes, "case", inputs, [output], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
@@ -208,7 +91,9 @@ def main() -> int:
     clock = time.thread_time if options.clock == "cpu" else time.perf_counter
     names = [n for n in options.only.split(",") if n]
     rows: list[dict[str, object]] = []
-    print(f"{'case':<22}{'contender':<14}{'ms':>9}{'ratio':>8}{'max error':>11}   (ratio: its time over polyml's)")
+    print(
+        f"{'case':<22}{'contender':<14}{'ms':>9}{'x limit':>9}{'ratio':>8}{'max error':>11}   (ratio: its time over polyml's)"
+    )
     for case in CASES:
         if names and case.name not in names:
             continue
@@ -219,7 +104,11 @@ def main() -> int:
         runs["polyml"]()
         cold = time.perf_counter() - start
         settle = 0.2 if options.threads > 1 else 0.0
-        times = interleaved(runs, seconds=options.seconds, least=7, settle=settle, clock=clock)
+        stream = Stream(arguments, runs["polyml"]())
+        turns = {**runs, "limit": stream.run}
+        times = interleaved(turns, seconds=options.seconds, least=7, settle=settle, clock=clock)
+        limit = max(stream.of_the_case(times["limit"]), seconds_at_peak(case.flops, options.threads))
+        print(f"{case.name:<22}{'(limit)':<14}{1e3 * limit:>9.3f}")
         for name, run in runs.items():
             result = run()
             error = (
@@ -227,7 +116,9 @@ def main() -> int:
             )
             ratio = times[name] / times["polyml"]
             note = f"   first call {1e3 * cold:.0f} ms" if name == "polyml" else ""
-            print(f"{case.name:<22}{name:<14}{1e3 * times[name]:>9.3f}{ratio:>8.2f}{error:>11.1e}{note}")
+            print(
+                f"{case.name:<22}{name:<14}{1e3 * times[name]:>9.3f}{times[name] / limit:>9.2f}{ratio:>8.2f}{error:>11.1e}{note}"
+            )
             sys.stdout.flush()
             rows.append(
                 {
@@ -236,6 +127,7 @@ def main() -> int:
                     "contender": name,
                     "seconds": times[name],
                     "cold_s": cold,
+                    "times_limit": times[name] / limit,
                     "error": error,
                 }
             )
