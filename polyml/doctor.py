@@ -117,16 +117,12 @@ def _threads() -> Iterator[Finding]:
     else:
         source = "POLYML_NUM_THREADS" if os.environ.get("POLYML_NUM_THREADS") else "the cores that this process may use"
         yield Finding("threads", f"{count} ({source})")
-    found = find_openmp()
-    if found is not None:
-        yield Finding("OpenMP", str(found))
-    elif os.environ.get("POLYML_OPENMP") == "0":
-        yield Finding("OpenMP", "switched off by POLYML_OPENMP=0; parallel loops start plain threads")
+    try:
+        found = find_openmp()
+    except PolymlError as fault:
+        yield Finding("thread runtime", fault.message, fault.hint or "")
     else:
-        remedy = "install libgomp (Linux: package libgomp1) or libomp (macOS: brew install libomp), or name it in POLYML_OPENMP"
-        yield Finding(
-            "OpenMP", "no runtime; parallel loops start plain threads, 20 to 50 us each time", remedy, needed=False
-        )
+        yield Finding("thread runtime", "polyml's own pool" if found is None else str(found))
 
 
 def _entry_points() -> Finding:

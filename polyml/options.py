@@ -123,7 +123,8 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
         "POLYML_CACHE", None, "folder of compiled kernels; 0: none; default: polyml in the user's cache folder"
     ),
     EnvironmentVariable("POLYML_CACHE_BYTES", None, "bound of that folder, in bytes"),
-    EnvironmentVariable("POLYML_OPENMP", None, "OpenMP library to use (a path or a name); 0: none, plain threads"),
+    EnvironmentVariable("POLYML_THREADS", None, "pool (default): polyml's own threads; openmp: an OpenMP runtime's"),
+    EnvironmentVariable("POLYML_OPENMP", None, "with POLYML_THREADS=openmp: the library to use, a path or a name"),
 )
 
 _OVERRIDES: ContextVar[Mapping[str, object]] = ContextVar("polyml_overrides", default={})  # noqa: B039 (never mutated)

@@ -19,13 +19,13 @@ from polyml.codegen.llvm.machine import Loaded, load_object
 from polyml.runtime.layout import ArrayHeader, array_header
 from polyml.runtime.load import compile_plainly
 from polyml.runtime.support_text import emit_support
-from polyml.runtime.threads import OpenMP, find_openmp, thread_count
+from polyml.runtime.threads import OpenMP, find_openmp, spins, thread_count
 
-__all__ = ["Support", "parallel_limited", "support"]
+__all__ = ["Support", "load_support", "parallel_limited", "support"]
 
 _FUNCTIONS = (
     "polyml_is_array polyml_number_f64 polyml_number_i64 polyml_number_u64 polyml_number_bool polyml_empty polyml_empty_strided polyml_scalar polyml_none polyml_fault"
-    " polyml_parallel polyml_parallel_limited"
+    " polyml_parallel polyml_parallel_limited polyml_pool_reset"
 ).split()
 _PYTHON_FUNCTIONS = (
     "PyEval_SaveThread PyEval_RestoreThread Py_IncRef Py_DecRef PyTuple_New PyTuple_SetItem PyObject_Vectorcall PyObject_CallOneArg PyErr_Occurred PyErr_Clear "
@@ -36,9 +36,13 @@ _PYTHON_OBJECTS: dict[str, object] = {
     "ndarray": np.ndarray, "long": int, "float": float, "true": True, "false": False, "none": None,
 }  # fmt: skip
 _GLOBALS = (
-    "polyml_thread_count", "polyml_plain_threads", "polyml_openmp_used", "numpy_empty", "numpy_new", "numpy_return", *(f"object_{name}" for name in _PYTHON_OBJECTS),
+    "polyml_thread_count", "polyml_spins", "polyml_avoid_openmp", "polyml_openmp_used", "numpy_empty", "numpy_new", "numpy_return", *(f"object_{name}" for name in _PYTHON_OBJECTS),
 )  # fmt: skip
-_SYSTEM_FUNCTIONS = ("pthread_create", "pthread_join", "posix_memalign", "free", "malloc")
+_SYSTEM_FUNCTIONS = ("pthread_create", "pthread_detach", "posix_memalign", "free", "malloc")
+_SLEEP_FUNCTIONS = (
+    "syscall pthread_mutex_init pthread_mutex_lock pthread_mutex_unlock pthread_cond_init pthread_cond_wait pthread_cond_broadcast"
+).split()
+"""Of which the pool needs some, by the system."""
 _GOMP_FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_parallel")
 _KMP_FUNCTIONS = (
     "omp_get_thread_num",
@@ -49,6 +53,10 @@ _KMP_FUNCTIONS = (
 )
 _EMPTY_SLOT, _NEW_SLOT, _RETURN_SLOT = 184, 94, 76
 """Of NumPy's C API table: PyArray_Empty, PyArray_NewFromDescr, PyArray_Return (fixed since NumPy 1.0)."""
+
+
+_LOADED: list[Loaded] = []
+"""Workers of a pool sleep in its code, which therefore stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +71,41 @@ class Support:
     def set_threads(self, count: int) -> None:
         """How many threads parallel loops use from now on, at least 1."""
         ctypes.c_int32.from_address(self.loaded.addresses["polyml_thread_count"]).value = count
+        ctypes.c_int32.from_address(self.loaded.addresses["polyml_spins"]).value = spins(count)
 
     @property
     def threads(self) -> int:
         return ctypes.c_int32.from_address(self.loaded.addresses["polyml_thread_count"]).value
 
-    def use_plain_threads(self, plain: bool) -> None:
-        """Whether to leave OpenMP alone."""
-        ctypes.c_uint8.from_address(self.loaded.addresses["polyml_plain_threads"]).value = plain
+    def avoid_openmp(self, avoid: bool) -> None:
+        """Whether to use the pool although there is an OpenMP runtime."""
+        ctypes.c_uint8.from_address(self.loaded.addresses["polyml_avoid_openmp"]).value = avoid
 
 
 @functools.cache
 def support() -> Support:
-    """The process's support module, compiled at the first call."""
-    header, openmp = array_header(), find_openmp()
+    """The process's support module, compiled at the first call.
+
+    Raises:
+        PolymlError: POLYML_THREADS or POLYML_NUM_THREADS is at fault.
+    """
+    return load_support(find_openmp())
+
+
+def load_support(openmp: OpenMP | None) -> Support:
+    """A support module of its own, with parallel loops on the OpenMP runtime or on a pool of its own."""
+    header = array_header()
     python = {name: _address(ctypes.pythonapi, name) for name in _PYTHON_FUNCTIONS}
     process = ctypes.CDLL(None)
     system = {name: _address(process, name) for name in _SYSTEM_FUNCTIONS}
+    system |= {name: _address(process, name) for name in _SLEEP_FUNCTIONS if hasattr(process, name)}
     threads: dict[str, int] = {}
     if openmp is not None:
         wanted = _GOMP_FUNCTIONS if openmp.interface == "gomp" else _KMP_FUNCTIONS
         threads = {name: _address(openmp.library, name) for name in wanted}
     code = compile_plainly(emit_support(header, openmp), keep=True)
     loaded = load_object(code, (*_FUNCTIONS, *_GLOBALS), {**python, **system, **threads})
+    _LOADED.append(loaded)
     table = _numpy_api()
     pointers = {f"object_{name}": id(thing) for name, thing in _PYTHON_OBJECTS.items()}
     pointers |= {"numpy_empty": table[_EMPTY_SLOT], "numpy_new": table[_NEW_SLOT], "numpy_return": table[_RETURN_SLOT]}
@@ -112,15 +132,16 @@ def parallel_limited(threads: int) -> tuple[int, Loaded]:
 
 
 def _survive_fork(made: Support) -> None:
-    """A child of a process whose libgomp has run a team uses plain threads; so do its kernels that exist already."""
-    if made.openmp is None or made.openmp.fork_safe or not hasattr(os, "register_at_fork"):
+    """A child of a fork has no workers: the pool starts afresh. Where libgomp has run a team before the fork, the child uses the pool."""
+    if not hasattr(os, "register_at_fork"):
         return
+    reset = ctypes.CFUNCTYPE(None)(made.loaded.addresses["polyml_pool_reset"])
     used = ctypes.c_uint8.from_address(made.loaded.addresses["polyml_openmp_used"])
-    plain = ctypes.c_uint8.from_address(made.loaded.addresses["polyml_plain_threads"])
 
     def in_child() -> None:
-        if used.value:
-            plain.value = 1
+        reset()
+        if made.openmp is not None and not made.openmp.fork_safe and used.value:
+            made.avoid_openmp(True)
 
     os.register_at_fork(after_in_child=in_child)
 

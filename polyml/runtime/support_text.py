@@ -34,7 +34,8 @@ _OFFSETS = (
 
 _OBJECTS = """\
 @polyml_thread_count = global i32 1
-@polyml_plain_threads = global i8 0
+@polyml_spins = global i32 0
+@polyml_avoid_openmp = global i8 0
 @polyml_openmp_used = global i8 0
 @object_ndarray = global ptr null
 @object_long = global ptr null

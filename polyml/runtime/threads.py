@@ -1,12 +1,13 @@
-"""`polyml_parallel`: what parallel loops of emitted code call, on an OpenMP runtime that exists already, or on plain threads.
+"""`polyml_parallel`: what parallel loops of emitted code call, on polyml's own pool of threads or on an OpenMP runtime.
 
     void polyml_parallel(ptr body, ptr ctx, i64 lower, i64 upper, i64 step)
 
-calls `body(ctx, lo, hi)` on the threads of a team with disjoint pieces of `lower, lower + step, ..` below `upper`: `lo` is a multiple of `step` away from `lower`, and the
-pieces of one thread are contiguous. With one thread or one iteration it calls the body directly. `polyml_parallel_limited` takes the most threads to use as a further i64.
+calls `body(ctx, lo, hi)` on several threads with disjoint pieces of `lower, lower + step, ..` below `upper`: `lo` is a multiple of `step` away from `lower`. With one thread or
+one iteration it calls the body directly. `polyml_parallel_limited` takes the most threads to use as a further i64.
 
-Sharing NumPy's or torch's OpenMP pool keeps two pools from spinning against each other. libgomp hangs in the child of a fork once its parent has used
-it; there plain threads take over. Source: libgomp ABI (GOMP_parallel), LLVM OpenMP runtime (__kmpc_fork_call).
+The pool (polyml/runtime/pool.py) is the default: a team of OpenMP's begins together, so that a loop waits milliseconds for a worker whose core something else uses, such as the
+spinning pool of another library. POLYML_THREADS=openmp takes an OpenMP runtime, whose threads are shared with other users of the same library; libgomp hangs in the
+child of a fork once its parent has used it, and there the pool takes over. Source: libgomp ABI (GOMP_parallel), LLVM OpenMP runtime (__kmpc_fork_call).
 """
 
 from __future__ import annotations
@@ -21,10 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from polyml.errors import PolymlError
 from polyml.options import current
-from polyml.target import available_cores
+from polyml.runtime.pool import emit_pool
+from polyml.target import Target, available_cores
 
-__all__ = ["OpenMP", "emit_threads", "find_openmp", "thread_count"]
+__all__ = ["OpenMP", "emit_threads", "find_openmp", "openmp_runtime", "spins", "thread_count"]
+
+SPINS = 1000
+"""How often a thread looks for work, or for the end of others', before it sleeps: some 40 us, what waking it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +52,34 @@ def thread_count() -> int:
     return asked if isinstance(asked, int) else available_cores()
 
 
+def spins(threads: int) -> int:
+    """How often to look before sleeping, with so many threads: where they have no cores of their own, looking keeps others from working."""
+    cores = available_cores()
+    return SPINS if cores > 1 and threads <= cores else 0
+
+
 @functools.cache
 def find_openmp() -> OpenMP | None:
-    """The OpenMP runtime to use: POLYML_OPENMP, else one that the process has loaded, else one that can be loaded; None: there is none."""
+    """The OpenMP runtime to use where POLYML_THREADS=openmp asks for one; None: the pool.
+
+    Raises:
+        PolymlError: POLYML_THREADS is something else, or there is no OpenMP runtime.
+    """
+    chosen = os.environ.get("POLYML_THREADS", "") or "pool"
+    if chosen not in ("pool", "openmp"):
+        raise PolymlError(f"POLYML_THREADS = {chosen}: it is pool or openmp", hint="unset it: pool is the default")
+    found = openmp_runtime() if chosen == "openmp" else None
+    if chosen == "openmp" and found is None:
+        raise PolymlError(
+            "POLYML_THREADS = openmp: no OpenMP runtime was found",
+            hint="install libgomp (Linux: package libgomp1) or libomp (macOS: brew install libomp), or name it in POLYML_OPENMP",
+        )
+    return found
+
+
+def openmp_runtime() -> OpenMP | None:
+    """What POLYML_OPENMP names, else an OpenMP runtime that the process has loaded, else one that can be loaded."""
     asked = os.environ.get("POLYML_OPENMP", "")
-    if asked == "0":
-        return None
     for name in [asked] if asked else _candidates():
         try:
             library = ctypes.CDLL(name)
@@ -93,24 +121,22 @@ def _loaded_libraries() -> list[str]:
 
 
 def emit_threads(openmp: OpenMP | None) -> str:
-    """The text of the functions above, for the support module. They use `@polyml_thread_count` (i32) and `@polyml_plain_threads` (i1: OpenMP must not be
-    used) of that module."""
+    """The text of the functions above, for the support module, and of the pool. They use `@polyml_thread_count`, `@polyml_spins` (i32) and `@polyml_avoid_openmp` (i8) of that
+    module, and set its `@polyml_openmp_used` (i8)."""
+    pool = emit_pool(Target.host().architecture, linux=sys.platform.startswith("linux"))
     if openmp is None:
-        start, outside = "  call void @plain_team(ptr %job, i32 %team)\n", ""
-    elif openmp.interface == "gomp":
+        return pool + _ITERATIONS + _PARALLEL.replace("{share}", _ON_POOL)
+    if openmp.interface == "gomp":
         outside = "declare void @GOMP_parallel(ptr, ptr, i32, i32)\n" + _OPENMP_MEMBER
-        start = _WITH_OPENMP.format(call="call void @GOMP_parallel(ptr @openmp_member, ptr %job, i32 %team, i32 0)")
+        start = "call void @GOMP_parallel(ptr @openmp_member, ptr %job, i32 %team, i32 0)"
     else:
         outside = _KMP_MEMBER + _OPENMP_MEMBER
-        start = _WITH_OPENMP.format(call="call void @kmp_team(ptr %job, i32 %team)")
-    return _COMMON + outside + _PARALLEL.replace("{start}", start)
+        start = "call void @kmp_team(ptr %job, i32 %team)"
+    share = _ON_OPENMP.replace("{start}", start).replace("{pool}", _ON_POOL)
+    return pool + _ITERATIONS + _MEMBER + outside + _PARALLEL.replace("{share}", share)
 
 
-# %job: body, ctx, lower, upper, step. Member t of n runs iterations [t*q + min(t, r), ..) of q*n + r.
-_COMMON = """\
-%polyml.job = type { ptr, ptr, i64, i64, i64 }
-%polyml.member = type { ptr, i64, i64, i64 }
-
+_ITERATIONS = """
 define internal i64 @iterations(i64 %lower, i64 %upper, i64 %step) {
   %span = sub i64 %upper, %lower
   %some = icmp sgt i64 %span, 0
@@ -120,6 +146,11 @@ define internal i64 @iterations(i64 %lower, i64 %upper, i64 %step) {
   %result = select i1 %some, i64 %count, i64 0
   ret i64 %result
 }
+"""
+
+# %job: body, ctx, lower, upper, step. Member t of n runs iterations [t*q + min(t, r), ..) of q*n + r.
+_MEMBER = """
+%polyml.job = type { ptr, ptr, i64, i64, i64 }
 
 define internal void @member(ptr %job, i64 %t, i64 %n) {
   %body = load ptr, ptr %job
@@ -151,72 +182,6 @@ work:
   %hi = select i1 %over, i64 %upper, i64 %end
   call void %body(ptr %ctx, i64 %lo, i64 %hi)
   br label %done
-done:
-  ret void
-}
-
-declare i32 @pthread_create(ptr, ptr, ptr, ptr)
-declare i32 @pthread_join(i64, ptr)
-
-define internal ptr @plain_member(ptr %m) {
-  %job = load ptr, ptr %m
-  %t.p = getelementptr %polyml.member, ptr %m, i32 0, i32 1
-  %t = load i64, ptr %t.p
-  %n.p = getelementptr %polyml.member, ptr %m, i32 0, i32 2
-  %n = load i64, ptr %n.p
-  call void @member(ptr %job, i64 %t, i64 %n)
-  ret ptr null
-}
-
-define internal void @plain_team(ptr %job, i32 %team) {
-entry:
-  %many = zext i32 %team to i64
-  %fits = icmp ult i64 %many, 256
-  %n = select i1 %fits, i64 %many, i64 256
-  %members = alloca %polyml.member, i64 %n
-  br label %start
-start:
-  %t = phi i64 [1, %entry], [%t.next, %next]
-  %more = icmp ult i64 %t, %n
-  br i1 %more, label %create, label %own
-create:
-  %m = getelementptr %polyml.member, ptr %members, i64 %t
-  store ptr %job, ptr %m
-  %t.p = getelementptr %polyml.member, ptr %m, i32 0, i32 1
-  store i64 %t, ptr %t.p
-  %n.p = getelementptr %polyml.member, ptr %m, i32 0, i32 2
-  store i64 %n, ptr %n.p
-  %handle.p = getelementptr %polyml.member, ptr %m, i32 0, i32 3
-  %failed = call i32 @pthread_create(ptr %handle.p, ptr null, ptr @plain_member, ptr %m)
-  %refused = icmp ne i32 %failed, 0
-  br i1 %refused, label %instead, label %next
-instead:
-  store ptr null, ptr %m
-  call void @member(ptr %job, i64 %t, i64 %n)
-  br label %next
-next:
-  %t.next = add i64 %t, 1
-  br label %start
-own:
-  call void @member(ptr %job, i64 0, i64 %n)
-  br label %wait
-wait:
-  %w = phi i64 [1, %own], [%w.next, %waited]
-  %left = icmp ult i64 %w, %n
-  br i1 %left, label %join, label %done
-join:
-  %wm = getelementptr %polyml.member, ptr %members, i64 %w
-  %wjob = load ptr, ptr %wm
-  %ran = icmp eq ptr %wjob, null
-  br i1 %ran, label %waited, label %really
-really:
-  %wh.p = getelementptr %polyml.member, ptr %wm, i32 0, i32 3
-  %wh = load i64, ptr %wh.p
-  %joined = call i32 @pthread_join(i64 %wh, ptr null)
-  br label %waited
-waited:
-  %w.next = add i64 %w, 1
-  br label %wait
 done:
   ret void
 }
@@ -257,16 +222,30 @@ define internal void @kmp_team(ptr %job, i32 %team) {
 }
 """
 
-_WITH_OPENMP = """\
-  %plain = load i8, ptr @polyml_plain_threads
-  %use.plain = icmp ne i8 %plain, 0
-  br i1 %use.plain, label %plainly, label %openmp
-plainly:
-  call void @plain_team(ptr %job, i32 %team)
-  ret void
+_ON_POOL = """\
+  call void @pool_run(ptr %body, ptr %ctx, i64 %lower, i64 %upper, i64 %step, i64 %total, i64 %n)
+"""
+
+_ON_OPENMP = """\
+  %avoid = load i8, ptr @polyml_avoid_openmp
+  %use.pool = icmp ne i8 %avoid, 0
+  br i1 %use.pool, label %pool, label %openmp
+pool:
+{pool}  ret void
 openmp:
+  %job = alloca %polyml.job
+  store ptr %body, ptr %job
+  %ctx.p = getelementptr %polyml.job, ptr %job, i32 0, i32 1
+  store ptr %ctx, ptr %ctx.p
+  %lower.p = getelementptr %polyml.job, ptr %job, i32 0, i32 2
+  store i64 %lower, ptr %lower.p
+  %upper.p = getelementptr %polyml.job, ptr %job, i32 0, i32 3
+  store i64 %upper, ptr %upper.p
+  %step.p = getelementptr %polyml.job, ptr %job, i32 0, i32 4
+  store i64 %step, ptr %step.p
+  %team = trunc i64 %n to i32
   store i8 1, ptr @polyml_openmp_used
-  {call}
+  {start}
 """
 
 _PARALLEL = """
@@ -294,17 +273,6 @@ run:
 done:
   ret void
 share:
-  %job = alloca %polyml.job
-  store ptr %body, ptr %job
-  %ctx.p = getelementptr %polyml.job, ptr %job, i32 0, i32 1
-  store ptr %ctx, ptr %ctx.p
-  %lower.p = getelementptr %polyml.job, ptr %job, i32 0, i32 2
-  store i64 %lower, ptr %lower.p
-  %upper.p = getelementptr %polyml.job, ptr %job, i32 0, i32 3
-  store i64 %upper, ptr %upper.p
-  %step.p = getelementptr %polyml.job, ptr %job, i32 0, i32 4
-  store i64 %step, ptr %step.p
-  %team = trunc i64 %n to i32
-{start}  ret void
+{share}  ret void
 }
 """

@@ -124,7 +124,7 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
         "caches",
         "vectors",
         "threads",
-        "OpenMP",
+        "thread runtime",
         "round trip",
         "CUDA driver",
         "nvcc",

@@ -1,0 +1,243 @@
+"""The threads of parallel loops, as LLVM IR: a pool whose caller works at once and waits for nobody who has not begun.
+
+A parallel loop of n threads is cut into n ranges of iterations, one for each thread: the caller has range 0, worker p range p, so that a thread meets the same part of an array
+in loop after loop. A thread claims a quarter of what is left of its range at a time, and where its own is used up, of the others': a worker that sleeps, or whose
+core is taken, delays nothing, and loops whose iterations differ in length end together. The caller then waits for claimed pieces only.
+
+A loop is posted in one of a few slots of static memory. The next iteration of a range and the slot's generation are one word; a piece is claimed by comparing and swapping it, so that
+what was read of the slot's fields before, in the same generation, belongs to the same loop. A word is closed (beyond any range) before the fields change again. Workers look at a
+counter of posts for a while before they sleep on a futex; who joins a loop wakes the next two, so that waking many does not keep the caller.
+
+With several callers (or a loop inside a loop) each has a slot, and workers help one after another; callers that find no slot free work alone.
+"""
+
+from __future__ import annotations
+
+from polyml.runtime.pool_text import HELP, RUN
+
+__all__ = ["MOST_THREADS", "emit_pool"]
+
+MOST_THREADS = 256
+"""Of one loop."""
+
+SLOTS = 8
+"""Loops that are shared at the same time."""
+
+LINE = 64
+"""Bytes between things that different threads write."""
+
+_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
+_PAUSE = {
+    "x86_64": "call void @llvm.x86.sse2.pause()",
+    "aarch64": 'call void asm sideeffect "isb", ""()',
+    "arm64": 'call void asm sideeffect "isb", ""()',
+}
+
+
+def emit_pool(architecture: str, *, linux: bool) -> str:
+    """The text of `void @pool_run(body, ctx, lower, upper, step, total, n)` and of `void @polyml_pool_reset()`, for a child of a fork, whose workers are gone.
+
+    total: the iterations, at least n; n: threads, from 2. Uses `@polyml_spins` (i32): how often to look again before sleeping.
+    """
+    sleeping = _SLEEP_FUTEX if linux and architecture in _FUTEX else _SLEEP_PTHREAD
+    names = {
+        "slots": SLOTS,
+        "threads": MOST_THREADS,
+        "words": LINE // 8,
+        "bells": LINE // 4,
+        "futex": _FUTEX.get(architecture, 0),
+        "pause": _PAUSE.get(architecture, ""),
+    }
+    text = _DATA + sleeping + _WORKER + HELP + RUN
+    for name, value in names.items():
+        text = text.replace(f"{{{name}}}", str(value))
+    return text
+
+
+# Fields of a slot: 0 owner, 1 generation, 2 body, 3 ctx, 4 lower, 5 upper, 6 step, 7 total, 8 n, 9 done, 10 waiting, 11 (to the end of a line), 12 words.
+_DATA = """
+%polyml.slot = type { i64, i64, ptr, ptr, i64, i64, i64, i64, i64, i64, i32, [11 x i32], [{threads} x [{words} x i64]] }
+@pool_slots = internal global [{slots} x %polyml.slot] zeroinitializer, align 64
+@pool_bells = internal global [{threads} x [{bells} x i32]] zeroinitializer, align 64
+@pool_posts = internal global i32 0, align 64
+@pool_workers = internal global i64 0, align 64
+@pool_hiring = internal global i32 0
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_detach(i64)
+declare void @llvm.x86.sse2.pause()
+"""
+
+_SLEEP_FUTEX = """
+declare i64 @syscall(i64, ...)
+
+; Sleeps until it is woken, unless the word is not 1 any more.
+define internal void @pool_sleep(ptr %word) {
+  call i64 (i64, ...) @syscall(i64 {futex}, ptr %word, i32 128, i32 1, ptr null, ptr null, i32 0)
+  ret void
+}
+
+; Wakes who sleeps on the word.
+define internal void @pool_wake(ptr %word) {
+  call i64 (i64, ...) @syscall(i64 {futex}, ptr %word, i32 129, i32 1, ptr null, ptr null, i32 0)
+  ret void
+}
+
+define internal void @pool_prepare() {
+  ret void
+}
+"""
+
+_SLEEP_PTHREAD = """
+@pool_mutex = internal global [128 x i8] zeroinitializer, align 64
+@pool_condition = internal global [128 x i8] zeroinitializer, align 64
+@pool_prepared = internal global i1 false
+declare i32 @pthread_mutex_init(ptr, ptr)
+declare i32 @pthread_mutex_lock(ptr)
+declare i32 @pthread_mutex_unlock(ptr)
+declare i32 @pthread_cond_init(ptr, ptr)
+declare i32 @pthread_cond_wait(ptr, ptr)
+declare i32 @pthread_cond_broadcast(ptr)
+
+; Sleeps until the word is not 1 any more.
+define internal void @pool_sleep(ptr %word) {
+  call i32 @pthread_mutex_lock(ptr @pool_mutex)
+  br label %look
+look:
+  %value = load atomic i32, ptr %word seq_cst, align 4
+  %still = icmp eq i32 %value, 1
+  br i1 %still, label %wait, label %done
+wait:
+  call i32 @pthread_cond_wait(ptr @pool_condition, ptr @pool_mutex)
+  br label %look
+done:
+  call i32 @pthread_mutex_unlock(ptr @pool_mutex)
+  ret void
+}
+
+; Wakes who sleeps on the word, which is not 1 any more.
+define internal void @pool_wake(ptr %word) {
+  call i32 @pthread_mutex_lock(ptr @pool_mutex)
+  call i32 @pthread_cond_broadcast(ptr @pool_condition)
+  call i32 @pthread_mutex_unlock(ptr @pool_mutex)
+  ret void
+}
+
+define internal void @pool_prepare() {
+  call i32 @pthread_mutex_init(ptr @pool_mutex, ptr null)
+  call i32 @pthread_cond_init(ptr @pool_condition, ptr null)
+  ret void
+}
+"""
+
+_WORKER = """
+; Wakes worker %p if it sleeps.
+define internal void @pool_ring(i64 %p, i64 %n) {
+  %is = icmp ult i64 %p, %n
+  br i1 %is, label %one, label %done
+one:
+  %bell = getelementptr [{threads} x [{bells} x i32]], ptr @pool_bells, i64 0, i64 %p, i64 0
+  %was = atomicrmw xchg ptr %bell, i32 0 seq_cst
+  %slept = icmp eq i32 %was, 1
+  br i1 %slept, label %wake, label %done
+wake:
+  call void @pool_wake(ptr %bell)
+  br label %done
+done:
+  ret void
+}
+
+define internal ptr @pool_worker(ptr %number) {
+entry:
+  %p = ptrtoint ptr %number to i64
+  %bell = getelementptr [{threads} x [{bells} x i32]], ptr @pool_bells, i64 0, i64 %p, i64 0
+  br label %look
+look:
+  %seen = load atomic i32, ptr @pool_posts seq_cst, align 4
+  br label %slot
+slot:
+  %s = phi i64 [0, %look], [%s.next, %helped]
+  %any = phi i1 [false, %look], [%any.next, %helped]
+  %all = icmp eq i64 %s, {slots}
+  br i1 %all, label %looked, label %help
+help:
+  %at = getelementptr [{slots} x %polyml.slot], ptr @pool_slots, i64 0, i64 %s
+  %did = call i1 @pool_help(ptr %at, i64 %p)
+  br label %helped
+helped:
+  %any.next = or i1 %any, %did
+  %s.next = add i64 %s, 1
+  br label %slot
+looked:
+  br i1 %any, label %look, label %idle
+idle:
+  %spins = load i32, ptr @polyml_spins
+  br label %spin
+spin:
+  %k = phi i32 [0, %idle], [%k.next, %again]
+  %posts = load atomic i32, ptr @pool_posts acquire, align 4
+  %none = icmp eq i32 %posts, %seen
+  br i1 %none, label %wait, label %look
+wait:
+  %enough = icmp uge i32 %k, %spins
+  br i1 %enough, label %tired, label %again
+again:
+  {pause}
+  %k.next = add i32 %k, 1
+  br label %spin
+tired:
+  store atomic i32 1, ptr %bell seq_cst, align 4
+  %last = load atomic i32, ptr @pool_posts seq_cst, align 4
+  %quiet = icmp eq i32 %last, %seen
+  br i1 %quiet, label %sleep, label %awake
+sleep:
+  call void @pool_sleep(ptr %bell)
+  br label %awake
+awake:
+  store atomic i32 0, ptr %bell seq_cst, align 4
+  br label %look
+}
+
+; Makes workers 1 .. n - 1 exist, unless somebody else is at it.
+define internal void @pool_hire(i64 %n) {
+entry:
+  %handle = alloca i64
+  %have = load atomic i64, ptr @pool_workers acquire, align 8
+  %first = add i64 %have, 1
+  %enough = icmp uge i64 %first, %n
+  br i1 %enough, label %done, label %try
+try:
+  %busy = atomicrmw xchg ptr @pool_hiring, i32 1 acquire
+  %mine = icmp eq i32 %busy, 0
+  br i1 %mine, label %begin, label %done
+begin:
+  %now = load atomic i64, ptr @pool_workers acquire, align 8
+  %fresh = icmp eq i64 %now, 0
+  br i1 %fresh, label %prepare, label %start
+prepare:
+  call void @pool_prepare()
+  br label %start
+start:
+  %start.p = add i64 %now, 1
+  br label %more
+more:
+  %p = phi i64 [%start.p, %start], [%p.next, %hired]
+  %missing = icmp ult i64 %p, %n
+  br i1 %missing, label %create, label %leave
+create:
+  %number = inttoptr i64 %p to ptr
+  %failed = call i32 @pthread_create(ptr %handle, ptr null, ptr @pool_worker, ptr %number)
+  %refused = icmp ne i32 %failed, 0
+  br i1 %refused, label %leave, label %hired
+hired:
+  %thread = load i64, ptr %handle
+  call i32 @pthread_detach(i64 %thread)
+  store atomic i64 %p, ptr @pool_workers release, align 8
+  %p.next = add i64 %p, 1
+  br label %more
+leave:
+  store atomic i32 0, ptr @pool_hiring release, align 4
+  br label %done
+done:
+  ret void
+}
+"""
