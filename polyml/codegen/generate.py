@@ -218,14 +218,14 @@ class _Builder:
             return Place(access.array, stored(access.array, subscripts))
 
         target, dtype = place(statement.target), arrays[statement.target.array].dtype
+        streaming = statement.target.array in self.schedule.streamed
         if statement.kind == "init" and statement.reduction is not None:
             identity = REDUCTIONS[statement.reduction].identity(dtype)
-            fill = Assign(target=target, value=Const(0 if identity is None else identity, dtype))
+            fill = Assign(target=target, value=Const(0 if identity is None else identity, dtype), streaming=streaming)
             if statement.argument is None:
                 return (fill,)
             return (fill, Assign(target=place(statement.argument), value=Const(-1, i64)))
         if statement.kind != "update":
-            streaming = statement.target.array in self.schedule.streamed
             return (Assign(target=target, value=expression(statement.value), streaming=streaming),)
         if statement.argument is None:
             return (Assign(target=target, value=expression(statement.value), reduction=statement.reduction),)

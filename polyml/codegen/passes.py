@@ -11,6 +11,7 @@ from polyml.codegen.recurrences import order_sums
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.scalar_replacement import scalar_replacement
 from polyml.codegen.simplify import simplify
+from polyml.codegen.tile_streams import stream_tiles
 from polyml.codegen.triangles import cut_triangles
 from polyml.codegen.unroll import unroll
 from polyml.codegen.unroll_and_jam import unroll_and_jam
@@ -59,6 +60,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("order_sums", lambda f, o: (f if o.precise else order_sums(f), ())),
     # Ordering: after everything that copies bodies; each copy has elements of its own.
     Pass("scalar_replacement", lambda f, _: (scalar_replacement(f), ())),
+    # Ordering: when results are in registers until they are stored.
+    Pass("stream_tiles", lambda f, o: (stream_tiles(f, vector_bytes=o.vector_bytes), ())),
     # Ordering: last, when the loops read what they will read.
     Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
 )

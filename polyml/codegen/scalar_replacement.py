@@ -47,7 +47,7 @@ def scalar_replacement(function: Function) -> Function:
 class _Promotion:
     """An element that becomes a register within children `first` to `last` of a region.
 
-    guard: the one child that accesses it, a loop without which the element need not exist.
+    guard: the one child that accesses it, a loop without which the element need not exist. streaming: its first value should bypass the caches, so its last one does.
     """
 
     element: Element
@@ -56,6 +56,7 @@ class _Promotion:
     last: int
     load: bool
     guard: For | None
+    streaming: bool
 
     def fetch(self) -> Node:
         name, subscripts = self.element
@@ -63,7 +64,8 @@ class _Promotion:
 
     def write_back(self) -> Node:
         name, subscripts = self.element
-        return Assign(target=Place(name, subscripts), value=Read(self.register.name, (), self.register.dtype))
+        value = Read(self.register.name, (), self.register.dtype)
+        return Assign(target=Place(name, subscripts), value=value, streaming=self.streaming)
 
 
 class _Replacement:
@@ -139,7 +141,8 @@ class _Replacement:
                 scope="register",
                 lanes=lanes.width if lanes is not None and moving else 1,
             )
-            found.append(_Promotion(element, register, first, last, not overwritten, guard))
+            streaming = overwritten and getattr(nodes[first], "streaming", False)
+            found.append(_Promotion(element, register, first, last, not overwritten, guard, streaming))
         return found
 
 

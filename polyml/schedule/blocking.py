@@ -66,6 +66,11 @@ class Blocking:
         """Whether the index has a loop over blocks."""
         return self.sizes.get(index, self.extents[index]) < self.extents[index]
 
+    @property
+    def writes_once(self) -> bool:
+        """Whether a sum is finished when it leaves its register."""
+        return self.packed and not any(self.blocked(index) for index in self.reduced)
+
     def __str__(self) -> str:
         blocks = ", ".join(
             f"{index} by {size}"

@@ -28,7 +28,7 @@ from polyml.schedule.storage_check import storage_faults
 from polyml.schedule.strategy.contractions import block_contractions
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_statements
-from polyml.schedule.streams import streamed_arrays
+from polyml.schedule.streams import streamed_arrays, streamed_sums
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted, operation_budget
@@ -62,7 +62,7 @@ def schedule(
     Raises:
         SchedulerFailed: when not even the written order passes the proof within the budget.
     """
-    work = _Work(scop, dependences, target, options)
+    work = _Work(scop, dependences, target, options, results)
     attempts: list[tuple[str, Callable[[], Schedule]]] = [("the written order", work.written)]
     if options.scheduler != "written":
         attempts.insert(0, ("isl's schedule without marks", work.plain))
@@ -84,7 +84,7 @@ def schedule(
             faults = storage_faults(found)
             assert not faults, f"internal: contracted storage is wrong: {'; '.join(faults)}"
         streamed, notes = streamed_arrays(scop, target, results) if options.vectorize else (frozenset[str](), ())
-        return replace(found, notes=(*found.notes, *notes, *refused), streamed=streamed)
+        return replace(found, notes=(*found.notes, *notes, *refused), streamed=found.streamed | streamed)
     raise SchedulerFailed(f"no schedule for {scop.name}: {'; '.join(note.text for note in refused)}")
 
 
@@ -96,6 +96,7 @@ class _Work:
     dependences: Dependences
     target: Target
     options: Options
+    results: Set[str]
 
     def by_ilp(self) -> Schedule:
         """The strategy on the tree of polyml's own scheduler."""
@@ -147,8 +148,14 @@ class _Work:
         packed = facts.packed
         tree, notes = apply_strategy(tree, facts)
         notes = (*packed.notes, *notes)
+        sums = [nest.plan.statement for nest in facts.blocked.values() if nest.plan.writes_once]
         made = Schedule(
-            scop=packed.scop, dependences=packed.dependences, tree=tree, storage=dict(packed.storage), notes=notes
+            scop=packed.scop,
+            dependences=packed.dependences,
+            tree=tree,
+            storage=dict(packed.storage),
+            notes=notes,
+            streamed=streamed_sums(self.scop, self.target, self.results, sums),
         )
         return contract_storage(made)
 

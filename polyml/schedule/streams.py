@@ -6,16 +6,17 @@ after it would have to fetch the line from memory, so intermediate results are n
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Collection, Set
 from math import prod
 
 import islpy as isl
 
+from polyml.expressions import reads_of
 from polyml.schedule.schedule import Note
 from polyml.scop.scop import Array, Scop
 from polyml.target import Target
 
-__all__ = ["streamed_arrays"]
+__all__ = ["streamed_arrays", "streamed_sums"]
 
 _OUT = isl.dim_type.out
 
@@ -26,17 +27,36 @@ def streamed_arrays(scop: Scop, target: Target, results: Set[str]) -> tuple[froz
     Args:
         results: arrays that no later region reads.
     """
-    found: list[str] = []
-    for array in scop.arrays.values():
-        size = _bytes(array)
-        if array.kind != "output" or array.name not in results or size is None or size <= target.l2_bytes:
-            continue
-        if _is_only_written_once(scop, array.name):
-            found.append(array.name)
+    found = [
+        array.name
+        for array in scop.arrays.values()
+        if _is_large_result(array, target, results) and _is_only_written_once(scop, array.name)
+    ]
     notes = tuple(
         Note("streaming", name, "written once, not read again, larger than L2: stores bypass caches") for name in found
     )
     return frozenset(found), notes
+
+
+def streamed_sums(scop: Scop, target: Target, results: Set[str], updates: Collection[str]) -> frozenset[str]:
+    """The arrays that these updates write once each, when their sums are finished, and that nothing else in the region touches.
+
+    Args:
+        results: arrays that no later region reads.
+    """
+    found: set[str] = set()
+    for name in updates:
+        array = scop.arrays[scop.statements[name].target.array]
+        users = [s for s in scop.statements.values() if s.target.array == array.name and s.name != name]
+        readers = [s for s in scop.statements.values() if any(r.tensor == array.name for r in reads_of(s.value))]
+        if _is_large_result(array, target, results) and not readers and [s.kind for s in users] == ["init"]:
+            found.add(array.name)
+    return frozenset(found)
+
+
+def _is_large_result(array: Array, target: Target, results: Set[str]) -> bool:
+    size = _bytes(array)
+    return array.kind == "output" and array.name in results and size is not None and size > target.l2_bytes
 
 
 def _bytes(array: Array) -> int | None:

@@ -101,6 +101,30 @@ def test_short_reductions_write_the_result_in_the_order_of_memory(left: str, rig
     np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact(left, right, out, a, b))
 
 
+def shifted(values: np.ndarray, elements: int) -> np.ndarray:
+    """A copy that starts so many elements behind a multiple of 64 bytes."""
+    room = np.zeros(values.size + 32, values.dtype)
+    start = (-room.ctypes.data % 64) // values.itemsize + elements
+    room[start : start + values.size] = values.ravel()
+    return room[start : start + values.size].reshape(values.shape)
+
+
+@pytest.mark.parametrize("lead", [0, 3])
+@pytest.mark.parametrize(("columns", "streams"), [(64, True), (72, False)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_large_results_of_one_block_are_streamed(lead: int, columns: int, streams: bool, threads: int) -> None:
+    a, b = operands("B I K", "K J", {"B": 20, "I": 19, "J": columns, "K": 16}, "f32")
+    target = Target("host", l1_bytes=4096, l2_bytes=16 * 1024, cores=2)
+    function = polyml.einsum(product("B I K", "K J", "B I J", "f32"), target=target, threads=threads)
+    out = shifted(np.full((20, 19, columns), np.nan, np.float32), lead)
+    loops = function.lower(a, b).text("loops")
+    assert ("/* streaming */" in loops) == streams
+    assert ("z_lead == 0" in loops) == streams
+    assert ("movnt" in function.lower(a, b).text("asm")) == streams
+    assert function(a, b, out=out) is out
+    np.testing.assert_array_equal(out, exact("B I K", "K J", "B I J", a, b))
+
+
 @pytest.mark.parametrize("rows", [1, 2, 9])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_skinny_products_read_the_large_operand_once_in_order(rows: int, threads: int) -> None:

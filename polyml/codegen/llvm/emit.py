@@ -10,7 +10,8 @@ A parallel loop's body becomes a function of its own that runs a range of the lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import assert_never
 
 from polyml.codegen.llvm.addresses import Level, Nest
@@ -36,6 +37,7 @@ from polyml.codegen.loops import (
     Variable,
 )
 from polyml.dtypes import boolean
+from polyml.expressions import Apply, Const, Expr, IndexValue
 from polyml.sets.affine import affine
 
 __all__ = ["PARALLEL", "emit_function", "emit_module"]
@@ -186,13 +188,28 @@ def _emit_if(state: State, node: If) -> None:
     then, otherwise, after = b.fresh("then"), b.fresh("else"), b.fresh("endif")
     b.branch(condition, then, otherwise if node.otherwise else after)
     b.start(then)
-    _emit_nodes(state, node.then)
+    with _zero_lead(state, node.condition):
+        _emit_nodes(state, node.then)
     b.jump(after)
     if node.otherwise:
         b.start(otherwise)
         _emit_nodes(state, node.otherwise)
         b.jump(after)
     b.start(after)
+
+
+@contextmanager
+def _zero_lead(state: State, condition: Expr) -> Iterator[None]:
+    """Where `lead == 0` is the condition, addresses are compared as if the lead were 0."""
+    grids, names = state.nest.grids, {lead.name for lead in state.leads}
+    match condition:
+        case Apply(op="eq", args=(IndexValue(affine=value), Const(value=0))) if value.name in names:
+            assert value.name is not None, "internal: a lead without a name"
+            grids[value.name] = (affine(0), 0)
+            yield
+            del grids[value.name]
+        case _:
+            yield
 
 
 def _emit_for(state: State, node: For) -> None:

@@ -1,0 +1,93 @@
+"""Register tiles that write a large result once: where the result is aligned, its vectors go past the caches.
+
+Whether an argument is aligned is known when the function starts (its `Lead`), and a tile has too few vectors in a row to start where they are: so the stores of a
+tile come twice, past the caches for a lead of 0, and plain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from polyml.codegen.jam import storage_names
+from polyml.codegen.loops import Assign, For, Function, If, Lead, Node, Variable
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import fresh, walk_nodes, with_body
+from polyml.codegen.streams import flat_element
+from polyml.dtypes import boolean, i64
+from polyml.expressions import Apply, Const, IndexValue
+from polyml.sets.affine import affine
+
+__all__ = ["stream_tiles"]
+
+LEAST = 2
+"""Stores in a row below which they stay as they are."""
+
+
+def stream_tiles(function: Function, *, vector_bytes: int) -> Function:
+    """The function with runs of streaming stores, whole vectors at multiples of `vector_bytes` from the start of an argument, under the condition that this is aligned; all
+    other stores in such runs lose their mark."""
+    taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
+    taken |= {lead.name for lead in function.leads}
+    pass_ = _Streams({v.name: v for v in function.arguments}, vector_bytes, taken, {l.array: l for l in function.leads})
+    body = pass_.body(function.body, Ranges(), None)
+    if body is function.body:
+        return function
+    return replace(function, body=body, leads=tuple(dict.fromkeys((*function.leads, *pass_.leads.values()))))
+
+
+class _Streams:
+    def __init__(
+        self, arguments: Mapping[str, Variable], vector_bytes: int, taken: set[str], leads: dict[str, Lead]
+    ) -> None:
+        self.arguments, self.vector_bytes, self.taken, self.leads = arguments, vector_bytes, taken, leads
+        self.rows = frozenset(leads)  # arrays written by rows that start where they are aligned
+
+    def body(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: For | None) -> tuple[Node, ...]:
+        made: list[Node] = []
+        run: list[Assign] = []
+        for node in (*nodes, None):
+            if isinstance(node, Assign) and node.streaming and lanes is not None:
+                if run and run[-1].target.variable != node.target.variable:
+                    made += self.run(run, ranges, lanes)
+                    run = []
+                run.append(node)
+                continue
+            if run and lanes is not None:
+                made += self.run(run, ranges, lanes)
+                run = []
+            if node is not None:
+                made.append(self.inside(node, ranges, lanes))
+        return (
+            nodes if len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True)) else tuple(made)
+        )
+
+    def inside(self, node: Node, ranges: Ranges, lanes: For | None) -> Node:
+        if isinstance(node, For):
+            ranges = ranges.enter(node)
+            tiled = node.kind == "vector" and any(isinstance(inner, For) for inner in walk_nodes(node.body))
+            lanes = node if tiled else lanes
+        return with_body(node, lambda body: self.body(body, ranges, lanes))
+
+    def run(self, stores: list[Assign], ranges: Ranges, lanes: For) -> list[Node]:
+        if stores[0].target.variable in self.rows:
+            return list(stores)
+        plain = tuple(replace(store, streaming=False) for store in stores)
+        if len(stores) < LEAST or not all(self.is_aligned(store, ranges, lanes) for store in stores):
+            return list(plain)
+        lead = IndexValue(affine(self.lead(stores[0].target.variable).name), i64)
+        condition = Apply("eq", (lead, Const(0, i64)), boolean)
+        return [If(condition=condition, then=tuple(stores), otherwise=plain)]
+
+    def is_aligned(self, store: Assign, ranges: Ranges, lanes: For) -> bool:
+        variable = self.arguments.get(store.target.variable)
+        flat = None if variable is None else flat_element(variable, store.target.subscripts)
+        if variable is None or flat is None or flat.stride(lanes.variable) != 1 or lanes.masked:
+            return False
+        whole = variable.dtype.itemsize * lanes.width == self.vector_bytes
+        return whole and ranges.multiple(flat) % lanes.width == 0
+
+    def lead(self, array: str) -> Lead:
+        if array not in self.leads:
+            self.leads[array] = Lead(fresh(f"{array}_lead", self.taken), array, self.vector_bytes)
+        return self.leads[array]
