@@ -19,16 +19,24 @@ from polyml.schedule.ilp.costs import DEFAULT_COSTS
 from polyml.schedule.ilp.driver import NODES, schedule_by_ilp
 from polyml.schedule.ilp.solve import SolverLimit
 from polyml.schedule.isl_scheduler import tree_by_isl, tree_from_written_order
+from polyml.schedule.joined import join_updates
 from polyml.schedule.legality import check
 from polyml.schedule.matching import Matcher
 from polyml.schedule.pack import Packed, pack_operands
+from polyml.schedule.pivot_parts import split_at_pivots
+from polyml.schedule.pivots import plan_pivots, updates_in_place
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage import contract_storage
 from polyml.schedule.storage_check import storage_faults
 from polyml.schedule.strategy.contractions import block_contractions
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_statements
+<<<<<<< HEAD
 from polyml.schedule.streams import streamed_arrays, streamed_sums
+=======
+from polyml.schedule.strategy.pivoted import build_pivoted
+from polyml.schedule.streams import streamed_arrays
+>>>>>>> 4682689 (Factorizations in blocks: updates that do the same joined, three tileable loops found per statement, what is beyond the pivot's block a register-tiled contraction)
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted, operation_budget
@@ -62,13 +70,19 @@ def schedule(
     Raises:
         SchedulerFailed: when not even the written order passes the proof within the budget.
     """
+<<<<<<< HEAD
     work = _Work(scop, dependences, target, options, results)
     attempts: list[tuple[str, Callable[[], Schedule]]] = [("the written order", work.written)]
+=======
+    work = _Work(scop, dependences, target, options)
+    attempts: list[tuple[str, Callable[[], Schedule | None]]] = [("the written order", work.written)]
+>>>>>>> 4682689 (Factorizations in blocks: updates that do the same joined, three tileable loops found per statement, what is beyond the pivot's block a register-tiled contraction)
     if options.scheduler != "written":
         attempts.insert(0, ("isl's schedule without marks", work.plain))
         attempts.insert(0, ("isl's schedule", work.by_isl))
     if options.scheduler == "ilp":
         attempts.insert(0, ("the schedule by integer programs", work.by_ilp))
+        attempts.insert(0, ("blocks at the pivots", work.by_pivots))
     refused: list[Note] = []
     for position, (name, attempt) in enumerate(attempts):
         # The last resort may take longer: after it there is nothing.
@@ -76,6 +90,8 @@ def schedule(
         try:
             with operation_budget(max(options.budget, LAST_RESORT) if last else options.budget, phase="scheduling"):
                 found = attempt()
+                if found is None:
+                    continue
                 check(found, relax_reductions=not options.precise)
         except (BudgetExhausted, IllegalScheduleError, SolverLimit, SchedulerFailed) as reason:
             refused.append(Note("fallback", scop.name, f"{name} was dropped: {reason}"))
@@ -98,24 +114,53 @@ class _Work:
     options: Options
     results: Set[str]
 
+    def by_pivots(self) -> Schedule | None:
+        """Blocks of a factorization around the strategy on polyml's own tree; None where the region is none, or the caller asks for something else."""
+        asked = (self.options.costs, self.options.tile_sizes, self.options.register_tile)
+        if self.target.is_cuda or self.scop.sizes or not self.options.vectorize or any(o is not None for o in asked):
+            return None
+        if not updates_in_place(self.scop):
+            return None
+        scop, dependences = join_updates(self.scop, self.dependences)
+        matcher = Matcher(scop, dependences, relax_reductions=not self.options.precise)
+        models = model_statements(scop, matcher)
+        plan = plan_pivots(scop, dependences, models, self.target)
+        parts = None if plan is None else split_at_pivots(scop, dependences, plan)
+        if plan is None or parts is None:
+            return None
+        facts = Facts(
+            packed=Packed(scop=scop, dependences=dependences),
+            matcher=matcher,
+            models=models,
+            target=self.target,
+            options=replace(self._strategy_options(), parallel=False),
+        )
+        inside, notes = apply_strategy(self._ilp_tree(scop, dependences, matcher, ()), facts)
+        threads = self._strategy_options().threads if self.options.parallel else 1
+        tree = build_pivoted(parts, inside, parallel=threads > 1)
+        made = Schedule(
+            scop=parts.scop, dependences=parts.dependences, tree=tree, storage=dict(parts.storage),
+            notes=(Note("blocking", plan.core, str(plan)), *notes),
+        )  # fmt: skip
+        return contract_storage(made)
+
     def by_ilp(self) -> Schedule:
         """The strategy on the tree of polyml's own scheduler."""
+        return self._strategic(self._ilp_tree)
 
-        def order(scop: Scop, dependences: Dependences, matcher: Matcher, ahead: tuple[str, ...]) -> isl.Schedule:
-            tree, made = schedule_by_ilp(
-                scop,
-                dependences,
-                matcher,
-                relax_reductions=not self.options.precise,
-                costs=self.options.costs or DEFAULT_COSTS,
-                fusion=self.options.fusion_policy,
-                ahead=ahead,
-                nodes=min(NODES, max(1, self.options.budget // 1000)),
-            )
-            report(f"integer programs of {scop.name}", str(made), level=6)
-            return tree
-
-        return self._strategic(order)
+    def _ilp_tree(self, scop: Scop, dependences: Dependences, matcher: Matcher, ahead: tuple[str, ...]) -> isl.Schedule:
+        tree, made = schedule_by_ilp(
+            scop,
+            dependences,
+            matcher,
+            relax_reductions=not self.options.precise,
+            costs=self.options.costs or DEFAULT_COSTS,
+            fusion=self.options.fusion_policy,
+            ahead=ahead,
+            nodes=min(NODES, max(1, self.options.budget // 1000)),
+        )
+        report(f"integer programs of {scop.name}", str(made), level=6)
+        return tree
 
     def by_isl(self) -> Schedule:
         """The strategy on the tree of isl's scheduler."""

@@ -1,0 +1,218 @@
+"""Factorizations and triangular systems: which of a recurrence's loops is the pivot's, and in which blocks they run.
+
+In `A[i, j] -= A[i, k] * A[k, j]` with what divides by the diagonal around it, three loops (rows, columns, pivot) may be tiled together, every statement standing
+on them with indices of its own: the division of A[i, j] at pivot j. In tiles, a pivot's block is followed by those beside it and those beyond it in
+both directions, and these are nothing but a contraction, nearly all of the work.
+
+Source: Carr and Kennedy, "Compiler blockability of numerical algorithms" (Supercomputing '92), who block LU by strip-mining and index-set splitting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import lcm
+
+import islpy as isl
+
+from polyml.expressions import Read, reads_of
+from polyml.schedule.cost import RegisterTile, StatementModel, memory_strides
+from polyml.scop.dependences import Dependences
+from polyml.scop.scop import Scop, Statement
+from polyml.sets.affine import Affine
+from polyml.target import Target
+
+__all__ = ["Loops3", "Pivots", "plan_pivots", "updates_in_place"]
+
+MIN_BLOCKS = 4
+"""Blocks of the pivot below which there is little beyond them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loops3:
+    """The index that each of the three loops is to one statement."""
+
+    rows: str
+    lanes: str
+    pivot: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pivots:
+    """The plan for one scop. core: the update that is a contraction beyond the pivot's block; loops: per statement, the core's first.
+
+    tile, width: of the registers, width in elements along the lanes. block: of the pivot, a multiple of both sides of the tile; strip: rows that share a panel of the
+    vector operand, a multiple of `block`. vector: the core's read that moves with the lanes; contiguous: with stride 1.
+    """
+
+    core: str
+    loops: Mapping[str, Loops3]
+    tile: RegisterTile
+    width: int
+    block: int
+    strip: int
+    vector: Read
+    contiguous: bool
+
+    def __str__(self) -> str:
+        own = self.loops[self.core]
+        return (
+            f"blocks of {self.block} {own.pivot}; beyond them a register tile of {self.tile.rows} {own.rows} x {self.tile.vectors} vectors of {own.lanes}, "
+            f"{self.vector.tensor} packed in panels of {self.width}, strips of {self.strip} {own.rows}"
+        )
+
+
+def updates_in_place(scop: Scop) -> bool:
+    """Whether there is an update of three indices that reads what it writes: a quick look before a plan."""
+    return any(
+        s.kind == "update" and len(s.indices) == 3 and any(read.tensor == s.target.array for read in reads_of(s.value))
+        for s in scop.statements.values()
+    )
+
+
+def plan_pivots(
+    scop: Scop, dependences: Dependences, models: Mapping[str, StatementModel], target: Target
+) -> Pivots | None:
+    """The plan; None when some statement does not stand on the three loops of an in-place update, or they are too short for blocks."""
+    for name in sorted(scop.statements, key=lambda name: -models[name].work):
+        core = _core(scop, scop.statements[name], models[name])
+        if core is not None:
+            own, vector = core
+            return _sized(scop, dependences, models[name], own, vector, target)
+    return None
+
+
+def _core(scop: Scop, statement: Statement, model: StatementModel) -> tuple[Loops3, Read] | None:
+    """The roles of the indices of `out[rows, lanes] += f(.. [rows, pivot], .. [pivot, lanes])`, one of whose operands is `out`; and the read along the lanes."""
+    if statement.kind != "update" or statement.argument is not None or len(statement.indices) != 3:
+        return None
+    reads = list(dict.fromkeys(reads_of(statement.value)))
+    places = [statement.target.subscripts, *(read.subscripts for read in reads)]
+    if not all(isinstance(s, Affine) and s.name is not None for subscripts in places for s in subscripts):
+        return None
+    if all(read.tensor != statement.target.array for read in reads):
+        return None
+    out = next(a for a in model.accesses if a.write)
+    free = [index for index in model.extents if out.stride(index) != 0]
+    lanes = [index for index in free if abs(out.stride(index) or 0) == 1]
+    if len(free) != 2 or len(lanes) != 1:
+        return None
+    rows = next(index for index in free if index != lanes[0])
+    pivot = next(index for index in model.extents if index not in free)
+    moving = [read for read in reads if _moves(read, lanes[0])]
+    if len(moving) != 1 or len(moving[0].subscripts) != 2 or _moves(moving[0], rows) or not _moves(moving[0], pivot):
+        return None
+    return Loops3(rows, lanes[0], pivot), moving[0]
+
+
+def _moves(read: Read, index: str) -> bool:
+    return any(isinstance(s, Affine) and s.name == index for s in read.subscripts)
+
+
+def _sized(
+    scop: Scop, dependences: Dependences, model: StatementModel, own: Loops3, vector: Read, target: Target
+) -> Pivots | None:
+    tile = _register_tile(model, target)
+    width = tile.vectors * target.lanes(model.itemsize)
+    step = lcm(tile.rows, width)
+    extent = min(model.extents.values())
+    # A register tile's rows of the broadcast operand take a quarter of L1.
+    room = target.l1_bytes // 4 // (tile.rows * model.itemsize)
+    block = max(1, min(room, extent // (2 * MIN_BLOCKS)) // step) * step
+    if extent < MIN_BLOCKS * block:
+        return None
+    loops = _all_loops(scop, dependences, Loops3(own.rows, own.lanes, own.pivot), model.name)
+    if loops is None:
+        return None
+    strip = max(1, target.l2_bytes // 2 // (block * model.itemsize) // block) * block
+    last = vector.subscripts[-1]
+    adjacent = memory_strides(scop.arrays[vector.tensor])[-1] == 1
+    return Pivots(
+        core=model.name, loops=loops, tile=tile, width=width, block=block, strip=strip, vector=vector,
+        contiguous=adjacent and isinstance(last, Affine) and last.name == own.lanes,
+    )  # fmt: skip
+
+
+def _register_tile(model: StatementModel, target: Target) -> RegisterTile:
+    """The fewest cycles per vector operation: two arithmetic and two load instructions a cycle, latency 4; loads that hide cost a little, vectors more."""
+    tiles: list[RegisterTile] = []
+    spare = 2 if target.vector_registers > 16 else 0
+    for vectors in range(1, 5):
+        for rows in range(1, 15):
+            if rows * vectors + vectors + 1 <= target.vector_registers - spare:
+                cycles = max(rows * vectors / 2, (vectors + rows) / 2, 4.0) + 0.2 * rows + 0.5 * vectors
+                tiles.append(RegisterTile(rows, vectors, cycles / (rows * vectors)))
+    return min(tiles, key=lambda tile: tile.cost)
+
+
+# -- the loops of every statement -----------------------------------------------------------------------------------------------------
+
+
+def _all_loops(scop: Scop, dependences: Dependences, own: Loops3, core: str) -> dict[str, Loops3] | None:
+    """Indices for all statements such that no dependence points backwards in any of the three loops; None when there are none."""
+    order = _Order(scop, dependences)
+    found: dict[str, dict[str, str]] = {}
+    for role in ("rows", "lanes", "pivot"):
+        chosen = _assign(scop, order, role, {core: getattr(own, role)}, own)
+        if chosen is None:
+            return None
+        found[role] = chosen
+    return {name: Loops3(*(found[role][name] for role in ("rows", "lanes", "pivot"))) for name in scop.statements}
+
+
+def _assign(scop: Scop, order: _Order, role: str, chosen: dict[str, str], own: Loops3) -> dict[str, str] | None:
+    """One of the loops: the statements that are left get the first of their indices that fits, backtracking."""
+    left = [statement for name, statement in scop.statements.items() if name not in chosen]
+    if not order.forwards(chosen, next(iter(chosen))):
+        return None
+    if not left:
+        return chosen
+    statement = left[0]
+    for index in _candidates(scop, statement, role, next(iter(chosen)), own):
+        trial = {**chosen, statement.name: index}
+        if order.forwards(trial, statement.name):
+            complete = _assign(scop, order, role, trial, own)
+            if complete is not None:
+                return complete
+    return None
+
+
+def _candidates(scop: Scop, statement: Statement, role: str, core: str, own: Loops3) -> list[str]:
+    """The statement's indices, the likeliest first: what stands where the core has the index in what both write; for the pivot what is summed over."""
+    target = scop.statements[core].target
+    likely: list[str] = []
+    if role != "pivot" and statement.target.array == target.array:
+        pairs = zip(target.subscripts, statement.target.subscripts, strict=True)
+        wanted = own.rows if role == "rows" else own.lanes
+        likely = [
+            b.name for a, b in pairs if isinstance(a, Affine) and isinstance(b, Affine) and a.name == wanted and b.name
+        ]
+    written = {name for s in statement.target.subscripts if isinstance(s, Affine) for name in s.variables()}
+    if role == "pivot":
+        likely = [index for index in statement.indices if index not in written]
+    return list(dict.fromkeys([*(i for i in likely if i in statement.indices), *statement.indices]))
+
+
+class _Order:
+    """Asks isl which way dependences point along pairs of indices, each pair once."""
+
+    def __init__(self, scop: Scop, dependences: Dependences) -> None:
+        total = dependences.validity.union(dependences.reduction).get_map_list()
+        self.maps = [total.get_at(k) for k in range(total.n_map())]
+        self.positions = {name: {index: d for d, index in enumerate(s.indices)} for name, s in scop.statements.items()}
+        self.known: dict[tuple[int, str, str], bool] = {}
+
+    def forwards(self, chosen: Mapping[str, str], newest: str) -> bool:
+        """Whether no dependence between the newest statement and those chosen goes to a smaller value."""
+        for number, relation in enumerate(self.maps):
+            source = relation.get_tuple_name(isl.dim_type.in_) or ""
+            sink = relation.get_tuple_name(isl.dim_type.out) or ""
+            if newest in (source, sink) and source in chosen and sink in chosen:
+                key = (number, chosen[source], chosen[sink])
+                if key not in self.known:
+                    at = self.positions[source][chosen[source]], self.positions[sink][chosen[sink]]
+                    backwards = relation.order_gt(isl.dim_type.in_, at[0], isl.dim_type.out, at[1])
+                    self.known[key] = backwards.is_empty()
+                if not self.known[key]:
+                    return False
+        return True

@@ -1,0 +1,229 @@
+"""The tree of a factorization in blocks (see pivots.py and pivot_parts.py):
+
+blocks of the pivot
+  the block itself: in the order that the recipe finds without blocks
+  beyond along the rows: a register tile's rows at a time (threads share them), panels of lanes from left to right: what earlier panels contribute, then the triangle
+  beyond along the lanes: panels of lanes (threads share them), a register tile's rows at a time: what earlier rows contribute, then the triangle
+  copy what is final into panels
+  beyond in both: strips of rows, panels (threads share them), register tiles: full ones, then the rest
+
+So nearly all of the work is in register tiles whose accumulators stay in registers over a block of the pivot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import islpy as isl
+
+from polyml.schedule.pivot_parts import Beyond, PivotParts
+from polyml.schedule.transforms import Loop, graft, insert_loops, insert_mark, insert_sequence, tile_loop
+from polyml.scop.accesses import parameters_text
+
+__all__ = ["build_pivoted"]
+
+_Build = Callable[[isl.ScheduleNode], isl.ScheduleNode]
+"""From a leaf to the subtree in its place."""
+
+
+def build_pivoted(parts: PivotParts, inside: isl.Schedule, *, parallel: bool) -> isl.Schedule:
+    """The whole tree. inside: a tree over the statements that are left in the pivot's blocks, in full or not. parallel: threads share the loops beyond."""
+    leaf = isl.Schedule.from_domain(parts.scop.domain).get_root().child(0)
+    return _Builder(parts, inside, parallel).all(leaf).get_schedule()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Statements (whole, or where the condition holds) and what is made of their leaf."""
+
+    names: Sequence[str]
+    build: _Build
+    where: Callable[[str], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    parts: PivotParts
+    inside: isl.Schedule
+    parallel: bool
+
+    def all(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        parts, scop = self.parts, self.parts.scop
+        beyond = {name for own in parts.parts.values() for name in own.values()} | set(parts.copies.values())
+        block = [name for name in scop.statements if name not in beyond]
+        order: list[_Part] = [_Part(block, lambda node: graft(node, self.inside.get_root().child(0)))]
+        steps: tuple[tuple[Beyond, _Build], ...] = (
+            ("rows", self.below), ("lanes", self.beside), ("both", self.update),
+        )  # fmt: skip
+        for place, build in steps:
+            if place in parts.copies:
+                order.append(_Part((parts.copies[place],), self.copy))
+            if parts.parts[place]:
+                order.append(_Part(tuple(parts.parts[place].values()), build))
+        blocks = tile_loop(self.loop("pivot", tuple(scop.statements)), parts.plan.block)
+
+        def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            node = self.sequence(node, order)
+            for array in parts.storage:
+                node = insert_mark(node, f"allocate:{array}")
+            return node
+
+        return self.nested(leaf, [blocks], inside)
+
+    # -- what is beyond in one direction -----------------------------------------------------------------------------------------------
+
+    def below(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        tile, width = self.parts.plan.tile.rows, self.parts.plan.width
+        names = tuple(self.parts.parts["rows"].values())
+        return self.panels(leaf, names, outer=("rows", tile), inner=("lanes", width))
+
+    def beside(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        tile, width = self.parts.plan.tile.rows, self.parts.plan.width
+        names = tuple(self.parts.parts["lanes"].values())
+        return self.panels(leaf, names, outer=("lanes", width), inner=("rows", tile))
+
+    def panels(
+        self, leaf: isl.ScheduleNode, names: tuple[str, ...], *, outer: tuple[str, int], inner: tuple[str, int]
+    ) -> isl.ScheduleNode:
+        """Tiles of the outer loop depend on nothing but the pivot's block; along the inner one, each needs those before it."""
+        first, then = tile_loop(self.loop(outer[0], names), outer[1]), tile_loop(self.loop(inner[0], names), inner[1])
+        first = Loop(first.row, True, "parallel" if self.parallel else None)
+        core = tuple(name for name in names if name == f"{self.parts.plan.core}_{outer[0]}")
+
+        def pivot(sign: str) -> Callable[[str], str]:
+            def where(name: str) -> str:
+                own = self.parts.loops[name]
+                return f"{own.pivot} {sign} {inner[1]}*floor({getattr(own, inner[0])}/{inner[1]})"
+
+            return where
+
+        def tile(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            inside = [_Part(core, self.register_tile, pivot("<"))] if core else []
+            return self.sequence(node, [*inside, _Part(names, self.triangle, pivot(">=") if core else None)])
+
+        return self.nested(leaf, [first, then], tile)
+
+    def triangle(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """A tile that its own results go into: pivot by pivot, the statements in their order at one pivot."""
+        names = self.ordered(self.names_at(leaf))
+        parts = [_Part((name,), self.points) for name in names]
+        return self.nested(leaf, [self.loop("pivot", names)], lambda node: self.sequence(node, parts))
+
+    def points(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """The instances of one statement at one pivot: independent."""
+        (name,) = self.names_at(leaf)
+        own = self.parts.loops[name]
+        loops = []
+        if own.rows != own.pivot:
+            loops.append(Loop(self.loop("rows", (name,)).row, True))
+        if own.lanes not in (own.pivot, own.rows):
+            loops.append(Loop(self.loop("lanes", (name,)).row, True, f"vector:{self.parts.plan.tile.vectors}"))
+        return insert_loops(leaf, loops) if loops else leaf
+
+    def ordered(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The statements such that none needs a later one at the same pivot."""
+        pivot = isl.MultiUnionPwAff.from_union_pw_aff(self.loop("pivot", names).row)
+        validity = self.parts.dependences.validity.intersect_domain(pivot.domain()).intersect_range(pivot.domain())
+        same = validity.eq_at_multi_union_pw_aff(pivot).get_map_list()
+        needs: dict[str, set[str]] = {name: set() for name in names}
+        for k in range(same.n_map()):
+            source, sink = (same.get_at(k).get_tuple_name(t) or "" for t in (isl.dim_type.in_, isl.dim_type.out))
+            if source != sink:
+                needs[sink].add(source)
+        found: list[str] = []
+        while len(found) < len(names):
+            ready = [name for name in names if name not in found and needs[name] <= set(found)]
+            found.append(ready[0] if ready else next(name for name in names if name not in found))
+        return tuple(found)
+
+    # -- what is beyond in both --------------------------------------------------------------------------------------------------------
+
+    def copy(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        (name,) = self.names_at(leaf)
+        lanes, pivot = self.loop("lanes", (name,)), self.loop("pivot", (name,))
+        panel = Loop(tile_loop(lanes, self.parts.plan.width).row, True, "parallel" if self.parallel else None)
+        return insert_loops(leaf, [panel, Loop(pivot.row, True), Loop(lanes.row, True, "vector:1")])
+
+    def update(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        plan = self.parts.plan
+        (name,) = self.parts.parts["both"].values()
+        strip = tile_loop(self.loop("rows", (name,)), plan.strip)
+        panel = tile_loop(self.loop("lanes", (name,)), plan.width)
+        rows = tile_loop(self.loop("rows", (name,)), plan.tile.rows)
+        panel = Loop(panel.row, True, "parallel" if self.parallel else None)
+        full = self.full_tiles(name)
+        rest = self.parts.scop.statements[name].domain.subtract(full).coalesce()
+        whole = [(full, [strip, panel, rows], self.register_tile), (rest, [strip, panel], self.edge)]
+        pieces = [(piece.to_union_set(), loops, build) for piece, loops, build in whole if not piece.is_empty()]
+        if len(pieces) == 1:
+            return self.nested(leaf, pieces[0][1], pieces[0][2])
+        node = insert_sequence(leaf, [piece for piece, _, _ in pieces])
+        for position, (_, loops, build) in enumerate(pieces):
+            node = self.nested(node.child(position).child(0), loops, build).parent().parent()
+        return node
+
+    def full_tiles(self, name: str) -> isl.Set:
+        """The instances whose register tile is all there: its corners are (the domain is convex)."""
+        plan, statement, own = self.parts.plan, self.parts.scop.statements[name], self.parts.loops[name]
+        full = statement.domain
+        for row in (0, plan.tile.rows - 1):
+            for lane in (0, plan.width - 1):
+                corner = {
+                    own.rows: f"{plan.tile.rows}*floor({own.rows}/{plan.tile.rows}) + {row}",
+                    own.lanes: f"{plan.width}*floor({own.lanes}/{plan.width}) + {lane}",
+                }
+                target = ", ".join(corner.get(index, index) for index in statement.indices)
+                text = f"{name}[{', '.join(statement.indices)}] -> {name}[{target}]"
+                at = isl.MultiAff(f"{parameters_text(self.parts.scop.sizes)}{{ {text} }}")
+                full = full.intersect(statement.domain.preimage_multi_aff(at))
+        return full
+
+    def register_tile(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        names, tile = self.names_at(leaf), self.parts.plan.tile
+        rows = Loop(self.loop("rows", names).row, True, f"jam:{tile.rows}")
+        lanes = Loop(self.loop("lanes", names).row, True, f"vector:{tile.vectors}")
+        return insert_loops(leaf, [rows, lanes, self.loop("pivot", names)])
+
+    def edge(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """Tiles that are not full: row by row."""
+        names = self.names_at(leaf)
+        lanes = Loop(self.loop("lanes", names).row, True, f"vector:{self.parts.plan.tile.vectors}")
+        return insert_loops(leaf, [Loop(self.loop("rows", names).row, True), lanes, self.loop("pivot", names)])
+
+    # -- pieces ------------------------------------------------------------------------------------------------------------------------
+
+    def loop(self, role: str, names: Sequence[str]) -> Loop:
+        pieces = []
+        for name in names:
+            indices = self.parts.scop.statements[name].indices
+            pieces.append(f"{name}[{', '.join(indices)}] -> [({getattr(self.parts.loops[name], role)})]")
+        return Loop(isl.UnionPwAff(f"{parameters_text(self.parts.scop.sizes)}{{ {'; '.join(pieces)} }}"))
+
+    @staticmethod
+    def names_at(node: isl.ScheduleNode) -> tuple[str, ...]:
+        sets = node.get_domain().get_set_list()
+        return tuple(sorted(sets.get_at(k).get_tuple_name() or "" for k in range(sets.n_set())))
+
+    def nested(self, leaf: isl.ScheduleNode, loops: Sequence[Loop], inside: _Build) -> isl.ScheduleNode:
+        """The loops around what `inside` makes. *Returns* the node in the leaf's place."""
+        depth = len(loops) + sum(loop.mark is not None for loop in loops)
+        node = insert_loops(leaf, loops)
+        for _ in range(depth):
+            node = node.child(0)
+        return inside(node).ancestor(depth)
+
+    def sequence(self, leaf: isl.ScheduleNode, parts: Sequence[_Part]) -> isl.ScheduleNode:
+        if len(parts) == 1:
+            return parts[0].build(leaf)
+        node = insert_sequence(leaf, [self.filter(part) for part in parts])
+        for position, part in enumerate(parts):
+            node = part.build(node.child(position).child(0)).parent().parent()
+        return node
+
+    def filter(self, part: _Part) -> isl.UnionSet:
+        pieces = []
+        for name in part.names:
+            condition = "" if part.where is None else f" : {part.where(name)}"
+            pieces.append(f"{name}[{', '.join(self.parts.scop.statements[name].indices)}]{condition}")
+        return isl.UnionSet(f"{parameters_text(self.parts.scop.sizes)}{{ {'; '.join(pieces)} }}")
