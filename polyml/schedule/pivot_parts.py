@@ -52,11 +52,10 @@ def split_at_pivots(scop: Scop, dependences: Dependences, plan: Pivots) -> Pivot
     for name, statement in scop.statements.items():
         own = plan.loops[name]
         head = f"{parameters_text(scop.sizes)}{{ {name}[{', '.join(statement.indices)}]"
-        if not statement.domain.is_subset(
-            isl.Set(f"{head} : {own.rows} >= {own.pivot} and {own.lanes} >= {own.pivot} }}")
-        ):
+        bounds = [f"{index} >= {own.pivot}" for role, index in _directions(own) if role not in plan.free]
+        if not statement.domain.is_subset(isl.Set(f"{head} : {' and '.join(bounds) or 'true'} }}")):
             return None
-        texts = {place: _where(own, place, plan.block) for place in places} | {None: _where(own, None, plan.block)}
+        texts = {place: _where(own, place, plan) for place in (*places, None)}
         for place, text in texts.items():
             made = name if place is None else f"{name}_{place}"
             domain = statement.domain.intersect(isl.Set(f"{head} : {text} }}"))
@@ -78,12 +77,20 @@ def split_at_pivots(scop: Scop, dependences: Dependences, plan: Pivots) -> Pivot
     return found
 
 
-def _where(own: Loops3, place: Beyond | None, block: int) -> str:
-    """The condition for an instance to be at the place."""
+def _directions(own: Loops3) -> tuple[tuple[str, str], tuple[str, str]]:
+    return ("rows", own.rows), ("lanes", own.lanes)
+
+
+def _where(own: Loops3, place: Beyond | None, plan: Pivots) -> str:
+    """The condition for an instance to be at the place; along a free loop, everything is beyond."""
     conditions = []
-    for role, index in (("rows", own.rows), ("lanes", own.lanes)):
-        sign = ">=" if place in (role, "both") else "<"
-        conditions.append(f"{index} {sign} {block}*floor({own.pivot}/{block}) + {block}")
+    for role, index in _directions(own):
+        beyond = place in (role, "both")
+        if role in plan.free:
+            conditions.append("true" if beyond else "false")
+        else:
+            sign = ">=" if beyond else "<"
+            conditions.append(f"{index} {sign} {plan.block}*floor({own.pivot}/{plan.block}) + {plan.block}")
     return " and ".join(conditions)
 
 

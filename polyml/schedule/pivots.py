@@ -41,12 +41,13 @@ class Loops3:
 class Pivots:
     """The plan for one scop. core: the update that is a contraction beyond the pivot's block; loops: per statement, the core's first.
 
-    tile, width: of the registers, width in elements along the lanes. block: of the pivot, a multiple of both sides of the tile; strip: rows that share a panel of the
+    free: "rows" or "lanes" where no dependence crosses them (the right-hand sides of a triangular system). tile, width: of the registers, width in elements along the lanes. block: of the pivot, a multiple of both sides of the tile; strip: rows that share a panel of the
     vector operand, a multiple of `block`. vector: the core's read that moves with the lanes; contiguous: with stride 1.
     """
 
     core: str
     loops: Mapping[str, Loops3]
+    free: frozenset[str]
     tile: RegisterTile
     width: int
     block: int
@@ -63,9 +64,10 @@ class Pivots:
 
 
 def updates_in_place(scop: Scop) -> bool:
-    """Whether there is an update of three indices that reads what it writes: a quick look before a plan."""
+    """Whether there is an update of three indices that reads other elements of what it writes: a quick look before a plan."""
     return any(
-        s.kind == "update" and len(s.indices) == 3 and any(read.tensor == s.target.array for read in reads_of(s.value))
+        len(s.indices) == 3
+        and any(r.tensor == s.target.array and r.subscripts != s.target.subscripts for r in reads_of(s.value))
         for s in scop.statements.values()
     )
 
@@ -83,14 +85,19 @@ def plan_pivots(
 
 
 def _core(scop: Scop, statement: Statement, model: StatementModel) -> tuple[Loops3, Read] | None:
-    """The roles of the indices of `out[rows, lanes] += f(.. [rows, pivot], .. [pivot, lanes])`, one of whose operands is `out`; and the read along the lanes."""
-    if statement.kind != "update" or statement.argument is not None or len(statement.indices) != 3:
+    """The roles of the indices of `out[rows, lanes] += f(.. [rows, pivot], .. [pivot, lanes])`, one of whose operands is `out`, or of the same as an
+    assignment per pivot; and the read along the lanes."""
+    if statement.kind not in ("update", "assign") or statement.argument is not None or len(statement.indices) != 3:
         return None
-    reads = list(dict.fromkeys(reads_of(statement.value)))
-    places = [statement.target.subscripts, *(read.subscripts for read in reads)]
+    target = statement.target
+    every = list(dict.fromkeys(reads_of(statement.value)))
+    reads = [read for read in every if (read.tensor, read.subscripts) != (target.array, target.subscripts)]
+    if statement.kind == "assign" and len(reads) == len(every):
+        return None
+    places = [target.subscripts, *(read.subscripts for read in reads)]
     if not all(isinstance(s, Affine) and s.name is not None for subscripts in places for s in subscripts):
         return None
-    if all(read.tensor != statement.target.array for read in reads):
+    if all(read.tensor != target.array for read in reads):
         return None
     out = next(a for a in model.accesses if a.write)
     free = [index for index in model.extents if out.stride(index) != 0]
@@ -115,20 +122,21 @@ def _sized(
     tile = _register_tile(model, target)
     width = tile.vectors * target.lanes(model.itemsize)
     step = lcm(tile.rows, width)
-    extent = min(model.extents.values())
+    extent = model.extents[own.pivot]
     # A register tile's rows of the broadcast operand take a quarter of L1.
     room = target.l1_bytes // 4 // (tile.rows * model.itemsize)
     block = max(1, min(room, extent // (2 * MIN_BLOCKS)) // step) * step
-    if extent < MIN_BLOCKS * block:
+    if extent < MIN_BLOCKS * block or model.extents[own.lanes] < width or model.extents[own.rows] < tile.rows:
         return None
-    loops = _all_loops(scop, dependences, Loops3(own.rows, own.lanes, own.pivot), model.name)
+    order = _Order(scop, dependences)
+    loops = _all_loops(scop, order, own, model.name)
     if loops is None:
         return None
     strip = max(1, target.l2_bytes // 2 // (block * model.itemsize) // block) * block
     last = vector.subscripts[-1]
     adjacent = memory_strides(scop.arrays[vector.tensor])[-1] == 1
     return Pivots(
-        core=model.name, loops=loops, tile=tile, width=width, block=block, strip=strip, vector=vector,
+        core=model.name, loops=loops, free=_free(order, loops), tile=tile, width=width, block=block, strip=strip, vector=vector,
         contiguous=adjacent and isinstance(last, Affine) and last.name == own.lanes,
     )  # fmt: skip
 
@@ -148,9 +156,16 @@ def _register_tile(model: StatementModel, target: Target) -> RegisterTile:
 # -- the loops of every statement -----------------------------------------------------------------------------------------------------
 
 
-def _all_loops(scop: Scop, dependences: Dependences, own: Loops3, core: str) -> dict[str, Loops3] | None:
+def _free(order: _Order, loops: Mapping[str, Loops3]) -> frozenset[str]:
+    along = {
+        "rows": {name: own.rows for name, own in loops.items()},
+        "lanes": {name: own.lanes for name, own in loops.items()},
+    }
+    return frozenset(role for role, chosen in along.items() if order.stays(chosen))
+
+
+def _all_loops(scop: Scop, order: _Order, own: Loops3, core: str) -> dict[str, Loops3] | None:
     """Indices for all statements such that no dependence points backwards in any of the three loops; None when there are none."""
-    order = _Order(scop, dependences)
     found: dict[str, dict[str, str]] = {}
     for role in ("rows", "lanes", "pivot"):
         chosen = _assign(scop, order, role, {core: getattr(own, role)}, own)
@@ -193,26 +208,46 @@ def _candidates(scop: Scop, statement: Statement, role: str, core: str, own: Loo
     return list(dict.fromkeys([*(i for i in likely if i in statement.indices), *statement.indices]))
 
 
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """Dependences between two statements."""
+
+    relation: isl.Map
+    source: str
+    sink: str
+
+
 class _Order:
     """Asks isl which way dependences point along pairs of indices, each pair once."""
 
     def __init__(self, scop: Scop, dependences: Dependences) -> None:
         total = dependences.validity.union(dependences.reduction).get_map_list()
-        self.maps = [total.get_at(k) for k in range(total.n_map())]
+        maps = [total.get_at(k) for k in range(total.n_map())]
+        ends = (isl.dim_type.in_, isl.dim_type.out)
+        self.edges = [_Edge(m, *(str(m.get_tuple_name(end)) for end in ends)) for m in maps]
         self.positions = {name: {index: d for d, index in enumerate(s.indices)} for name, s in scop.statements.items()}
         self.known: dict[tuple[int, str, str], bool] = {}
 
     def forwards(self, chosen: Mapping[str, str], newest: str) -> bool:
         """Whether no dependence between the newest statement and those chosen goes to a smaller value."""
-        for number, relation in enumerate(self.maps):
-            source = relation.get_tuple_name(isl.dim_type.in_) or ""
-            sink = relation.get_tuple_name(isl.dim_type.out) or ""
-            if newest in (source, sink) and source in chosen and sink in chosen:
-                key = (number, chosen[source], chosen[sink])
+        for number, edge in enumerate(self.edges):
+            if newest in (edge.source, edge.sink) and edge.source in chosen and edge.sink in chosen:
+                key = (number, chosen[edge.source], chosen[edge.sink])
                 if key not in self.known:
-                    at = self.positions[source][chosen[source]], self.positions[sink][chosen[sink]]
-                    backwards = relation.order_gt(isl.dim_type.in_, at[0], isl.dim_type.out, at[1])
+                    source, sink = self._positions(edge, chosen)
+                    backwards = edge.relation.order_gt(isl.dim_type.in_, source, isl.dim_type.out, sink)
                     self.known[key] = backwards.is_empty()
                 if not self.known[key]:
                     return False
         return True
+
+    def stays(self, chosen: Mapping[str, str]) -> bool:
+        """Whether no dependence goes to a larger value."""
+        for edge in self.edges:
+            source, sink = self._positions(edge, chosen)
+            if not edge.relation.order_lt(isl.dim_type.in_, source, isl.dim_type.out, sink).is_empty():
+                return False
+        return True
+
+    def _positions(self, edge: _Edge, chosen: Mapping[str, str]) -> tuple[int, int]:
+        return self.positions[edge.source][chosen[edge.source]], self.positions[edge.sink][chosen[edge.sink]]

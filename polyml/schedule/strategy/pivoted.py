@@ -52,7 +52,9 @@ class _Builder:
         parts, scop = self.parts, self.parts.scop
         beyond = {name for own in parts.parts.values() for name in own.values()} | set(parts.copies.values())
         block = [name for name in scop.statements if name not in beyond]
-        order: list[_Part] = [_Part(block, lambda node: graft(node, self.inside.get_root().child(0)))]
+        order: list[_Part] = []
+        if block:
+            order.append(_Part(block, lambda node: graft(node, self.inside.get_root().child(0))))
         steps: tuple[tuple[Beyond, _Build], ...] = (
             ("rows", self.below), ("lanes", self.beside), ("both", self.update),
         )  # fmt: skip
