@@ -24,19 +24,15 @@ from polyml.schedule.legality import check
 from polyml.schedule.matching import Matcher
 from polyml.schedule.pack import Packed, pack_operands
 from polyml.schedule.pivot_parts import split_at_pivots
-from polyml.schedule.pivots import plan_pivots, updates_in_place
+from polyml.schedule.pivots import plan_pivots, updates_in_place, within_block
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage import contract_storage
 from polyml.schedule.storage_check import storage_faults
 from polyml.schedule.strategy.contractions import block_contractions
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_statements
-<<<<<<< HEAD
-from polyml.schedule.streams import streamed_arrays, streamed_sums
-=======
 from polyml.schedule.strategy.pivoted import build_pivoted
-from polyml.schedule.streams import streamed_arrays
->>>>>>> 4682689 (Factorizations in blocks: updates that do the same joined, three tileable loops found per statement, what is beyond the pivot's block a register-tiled contraction)
+from polyml.schedule.streams import streamed_arrays, streamed_sums
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted, operation_budget
@@ -70,13 +66,8 @@ def schedule(
     Raises:
         SchedulerFailed: when not even the written order passes the proof within the budget.
     """
-<<<<<<< HEAD
     work = _Work(scop, dependences, target, options, results)
-    attempts: list[tuple[str, Callable[[], Schedule]]] = [("the written order", work.written)]
-=======
-    work = _Work(scop, dependences, target, options)
     attempts: list[tuple[str, Callable[[], Schedule | None]]] = [("the written order", work.written)]
->>>>>>> 4682689 (Factorizations in blocks: updates that do the same joined, three tileable loops found per statement, what is beyond the pivot's block a register-tiled contraction)
     if options.scheduler != "written":
         attempts.insert(0, ("isl's schedule without marks", work.plain))
         attempts.insert(0, ("isl's schedule", work.by_isl))
@@ -131,7 +122,7 @@ class _Work:
         facts = Facts(
             packed=Packed(scop=scop, dependences=dependences),
             matcher=matcher,
-            models=models,
+            models=within_block(models, plan),
             target=self.target,
             options=replace(self._strategy_options(), parallel=False),
         )

@@ -10,7 +10,7 @@ Source: Carr and Kennedy, "Compiler blockability of numerical algorithms" (Super
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 
 import islpy as isl
@@ -22,7 +22,7 @@ from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.target import Target
 
-__all__ = ["Loops3", "Pivots", "plan_pivots", "updates_in_place"]
+__all__ = ["Loops3", "Pivots", "plan_pivots", "updates_in_place", "within_block"]
 
 MIN_BLOCKS = 4
 """Blocks of the pivot below which there is little beyond them."""
@@ -82,6 +82,14 @@ def plan_pivots(
             own, vector = core
             return _sized(scop, dependences, models[name], own, vector, target)
     return None
+
+
+def within_block(models: Mapping[str, StatementModel], plan: Pivots) -> dict[str, StatementModel]:
+    """The models of the statements as they are in one block of the pivot."""
+    return {
+        name: replace(model, extents={index: min(extent, plan.block) for index, extent in model.extents.items()})
+        for name, model in models.items()
+    }
 
 
 def _core(scop: Scop, statement: Statement, model: StatementModel) -> tuple[Loops3, Read] | None:
