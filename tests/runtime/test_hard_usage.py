@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -33,10 +35,18 @@ print("right")
 """
 
 
-def start_workers(count: int, cache: Path, programs: int, wait: float) -> list[subprocess.Popen[str]]:
+MANY = [pytest.param(PROGRAMS, id="some"), pytest.param(100, id="a hundred", marks=pytest.mark.slow)]
+"""How many kernels: some in every run, a hundred in the slow one."""
+
+
+def start_workers(
+    count: int, cache: Path, programs: int, wait: float, *, warnings: str = "error", before: str = ""
+) -> list[subprocess.Popen[str]]:
+    """Processes that compile, or find, the same programs at the same time. before: what they do first."""
     root = Path(__file__).parents[2]
     environment = {**os.environ, "POLYML_CACHE": str(cache)}
-    arguments = [sys.executable, "-W", "error", "-c", WORKER, str(root), str(time.time() + wait), str(programs)]
+    code = before + WORKER
+    arguments = [sys.executable, "-W", warnings, "-c", code, str(root), str(time.time() + wait), str(programs)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return [subprocess.Popen(arguments, env=environment, **pipes) for _ in range(count)]
 
@@ -46,11 +56,12 @@ def finish(worker: subprocess.Popen[str], *, killed: bool = False) -> None:
     assert killed or (worker.returncode, out) == (0, "right\n"), err
 
 
-def test_eight_processes_on_a_cold_cache(tmp_path: Path) -> None:
-    for worker in start_workers(8, tmp_path / "cache", PROGRAMS, wait=1.5):
+@pytest.mark.parametrize("programs", MANY)
+def test_eight_processes_on_a_cold_cache(programs: int, tmp_path: Path) -> None:
+    for worker in start_workers(8, tmp_path / "cache", programs, wait=1.5):
         finish(worker)
     files = list((tmp_path / "cache").iterdir())
-    assert len(files) == PROGRAMS + 1, "one per program, and the functions that kernels share"
+    assert len(files) == programs + 1, "one per program, and the functions that kernels share"
     assert all(f.suffix == ".kernel" for f in files)
 
 
@@ -78,17 +89,59 @@ def test_a_hundred_kills_and_a_hundred_kernels(tmp_path: Path) -> None:
     assert sum(f.suffix == ".kernel" for f in (tmp_path / "cache").iterdir()) == 101
 
 
-def test_eight_threads_on_a_cold_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+FULL = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs rlimits")
+def test_a_disk_that_fills_up_in_the_middle_of_a_file(tmp_path: Path) -> None:
+    for worker in start_workers(2, tmp_path / "cache", 2, wait=0, warnings="always", before=FULL):
+        out, err = worker.communicate(timeout=100)
+        assert (worker.returncode, out) == (0, "right\n"), err
+        assert err.count("File too large") == 1, err
+    assert all(f.suffix == ".kernel" and f.stat().st_size < 5_000 for f in (tmp_path / "cache").iterdir())
+    (last,) = start_workers(1, tmp_path / "cache", 2, wait=0)
+    finish(last)
+
+
+@pytest.mark.parametrize(("seconds", "programs"), [(2, 2), pytest.param(30, 20, marks=pytest.mark.slow)])
+def test_files_that_are_damaged_while_they_are_used(seconds: float, programs: int, tmp_path: Path) -> None:
+    end, dice, harmed = time.monotonic() + seconds, random.Random(0), 0
+    workers: list[subprocess.Popen[str]] = []
+    while time.monotonic() < end or workers:
+        if not workers and time.monotonic() < end:
+            workers = start_workers(3, tmp_path / "cache", programs, wait=0, warnings="ignore")
+        files = sorted((tmp_path / "cache").glob("*.kernel"))
+        if files:
+            with contextlib.suppress(OSError), dice.choice(files).open("r+b") as file:  # as a failing disk would
+                size = file.seek(0, os.SEEK_END)
+                if dice.random() < 0.3:
+                    file.truncate(dice.randrange(size + 1))
+                else:
+                    file.seek(dice.randrange(max(1, size)))
+                    file.write(dice.randbytes(8))
+                harmed += 1
+        time.sleep(0.02)
+        for worker in [w for w in workers if w.poll() is not None]:
+            workers.remove(worker)
+            finish(worker)
+    assert harmed > 3
+
+
+@pytest.mark.parametrize("programs", MANY)
+def test_eight_threads_on_a_cold_cache(programs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYML_CACHE", str(tmp_path / "cache"))
-    shared = [polyml.einsum(text(k)) for k in range(PROGRAMS)]
+    shared = [polyml.einsum(text(k)) for k in range(programs)]
     wrong: list[BaseException] = []
     barrier = threading.Barrier(8, timeout=30)
 
     def work(seed: int) -> None:
         try:
             barrier.wait()
-            for k in range(PROGRAMS):
-                number = (k + seed) % PROGRAMS
+            for k in range(programs):
+                number = (k + seed) % programs
                 for n in (2, 4):
                     check(shared[number], number, n)
                 check(polyml.einsum(text(number)), number)
@@ -101,7 +154,7 @@ def test_eight_threads_on_a_cold_cache(tmp_path: Path, monkeypatch: pytest.Monke
     for member in team:
         member.join(120)
     assert not wrong
-    assert [len(f.kernels) for f in shared] == [2] * PROGRAMS
+    assert [len(f.kernels) for f in shared] == [2] * programs
 
 
 SCRIPTS = {
