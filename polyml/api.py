@@ -20,6 +20,7 @@ from polyml.einsum_frontend.source import program_from_function, program_from_te
 from polyml.einsum_frontend.syntax import Program
 from polyml.einsum_numpy.calls import FORMS, NUMPY_KEYWORDS, form_for, is_subscripts
 from polyml.einsum_numpy.extended import is_extended, program_of, refuse_numpys, request_of
+from polyml.einsum_numpy.path import limited
 from polyml.einsum_numpy.subscripts import subscripts_of_sublists
 from polyml.errors import PolymlError, SubscriptsSyntaxError
 from polyml.options import Options
@@ -214,8 +215,9 @@ def _affine(subscripts: str, operands: tuple[object, ...], options: dict[str, ob
 def _extended(subscripts: str, operands: tuple[object, ...], options: dict[str, object]) -> Any:
     """Affine subscripts, semirings, masks: a program per element types and ranks, kept."""
     refuse_numpys(options)
+    optimize = limited(options.pop("optimize", True), options.pop("memory_limit", None))
     request, arguments = request_of(
-        subscripts, operands, options.pop("semiring", "plus_times"), options.pop("where", None)
+        subscripts, operands, options.pop("semiring", "plus_times"), options.pop("where", None), optimize
     )
     out = options.pop("out", None)
     key = (request, *sorted(options.items()))

@@ -17,7 +17,7 @@ import numpy as np
 from polyml.einsum_numpy.compiled import Compiled, Planned, compile_planned, plan_call
 from polyml.einsum_numpy.contraction import Contraction
 from polyml.einsum_numpy.layout import Array, Settings
-from polyml.einsum_numpy.path import Path, find_path
+from polyml.einsum_numpy.path import Path, find_path, limited, with_limit
 from polyml.einsum_numpy.subscripts import labels_of
 from polyml.errors import ArgumentError, PolymlError
 from polyml.options import Options
@@ -26,7 +26,8 @@ from polyml.runtime.foreign import through_numpy
 
 __all__ = ["FORMS", "NUMPY_KEYWORDS", "Form", "form_for", "is_subscripts"]
 
-NUMPY_KEYWORDS = frozenset({"out", "dtype", "order", "casting", "optimize"})
+NUMPY_KEYWORDS = frozenset({"out", "dtype", "order", "casting", "optimize", "memory_limit"})
+"""NumPy's, and opt_einsum's `memory_limit`."""
 
 FRONT, MOST, HITS = 4, 256, 16
 """Kernels in the chain; kernels kept per form; calls through `slow` that bring a kernel to the front of a full chain."""
@@ -155,8 +156,9 @@ class Form:
         everything = (tuple(range(len(arrays))),)
         if optimize is False or optimize is None or len(arrays) <= 2:
             return everything
-        if optimize is True or optimize in ("greedy", "optimal"):
-            return find_path([term.labels for term in given.terms], given.result, given.sizes)
+        strategy, limit = with_limit(optimize)
+        if strategy is True or (isinstance(strategy, str) and strategy in ("greedy", "optimal")):
+            return find_path([term.labels for term in given.terms], given.result, given.sizes, limit)
         path, _ = np.einsum_path(self.subscripts, *arrays, optimize=optimize)  # type: ignore[arg-type]  # it checks
         return tuple(tuple(step) for step in path[1:])
 
@@ -202,6 +204,8 @@ def form_for(subscripts: str, options: Mapping[str, object]) -> Form:
         raise ArgumentError(f"polyml.einsum has no keyword {unknown[0]}", hint=f"keywords: {', '.join(NUMPY_KEYWORDS)}")
     Options.make(**own)
     numpys = {name: value for name, value in options.items() if name in NUMPY_KEYWORDS}
+    if "memory_limit" in numpys:
+        numpys["optimize"] = limited(numpys.get("optimize", True), numpys.pop("memory_limit"))
     return _keep(_WITH_KEYWORDS, key, Form(subscripts, numpys, own))
 
 

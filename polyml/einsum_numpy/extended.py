@@ -6,9 +6,10 @@ a program and goes through the pipeline as one; sizes of index ranges, bounds an
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from polyml.dtypes import DType, from_numpy
 from polyml.einsum_frontend.parse import parse
 from polyml.einsum_frontend.resolve import resolve
 from polyml.einsum_frontend.syntax import Program
-from polyml.einsum_numpy.program import WIDE
+from polyml.einsum_numpy.path import Path, find_path, with_limit
 from polyml.einsum_numpy.semirings import Semiring, semiring_of
+from polyml.einsum_numpy.steps import Value, read, statements
 from polyml.einsum_numpy.subscripts import labels_of
 from polyml.errors import ArgumentError, ShapeError, SubscriptsSyntaxError
 from polyml.runtime.foreign import viewed
@@ -29,7 +31,7 @@ __all__ = ["Request", "is_extended", "program_of", "refuse_numpys", "request_of"
 _AFFINE = re.compile(r"[+*/%()0-9_]|-(?!>)")
 _ENTRY = re.compile(r"[A-Za-z0-9_+*/%()-]+")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_KEYWORDS = frozenset({"dtype", "order", "casting", "optimize"})
+_KEYWORDS = frozenset({"dtype", "order", "casting"})
 
 Shape = tuple[bool, ...]
 """Per dimension, whether its extent is 1."""
@@ -43,6 +45,7 @@ class Request:
     semiring: Semiring
     operands: tuple[tuple[DType, Shape], ...]
     mask: str | None
+    path: Path | None = None
 
 
 def is_extended(subscripts: str) -> bool:
@@ -51,12 +54,13 @@ def is_extended(subscripts: str) -> bool:
 
 
 def request_of(
-    subscripts: str, operands: Sequence[object], semiring: object, where: object
+    subscripts: str, operands: Sequence[object], semiring: object, where: object, optimize: object = True
 ) -> tuple[Request, tuple[object, ...]]:
     """The request of a call, and the arguments of its program.
 
     Args:
         where: a mask with the subscripts of the result, or a pair of subscripts and a mask; None: none.
+        optimize: False: one loop nest; ("greedy", n): no intermediate has more than n elements.
 
     Raises:
         ArgumentError: an unknown semiring, or a mask that is not of bools. DTypeError: an element type that no kernel has.
@@ -67,13 +71,20 @@ def request_of(
         given = where[1] if isinstance(where, tuple) and len(where) == 2 and isinstance(where[0], str) else where
         mask = where[0] if given is not where else subscripts.partition("->")[2]  # type: ignore[index]  # a pair
         arguments = (*arguments, given)
-    kinds = []
+    kinds, shapes = [], []
     for argument in arguments:
         array = np.asarray(viewed(argument))
+        shapes.append(array.shape)
         kinds.append((from_numpy(array.dtype), tuple(extent == 1 for extent in array.shape)))
     if mask is not None and kinds[-1][0].kind != "b":
         raise ArgumentError(f"where= is a mask of bools, not of {kinds[-1][0]}")
-    return Request(subscripts, semiring_of(semiring), tuple(kinds), mask), arguments
+    request = Request(subscripts, semiring_of(semiring), tuple(kinds), mask)
+    strategy, limit = with_limit(optimize)
+    if len(operands) <= 2 or strategy is False or strategy is None:
+        return request, arguments
+    if not (strategy is True or (isinstance(strategy, str) and strategy in ("greedy", "optimal"))):
+        raise ArgumentError(f"optimize={optimize!r} is no way to choose a path", hint='True, False, or ("greedy", n)')
+    return replace(request, path=_path(request, tuple(shapes), limit)), arguments
 
 
 def program_of(request: Request) -> Program:
@@ -88,49 +99,46 @@ def program_of(request: Request) -> Program:
     for name, (dtype, shape) in zip(names, request.operands, strict=True):
         sizes = ", ".join(f"{name.upper()}{k}" for k in range(len(shape)))
         parameters.append(f'{name}: {dtype}["{sizes}"]' if shape else f"{name}: {dtype}")
-    reads = [_read(name, access) for name, access in zip(names, accesses, strict=True)]
-    used = dict.fromkeys(n for access in accesses for entry in access for n in _NAME.findall(entry))
-    summed = [name for name in used if name not in result]
-    body = _statements(request, reads, result, summed)
+    values = [
+        Value(read(name, access), _labels(access), dtype.name)
+        for name, access, (dtype, _) in zip(names, accesses, request.operands, strict=True)
+    ]
+    mask = None if request.mask is None else values.pop()
+    path = request.path or (tuple(range(len(values))),)
+    body = statements(request.semiring, values, result, path, _dtype(request), mask)
     text = f"def einsum({', '.join(parameters)}):\n{body}    return out_\n"
     return resolve(parse(Source(text, f"<einsum {request.subscripts!r}>")), {})
 
 
-def _read(name: str, entries: Sequence[str]) -> str:
-    return f"{name}[{', '.join(entries)}]" if entries else name
+def _labels(access: Sequence[str]) -> tuple[str, ...]:
+    """The indices in the subscripts of an operand."""
+    return tuple(dict.fromkeys(name for entry in access for name in _NAME.findall(entry)))
 
 
-def _statements(request: Request, reads: list[str], result: Sequence[str], summed: list[str]) -> str:
-    semiring = request.semiring
-    count = len(reads) - (request.mask is not None)
-    dtypes = [dtype for dtype, _ in request.operands[:count]]
-    dtype = from_numpy(np.result_type(*(d.numpy for d in dtypes)))
-    if semiring.kind == "float" and not dtype.is_float:
-        dtype = from_numpy(np.dtype("f8"))
-    form = WIDE.get(dtype.name, dtype.name) if summed and semiring.reducer in ("sum", "prod") else dtype.name
-    if semiring.kind == "bool":
-        factors = [read if d.kind == "b" else f"({read} != 0)" for read, d in zip(reads, dtypes, strict=False)]
-        form = "bool"
-    else:
-        factors = [read if d.name == form else f"{form}({read})" for read, d in zip(reads, dtypes, strict=False)]
-    value = semiring.combine(factors)
-    lowest = Semiring("max", "").identity(dtype) if semiring.stable else semiring.identity(dtype)
-    if request.mask is not None:
-        value = f"where({reads[-1]}, {value}, {lowest})"
-    target = _read("out_", result)
-    if not summed:
-        return f"    {target} = {value}\n"
-    items = ", ".join(summed)
-    if semiring.stable:
-        peak, base = _read("peak_", result), _read("base_", result)
-        return (
-            f"    {peak} = max[{items}]({value})\n"
-            f"    {base} = where(abs({peak}) < inf, {peak}, 0)\n"
-            f"    {target} = {base} + log(sum[{items}](exp({value} - {base})))\n"
-        )
-    reduced = f"{semiring.reducer}[{items}]({value})"
-    narrowed = semiring.kind != "bool" and form != dtype.name
-    return f"    {target} = {f'{dtype}({reduced})' if narrowed else reduced}\n"
+def _dtype(request: Request) -> DType:
+    """The element type of the result (but of or_and's, which is bool)."""
+    count = len(request.operands) - (request.mask is not None)
+    dtype = from_numpy(np.result_type(*(d.numpy for d, _ in request.operands[:count])))
+    return from_numpy(np.dtype("f8")) if request.semiring.kind == "float" and not dtype.is_float else dtype
+
+
+@functools.lru_cache(maxsize=4096)
+def _path(request: Request, shapes: tuple[tuple[int, ...], ...], limit: int | None) -> Path | None:
+    """The contraction path of operands of these shapes (the mask's is the last); None: one loop nest, since there is nothing to gain, the semiring does not
+    distribute, or subscripts or the mask tie the operands together."""
+    if is_extended(request.subscripts) or not request.semiring.distributes(_dtype(request)):
+        return None
+    accesses, result = _subscripts(request)
+    labels = [_labels(access) for access in accesses]
+    if request.mask is not None and not set(labels.pop()) <= set(result):
+        return None
+    sizes = {
+        entry: extent
+        for access, shape in zip(accesses, shapes, strict=True)
+        for entry, extent in zip(access, shape, strict=True)
+        if _NAME.fullmatch(entry)  # 0: an extent of 1 under a larger label
+    }
+    return find_path(labels, result, sizes, limit)
 
 
 def _subscripts(request: Request) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-__all__ = ["Path", "find_path"]
+from polyml.errors import ArgumentError
+
+__all__ = ["Path", "find_path", "limited", "with_limit"]
 
 Path = tuple[tuple[int, ...], ...]
 """The positions of each step's terms in the list of those that are left; its result goes to the end, as in numpy.einsum_path."""
@@ -33,3 +35,28 @@ def find_path(
         f"{left}->{right}", *shapes, shapes=True, optimize="auto", memory_limit=memory_limit
     )
     return tuple(tuple(step) for step in path)
+
+
+def with_limit(optimize: object) -> tuple[object, int | None]:
+    """The value of `optimize=` without its bound of intermediates, and that bound: NumPy writes ("greedy", n)."""
+    match optimize:
+        case (str() as strategy, int() | float() as limit):
+            return strategy, None if limit < 0 else int(limit)
+    return optimize, None
+
+
+def limited(optimize: object, memory_limit: object) -> object:
+    """`optimize=` and opt_einsum's `memory_limit=` as NumPy writes them in one.
+
+    Raises:
+        ArgumentError: no number of elements, or a path that is given already.
+    """
+    if memory_limit is None:
+        return optimize
+    if isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 1:
+        raise ArgumentError(f"memory_limit={memory_limit!r} is no number of elements")
+    if optimize is False or optimize is None:
+        return optimize  # one loop nest has no intermediate
+    if optimize is True or (isinstance(optimize, str) and optimize in ("greedy", "optimal")):
+        return ("greedy" if optimize is True else optimize, memory_limit)
+    raise ArgumentError("memory_limit= does not go with a path", hint="leave it out, or optimize=")

@@ -13,6 +13,12 @@ from polyml.errors import ArgumentError
 __all__ = ["SEMIRINGS", "Semiring", "semiring_of"]
 
 _IDENTITIES = {"sum": "0", "prod": "1", "any": "0 > 1", "all": "0 < 1"}
+_RINGS = {("sum", "a*b"), ("sum", "b*a")}
+_TROPICAL = {(reducer, product) for reducer in ("max", "min") for product in ("a+b", "b+a")}
+_LATTICES = {
+    *((outer, f"{inner}({pair})") for outer, inner in (("max", "min"), ("min", "max")) for pair in ("a,b", "b,a")),
+    *(pair for both in ("a{}b", "b{}a") for pair in (("any", both.format("and")), ("all", both.format("or")))),
+}
 _REDUCERS = ("sum", "prod", "max", "min", "any", "all")
 
 
@@ -34,6 +40,20 @@ class Semiring:
         for factor in factors[1:]:
             total = "(" + "".join({"a": total, "b": factor}.get(word, word) for word in _words(self.product)) + ")"
         return total
+
+    def distributes(self, dtype: DType) -> bool:
+        """Whether a contraction of several operands may go in steps: the product is associative and commutative and distributes over the reduction, on all values of the
+        type but infinities of both signs at once, or of products (0 * inf): (a + b) + c and a + (b + c) are told apart only by rounding.
+
+        Sums of products: in any ring, so also of integers that wrap. Max and min of sums: rounding is monotone, so fl(max(a, b) + c) = max(fl(a + c), fl(b + c)); of
+        integers it is not true once they wrap. Max and min of each other: a lattice. Max of products does not: a negative factor turns the order round.
+        """
+        pair = (self.reducer, self.product.replace(" ", ""))
+        if pair in _RINGS:
+            return not (dtype.kind == "b" and self.reducer == "sum")
+        if pair in _TROPICAL or (self.stable and pair == ("sum", "a+b")):
+            return dtype.is_float
+        return pair in _LATTICES
 
     def identity(self, dtype: DType) -> str:
         """What adds nothing to the reduction: a number of the element type."""

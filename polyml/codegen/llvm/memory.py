@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from polyml.codegen.llvm.addresses import Offset, Term
-from polyml.codegen.llvm.ir import POINTER, Value, constant, integer, type_of
+from polyml.codegen.llvm.ir import BIT, POINTER, Value, constant, integer, type_of
 from polyml.codegen.llvm.state import Lanes, Slot, State, stored_type
 from polyml.expressions import Expr, Subscript
 from polyml.sets.affine import Affine, affine
@@ -273,9 +273,10 @@ def _store_contiguous(state: State, where: Access, pointer: Value, value: Value,
     assert lanes is not None
     variable = where.slot.variable
     if lanes.mask is not None:
+        mask = lanes.mask if value.type.element in _STORED_WHOLE else _unforeseen(state, lanes.mask)
         name = f"llvm.masked.store.{value.type.mangled}.p0"
-        b.module.declare(name, "void", [str(value.type), "ptr", str(lanes.mask.type)])
-        b.write(f"call void @{name}({value}, ptr align {variable.dtype.itemsize} {pointer.text}, {lanes.mask})")
+        b.module.declare(name, "void", [str(value.type), "ptr", str(mask.type)])
+        b.write(f"call void @{name}({value}, ptr align {variable.dtype.itemsize} {pointer.text}, {mask})")
         return
     whole = variable.dtype.itemsize * lanes.width
     if streaming and _is_aligned(state, where, whole):
@@ -303,3 +304,25 @@ def prefetch(state: State, where: Access, level: int) -> None:
     assert where.stride is not None, "internal: a prefetch of gathered elements"
     b.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
     b.write(f"call void @llvm.prefetch.p0({where.pointer}, i32 0, i32 {4 - level}, i32 1)")
+
+
+_STORED_WHOLE = frozenset({"float", "double", "i64"})
+"""Elements that are not the low bits of longer ones."""
+
+_ALL = "polyml_all"
+
+
+def _unforeseen(state: State, mask: Value) -> Value:
+    """The mask, in a form that LLVM cannot take for a constant.
+
+    With AVX-512, LLVM 22 makes of a masked store whose mask is constant, with one lane, and whose value is truncated from longer elements a store of
+    one such longer element: it writes beyond the one that is meant.
+    """
+    b = state.builder
+    found = state.unforeseen.get(mask.lanes)
+    if found is None:
+        b.module.definitions.setdefault(_ALL, f"@{_ALL} = internal global i1 true")
+        with b.into(state.entry):
+            found = b.splat(b.emit(BIT, f"load volatile i1, ptr @{_ALL}"), mask.lanes)
+        state.unforeseen[mask.lanes] = found
+    return b.binary("and", mask, found)

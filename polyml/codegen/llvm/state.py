@@ -43,7 +43,7 @@ class Slot:
 @dataclass(slots=True)
 class State:
     """One LLVM function under construction. `lanes` is None outside vector loops; `precise` forbids contraction and reassociation.
-    streams: it has stores that bypass the caches."""
+    streams: it has stores that bypass the caches. unforeseen: by width, a mask of all lanes that LLVM does not know."""
 
     builder: Builder
     nest: Nest
@@ -58,6 +58,7 @@ class State:
     bodies: int = 0
     leads: tuple[Lead, ...] = ()
     streams: bool = False
+    unforeseen: dict[int, Value] = field(default_factory=dict)
 
     @property
     def width(self) -> int:
