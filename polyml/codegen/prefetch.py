@@ -1,8 +1,8 @@
 """Rows that are swept several times: while one is computed with, the next is fetched.
 
-A loop whose body sweeps a row of a large array in several inner loops (a maximum, then exponentials, ...) waits for memory in the first sweep and leaves memory
-idle in the others, and the hardware's prefetchers start anew with every row. So the sweep that computes most asks for the line of a coming row that lies where
-its own read lies. Where rows are swept once only, the hardware sees the stream by itself.
+A loop whose body sweeps a row in several inner loops (a maximum, then exponentials, ...) waits for memory in the first sweep and leaves memory
+idle in the others, and the hardware's prefetchers start anew with every row. So one of the others asks for the line of a coming row that lies where it stands itself: the one that
+computes most and does not stream its results out. Where there is one loop only, the hardware sees the stream by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from polyml.codegen.loops import Allocate, Block, For, Function, Node, Place, Prefetch, Variable
+from polyml.codegen.loops import Allocate, Assign, Block, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.rewrite import expressions, walk_nodes, with_body
 from polyml.codegen.streams import flat_element
 from polyml.expressions import Read, reads_of
@@ -45,14 +45,13 @@ def prefetch(function: Function, caches: Caches) -> tuple[Function, tuple[Note, 
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """A vector loop that reads `row` = `array[...]` once from end to end. read: the first of its loads. work: instructions per iteration."""
+    """A vector loop that reads a row of the array once from end to end. start: the row's first element, but for a constant. reads: its loads."""
 
     loop: For
     array: str
     start: Affine
     bytes: int
     reads: tuple[Read, ...]
-    work: float
 
 
 class _Prefetch:
@@ -72,12 +71,12 @@ class _Prefetch:
         if len(loops) < 2:
             return node
         sweeps = [sweep for loop in loops for sweep in self.sweeps(loop, node)]
-        return self.with_next_rows(node, sweeps)
+        return self.with_next_rows(node, loops, sweeps)
 
     def sweeps(self, loop: For, outer: For) -> Iterator[_Sweep]:
         """The rows of large arrays that the loop reads and that move on with the outer loop."""
-        trips = (loop.upper - loop.lower).substitute(dict.fromkeys(self.leads, 0))
-        if not trips.is_constant or loop.masked or any(isinstance(node, For) for node in walk_nodes(loop.body)):
+        trips = self.trips(loop)
+        if trips is None:
             return
         rows: dict[tuple[str, Affine], list[Read]] = {}
         for node in walk_nodes(loop.body):
@@ -87,62 +86,86 @@ class _Prefetch:
                 if variable is None or flat is None or flat.stride(loop.variable) != 1 or not self.is_large(variable):
                     continue
                 size = variable.dtype.itemsize
-                if abs(flat.stride(outer.variable) or 0) * size < trips.constant * size:
+                if abs(flat.stride(outer.variable) or 0) * size < trips * size:
                     continue
                 start = flat - affine(loop.variable)
                 rows.setdefault((read.tensor, start - start.constant), []).append(read)
-        work = sum(operations_of(e) + 1 for node in walk_nodes(loop.body) for e in expressions(node))
         for (array, start), reads in rows.items():
             itemsize = self.arguments[array].dtype.itemsize
-            yield _Sweep(loop, array, start, trips.constant * itemsize, tuple(dict.fromkeys(reads)), work / loop.step)
+            yield _Sweep(loop, array, start, trips * itemsize, tuple(dict.fromkeys(reads)))
 
     def is_large(self, variable: Variable) -> bool:
         extents = [extent for extent in variable.shape if extent.is_constant]
         size = variable.dtype.itemsize * prod(extent.constant for extent in extents)
         return len(extents) < len(variable.shape) or size > self.caches.l2
 
-    def with_next_rows(self, outer: For, sweeps: list[_Sweep]) -> For:
-        """The loop with a prefetch in the heaviest sweep of each row that is swept more than once."""
+    def with_next_rows(self, outer: For, loops: list[For], sweeps: list[_Sweep]) -> For:
+        """The loop with prefetches of each row of the sweeps, in one of its loops as long as the row: one that is no row's first sweep, else one that sweeps this row again."""
         chosen: dict[int, list[Node]] = {}
         rows = {
             (s.array, s.start): max(o.bytes for o in sweeps if (o.array, o.start) == (s.array, s.start)) for s in sweeps
         }
+        first_sweeps = {id(next(s for s in sweeps if (s.array, s.start) == row).loop) for row in rows}
         for (array, start), size in rows.items():
-            same = [s for s in sweeps if (s.array, s.start) == (array, start)]
-            if len({id(s.loop) for s in same if 2 * s.bytes > size}) < 2:
-                continue
-            found = self.distance(size, sum(rows.values()))
-            if found is None:
+            same = [s for s in sweeps if (s.array, s.start) == (array, start) and 2 * s.bytes > size]
+            first = same[0]
+            idle = [loop for loop in loops if id(loop) not in first_sweeps and self.is_host(loop, first)]
+            hosts = idle or [sweep.loop for sweep in same[1:] if sweep.loop is not first.loop]
+            found = self.distance(sum(rows.values()))
+            if not hosts or found is None:
                 continue
             distance, level = found
-            heaviest = max(same[1:], key=lambda s: s.work)
-            nodes = [Prefetch(place, level) for place in self.lines(heaviest, outer, distance)]
-            chosen.setdefault(id(heaviest.loop), []).extend(nodes)
+            host = max(hosts, key=_suitable)
+            nodes = [Prefetch(place, level) for place in self.lines(first, host, outer, distance)]
+            chosen.setdefault(id(host), []).extend(nodes)
             text = f"the row of {array} {distance * outer.step} {outer.variable} ahead, into L{level}"
             self.notes.append(Note("prefetch", outer.variable, text))
         return outer if not chosen else replace(outer, body=_with_nodes(outer.body, chosen))
 
-    def distance(self, row: int, rows: int) -> tuple[int, int] | None:
-        """How many rows ahead, and into which cache: coming rows must not push out the ones in use."""
-        count = max(1, -(-AHEAD // row))
+    def is_host(self, loop: For, sweep: _Sweep) -> bool:
+        """Whether the loop runs over at least half as many elements as the row has."""
+        trips = self.trips(loop)
+        length = self.trips(sweep.loop)
+        return trips is not None and length is not None and 2 * trips > length
+
+    def trips(self, loop: For) -> int | None:
+        """Iterations of a vector loop's variable; None when they are no number, or when the loop contains others."""
+        trips = (loop.upper - loop.lower).substitute(dict.fromkeys(self.leads, 0))
+        if not trips.is_constant or loop.masked or any(isinstance(node, For) for node in walk_nodes(loop.body)):
+            return None
+        return trips.constant
+
+    def distance(self, rows: int) -> tuple[int, int] | None:
+        """How many iterations ahead, when one reads so many bytes of rows, and into which cache: coming rows must not push out the ones in use."""
+        count = max(1, -(-AHEAD // rows))
         # A local array as long as a row is the rule (a softmax's exponentials).
         for level, size in ((1, self.caches.l1), (2, self.caches.l2)):
-            if 2 * rows + count * row <= size * 3 // 4:
+            if (2 + count) * rows <= size * 3 // 4:
                 return count, level
         return None
 
-    def lines(self, sweep: _Sweep, outer: For, distance: int) -> Iterator[Place]:
-        """One element per cache line that an iteration of the sweep reads, `distance` rows ahead."""
+    def lines(self, sweep: _Sweep, host: For, outer: For, distance: int) -> Iterator[Place]:
+        """One element of the row per cache line of as many elements as an iteration of the host has, `distance` rows ahead."""
         per_line = max(1, self.caches.line // self.arguments[sweep.array].dtype.itemsize)
-        ahead = {outer.variable: affine(outer.variable) + distance * outer.step}
-        seen: set[int] = set()
-        for read in sweep.reads:
-            flat = flat_element(self.arguments[sweep.array], read.subscripts)
-            assert flat is not None, "internal: a row without an address"
-            line = flat.constant // per_line
-            if line not in seen:
-                seen.add(line)
-                yield Place(sweep.array, tuple(s.substitute(ahead) for s in read.subscripts if isinstance(s, Affine)))
+        at = affine(host.variable) - host.lower + sweep.loop.lower
+        first = min(sweep.reads, key=lambda read: _constant_of(self.arguments[sweep.array], read))
+        for line in range(0, host.step, per_line):
+            moved = {outer.variable: affine(outer.variable) + distance * outer.step, sweep.loop.variable: at + line}
+            yield Place(sweep.array, tuple(s.substitute(moved) for s in first.subscripts if isinstance(s, Affine)))
+
+
+def _constant_of(variable: Variable, read: Read) -> int:
+    """Of the flat element that is read."""
+    flat = flat_element(variable, read.subscripts)
+    assert flat is not None, "internal: a row without an address"
+    return flat.constant
+
+
+def _suitable(loop: For) -> tuple[bool, float]:
+    """Which loop hides prefetches best: one that does not keep memory busy with streaming stores itself, and the one that computes most."""
+    nodes = list(walk_nodes(loop.body))
+    streams = any(isinstance(node, Assign) and node.streaming for node in nodes)
+    return not streams, sum(operations_of(e) + 1 for node in nodes for e in expressions(node)) / loop.step
 
 
 def _directly_inside(nodes: tuple[Node, ...]) -> Iterator[For]:

@@ -107,6 +107,29 @@ def test_the_heaviest_sweep_fetches_coming_rows() -> None:
     assert {str(p.place) for p in prefetches(after)} == {"x[i + 4, j]"}
 
 
+def standardized_rows(rows: int, columns: int) -> Function:
+    """h = x + r; s = sum of a row of h; v = sum of (h - s)^4; y = (h - s) * v, streaming: x and r are swept once, y's loop keeps memory busy itself."""
+    h, difference = at("h", "i", "j"), call("sub", at("h", "i", "j"), at("s", "i"))
+    square = call("mul", difference, difference)
+    sweeps = (
+        Assign(target=put("h", "i", "j"), value=call("add", at("x", "i", "j"), at("r", "i", "j"))),
+        Assign(target=put("s", "i"), value=h, reduction="sum"),
+        Assign(target=put("v", "i"), value=call("mul", square, square), reduction="sum"),
+        Assign(target=put("y", "i", "j"), value=call("mul", difference, at("v", "i")), streaming=True),
+    )
+    body = (loop("j", 0, columns, sweep, kind="vector") for sweep in sweeps)
+    arguments = [array(name, rows, columns) for name in "xrhy"] + [array(name, rows) for name in "sv"]
+    return function(loop("i", 0, rows, *body), arguments=arguments, written="hsvy")
+
+
+def test_a_loop_that_leaves_memory_idle_fetches_rows_that_are_swept_once() -> None:
+    program, _ = vectorize(standardized_rows(4096, 1024), vector_bytes=64)
+    after, _ = prefetch(program, CACHES)
+    (host,) = (n for n in walk_nodes(after.body) if isinstance(n, For) and any(isinstance(c, Prefetch) for c in n.body))
+    assert {p.place.variable for p in host.body if isinstance(p, Prefetch)} >= {"x", "r"}
+    assert not any(isinstance(node, Assign) and node.streaming for node in host.body)
+
+
 def test_distance_and_level_follow_the_row() -> None:
     for columns, place, level in ((512, "x[i + 8, j]", 1), (16384, "x[i + 1, j]", 2)):
         program, _ = vectorize(centred_rows(8192, columns), vector_bytes=64)
