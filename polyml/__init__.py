@@ -2,7 +2,7 @@
 
 from polyml import errors
 from polyml.api import Einsum, einsum, einsum_path
-from polyml.dtypes import boolean, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from polyml.dtypes import bf16, boolean, c64, c128, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from polyml.errors import PolymlError
 from polyml.options import Options
 from polyml.target import Target
@@ -12,10 +12,14 @@ __all__ = [
     "Options",
     "PolymlError",
     "Target",
+    "bf16",
     "boolean",
+    "c64",
+    "c128",
     "einsum",
     "einsum_path",
     "errors",
+    "f16",
     "f32",
     "f64",
     "i8",

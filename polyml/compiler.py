@@ -237,7 +237,13 @@ def with_schedules(stages: Stages, schedules: Mapping[str, Schedule]) -> Stages:
 def llvm_text(functions: Sequence[Function], options: Options) -> str:
     """The regions as one LLVM module, not yet optimized."""
     with stage("emit"):
-        text = emit_module(functions, precise=options.precise, parallel=options.parallel, scalef=options.machine.scalef)
+        text = emit_module(
+            functions,
+            precise=options.precise,
+            parallel=options.parallel,
+            scalef=options.machine.scalef,
+            half=options.machine.converts_half,
+        )
     report("llvm", text, level=4, suffix="ll")
     return text
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +14,11 @@ from polyml.errors import DTypeError
 __all__ = [
     "DTYPES",
     "DType",
+    "bf16",
     "boolean",
+    "c64",
+    "c128",
+    "f16",
     "f32",
     "f64",
     "from_numpy",
@@ -27,12 +33,12 @@ __all__ = [
     "u64",
 ]
 
-Kind = Literal["f", "i", "u", "b"]
+Kind = Literal["f", "i", "u", "b", "c"]
 
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """An element type. `name` as in programs ("f32"); `kind`: f(loat), i (signed), u(nsigned), b(ool); `bits`: size in memory.
+    """An element type. `name` as in programs ("f32"); `kind`: f(loat), i (signed), u(nsigned), b(ool), c(omplex); `bits`: size in memory.
 
     In a decorated function's annotations `f32["N K"]` is evaluated by Python before polyml reads the source, so a DType can be subscripted;
     the result is the annotation's text.
@@ -44,13 +50,24 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        """The NumPy dtype, in native byte order."""
+        """The NumPy dtype, in native byte order (bf16: of the package ml_dtypes).
+
+        Raises:
+            DTypeError: ml_dtypes is needed, and not installed.
+        """
+        if self.name == "bf16":
+            return _bfloat16()
         return np.dtype("?") if self.kind == "b" else np.dtype(f"{self.kind}{self.bits // 8}")
 
     @property
     def itemsize(self) -> int:
         """Bytes per element."""
         return self.bits // 8
+
+    @property
+    def alignment(self) -> int:
+        """Bytes that the address of an element is a multiple of: for complex numbers, those of a part."""
+        return self.itemsize // 2 if self.kind == "c" else self.itemsize
 
     @property
     def is_float(self) -> bool:
@@ -61,6 +78,22 @@ class DType:
         """Signed or unsigned; bool is not."""
         return self.kind in "iu"
 
+    @property
+    def is_complex(self) -> bool:
+        return self.kind == "c"
+
+    @property
+    def is_half(self) -> bool:
+        """A float of 16 bits: a type of memory only, whose values are computed in f32."""
+        return self.kind == "f" and self.bits == 16
+
+    @property
+    def part(self) -> DType:
+        """The type that its values are computed in: f32 for half precision, that of the real and imaginary part for complex types, else itself."""
+        if self.kind == "c":
+            return f32 if self.bits == 64 else f64
+        return f32 if self.is_half else self
+
     def __getitem__(self, shape: str) -> str:
         return f"{self.name}[{shape!r}]"
 
@@ -68,13 +101,26 @@ class DType:
         return self.name
 
 
+f16, bf16 = DType("f16", "f", 16), DType("bf16", "f", 16)
 f32, f64 = DType("f32", "f", 32), DType("f64", "f", 64)
+c64, c128 = DType("c64", "c", 64), DType("c128", "c", 128)
 i8, i16, i32, i64 = (DType(f"i{bits}", "i", bits) for bits in (8, 16, 32, 64))
 u8, u16, u32, u64 = (DType(f"u{bits}", "u", bits) for bits in (8, 16, 32, 64))
 boolean = DType("bool", "b", 8)
 
-DTYPES: dict[str, DType] = {d.name: d for d in (f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, boolean)}
-_BY_NUMPY: dict[np.dtype[np.generic], DType] = {d.numpy: d for d in DTYPES.values()}
+DTYPES: dict[str, DType] = {
+    d.name: d for d in (f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64, boolean, c64, c128)
+}
+_BY_NUMPY: dict[np.dtype[np.generic], DType] = {d.numpy: d for d in DTYPES.values() if d != bf16}
+
+
+@functools.cache
+def _bfloat16() -> np.dtype[np.generic]:
+    try:
+        module = importlib.import_module("ml_dtypes")
+    except ImportError:
+        raise DTypeError("bf16 arrays need the package ml_dtypes", hint="pip install ml_dtypes") from None
+    return np.dtype(module.bfloat16)
 
 
 def from_numpy(dtype: np.dtype[np.generic]) -> DType:
@@ -84,11 +130,23 @@ def from_numpy(dtype: np.dtype[np.generic]) -> DType:
         DTypeError: when there is none.
     """
     found = _BY_NUMPY.get(dtype.newbyteorder("="))
+    if found is None and dtype.name == "bfloat16":
+        return bf16
     if found is None:
         raise DTypeError(f"element type {dtype} is not supported", hint=f"supported: {', '.join(DTYPES)}")
     return found
 
 
 def promote(*dtypes: DType) -> DType:
-    """NumPy's promotion of strong types: `promote(i32, f32)` is f64."""
-    return from_numpy(np.result_type(*(d.numpy for d in dtypes)))
+    """NumPy's promotion of strong types: `promote(i32, f32)` is f64.
+
+    Raises:
+        DTypeError: they have no common type (bf16 beside f16, or beside integers of 16 bits and more).
+    """
+    try:
+        return from_numpy(np.result_type(*(d.numpy for d in dtypes)))
+    except TypeError as error:
+        if isinstance(error, DTypeError):
+            raise
+        names = " and ".join(dict.fromkeys(map(str, dtypes)))
+        raise DTypeError(f"{names} have no common type", hint="convert one of them, e.g. f32(..)") from None

@@ -12,15 +12,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from polyml.dtypes import DType, boolean, f32, f64, i64
+from polyml.dtypes import DType, boolean, c64, c128, f32, f64, i64
 
 __all__ = ["FUNCTIONS", "OPS", "REDUCTIONS", "Op", "Reduction", "Rule", "result_dtype"]
 
-Rule = Literal["same", "float", "true_divide", "comparison", "logical", "select", "cast"]
+Rule = Literal["same", "float", "true_divide", "comparison", "logical", "select", "cast", "part", "pair"]
 """How the result's dtype follows from the promoted dtype of the arguments:
 
 same: that dtype; float: the float that computes it (integers: f64 from 32 bits up, else f32); true_divide: a float dtype, else f64;
-comparison, logical: bool; select: that of the two values (the condition does not count); cast: given.
+comparison, logical: bool; select: that of the two values (the condition does not count); cast: given;
+part: the float of the parts of a complex type; pair: the complex type of two parts.
 """
 
 
@@ -65,6 +66,13 @@ def _gelu(x: Any) -> Any:
     return half * x * (1 + _erf(x * root))
 
 
+def _pair(x: Any, y: Any) -> Any:
+    parts = np.broadcast_arrays(x, y)
+    result = np.empty(parts[0].shape, np.result_type(parts[0].dtype, np.complex64))
+    result.real, result.imag = parts
+    return result[()]
+
+
 _ROWS = (
     Op("add", 2, "same", np.add),
     Op("sub", 2, "same", np.subtract),
@@ -88,6 +96,9 @@ _ROWS = (
     Op("not", 1, "logical", np.logical_not),
     Op("select", 3, "select", np.where),  # condition, value if true, value if false; only the chosen one's reads happen
     Op("cast", 1, "cast", lambda x: x),
+    Op("real", 1, "part", np.real),
+    Op("imag", 1, "part", np.imag),
+    Op("complex", 2, "pair", _pair),
     Op("exp", 1, "float", np.exp),
     Op("log", 1, "float", np.log),
     Op("sqrt", 1, "float", np.sqrt),
@@ -106,9 +117,9 @@ _ROWS = (
 OPS: dict[str, Op] = {row.name: row for row in _ROWS}
 
 FUNCTIONS: frozenset[str] = frozenset(
-    "where min max abs exp log sqrt rsqrt sin cos tanh sigmoid relu gelu erf floor ceil round".split()
+    "where min max abs exp log sqrt rsqrt sin cos tanh sigmoid relu gelu erf floor ceil round real imag conj complex".split()
 )
-"""The function names of the surface language (`where` is the op `select`; dtypes as functions are casts)."""
+"""The function names of the surface language (`where` is the op `select`; `conj` is spelled out in parts; dtypes as functions are casts)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +154,18 @@ REDUCTIONS: dict[str, Reduction] = {
 
 def result_dtype(op: str, promoted: DType) -> DType:
     """The dtype of `op` applied to arguments of the common dtype `promoted` (for select: of its two values)."""
+    inexact = promoted.is_float or promoted.is_complex
     match OPS[op].rule:
         case "same" | "select":
             return promoted
         case "float":
-            return promoted if promoted.is_float else (f64 if promoted.bits >= 32 else f32)
+            return promoted if inexact else (f64 if promoted.bits >= 32 else f32)
         case "true_divide":
-            return promoted if promoted.is_float else f64
+            return promoted if inexact else f64
+        case "part":
+            return promoted.part
+        case "pair":
+            return c64 if promoted == f32 else c128
         case "comparison" | "logical":
             return boolean
         case "cast":
@@ -157,7 +173,7 @@ def result_dtype(op: str, promoted: DType) -> DType:
 
 
 def _extremes(dtype: DType) -> tuple[int | float | bool, int | float | bool]:
-    if dtype.is_float:
+    if dtype.is_float or dtype.is_complex:
         return float("-inf"), float("inf")
     if dtype.kind == "b":
         return False, True

@@ -82,6 +82,13 @@ class Target:
         return self.architecture == "nvptx64"
 
     @property
+    def converts_half(self) -> bool:
+        """Whether it has instructions between f16 and f32."""
+        if self.architecture == "x86_64":
+            return "+f16c" in self.features.split(",") or self.cpu in ("x86-64-v3", "x86-64-v4")
+        return self.architecture in ("aarch64", "arm64")
+
+    @property
     def runs_here(self) -> bool:
         """Whether code for this target can run in this process."""
         if self.name == "host":

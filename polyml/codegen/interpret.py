@@ -129,7 +129,8 @@ class _Machine:
         variable: Variable = node.variable
         shape = tuple(extent.evaluate(lanes[0].values) for extent in variable.shape)
         assert variable.scope != "register" or not shape, "internal: a register that is an array"
-        fill = math.nan if variable.dtype.is_float else (True if variable.dtype.kind == "b" else 77)
+        inexact = variable.dtype.is_float or variable.dtype.is_complex
+        fill = math.nan if inexact else (True if variable.dtype.kind == "b" else 77)
         outer = self.storage.get(variable.name)
         made = np.full((*shape, variable.lanes), fill, dtype=variable.dtype.numpy)
         self.storage[variable.name] = _Storage(made if variable.lanes > 1 else made[..., 0], variable.lanes)

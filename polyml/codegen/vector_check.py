@@ -51,10 +51,10 @@ def lane_dtypes(loop: For) -> Iterator[DType]:
 
 
 def _dtypes(expr: Expr) -> Iterator[DType]:
-    yield expr.dtype
+    yield expr.dtype.part if expr.dtype.is_complex else expr.dtype
     for node in walk(expr):
         if isinstance(node, Read) or (isinstance(node, Apply) and node.dtype.is_float):
-            yield node.dtype
+            yield node.dtype.part if node.dtype.is_complex else node.dtype
 
 
 class _Lanes:

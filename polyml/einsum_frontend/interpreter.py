@@ -93,7 +93,8 @@ def _cell(p: Parameter, value: object, wide: bool, *, written: bool) -> Cell:
         scalar = np.asarray(value)
         if scalar.ndim:
             raise ShapeError(f"{p.name} is a scalar, not an array of shape {scalar.shape}", span=p.span)
-        return Cell(np.array(convert(scalar, Type(p.dtype, weak=True), p.dtype, wide)), None, Type(p.dtype))
+        number = convert(scalar, Type(p.dtype, weak=True), p.dtype, wide, rounded=True)
+        return Cell(np.array(number, storage(p.dtype, wide)), None, Type(p.dtype))
     if not isinstance(value, np.ndarray):
         raise DTypeError(f"{p.name} is an array, not {type(value).__name__}", span=p.span)
     if from_numpy(value.dtype) != p.dtype:

@@ -324,7 +324,9 @@ def _may_store(source: Type, target: DType, statement: Assign) -> bool:
         return True
     if target == boolean:
         return source.dtype == boolean
-    return target.is_float or not source.dtype.is_float
+    if target.is_complex or not source.dtype.is_complex:
+        return target.is_float or target.is_complex or not source.dtype.is_float
+    return False
 
 
 def _as_subscript(expr: Expression) -> Expression:

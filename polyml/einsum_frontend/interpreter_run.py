@@ -140,7 +140,7 @@ class Run:
                 sizes[p.name] = affine_value(arg, self.env)
             else:
                 value = convert(evaluator.value(arg, self.env), statement.types[id(arg)], p.dtype, self.wide)
-                cells[p.name] = Cell(np.array(value), None, Type(p.dtype))
+                cells[p.name] = Cell(np.array(value, storage(p.dtype, self.wide)), None, Type(p.dtype))
         bind_sizes(callee, cells, sizes)
         results = self.inner(callee, cells, sizes).run() or ()
         for target, (_, cell) in zip(statement.source.targets, results, strict=True):

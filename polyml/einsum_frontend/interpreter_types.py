@@ -11,7 +11,7 @@ from typing import assert_never
 
 import numpy as np
 
-from polyml.dtypes import DTYPES, DType, boolean, f64, from_numpy, i64
+from polyml.dtypes import DTYPES, DType, bf16, boolean, c64, c128, f32, f64, from_numpy, i64, promote
 from polyml.einsum_frontend.interpreter_names import children
 from polyml.einsum_frontend.syntax import (
     Binary,
@@ -46,14 +46,24 @@ class Type:
     weak: bool = False
 
 
-_WEAK_SAMPLES: dict[DType, int | float | bool] = {boolean: True, i64: 1, f64: 1.0}
+_WEAK_SAMPLES: dict[DType, int | float | bool | complex] = {boolean: True, i64: 1, f64: 1.0, c128: 1j}
+_OF_COMPLEX = frozenset("add sub mul div neg pow abs exp real imag conj".split())
+_PARTS = frozenset({"real", "imag", "abs"})
 
 
 def promote_types(*types: Type) -> Type:
-    """NumPy's promotion; of weak types only: bool, i64 or f64, weak."""
-    if all(t.weak for t in types):
-        return Type(max((t.dtype for t in types), key=list(_WEAK_SAMPLES).index), weak=True)
-    return Type(from_numpy(np.result_type(*(_WEAK_SAMPLES[t.dtype] if t.weak else t.dtype.numpy for t in types))))
+    """NumPy's promotion; of weak types only: bool, i64, f64 or c128, weak.
+
+    Raises:
+        DTypeError: there is no common type.
+    """
+    weak = [t.dtype for t in types if t.weak]
+    if len(weak) == len(types):
+        return Type(max(weak, key=list(_WEAK_SAMPLES).index), weak=True)
+    strong = promote(*(t.dtype for t in types if not t.weak))
+    if strong == bf16:  # NumPy does not know that numbers are weak beside it
+        return Type(c64 if c128 in weak else bf16)
+    return Type(from_numpy(np.result_type(strong.numpy, *(_WEAK_SAMPLES[dtype] for dtype in weak))))
 
 
 def type_expression(expr: Expression, tensors: Mapping[str, Type], types: dict[int, Type]) -> Type:
@@ -86,7 +96,13 @@ def _type(expr: Expression, tensors: Mapping[str, Type], types: Mapping[int, Typ
             return _apply("neg", expr, types[id(expr.operand)])
         case Binary():
             return _apply(BINARY_OPS[expr.op], expr, types[id(expr.left)], types[id(expr.right)])
-        case Unary() | Compare() | Boolean():
+        case Compare():
+            ordered = any(op not in ("==", "!=") for op in expr.ops)
+            if ordered and any(types[id(e)].dtype.is_complex for e in expr.operands):
+                raise DTypeError("complex numbers have no order", span=expr.span)
+            promote_types(*(types[id(e)] for e in expr.operands))
+            return Type(boolean, weak=all(types[id(e)].weak for e in children(expr)))
+        case Unary() | Boolean():
             return Type(boolean, weak=all(types[id(e)].weak for e in children(expr)))
         case Call():
             return _call(expr, types)
@@ -101,8 +117,13 @@ def _call(expr: Call, types: Mapping[int, Type]) -> Type:
     if expr.function in DTYPES:
         if len(args) != 1:
             raise EinsumSyntaxError(f"{expr.function} takes one argument, not {len(args)}", span=expr.span)
-        return Type(DTYPES[expr.function])
+        target = DTYPES[expr.function]
+        if args[0].dtype.is_complex and not target.is_complex and target != boolean:
+            raise DTypeError(f"{args[0].dtype} does not convert to {target}", span=expr.span)
+        return Type(target)
     op = "select" if expr.function == "where" else expr.function
+    if op == "conj":
+        return args[0]
     if op not in OPS:
         raise EinsumSyntaxError(f"unknown function {expr.function}", span=expr.span)
     arity = OPS[op].arity
@@ -116,10 +137,22 @@ def _apply(op: str, expr: Expression, *args: Type) -> Type:
     if op in _NO_BOOL and promoted.dtype == boolean and not promoted.weak:
         raise DTypeError(f"{op} is not defined on bool", span=expr.span, hint="cast first, or use and, or, not, !=")
     dtype = i64 if op in _NO_BOOL and promoted.dtype == boolean else promoted.dtype
+    if op == "complex":
+        if dtype.is_complex:
+            raise DTypeError(f"complex(..) of {dtype}", span=expr.span)
+        return Type(c64 if dtype.part == f32 and not promoted.weak else c128, promoted.weak)
+    if op in ("real", "imag") and not dtype.is_complex:
+        return promoted
+    if dtype.is_complex and op not in _OF_COMPLEX:
+        raise DTypeError(f"{op} is not defined for {dtype}", span=expr.span)
+    if dtype.is_complex and op in _PARTS:
+        return Type(dtype.part, promoted.weak)
     return Type(result_dtype(op, dtype), promoted.weak)
 
 
 def _reducer(expr: Reducer, body: Type) -> Type:
+    if body.dtype.is_complex and expr.kind != "sum":
+        raise DTypeError(f"{expr.kind} of {body.dtype} is not supported", span=expr.span)
     match expr.kind:
         case "sum" | "prod":
             if body.dtype == boolean:

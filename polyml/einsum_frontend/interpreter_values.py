@@ -45,17 +45,26 @@ Array = npt.NDArray[np.generic]
 
 
 def storage(dtype: DType, wide: bool) -> np.dtype[np.generic]:
-    """The NumPy dtype that values of `dtype` are computed in: itself, or for floats a wider one."""
-    if not wide or not dtype.is_float:
+    """The NumPy dtype that elements of `dtype` are kept in: itself, or for floats and complex numbers a wider one."""
+    if not wide or not (dtype.is_float or dtype.is_complex):
         return dtype.numpy
-    return np.dtype(np.float64) if dtype == f32 else np.dtype(np.longdouble)
+    narrow = dtype.part == f32
+    if dtype.is_complex:
+        return np.dtype(np.complex128 if narrow else np.clongdouble)
+    return np.dtype(np.float64 if narrow else np.longdouble)
 
 
-def convert(value: object, source: Type, target: DType, wide: bool) -> np.generic:
-    """`value` as `target`; a weak number is rounded to the true dtype first, so that `x == 0.1` means the same in both modes."""
+def convert(value: object, source: Type, target: DType, wide: bool, *, rounded: bool = False) -> np.generic:
+    """`value` as `target`, half precision as f32; a weak number is rounded to the true dtype first, so that `x == 0.1` means the same in both modes.
+
+    rounded: weak numbers are rounded to half precision, too.
+    """
     array = np.asarray(value)
+    whole = target if rounded or not target.is_half else f32
     if source.weak:
-        array = array.astype(target.numpy)
+        array = array.astype(whole.numpy)
+    if target.is_half and not wide:
+        return _scalar(array.astype(np.float32))
     return _scalar(array.astype(storage(target, wide)))
 
 
@@ -128,13 +137,17 @@ class Evaluator:
         """`op` in the common dtype of its arguments, result in the node's dtype."""
         result = self.types[id(expr)]
         common = promote_types(*(self.types[id(e)] for e in args)).dtype
-        if OPS[op].rule in ("float", "true_divide") or common == boolean:
-            common = result.dtype if OPS[op].rule != "comparison" else common
+        rule = "same" if op == "conj" else OPS[op].rule
+        if rule == "pair":
+            common = result.dtype.part
+        if rule in ("float", "true_divide") or common == boolean:
+            common = result.dtype if rule != "comparison" else common
         values = [self._cast(self.value(e, env), self.types[id(e)], common) for e in args]
         try:
-            found = values[0] if len(values) > 2 else OPS[op].meaning(*values)
+            meaning = np.conjugate if op == "conj" else OPS[op].meaning
+            found = values[0] if len(values) > 2 else meaning(*values)
             for v in values[1:] if len(values) > 2 else ():
-                found = OPS[op].meaning(found, v)
+                found = meaning(found, v)
         except ValueError as error:  # NumPy: integers to negative integer powers
             raise DTypeError(str(error), span=expr.span, hint="cast to a float first") from error
         return self._cast(found, Type(common), result.dtype)
@@ -145,17 +158,19 @@ class Evaluator:
         result = True
         for op, ((a, left), (b, right)) in zip(expr.ops, pairs, strict=True):
             s, t = self.types[id(left)], self.types[id(right)]
-            if s.dtype.is_float or t.dtype.is_float:
-                common = promote_types(s, t).dtype
+            common = promote_types(s, t).dtype
+            if common.is_float or common.is_complex:
                 meaning = OPS[COMPARE_OPS[op]].meaning
-                result &= bool(meaning(self._cast(a, s, common), self._cast(b, t, common)))
+                result &= bool(meaning(*(convert(v, k, common, self.wide, rounded=True) for v, k in ((a, s), (b, t)))))
             else:  # integers of any width compare by value, as in NumPy
                 result &= compare(op, int(a), int(b))
         return np.bool_(result)
 
     def _call(self, expr: Call, env: Mapping[str, int]) -> np.generic:
         if expr.function in DTYPES:
-            return self._cast(self.value(expr.args[0], env), self.types[id(expr.args[0])], DTYPES[expr.function])
+            target = DTYPES[expr.function]
+            value = self._cast(self.value(expr.args[0], env), self.types[id(expr.args[0])], target)
+            return self._cast(np.asarray(value).astype(storage(target, self.wide)), Type(target), target)
         if expr.function != "where":
             return self._apply(expr.function, expr, expr.args, env)
         test, yes, no = expr.args

@@ -105,7 +105,8 @@ def _number(node: ast.Constant, at: Positions) -> Number:
             raise refusal("the integer does not fit in 64 bits", at, node, "write it as a float: 1e30")
         return Number(value, at.span(node))
     if isinstance(value, complex):
-        raise refusal("complex numbers are not supported", at, node)
+        hint = f"write complex({value.real:g}, {value.imag:g})"
+        raise refusal("complex numbers are not in the language", at, node, hint)
     what = {str: "a string", bytes: "a string", type(None): "None", type(...): "`...`"}.get(
         type(value), "this constant"
     )
@@ -197,8 +198,9 @@ def _apply(name: str, node: ast.Call, at: Positions) -> Call:
         if count < 2:
             hint = f"to reduce over an index, write {name}[k](x[k])"
             raise refusal(f"`{name}` takes two or more arguments, not {count}", at, node, hint)
-    elif count != (wanted := 3 if name == "where" else 1):
-        usage = "where(condition, value if true, value if false)" if name == "where" else None
+    elif count != (wanted := {"where": 3, "complex": 2}.get(name, 1)):
+        usages = {"where": "where(condition, value if true, value if false)", "complex": "complex(real, imaginary)"}
+        usage = usages.get(name)
         raise refusal(f"`{name}` takes {wanted} argument{'s' if wanted > 1 else ''}, not {count}", at, node, usage)
     return Call(name, args, at.span(node))
 

@@ -18,7 +18,6 @@ from polyml.source import Span
 __all__ = ["parse_annotation"]
 
 _SPELLING = 'f32["N K"] is a tensor, f32 a scalar, int a size'
-_UNSUPPORTED = frozenset({"f16", "bf16", "c64", "c128"})
 
 
 def parse_annotation(node: ast.expr, at: Positions) -> tuple[DType | None, tuple[Expression, ...] | None]:
@@ -49,8 +48,6 @@ def _dtype(node: ast.expr, at: Positions) -> DType | None:
         return None
     if name in DTYPES:
         return DTYPES[name]
-    if name in _UNSUPPORTED:
-        raise refusal(f"element type {name} is not supported yet", at, node, f"supported: {', '.join(DTYPES)}")
     hint = attribute_hint(node) if isinstance(node, ast.Attribute) else None
     if hint is None or not hint.startswith("write"):
         hint = {"float": "write f64"}.get(name) or did_you_mean(name, DTYPES) or f"element types: {', '.join(DTYPES)}"

@@ -45,8 +45,16 @@ REFUSED_EXPRESSIONS: dict[type[ast.expr], tuple[str, str | None]] = {
 _NUMPY_DTYPES = {
     "float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16",
     "uint32": "u32", "uint64": "u64", "bool_": "bool", "float": "f64",
+    "float16": "f16", "bfloat16": "bf16", "complex64": "c64", "complex128": "c128",
 }  # fmt: skip
-_NUMPY_FUNCTIONS = {"maximum": "max", "minimum": "min", "power": "**", "matmul": "an index", "einsum": "an index"}
+_NUMPY_FUNCTIONS = {
+    "maximum": "max",
+    "minimum": "min",
+    "power": "**",
+    "matmul": "an index",
+    "einsum": "an index",
+    "conjugate": "conj",
+}
 
 
 def attribute_hint(node: ast.Attribute) -> str:

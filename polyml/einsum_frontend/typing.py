@@ -8,29 +8,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from polyml.dtypes import DType, boolean, f64, i64, promote
+from polyml.dtypes import DType, boolean, c64, c128, f32, f64, i64, promote
+from polyml.einsum_frontend.complex_parts import ROWS, Parts, joined, parts_of, power
 from polyml.errors import DTypeError
-from polyml.expressions import Apply, Const, Expr
+from polyml.expressions import Apply, Const, Expr, Read
 from polyml.ops import OPS, result_dtype
 from polyml.source import Span
 
-__all__ = ["Typed", "apply", "cast", "common", "is_narrow", "number", "stored"]
+__all__ = ["Typed", "apply", "cast", "common", "converted", "element", "is_narrow", "number", "stored"]
 
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """An expression, and whether it is weak (then its dtype is i64, f64 or bool)."""
+    """A value of the program, and whether it is weak (then its dtype is i64, f64, bool or c128).
+
+    expr: of the value's type; of half precision it is an f32, and `half` says which type it has in the program. A complex one is an op `complex`.
+    """
 
     expr: Expr
     weak: bool
+    half: DType | None = None
 
     @property
     def dtype(self) -> DType:
-        return self.expr.dtype
+        return self.half or self.expr.dtype
 
 
 def number(value: int | float | bool) -> Typed:
@@ -39,14 +44,30 @@ def number(value: int | float | bool) -> Typed:
     return Typed(Const(value, dtype), True)
 
 
+def element(read: Read, weak: bool = False) -> Typed:
+    """The value of an element of a tensor."""
+    if read.dtype.is_half:
+        return Typed(Apply("cast", (read,), f32), weak, read.dtype)
+    return Typed(joined(parts_of(read), read.dtype), weak) if read.dtype.is_complex else Typed(read, weak)
+
+
 def cast(expr: Expr, dtype: DType, span: Span | None = None) -> Expr:
     """The expression as `dtype`; a number is converted on the spot.
 
     Raises:
-        DTypeError: a number that `dtype` cannot hold.
+        DTypeError: a number that `dtype` cannot hold; a complex number as a real one.
     """
     if expr.dtype == dtype:
         return expr
+    if expr.dtype.is_complex and dtype == boolean:
+        return apply("ne", [Typed(expr, False), number(0)]).expr
+    if dtype.is_complex:
+        parts = parts_of(expr)
+        imag = None if parts.imag is None else cast(parts.imag, dtype.part, span)
+        return joined(Parts(cast(parts.real, dtype.part, span), imag), dtype)
+    if expr.dtype.is_complex:
+        hint = f"take a part: {dtype}(real(..)), or its size: abs(..)"
+        raise DTypeError(f"{expr.dtype} does not convert to {dtype}", span=span, hint=hint)
     if not isinstance(expr, Const):
         return Apply("cast", (expr,), dtype)
     value = expr.value
@@ -63,14 +84,41 @@ def cast(expr: Expr, dtype: DType, span: Span | None = None) -> Expr:
     return Const(int(value), dtype)
 
 
-def common(args: Sequence[Typed]) -> tuple[DType, bool]:
-    """The promoted type of several values, and whether it is weak."""
+def converted(value: Typed, dtype: DType, span: Span | None = None) -> Typed:
+    """An explicit conversion: floats to integers truncate, and values of half precision are rounded to it, as in NumPy.
+
+    Raises:
+        DTypeError: a number that `dtype` cannot hold; a complex number as a real one.
+    """
+    expr = value.expr
+    if dtype.is_half:
+        same = value.half == dtype
+        return Typed(expr if same else Apply("cast", (cast(expr, dtype, span),), f32), False, dtype)
+    if isinstance(expr, Const) and isinstance(expr.value, float) and dtype.is_integer:
+        if not abs(expr.value) < 2**63:
+            raise DTypeError(f"{expr.value} has no value in {dtype}", span=span)
+        expr = Const(int(expr.value), i64)
+    return Typed(cast(expr, dtype, span), False)
+
+
+def common(args: Sequence[Typed], span: Span | None = None) -> tuple[DType, bool]:
+    """The promoted type of several values, and whether it is weak.
+
+    Raises:
+        DTypeError: they have none.
+    """
     strong = [arg.dtype for arg in args if not arg.weak]
     kinds = {arg.dtype.kind for arg in args if arg.weak}
     if not strong:
-        return (f64 if "f" in kinds else i64 if "i" in kinds else boolean), True
-    dtype = strong[0] if all(d == strong[0] for d in strong) else promote(*strong)
-    if "f" in kinds and not dtype.is_float:
+        return (c128 if "c" in kinds else f64 if "f" in kinds else i64 if "i" in kinds else boolean), True
+    try:
+        dtype = strong[0] if all(d == strong[0] for d in strong) else promote(*strong)
+    except DTypeError as error:
+        raise DTypeError(error.message, span=span, hint=error.hint) from None
+    inexact = dtype.is_float or dtype.is_complex
+    if "c" in kinds and not dtype.is_complex:
+        return (c64 if dtype.part == f32 else c128), False
+    if "f" in kinds and not inexact:
         return f64, False
     if "i" in kinds and dtype == boolean:
         return i64, False
@@ -78,22 +126,20 @@ def common(args: Sequence[Typed]) -> tuple[DType, bool]:
 
 
 def apply(op: str, args: Sequence[Typed], span: Span | None = None) -> Typed:
-    """The op of polyml.ops on values of any types: casts inserted, numbers computed, booleans as in NumPy (`+` is or, `*` is and).
+    """The op of polyml.ops on values of any types: casts inserted, numbers computed, booleans as in NumPy (`+` is or, `*` is and), complex numbers in parts.
 
     Raises:
         DTypeError: the op is not defined for the type, or a number does not fit the type beside it.
     """
-    rule = OPS[op].rule
+    rule = "same" if op == "conj" else OPS[op].rule
     if rule == "logical":
         weak = all(arg.weak for arg in args)
         return _folded(op, [cast(arg.expr, boolean, span) for arg in args], boolean, weak)
     if rule == "select":
-        condition, *values = args
-        dtype, weak = common(values)
-        return Typed(
-            Apply(op, (cast(condition.expr, boolean), *(cast(v.expr, dtype, span) for v in values)), dtype), weak
-        )
-    dtype, weak = common(args)
+        return _select(args, span)
+    dtype, weak = common(args, span)
+    if dtype.is_complex or op in ("conj", "real", "imag", "complex"):
+        return _on_parts(op, args, dtype, weak, span)
     if rule == "comparison" and dtype.is_integer and any(_overflows(arg, dtype) for arg in args):
         dtype = i64
     if dtype == boolean:
@@ -108,8 +154,75 @@ def apply(op: str, args: Sequence[Typed], span: Span | None = None) -> Typed:
         return Typed(args[0].expr, weak)
     if op == "pow" and dtype.is_integer:
         dtype = _integer_power(args, dtype, weak, span)
-    result = boolean if rule == "comparison" else dtype
-    return _folded(op, [cast(arg.expr, dtype, span) for arg in args], result, weak)
+    values = [cast(arg.expr, dtype.part, span) for arg in args]
+    if rule == "comparison":
+        rounded = [_rounded(value, dtype) if arg.weak else value for value, arg in zip(values, args, strict=True)]
+        return _folded(op, rounded, boolean, weak)
+    return replace(_folded(op, values, dtype.part, weak), half=dtype if dtype.is_half else None)
+
+
+def _rounded(expr: Expr, dtype: DType) -> Expr:
+    """A number that is compared with values of half precision: rounded to it first, so that `x == 0.1` can be true."""
+    if not dtype.is_half or not isinstance(expr, Const):
+        return expr
+    with np.errstate(over="ignore"):
+        return Const(float(np.asarray(expr.value).astype(dtype.numpy)), f32)
+
+
+def _select(args: Sequence[Typed], span: Span | None) -> Typed:
+    """A choice; of complex numbers part by part."""
+    condition, *values = args
+    dtype, weak = common(values, span)
+    test = cast(condition.expr, boolean, span)
+    if not dtype.is_complex:
+        chosen = Apply("select", (test, *(cast(v.expr, dtype.part, span) for v in values)), dtype.part)
+        return Typed(chosen, weak, dtype if dtype.is_half else None)
+    zero = Const(0.0, dtype.part)
+    (a, b), (c, d) = ((p.real, p.imag or zero) for p in (parts_of(cast(v.expr, dtype, span)) for v in values))
+    both = (Apply("select", (test, *pair), dtype.part) for pair in ((a, c), (b, d)))
+    return Typed(joined(Parts(*both), dtype), weak)
+
+
+def _on_parts(op: str, args: Sequence[Typed], dtype: DType, weak: bool, span: Span | None) -> Typed:
+    """Ops of complex numbers, and those between them and real ones.
+
+    Raises:
+        DTypeError: there is no such op.
+    """
+    if op == "complex" and dtype.is_complex:
+        raise DTypeError(f"complex(..) takes two real numbers, not {dtype}", span=span)
+    if op not in ("conj", "real", "complex") and not dtype.is_complex:
+        assert op == "imag", "internal: an op on parts"
+        return Typed(cast(Const(0, i64), dtype.part, span), weak, dtype if dtype.is_half else None)
+    if op in ("conj", "real") and not dtype.is_complex:
+        return args[0]
+    if op == "pow":
+        return _complex_power(args, dtype, weak, span)
+    row = ROWS.get(op)
+    if row is None:
+        ordered = op in ("lt", "le", "gt", "ge", "min", "max")
+        why = "complex numbers have no order" if ordered else f"{op} is not defined for {dtype}"
+        hint = "compare abs(..) or real(..)" if ordered else "take real(..), imag(..) or abs(..)"
+        raise DTypeError(why, span=span, hint=hint)
+    part = dtype.part if dtype.is_complex else f64 if weak or dtype.part != f32 else f32
+    taken = [parts_of(arg.expr) for arg in args]
+    made = row(
+        tuple(Parts(cast(p.real, part, span), None if p.imag is None else cast(p.imag, part, span)) for p in taken)
+    )
+    if isinstance(made, Parts):
+        return Typed(joined(made, c64 if part == f32 else c128), weak)
+    return Typed(made, weak)
+
+
+def _complex_power(args: Sequence[Typed], dtype: DType, weak: bool, span: Span | None) -> Typed:
+    """Whole constant powers, by products."""
+    exponent = args[1].expr
+    value = exponent.value if isinstance(exponent, Const) else None
+    if value is None or value != int(value) or not 1 <= abs(value) <= 16:
+        hint = "write products; whole powers from -16 to 16 are supported, but not 0"
+        raise DTypeError(f"this power of {dtype} is not supported", span=span, hint=hint)
+    result = Typed(joined(power(parts_of(cast(args[0].expr, dtype, span)), abs(int(value))), dtype), weak)
+    return result if value > 0 else apply("div", [number(1), result], span)
 
 
 def _on_booleans(op: str, args: Sequence[Typed], weak: bool, span: Span | None) -> Typed:
@@ -161,15 +274,22 @@ def stored(value: Typed, dtype: DType, *, name: str, update: bool = False, span:
     Raises:
         DTypeError: such a conversion.
     """
-    if value.dtype == dtype:
+    if value.dtype == dtype and not dtype.is_half:
         return value.expr
+    inexact = value.dtype.is_float or value.dtype.is_complex
     whole = isinstance(value.expr, Const) and value.weak and float(value.expr.value).is_integer()
-    if (value.dtype.is_float and not dtype.is_float and not whole) or (dtype == boolean and value.dtype != boolean):
+    narrows = inexact and not whole and not (dtype.is_float or dtype.is_complex)
+    loses = value.dtype.is_complex and not dtype.is_complex
+    if narrows or loses or (dtype == boolean and value.dtype != boolean):
         verb = "is updated with" if update else "is assigned"
         raise DTypeError(
             f"{name} has dtype {dtype}, and {verb} values of dtype {value.dtype}",
             span=span,
-            hint=f"write the conversion: {dtype}(..)" if dtype != boolean else "write a comparison: .. != 0",
+            hint="write a comparison: .. != 0"
+            if dtype == boolean
+            else "take real(..), imag(..) or abs(..)"
+            if loses
+            else f"write the conversion: {dtype}(..)",
         )
     return cast(value.expr, dtype, span)
 

@@ -8,12 +8,14 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.dtypes import DType, boolean, i64
+from polyml.einsum_frontend.complex_parts import parts_of
 from polyml.einsum_frontend.proofs import Scope, parameters
 from polyml.einsum_frontend.quasi_affine import Names, nodes
 from polyml.einsum_frontend.ranges import bound_names
 from polyml.einsum_frontend.syntax import Assign, Expression, IndexRef, Reducer
-from polyml.einsum_frontend.typing import Typed, apply, cast, common, stored
-from polyml.expressions import Const, Expr, Read
+from polyml.einsum_frontend.typing import Typed, apply, cast, common, element, stored
+from polyml.errors import DTypeError
+from polyml.expressions import Apply, Const, Expr, Read
 from polyml.graph.build_body import Body
 from polyml.graph.build_gather import value_interval
 from polyml.graph.build_parts import Path, fill, image
@@ -116,12 +118,12 @@ def _combine(state: State, target: Target, variable: Variable, op: str, value: T
     """`element = element op value`, each element by one instance."""
     base = _base(state, target, variable, variable.dtype)
     span = target.statement.span
-    now = apply(op, [Typed(Read(base.name, target.subscripts, base.dtype), variable.weak), value], span)
+    now = apply(op, [element(Read(base.name, target.subscripts, base.dtype), variable.weak), value], span)
     dtype, weak = (now.dtype, now.weak) if variable.weak else (variable.dtype, False)
     result = state.tensor(variable.label, dtype, variable.shape)
-    element = Typed(stored(now, dtype, name=variable.label, update=True, span=span), weak)
+    stored(now, dtype, name=variable.label, update=True, span=span)
     kept = None if target.covers else _base(state, target, variable, dtype)
-    _emit(state, target, result, element, kept)
+    _emit(state, target, result, now, kept)
     state.env[target.statement.target] = replace(variable, tensor=result, dtype=dtype, weak=weak)
 
 
@@ -134,6 +136,10 @@ def _accumulate(state: State, target: Target, variable: Variable, source: Source
         dtype, weak = common([Typed(Const(0, variable.dtype), True), terms])
     if target.statement.op == "-=":
         terms = apply("neg", [terms], span)
+    if dtype.part != dtype:
+        assert isinstance(source, Typed), "internal: such sums are tensors of their own"
+        _accumulate_apart(state, target, variable, terms)
+        return
     terms = Typed(stored(terms, dtype, name=variable.label, update=True, span=span), weak)
     base = _base(state, target, variable, dtype)
     result = state.tensor(variable.label, dtype, variable.shape)
@@ -144,18 +150,51 @@ def _accumulate(state: State, target: Target, variable: Variable, source: Source
     state.env[target.statement.target] = replace(variable, tensor=result, dtype=dtype, weak=weak)
 
 
+def _accumulate_apart(state: State, target: Target, variable: Variable, terms: Typed) -> None:
+    """The same for types that nothing is computed in: in f32 and rounded once, or part by part."""
+    dtype, label, span = variable.dtype, variable.label, target.statement.span
+    base = _base(state, target, variable, dtype)
+    indices = tuple(affine(f"i{d}") for d in range(len(variable.shape)))
+    old = element(Read(base.name, indices, dtype))
+    new = cast(terms.expr, dtype, span) if dtype.is_complex else terms.expr
+    stored(terms, dtype, name=label, update=True, span=span)
+    sums: list[Expr] = []
+    for before, term in zip(_both(old.expr), _both(new), strict=True):
+        wide, total = (state.tensor(f"{label}_part", dtype.part, variable.shape) for _ in range(2))
+        state.emit(fill(wide, before, span))
+        _emit(state, target, total, Typed(cast(term, dtype.part, span), False), wide, combine="sum")
+        sums.append(Read(total.name, indices, dtype.part))
+    result = state.tensor(label, dtype, variable.shape)
+    whole = Apply("complex", tuple(sums), dtype) if dtype.is_complex else cast(sums[0], dtype, span)
+    state.emit(fill(result, whole, span))
+    state.env[target.statement.target] = replace(variable, tensor=result)
+
+
+def _both(expr: Expr) -> tuple[Expr, ...]:
+    """The parts of a complex expression; any other alone."""
+    if not expr.dtype.is_complex:
+        return (expr,)
+    parts = parts_of(expr)
+    assert parts.imag is not None, "internal: a complex value has two parts"
+    return (parts.real, parts.imag)
+
+
 def _scale(state: State, target: Target, variable: Variable, value: Typed) -> None:
     """`*=` and `/=` where several instances hit one element: by the product of their values (1 where none does)."""
     dtype, label, span = variable.dtype, variable.label, target.statement.span
-    ones = state.tensor(f"{label}_ones", dtype, variable.shape)
-    state.emit(fill(ones, cast(Const(1, i64), dtype), span))
-    product = state.tensor(f"{label}_product", dtype, variable.shape)
-    factors = Typed(stored(value, dtype, name=label, update=True, span=span), False)
+    if dtype.is_complex:
+        message = f"several values scale one element of {label}, which is {dtype}"
+        raise DTypeError(message, span=span, hint="write a loop over the factors")
+    stored(value, dtype, name=label, update=True, span=span)
+    ones = state.tensor(f"{label}_ones", dtype.part, variable.shape)
+    state.emit(fill(ones, cast(Const(1, i64), dtype.part), span))
+    product = state.tensor(f"{label}_product", dtype.part, variable.shape)
+    factors = Typed(cast(value.expr, dtype.part, span), False)
     _emit(state, target, product, factors, ones, combine="prod")
     base = _base(state, target, variable, dtype)
     result = state.tensor(label, dtype, variable.shape)
-    element = tuple(affine(f"i{d}") for d in range(len(variable.shape)))
-    both = [Typed(Read(t.name, element, dtype), False) for t in (base, product)]
+    place = tuple(affine(f"i{d}") for d in range(len(variable.shape)))
+    both = [element(Read(t.name, place, t.dtype)) for t in (base, product)]
     now = apply("mul" if target.statement.op == "*=" else "div", both, span)
     state.emit(fill(result, stored(now, dtype, name=label, update=True, span=span), span))
     state.env[target.statement.target] = replace(variable, tensor=result)
@@ -174,7 +213,7 @@ def _right_side(body: Body, target: Target, dtype: DType | None, *, adding: bool
     reduction = body.reduction(node, target.path)
     right_kind = reduction.kind == "sum" if adding else statement.op == "="
     uses_all = set(target.indices) <= {r.name for r in reduction.free()}
-    if dtype in (None, reduction.result) and right_kind and uses_all:
+    if dtype in (None, reduction.result) and right_kind and uses_all and not reduction.accumulates_apart:
         return reduction
     return nested(body.state, body.label, reduction)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from polyml.dtypes import DTYPES, DType, boolean, i64
+from polyml.dtypes import DTYPES, boolean, i64
 from polyml.einsum_frontend.proofs import prove_in_bounds, prove_not_empty
 from polyml.einsum_frontend.quasi_affine import (
     Constraint,
@@ -34,9 +34,9 @@ from polyml.einsum_frontend.syntax import (
     Subscript,
     Unary,
 )
-from polyml.einsum_frontend.typing import Typed, apply, cast, number
-from polyml.errors import DTypeError, NotAffineError, ShapeError
-from polyml.expressions import Apply, Const, Expr, Read
+from polyml.einsum_frontend.typing import Typed, apply, cast, converted, element, number
+from polyml.errors import NotAffineError, ShapeError
+from polyml.expressions import Apply, Const, Read
 from polyml.expressions import Subscript as GraphSubscript
 from polyml.graph.build_gather import checked_index
 from polyml.graph.build_parts import Path, fold, image, index_value
@@ -143,7 +143,7 @@ class Body:
             return self.where(node, path)
         args = [self.value(arg, path) for arg in node.args]
         if node.function in DTYPES:
-            return Typed(_converted(args[0].expr, DTYPES[node.function], node.span), False)
+            return converted(args[0], DTYPES[node.function], node.span)
         if node.function in ("min", "max"):
             return fold(node.function, args, node.span)
         return apply(node.function, args, node.span)
@@ -198,8 +198,8 @@ class Body:
         if variable.home is not None:
             self.state.require_written(variable, image(subscripts, variable, path.scope), "read", span)
         if variable.tensor is None:  # no instance reads it, or the proof would have failed
-            return Typed(cast(Const(0, i64), variable.dtype), False)
-        return Typed(Read(variable.tensor.name, subscripts, variable.dtype), variable.weak)
+            return converted(Typed(Const(0, i64), True), variable.dtype)
+        return element(Read(variable.tensor.name, subscripts, variable.dtype), variable.weak)
 
     def padded(
         self, pad: Pad, variable: Variable, subscripts: tuple[GraphSubscript, ...], path: Path, span: Span
@@ -283,12 +283,3 @@ class Body:
 def _inside(value: Affine, extent: Extent) -> Constraint:
     end = affine(extent)
     return Constraint(f"0 <= {value.isl_text()} < {end.isl_text()}", value.variables() | end.variables())
-
-
-def _converted(expr: Expr, dtype: DType, span: Span) -> Expr:
-    """An explicit conversion: floats to integers truncate, as in NumPy."""
-    if isinstance(expr, Const) and isinstance(expr.value, float) and dtype.is_integer:
-        if not abs(expr.value) < 2**63:
-            raise DTypeError(f"{expr.value} has no value in {dtype}", span=span)
-        expr = Const(int(expr.value), i64)
-    return cast(expr, dtype, span)

@@ -19,7 +19,7 @@ from polyml.einsum_frontend.syntax import (
     Statement,
     Subscript,
 )
-from polyml.einsum_frontend.typing import Typed, stored
+from polyml.einsum_frontend.typing import element, stored
 from polyml.errors import NotAffineError
 from polyml.expressions import Read
 from polyml.graph.build_parts import fill, materialized
@@ -119,7 +119,7 @@ def _strengthen(state: State, level: LoopLevel, carried_names: Sequence[str], sp
             assert variable.tensor is not None, "internal: a weak variable has a value"
             dtype = found[name].dtype
             tensor = state.tensor(name, dtype, ())
-            value = Typed(Read(variable.tensor.name, (), variable.dtype), variable.weak)
+            value = element(Read(variable.tensor.name, (), variable.dtype), variable.weak)
             state.emit(fill(tensor, stored(value, dtype, name=name, span=span), span))
             state.env[name] = replace(variable, tensor=tensor, dtype=dtype, weak=found[name].weak)
 

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from polyml.dtypes import DType, boolean, i64
+from polyml.einsum_frontend.complex_parts import Parts, joined, parts_of
 from polyml.einsum_frontend.proofs import points_without_items
 from polyml.einsum_frontend.quasi_affine import Constraint, Names, constraint_of
 from polyml.einsum_frontend.ranges import Range
 from polyml.einsum_frontend.syntax import Binary, Call, Expression, Number, Pad, Subscript, Unary
 from polyml.einsum_frontend.typing import Typed, cast, is_narrow
 from polyml.errors import DTypeError, UnboundedDomainError
-from polyml.expressions import Read
+from polyml.expressions import Const, Expr, Read
 from polyml.graph.build_parts import Path, variables_of
 from polyml.graph.build_state import State
 from polyml.graph.ir import Equation
@@ -43,13 +44,18 @@ class Reduction:
         return i64 if self.is_argument else self.body.dtype
 
     @property
+    def accumulates_apart(self) -> bool:
+        """Its result is of a type that nothing is computed in: half precision is summed in f32, complex numbers part by part."""
+        return not self.is_argument and self.body.dtype.part != self.body.dtype
+
+    @property
     def weak(self) -> bool:
         return self.body.weak and not self.is_argument
 
-    def free(self) -> list[Range]:
-        """The outer indices that the body or the reducer's own conditions use."""
+    def free(self, body: Expr | None = None) -> list[Range]:
+        """The outer indices that the body (or a part of it) or the reducer's own conditions use."""
         own = self.inner.scope.conditions[len(self.outer.scope.conditions) :]
-        used = variables_of(self.body.expr).union(*(c.names for c in own))
+        used = variables_of(self.body.expr if body is None else body).union(*(c.names for c in own))
         return [r for r in self.outer.scope.indices if r.name in used]
 
     def value_range(self) -> tuple[int, int] | None:
@@ -64,10 +70,15 @@ def typed_terms(kind: str, body: Typed, span: Span) -> Typed:
     """The terms in the type in which the reduction accumulates.
 
     Raises:
-        DTypeError: a sum or product of 8- or 16-bit integers.
+        DTypeError: a sum or product of 8- or 16-bit integers; the extremum of complex numbers, or their product.
     """
     if kind in ("any", "all"):
         return Typed(cast(body.expr, boolean), body.weak)
+    if body.dtype.is_complex and kind != "sum":
+        ordered = kind != "prod"
+        why = "complex numbers have no order" if ordered else f"{kind} over {body.dtype} is not supported"
+        hint = "compare abs(..) or real(..)" if ordered else "write a loop: for k in range(K): p[i] = p[i] * x[i, k]"
+        raise DTypeError(why, span=span, hint=hint)
     if kind in ("sum", "prod") and is_narrow(body.dtype):
         raise DTypeError(
             f"{kind} over {body.dtype} would wrap",
@@ -86,8 +97,22 @@ def has_idle_instances(reduction: Reduction) -> bool:
 
 
 def nested(state: State, label: str, reduction: Reduction) -> Typed:
-    """The reduction as a tensor of its own over exactly the outer indices that it uses; an access to it."""
-    free = reduction.free()
+    """The reduction as a tensor of its own (complex: one per part) over exactly the outer indices that it uses; an access to it."""
+    body = reduction.body
+    if not body.dtype.is_complex:
+        value = _tensor_of(state, label, reduction, body.expr)
+        return Typed(value, reduction.weak, None if reduction.is_argument else body.half)
+    parts = parts_of(body.expr)
+    assert parts.imag is not None, "internal: a complex value has two parts"
+    real = _tensor_of(state, label, reduction, parts.real)
+    is_zero = isinstance(parts.imag, Const) and parts.imag.value == 0
+    imag = parts.imag if is_zero else _tensor_of(state, label, reduction, parts.imag)
+    return Typed(joined(Parts(real, imag), body.dtype), reduction.weak)
+
+
+def _tensor_of(state: State, label: str, reduction: Reduction, body: Expr) -> Read:
+    """An access to the new tensor that reduces `body`."""
+    free = reduction.free(body)
     names = tuple(r.name for r in free)
     shape = []
     for r in free:
@@ -99,7 +124,8 @@ def nested(state: State, label: str, reduction: Reduction) -> Typed:
                 hint="bound the index by a number or by the shape of an argument",
             )
         shape.append(extent)
-    result = state.tensor(f"{label}_{reduction.kind}", reduction.result, shape, f"{label}.{reduction.kind}")
+    dtype = i64 if reduction.is_argument else body.dtype
+    result = state.tensor(f"{label}_{reduction.kind}", dtype, shape, f"{label}.{reduction.kind}")
     target = tuple(affine(name) for name in names)
     state.emit(
         Equation(
@@ -107,7 +133,7 @@ def nested(state: State, label: str, reduction: Reduction) -> Typed:
             indices=(*names, *reduction.bound),
             domain=reduction.inner.scope.domain(result.name, [*names, *reduction.bound]),
             target=target,
-            body=reduction.body.expr,
+            body=body,
             reduce=reduction.kind,
             reduced=reduction.bound,
             span=reduction.span,
@@ -116,7 +142,7 @@ def nested(state: State, label: str, reduction: Reduction) -> Typed:
     values = reduction.value_range()
     if values is not None:
         state.value_ranges[result.name] = values
-    return Typed(Read(result.name, target, result.dtype), reduction.weak)
+    return Read(result.name, target, result.dtype)
 
 
 Inside = Callable[[Subscript], list[Constraint]]

@@ -23,8 +23,10 @@ Box = tuple[tuple[int, int], ...]
 
 
 def numpy_dtype(dtype: DType, wide: bool) -> np.dtype[Any]:
-    """The NumPy dtype to compute in; `wide`: every float is f64."""
-    return np.dtype(np.float64) if wide and dtype.is_float else dtype.numpy
+    """The NumPy dtype to compute in; `wide`: every float is f64, every complex number c128."""
+    if wide and (dtype.is_float or dtype.is_complex):
+        return np.dtype(np.complex128 if dtype.is_complex else np.float64)
+    return dtype.numpy
 
 
 class Grid:

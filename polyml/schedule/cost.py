@@ -51,7 +51,8 @@ class AccessModel:
 
 @dataclass(frozen=True, slots=True)
 class StatementModel:
-    """What the model knows of a statement. operations: vector instructions of its arithmetic. itemsize: bytes of the widest element."""
+    """What the model knows of a statement. operations: vector instructions of its arithmetic. itemsize: bytes of the widest number
+    that is computed with."""
 
     name: str
     extents: Mapping[str, int]
@@ -176,7 +177,7 @@ def model_statement(statement: Statement, scop: Scop, extents: Mapping[str, int 
     accesses.append(
         _model_access(scop.arrays[statement.target.array], statement.target.subscripts, statement.indices, write=True)
     )
-    sizes = [scop.arrays[a.array].dtype.itemsize for a in accesses]
+    sizes = [scop.arrays[a.array].dtype.part.itemsize for a in accesses]
     combine = 1.0 if statement.kind == "update" else 0.0
     return StatementModel(
         name=statement.name,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from polyml.codegen.llvm.half import narrowed, to_odd_single, widened
 from polyml.codegen.llvm.ir import Builder, Value, constant, type_of
-from polyml.dtypes import DType
+from polyml.dtypes import DType, f32, f64
 
 __all__ = ["ARITHMETIC", "Row", "cast", "maximum", "minimum", "multiply_add"]
 
@@ -22,6 +23,11 @@ def cast(b: Builder, a: Value, source: DType, target: DType) -> Value:
     to = type_of(target)
     if source == target:
         return a
+    if source.is_half:
+        return cast(b, widened(b, a, source), f32, target)
+    if target.is_half:
+        single = to_odd_single(b, a) if source == f64 else cast(b, a, source, f32)
+        return narrowed(b, single, target)
     if target.kind == "b":
         return b.compare("une" if source.is_float else "ne", a, constant(a.type, 0))
     if source.is_float and target.is_float:

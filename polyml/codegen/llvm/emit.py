@@ -49,14 +49,19 @@ _LANES_OF_I32_MASKS = 16
 
 
 def emit_module(
-    functions: Iterable[Function], *, precise: bool = False, parallel: bool = True, scalef: bool = False
+    functions: Iterable[Function],
+    *,
+    precise: bool = False,
+    parallel: bool = True,
+    scalef: bool = False,
+    half: bool = True,
 ) -> str:
     """The functions as the text of one LLVM module, without a target.
 
-    precise: no contraction of products into sums. parallel: False runs parallel loops in place, on the calling thread. scalef: see Module; without it the text
-    serves every target.
+    precise: no contraction of products into sums. parallel: False runs parallel loops in place, on the calling thread. scalef, half: see Module; without scalef
+    the text serves every target that converts f16 itself.
     """
-    module = Module(scalef=scalef)
+    module = Module(scalef=scalef, half=half)
     for function in functions:
         emit_function(module, function, precise=precise, parallel=parallel)
     return module.text()
@@ -85,7 +90,7 @@ def _argument(name: str) -> str:
 
 
 def _pointer_parameter(variable: Variable, *, written: bool) -> str:
-    alignment = max(variable.alignment or 1, variable.dtype.itemsize)
+    alignment = max(variable.alignment or 1, variable.dtype.alignment)
     access = "" if written else " readonly"
     return f"ptr noalias nonnull{access} align {alignment} %{_argument(variable.name)}"
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import assert_never
 
 from polyml.codegen.llvm.arithmetic import ARITHMETIC, cast, multiply_add
+from polyml.codegen.llvm.half import half_constant
 from polyml.codegen.llvm.ir import Lines, Value, constant, type_of
 from polyml.codegen.llvm.math import MATH, vector_math
 from polyml.codegen.llvm.math.quotient import WIDE, divide_by_one
-from polyml.codegen.llvm.memory import load
+from polyml.codegen.llvm.memory import is_known, load, load_part
 from polyml.codegen.llvm.power import float_power, integer_power
 from polyml.codegen.llvm.state import State
 from polyml.dtypes import DType
@@ -16,13 +17,15 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
 
 __all__ = ["EMITTED", "evaluate", "product_factors"]
 
-EMITTED: frozenset[str] = frozenset({"select", "cast", "pow", *ARITHMETIC, *MATH})
+EMITTED: frozenset[str] = frozenset({"select", "cast", "pow", "real", "imag", "complex", *ARITHMETIC, *MATH})
 """The ops that `evaluate` knows."""
 
 
 def evaluate(state: State, expr: Expr) -> Value:
     """The value of the expression for the lanes that act; what other lanes hold is arbitrary."""
     match expr:
+        case Const() if expr.dtype.is_half:
+            return half_constant(state.builder, float(expr.value), expr.dtype)
         case Const():
             return constant(type_of(expr.dtype), expr.value)
         case IndexValue():
@@ -31,6 +34,8 @@ def evaluate(state: State, expr: Expr) -> Value:
             return load(state, expr.tensor, expr.subscripts, evaluate)
         case Apply(op="select"):
             return _select(state, expr)
+        case Apply(op="real" | "imag", args=(Read() as read,)):
+            return load_part(state, read.tensor, read.subscripts, evaluate, expr.op == "imag")
         case Apply(op="add" | "sub"):
             return _sum(state, expr)
         case Apply(op="div"):
@@ -50,6 +55,10 @@ def _apply(state: State, expr: Apply, args: tuple[Value, ...]) -> Value:
         case "pow":
             exponent = expr.args[1].value if isinstance(expr.args[1], Const) else None
             return (float_power if dtype.is_float else integer_power)(b, args[0], args[1], dtype, exponent)
+        case "real" | "imag":
+            return b.part_of(args[0], int(expr.op == "imag"))
+        case "complex":
+            return b.paired(args[0], args[1], expr.dtype.name)
         case op if op in ARITHMETIC:
             return ARITHMETIC[op](b, args, dtype)
         case op:
@@ -104,15 +113,15 @@ def _select(state: State, expr: Apply) -> Value:
     b = state.builder
     condition_expr, if_true, if_false = expr.args
     condition = cast(b, evaluate(state, condition_expr), condition_expr.dtype, _BOOLEAN)
-    if not (_touches_memory(state, if_true) or _touches_memory(state, if_false)):
+    if not (_needs_guard(state, if_true) or _needs_guard(state, if_false)):
         chosen = _same_lanes(state, (evaluate(state, if_true), evaluate(state, if_false)))
     elif condition.lanes == 1:
         return _branch(state, condition, if_true, if_false)
     else:
-        narrowed = state.where(condition) if _touches_memory(state, if_true) else state.lanes
+        narrowed = state.where(condition) if _needs_guard(state, if_true) else state.lanes
         with state.within(narrowed):
             first = evaluate(state, if_true)
-        narrowed = state.where(b.negate(condition)) if _touches_memory(state, if_false) else state.lanes
+        narrowed = state.where(b.negate(condition)) if _needs_guard(state, if_false) else state.lanes
         with state.within(narrowed):
             second = evaluate(state, if_false)
         chosen = _same_lanes(state, (first, second))
@@ -124,8 +133,9 @@ def _select(state: State, expr: Apply) -> Value:
 _BOOLEAN = DType("bool", "b", 8)
 
 
-def _touches_memory(state: State, expr: Expr) -> bool:
-    return any(state.slots[read.tensor].variable.scope != "register" for read in reads_of(expr))
+def _needs_guard(state: State, expr: Expr) -> bool:
+    """Whether it reads memory that has not just been read for the same lanes anyway."""
+    return any(not is_known(state, read.tensor, read.subscripts) for read in reads_of(expr))
 
 
 def _branch(state: State, condition: Value, if_true: Expr, if_false: Expr) -> Value:

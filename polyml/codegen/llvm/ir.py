@@ -32,7 +32,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A first-class type: `lanes` elements of `element` ("float", "i32", "ptr", ...); one lane is a scalar."""
+    """A first-class type: `lanes` elements of `element` ("float", "i32", "ptr", ...); one lane is a scalar. Elements "c64" and "c128" are pairs of floats, one
+    behind the other in one vector."""
 
     element: str
     lanes: int = 1
@@ -40,6 +41,8 @@ class Type:
 
     def __post_init__(self) -> None:
         whole = self.element if self.lanes == 1 else f"<{self.lanes} x {self.element}>"
+        if self.is_pair:
+            whole = f"<{2 * self.lanes} x {self.part.element}>"
         object.__setattr__(self, "text", whole)
 
     def __str__(self) -> str:
@@ -50,13 +53,24 @@ class Type:
         return self.element in ("float", "double")
 
     @property
+    def is_pair(self) -> bool:
+        return self.element in ("c64", "c128")
+
+    @property
+    def part(self) -> Type:
+        """Of a pair: one of the two, per lane."""
+        return type_of("float" if self.element == "c64" else "double", self.lanes)
+
+    @property
     def bits(self) -> int:
         """Of one element."""
-        return {"float": 32, "double": 64, "ptr": 64}.get(self.element) or int(self.element[1:])
+        return {"half": 16, "float": 32, "double": 64, "ptr": 64}.get(self.element) or int(self.element[1:])
 
     @property
     def mangled(self) -> str:
         """As in the names of intrinsics: v16f32."""
+        if self.is_pair:
+            return self.part.of(2 * self.lanes).mangled
         element = {"float": "f32", "double": "f64", "ptr": "p0"}.get(self.element, self.element)
         return element if self.lanes == 1 else f"v{self.lanes}{element}"
 
@@ -69,11 +83,14 @@ class Type:
         return type_of(f"i{self.bits}", self.lanes)
 
 
+_ELEMENTS = {"f32": "float", "f64": "double", "bool": "i1", "c64": "c64", "c128": "c128"}
+
+
 @cache
 def type_of(element: str | DType, lanes: int = 1) -> Type:
-    """The type that values of a dtype are computed in (bool: i1; it is stored as i8)."""
+    """The type that values of a dtype are computed in (bool: i1; it is stored as i8); of half precision, which is not computed in, its bits."""
     if isinstance(element, DType):
-        element = {"f32": "float", "f64": "double", "bool": "i1"}.get(element.name) or f"i{element.bits}"
+        element = _ELEMENTS.get(element.name) or f"i{element.bits}"
     return Type(element, lanes)
 
 
@@ -142,11 +159,13 @@ class Module:
     """What functions of one module share: declarations and helper definitions, each written once.
 
     scalef: AVX-512's instructions may be named (polyml.codegen.llvm.math.scaling); else the text serves every target.
+    half: the target converts f16 itself (Target.converts_half).
     """
 
     scalef: bool = False
     declarations: dict[str, str] = field(default_factory=dict)
     definitions: dict[str, str] = field(default_factory=dict)
+    half: bool = True
 
     def declare(self, name: str, result: str, parameters: Iterable[str], attributes: str = "") -> None:
         """An external function or intrinsic."""
@@ -234,6 +253,8 @@ class Builder:
         return self.emit(type_of("i1", a.lanes), f"{'fcmp' if a.type.is_float else 'icmp'} {predicate} {a}, {b.text}")
 
     def select(self, condition: Value, a: Value, b: Value) -> Value:
+        if a.type.is_pair:
+            condition = self.twice(condition)
         return self.emit(a.type, f"select {condition}, {a}, {b}")
 
     def convert(self, op: str, a: Value, element: str) -> Value:
@@ -264,6 +285,8 @@ class Builder:
             return a
         assert a.lanes == 1, f"internal: {a.lanes} lanes where {lanes} are expected"
         to = a.type.of(lanes)
+        if a.type.is_pair:
+            return self.shuffle(a, [0] * lanes)
         if a.is_constant:
             return Value(to, a.text if a.text in ("poison", "zeroinitializer") else f"splat ({a})")
         found = self.known.get((a.text, lanes))
@@ -278,14 +301,43 @@ class Builder:
         picks = list(order)
         if len(picks) == 1 and picks[0] < a.lanes:
             return self.extract(a, picks[0])
+        return self._shuffle(a, picks, b, a.type.of(len(picks)))
+
+    def _shuffle(self, a: Value, picks: list[int], b: Value | None, to: Type) -> Value:
+        if a.type.is_pair and to.is_pair:
+            picks = [2 * k + part for k in picks for part in (0, 1)]
         mask = ", ".join(f"i32 {k}" for k in picks)
         second = f"{a.type} poison" if b is None else str(b)
-        return self.emit(a.type.of(len(picks)), f"shufflevector {a}, {second}, <{len(picks)} x i32> <{mask}>")
+        return self.emit(to, f"shufflevector {a}, {second}, <{len(picks)} x i32> <{mask}>")
 
     def extract(self, a: Value, lane: int) -> Value:
         if a.lanes == 1:
             return a
+        if a.type.is_pair:
+            return self._shuffle(a, [lane], None, a.type.of(1))
         return self.emit(a.type.of(1), f"extractelement {a}, i64 {lane}")
+
+    def part_of(self, a: Value, part: int) -> Value:
+        """The first (0) or second (1) of each lane's pair."""
+        if a.lanes == 1:
+            return self.emit(a.type.part, f"extractelement {a}, i64 {part}")
+        return self._shuffle(a, [2 * lane + part for lane in range(a.lanes)], None, a.type.part)
+
+    def paired(self, first: Value, second: Value, element: str) -> Value:
+        """The pairs of two values with the same lanes."""
+        to = type_of(element, first.lanes)
+        if first.lanes == 1:
+            begun = self.emit(to, f"insertelement {to} poison, {first}, i64 0")
+            return self.emit(to, f"insertelement {begun}, {second}, i64 1")
+        order = [lane + part * first.lanes for lane in range(first.lanes) for part in (0, 1)]
+        return self._shuffle(first, order, second, to)
+
+    def twice(self, mask: Value) -> Value:
+        """A mask of lanes as one of the elements of pairs; one bit for all lanes as it is."""
+        if mask.lanes == 1:
+            return mask
+        order = [lane for lane in range(mask.lanes) for _ in (0, 1)]
+        return self._shuffle(mask, order, None, type_of("i1", 2 * mask.lanes))
 
     def any_lane(self, mask: Value) -> Value:
         """Whether any lane of an i1 vector is true."""

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from polyml.codegen.llvm.addresses import Offset, Term
-from polyml.codegen.llvm.ir import BIT, POINTER, Value, constant, integer, type_of
+from polyml.codegen.llvm.ir import BIT, POINTER, Type, Value, constant, integer, type_of
 from polyml.codegen.llvm.state import Lanes, Slot, State, stored_type
 from polyml.expressions import Expr, Subscript
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Access", "Evaluate", "access", "forget", "load", "prefetch", "store"]
+__all__ = ["Access", "Evaluate", "access", "forget", "is_known", "load", "load_part", "prefetch", "store"]
 
 Evaluate = Callable[[State, Expr], Value]
 """Computes the expression of a gathered subscript."""
@@ -112,7 +112,7 @@ def load(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: E
     slot = state.slots[name]
     if slot.variable.scope == "register":
         type_ = type_of(slot.variable.dtype, slot.variable.lanes)
-        return b.emit(type_, f"load {type_}, {slot.pointer}, align {slot.variable.dtype.itemsize}")
+        return b.emit(type_, f"load {type_}, {slot.pointer}, align {slot.variable.dtype.alignment}")
     key = ("load", name, subscripts, state.lanes)
     found = b.known.get(key)
     if found is None:
@@ -121,6 +121,33 @@ def load(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: E
             found = b.compare("ne", found, constant(found.type, 0))
         b.known[key] = found
     return found
+
+
+def load_part(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate, imaginary: bool) -> Value:
+    """The real or imaginary part of an element; where one is for all lanes, that part alone is read."""
+    b, slot = state.builder, state.slots[name]
+    guarded = state.lanes is not None and state.lanes.any is not None
+    if slot.variable.scope != "register" and not guarded:
+        key = ("load", name, subscripts, (state.lanes, imaginary))
+        found = b.known.get(key)
+        if found is None:
+            where = access(state, name, subscripts, evaluate)
+            if where.stride != 0:
+                return b.part_of(load(state, name, subscripts, evaluate), int(imaginary))
+            part = type_of(slot.variable.dtype.part)
+            pointer = b.emit(POINTER, f"getelementptr {part}, {where.pointer}, i64 {int(imaginary)}")
+            found = b.known[key] = b.emit(part, f"load {part}, {pointer}, align {slot.variable.dtype.alignment}")
+        return found
+    return b.part_of(load(state, name, subscripts, evaluate), int(imaginary))
+
+
+def is_known(state: State, name: str, subscripts: tuple[Subscript, ...]) -> bool:
+    """Whether reading the element for these lanes touches no memory: it is in a register, or what was just read is used again."""
+    if state.slots[name].variable.scope == "register":
+        return True
+    keys = [state.lanes, (state.lanes, False), (state.lanes, True)]
+    read = [("load", name, subscripts, lanes) in state.builder.known for lanes in keys]
+    return read[0] or all(read[1:])
 
 
 def forget(state: State, name: str) -> None:
@@ -139,7 +166,7 @@ def forget(state: State, name: str) -> None:
 def _load(state: State, where: Access) -> Value:
     b, lanes = state.builder, state.lanes
     variable = where.slot.variable
-    align = variable.dtype.itemsize
+    align = variable.dtype.alignment
     if where.stride == 0:
         element = stored_type(variable)
         pointer = where.pointer
@@ -150,18 +177,33 @@ def _load(state: State, where: Access) -> Value:
     assert lanes is not None
     type_ = stored_type(variable, lanes.width)
     if where.stride == 1:
-        return _load_contiguous(state, where.pointer, variable.dtype.itemsize, where)
+        return _load_contiguous(state, where.pointer, align, where)
     if where.stride == -1:
-        first = b.emit(POINTER, f"getelementptr {type_.element}, {where.pointer}, i64 {1 - lanes.width}")
+        first = b.emit(POINTER, f"getelementptr {type_.of(1)}, {where.pointer}, i64 {1 - lanes.width}")
         with state.within(_reversed(state)):
             return _reverse(state, _load_contiguous(state, first, align, where))
     if where.stride is not None and 1 < where.stride <= _WIDEST_SHUFFLED_STRIDE and lanes.mask is None:
         return _load_strided(state, where, where.stride)
     pointers = _pointers(state, where)
+    if not type_.is_pair:
+        return _gather(state, pointers, type_, align)
+    return b.paired(
+        *(_gather(state, p, type_.part, align) for p in _part_pointers(state, pointers, type_)), type_.element
+    )
+
+
+def _gather(state: State, pointers: Value, type_: Type, align: int) -> Value:
+    b, lanes = state.builder, state.lanes
+    assert lanes is not None
     name = f"llvm.masked.gather.{type_.mangled}.{pointers.type.mangled}"
     b.module.declare(name, str(type_), [str(pointers.type), str(lanes.all_set.type), str(type_)])
     arguments = f"{pointers.type} align {align} {pointers.text}, {lanes.all_set}, {type_} zeroinitializer"
     return b.emit(type_, f"call {type_} @{name}({arguments})")
+
+
+def _part_pointers(state: State, pointers: Value, type_: Type) -> tuple[Value, Value]:
+    """The addresses of the real and of the imaginary parts."""
+    return pointers, state.builder.emit(pointers.type, f"getelementptr {type_.part.of(1)}, {pointers}, i64 1")
 
 
 _ZERO = "@polyml.zero = internal constant [64 x i8] zeroinitializer, align 64"
@@ -173,11 +215,10 @@ def _load_contiguous(state: State, pointer: Value, align: int, where: Access) ->
     type_ = stored_type(where.slot.variable, lanes.width)
     if lanes.mask is None:
         return b.emit(type_, f"load {type_}, {pointer}, align {align}")
+    mask = b.twice(lanes.mask) if type_.is_pair else lanes.mask
     name = f"llvm.masked.load.{type_.mangled}.p0"
-    b.module.declare(name, str(type_), ["ptr", str(lanes.mask.type), str(type_)])
-    return b.emit(
-        type_, f"call {type_} @{name}(ptr align {align} {pointer.text}, {lanes.mask}, {type_} zeroinitializer)"
-    )
+    b.module.declare(name, str(type_), ["ptr", str(mask.type), str(type_)])
+    return b.emit(type_, f"call {type_} @{name}(ptr align {align} {pointer.text}, {mask}, {type_} zeroinitializer)")
 
 
 def _load_strided(state: State, where: Access, stride: int) -> Value:
@@ -192,8 +233,8 @@ def _load_strided(state: State, where: Access, stride: int) -> Value:
         picked.append((which, lane * stride - starts[which]))
     result: Value | None = None
     for which, start in enumerate(starts):
-        pointer = b.emit(POINTER, f"getelementptr {type_.element}, {where.pointer}, i64 {start}")
-        part = b.emit(type_, f"load {type_}, {pointer}, align {where.slot.variable.dtype.itemsize}")
+        pointer = b.emit(POINTER, f"getelementptr {type_.of(1)}, {where.pointer}, i64 {start}")
+        part = b.emit(type_, f"load {type_}, {pointer}, align {where.slot.variable.dtype.alignment}")
         if result is None:
             result = b.shuffle(part, [lane if owner == 0 else 0 for owner, lane in picked])
         else:
@@ -233,7 +274,7 @@ def store(state: State, where: Access, value: Value, *, streaming: bool = False)
     forget(state, variable.name)
     if variable.dtype.kind == "b":
         value = b.convert("zext", value, "i8")
-    align = variable.dtype.itemsize
+    align = variable.dtype.alignment
     if where.stride == 0 and value.lanes == 1:
         _store_scalar(state, where, value)
         return
@@ -244,19 +285,29 @@ def store(state: State, where: Access, value: Value, *, streaming: bool = False)
     elif where.stride == 1:
         _store_contiguous(state, where, where.pointer, value, streaming)
     elif where.stride == -1:
-        first = b.emit(POINTER, f"getelementptr {value.type.element}, {where.pointer}, i64 {1 - lanes.width}")
+        first = b.emit(POINTER, f"getelementptr {value.type.of(1)}, {where.pointer}, i64 {1 - lanes.width}")
         with state.within(_reversed(state)):
             _store_contiguous(state, where, first, _reverse(state, value), False)
     else:
         pointers = _pointers(state, where)
-        name = f"llvm.masked.scatter.{value.type.mangled}.{pointers.type.mangled}"
-        b.module.declare(name, "void", [str(value.type), str(pointers.type), str(lanes.all_set.type)])
-        b.write(f"call void @{name}({value}, {pointers.type} align {align} {pointers.text}, {lanes.all_set})")
+        if not value.type.is_pair:
+            _scatter(state, pointers, value, align)
+            return
+        for part, place in enumerate(_part_pointers(state, pointers, value.type)):
+            _scatter(state, place, b.part_of(value, part), align)
+
+
+def _scatter(state: State, pointers: Value, value: Value, align: int) -> None:
+    b, lanes = state.builder, state.lanes
+    assert lanes is not None
+    name = f"llvm.masked.scatter.{value.type.mangled}.{pointers.type.mangled}"
+    b.module.declare(name, "void", [str(value.type), str(pointers.type), str(lanes.all_set.type)])
+    b.write(f"call void @{name}({value}, {pointers.type} align {align} {pointers.text}, {lanes.all_set})")
 
 
 def _store_scalar(state: State, where: Access, value: Value) -> None:
     b, lanes = state.builder, state.lanes
-    text = f"store {value}, {where.pointer}, align {where.slot.variable.dtype.itemsize}"
+    text = f"store {value}, {where.pointer}, align {where.slot.variable.dtype.alignment}"
     if lanes is None or lanes.any is None:
         b.write(text)
         return
@@ -273,17 +324,20 @@ def _store_contiguous(state: State, where: Access, pointer: Value, value: Value,
     assert lanes is not None
     variable = where.slot.variable
     if lanes.mask is not None:
-        mask = lanes.mask if value.type.element in _STORED_WHOLE else _unforeseen(state, lanes.mask)
+        if value.type.is_pair:
+            mask = b.twice(lanes.mask)
+        else:
+            mask = lanes.mask if value.type.element in _STORED_WHOLE else _unforeseen(state, lanes.mask)
         name = f"llvm.masked.store.{value.type.mangled}.p0"
         b.module.declare(name, "void", [str(value.type), "ptr", str(mask.type)])
-        b.write(f"call void @{name}({value}, ptr align {variable.dtype.itemsize} {pointer.text}, {mask})")
+        b.write(f"call void @{name}({value}, ptr align {variable.dtype.alignment} {pointer.text}, {mask})")
         return
     whole = variable.dtype.itemsize * lanes.width
     if streaming and _is_aligned(state, where, whole):
         state.streams = True
         b.write(f"store {value}, {pointer}, align {whole}, !nontemporal !{{i32 1}}")
     else:
-        b.write(f"store {value}, {pointer}, align {variable.dtype.itemsize}")
+        b.write(f"store {value}, {pointer}, align {variable.dtype.alignment}")
 
 
 def _is_aligned(state: State, where: Access, size: int) -> bool:

@@ -146,7 +146,7 @@ def write_place(state: State, place: Place, value: Value, *, streaming: bool = F
     mask = None if lanes is None else (lanes.mask if value.lanes > 1 else lanes.any)
     if mask is not None:
         value = b.select(mask, value, read_place(state, place))
-    b.write(f"store {value}, {slot.pointer}, align {slot.variable.dtype.itemsize}")
+    b.write(f"store {value}, {slot.pointer}, align {slot.variable.dtype.alignment}")
 
 
 # -- argmax and argmin ------------------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def _simplify_subscript(subscript: Subscript) -> Subscript:
 def _fold(expr: Apply) -> Expr | None:
     """An op on constants is a constant, computed as NumPy does."""
     values = [arg.value for arg in expr.args if isinstance(arg, Const)]
-    if len(values) < len(expr.args):
+    if len(values) < len(expr.args) or expr.dtype.is_complex:
         return None
     if expr.op in ("floordiv", "mod", "pow") and expr.dtype.is_integer and values[1] <= 0:
         return None
@@ -227,8 +227,30 @@ def _cast(expr: Apply) -> Expr | None:
             return None
 
 
+def _part(expr: Apply) -> Expr | None:
+    """A part of a complex number that is made of parts."""
+    match expr.args[0]:
+        case Apply(op="complex", args=(real, imag)):
+            return real if expr.op == "real" else imag
+        case _:
+            return None
+
+
+def _complex(expr: Apply) -> Expr | None:
+    """A complex number that is taken apart and put together again."""
+    match expr.args:
+        case (Apply(op="real", args=(x,)), Apply(op="imag", args=(y,))) if _same(x, y):
+            return x
+        case _:
+            return None
+
+
 def _contains(wide: DType, narrow: DType) -> bool:
     """True when each value of `narrow` is one of `wide`."""
+    if narrow.is_half:
+        return wide.is_float and not wide.is_half
+    if wide.is_half:
+        return False
     return bool(np.can_cast(narrow.numpy, wide.numpy, "safe")) and not (wide.is_float and narrow.bits >= wide.bits)
 
 
@@ -333,6 +355,9 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     "ceil": (_idempotent,),
     "round": (_idempotent,),
     "cast": (_cast,),
+    "real": (_part,),
+    "imag": (_part,),
+    "complex": (_complex,),
     "select": (_select,),
     "and": (_and,),
     "or": (_or,),
