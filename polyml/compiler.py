@@ -250,11 +250,7 @@ def llvm_text(functions: Sequence[Function], options: Options) -> str:
 
 @locked
 def c_text(stages: Stages) -> str:
-    """The program as C99: its regions, and a function of the program's name that takes the symbolic sizes, the inputs and the results.
-
-    Raises:
-        CodegenError: an element type that C99 does not have.
-    """
+    """The program as C99: its regions, and a function of the program's name that takes the symbolic sizes, the inputs and the results."""
     # A first call must not wait for an emitter that only readers want.
     from polyml.codegen.c.host import program_text
     from polyml.codegen.c.plain import plain_loops

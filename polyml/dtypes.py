@@ -12,6 +12,7 @@ import numpy as np
 from polyml.errors import DTypeError
 
 __all__ = [
+    "COMPUTED",
     "DTYPES",
     "DType",
     "bf16",
@@ -111,6 +112,8 @@ boolean = DType("bool", "b", 8)
 DTYPES: dict[str, DType] = {
     d.name: d for d in (f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64, boolean, c64, c128)
 }
+COMPUTED: dict[str, DType] = {name: d for name, d in DTYPES.items() if d.part == d}
+"""Those that values are computed in; the others are only read and written."""
 _BY_NUMPY: dict[np.dtype[np.generic], DType] = {d.numpy: d for d in DTYPES.values() if d != bf16}
 
 
@@ -120,7 +123,8 @@ def _bfloat16() -> np.dtype[np.generic]:
         module = importlib.import_module("ml_dtypes")
     except ImportError:
         raise DTypeError("bf16 arrays need the package ml_dtypes", hint="pip install ml_dtypes") from None
-    return np.dtype(module.bfloat16)
+    dtype: np.dtype[np.generic] = np.dtype(module.bfloat16)
+    return dtype
 
 
 def from_numpy(dtype: np.dtype[np.generic]) -> DType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -144,7 +144,7 @@ class Evaluator:
             common = result.dtype if rule != "comparison" else common
         values = [self._cast(self.value(e, env), self.types[id(e)], common) for e in args]
         try:
-            meaning = np.conjugate if op == "conj" else OPS[op].meaning
+            meaning: Callable[..., np.generic] = np.conjugate if op == "conj" else OPS[op].meaning
             found = values[0] if len(values) > 2 else meaning(*values)
             for v in values[1:] if len(values) > 2 else ():
                 found = meaning(found, v)

@@ -96,7 +96,8 @@ def parse_expression(node: ast.expr, at: Positions) -> Expression:
             raise refusal(f"{what} is not in the language", at, node, remedy)
 
 
-def _number(node: ast.Constant, at: Positions) -> Number:
+def _number(node: ast.Constant, at: Positions) -> Number | Call:
+    """A number; an imaginary one (`2j`) is complex(0, 2)."""
     value = node.value
     if isinstance(value, (bool, float)):
         return Number(value, at.span(node))
@@ -105,8 +106,8 @@ def _number(node: ast.Constant, at: Positions) -> Number:
             raise refusal("the integer does not fit in 64 bits", at, node, "write it as a float: 1e30")
         return Number(value, at.span(node))
     if isinstance(value, complex):
-        hint = f"write complex({value.real:g}, {value.imag:g})"
-        raise refusal("complex numbers are not in the language", at, node, hint)
+        span = at.span(node)
+        return Call("complex", (Number(0.0, span), Number(value.imag, span)), span)
     what = {str: "a string", bytes: "a string", type(None): "None", type(...): "`...`"}.get(
         type(value), "this constant"
     )

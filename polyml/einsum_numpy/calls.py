@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from polyml.einsum_numpy.compiled import Compiled, Planned, compile_planned, plan_call
 from polyml.einsum_numpy.contraction import Contraction
-from polyml.einsum_numpy.layout import Array, Settings
+from polyml.einsum_numpy.layout import Array, Settings, decide
 from polyml.einsum_numpy.path import Path, find_path, limited, with_limit
 from polyml.einsum_numpy.subscripts import labels_of
 from polyml.errors import ArgumentError, PolymlError
@@ -79,8 +79,25 @@ class Form:
         return tuple(found for found in self._compiled.values() if found is not None)
 
     def numpy(self, *operands: object, out: object = None) -> Any:
-        """What numpy.einsum gives, or raises."""
+        """What numpy.einsum gives, or raises; for bf16, which it does not compute with, by way of f32."""
+        if any(getattr(getattr(operand, "dtype", None), "name", "") == "bfloat16" for operand in operands):
+            return self._in_singles(operands, out)
         return np.einsum(self.subscripts, *operands, out=out, **self._keywords)  # type: ignore[call-overload]  # it checks
+
+    def _in_singles(self, operands: Sequence[object], out: Any) -> Any:
+        try:
+            return np.einsum(self.subscripts, *operands, out=out, **self._keywords)  # type: ignore[call-overload]
+        except TypeError:
+            arrays = _arrays(operands)
+            labels = labels_of(self.subscripts, [array.ndim for array in arrays])
+            dtype = decide(labels, arrays, out, self._settings).dtype
+            wide = [a.astype(np.float32) if a.dtype.name == "bfloat16" else a for a in arrays]
+            plain = {name: value for name, value in self._keywords.items() if name not in ("dtype", "casting")}
+            result = np.einsum(self.subscripts, *wide, **plain)  # type: ignore[call-overload]
+            if out is None:
+                return np.asarray(result).astype(dtype)[()]
+            np.copyto(out, result, casting="unsafe")
+            return out
 
     def _view(self, *operands: object, out: object = None) -> Any:
         if out is None and len(operands) == 1 and type(operands[0]) is np.ndarray:
@@ -96,7 +113,7 @@ class Form:
                 return given
             if any(map(_dispatches, operands)) or _dispatches(out) or not (out is None or isinstance(out, np.ndarray)):
                 return self.numpy(*operands, out=out)
-        arrays = [np.asarray(operand) for operand in operands]
+        arrays = _arrays(operands)
         key = _key(arrays, out)
         try:
             found = self._compiled[key]
@@ -234,6 +251,10 @@ def is_subscripts(text: str) -> bool:
     except PolymlError:
         return False
     return True
+
+
+def _arrays(operands: Sequence[object]) -> list[Array]:
+    return [np.asarray(operand) for operand in operands]
 
 
 def _dispatches(value: object) -> bool:

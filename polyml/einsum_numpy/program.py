@@ -47,13 +47,16 @@ class _Writer:
 
     def statement(self, target: str, labels: Sequence[str], values: Sequence[_Value]) -> _Value:
         """`target[labels] = the sum of the product of values` over all other labels."""
-        made = _Value(target, tuple(labels), self.given.dtype)
         dtype = self.given.dtype
+        if dtype.is_half and target != "out":
+            dtype = dtype.part
+        made = _Value(target, tuple(labels), dtype)
         summed = list(dict.fromkeys(label for value in values for label in value.labels if label not in labels))
         if not summed:
             text = _product(values, self.names, dtype.name)
         elif (long := self._long(labels, summed)) is not None:
-            text = self._in_blocks(long, summed, values)
+            text = self._in_blocks(long, summed, values, dtype.part if dtype.is_half else dtype)
+            text = f"{dtype}({text})" if dtype.is_half else text
         else:
             wide = WIDE.get(dtype.name, dtype.name)
             items = ", ".join(self.names[label] for label in summed)
@@ -65,16 +68,17 @@ class _Writer:
 
     def _long(self, labels: Sequence[str], summed: Sequence[str]) -> str | None:
         """The label whose sum is formed in blocks."""
-        if not self.blocked or not self.given.dtype.is_float:
+        inexact = self.given.dtype.is_float or self.given.dtype.is_complex
+        if not self.blocked or not inexact:
             return None
         sizes = self.given.sizes
         longest = max(summed, key=lambda label: sizes[label])
         partial = math.prod(sizes[label] for label in labels) * (sizes[longest] // _BLOCK)
         return longest if sizes[longest] > _LONG and partial <= _MOST_PARTIAL else None
 
-    def _in_blocks(self, long: str, summed: Sequence[str], values: Sequence[_Value]) -> str:
+    def _in_blocks(self, long: str, summed: Sequence[str], values: Sequence[_Value], form: DType) -> str:
         """The sum over full blocks, and that of the rest."""
-        index, dtype = self.names[long], self.given.dtype.name
+        index, dtype = self.names[long], form.name
         blocks, rest = divmod(self.given.sizes[long], _BLOCK)
         others = "".join(f", {self.names[label]}" for label in summed if label != long)
 

@@ -158,14 +158,19 @@ def _integer(wanted: Wanted, given: object) -> int:
 
 
 def _scalar(wanted: Wanted, dtype: DType, given: object) -> Array:
-    """A number as a 0-d array: floats take integers too, integers do not take floats, bool takes bools."""
+    """A number as a 0-d array: complex numbers take floats, floats take integers too, integers do not take floats, bool takes bools."""
     value = np.asarray(given)
-    kinds = {"f": "fiub", "i": "iub", "u": "iub", "b": "b"}[dtype.kind]
+    if value.dtype.name == "bfloat16":
+        value = value.astype(np.float32)
+    kinds = {"c": "cfiub", "f": "fiub", "i": "iub", "u": "iub", "b": "b"}[dtype.kind]
     if value.ndim != 0 or value.dtype.kind not in kinds + "O":
         raise ArgumentError(f"argument {wanted.name} must be a {dtype} number, and is {given!r}", span=wanted.span)
     number = value.item()
     if dtype.is_integer or isinstance(number, int):
         number = _integer(wanted, number)
+    if dtype.is_complex and isinstance(number, int | float | complex):
+        with np.errstate(over="ignore"):
+            return np.array(number).astype(dtype.numpy)
     if not isinstance(number, int | float):
         raise ArgumentError(f"argument {wanted.name} must be a {dtype} number, and is {given!r}", span=wanted.span)
     if dtype.is_integer:

@@ -162,6 +162,9 @@ def _read_numbers(call: Checked) -> None:
 
 def _convert_scalar(ir: IrWriter, thing: str, address: str, dtype: DType) -> None:
     """Stores the Python number `thing` as `dtype` at `address`; slow when it is something else or does not fit."""
+    if dtype.part != dtype:  # half precision and complex numbers: rare enough for Python
+        ir.go_on_if("false", "slow")
+        return
     kind = {"f": "f64", "i": "i64", "u": "u64", "b": "bool"}[dtype.kind]
     ir.go_on_if(ir.value(f"call i1 @polyml_number_{kind}(ptr {thing}, ptr {address})"), "slow")
     if dtype.is_float and dtype.bits == 32:

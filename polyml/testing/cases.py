@@ -69,6 +69,9 @@ def sample(dtype: DType, shape: tuple[int, ...], seed: int) -> Array:
             return rng.integers(0, 5, size=shape).astype(dtype.numpy)
         case "b":
             return rng.integers(0, 2, size=shape).astype(dtype.numpy)
+        case "c":
+            parts = rng.choice([0.5, 1.0, -1.0, 2.0, 0.0, -2.0], size=(2, *shape))
+            return np.asarray(parts[0] + 1j * parts[1]).astype(dtype.numpy)
 
 
 def lay_out(values: Array, layout: Layout) -> Array:
@@ -100,5 +103,5 @@ def copy_with_layout(array: Array) -> Array:
         return array.copy(order="K")
     buffer = base.copy(order="K")
     offset = array.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-    flat = buffer.reshape(-1, order="A")
+    flat = buffer.reshape(-1, order="A").view(np.uint8)  # some element types have no buffers
     return np.ndarray(array.shape, array.dtype, flat.data, offset if array.size else 0, array.strides)

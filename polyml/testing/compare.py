@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from polyml.dtypes import DType
+from polyml.dtypes import DType, from_numpy
 
 __all__ = ["assert_close", "tolerance"]
 
 _SLACK = 8.0  # units of rounding that any elementwise chain may use up
 
 
-_EPSILON = {4: float(np.finfo(np.float32).eps), 8: float(np.finfo(np.float64).eps)}
+_EPSILON = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "c64": 2.0**-23, "f64": 2.0**-52, "c128": 2.0**-52}
 
 
 def tolerance(dtype: np.dtype[np.generic], reduction_length: int) -> float:
@@ -20,7 +20,7 @@ def tolerance(dtype: np.dtype[np.generic], reduction_length: int) -> float:
 
     Source: Higham, Accuracy and Stability of Numerical Algorithms, section 4.2.
     """
-    return _EPSILON[dtype.itemsize] * (_SLACK + 2.0 * max(1, reduction_length))
+    return _EPSILON[from_numpy(dtype).name] * (_SLACK + 2.0 * max(1, reduction_length))
 
 
 def assert_close(
@@ -40,21 +40,23 @@ def assert_close(
         computed_in: the narrower type that parts of it were computed in.
         scale: the size of the terms, where sums cancel; the largest finite magnitude in `expected` if that is larger. Errors count relative to it.
 
-    NaN must stand where it is expected, and so must infinities; signed zeros are equal.
+    NaN must stand where it is expected, and so must infinities; signed zeros are equal. Of complex numbers each part is compared.
     """
     a, e = np.asarray(actual), np.asarray(expected)
     wanted = e.dtype if dtype is None else dtype.numpy
     assert a.dtype == wanted, f"dtype {a.dtype}, expected {wanted}"
     assert a.shape == e.shape, f"shape {a.shape}, expected {e.shape}"
-    if a.dtype.kind != "f":
+    if not (a.dtype.kind in "fc" or a.dtype.name == "bfloat16"):
         _report(a != e, a, e, "exact")
         return
     limit = tolerance(a.dtype if computed_in is None else computed_in.numpy, reduction_length)
+    if a.dtype.kind == "c":
+        a, e = (np.stack([np.real(v), np.imag(v)], axis=-1) for v in (a, e))
     finite = np.isfinite(e)
-    size = max(scale, float(np.max(np.abs(e[finite]), initial=0)))
+    size = max(scale, float(np.max(np.abs(e[finite].astype(np.longdouble)), initial=0)))
     with np.errstate(invalid="ignore", over="ignore"):
         same = (a == e) | (np.isnan(a) & np.isnan(e))
-        near = finite & np.isfinite(a) & (np.abs(a.astype(np.longdouble) - e) <= limit * size)
+        near = finite & np.isfinite(a) & (np.abs(a.astype(np.longdouble) - e.astype(np.longdouble)) <= limit * size)
     _report(~(same | near), a, e, f"error above {limit:.3g} * {size:.6g}")
 
 

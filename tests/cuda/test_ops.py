@@ -123,7 +123,7 @@ def check_op(op: str, dtype: DType, arrays: tuple[np.ndarray, np.ndarray], actua
     if op == "cast":  # what does not fit is any value
         fits = np.isfinite(arrays[0]) & (np.abs(np.nan_to_num(arrays[0])) < 2**31)
         actual, expected = actual[fits], expected[fits]
-    assert np.array_equal(actual, expected), f"{op} {dtype}"
+    np.testing.assert_array_equal(actual, expected, err_msg=f"{op} {dtype}")
 
 
 def meaning(op: str, dtype: DType, arrays: tuple[np.ndarray, np.ndarray], result: np.dtype[np.generic]) -> np.ndarray:

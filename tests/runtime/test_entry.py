@@ -182,6 +182,10 @@ def test_scalars_are_converted(name: str) -> None:
         [function("f", ("s", "o"))],
     )
     entry = only(kernel)
+    if dtype.part != dtype:  # Python converts them
+        with pytest.raises(Missed):
+            entry(1.0)
+        return
     info = np.iinfo(dtype.numpy) if dtype.is_integer else None
     good = {"f": [0.1, -2.5, 3, 2**60, float("inf")], "b": [True, False]}.get(
         dtype.kind, [0, 1, info and info.min, info and info.max]

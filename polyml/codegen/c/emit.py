@@ -56,15 +56,12 @@ def assemble(definitions: list[str]) -> str:
     body = "\n\n".join(definitions)
     pragmas = _PRAGMAS if "#pragma omp" in body else ""
     helpers = "".join(f"\n{text}\n" for text in helper_texts(body))
-    return f"{PREAMBLE}{pragmas}{helpers}\n{body}\n"
+    strings = "#include <string.h>\n" if "memcpy(" in helpers else ""
+    return f"{PREAMBLE}{strings}{pragmas}{helpers}\n{body}\n"
 
 
 def function_text(function: Function, linkage: str = "static ") -> str:
-    """One definition, of a function that went through `plain_loops`.
-
-    Raises:
-        CodegenError: an element type that C99 does not have.
-    """
+    """One definition, of a function that went through `plain_loops`."""
     return linkage + _Emitter(function).text()
 
 
@@ -156,7 +153,7 @@ class _Emitter:
             body = body[1:]
         elif not variable.shape:
             # What is first set under a condition: compilers see only that it may be unset.
-            yield f"{indent}{kind} {name} = 0;"
+            yield f"{indent}{kind} {name} = {'{0}' if variable.dtype.is_complex else '0'};"
         elif heap:
             first, *others = map(self.extent, variable.shape)
             inner = "".join(f"[{extent}]" for extent in others)

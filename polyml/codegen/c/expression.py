@@ -8,7 +8,8 @@ from typing import assert_never
 
 from polyml.codegen.c.helpers import c_type, suffix
 from polyml.codegen.c.names import Names
-from polyml.dtypes import DType, boolean, i64
+from polyml.codegen.half_text import converted_half
+from polyml.dtypes import DType, boolean, f32, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
 from polyml.sets.affine import Affine, Atom, Extremum, FloorDiv
 
@@ -29,7 +30,24 @@ _MATH = {"exp", "log", "sqrt", "sin", "cos", "tanh", "erf"}
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "round": "rint"}
 _HELPERS = {"min", "max", "relu", "sigmoid", "gelu", "mod", "floordiv"}
 
-EMITTED = frozenset((*_BINARY, *_MATH, *_ROUNDING, *_HELPERS, "neg", "not", "abs", "pow", "rsqrt", "select", "cast"))
+EMITTED = frozenset(
+    (
+        *_BINARY,
+        *_MATH,
+        *_ROUNDING,
+        *_HELPERS,
+        "neg",
+        "not",
+        "abs",
+        "pow",
+        "rsqrt",
+        "select",
+        "cast",
+        "real",
+        "imag",
+        "complex",
+    )
+)
 """The ops that `expression_text` knows."""
 
 
@@ -78,6 +96,8 @@ class _Writer:
     def parts(self, expr: Expr) -> tuple[str, int]:
         """Its text and how tightly that binds."""
         match expr:
+            case Const() if expr.dtype.is_half:
+                return self.parts(Apply("cast", (Const(expr.value, f32),), expr.dtype))
             case Const():
                 return _number(expr.value, expr.dtype)
             case IndexValue():
@@ -101,6 +121,8 @@ class _Writer:
                 condition, yes, no = expr.args
                 parts = self.truth(condition, _OR), self.text(yes, _OR), self.text(no, _CHOICE)
                 return f"{parts[0]} ? {parts[1]} : {parts[2]}", _CHOICE
+            case "cast" if dtype.is_half or expr.dtype.is_half:
+                return self.half(expr)
             case "cast" if expr.dtype == boolean and dtype != boolean:
                 return f"{self.text(expr.args[0], _EQUAL + 1)} != 0", _EQUAL
             case "cast":
@@ -113,8 +135,26 @@ class _Writer:
                 return self.binary(expr)
             case "neg":
                 return self.narrowed(f"-{self.text(expr.args[0], _PREFIX + 1)}", _PREFIX, expr.dtype)
+            case "real" | "imag":
+                return f"{self.text(expr.args[0], _PRIMARY)}.{expr.op[:2]}", _PRIMARY
+            case "complex":
+                return f"({c_type(expr.dtype)}){{{', '.join(self.text(arg, _CHOICE) for arg in expr.args)}}}", _PREFIX
             case _:
                 return self.call(expr), _PRIMARY
+
+    def half(self, expr: Apply) -> tuple[str, int]:
+        """Conversions of half precision, which is kept as its bits."""
+        source = expr.args[0].dtype
+        if source == expr.dtype:
+            return self.parts(expr.args[0])
+        text, dtype = converted_half(self.text(expr.args[0], _CHOICE), source, expr.dtype)
+        if dtype == expr.dtype:
+            return text, _PRIMARY
+        if expr.dtype == boolean:
+            return f"{text} != 0", _EQUAL
+        if expr.dtype.is_half:
+            return converted_half(text, dtype, expr.dtype)[0], _PRIMARY
+        return self._cast(text, _PRIMARY, expr.dtype), _PREFIX
 
     def converted(self, expr: Apply) -> tuple[str, int]:
         return self._cast(*self.parts(expr.args[0]), expr.dtype), _PREFIX

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from polyml.dtypes import DType, boolean, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from polyml.errors import CodegenError
+from polyml.codegen.half_text import HALF
+from polyml.dtypes import DType, bf16, boolean, c64, c128, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 
 __all__ = ["C_TYPES", "c_type", "helper_texts", "suffix"]
 
@@ -13,19 +13,19 @@ C_TYPES: dict[DType, str] = {
     f32: "float", f64: "double", boolean: "bool",
     i8: "int8_t", i16: "int16_t", i32: "int32_t", i64: "int64_t",
     u8: "uint8_t", u16: "uint16_t", u32: "uint32_t", u64: "uint64_t",
+    f16: "uint16_t", bf16: "uint16_t", c64: "c64", c128: "c128",
 }  # fmt: skip
 
 
-def c_type(dtype: DType) -> str:
-    """The type's name in C.
+COMPLEX_TYPES: dict[str, str] = {
+    "c64": "typedef struct { float re, im; } c64; /* laid out like float complex */",
+    "c128": "typedef struct { double re, im; } c128; /* laid out like double complex */",
+}
 
-    Raises:
-        CodegenError: C99 has no such type.
-    """
-    found = C_TYPES.get(dtype)
-    if found is None:
-        raise CodegenError(f"C99 has no type for {dtype}", hint="compute in f32 or f64")
-    return found
+
+def c_type(dtype: DType) -> str:
+    """The type of an element in C: half precision as its bits, complex numbers as pairs."""
+    return C_TYPES[dtype]
 
 
 def suffix(dtype: DType) -> str:
@@ -112,6 +112,8 @@ _UNSIGNED = {
 def _table() -> dict[str, str]:
     table = {}
     for dtype, name in C_TYPES.items():
+        if dtype.part != dtype:
+            continue
         match dtype.kind:
             case "f":
                 rows = _FLOAT
@@ -119,20 +121,21 @@ def _table() -> dict[str, str]:
                 rows = {**_INTEGER, **_SIGNED}
             case "u":
                 rows = {**_INTEGER, **_UNSIGNED}
-            case "b":
+            case "b" | "c":
                 rows = {}
         digits = {"half": "0.5", "root": "0.7071067811865476"}
         numbers = {key: text + suffix(dtype) for key, text in digits.items()}
         for op, text in rows.items():
             body = text.format(T=name, U=f"u{name}".replace("uuint", "uint"), t=dtype.name, s=suffix(dtype), **numbers)
             table[f"{op}_{dtype.name}"] = f"static inline {body}"
-    return table
+    return table | {name: f"static inline {body}" for name, body in HALF.items()}
 
 
 _TABLE: dict[str, str] = _table()
 
 
 def helper_texts(used: str) -> list[str]:
-    """The definitions of the helpers that the text `used` calls."""
-    called = set(re.findall(r"\b([a-z]+_[fiu]\d+)\(", used))
-    return [text for name, text in _TABLE.items() if name in called]
+    """The definitions of the types and helpers that the text `used` names."""
+    called = set(re.findall(r"\b([a-z]+_b?[fiu]\d+)\(", used))
+    types = [text for name, text in COMPLEX_TYPES.items() if re.search(rf"\b{name}\b", used)]
+    return types + [text for name, text in _TABLE.items() if name in called]

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from polyml.codegen.cuda.helpers import helper_name
 from polyml.codegen.cuda.types import c_type
-from polyml.dtypes import DType
+from polyml.codegen.half_text import HALF, converted_half
+from polyml.dtypes import DType, f32
 
 __all__ = ["ARITHMETIC", "Row", "Use", "cast", "power"]
 
@@ -21,10 +22,16 @@ Row = Callable[[tuple[str, ...], DType, Use], str]
 """(texts of the arguments, their dtype, use) -> text. Arguments are atoms or in parentheses."""
 
 
-def cast(text: str, source: DType, target: DType) -> str:
+def cast(text: str, source: DType, target: DType, use: Use) -> str:
     """NumPy's astype: floats truncate towards zero (what does not fit is any value), integers wrap, non-zero (NaN too) is true."""
     if source == target:
         return text
+    if source.is_half or target.is_half:
+        made, dtype = converted_half(text, source, target)
+        for name in HALF:
+            if name in made:
+                use(name, f32)
+        return cast(made, dtype, target, use)
     if target.kind == "b":
         return f"({text} != 0)"
     if source.is_float and target.is_integer and target.bits < 64:
@@ -123,5 +130,7 @@ ARITHMETIC: dict[str, Row] = {
     "and": _logical("&&"), "or": _logical("||"), "not": lambda args, dtype, use: f"(!{_truth(args[0], dtype)})",
     "exp": _math("exp"), "log": _math("log"), "sqrt": _math("sqrt"), "rsqrt": _rsqrt, "sin": _math("sin"), "cos": _math("cos"), "tanh": _math("tanh"),
     "sigmoid": _helper("sigmoid"), "erf": _math("erf"), "relu": _relu, "gelu": _helper("gelu"),
+    "real": lambda args, dtype, use: f"{args[0]}.re", "imag": lambda args, dtype, use: f"{args[0]}.im",
+    "complex": lambda args, dtype, use: f"{'c64' if dtype == f32 else 'c128'}{{{args[0]}, {args[1]}}}",
     "floor": _rounding("floor"), "ceil": _rounding("ceil"), "round": _rounding("rint"),
 }  # fmt: skip

@@ -6,6 +6,7 @@ to a register is done by every thread, one to memory by the first. A barrier sta
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import prod
 
@@ -13,7 +14,7 @@ from polyml.codegen.cuda.expression import Writer
 from polyml.codegen.cuda.helpers import helpers_text
 from polyml.codegen.cuda.names import c_names
 from polyml.codegen.cuda.program import CudaRegion, Kernel
-from polyml.codegen.cuda.types import c_type
+from polyml.codegen.cuda.types import COMPLEX_TYPES, c_type
 from polyml.codegen.cuda.uniform import BlockCode
 from polyml.codegen.cuda.width import needs_wide_indices
 from polyml.codegen.loops import Variable
@@ -26,7 +27,9 @@ def emit_cuda(regions: Sequence[CudaRegion]) -> str:
     """The text of all kernels, with the device functions that they call ahead of them."""
     helpers: set[tuple[str, DType | None]] = set()
     kernels = [_kernel(kernel, helpers) for region in regions for kernel in region.kernels]
-    head = helpers_text(helpers)
+    body = "\n".join(kernels)
+    types = [text for name, text in COMPLEX_TYPES.items() if re.search(rf"\b{name}\b", body)]
+    head = "\n".join([*types, *([helpers_text(helpers)] if helpers else [])])
     return "\n\n".join([*([head] if head else []), *kernels]) + "\n"
 
 

@@ -11,7 +11,7 @@ from polyml.codegen.cuda.helpers import helper_name
 from polyml.codegen.cuda.types import c_constant, c_type
 from polyml.codegen.loops import Variable
 from polyml.codegen.ranges import Ranges
-from polyml.dtypes import DType, boolean, i64
+from polyml.dtypes import DType, boolean, f32, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.ops import OPS
 from polyml.sets.affine import Affine, Atom, FloorDiv, affine
@@ -44,6 +44,8 @@ class Writer:
     def value(self, expr: Expr) -> str:
         """The expression's value: an atom, a call, or in parentheses."""
         match expr:
+            case Const() if expr.dtype.is_half:
+                return cast(c_constant(expr.value, f32), f32, expr.dtype, self.use)
             case Const():
                 text = c_constant(expr.value, expr.dtype)
                 return f"({text})" if text.startswith(("-", "(")) else text
@@ -56,7 +58,7 @@ class Writer:
                 # Only the chosen value is evaluated, as for any conditional expression of C.
                 return f"({self.condition(chosen)} ? {self.value(if_true)} : {self.value(if_false)})"
             case Apply(op="cast"):
-                return cast(self.value(expr.args[0]), expr.args[0].dtype, expr.dtype)
+                return cast(self.value(expr.args[0]), expr.args[0].dtype, expr.dtype, self.use)
             case Apply():
                 return self.apply(expr)
             case _:
@@ -66,7 +68,7 @@ class Writer:
         dtype = expr.args[0].dtype
         args = tuple(self.value(arg) for arg in expr.args)
         if OPS[expr.op].rule == "float" and not dtype.is_float:
-            args, dtype = tuple(cast(arg, dtype, expr.dtype) for arg in args), expr.dtype
+            args, dtype = tuple(cast(arg, dtype, expr.dtype, self.use) for arg in args), expr.dtype
         if expr.op == "pow":
             exponent = expr.args[1].value if isinstance(expr.args[1], Const) else None
             return power(args, dtype, exponent, self.use)
@@ -101,7 +103,7 @@ class Writer:
                 total = total + subscript * stride
             elif stride is not None:
                 number = subscript if not isinstance(subscript, Affine) else IndexValue(subscript, i64)
-                text = cast(self.value(number), number.dtype, i64)
+                text = cast(self.value(number), number.dtype, i64, self.use)
                 parts.append(text if stride == 1 else f"{text} * {stride}")
             else:
                 index = f"({self.index(subscript)})" if isinstance(subscript, Affine) else self.value(subscript)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from polyml.codegen.cuda.types import c_type
+from polyml.codegen.half_text import HALF
 from polyml.dtypes import DType
 
 __all__ = ["HELPERS", "helper_name", "helpers_text"]
@@ -134,11 +135,20 @@ _COMBINE = {
 }
 _WRAPPING = {"sum": "({T})(({U})value + ({U})other)", "prod": "({T})(({U})value * ({U})other)"}
 
+
+def _plain_types(text: str) -> str:
+    """A C function for the device, as a template without fields."""
+    for fixed, plain in (("uint16_t", "unsigned short"), ("uint32_t", "unsigned int")):
+        text = text.replace(fixed, plain)
+    return "__device__ __forceinline__ " + text.replace("{", "{{").replace("}", "}}")
+
+
 HELPERS: dict[str, tuple[str, ...]] = {
     "offset": (_OFFSET,), "floor": (_FLOOR,), "min": (_MIN,), "max": (_MAX,), "floordiv": (_INT_FLOORDIV, _UNSIGNED_FLOORDIV, _FLOAT_FLOORDIV),
     "mod": (_INT_MOD, _UNSIGNED_MOD, _FLOAT_MOD), "pow": (_INT_POW,), "sigmoid": (_SIGMOID,), "gelu": (_GELU,),
     "argmax": (_BEATS,), "argmin": (_BEATS,), "block_argmax": (_BLOCK_PAIR,), "block_argmin": (_BLOCK_PAIR,),
     **{f"block_{op}": (_BLOCK,) for op in _COMBINE},
+    **{name: (_plain_types(text),) for name, text in HALF.items()},
 }  # fmt: skip
 """Texts by name: for signed integers, unsigned ones and floats, where these differ."""
 

@@ -8,16 +8,23 @@ import numpy as np
 
 from polyml.dtypes import DType
 
-__all__ = ["C_TYPES", "c_constant", "c_type"]
+__all__ = ["COMPLEX_TYPES", "C_TYPES", "c_constant", "c_type"]
 
 C_TYPES: dict[str, str] = {
     "f32": "float", "f64": "double", "i8": "signed char", "i16": "short", "i32": "int", "i64": "long long", "u8": "unsigned char",
     "u16": "unsigned short", "u32": "unsigned int", "u64": "unsigned long long", "bool": "bool",
+    "f16": "unsigned short", "bf16": "unsigned short", "c64": "c64", "c128": "c128",
 }  # fmt: skip
 
 
+COMPLEX_TYPES: dict[str, str] = {
+    "c64": "struct c64 { float re, im; };",
+    "c128": "struct c128 { double re, im; };",
+}
+
+
 def c_type(dtype: DType) -> str:
-    """The C type of an element."""
+    """The C type of an element: half precision as its bits, complex numbers as pairs."""
     return C_TYPES[dtype.name]
 
 

@@ -1,0 +1,78 @@
+"""Conversions between half precision and f32 as C functions, for the emitters of C and CUDA C: the arithmetic of codegen/llvm/half.py, one value at a time."""
+
+from __future__ import annotations
+
+from polyml.dtypes import DType, f32, f64
+
+__all__ = ["HALF", "converted_half"]
+
+HALF: dict[str, str] = {
+    "widen_bf16": """\
+float widen_bf16(uint16_t half)
+{
+    uint32_t bits = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}""",
+    "narrow_bf16": """\
+uint16_t narrow_bf16(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (value != value)
+        return (uint16_t)(bits >> 16 | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}""",
+    "widen_f16": """\
+float widen_f16(uint16_t half)
+{
+    uint32_t bits = (uint32_t)(half & 0x7fffu) << 13, exponent = bits & 0x0f800000u;
+    float value;
+    bits += exponent == 0x0f800000u ? 0x70000000u : exponent == 0 ? 0x38800000u : 0x38000000u;
+    memcpy(&value, &bits, sizeof value);
+    if (exponent == 0)
+        value -= 6.103515625e-05f;
+    return half & 0x8000u ? -value : value;
+}""",
+    "narrow_f16": """\
+uint16_t narrow_f16(float value)
+{
+    uint32_t bits, sign, half;
+    memcpy(&bits, &value, sizeof bits);
+    sign = bits & 0x80000000u;
+    bits ^= sign;
+    if (bits >= 0x47800000u) {
+        half = bits > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    } else if (bits < 0x38800000u) {
+        memcpy(&value, &bits, sizeof value);
+        value += 0.5f;
+        memcpy(&bits, &value, sizeof bits);
+        half = bits - 0x3f000000u;
+    } else {
+        half = (bits - 0x38000000u + 0xfffu + (bits >> 13 & 1u)) >> 13;
+    }
+    return (uint16_t)(half | sign >> 16);
+}""",
+    "odd_f64": """\
+float odd_f64(double value)
+{
+    float near = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &near, sizeof bits);
+    if (fabs((double)near) > fabs(value))
+        bits -= 1;
+    bits |= (double)near < value || (double)near > value;
+    memcpy(&near, &bits, sizeof near);
+    return near;
+}""",
+}
+"""By name, without what a language writes in front of a function."""
+
+
+def converted_half(text: str, source: DType, target: DType) -> tuple[str, DType]:
+    """A conversion from or to half precision: the text of its last step (first: from half precision, which leaves an f32), and the type that it has."""
+    if source.is_half:
+        return f"widen_{source}({text})", f32
+    single = f"odd_f64({text})" if source == f64 else text if source == f32 else f"(float)({text})"
+    return f"narrow_{target}({single})", target

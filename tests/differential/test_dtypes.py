@@ -1,0 +1,115 @@
+"""Half precision and complex numbers through the whole pipeline: one list of programs per kind, every type, layout and an odd size, against the interpreter, the graph's
+reference and (where gcc is) the C text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.dtypes import DTYPES, DType
+from polyml.einsum_frontend.interpreter import interpret
+from polyml.einsum_frontend.parse import parse
+from polyml.source import Source
+from polyml.testing import assert_close
+from polyml.testing.c_program import CProgram, compiler_path
+from polyml.testing.cases import LAYOUTS, Layout, copy_with_layout, lay_out
+from tests.differential.oracles import results_of, run_graph
+
+HALVES = ("f16", "bf16")
+COMPLEX = ("c64", "c128")
+
+# T is the type, P that of its parts. Every program takes x[N, K], w[K, M], v[N] and ids[N].
+HALF_PROGRAMS = {
+    "matmul": "y[n, m] = relu(x[n, k] * w[k, m] + v[n])",
+    "sums": "y[n] = x[n, k]; s = sum[n, k](x[n, k] * x[n, k]); z[n] = y[n] / s",
+    "extrema": "y[n] = max[k](x[n, k]); i[n] = argmin[k](x[n, k]); p[n] = prod[k](x[n, k]); t = min[n](y[n])",
+    "softmax": "m[n] = max[k](x[n, k]); e[n, k] = exp(x[n, k] - m[n]); y[n, k] = e[n, k] / sum[j](e[n, j])",
+    "rounded": "y[n, k] = f32(x[n, k]) * 3; z[n, k] = f32(T(y[n, k] + 0.3)); u[n, k] = i32(z[n, k])",
+    "mixed": 'y: f64["N K"]\ny[n, k] = x[n, k] / 3\nz[n] = v[n] + f64(v[n])\nu[n] = v[n] * n',
+    "in place": "x[n, k] *= 1.5\nx[n, k] += w[k, 0] * v[n]\nv[n] -= x[n, k] * w[k, 0]",
+    "scatter": 'h: T["N"] = 0\nh[ids[n]] += x[n, 0]\ng[n] = x[ids[n], 0]',
+    "conditions": "y[n] = where(v[n] > 0.1, v[n], -v[n] / 2); c[n] = v[n] == 0.1; q: T[\"N\"] = 1\nif n > 1:\n    q[n] = v[n]",
+    "loop": "for t in range(1, N):\n    v[t] = v[t - 1] * 0.5 + v[t]",
+    "shift": "y[n] = pad(v, ((1, 1),))[n + r] * w[r, 0]",
+    "functions": "y[n] = sigmoid(v[n]) + tanh(v[n]) ** 2 + floor(v[n]) % 3; z[n] = abs(v[n]) // 0.75",
+}  # fmt: skip
+COMPLEX_PROGRAMS = {
+    "matmul": "y[n, m] = x[n, k] * conj(w[k, m]) + v[n]",
+    "sums": "y[n] = x[n, k]; s = sum[n, k](x[n, k] * x[n, k]); z[n] = y[n] / s",
+    "parts": "a[n] = abs(v[n]); r[n] = real(v[n]) + imag(v[n]); c[n] = complex(a[n], -imag(v[n])); p[n] = real(a[n]) + imag(a[n])",
+    "quotients": "y[n, k] = x[n, k] / w[k, 0]; z[n] = 1 / v[n] + v[n] / 2; u[n] = a_real[n] / v[n]",
+    "powers": "y[n] = v[n] ** 3 + v[n] ** -2 - 2j * v[n] + 1.5; e[n] = exp(v[n] / 4)",
+    "mixed": "y[n] = v[n] * a_real[n] + n; z[n] = 1j * a_real[n]; d[n] = f64(a_real[n]) * v[n]; k[n] = c128(v[n]) / 3",
+    "comparisons": "y[n] = v[n] == x[n, 0]; z[n] = v[n] != 1j; b[n] = where(v[n] != 0 and a_real[n] > 0, v[n], conj(v[n])); t = any[n](v[n] == 0)",
+    "in place": "x[n, k] *= 1j\nx[n, k] += w[k, 0] * v[n]\nv[n] -= x[n, k] * w[k, 0]\nv[n] /= 2",
+    "scatter": 'h: T["N"] = 0\nh[ids[n]] += x[n, 0]\ng[n] = x[ids[n], 0] * v[n]',
+    "conditions": 'q: T["N"] = 1\nif n > 1:\n    q[n] = v[n]\nu[n] = sum[k, k < 2](x[n, k] * w[k, 0])',
+    "loop": "for t in range(1, N):\n    v[t] = v[t - 1] * 0.5j + v[t]",
+    "product by a loop": "p[n] = x[n, 0]\nfor t in range(1, K):\n    p[n] = p[n] * x[n, t]",
+    "shift": "y[n] = pad(v, ((1, 1),))[n + r] * w[r, 0]",
+    "strides": "y[n] = v[N - 1 - n] + v[n // 2]; z[n, k] = x[n, k // 2] - w[k, 0]; u[n, m] = w[m % K, m] * v[n]",
+}  # fmt: skip
+RESULTS = "y s z i p t e m u g h c q a r d k b".split()
+
+
+def source(name: str, body: str, dtype: DType) -> str:
+    body = body.replace("T[", f"{dtype}[").replace("T(", f"{dtype}(")
+    lines = [part.rstrip() for line in body.split("\n") for part in line.split("; ")]
+    text = [f"    {line}" for line in lines]
+    made = {line.split("=")[0].split("[")[0].split(":")[0].strip() for line in lines if not line.startswith(" ")}
+    results = [name for name in RESULTS if name in made]
+    tail = [f"    return {', '.join(results)}"] if results else []
+    head = f'def f(x: {dtype}["N K"], w: {dtype}["K M"], v: {dtype}["N"], ids: i64["N"], a_real: {dtype.part}["N"]):'
+    return "\n".join([head, *text, *tail, ""])
+
+
+def arguments(dtype: DType, layout: Layout, sizes: tuple[int, int, int]) -> list[np.ndarray]:
+    n, k, m = sizes
+    rng = np.random.default_rng(7)
+
+    def values(*shape: int) -> np.ndarray:
+        found = rng.choice([0.5, 1.0, -1.0, 2.0, 1.5, -0.5, 0.25, -1.25], size=(2, *shape))
+        whole = found[0] + 1j * found[1] if dtype.is_complex else found[0]
+        return lay_out(np.asarray(whole).astype(dtype.numpy), layout)
+
+    ids = lay_out(rng.integers(0, max(n, 1), n), layout)
+    real = lay_out(np.abs(rng.standard_normal(n)).astype(dtype.part.numpy) + 1, layout)
+    return [values(n, k), values(k, m), values(n), ids, real]
+
+
+def check(text: str, given: list[np.ndarray], *, in_c: bool) -> None:
+    def fresh() -> list[np.ndarray]:
+        return [copy_with_layout(a) for a in given]
+
+    expected_arguments = fresh()
+    expected = results_of(interpret(parse(Source(text)), *expected_arguments, wide=True))
+    runs = [(polyml.einsum(text), fresh()), (lambda *a: run_graph(text, a), fresh())]
+    if in_c:
+        runs.append((CProgram(polyml.einsum(text).lower(*fresh())), fresh()))
+    computed_in = from_halves(given)
+    length = 2 * sum(given[0].shape)
+    for run, own in runs:
+        actual = results_of(run(*own))
+        for a, e in zip((*actual, *own), (*expected, *expected_arguments), strict=True):
+            assert_close(a, e, length, computed_in=computed_in, scale=1.0)
+
+
+def from_halves(given: list[np.ndarray]) -> DType | None:
+    """The type whose rounding an f32 or f64 result may have seen."""
+    return next((d for d in DTYPES.values() if d.numpy == given[0].dtype), None)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("dtype", "name", "body"),
+    [(d, *case) for d in HALVES for case in HALF_PROGRAMS.items()]
+    + [(d, *case) for d in COMPLEX for case in COMPLEX_PROGRAMS.items()],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 20 else "",
+)
+def test_programs(dtype: str, name: str, body: str, layout: Layout) -> None:
+    kind = DTYPES[dtype]
+    text = source(name, body, kind)
+    sizes = {"contiguous": (19, 5, 33), "transposed": (9, 4, 17), "strided": (17, 3, 9)}.get(layout, (7, 4, 5))
+    check(text, arguments(kind, layout, sizes), in_c=layout == "contiguous" and compiler_path() is not None)
