@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyml.dtypes import DTYPES, DType
+from polyml.dtypes import DTYPES, DType, bf16
 from polyml.einsum_frontend.interpreter_types import BINARY_OPS, COMPARE_OPS
 from polyml.einsum_frontend.interpreter_values import Evaluator
 from polyml.einsum_frontend.syntax import (
@@ -45,20 +45,24 @@ __all__ = ["BoundedEvaluator", "Bounds", "Part", "unit"]
 Bounds = dict[int, npt.NDArray[np.float64]]
 """Per tensor, by the identity of its values: the bound of each element."""
 
-_EXACT = frozenset({"neg", "abs", "min", "max", "relu", "floor", "ceil", "round"})
+_EXACT = frozenset({"neg", "abs", "min", "max", "relu", "floor", "ceil", "round", "real", "imag", "conj", "complex"})
 _FUNCTION_UNITS = 8.0
 """What a vector function may be off by: 4 units in the last place (docs/performance.md, Vector math: at most 2.6)."""
 
 
 @functools.cache
 def _limits(dtype: DType) -> tuple[float, float, float]:
-    """Unit roundoff, the largest and the smallest normal number of a float type."""
-    info: Any = np.finfo(dtype.numpy)
+    """Unit roundoff, the largest and the smallest normal number of a float type (complex: of the parts)."""
+    if dtype == bf16:  # which NumPy does not know: the exponents of f32
+        return 2.0**-8, float(np.finfo(np.float32).max), 2.0**-126
+    info: Any = np.finfo(dtype.part.numpy if dtype.is_complex else dtype.numpy)
     return float(info.eps) / 2, float(info.max), float(info.tiny)
 
 
 def unit(dtype: DType) -> float:
-    """The unit roundoff of a float type; 0 for others."""
+    """The unit roundoff of a float type, twice that of the parts of a complex one; 0 for others."""
+    if dtype.is_complex:
+        return 2 * _limits(dtype)[0]
     return _limits(dtype)[0] if dtype.is_float else 0.0
 
 
@@ -93,8 +97,9 @@ class BoundedEvaluator(Evaluator):
         found = super().value(expr, env)
         parts, self.below = self.below, outer
         dtype = self.types[id(expr)].dtype
-        bound = self._float_bound(expr, found, parts, dtype) if dtype.is_float else self._exact_bound(expr, parts)
-        if dtype.is_float and _size(found) > _limits(dtype)[1]:
+        inexact = dtype.is_float or dtype.is_complex
+        bound = self._float_bound(expr, found, parts, dtype) if inexact else self._exact_bound(expr, parts)
+        if inexact and _size(found) > _limits(dtype)[1]:
             bound = math.inf  # it overflows, or does not, by the order of evaluation
         outer.append(Part(expr, found, bound))
         return found
@@ -153,14 +158,17 @@ class BoundedEvaluator(Evaluator):
 
 
 def _size(value: Any) -> float:
-    return abs(float(value)) if np.isfinite(value) else 0.0
+    return float(abs(value)) if np.isfinite(value) else 0.0
 
 
 def _ends(part: Part) -> tuple[Any, ...]:
     """The value, and the ends of its interval."""
     if not part.bound:
         return (part.value,)
-    return (part.value, part.value - part.bound, part.value + part.bound)
+    ends = (part.value, part.value - part.bound, part.value + part.bound)
+    if isinstance(part.value, np.complexfloating):
+        return (*ends, part.value - 1j * part.bound, part.value + 1j * part.bound)
+    return ends
 
 
 def applied(op: str, parts: Sequence[Part], dtype: DType) -> float:
@@ -172,17 +180,20 @@ def applied(op: str, parts: Sequence[Part], dtype: DType) -> float:
     if op in ("add", "sub"):
         return sum(part.bound + unit(dtype) * _size(part.value) for part in parts)
     wide = np.result_type(*(part.value.dtype for part in parts), np.float64)
-    meaning = OPS[op].meaning
-    corners = [float(meaning(*map(wide.type, ends))) for ends in itertools.product(*map(_ends, parts))]
+    meaning: Any = np.conjugate if op == "conj" else OPS[op].meaning
+    corners = [complex(meaning(*map(wide.type, ends))) for ends in itertools.product(*map(_ends, parts))]
     center = corners[0]
-    if not math.isfinite(center):
+    if not np.isfinite(center):
         return 0.0 if all(c == center or (c != c and center != center) for c in corners) else math.inf
-    if not all(map(math.isfinite, corners)):
+    if not all(map(np.isfinite, corners)):
         return math.inf
     moved = max(abs(corner - center) for corner in corners)
-    if op in _EXACT:
+    of_parts = wide.kind == "c"
+    if op in _EXACT and not (of_parts and op == "abs"):
         return moved
-    units = 1.0 if op in ("mul", "div") else _FUNCTION_UNITS
+    if of_parts:  # the corners of an interval stand for a disc
+        moved *= math.sqrt(2)
+    units = 1.0 if op in ("mul", "div") and not of_parts else _FUNCTION_UNITS
     return moved + units * unit(dtype) * abs(center) + _limits(dtype)[2]
 
 

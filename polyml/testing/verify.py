@@ -198,7 +198,7 @@ def _compared(program: str, record: Record, tensors: dict[str, Array]) -> Report
             found = f"{actual.dtype} {actual.shape}, expected {dtype.numpy} {exact.shape}"
             return Report(program, fault=f"{name} is {found}")
         bounds = record.bounds[record.enter(exact)]
-        allowed = _SLACK * bounds + unit(dtype) * np.where(np.isfinite(exact), np.abs(exact.astype(np.float64)), 0)
+        allowed = _SLACK * bounds + unit(dtype) * np.where(np.isfinite(exact), np.abs(exact).astype(np.float64), 0)
         error = _errors(actual, exact)
         judged = np.isfinite(bounds)
         ratio = np.where(judged, np.where(error > allowed, 1 + error, error / np.maximum(allowed, 1e-300)), -1.0)
@@ -220,7 +220,10 @@ def _errors(actual: Array, exact: Array) -> npt.NDArray[np.float64]:
     """|actual - exact|: 0 where both are the same infinity or no number, infinite where only one is."""
     with np.errstate(all="ignore"):
         rounded = exact.astype(actual.dtype)
-        if actual.dtype.kind != "f":
+        if actual.dtype.kind == "c":
+            parts = (_errors(np.real(actual), np.real(exact)), _errors(np.imag(actual), np.imag(exact)))
+            return np.hypot(*parts)
+        if actual.dtype.kind != "f" and actual.dtype.name != "bfloat16":
             return np.abs(actual.astype(np.longdouble) - rounded.astype(np.longdouble)).astype(np.float64)
         same = (actual == rounded) & ~np.isfinite(rounded) | np.isnan(actual) & np.isnan(rounded)
         apart = np.abs(actual.astype(np.longdouble) - exact.astype(np.longdouble)).astype(np.float64)

@@ -150,7 +150,7 @@ class Watch(Run):
     def _updated(self, statement: ReadyAssign, old: Part, parts: Sequence[Part]) -> float:
         """The bound of an element after updates with these values, in any order."""
         dtype = self.cells[statement.source.target].type.dtype
-        if not dtype.is_float:
+        if not (dtype.is_float or dtype.is_complex):
             return math.inf if any(part.bound for part in (old, *parts)) else 0.0
         op = UPDATES[statement.source.op]
         if op in ("add", "sub"):
@@ -171,7 +171,7 @@ def _tell(writers: dict[tuple[int, ...], _Writers], position: tuple[int, ...], i
 
 
 def _finite(value: np.generic) -> float:
-    return abs(float(value)) if np.isfinite(value) else 0.0
+    return float(abs(value)) if np.isfinite(value) else 0.0
 
 
 def _plain(name: str) -> str:
