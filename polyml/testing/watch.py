@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -170,7 +171,7 @@ def _tell(writers: dict[tuple[int, ...], _Writers], position: tuple[int, ...], i
         mine.add(instance)
 
 
-def _finite(value: np.generic) -> float:
+def _finite(value: Any) -> float:
     return float(abs(value)) if np.isfinite(value) else 0.0
 
 
