@@ -270,9 +270,8 @@ def _emit_body(state: State, node: For, current: Value, upper: Value, ragged: tu
     nest.grids[node.variable] = (node.lower, node.step)
     if node.kind == "vector" and node.width > 1:
         assert lanes is None, "internal: a vector loop inside another"
-        alone = node.masked and node.upper - node.lower == affine(1)
         mask = _tail_mask(state, node, upper) if node.masked else None
-        lanes = Lanes(node.variable, node.width, mask, alone=alone)
+        lanes = Lanes(node.variable, node.width, mask)
     elif ragged is not None:
         position = b.splat(current, ragged[0].lanes)
         reached = b.compare("sle", ragged[0], position)

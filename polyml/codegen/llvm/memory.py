@@ -251,7 +251,7 @@ def _reversed(state: State) -> Lanes:
     """The lanes with their mask in the opposite order."""
     lanes = state.lanes
     assert lanes is not None
-    return lanes if lanes.mask is None else replace(lanes, mask=_reverse(state, lanes.mask), alone=False)
+    return lanes if lanes.mask is None else replace(lanes, mask=_reverse(state, lanes.mask))
 
 
 def _pointers(state: State, where: Access) -> Value:
@@ -322,9 +322,6 @@ def _store_contiguous(state: State, where: Access, pointer: Value, value: Value,
     b, lanes = state.builder, state.lanes
     assert lanes is not None
     variable = where.slot.variable
-    if lanes.alone:  # LLVM 22 on x86 writes too many bytes for a masked store of one known lane that truncates
-        b.write(f"store {b.extract(value, 0)}, {pointer}, align {variable.dtype.alignment}")
-        return
     if lanes.mask is not None:
         if value.type.is_pair:
             mask = b.twice(lanes.mask)

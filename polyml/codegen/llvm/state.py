@@ -17,14 +17,13 @@ __all__ = ["Lanes", "Slot", "State", "stored_type"]
 class Lanes:
     """The vector loop around: its variable stands for `variable + <0..width-1>`.
 
-    mask: the lanes that act (None: all). any: whether at least one of them does (None: surely). alone: only the first lane acts.
+    mask: the lanes that act (None: all). any: whether at least one of them does (None: surely).
     """
 
     variable: str
     width: int
     mask: Value | None = None
     any: Value | None = None
-    alone: bool = False
 
     @property
     def all_set(self) -> Value:
@@ -80,7 +79,7 @@ class State:
         lanes = self.lanes
         assert lanes is not None, "internal: a mask outside a vector loop"
         mask = condition if lanes.mask is None else self.builder.binary("and", lanes.mask, condition)
-        return replace(lanes, mask=mask, any=self.builder.any_lane(mask), alone=False)
+        return replace(lanes, mask=mask, any=self.builder.any_lane(mask))
 
 
 def stored_type(variable: Variable, lanes: int = 1) -> Type:
