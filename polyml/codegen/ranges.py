@@ -15,6 +15,9 @@ __all__ = ["Ranges"]
 
 _Sense = Literal[1, -1]
 
+PATIENCE = 100
+"""Steps that one question may take: extrema within extrema have exponentially many cases, and those that are left say "unknown"."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
@@ -25,6 +28,7 @@ class Ranges:
 
     loops: tuple[For, ...] = ()
     _known: dict[tuple[Affine, int], int | None] = field(default_factory=dict, compare=False, repr=False)
+    _left: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
 
     def enter(self, loop: For) -> Ranges:
         """The ranges inside `loop`."""
@@ -32,10 +36,12 @@ class Ranges:
 
     def lowest(self, value: Affine) -> int | None:
         """A number that `value` is never below."""
+        self._left[0] = PATIENCE
         return self._bound(value, -1)
 
     def highest(self, value: Affine) -> int | None:
         """A number that `value` is never above."""
+        self._left[0] = PATIENCE
         return self._bound(value, 1)
 
     def is_positive(self, value: Affine) -> bool:
@@ -147,6 +153,9 @@ class Ranges:
         key = (value, sense)
         if key not in self._known:
             self._known[key] = None  # no answer through itself
+            if self._left[0] <= 0:
+                return None
+            self._left[0] -= 1
             self._known[key] = self._eliminate(value, sense)
         return self._known[key]
 

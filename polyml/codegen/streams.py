@@ -1,23 +1,31 @@
-"""Stores that bypass the caches need aligned addresses: which loop index a vector loop must start its whole vectors at.
+"""Aligned addresses: which loop index a vector loop must start its whole vectors at.
+
+Stores that bypass the caches need them. And where lanes read their neighbours, or a row is a strip of a tile, data comes from the nearest cache, where a vector
+across two lines costs twice: then most accesses are aligned.
 
 An argument may lie anywhere. Its `Lead` says how far its first aligned element is, so the first index of a row whose address is aligned is known too.
+Other arrays are taken to lie like it, as arrays of one kind from one allocator do; if one does not, its accesses are slower.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from polyml.codegen.loops import Assign, For, Lead, Node, Place, Variable
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import fresh, walk_nodes
-from polyml.expressions import Subscript
+from polyml.expressions import Subscript, reads_of
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["Leads", "flat_element"]
 
 LONG = 16
-"""A row of fewer vectors than this is not worth a first one under a mask."""
+"""A row of fewer vectors than this is not worth a first one under a mask, for streaming stores."""
+
+LONG_IN_CACHE = 8
+"""The same for what comes from a cache."""
 
 
 @dataclass(slots=True)
@@ -28,16 +36,21 @@ class Leads:
     taken: set[str]
     found: dict[tuple[str, int], Lead] = field(default_factory=dict)
 
-    def before_aligned(self, loop: For, ranges: Ranges, width: int, vector_bytes: int) -> Affine | None:
-        """How many iterations of `loop` (which will have `width` lanes) come before the first whose streaming store is aligned: 0 .. width - 1.
+    def before_aligned(
+        self, loop: For, ranges: Ranges, width: int, vector_bytes: int, *, reducing: bool
+    ) -> Affine | None:
+        """How many iterations of `loop` (which will have `width` lanes) come before the first whose streaming store is aligned, or whose accesses to
+        data in cache are: 0 .. width - 1. It may be more than the loop has.
 
         None where that is not worth it: rows are short; or vectors are written now and then, to several rows in turn (a register tile), which leaves too
-        many lines half written.
+        many lines half written; or lanes add up (`reducing`).
         """
-        trips = ranges.constant(loop.upper - loop.lower)
-        if trips is None or trips < LONG * width or any(isinstance(node, For) for node in walk_nodes(loop.body)):
+        if any(isinstance(node, For) for node in walk_nodes(loop.body)):
             return None
+        trips = ranges.constant(loop.upper - loop.lower)
         jammed = {outer.variable for outer in ranges.loops if outer.kind == "jam"}
+        if trips is None or trips < LONG * width or not _streamed(loop.body):
+            return None if reducing else self._before_lines(loop, ranges, width, vector_bytes, jammed)
         for place in _streamed(loop.body):
             variable = self.arguments.get(place.variable)
             flat = None if variable is None else flat_element(variable, place.subscripts)
@@ -45,19 +58,65 @@ class Leads:
                 continue
             if variable.dtype.itemsize * width != vector_bytes:
                 continue
-            first = flat + loop.lower - affine(loop.variable)
-            rest = Affine(tuple((a, c % width) for a, c in first.terms if c % width), first.constant % width)
-            if flat.variables() & jammed:
-                continue
-            lead = affine(self._lead(variable, vector_bytes).name)
-            return lead if rest == affine(0) else (lead - rest) % width
+            if not flat.variables() & jammed:
+                return self._before(variable, _residue(flat, loop, width), width, vector_bytes)
         return None
+
+    def _before_lines(
+        self, loop: For, ranges: Ranges, width: int, vector_bytes: int, jammed: set[str]
+    ) -> Affine | None:
+        """The same for most of the accesses of a loop over data in cache; None when less than half of them can be aligned at once."""
+        most = ranges.highest(loop.upper - loop.lower)
+        if most is None or most < LONG_IN_CACHE * width or 2 * vector_bytes < _LINE:
+            return None
+        weights: Counter[Affine] = Counter()
+        owners: dict[Affine, Variable] = {}
+        total = 0
+        for name, subscripts, weight in _accesses(loop.body):
+            variable = self.arguments.get(name)
+            flat = None if variable is None else flat_element(variable, subscripts)
+            if variable is None or flat is None or flat.stride(loop.variable) != 1:
+                continue
+            if variable.dtype.itemsize * width != vector_bytes or flat.variables() & jammed:
+                return None
+            residue = _residue(flat, loop, width)
+            weights[residue] += weight
+            owners.setdefault(residue, variable)
+            total += weight
+        strip = ranges.constant(loop.upper - loop.lower) is None
+        if not weights or (len(weights) == 1 and not strip):
+            return None
+        ((residue, weight),) = weights.most_common(1)
+        return self._before(owners[residue], residue, width, vector_bytes) if 2 * weight >= total else None
+
+    def _before(self, variable: Variable, residue: Affine, width: int, vector_bytes: int) -> Affine:
+        lead = affine(self._lead(variable, vector_bytes).name)
+        return lead if residue == affine(0) else (lead - residue) % width
 
     def _lead(self, variable: Variable, size: int) -> Lead:
         key = (variable.name, size)
         if key not in self.found:
             self.found[key] = Lead(fresh(f"{variable.name}_lead", self.taken), variable.name, size)
         return self.found[key]
+
+
+_LINE = 64
+"""Bytes of a cache line, to tell how often a vector crosses one."""
+
+
+def _residue(flat: Affine, loop: For, width: int) -> Affine:
+    """The first iteration's element, up to multiples of the width."""
+    first = flat + loop.lower - affine(loop.variable)
+    return Affine(tuple((a, c % width) for a, c in first.terms if c % width), first.constant % width)
+
+
+def _accesses(nodes: tuple[Node, ...]) -> Iterator[tuple[str, tuple[Subscript, ...], int]]:
+    """What assignments read and write, and what a vector across two lines costs: a store also fetches its lines."""
+    for node in walk_nodes(nodes):
+        if isinstance(node, Assign):
+            for read in dict.fromkeys(reads_of(node.value)):
+                yield read.tensor, read.subscripts, 1
+            yield node.target.variable, node.target.subscripts, 2
 
 
 def _streamed(nodes: tuple[Node, ...]) -> list[Place]:

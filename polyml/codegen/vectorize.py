@@ -20,7 +20,7 @@ from polyml.codegen.simplify import simplify_nodes
 from polyml.codegen.streams import Leads
 from polyml.codegen.vector_check import NotVectorizable, check_lanes, lane_dtypes
 from polyml.schedule.schedule import Note
-from polyml.sets.affine import Affine, affine, maximum
+from polyml.sets.affine import Affine, affine, maximum, minimum
 
 __all__ = ["vectorize"]
 
@@ -29,6 +29,9 @@ _INDEPENDENT = 4
 
 _LONG = 4
 """An interior of so many vectors is worth code of its own."""
+
+_STRIP = 32
+"""A loop of an unknown number of iterations, but fewer vectors than this, runs one by one: code for several at once would hardly be used."""
 
 
 def vectorize(function: Function, *, vector_bytes: int, precise: bool = False) -> tuple[Function, tuple[Note, ...]]:
@@ -155,9 +158,14 @@ class _Vectorize:
         span = loop.upper - loop.lower
         trips = ranges.constant(span)
         vectors = max(loop.factor, _INDEPENDENT if reducing and not _has_loops(loop.body) else 1)
-        head = self.leads.before_aligned(loop, ranges, width, self.vector_bytes)
+        if trips is None and not reducing:
+            most = ranges.highest(span)
+            vectors = 1 if most is not None and most < _STRIP * width else vectors
+        head = self.leads.before_aligned(loop, ranges, width, self.vector_bytes, reducing=reducing)
         if head is not None:
             start = loop.lower + head
+            if trips is None or trips < width:
+                start = minimum([start, loop.upper])
             whole = loop.upper - start
             middle, end = start + whole // (vectors * width) * (vectors * width), start + whole // width * width
             return _Plan(width, vectors, start, middle, end, True, vectors > 1, True, True)

@@ -7,10 +7,18 @@ variable name, a floor division by a positive constant, or a minimum or maximum 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 __all__ = ["Affine", "Atom", "Extent", "Extremum", "FloorDiv", "affine", "extent_of", "maximum", "minimum"]
+
+
+@dataclass(slots=True, eq=False)
+class _Memo:
+    """Text and hash of a deep atom, which sums sort and look up by again and again."""
+
+    text: str | None = None
+    hash: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +27,17 @@ class FloorDiv:
 
     numerator: Affine
     denominator: int
+    _memo: _Memo = field(default_factory=lambda: _Memo(), init=False, compare=False, repr=False)
 
     def __str__(self) -> str:
-        return f"({self.numerator})//{self.denominator}"
+        if self._memo.text is None:
+            self._memo.text = f"({self.numerator})//{self.denominator}"
+        return self._memo.text
+
+    def __hash__(self) -> int:
+        if self._memo.hash is None:
+            self._memo.hash = hash((self.numerator, self.denominator))
+        return self._memo.hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +46,17 @@ class Extremum:
 
     kind: Literal["min", "max"]
     operands: tuple[Affine, ...]
+    _memo: _Memo = field(default_factory=lambda: _Memo(), init=False, compare=False, repr=False)
 
     def __str__(self) -> str:
-        return f"{self.kind}({', '.join(map(str, self.operands))})"
+        if self._memo.text is None:
+            self._memo.text = f"{self.kind}({', '.join(map(str, self.operands))})"
+        return self._memo.text
+
+    def __hash__(self) -> int:
+        if self._memo.hash is None:
+            self._memo.hash = hash((self.kind, self.operands))
+        return self._memo.hash
 
 
 Atom = str | FloorDiv | Extremum

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+import polyml as pm
 from polyml.codegen.interpret import interpret
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.llvm.machine import Machine, assembly
@@ -160,3 +161,38 @@ def test_prefetches_change_nothing_and_may_leave_the_array() -> None:
     out = run_function(program, {"x": x, "s": np.zeros(5, "f"), "y": np.zeros_like(x)}, {})
     s = x.sum(axis=1, keepdims=True)
     np.testing.assert_array_equal(out["y"], (x - s) ** 2 - s)
+
+
+STENCIL = """
+def f(T: int, A: f64["N M"], B: f64["N M"]):
+    for t in range(T):
+        if 1 <= i < N - 1 and 1 <= j < M - 1:
+            B[i, j] = A[i, j] + 0.1 * (A[i, j - 1] + A[i, j + 1] + A[i + 1, j] + A[i - 1, j])
+            A[i, j] = 0.5 * B[i, j]
+    return A, B
+"""
+
+
+@pytest.mark.parametrize("sizes", [None, (2, 5, 100)])
+@pytest.mark.parametrize("leads", [(0, 0), (1, 1), (7, 3), (4, 5)])
+def test_neighbours_start_at_a_line(sizes: tuple[int, ...] | None, leads: tuple[int, int]) -> None:
+    """Vectors start at an aligned element wherever the arrays lie, in whole rows and in strips of tiles."""
+    rng = np.random.default_rng(3)
+    shape = (14, 320)
+    given = []
+    for lead in leads:
+        room = np.empty(shape[0] * shape[1] + 16)
+        start = (-room.ctypes.data // 8) % 8 + lead
+        given.append(room[start : start + shape[0] * shape[1]].reshape(shape))
+        given[-1][...] = rng.random(shape)
+    a, b = (array.copy() for array in given)
+    for _ in range(5):
+        cross = a[1:-1, :-2] + a[1:-1, 2:] + a[2:, 1:-1] + a[:-2, 1:-1]
+        b[1:-1, 1:-1] = a[1:-1, 1:-1] + 0.1 * cross
+        a[1:-1, 1:-1] = 0.5 * b[1:-1, 1:-1]
+    options = {"target": pm.Target(l2_bytes=64), "tile_sizes": sizes} if sizes else {}
+    lowered = pm.einsum(STENCIL, threads=1, **options).lower(5, *given)
+    if pm.Target.host().vector_bytes >= 32:
+        assert "_lead" in lowered.text("loops")
+    found = lowered.compile()(5, *given)
+    assert np.allclose(found[0], a, rtol=1e-13) and np.allclose(found[1], b, rtol=1e-13)
