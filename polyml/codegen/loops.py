@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Scope = Literal["global", "local", "register", "shared"]
-LoopKind = Literal["sequential", "parallel", "vector", "jam", "unroll", "block", "thread"]
+LoopKind = Literal["sequential", "parallel", "vector", "transpose", "jam", "unroll", "block", "thread"]
 Axis = Literal["x", "y", "z"]
 
 
@@ -43,8 +43,9 @@ class Variable:
     """Storage: a caller's array (scope global), scratch memory of one thread (local) or of a block of CUDA threads (shared), or registers
     (register: a 0-d value).
 
-    shape: extents, affine in the sizes. strides: in elements; None: contiguous, row-major. lanes: a register that holds that many elements, one per
-    lane of the vector loop it is used in. alignment: of the first element, bytes.
+    shape: extents, affine in the sizes. strides: in elements; None: contiguous, row-major. lanes: a register that holds that many elements, or scratch
+    memory that exists that many times (the copies of an element side by side), one per lane of the vector loop it is used in. alignment: of the first
+    element, bytes.
     """
 
     name: str
@@ -115,6 +116,8 @@ class For:
     kind: sequential; parallel (iterations are independent); vector (see the module; `step` is a multiple of `width`, and in a `masked` one the
     lanes at or past `upper` do nothing); jam and unroll are requests with `factor`, which loop passes carry out before emission.
     A vector loop as generated has width 1 and `factor` = the number of vectors to jam; the vectorize pass gives it its width.
+    transpose: within a vector loop, at most as many iterations as that has lanes, each one assignment between scratch memory with lanes and an array that the
+    loop's variable walks along by single elements: the lanes' rows are transposed in registers.
 
     block, thread (CUDA, with an `axis`): iterations are independent and belong to the blocks of a grid, or to the threads of a block. The value v is run by
     block number `v // factor` modulo the grid's extent, or by thread number v modulo `factor`: equal values in different loops of a kernel

@@ -12,6 +12,7 @@ from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.scalar_replacement import scalar_replacement
 from polyml.codegen.simplify import simplify
 from polyml.codegen.tile_streams import stream_tiles
+from polyml.codegen.transposes import transpose_rows
 from polyml.codegen.triangles import cut_triangles
 from polyml.codegen.unroll import unroll
 from polyml.codegen.unroll_and_jam import unroll_and_jam
@@ -56,6 +57,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("unroll", lambda f, _: (unroll(f), ())),
     # Ordering: conditions that copies made certain go before elements are looked at; a certain access can be promoted.
     Pass("simplify_copies", lambda f, _: (simplify(f), ())),
+    # Ordering: when each vector has its copy of the body, and before elements become registers.
+    Pass("transpose_rows", lambda f, o: (transpose_rows(f, l1_bytes=o.l1_bytes), ())),
     # Ordering: before elements become registers; only loops without lanes are left to look at.
     Pass("order_sums", lambda f, o: (f if o.precise else order_sums(f), ())),
     # Ordering: after everything that copies bodies; each copy has elements of its own.
@@ -91,7 +94,7 @@ def _verify(function: Function) -> None:
     for node in walk_nodes(function.body):
         match node:
             case For():
-                assert node.kind in ("sequential", "parallel", "vector"), (
+                assert node.kind in ("sequential", "parallel", "vector", "transpose"), (
                     f"internal: loop {node.variable} is {node.kind}"
                 )
                 assert node.kind != "vector" or node.width > 1, f"internal: vector loop {node.variable} has no width"

@@ -14,7 +14,7 @@ __all__ = ["loops_html", "loops_text"]
 
 _INDENT = "  "
 _COMPOUND = {"add": "+=", "mul": "*=", "and": "&=", "or": "|="}
-_KEYWORDS = ("for", "if", "else", "register", "local", "shared", "parallel", "vector")
+_KEYWORDS = ("for", "if", "else", "register", "local", "shared", "parallel", "vector", "transpose")
 
 
 @text_of.register
@@ -109,6 +109,8 @@ def _kind(loop: For) -> str:
             return f"vector({loop.width}{', masked' if loop.masked else ''}) "
         case "block" | "thread":
             return f"{loop.kind}.{loop.axis}(x{loop.factor}) "
+        case "transpose":
+            return "transpose "
         case "jam" | "unroll":
             return f"{loop.kind}({loop.factor}) "
 

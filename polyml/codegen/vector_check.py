@@ -28,8 +28,6 @@ def check_lanes(loop: For, partials: tuple[Partial, ...]) -> None:
     private: set[str] = set()
     for node in walk_nodes(loop.body):
         if isinstance(node, Allocate):
-            if node.variable.scope != "register":
-                raise NotVectorizable(f"array {node.variable.name} would be needed once per lane")
             private.add(node.variable.name)
     _check(loop.body, _Lanes(loop.variable, frozenset(private), frozenset(p.target for p in partials)), False)
 

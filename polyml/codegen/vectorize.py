@@ -211,7 +211,7 @@ class _Vectorize:
 
 
 def _with_lanes(nodes: tuple[Node, ...], width: int) -> tuple[Node, ...]:
-    """The nodes with lanes in the registers that they make."""
+    """The nodes with lanes in the registers and the scratch memory that they make."""
 
     def visit(node: Node) -> Node:
         node = with_body(node, lambda body: tuple(visit(child) for child in body))

@@ -23,6 +23,7 @@ from polyml.codegen.llvm.memory import access, prefetch
 from polyml.codegen.llvm.reductions import assign, update_argument
 from polyml.codegen.llvm.state import Lanes, State
 from polyml.codegen.llvm.storage import add_slot, make_room, release
+from polyml.codegen.llvm.transpose import transpose_block
 from polyml.codegen.loops import (
     Allocate,
     Assign,
@@ -158,6 +159,8 @@ def _emit_nodes(state: State, nodes: Iterable[Node]) -> None:
                 prefetch(state, access(state, node.place.variable, node.place.subscripts, evaluate), node.level)
             case For(kind="parallel") if state.parallel and state.lanes is None:
                 _emit_parallel(state, node)
+            case For(kind="transpose"):
+                _emit_body(state, node, state.nest.index(node.lower), state.nest.index(node.upper), None)
             case For():
                 _emit_for(state, node)
             case If():
@@ -277,7 +280,10 @@ def _emit_body(state: State, node: For, current: Value, upper: Value, ragged: tu
         reached = b.compare("sle", ragged[0], position)
         lanes = state.where(b.binary("and", reached, b.compare("slt", position, ragged[1])))
     with state.within(lanes):
-        _emit_nodes(state, node.body)
+        if node.kind == "transpose":
+            transpose_block(state, node, upper, evaluate)
+        else:
+            _emit_nodes(state, node.body)
     b.known = {}
     nest.levels.pop()
     del nest.variables[node.variable], nest.grids[node.variable]

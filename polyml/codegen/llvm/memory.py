@@ -50,6 +50,8 @@ def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate:
     parts: list[tuple[str | None, Affine]] = [(None, flat), *symbolic.items()]
     pointer, lane_stride, varying = _regular(state, slot, parts)
     whole = None if symbolic or gathered else flat
+    if slot.variable.lanes > 1 and slot.variable.scope != "register":  # the lanes' copies of an element are neighbours
+        lane_stride += 1
     element = stored_type(slot.variable)
     for value, stride in gathered:
         scaled = _scaled(state, value, stride)

@@ -22,7 +22,7 @@ def _strides(state: State, variable: Variable) -> tuple[int | str, ...]:
     if variable.strides is not None:
         return variable.strides
     strides: list[int | str] = []
-    step: int | str = 1
+    step: int | str = 1 if variable.scope == "register" else variable.lanes
     for position in range(len(variable.shape) - 1, -1, -1):
         strides.append(step)
         if position:
@@ -48,7 +48,7 @@ def _times(state: State, step: int | str, extent: Affine) -> int | str:
 def make_room(state: State, variable: Variable) -> Value:
     """Room for the variable: registers and small arrays on the stack, others on the heap, once per call of the function."""
     if variable.scope != "register":
-        assert state.width == 1, "internal: a local array inside a vector loop"
+        assert state.width == variable.lanes, "internal: a local array inside a vector loop that is not one per lane"
         return _room_for_array(state, variable)
     type_ = type_of(variable.dtype, variable.lanes)
     with state.builder.into(state.entry):
@@ -70,7 +70,7 @@ def _room_for_array(state: State, variable: Variable) -> Value:
         with b.into(state.entry):
             return b.emit(POINTER, f"alloca [{max(size, 1)} x i8], align 64")
     b.module.declare("aligned_alloc", "noalias ptr", ["i64", "i64"], "nounwind")
-    elements: int | str = 1
+    elements: int | str = variable.lanes
     for extent in variable.shape:
         elements = _times(state, elements, extent)
     count = integer(elements) if isinstance(elements, int) else state.nest.strides[elements]
@@ -84,7 +84,7 @@ def _room_for_array(state: State, variable: Variable) -> Value:
 
 def _constant_size(variable: Variable) -> int | None:
     """Bytes, when no size is symbolic."""
-    total = variable.dtype.itemsize
+    total = variable.dtype.itemsize * variable.lanes
     for extent in variable.shape:
         if not extent.is_constant:
             return None

@@ -48,8 +48,9 @@ def carries_only_reductions(band: Band, k: int, facts: Facts) -> bool:
 
 def _may_run_lanes(name: str, index: str, facts: Facts) -> bool:
     statement = facts.scop.statements[name]
-    if not facts.matcher.is_reduction(name, statement.indices.index(index)):
-        return True
+    position = statement.indices.index(index)
+    if not facts.matcher.is_reduction(name, position):
+        return facts.matcher.carries_nothing({name: position})
     targets = [statement.target] if statement.argument is None else [statement.target, statement.argument]
     strides = [s.stride(index) if isinstance(s, Affine) else None for t in targets for s in t.subscripts]
     return facts.options.relax_reductions and all(stride == 0 for stride in strides)

@@ -1,0 +1,196 @@
+"""A block of rows, one per lane, and columns: rows are read or written whole, and the block is transposed in registers by log2(lanes) rounds of exchanges
+(Eklundh, "A fast computer method for matrix transposing", IEEE Trans. Computers, 1972).
+
+Where all lanes and columns act, the round that exchanges halves of registers costs no shuffle: halves of rows are loaded and stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polyml.codegen.llvm.ir import POINTER, Builder, Type, Value, integer, type_of
+from polyml.codegen.llvm.memory import Access, Evaluate, access, forget
+from polyml.codegen.llvm.state import State, stored_type
+from polyml.codegen.loops import Assign, For
+from polyml.expressions import Read, Subscript
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["transpose_block"]
+
+
+def transpose_block(state: State, loop: For, upper: Value, evaluate: Evaluate) -> None:
+    """The iterations of a loop of kind "transpose" at once, the nest's variable being at the first one. upper: its upper bound."""
+    (move,) = loop.body
+    assert isinstance(move, Assign), "internal: a transpose loop that does not copy"
+    assert isinstance(move.value, Read), "internal: a transpose loop that does not copy"
+    target, source = move.target, move.value
+    loads = state.slots[target.variable].variable.lanes > 1
+    far = (source.tensor, source.subscripts) if loads else (target.variable, target.subscripts)
+    near = (target.variable, target.subscripts) if loads else (source.tensor, source.subscripts)
+    rows, columns = access(state, *far, evaluate), access(state, *near, evaluate)
+    assert columns.stride == 1, "internal: scratch memory without lanes in a transpose loop"
+    block = _Block(state, rows, columns.pointer, _is_reversed(far[1], loop.variable), _active(state, loop, upper))
+    if loads:
+        block.load()
+    else:
+        block.store()
+    forget(state, target.variable)
+
+
+def _is_reversed(subscripts: Sequence[Subscript], variable: str) -> bool:
+    strides = {s.stride(variable) for s in subscripts if isinstance(s, Affine)} - {0}
+    assert strides in ({1}, {-1}), "internal: the columns of a transpose loop are not neighbours"
+    return strides == {-1}
+
+
+def _active(state: State, loop: For, upper: Value) -> Value | None:
+    """The columns that act, as lanes of a mask; None: as many as there are lanes."""
+    b, width = state.builder, state.width
+    extent = loop.upper - loop.lower
+    if extent.is_constant:
+        assert 0 < extent.constant <= width, "internal: more columns than lanes in a transpose loop"
+        if extent.constant == width:
+            return None
+        bits = ", ".join(f"i1 {'true' if k < extent.constant else 'false'}" for k in range(width))
+        return Value(type_of("i1", width), f"<{bits}>")
+    left = b.binary("sub", upper, state.nest.index(affine(loop.variable)))
+    return b.compare("slt", b.iota(width), b.splat(left, width))
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """rows: the first column's element of each lane's row. columns: the scratch memory of the first column. reversed: rows run towards smaller addresses.
+    active: the columns that act (None: all)."""
+
+    state: State
+    rows: Access
+    columns: Value
+    reversed: bool
+    active: Value | None
+
+    @property
+    def builder(self) -> Builder:
+        return self.state.builder
+
+    @property
+    def width(self) -> int:
+        return self.state.width
+
+    @property
+    def type(self) -> Type:
+        return stored_type(self.rows.slot.variable, self.width)
+
+    @property
+    def align(self) -> int:
+        return self.rows.slot.variable.dtype.itemsize
+
+    @property
+    def whole(self) -> bool:
+        """Whether all lanes and columns act."""
+        lanes = self.state.lanes
+        return self.active is None and lanes is not None and lanes.mask is None
+
+    def load(self) -> None:
+        width, half = self.width, self.width // 2
+        if self.whole and width > 2:
+            registers: list[Value] = []
+            for part in range(2):
+                for row in range(half):
+                    pair = [self.part(r, part) for r in (row, row + half)]
+                    registers.append(self.builder.shuffle(pair[0], range(width), pair[1]))
+            # Register k < half has the first halves of rows k and k + half, register k + half the second ones.
+            made = _transposed(self.builder, registers, range(half.bit_length() - 1))
+        else:
+            made = _transposed(self.builder, [self.row(r) for r in range(width)], range(width.bit_length() - 1))
+        for column, value in enumerate(made[::-1] if self.reversed else made):
+            self.builder.write(f"store {value}, {self.column(column)}, align {self.align}")
+
+    def store(self) -> None:
+        width, half = self.width, self.width // 2
+        columns = [
+            self.builder.emit(self.type, f"load {self.type}, {self.column(k)}, align {self.align}")
+            for k in range(width)
+        ]
+        columns = columns[::-1] if self.reversed else columns
+        if self.whole and width > 2:
+            made = _transposed(self.builder, columns, range(half.bit_length() - 1))
+            for row in range(width):
+                for part in range(2):
+                    # The last exchange: row r's second half is the same half of the register half a block further on.
+                    value = self.builder.shuffle(
+                        made[row % half + part * half], range(row // half * half, row // half * half + half)
+                    )
+                    self.builder.write(f"store {value}, {self.half_of(row, part)}, align {self.align}")
+            return
+        for row, value in enumerate(_transposed(self.builder, columns, range(width.bit_length() - 1))):
+            self.write_row(row, value)
+
+    # -- memory -----------------------------------------------------------------------------------------------------------------
+
+    def column(self, number: int) -> Value:
+        """The address of a column in scratch memory."""
+        return self.moved(self.columns, number * self.width)
+
+    def moved(self, pointer: Value, elements: int) -> Value:
+        if elements == 0:
+            return pointer
+        return self.builder.emit(POINTER, f"getelementptr {self.type.element}, {pointer}, {integer(elements)}")
+
+    def start(self, row: int) -> Value:
+        """The address of the least of a row's elements in the block."""
+        back = 1 - self.width if self.reversed else 0
+        if self.rows.stride is None:
+            return self.moved(self.builder.extract(self.rows.pointer, row), back)
+        return self.moved(self.rows.pointer, row * self.rows.stride + back)
+
+    def half_of(self, row: int, part: int) -> Value:
+        return self.moved(self.start(row), part * self.width // 2)
+
+    def part(self, row: int, part: int) -> Value:
+        """Half a row."""
+        half = self.type.of(self.width // 2)
+        return self.builder.emit(half, f"load {half}, {self.half_of(row, part)}, align {self.align}")
+
+    def mask(self, row: int) -> Value | None:
+        """The elements of a row that act; None: all of them."""
+        b, lanes = self.builder, self.state.lanes
+        columns = self.active
+        if columns is not None and self.reversed:
+            columns = b.shuffle(columns, range(self.width - 1, -1, -1))
+        if lanes is None or lanes.mask is None:
+            return columns
+        mine = b.splat(b.extract(lanes.mask, row), self.width)
+        return mine if columns is None else b.binary("and", mine, columns)
+
+    def row(self, row: int) -> Value:
+        mask, type_ = self.mask(row), self.type
+        if mask is None:
+            return self.builder.emit(type_, f"load {type_}, {self.start(row)}, align {self.align}")
+        name = f"llvm.masked.load.{type_.mangled}.p0"
+        self.builder.module.declare(name, str(type_), ["ptr", str(mask.type), str(type_)])
+        call = f"call {type_} @{name}(ptr align {self.align} {self.start(row).text}, {mask}, {type_} zeroinitializer)"
+        return self.builder.emit(type_, call)
+
+    def write_row(self, row: int, value: Value) -> None:
+        mask = self.mask(row)
+        if mask is None:
+            self.builder.write(f"store {value}, {self.start(row)}, align {self.align}")
+            return
+        name = f"llvm.masked.store.{value.type.mangled}.p0"
+        self.builder.module.declare(name, "void", [str(value.type), "ptr", str(mask.type)])
+        self.builder.write(f"call void @{name}({value}, ptr align {self.align} {self.start(row).text}, {mask})")
+
+
+def _transposed(b: Builder, registers: Sequence[Value], bits: Sequence[int]) -> list[Value]:
+    """The registers after exchanging, for each of the bits from the highest, that bit of the register's number with that of the lane's."""
+    made, width = list(registers), registers[0].lanes
+    for bit in reversed(bits):
+        step = 1 << bit
+        for low in range(width):
+            if low & step:
+                continue
+            one, other = made[low], made[low + step]
+            made[low] = b.shuffle(one, [k if not k & step else width + k - step for k in range(width)], other)
+            made[low + step] = b.shuffle(one, [k + step if not k & step else width + k for k in range(width)], other)
+    return made

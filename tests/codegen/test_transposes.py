@@ -1,0 +1,177 @@
+"""Lanes along rows: scratch memory per lane, and strips of rows that are transposed on the way; before and after, interpreted and compiled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from polyml.codegen.interpret import interpret
+from polyml.codegen.loops import Allocate, Assign, For, Function, If, Variable
+from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.printer import loops_text
+from polyml.codegen.rewrite import walk_nodes
+from polyml.codegen.transposes import transpose_rows
+from polyml.codegen.vectorize import vectorize
+from polyml.dtypes import f64
+from polyml.expressions import Apply, Expr
+from polyml.sets.affine import Affine, affine
+from tests.codegen.llvm.support import run as run_compiled
+from tests.codegen.programs import Extent, array, at, call, function, local, loop, number, put, random_arrays
+
+I, J = affine("i"), affine("j")
+
+
+def plus(*terms: Expr) -> Expr:
+    total = terms[0]
+    for term in terms[1:]:
+        total = call("add", total, term)
+    return total
+
+
+def double(expr: Expr) -> Expr:
+    return call("mul", expr, number(2.0))
+
+
+def rows(
+    n: int, m: Extent, value: Expr, *, start: int = 0, end: Extent = 0, column: Affine = J, factor: int = 1
+) -> Function:
+    """y[i, column] = value for j from start to end, lanes along i."""
+    inner = loop("j", start, end, Assign(target=put("y", "i", column), value=value))
+    nest = loop("i", 0, n, inner, kind="vector", factor=factor)
+    sizes = [e for e in (m,) if isinstance(e, str)]
+    return function(nest, arguments=[array("x", n, m), array("y", n, m)], written="y", sizes=sizes)
+
+
+def forwards(n: int, m: Extent, factor: int = 1) -> Function:
+    """A recurrence of second order, and a neighbour of x."""
+    value = call("sub", plus(at("x", "i", "j"), at("x", "i", J - 1), at("y", "i", J - 1)), at("y", "i", J - 2))
+    return rows(n, m, value, start=2, end=m, factor=factor)
+
+
+def backwards(n: int, m: int, factor: int = 1) -> Function:
+    """From the last column to the first."""
+    here = m - 3 - J
+    value = call("sub", plus(at("x", "i", here + 1), at("y", "i", here + 1)), at("y", "i", here + 2))
+    return rows(n, m, value, start=0, end=m - 2, column=here, factor=factor)
+
+
+def both_sides(n: int, m: int, factor: int = 1) -> Function:
+    """Elements that the loop has written and elements that it will write."""
+    value = plus(at("y", "i", J - 1), at("y", "i", "j"), double(at("y", "i", J + 1)), at("x", 0, "j"))
+    return rows(n, m, value, start=1, end=m - 1, factor=factor)
+
+
+def neighbours(n: int, m: int, factor: int = 1) -> Function:
+    """Three rows of x per lane, and a sum into the row's last element, which stays where it is."""
+    value = plus(*(at("x", I + k, "j") for k in range(3)))
+    body = (
+        loop("j", 0, m - 1, Assign(target=put("y", "i", "j"), value=value)),
+        loop("j", 0, m - 1, Assign(target=put("y", "i", m - 1), value=at("y", "i", "j"), reduction="sum")),
+    )
+    nest = loop("i", 0, n, *body, kind="vector", factor=factor)
+    return function(nest, arguments=[array("x", n + 2, m), array("y", n, m)], written="y")
+
+
+def scratch(n: int, m: int, factor: int = 1) -> Function:
+    """A row of scratch memory per lane, filled forwards and read backwards."""
+    body = (
+        Assign(target=put("t", 0), value=at("x", "i", 0)),
+        loop("j", 1, m, Assign(target=put("t", "j"), value=plus(at("t", J - 1), at("x", "i", "j")))),
+        loop("j", 0, m, Assign(target=put("y", "i", "j"), value=at("t", m - 1 - J))),
+    )
+    nest = loop("i", 0, n, Allocate(variable=local("t", m), body=body), kind="vector", factor=factor)
+    return function(nest, arguments=[array("x", n, m), array("y", n, m)], written="y")
+
+
+SHAPES = ((16, 64), (17, 67), (9, 9), (35, 150), (3, 20), (1, 1), (8, 3), (24, 8))
+MAKERS = (forwards, backwards, both_sides, neighbours, scratch)
+
+
+def cases() -> list[tuple[str, Function, dict[str, int]]]:
+    found: list[tuple[str, Function, dict[str, int]]] = []
+    for make in MAKERS:
+        found += [(f"{make.__name__}-{n}-{m}", make(n, m), {}) for n, m in SHAPES if m > 2]
+        found.append((f"{make.__name__}-2x37-131", make(37, 131, factor=2), {}))
+    found += [(f"forwards-{n}-M{m}", forwards(n, "M"), {"M": m}) for n, m in ((9, 150), (16, 64), (5, 1), (4, 0))]
+    return found
+
+
+def in_doubles(program: Function) -> Function:
+    """The program on f64 arrays."""
+
+    def wide(variable: Variable) -> Variable:
+        return replace(variable, dtype=f64)
+
+    def expr(value: Expr) -> Expr:
+        args = tuple(expr(a) for a in value.args) if isinstance(value, Apply) else ()
+        return replace(value, dtype=f64, args=args) if isinstance(value, Apply) else replace(value, dtype=f64)
+
+    def node(one: object) -> object:
+        match one:
+            case Assign():
+                return replace(one, value=expr(one.value))
+            case Allocate():
+                return replace(one, variable=wide(one.variable), body=tuple(node(c) for c in one.body))
+            case For():
+                return replace(one, body=tuple(node(c) for c in one.body))
+        raise AssertionError
+
+    body = tuple(node(c) for c in program.body)
+    return replace(program, arguments=tuple(map(wide, program.arguments)), body=body)
+
+
+def transposing(program: Function) -> list[For]:
+    return [n for n in walk_nodes(program.body) if isinstance(n, For) and n.kind == "transpose"]
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 32])
+@pytest.mark.parametrize(("name", "program", "sizes"), cases())
+def test_same_results(name: str, program: Function, sizes: dict[str, int], vector_bytes: int) -> None:
+    expected = random_arrays(program, sizes)
+    given = {key: value.copy() for key, value in expected.items()}
+    interpret(program, expected, sizes)
+    after = transpose_rows(vectorize(program, vector_bytes=vector_bytes)[0], l1_bytes=2048)
+    interpret(after, given, sizes)
+    for key, values in expected.items():
+        np.testing.assert_array_equal(given[key], values, err_msg=f"{name}: {key}\n{loops_text(after)}")
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+@pytest.mark.parametrize(("name", "program", "sizes"), cases())
+def test_compiled(name: str, program: Function, sizes: dict[str, int], vector_bytes: int) -> None:
+    # Arrays end at a guard page.
+    for wide in (False, True):
+        one = in_doubles(program) if wide else program
+        expected = {k: a.astype(np.float64 if wide else np.float32) for k, a in random_arrays(program, sizes).items()}
+        given = {key: value.copy() for key, value in expected.items()}
+        interpret(one, expected, sizes)
+        after, _ = lower_loops(one, options=LoopOptions(vector_bytes=vector_bytes))
+        ordered = {argument.name: given[argument.name] for argument in one.arguments}
+        found = run_compiled(after.body, ordered, sizes, written=sorted(one.written), variables=one.arguments)
+        np.testing.assert_array_equal(found["y"], expected["y"], err_msg=f"{name}, {wide=}")
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_rows_are_transposed(make: object) -> None:
+    assert callable(make)
+    after = transpose_rows(vectorize(make(16, 64), vector_bytes=32)[0])
+    assert transposing(after)
+    # No loop over a row is left that goes from lane to lane in memory.
+    for inner in (n for n in walk_nodes(after.body) if isinstance(n, For) and n.variable == "j"):
+        for assign in (a for a in inner.body if isinstance(a, Assign) and a.reduction is None):
+            assert assign.target.variable not in ("x", "y")
+
+
+def test_what_is_left_alone() -> None:
+    conditional = If(
+        condition=call("gt", at("x", 0, "j"), number(0.0)), then=(Assign(target=put("y", "i", "j"), value=number(1.0)),)
+    )
+    crossing = Assign(target=put("y", "i", "j"), value=at("y", I + 1, "j"))
+    columns = Assign(target=put("y", "j", "i"), value=at("x", "j", "i"))
+    for body in (conditional, crossing, columns):
+        nest = loop("i", 0, 16, loop("j", 0, 20, body), kind="vector")
+        program = function(nest, arguments=[array("x", 30, 30), array("y", 30, 30)], written="y")
+        after = vectorize(program, vector_bytes=32)[0]
+        assert transpose_rows(after) is after, loops_text(transpose_rows(after))
