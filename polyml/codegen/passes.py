@@ -12,6 +12,7 @@ from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.scalar_replacement import scalar_replacement
 from polyml.codegen.simplify import simplify
 from polyml.codegen.tile_streams import stream_tiles
+from polyml.codegen.transpose_copies import transpose_copies
 from polyml.codegen.transposes import transpose_rows
 from polyml.codegen.triangles import cut_triangles
 from polyml.codegen.unroll import unroll
@@ -57,6 +58,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("unroll", lambda f, _: (unroll(f), ())),
     # Ordering: conditions that copies made certain go before elements are looked at; a certain access can be promoted.
     Pass("simplify_copies", lambda f, _: (simplify(f), ())),
+    # Ordering: before "transpose_rows", which would go through scratch memory.
+    Pass("transpose_copies", lambda f, _: (transpose_copies(f), ())),
     # Ordering: when each vector has its copy of the body, and before elements become registers.
     Pass("transpose_rows", lambda f, o: (transpose_rows(f, l1_bytes=o.l1_bytes), ())),
     # Ordering: before elements become registers; only loops without lanes are left to look at.

@@ -81,13 +81,18 @@ def whole_sizes(
     width: int,
     depth: int,
     target: Target,
+    *,
+    first: str,
 ) -> dict[str, int]:
-    """Blocks of the vector side that half of L2 holds, cut along the indices that are outermost in C."""
+    """Blocks of the vector side that half of L2 holds, cut along the indices that are outermost in C; whole cache lines along the operand's contiguous index `first`."""
     room = max(width, target.l2_bytes // 2 // (depth * model.itemsize))
-    sizes = {lanes: even(model.extents[lanes], room, width)}
+    line = min(model.extents[first], target.line_bytes // model.itemsize) if first in vector_side else 1
+    sizes = {lanes: even(model.extents[lanes], max(room // line, width), width)}
     room //= ceil(sizes[lanes] / width) * width
     for index in reversed(by_stride(vector_side, out)):
-        sizes[index] = even(model.extents[index], max(room, 1), 1)
+        least = line if index == first else 1
+        rest = 1 if index == first or first in sizes else line
+        sizes[index] = even(model.extents[index], max(room // rest, least), least)
         room //= sizes[index]
     return sizes
 

@@ -127,12 +127,12 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     ordered: tuple[str, ...] = ()
     if packed and is_short(model, out, depth, width, target):
         ordered = tuple(by_stride([i for i in (*vector_side, *row_side) if i != rows], out))
-        sizes = depth | whole_sizes(model, lanes, vector_side, out, width, prod(depth.values()), target)
+        sizes = depth | whole_sizes(model, lanes, vector_side, out, width, prod(depth.values()), target, first=inner)
         sizes |= {index: model.extents[index] for index in row_side}
     order = by_stride([*vector_side, *reduced, lanes], operand)
-    if inner in reduced:
-        # Lines of a few lanes stay in L1 while the reduction's elements are taken from them.
-        order = [*(i for i in order if i in vector_side), *reduced, lanes]
+    if inner != lanes:
+        # Rows of the operand along its own contiguous index, a vector of them at a time, are transposed in registers.
+        order = [*(i for i in order if i not in (lanes, inner)), lanes, inner]
     return Blocking(
         statement=model.name,
         lanes=lanes,

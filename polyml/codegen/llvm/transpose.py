@@ -25,17 +25,31 @@ def transpose_block(state: State, loop: For, upper: Value, evaluate: Evaluate) -
     assert isinstance(move, Assign), "internal: a transpose loop that does not copy"
     assert isinstance(move.value, Read), "internal: a transpose loop that does not copy"
     target, source = move.target, move.value
-    loads = state.slots[target.variable].variable.lanes > 1
-    far = (source.tensor, source.subscripts) if loads else (target.variable, target.subscripts)
-    near = (target.variable, target.subscripts) if loads else (source.tensor, source.subscripts)
-    rows, columns = access(state, *far, evaluate), access(state, *near, evaluate)
-    assert columns.stride == 1, "internal: scratch memory without lanes in a transpose loop"
-    block = _Block(state, rows, columns.pointer, _is_reversed(far[1], loop.variable), _active(state, loop, upper))
+    to, of = (target.variable, target.subscripts), (source.tensor, source.subscripts)
+    written, read = access(state, *to, evaluate), access(state, *of, evaluate)
+    loads = written.stride == 1
+    (far, rows), (near, columns) = ((of, read), (to, written)) if loads else ((to, written), (of, read))
+    assert columns.stride == 1, "internal: a transpose loop without lanes side by side"
+    step = _step(state, *near, loop.variable)
+    extent = loop.upper - loop.lower
+    count = extent.constant if extent.is_constant else state.width
+    reverse, active = _is_reversed(far[1], loop.variable), _active(state, loop, upper)
+    block = _Block(state, rows, columns, step, count, reverse, active)
     if loads:
         block.load()
     else:
         block.store()
     forget(state, target.variable)
+
+
+def _step(state: State, name: str, subscripts: Sequence[Subscript], variable: str) -> int:
+    """Elements between columns where the lanes are side by side."""
+    total = 0
+    for subscript, stride in zip(subscripts, state.slots[name].strides, strict=True):
+        along = subscript.stride(variable) if isinstance(subscript, Affine) else 0
+        assert along == 0 or (along is not None and isinstance(stride, int)), "internal: columns at irregular distances"
+        total += (along or 0) * (stride if isinstance(stride, int) else 0)
+    return total
 
 
 def _is_reversed(subscripts: Sequence[Subscript], variable: str) -> bool:
@@ -60,12 +74,14 @@ def _active(state: State, loop: For, upper: Value) -> Value | None:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """rows: the first column's element of each lane's row. columns: the scratch memory of the first column. reversed: rows run towards smaller addresses.
+    """rows: the first column's element of each lane's row. columns: where the first column's lanes are side by side; the next are `step` elements further, `count` in all. reversed: rows run towards smaller addresses.
     active: the columns that act (None: all)."""
 
     state: State
     rows: Access
-    columns: Value
+    columns: Access
+    step: int
+    count: int
     reversed: bool
     active: Value | None
 
@@ -103,15 +119,13 @@ class _Block:
             made = _transposed(self.builder, registers, range(half.bit_length() - 1))
         else:
             made = _transposed(self.builder, [self.row(r) for r in range(width)], range(width.bit_length() - 1))
-        for column, value in enumerate(made[::-1] if self.reversed else made):
-            self.builder.write(f"store {value}, {self.column(column)}, align {self.align}")
+        for column, value in enumerate((made[::-1] if self.reversed else made)[: self.count]):
+            _write(self.state, self.column(column), value, self.side_by_side)
 
     def store(self) -> None:
         width, half = self.width, self.width // 2
-        columns = [
-            self.builder.emit(self.type, f"load {self.type}, {self.column(k)}, align {self.align}")
-            for k in range(width)
-        ]
+        columns = [_read(self.state, self.column(k), self.type, self.side_by_side) for k in range(self.count)]
+        columns += [Value(self.type, "poison")] * (width - self.count)
         columns = columns[::-1] if self.reversed else columns
         if self.whole and width > 2:
             made = _transposed(self.builder, columns, range(half.bit_length() - 1))
@@ -129,8 +143,8 @@ class _Block:
     # -- memory -----------------------------------------------------------------------------------------------------------------
 
     def column(self, number: int) -> Value:
-        """The address of a column in scratch memory."""
-        return self.moved(self.columns, number * self.width)
+        """The address of a column's lanes."""
+        return self.moved(self.columns.pointer, number * self.step)
 
     def moved(self, pointer: Value, elements: int) -> Value:
         if elements == 0:
@@ -163,23 +177,36 @@ class _Block:
         mine = b.splat(b.extract(lanes.mask, row), self.width)
         return mine if columns is None else b.binary("and", mine, columns)
 
+    @property
+    def side_by_side(self) -> Value | None:
+        """The mask of a column's lanes; scratch memory has room for all of them."""
+        lanes = self.state.lanes
+        return None if lanes is None or self.columns.slot.variable.lanes > 1 else lanes.mask
+
     def row(self, row: int) -> Value:
-        mask, type_ = self.mask(row), self.type
-        if mask is None:
-            return self.builder.emit(type_, f"load {type_}, {self.start(row)}, align {self.align}")
-        name = f"llvm.masked.load.{type_.mangled}.p0"
-        self.builder.module.declare(name, str(type_), ["ptr", str(mask.type), str(type_)])
-        call = f"call {type_} @{name}(ptr align {self.align} {self.start(row).text}, {mask}, {type_} zeroinitializer)"
-        return self.builder.emit(type_, call)
+        return _read(self.state, self.start(row), self.type, self.mask(row))
 
     def write_row(self, row: int, value: Value) -> None:
-        mask = self.mask(row)
-        if mask is None:
-            self.builder.write(f"store {value}, {self.start(row)}, align {self.align}")
-            return
-        name = f"llvm.masked.store.{value.type.mangled}.p0"
-        self.builder.module.declare(name, "void", [str(value.type), "ptr", str(mask.type)])
-        self.builder.write(f"call void @{name}({value}, ptr align {self.align} {self.start(row).text}, {mask})")
+        _write(self.state, self.start(row), value, self.mask(row))
+
+
+def _read(state: State, pointer: Value, type_: Type, mask: Value | None) -> Value:
+    b, align = state.builder, type_.bits // 8
+    if mask is None:
+        return b.emit(type_, f"load {type_}, {pointer}, align {align}")
+    name = f"llvm.masked.load.{type_.mangled}.p0"
+    b.module.declare(name, str(type_), ["ptr", str(mask.type), str(type_)])
+    return b.emit(type_, f"call {type_} @{name}(ptr align {align} {pointer.text}, {mask}, {type_} zeroinitializer)")
+
+
+def _write(state: State, pointer: Value, value: Value, mask: Value | None) -> None:
+    b, align = state.builder, value.type.bits // 8
+    if mask is None:
+        b.write(f"store {value}, {pointer}, align {align}")
+        return
+    name = f"llvm.masked.store.{value.type.mangled}.p0"
+    b.module.declare(name, "void", [str(value.type), "ptr", str(mask.type)])
+    b.write(f"call void @{name}({value}, ptr align {align} {pointer.text}, {mask})")
 
 
 def _transposed(b: Builder, registers: Sequence[Value], bits: Sequence[int]) -> list[Value]:

@@ -102,7 +102,8 @@ class _Builder:
                 loops.append(self.loop(index, copy))
             if shared in ("rows", "row side") and full:
                 loops[0] = loops[0].marked("parallel")
-            loops[-1] = loops[-1].marked(f"vector:{plan.tile.vectors}")
+            at, vectors = (-1, plan.tile.vectors) if plan.source_order[-1] == plan.lanes else (-2, 1)
+            loops[at] = loops[at].marked(f"vector:{vectors}")
             return insert_loops(node, loops)
 
         # Apart from the rest, full panels have rows of a constant number of vectors.
