@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.polybench.kernel import Argument, Kernel
+from benchmarks.polybench.pluto import pluto_text
 from polyml.debug import compilation
+from polyml.errors import PolymlError
 from polyml.testing.c_program import CProgram, compiler_path
 
 __all__ = ["CONTENDERS", "Built", "Contender", "found_contenders", "summary"]
@@ -17,6 +19,7 @@ __all__ = ["CONTENDERS", "Built", "Contender", "found_contenders", "summary"]
 Build = Callable[[Kernel, tuple[Argument, ...], int], "Built"]
 
 C_FLAGS = ("-O3", "-march=native", "-ffast-math", "-fopenmp-simd")
+PLUTO_FLAGS = ("--tile", "--noparallel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +75,29 @@ def _c_compiler(name: str, *flags: str) -> Build:
     return build
 
 
+def _pluto(kernel: Kernel, arguments: tuple[Argument, ...], threads: int) -> Built:
+    assert threads == 1, "internal: Pluto runs on one thread here"
+    try:
+        lowered = kernel.program(scheduler="written", dynamic=True).lower(*arguments)
+    except PolymlError:  # a program that is not for any size
+        lowered = kernel.program(scheduler="written").lower(*arguments)
+    polycc, compiler = compiler_path("polycc"), compiler_path("gcc")
+    assert polycc is not None, "internal: a compiler that is not there"
+    assert compiler is not None, "internal: no C compiler"
+    start = time.perf_counter()
+    text = pluto_text(lowered, polycc, PLUTO_FLAGS)
+    scheduled = time.perf_counter()
+    program = CProgram(lowered, compiler, C_FLAGS, text)
+    return Built(program, scheduled - start, time.perf_counter() - start)
+
+
 CONTENDERS: tuple[Contender, ...] = (
     Contender("polyml", _polyml),
     Contender("polyml, all threads", _polyml, threads="all"),
     Contender("gcc", _c_compiler("gcc", *C_FLAGS), compiler="gcc"),
     Contender("clang", _c_compiler("clang", *C_FLAGS), compiler="clang"),
     Contender("polly", _c_compiler("clang", *C_FLAGS, "-mllvm", "-polly"), compiler="clang"),
+    Contender("pluto", _pluto, compiler="polycc"),
 )
 
 

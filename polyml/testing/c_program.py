@@ -54,14 +54,23 @@ def build_shared(text: str, compiler: str, flags: Sequence[str]) -> ctypes.CDLL:
 
 
 class CProgram:
-    """A program through C: called with the arguments that it was lowered for, it returns what the program returns (0-d results as 0-d arrays)."""
+    """A program through C: called with the arguments that it was lowered for, it returns what the program returns (0-d results as 0-d arrays).
 
-    def __init__(self, lowered: Lowered, compiler: str = "gcc", flags: Sequence[str] = ("-O1", "-fopenmp")) -> None:
+    text: in place of the program's own C text, with the same outermost function.
+    """
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        compiler: str = "gcc",
+        flags: Sequence[str] = ("-O1", "-fopenmp"),
+        text: str | None = None,
+    ) -> None:
         stages = lowered.stages
         self._plan = stages.plan
         self._parameters = lowered.program.parameters
         self._sizes = stages.graph.sizes
-        library = build_shared(lowered.text("c"), compiler, flags)
+        library = build_shared(lowered.text("c") if text is None else text, compiler, flags)
         self._call = library[c_name(stages.graph.name)]
         self._call.restype = ctypes.c_int
 
@@ -71,25 +80,25 @@ class CProgram:
         Raises:
             IndexError: a check of the program failed.
         """
-        sizes: list[int] = []
+        known: dict[str, int] = {}
         buffers: dict[str, Array] = {}
         inputs = iter(self._plan.inputs)
         for parameter, value in zip(self._parameters, args, strict=True):
             if parameter.is_size:
                 assert isinstance(value, int | np.integer)
                 if parameter.name in self._sizes:
-                    sizes.append(int(value))
+                    known[parameter.name] = int(value)
                 continue
             buffer = self._plan.buffers[next(inputs)]
             given = np.asarray(value)
             buffers[buffer.name] = given if given.ndim else given.astype(buffer.dtype.numpy)
-        known = dict(zip(self._sizes, sizes, strict=True))
+            known |= {str(e): n for e, n in zip(buffer.shape, given.shape, strict=True) if str(e) in self._sizes}
         for name in self._plan.outputs:
             if name not in buffers:
                 made = self._plan.buffers[name]
                 buffers[name] = np.empty([extent.evaluate(known) for extent in made.shape], made.dtype.numpy)
         addresses = [ctypes.c_void_p(array.ctypes.data) for array in buffers.values()]
-        status = self._call(*map(ctypes.c_int64, sizes), *addresses)
+        status = self._call(*(ctypes.c_int64(known[name]) for name in self._sizes), *addresses)
         if status > 0:
             raise IndexError(f"check {status} of the program failed")
         if status < 0:

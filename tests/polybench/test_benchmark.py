@@ -6,13 +6,17 @@ import csv
 from pathlib import Path
 
 import islpy as isl
+import numpy as np
 import pytest
 
 from benchmarks.polybench import KERNELS
 from benchmarks.polybench.__main__ import main
+from benchmarks.polybench.kernel import worst_error
+from benchmarks.polybench.pluto import pluto_text
 from benchmarks.polybench.report import geometric_mean
 from benchmarks.polybench.work import count_points, work_of
-from polyml.testing.c_program import compiler_path
+from polyml.errors import CodegenError
+from polyml.testing.c_program import CProgram, compiler_path
 
 
 @pytest.mark.parametrize(
@@ -57,3 +61,32 @@ def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert all(float(row["seconds"]) > 0 and float(row["compile_s"]) > 0 for row in rows)
     assert all(float(row["times_limit"]) > 0 for row in rows)
+
+
+POLYCC = """#!/bin/sh
+# Takes a file with one part marked for it, and says what it did in the names of the helpers that it defines.
+test "$2" = --tile && grep -q "pragma scop" "$1" || exit 1
+{ echo '#define floord(n,d) ((n)/(d))'; sed -e '/pragma/d' "$1"; } > "$5"
+"""
+
+
+@pytest.mark.skipif(compiler_path() is None, reason="gcc is not installed")
+@pytest.mark.parametrize("name", ["gemver", "covariance", "jacobi-2d"])
+def test_pluto_gets_each_region(name: str, tmp_path: Path) -> None:
+    """A source-to-source step in Pluto's place, which leaves the loops as they are: the program around them is put together again."""
+    polycc = tmp_path / "polycc"
+    polycc.write_text(POLYCC)
+    polycc.chmod(0o755)
+    kernel = KERNELS[name]
+    arguments = kernel.arguments("MINI")
+    lowered = kernel.program(scheduler="written", dynamic=name != "covariance").lower(*arguments)
+    text = pluto_text(lowered, str(polycc), ("--tile", "--noparallel"))
+    assert text.count("#define floord") == 1
+    assert "pragma" not in text
+    assert "*alpha *" not in text
+    results = CProgram(lowered, flags=("-O1",), text=text)(
+        *(np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments)
+    )
+    assert worst_error(results, kernel.reference(*kernel.arguments("MINI"))) < 1e-9
+    with pytest.raises(CodegenError, match="takes none"):
+        pluto_text(lowered, "false", ())
