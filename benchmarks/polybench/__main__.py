@@ -2,7 +2,7 @@
 
     python -m benchmarks.polybench [--size LARGE] [--kernels a,b] [--contenders polyml,gcc] [--threads N] [--seconds S] [--cap S] [--clock cpu] [--csv FILE] [--plot FILE]
 
-polyml on one thread and on all, against the C text of the same program in its written order through gcc, clang and clang with Polly, where they are
+polyml on one thread and on all, against the C text of the same program in its written order through gcc, clang, clang with Polly, and Pluto (its `polycc`), where they are
 installed, all with -O3 -march=native -ffast-math. Contenders take turns, each in a process of its own; medians. The physical limit: the program's
 floating-point operations at the measured FMA peak, or its arguments and results once at the measured bandwidth.
 """
