@@ -2,12 +2,12 @@
 
 A loop whose body sweeps a row in several inner loops (a maximum, then exponentials, ...) waits for memory in the first sweep and leaves memory
 idle in the others, and the hardware's prefetchers start anew with every row. So one of the others asks for the line of a coming row that lies where it stands itself: the one that
-computes most and does not stream its results out. Where there is one loop only, the hardware sees the stream by itself.
+computes most and does not stream its results out. Where there is one loop only, the hardware sees the stream by itself, unless the loop computes much: then it asks for lines further on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -23,6 +23,9 @@ __all__ = ["Caches", "prefetch"]
 
 AHEAD = 16_384
 """Bytes that should be on their way: what memory delivers within a few times its latency."""
+
+HEAVY = 8
+"""Instructions per vector that is read, from which on a loop is too slow for the hardware's prefetchers, which stop at the end of every page, to keep memory busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ def prefetch(function: Function, caches: Caches) -> tuple[Function, tuple[Note, 
         return function, ()
     pass_ = _Prefetch({v.name: v for v in function.arguments}, frozenset(l.name for l in function.leads), caches)
     body = pass_.body(function.body)
+    if len(loops := _whole_loops(body)) == 1:
+        body = pass_.with_coming_lines(body, loops[0])
     return (function if body is function.body else replace(function, body=body)), tuple(pass_.notes)
 
 
@@ -67,32 +72,33 @@ class _Prefetch:
         node = with_body(node, self.body)
         if not isinstance(node, For) or node.kind == "vector":
             return node
-        loops = [loop for loop in _directly_inside(node.body) if loop.kind == "vector"]
-        if len(loops) < 2:
-            return node
+        loops = _whole_loops(node.body)
+        if len(loops) == 1:
+            return replace(node, body=self.with_coming_lines(node.body, loops[0]))
         sweeps = [sweep for loop in loops for sweep in self.sweeps(loop, node)]
         return self.with_next_rows(node, loops, sweeps)
 
-    def sweeps(self, loop: For, outer: For) -> Iterator[_Sweep]:
-        """The rows of large arrays that the loop reads and that move on with the outer loop."""
-        trips = self.trips(loop)
-        if trips is None:
-            return
-        rows: dict[tuple[str, Affine], list[Read]] = {}
+    def streams(self, loop: For) -> Mapping[tuple[str, Affine], tuple[Read, ...]]:
+        """What the loop reads of large arrays, element after element: by array and first element (but for a constant), its loads."""
+        found: dict[tuple[str, Affine], dict[Read, None]] = {}
         for node in walk_nodes(loop.body):
             for read in (r for expr in expressions(node) for r in reads_of(expr)):
                 variable = self.arguments.get(read.tensor)
                 flat = None if variable is None else flat_element(variable, read.subscripts)
                 if variable is None or flat is None or flat.stride(loop.variable) != 1 or not self.is_large(variable):
                     continue
-                size = variable.dtype.itemsize
-                if abs(flat.stride(outer.variable) or 0) * size < trips * size:
-                    continue
                 start = flat - affine(loop.variable)
-                rows.setdefault((read.tensor, start - start.constant), []).append(read)
-        for (array, start), reads in rows.items():
-            itemsize = self.arguments[array].dtype.itemsize
-            yield _Sweep(loop, array, start, trips * itemsize, tuple(dict.fromkeys(reads)))
+                found.setdefault((read.tensor, start - start.constant), {})[read] = None
+        return {key: tuple(reads) for key, reads in found.items()}
+
+    def sweeps(self, loop: For, outer: For) -> Iterator[_Sweep]:
+        """The rows of large arrays that the loop reads and that move on with the outer loop."""
+        trips = self.trips(loop)
+        if trips is None:
+            return
+        for (array, start), reads in self.streams(loop).items():
+            if abs(start.stride(outer.variable) or 0) >= trips:
+                yield _Sweep(loop, array, start, trips * self.arguments[array].dtype.itemsize, reads)
 
     def is_large(self, variable: Variable) -> bool:
         extents = [extent for extent in variable.shape if extent.is_constant]
@@ -116,11 +122,30 @@ class _Prefetch:
                 continue
             distance, level = found
             host = max(hosts, key=_suitable)
-            nodes = [Prefetch(place, level) for place in self.lines(first, host, outer, distance)]
+            moved = {
+                outer.variable: affine(outer.variable) + distance * outer.step,
+                first.loop.variable: affine(host.variable) - host.lower + first.loop.lower,
+            }
+            nodes = [Prefetch(place, level) for place in self.lines(first.reads, host, moved, first.loop.variable)]
             chosen.setdefault(id(host), []).extend(nodes)
             text = f"the row of {array} {distance * outer.step} {outer.variable} ahead, into L{level}"
             self.notes.append(Note("prefetch", outer.variable, text))
         return outer if not chosen else replace(outer, body=_with_nodes(outer.body, chosen))
+
+    def with_coming_lines(self, nodes: tuple[Node, ...], loop: For) -> tuple[Node, ...]:
+        """The nodes with prefetches of lines further on in what their only loop reads, if it computes so much that the hardware does not see far enough ahead."""
+        streams = self.streams(loop)
+        enough = bool(streams) and _suitable(loop)[1] * loop.width >= HEAVY * len(streams)
+        if not enough or 3 * self.caches.l1 < 4 * AHEAD:
+            return nodes
+        made: list[Node] = []
+        for (array, _), reads in streams.items():
+            ahead = AHEAD // len(streams) // self.caches.line * self.caches.line
+            elements = ahead // self.arguments[array].dtype.itemsize
+            moved = {loop.variable: affine(loop.variable) + elements}
+            made += [Prefetch(place, 1) for place in self.lines(reads, loop, moved, loop.variable)]
+            self.notes.append(Note("prefetch", loop.variable, f"{array} {ahead} bytes ahead, into L1"))
+        return _with_nodes(nodes, {id(loop): made})
 
     def is_host(self, loop: For, sweep: _Sweep) -> bool:
         """Whether the loop runs over at least half as many elements as the row has."""
@@ -144,14 +169,17 @@ class _Prefetch:
                 return count, level
         return None
 
-    def lines(self, sweep: _Sweep, host: For, outer: For, distance: int) -> Iterator[Place]:
-        """One element of the row per cache line of as many elements as an iteration of the host has, `distance` rows ahead."""
-        per_line = max(1, self.caches.line // self.arguments[sweep.array].dtype.itemsize)
-        at = affine(host.variable) - host.lower + sweep.loop.lower
-        first = min(sweep.reads, key=lambda read: _constant_of(self.arguments[sweep.array], read))
+    def lines(self, reads: Sequence[Read], host: For, moved: Mapping[str, Affine], variable: str) -> Iterator[Place]:
+        """One element per cache line of as many elements as an iteration of the host has, from the first of these loads on, with other values for some variables.
+
+        variable: that of the loop in which the loads stand.
+        """
+        array = reads[0].tensor
+        first = min(reads, key=lambda read: _constant_of(self.arguments[array], read))
+        per_line = max(1, self.caches.line // self.arguments[array].dtype.itemsize)
         for line in range(0, host.step, per_line):
-            moved = {outer.variable: affine(outer.variable) + distance * outer.step, sweep.loop.variable: at + line}
-            yield Place(sweep.array, tuple(s.substitute(moved) for s in first.subscripts if isinstance(s, Affine)))
+            there = {**moved, variable: moved[variable] + line}
+            yield Place(array, tuple(s.substitute(there) for s in first.subscripts if isinstance(s, Affine)))
 
 
 def _constant_of(variable: Variable, read: Read) -> int:
@@ -166,6 +194,18 @@ def _suitable(loop: For) -> tuple[bool, float]:
     nodes = list(walk_nodes(loop.body))
     streams = any(isinstance(node, Assign) and node.streaming for node in nodes)
     return not streams, sum(operations_of(e) + 1 for node in nodes for e in expressions(node)) / loop.step
+
+
+def _whole_loops(nodes: tuple[Node, ...]) -> list[For]:
+    """The vector loops among the nodes, one of the pieces that a loop was cut into for each: without those under masks (the first and the last vector of a row), those that go on
+    with single vectors where another ends, and those that contain others."""
+    whole: list[For] = []
+    for loop in _directly_inside(nodes):
+        rest = bool(whole) and (loop.variable, loop.lower) == (whole[-1].variable, whole[-1].upper)
+        inner = any(isinstance(node, For) for node in walk_nodes(loop.body))
+        if loop.kind == "vector" and not (loop.masked or rest or inner):
+            whole.append(loop)
+    return whole
 
 
 def _directly_inside(nodes: tuple[Node, ...]) -> Iterator[For]:

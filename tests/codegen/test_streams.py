@@ -131,6 +131,25 @@ def test_a_loop_that_leaves_memory_idle_fetches_rows_that_are_swept_once() -> No
     assert not any(isinstance(node, Assign) and node.streaming for node in host.body)
 
 
+def computed_rows(rows: int, columns: int, op: str) -> Function:
+    """y[i, j] = op(x[i, j]) + z[i, j], streaming."""
+    value = call("add", call(op, at("x", "i", "j")), at("z", "i", "j"))
+    row = loop("j", 0, columns, Assign(target=put("y", "i", "j"), value=value, streaming=True), kind="vector", factor=2)
+    arguments = [array(name, rows, columns) for name in "xzy"]
+    return function(loop("i", 0, rows, row), arguments=arguments, written="y")
+
+
+def test_the_only_loop_fetches_what_comes_when_it_computes_much() -> None:
+    heavy, _ = vectorize(computed_rows(4096, 1024, "gelu"), vector_bytes=64)
+    after, notes = prefetch(heavy, CACHES)
+    assert [str(note.text) for note in notes] == ["x 8192 bytes ahead, into L1", "z 8192 bytes ahead, into L1"]
+    assert {str(p.place) for p in prefetches(after)} == {
+        f"{name}[i, j + {k}]" for name in "xz" for k in (2048, 2064)
+    }  # two vectors, a line each
+    light, _ = vectorize(computed_rows(4096, 1024, "neg"), vector_bytes=64)
+    assert prefetch(light, CACHES) == (light, ())
+
+
 def test_distance_and_level_follow_the_row() -> None:
     for columns, place, level in ((512, "x[i + 8, j]", 1), (16384, "x[i + 1, j]", 2)):
         program, _ = vectorize(centred_rows(8192, columns), vector_bytes=64)
