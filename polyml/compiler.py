@@ -112,7 +112,7 @@ def trace(program: Program, signature: Signature, options: Options) -> Graph:
     _verify(graph, options)
     report("graph as built", lambda: graph_text(graph), level=5)
     with stage("rewrite"):
-        graph = rewrite(graph, precise=options.precise)
+        graph = rewrite(graph, precise=options.precise, cache=options.machine.l2_bytes)
     _verify(graph, options)
     report("graph", lambda: graph_text(graph), level=2)
     return graph

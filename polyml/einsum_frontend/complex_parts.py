@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from polyml.dtypes import DType, boolean, f32, f64
+from polyml.dtypes import DType, boolean
 from polyml.expressions import Apply, Const, Expr, walk
 
 __all__ = ["ROWS", "Parts", "joined", "parts_of", "power", "size_of"]
@@ -126,13 +126,10 @@ def _complex(args: tuple[Parts, ...]) -> Parts:
 
 
 def _abs(args: tuple[Parts, ...]) -> Expr:
-    """The root of the sum of squares without overflow: of f32 in f64, of f64 by the larger part."""
+    """The root of the sum of squares, by the larger part, so that nothing overflows."""
     (x,) = args
     if x.imag is None:
         return _apply("abs", x.real)
-    if x.dtype == f32:
-        squares = [_apply("mul", wide, wide) for wide in (Apply("cast", (part,), f64) for part in (x.real, x.imag))]
-        return Apply("cast", (_apply("sqrt", _apply("add", *squares)),), f32)
     one, zero = Const(1.0, x.dtype), Const(0.0, x.dtype)
     a, b = _apply("abs", x.real), _apply("abs", x.imag)
     larger, smaller = _apply("max", a, b), _apply("min", a, b)

@@ -5,18 +5,21 @@ Each rule takes a Graph and gives an equal one (the same object when it does not
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from polyml.graph.ir import Graph
 from polyml.graph.rules.absorb import absorb_copies
 from polyml.graph.rules.common import share_equal
+from polyml.graph.rules.convert import convert_once
 from polyml.graph.rules.dead import remove_dead
 from polyml.graph.rules.factor import factor_sums
 from polyml.graph.rules.hoist import hoist
 from polyml.graph.rules.inline import inline_elementwise
 from polyml.graph.rules.restrict import restrict_domains
 from polyml.graph.rules.simplify import simplify
+from polyml.graph.rules.split import split_products
 from polyml.graph.storage import settle_results
 
 __all__ = ["RULES", "Rule", "rewrite"]
@@ -52,12 +55,13 @@ def rewrite(
     *,
     rules: Sequence[Rule] = RULES,
     precise: bool = False,
+    cache: int = 0,
     observe: Callable[[str, Graph], None] | None = None,
 ) -> Graph:
     """The graph in its simplest equal form, settled for planning (storage.settle_results).
 
     Args:
-        precise: leave out the rules that may change rounding.
+        precise: leave out the rules that may change rounding. cache: bytes that a core keeps close (0: not known).
         observe: called with the rule's name and the new graph after each change.
     """
     chosen = [rule for rule in rules if rule.exact or not precise]
@@ -70,6 +74,15 @@ def rewrite(
             observe("settle", settled)
         # Ordering: the copies that settling adds may go into what makes their source.
         graph = _to_fixpoint(settled, chosen, observe)
+    # Ordering: last, since inlining would undo it.
+    last: list[tuple[str, Callable[[Graph], Graph]]] = [("convert", convert_once)]
+    if not precise and cache:
+        last.append(("split", functools.partial(split_products, cache=cache)))
+    for name, apply in last:
+        after = apply(graph)
+        if after is not graph and observe is not None:
+            observe(name, after)
+        graph = after
     return graph
 
 

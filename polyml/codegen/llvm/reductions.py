@@ -11,6 +11,7 @@ from polyml.codegen.llvm.memory import Access, access, forget, load, store
 from polyml.codegen.llvm.state import State, stored_type
 from polyml.codegen.loops import Assign, Place, UpdateArgument
 from polyml.dtypes import DType
+from polyml.expressions import Apply, Expr
 from polyml.ops import REDUCTIONS
 
 __all__ = ["COMBINED", "assign", "update_argument"]
@@ -41,15 +42,50 @@ def assign(state: State, node: Assign) -> None:
 
 
 def _combined_with(state: State, node: Assign, read: Callable[[], Value], dtype: DType) -> Value:
-    """combine(target, value), with a product fused into a sum."""
+    """combine(target, value), with a product fused into a sum, and each of several."""
+    products = _products(state, node.value) if node.reduction == "sum" else None
+    if products is not None:
+        total = read()
+        for factors, negative in products:
+            total = _fused(state, factors, total, negative)
+        return total
     factors = product_factors(state, node.value) if node.reduction == "sum" else None
     if factors is None:
         value = evaluate(state, node.value)
         return combine(state, node.reduction or "", read(), value, dtype)
-    x, y, old = evaluate(state, factors[0]), evaluate(state, factors[1]), read()
-    lanes = max(x.lanes, y.lanes, old.lanes)
+    return _fused(state, factors, read(), False)
+
+
+def _fused(state: State, factors: tuple[Expr, Expr], old: Value, negative: bool) -> Value:
+    """old + x * y, or old - x * y."""
     b = state.builder
+    x, y = evaluate(state, factors[0]), evaluate(state, factors[1])
+    if negative:
+        x, y = (y, x) if y.lanes < x.lanes else (x, y)
+        x = b.emit(x.type, f"fneg {x}")
+    lanes = max(x.lanes, y.lanes, old.lanes)
     return multiply_add(b, b.splat(x, lanes), b.splat(y, lanes), b.splat(old, lanes))
+
+
+def _products(state: State, value: Expr) -> list[tuple[tuple[Expr, Expr], bool]] | None:
+    """The factors of each term and whether it is subtracted, where the value is a sum of products, or one that is subtracted."""
+    found: list[tuple[tuple[Expr, Expr], bool]] = []
+    stack: list[tuple[Expr, bool]] = [(value, False)]
+    while stack:
+        expr, negative = stack.pop()
+        match expr:
+            case Apply(op="add", args=(left, right)):
+                stack += [(right, negative), (left, negative)]
+            case Apply(op="sub", args=(left, right)):
+                stack += [(right, not negative), (left, negative)]
+            case Apply(op="neg", args=(inner,)):
+                stack.append((inner, not negative))
+            case _:
+                factors = product_factors(state, expr)
+                if factors is None:
+                    return None
+                found.append((factors, negative))
+    return found if len(found) > 1 or found[0][1] else None
 
 
 def _accumulate(state: State, node: Assign, dtype: DType) -> None:
