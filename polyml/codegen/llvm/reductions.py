@@ -46,8 +46,8 @@ def _combined_with(state: State, node: Assign, read: Callable[[], Value], dtype:
     products = _products(state, node.value) if node.reduction == "sum" else None
     if products is not None:
         total = read()
-        for factors, negative in products:
-            total = _fused(state, factors, total, negative)
+        for pair, negative in products:
+            total = _fused(state, pair, total, negative)
         return total
     factors = product_factors(state, node.value) if node.reduction == "sum" else None
     if factors is None:
