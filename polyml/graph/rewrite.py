@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from polyml.graph.ir import Graph
 from polyml.graph.rules.absorb import absorb_copies
+from polyml.graph.rules.combine import combine_terms
 from polyml.graph.rules.common import share_equal
 from polyml.graph.rules.convert import convert_once
 from polyml.graph.rules.dead import remove_dead
@@ -45,6 +46,7 @@ RULES: tuple[Rule, ...] = (
     Rule("hoist", hoist),
     Rule("restrict", restrict_domains, exact=False),
     Rule("factor", factor_sums, exact=False),
+    Rule("combine", combine_terms, exact=False),
 )
 
 _MOST_ROUNDS = 10

@@ -6,7 +6,7 @@ What is below keeps its order, so that its parts get lanes as ever: within a til
 When: the loop carries a dependence, one step touches more than half of L2, and the dependences are short (a stencil's, not a broadcast's).
 
 Sizes (the model): at one step a tile touches a block of rows in all arrays, a strip of each along the lanes. Strips are long enough for their first and last vector not to
-matter. Blocks fit in L1 where that leaves at least `LEAST_ROWS` rows in each direction, else in a fraction of L2; then as many steps as shift the block by twice its own
+matter; a row along which a recurrence runs is not cut. Blocks fit in L1 where that leaves at least `LEAST_ROWS` rows in each direction, else in a fraction of L2; then as many steps as shift the block by twice its own
 height, if everything that the tile touches on its way stays in L2.
 
 Threads: the tile loop over time becomes a wavefront, t_tile/T + i_tile/I, inside of which the tiles along i are independent.
@@ -27,7 +27,7 @@ from polyml.schedule.ilp.skewing import SkewedLoop, skewed_band
 from polyml.schedule.strategy.bands import is_coincident
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import Loop, insert_loops, tile_loop
-from polyml.schedule.tree import Kind, kind_of, members, statements_below
+from polyml.schedule.tree import Kind, kind_of, members, nodes, statements_below
 
 __all__ = ["TimePlan", "build_time_tiles", "plan_time_tiles"]
 
@@ -67,7 +67,7 @@ def plan_time_tiles(node: isl.ScheduleNode, facts: Facts) -> TimePlan | None:
     band = skewed_band(
         facts.scop, facts.packed.dependences, tuple(steps), relax_reductions=facts.options.relax_reductions
     )
-    return sweep.plan(band)
+    return sweep.plan(band, node)
 
 
 def build_time_tiles(node: isl.ScheduleNode, plan: TimePlan, *, threads: bool) -> tuple[isl.ScheduleNode, int]:
@@ -90,6 +90,16 @@ def _steps(node: isl.ScheduleNode, facts: Facts) -> dict[str, str] | None:
     (member,) = members(node, facts.scop)
     found = {name: index for name in names if (index := member.index(name)) is not None}
     return found if len(found) == len(names) else None
+
+
+def _is_carried(node: isl.ScheduleNode, name: str, index: str, facts: Facts) -> bool:
+    """Whether the statement's loop along the index, inside of one time step, carries a dependence: its iterations wait for each other, however near their data is."""
+    for inner in nodes(node):
+        if kind_of(inner) == Kind.band and name in statements_below(inner):
+            for member in members(inner, facts.scop):
+                if member.index(name) == index:
+                    return not member.coincident
+    return False
 
 
 def _is_outermost(node: isl.ScheduleNode) -> bool:
@@ -144,7 +154,7 @@ class _Sweep:
                 arrays[access.array] = max(arrays.get(access.array, 0), touched)
         return sum(arrays.values())
 
-    def plan(self, band: tuple[SkewedLoop, ...]) -> TimePlan | None:
+    def plan(self, band: tuple[SkewedLoop, ...], node: isl.ScheduleNode) -> TimePlan | None:
         """Sizes for a band of the form time, then one loop per direction."""
         core = self.core
         indices = self.facts.scop.statements[core.name].indices
@@ -169,7 +179,7 @@ class _Sweep:
             return None
         rows = [index for index in space if index != lanes]
         skew = max(loop.coefficients[core.name][time] for loop in along.values())
-        found = self.sizes(rows, lanes, max(1, skew))
+        found = self.sizes(rows, lanes, max(1, skew), whole=_is_carried(node, core.name, lanes, self.facts))
         if found is None:
             return None
         first = next(loop for loop in band if loop not in along.values())
@@ -181,8 +191,8 @@ class _Sweep:
             names=(indices[time], *order),
         )
 
-    def sizes(self, rows: list[str], lanes: str, skew: int) -> tuple[int | None, ...] | None:
-        """Steps per tile, rows in each direction, and the length of a strip: None where a direction is not cut."""
+    def sizes(self, rows: list[str], lanes: str, skew: int, *, whole: bool) -> tuple[int | None, ...] | None:
+        """Steps per tile, rows in each direction, and the length of a strip: None where a direction is not cut. whole: rows are not cut into strips."""
         target, core = self.facts.target, self.core
         space = self.space(core)
         asked = self.facts.options.tile_sizes
@@ -193,7 +203,7 @@ class _Sweep:
         if not rows:
             strip = max(strip, 2 * target.l1_bytes // 3 // self.block_bytes({}, lanes, 1))
             return self.steps_of([], strip if strip < space[lanes] else None, lanes, skew)
-        cut = strip if 2 * strip < space[lanes] else None
+        cut = strip if 2 * strip < space[lanes] and not whole else None
         for room in (2 * target.l1_bytes // 3, target.l2_bytes // 8):
             height = self.height(rows, lanes, cut or space[lanes], room)
             if height >= LEAST_ROWS:

@@ -1,0 +1,137 @@
+"""Sums with constant factors in their cheapest form: `x + 0.5*(y - 2*x) + 0.5*(z - 2*x)` becomes `0.5*(y + z) - x`.
+
+A sum is a combination of terms with one constant each: equal terms are added up, and terms with the same constant share its product. It is rewritten when that saves
+operations, products that go with an addition (FMA) counted as none.
+
+The language allows it (sums are reassociated and common factors moved out of them); results may differ in rounding, so it is off where the written order is asked for.
+A term that would vanish stays: it may be infinite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from polyml.expressions import Apply, Const, Expr, Read
+from polyml.graph.ir import Equation, Graph, Loop, Op
+
+__all__ = ["combine_terms"]
+
+LEAST_TERMS = 3
+"""Shorter sums have nothing to save."""
+
+
+def combine_terms(graph: Graph) -> Graph:
+    """The graph with the sums of its bodies combined."""
+    ops = _block(graph.ops)
+    return graph if ops is graph.ops else replace(graph, ops=ops)
+
+
+def _block(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    made = tuple(_op(op) for op in ops)
+    return ops if all(new is old for new, old in zip(made, ops, strict=True)) else made
+
+
+def _op(op: Op) -> Op:
+    match op:
+        case Loop():
+            body = _block(op.body)
+            return op if body is op.body else replace(op, body=body)
+        case Equation():
+            value = _combined(op.body)
+            return op if value is op.body else replace(op, body=value)
+        case _:
+            return op
+
+
+def _combined(expr: Expr) -> Expr:
+    if not isinstance(expr, Apply):
+        return expr
+    if expr.op in ("add", "sub") and expr.dtype.is_float and expr.dtype.itemsize >= 4:
+        found = _cheaper(expr)
+        if found is not None:
+            return found
+    args = tuple(_combined(arg) for arg in expr.args)
+    return expr if all(a is b for a, b in zip(args, expr.args, strict=True)) else replace(expr, args=args)
+
+
+def _cheaper(expr: Apply) -> Expr | None:
+    """The sum with one constant per term, if that takes fewer operations."""
+    terms: dict[Expr, float] = {}
+    _collect(expr, 1.0, terms)
+    if len(terms) < LEAST_TERMS or not all(isinstance(term, Read) for term in terms) or 0.0 in terms.values():
+        return None
+    groups: dict[float, _Group] = {}
+    for term, constant in terms.items():
+        group = groups.setdefault(abs(constant), _Group([], []))
+        (group.plus if constant > 0 else group.minus).append(term)
+    has_unit = 1.0 in groups
+    after = len(terms) - 1 + (0 if has_unit else 1)
+    if after >= _operations(expr):
+        return None
+    # What nothing is multiplied in comes first, and all others are added to it; what is only taken away comes last.
+    ordered = sorted(groups.items(), key=lambda item: (not item[1].plus, item[0] != 1.0))
+    total: Expr | None = None
+    for constant, group in ordered:
+        total = _added(total, constant, group, expr)
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Terms of one absolute constant."""
+
+    plus: list[Expr]
+    minus: list[Expr]
+
+
+def _added(total: Expr | None, constant: float, group: _Group, like: Apply) -> Expr:
+    """`total + constant * (the group's terms)`."""
+    negative = not group.plus
+    first, *others = group.minus if negative else group.plus
+    value = first
+    for term in others:
+        value = Apply("add", (value, term), like.dtype)
+    for term in () if negative else group.minus:
+        value = Apply("sub", (value, term), like.dtype)
+    if constant != 1.0:
+        factor = -constant if negative and total is None else constant
+        value = Apply("mul", (Const(factor, like.dtype), value), like.dtype)
+    elif negative and total is None:
+        value = Apply("neg", (value,), like.dtype)
+    return value if total is None else Apply("sub" if negative else "add", (total, value), like.dtype)
+
+
+def _collect(expr: Expr, constant: float, terms: dict[Expr, float]) -> None:
+    """Adds the constants of the expression's terms, times `constant`."""
+    match expr:
+        case Apply(op="add" | "sub", args=(x, y)):
+            _collect(x, constant, terms)
+            _collect(y, constant if expr.op == "add" else -constant, terms)
+        case Apply(op="neg", args=(x,)):
+            _collect(x, -constant, terms)
+        case Apply(op="mul", args=(Const(value=value), x)) | Apply(op="mul", args=(x, Const(value=value))):
+            _collect(x, constant * float(value), terms)
+        case _:
+            terms[expr] = terms.get(expr, 0.0) + constant
+
+
+def _operations(expr: Apply) -> int:
+    """Vector instructions of the sum as it stands: an addition takes one of its operands' products along."""
+    seen: set[Expr] = set()
+
+    def count(node: Expr, *, fused: bool) -> int:
+        if not isinstance(node, Apply) or node in seen:
+            return 0
+        if node.op == "mul":
+            if not fused:
+                seen.add(node)
+            inner = [arg for arg in node.args if not isinstance(arg, Const)]
+            return (0 if fused else 1) + sum(count(arg, fused=False) for arg in inner)
+        if node.op not in ("add", "sub", "neg"):
+            return 0
+        seen.add(node)
+        products = [arg for arg in node.args if isinstance(arg, Apply) and arg.op == "mul"]
+        taken = products[0] if products and node.op != "neg" else None
+        return 1 + sum(count(arg, fused=arg is taken) for arg in node.args)
+
+    return count(expr, fused=False)

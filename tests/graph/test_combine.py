@@ -1,0 +1,55 @@
+"""Sums with constant factors: what is combined, and what must stay as it was written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml as pm
+
+X = np.random.default_rng(5).standard_normal((3, 40))
+
+
+def lowered_text(right: str, **options: object) -> str:
+    program = pm.einsum(f'def f(x: f64["N"], y: f64["N"], z: f64["N"]):\n    r[i] = {right}\n    return r', **options)
+    found = program(*X)
+    x, y, z = X
+    expected = eval(right.replace("[i]", ""), {"x": x, "y": y, "z": z, "sqrt": np.sqrt, "exp": np.exp})
+    assert np.allclose(found, expected, rtol=1e-14, atol=1e-14)
+    text = program.lower(*X).text("graph")
+    line = next(line.strip() for line in text.splitlines() if line.strip().startswith("r[i] ="))
+    return line.removeprefix("r[i] = ").split("   for ")[0]
+
+
+@pytest.mark.parametrize(
+    ("written", "combined"),
+    [
+        ("x[i] + 0.5 * (y[i] - 2 * x[i]) + 0.5 * (z[i] - 2 * x[i])", "0.5 * (y[i] + z[i]) - x[i]"),
+        ("0.5 * (x[i] + y[i]) + 0.5 * (y[i] - z[i])", "y[i] + 0.5 * (x[i] - z[i])"),
+        ("exp(0.2 * (x[i] + y[i] + z[i]) + 0.3 * (x[i] + y[i] + z[i]))", "exp(0.5 * (x[i] + y[i] + z[i]))"),
+    ],
+)
+def test_combined(written: str, combined: str) -> None:
+    assert lowered_text(written) == combined
+    assert lowered_text(written, precise=True) != lowered_text(written)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "x[i] + 0.5 * (y[i] - z[i])",  # nothing to save
+        "0.25 * x[i] + 0.25 * y[i] - 0.25 * z[i]",  # two products go with the additions
+        "x[i] - x[i] + 0.5 * (y[i] - z[i]) + 0.5 * y[i] + 0.5 * z[i]",  # the term that vanishes may be infinite
+        "0.5 * x[i] * y[i] + 0.5 * x[i] * z[i] + 0.5 * sqrt(y[i] * y[i])",  # terms that are no elements
+    ],
+)
+def test_left_alone(written: str) -> None:
+    assert lowered_text(written) == lowered_text(written, precise=True)
+
+
+def test_infinite_terms_keep_their_sign() -> None:
+    program = pm.einsum(
+        'def f(x: f64["N"], y: f64["N"]):\n    r[i] = 0.5 * x[i] + 0.5 * y[i] + 0.5 * x[i]\n    return r'
+    )
+    big = np.array([np.inf, -np.inf, 1.0])
+    assert np.array_equal(program(big, np.zeros(3)), big)
