@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from polyml.einsum_frontend.any_size import AnyShapes, any_shapes
-from polyml.einsum_frontend.arguments import symbolic_ints
 from polyml.einsum_frontend.printer import format_program
 from polyml.einsum_frontend.source import program_from_function, program_from_text
+from polyml.einsum_frontend.symbolic_ints import symbolic_ints
 from polyml.einsum_frontend.syntax import Program
 from polyml.einsum_numpy.calls import FORMS, NUMPY_KEYWORDS, form_for, is_subscripts
 from polyml.einsum_numpy.extended import is_extended, program_of, refuse_numpys, request_of
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from polyml.graph.ir import Graph
     from polyml.lowered import Lowered
     from polyml.runtime.compiled import Compiled
-    from polyml.runtime.dispatch import Key
     from polyml.runtime.kernel import Kernel
+    from polyml.runtime.keys import Key
 
 __all__ = ["Einsum", "einsum", "einsum_path"]
 
@@ -54,17 +54,17 @@ class Einsum(Dispatcher):
 
     def trace(self, *args: object, **keywords: object) -> Graph:
         """The graph for these arguments."""
-        from polyml.compiler import signature_for, trace
+        from polyml.compiler import trace_program
 
-        return trace(self.program, signature_for(self.program, self.key_of(*args, **keywords)), self.options)
+        return trace_program(self.program, self.key_of(*args, **keywords), self.options)[0]
 
     def lower(self, *args: object, **keywords: object) -> Lowered:
         """The program for these arguments at every stage, down to loops."""
         from polyml.compiler import lower_program
         from polyml.lowered import Lowered
 
-        key = self.key_of(*args, **keywords)
-        return Lowered(self.program, key, lower_program(self.program, key, self.options))
+        stages = lower_program(self.program, self.key_of(*args, **keywords), self.options)
+        return Lowered(self.program, stages.key, stages)
 
     def compile(self, *args: object, **keywords: object) -> Kernel:
         """The kernel that a call with these arguments runs."""
@@ -83,7 +83,8 @@ class Einsum(Dispatcher):
             from polyml.compiler import compile_stages, lower_program  # isl, when it is not in the cache
 
             try:
-                return compile_stages(self.program, key, lower_program(self.program, key, self.options))
+                stages = lower_program(self.program, key, self.options)
+                return compile_stages(self.program, stages.key, stages)
             except PolymlError as fault:
                 fixed = self._fixed(key)
                 if not fixed:
@@ -125,7 +126,8 @@ class Einsum(Dispatcher):
         from polyml.runtime.cuda import the_device
 
         the_device()  # before anything is compiled
-        return kernel_on_device(self.program, key, lower_program(self.program, key, self.options))
+        stages = lower_program(self.program, key, self.options)
+        return kernel_on_device(self.program, stages.key, stages)
 
     def __repr__(self) -> str:
         return f"<polyml.einsum program {self.program.name}>"

@@ -31,10 +31,11 @@ from polyml.graph.region import Region
 from polyml.graph.rewrite import rewrite
 from polyml.graph.verify import verify
 from polyml.options import Options
-from polyml.runtime.arguments import AnySize, Layout
+from polyml.runtime.arguments import AnyInt, AnySize, Layout
 from polyml.runtime.build import build_kernel, signature_of
 from polyml.runtime.compiled import Compiled
-from polyml.runtime.dispatch import COMPILE_LOCK, Key
+from polyml.runtime.dispatch import COMPILE_LOCK
+from polyml.runtime.keys import Key, with_numbers
 from polyml.runtime.signature import KernelSignature
 from polyml.schedule.driver import schedule
 from polyml.schedule.schedule import Note, Schedule
@@ -44,6 +45,7 @@ from polyml.scop.build import build as build_scop
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.memory_based import memory_based
 from polyml.scop.scop import Scop
+from polyml.sets.affine import Affine
 from polyml.sets.budget import BudgetExhausted, operation_budget
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "lower_program",
     "signature_for",
     "trace",
+    "trace_program",
     "with_schedules",
 ]
 
@@ -88,12 +91,13 @@ class LoweredRegion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """A program for one signature, lowered to loops."""
+    """A program for one signature, lowered to loops. key: the dispatcher's key that it is for, where it was made for one."""
 
     graph: Graph
     plan: Plan
     regions: tuple[LoweredRegion, ...]
     options: Options
+    key: Key = ()
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -267,18 +271,51 @@ def _verify(graph: Graph, options: Options) -> None:
 
 @locked
 def lower_program(program: Program, key: Key, options: Options) -> Stages:
-    """From a resolved program to loops, for one key of the dispatcher."""
+    """From a resolved program to loops, for one key of the dispatcher; for the numbers of its call, where symbolic ints do not do (`Stages.key`).
+
+    Raises:
+        PolymlError: what is wrong at these numbers.
+    """
     with compilation(program.name):
-        graph = trace(program, signature_for(program, key), options)
-        names = iter(item.tensor.name for item in graph.inputs)
-        strides: dict[str, tuple[int, ...]] = {}
-        for parameter, layout in zip(program.parameters, key, strict=True):
-            name = None if parameter.is_size else next(names)
-            # A device gets contiguous copies, whatever the layout was.
-            if name is None or not isinstance(layout, Layout) or layout.strides is None or options.machine.is_cuda:
-                continue
-            strides[name] = layout.strides
-        return lower(graph, options, strides)
+        graph, found = trace_program(program, key, options)
+        try:
+            return _lower_for(program, found, graph, options)
+        except PolymlError:
+            exact = with_numbers(found)
+            if exact == found:
+                raise
+            return _lower_for(program, exact, trace(program, signature_for(program, exact), options), options)
+
+
+def _lower_for(program: Program, key: Key, graph: Graph, options: Options) -> Stages:
+    names = iter(item.tensor.name for item in graph.inputs)
+    strides: dict[str, tuple[int, ...]] = {}
+    for parameter, layout in zip(program.parameters, key, strict=True):
+        name = None if parameter.is_size else next(names)
+        # A device gets contiguous copies, whatever the layout was.
+        if name is None or not isinstance(layout, Layout) or layout.strides is None or options.machine.is_cuda:
+            continue
+        strides[name] = layout.strides
+    return replace(lower(graph, options, strides), key=key)
+
+
+@locked
+def trace_program(program: Program, key: Key, options: Options) -> tuple[Graph, Key]:
+    """The graph for one key of the dispatcher, and the key that it is for: that one, or with numbers in place of the symbolic ints that must be numbers: one of them,
+    if that is enough, else all.
+
+    Raises:
+        PolymlError: what is wrong at the numbers of the key's call.
+    """
+    free = [position for position, layout in enumerate(key) if isinstance(layout, AnyInt)]
+    attempts = [key, *(with_numbers(key, (k,)) for k in free if len(free) > 1)] if free else []
+    for attempt in attempts:
+        try:
+            return trace(program, signature_for(program, attempt), options), attempt
+        except PolymlError:  # at numbers it may be right, or else it is told what is wrong with them
+            continue
+    exact = with_numbers(key)
+    return trace(program, signature_for(program, exact), options), exact
 
 
 @locked
@@ -318,14 +355,23 @@ def compile_stages(
 def signature_for(program: Program, key: Key) -> Signature:
     """The argument types that a key of the dispatcher stands for."""
     arguments: list[ArgumentType | int | None] = []
+    examples: dict[str, int] = {}
     for parameter, layout in zip(program.parameters, key, strict=True):
         match layout:
             case Layout() | AnySize():
                 arguments.append(ArgumentType(layout.dtype, layout.shape))
+                known = layout.example if isinstance(layout, AnySize) else None
+                for extent, number in zip(layout.shape, known or (), strict=False):
+                    if isinstance(extent, Affine) and extent.name is not None:
+                        examples.setdefault(extent.name, number)
             case int():
                 arguments.append(layout)
+            case AnyInt():
+                arguments.append(None)
+                if layout.example is not None:
+                    examples[parameter.name] = layout.example
             case None if parameter.dtype is not None:
                 arguments.append(ArgumentType(parameter.dtype))
             case None:
                 arguments.append(None)
-    return Signature(tuple(arguments))
+    return Signature(tuple(arguments), examples)

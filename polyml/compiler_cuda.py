@@ -13,7 +13,7 @@ from polyml.einsum_frontend.syntax import Program
 from polyml.runtime.build import signature_of
 from polyml.runtime.cuda import the_device
 from polyml.runtime.cuda_program import CudaCode, CudaKernel, Device
-from polyml.runtime.dispatch import Key
+from polyml.runtime.keys import Key
 
 __all__ = ["cuda_kernel", "cuda_regions", "cuda_text", "kernel_on_device"]
 

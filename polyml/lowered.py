@@ -11,8 +11,8 @@ from polyml.compiler import Stages, c_text, compile_stages, llvm_text, with_sche
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
 from polyml.graph.printer import graph_html, graph_latex, graph_text
-from polyml.runtime.dispatch import Key
 from polyml.runtime.kernel import Kernel, load_compiled
+from polyml.runtime.keys import Key
 from polyml.schedule.tree import print_tree, tree_html
 from polyml.scop.printer import dependences_text, domains_text
 from polyml.user_schedule import UserSchedule, user_schedule

@@ -5,11 +5,12 @@ Sizes are numbers here; loop variables and `int` parameters that stay symbolic a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import islpy as isl
 
+from polyml.einsum_frontend.proofs import Avoid, nothing
 from polyml.einsum_frontend.quasi_affine import Names, nodes, to_affine
 from polyml.einsum_frontend.ranges import Range, Use, box_range, interval, plain_name
 from polyml.einsum_frontend.syntax import Call, Compare, Expression, IndexRef, Number, Reducer, Subscript
@@ -38,12 +39,15 @@ def infer_ranges(
     names: Names,
     outer: Mapping[str, Range],
     span: Span,
+    symbolic: Collection[str] = (),
+    avoid: Avoid = nothing,
 ) -> Inferred:
     """The range of every index of one statement.
 
     Args:
         indices: all of them, as in the text. own: the subscripts of the left side where the tensor exists already.
         uses: all other subscripts, those inside gathered left ones included. outer: loop variables and symbolic sizes.
+        symbolic: those of them that are sizes. avoid: takes for granted that some of their values do not occur.
 
     Raises:
         ShapeError: extents of one index differ, or no value fits. UnboundedDomainError: a range follows from nothing, or has gaps.
@@ -56,7 +60,7 @@ def infer_ranges(
     assumed = _plain(ranges, [*own, *uses], names, span)
     warnings: list[str] = []
     while missing := [name for name in indices if name not in ranges]:
-        found = _round([*own, *uses], ranges, frozenset(missing), names, outer, span, assumed)
+        found = _round([*own, *uses], ranges, frozenset(missing), names, outer, span, assumed, symbolic, avoid)
         if not found:
             raise UnboundedDomainError(
                 f"the range of {' and '.join(map(plain_name, missing))} follows from nothing",
@@ -103,7 +107,9 @@ def _below(variable: str, stop: Affine, outer: Mapping[str, Range]) -> Range:
     if stop.is_constant:
         return box_range(variable, 0, max(0, stop.constant))
     _, greatest = interval(stop, outer)
-    return Range(variable, f"0 <= {variable} < {stop.isl_text()}", 0, greatest, False)
+    return Range(
+        variable, f"0 <= {variable} < {stop.isl_text()}", 0, None if greatest is None else max(0, greatest), False
+    )
 
 
 def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names, span: Span) -> list[Affine]:
@@ -148,6 +154,8 @@ def _round(
     outer: Mapping[str, Range],
     span: Span,
     assumed: list[Affine],
+    symbolic: Collection[str],
+    avoid: Avoid,
 ) -> dict[str, Range]:
     """Rule 3, one round: for each unbounded index the values that keep every subscript with it alone unbounded in bounds."""
     fitting: dict[str, list[Use]] = {}
@@ -164,7 +172,7 @@ def _round(
         adopted = _by_arithmetic(variable, fitting[name], inner)
         if adopted is None and _symbolic(use.extent for use in fitting[name]):
             adopted = _by_symbols(variable, fitting[name], inner, outer, assumed)
-        adopted = adopted or _by_sets(variable, fitting[name], inner, outer, span)
+        adopted = adopted or _by_sets(variable, fitting[name], inner, outer, span, symbolic, avoid)
         if adopted is None:
             continue
         if adopted.exact and adopted.may_be_empty and all(use.extent != 0 for use in fitting[name]):
@@ -233,9 +241,15 @@ def _by_symbols(
 
 
 def _by_sets(
-    variable: str, uses: Sequence[Use], inner: Mapping[str, Range], outer_ranges: Mapping[str, Range], span: Span
+    variable: str,
+    uses: Sequence[Use],
+    inner: Mapping[str, Range],
+    outer_ranges: Mapping[str, Range],
+    span: Span,
+    symbolic: Collection[str],
+    avoid: Avoid,
 ) -> Range | None:
-    """The general case, by integer sets; None when the values are not bounded.
+    """The general case, by integer sets; None when the values are not bounded. Symbolic sizes for which an inner range is empty, or this one, are avoided.
 
     Raises:
         UnboundedDomainError: the values have gaps.
@@ -245,7 +259,7 @@ def _by_sets(
     outer = sorted(outer_ranges)
     known = {**inner, **outer_ranges}
     head = f"[{', '.join(outer)}] -> " if outer else ""
-    context = [known[name].constraint or f"{name} >= 1" for name in outer]
+    context = [known[name].constraint or "true" for name in outer]
     good = isl.Set(f"{head}{{ [{variable}] : {' and '.join([f'{variable} >= 0', *context])} }}")
     for use in uses:
         assert use.value is not None, "internal: a gather bounds no index"
@@ -257,6 +271,16 @@ def _by_sets(
         body = " and ".join(clauses)
         exists = f"exists ({', '.join(others)} : {body})" if others else body
         good = good.subtract(isl.Set(f"{head}{{ [{variable}] : {exists} }}"))
+    if symbolic:
+        possible = isl.Set(f"{head}{{ : {' and '.join(context)} }}")
+        for name in (name for name in others if not known[name].exact):
+            lacking = possible.subtract(isl.Set(f"{head}{{ [{name}] : {known[name].constraint} }}").params())
+            possible = possible.subtract(lacking) if avoid(lacking) else possible
+        good = good.intersect_params(possible)
+        loops = [k for k, name in enumerate(outer) if name not in symbolic]
+        varies = any(good.involves_dims(isl.dim_type.param, k, 1) for k in loops)
+        if not varies and all(use.extent != 0 for use in uses) and not avoid(possible.subtract(good.params())):
+            return box_range(variable, 0, 0)
     good = good.coalesce()
     if not good.is_bounded():
         return None

@@ -5,7 +5,7 @@ Interval arithmetic settles the plain cases; isl decides the others exactly, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import islpy as isl
@@ -17,8 +17,10 @@ from polyml.sets.affine import Affine, Extent, affine
 from polyml.source import Span
 
 __all__ = [
+    "Avoid",
     "Scope",
     "find_collision",
+    "nothing",
     "parameters",
     "points_without_items",
     "prove_in_bounds",
@@ -26,6 +28,15 @@ __all__ = [
     "prove_not_empty",
     "witness",
 ]
+
+
+Avoid = Callable[[isl.Set], bool]
+"""Takes for granted that no point of a set occurs, if it can; the set's dimensions have the variables' names."""
+
+
+def nothing(points: isl.Set) -> bool:
+    """Takes nothing for granted."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +111,9 @@ def prove_in_bounds(
     position: int,
     span: Span,
     known: Mapping[str, Range],
+    avoid: Avoid = nothing,
 ) -> None:
-    """0 <= subscript < extent for every point of the scope.
+    """0 <= subscript < extent for every point of the scope, or all that `avoid` leaves of it.
 
     Raises:
         BoundsError: with a witness instance.
@@ -111,7 +123,7 @@ def prove_in_bounds(
         return
     text = subscript.isl_text()
     outside = scope.points(f"{text} < 0 or {text} >= {affine(extent).isl_text()}")
-    if outside.is_empty():
+    if outside.is_empty() or avoid(outside):
         return
     values = witness(outside, scope)
     value = subscript.evaluate(values)
@@ -123,16 +135,16 @@ def prove_in_bounds(
     )
 
 
-def prove_injective(target: Sequence[Affine], scope: Scope, *, name: str, span: Span) -> None:
-    """No two points of the scope (with equal outer variables) have one target element.
+def prove_injective(target: Sequence[Affine], scope: Scope, *, name: str, span: Span, avoid: Avoid = nothing) -> None:
+    """No two points of the scope (with equal outer variables) have one target element, or none of those that `avoid` leaves.
 
     Raises:
         ShapeError: with a witness pair.
     """
-    pair = find_collision(target, scope)
-    if pair is None:
+    pairs = _collisions(target, scope)
+    if pairs is None or avoid(pairs.domain()):
         return
-    first, second = pair
+    first, second = _a_pair(pairs, scope)
     element = ", ".join(str(s.evaluate(first)) for s in target)
     raise ShapeError(
         f"`=` would write {name}[{element}] twice: for {_values(first)} and for {_values(second)}",
@@ -143,6 +155,12 @@ def prove_injective(target: Sequence[Affine], scope: Scope, *, name: str, span: 
 
 def find_collision(target: Sequence[Affine], scope: Scope) -> tuple[dict[str, int], dict[str, int]] | None:
     """Two points of the scope with equal outer variables and one target element, or None when there are none."""
+    pairs = _collisions(target, scope)
+    return None if pairs is None else _a_pair(pairs, scope)
+
+
+def _collisions(target: Sequence[Affine], scope: Scope) -> isl.Map | None:
+    """All such pairs; None when there are none."""
     if {r.name for r in scope.indices} <= {s.name for s in target}:
         return None
     names = [r.name for r in (*scope.outer, *scope.indices)]
@@ -154,21 +172,24 @@ def find_collision(target: Sequence[Affine], scope: Scope) -> tuple[dict[str, in
     text = f"{{ [{', '.join(names)}] -> [{', '.join(primed.values())}] : {' and '.join([*same, f'({differ})'])} }}"
     points = scope.points()
     pairs = isl.Map(text).intersect_domain(points).intersect_range(points)
-    if pairs.is_empty():
-        return None
+    return None if pairs.is_empty() else pairs
+
+
+def _a_pair(pairs: isl.Map, scope: Scope) -> tuple[dict[str, int], dict[str, int]]:
+    names = [r.name for r in (*scope.outer, *scope.indices)]
     pair = pairs.wrap().flatten().sample_point()
     numbers = [pair.get_coordinate_val(isl.dim_type.set, k).to_python() for k in range(2 * len(names))]
     return dict(zip(names, numbers, strict=False)), dict(zip(names, numbers[len(names) :], strict=True))
 
 
-def prove_not_empty(outer: Scope, inner: Scope, *, kind: str, span: Span) -> None:
-    """Every point of `outer` has an item in `inner`, which binds more indices.
+def prove_not_empty(outer: Scope, inner: Scope, *, kind: str, span: Span, avoid: Avoid = nothing) -> None:
+    """Every point of `outer`, or that `avoid` leaves of it, has an item in `inner`, which binds more indices.
 
     Raises:
         ShapeError: with a witness instance.
     """
     lacking = points_without_items(outer, inner)
-    if lacking is None or lacking.is_empty():
+    if lacking is None or lacking.is_empty() or avoid(lacking):
         return
     where = _instance(witness(lacking, outer))
     raise ShapeError(

@@ -23,7 +23,7 @@ def allows_any_size(program: Program, signature: Signature, name: str) -> bool:
             some = [e.substitute({v: affine(SOME_SIZE) for v in e.variables() - {name}}) for e in extents]
             arguments.append(ArgumentType(argument.dtype, tuple(map(extent_of, some))))
         elif argument is None and parameter.name != name:
-            arguments.append(SOME_SIZE)
+            arguments.append(signature.examples.get(parameter.name, SOME_SIZE))
         else:
             arguments.append(argument)
     try:

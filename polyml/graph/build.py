@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-import islpy as isl
-
 from polyml.einsum_frontend.arguments import ArgumentType, Signature, bind_sizes
-from polyml.einsum_frontend.proofs import Scope, parameters
+from polyml.einsum_frontend.proofs import Scope
 from polyml.einsum_frontend.quasi_affine import Names, needs_affine
 from polyml.einsum_frontend.syntax import (
     Assign,
@@ -53,11 +51,11 @@ def build(program: Program, signature: Signature) -> Graph:
     extents = frozenset[str]().union(
         *(affine(e).variables() for a in signature.arguments if isinstance(a, ArgumentType) for e in a.shape)
     )
-    sizes = bind_sizes(program, signature)
     ints = [p.name for p, a in zip(program.parameters, signature.arguments, strict=True) if a is None]
     symbolic = tuple(dict.fromkeys([*ints, *sorted(extents)]))
-    state = State(symbolic, extents=extents, names=set(symbolic))
+    state = State(symbolic, extents=extents, examples=dict(signature.examples), names=set(symbolic))
     state.assume([affine(name) - 1 for name in sorted(extents)])
+    sizes = bind_sizes(program, signature, state.agree)
     inputs: list[tuple[str, Tensor]] = []
     for parameter, argument in zip(program.parameters, signature.arguments, strict=True):
         if isinstance(argument, ArgumentType):
@@ -70,22 +68,19 @@ def build(program: Program, signature: Signature) -> Graph:
     walker = _Walker(program, state, sizes)
     walker.block(program.body, ())
     outputs = tuple(walker.result(name) for name in walker.returned)
+    if single := state.single_values():
+        raise ShapeError(f"{program.name} is right for one value of {', '.join(single)} only")
     finals = {name: state.env[name].tensor for name, tensor in inputs if state.env[name].tensor != tensor}
     return Graph(
         name=program.name,
         sizes=symbolic,
-        context=_context(state),
+        context=state.known,
         requires=tuple(state.assumed),
         inputs=tuple(Input(tensor=t, written=name in finals, final=finals.get(name)) for name, t in inputs),
         ops=(*state.ahead, *state.frames[0].ops, *state.late_checks()),
         outputs=outputs,
         warnings=tuple(state.warnings),
     )
-
-
-def _context(state: State) -> isl.Set:
-    known = " and ".join(r.constraint for r in state.outer if r.constraint)
-    return isl.Set(f"{parameters(state.outer)}{{ : {known} }}")
 
 
 class _Walker:
@@ -130,7 +125,7 @@ class _Walker:
         shape: list[Extent] = []
         for entry in statement.shape or ():
             extent = needs_affine(entry, self.names, role=f"the shape of {statement.name}")
-            if not extent.is_constant and extent.variables() <= self.state.extents:
+            if not extent.is_constant and extent.variables() <= {*self.state.sizes}:
                 self.state.assume([extent])
                 shape.append(extent)
                 continue

@@ -62,7 +62,7 @@ def assign(state: State, outer_names: Names, statement: Assign, guards: Sequence
 def _make(state: State, body: Body, target: Target) -> None:
     """The first statement of a tensor that is not declared: it takes its shape and type from here."""
     name = target.statement.target
-    shape = whole_box(target)
+    shape = whole_box(state, target)
     source = _right_side(body, target, None)
     dtype, weak = _type(source)
     result = state.tensor(name, dtype, shape)

@@ -42,7 +42,7 @@ from polyml.graph.build_gather import checked_index
 from polyml.graph.build_parts import Path, fold, image, index_value
 from polyml.graph.build_reduction import Reduction, nested, nonzero, typed_terms
 from polyml.graph.build_state import State, Variable
-from polyml.sets.affine import Affine, Extent, affine
+from polyml.sets.affine import Affine, Extent, affine, extent_of
 from polyml.source import Span
 
 __all__ = ["Body", "extents_of"]
@@ -67,21 +67,23 @@ def extents_of(state: State, names: Names, node: Subscript) -> tuple[Extent, ...
         )
     if not isinstance(node.tensor, Pad):
         return shape
-    widths = _pad_widths(node.tensor, names)
+    widths = _pad_widths(state, node.tensor, names)
     if len(widths) != len(shape):
         message = f"pad gives {len(widths)} pairs of widths for the {len(shape)} dimensions of {name}"
         raise ShapeError(message, span=node.tensor.span)
-    return tuple(extent + before + after for extent, (before, after) in zip(shape, widths, strict=True))
+    return tuple(extent_of(before + after + extent) for extent, (before, after) in zip(shape, widths, strict=True))
 
 
-def _pad_widths(pad: Pad, names: Names) -> list[tuple[int, int]]:
-    """The (before, after) pairs as numbers."""
+def _pad_widths(state: State, pad: Pad, names: Names) -> list[tuple[Affine, Affine]]:
+    """The (before, after) pairs: numbers, or expressions in `int` parameters."""
     found = []
     for pair in pad.widths:
         before, after = (needs_affine(width, names, role="a pad width") for width in pair)
-        if not (before.is_constant and after.is_constant) or before.constant < 0 or after.constant < 0:
-            raise ShapeError("pad widths must be numbers >= 0", span=pad.span)
-        found.append((before.constant, after.constant))
+        for width in (before, after):
+            if not (width.is_constant or width.variables() <= state.ints) or (width.is_constant and width.constant < 0):
+                raise ShapeError("pad widths must be numbers >= 0", span=pad.span)
+            state.assume([] if width.is_constant else [width])
+        found.append((before, after))
     return found
 
 
@@ -184,7 +186,16 @@ class Body:
         for position, (node, extent) in enumerate(zip(written, extents, strict=True)):
             value = to_affine(node, self.names)
             if value is not None:
-                prove_in_bounds(value, extent, path.scope, access=name, position=position, span=node.span, known=known)
+                prove_in_bounds(
+                    value,
+                    extent,
+                    path.scope,
+                    access=name,
+                    position=position,
+                    span=node.span,
+                    known=known,
+                    avoid=self.state.avoid,
+                )
                 found.append(value)
                 continue
             if not reads_tensor(node):
@@ -209,7 +220,7 @@ class Body:
         tests: list[tuple[Affine, Extent]] = []
         known = path.scope.known
         for subscript, extent, (before, _) in zip(
-            subscripts, variable.shape, _pad_widths(pad, self.names), strict=True
+            subscripts, variable.shape, _pad_widths(self.state, pad, self.names), strict=True
         ):
             if not isinstance(subscript, Affine):
                 raise NotAffineError("a padded tensor cannot be gathered from", span=span, hint="pad it in a statement")
@@ -251,7 +262,7 @@ class Body:
             body, conditions = nonzero(body, self.names, self.not_padding)
             inner = inner.within(*conditions)
         if node.kind in ("max", "min", "argmax", "argmin"):
-            prove_not_empty(path.scope, inner.scope, kind=node.kind, span=node.span)
+            prove_not_empty(path.scope, inner.scope, kind=node.kind, span=node.span, avoid=self.state.avoid)
         terms = typed_terms(node.kind, self.value(body, inner), node.span)
         kind = {"max": "any", "min": "all"}.get(node.kind, node.kind) if terms.dtype == boolean else node.kind
         return Reduction(kind, path, inner, bound, terms, node.span)
@@ -271,11 +282,11 @@ class Body:
         """The conditions under which a padded access is inside."""
         assert isinstance(node.tensor, Pad), "internal: a padded access"
         extents = self.state.lookup(node.tensor.tensor, node.span).shape
-        widths = _pad_widths(node.tensor, self.names)
+        widths = _pad_widths(self.state, node.tensor, self.names)
         found = []
         for subscript, extent, (before, after) in zip(node.subscripts, extents, widths, strict=True):
             value = to_affine(subscript, self.names)
-            if value is not None and (before or after):
+            if value is not None and (before, after) != (affine(0), affine(0)):
                 found.append(_inside(value - before, extent))
         return found
 

@@ -64,7 +64,7 @@ def bind_call(state: State, names: Names, callee: Program, statement: CallProgra
             env[parameter.name] = replace(variable, label=parameter.name)
             passed[parameter.name] = name
         types.append(ArgumentType(env[parameter.name].dtype, env[parameter.name].shape))
-    return Bound(env, passed, {**bind_sizes(callee, Signature(tuple(types))), **ints})
+    return Bound(env, passed, {**bind_sizes(callee, Signature(tuple(types)), state.agree), **ints})
 
 
 def _tensor_name(arg: Expression) -> str | None:

@@ -17,7 +17,7 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, walk
 from polyml.graph.build_parts import Path, fill, index_value, variables_of
 from polyml.graph.build_state import Flag, State
 from polyml.graph.ir import Check, Equation, Tensor
-from polyml.sets.affine import Extent, affine
+from polyml.sets.affine import Affine, Extent, affine
 from polyml.source import Span
 
 __all__ = ["checked_index", "value_interval"]
@@ -40,6 +40,8 @@ def checked_index(
         if path.scope.points().is_empty():
             return Const(0, i64)
         raise BoundsError(f"dimension {position} of {access} is empty, so no subscript is in bounds", span=span)
+    if isinstance(extent, Affine) and not extent.variables() <= state.extents:
+        state.assume([extent - 1])  # there is an element to clamp to
     low, high = value_interval(index.expr, path.scope.known, state.value_ranges)
     if low is not None and low >= 0 and high is not None and isinstance(extent, int) and high < extent:
         return index.expr

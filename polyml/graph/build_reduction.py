@@ -14,6 +14,7 @@ from polyml.einsum_frontend.syntax import Binary, Call, Expression, Number, Pad,
 from polyml.einsum_frontend.typing import Typed, cast, is_narrow
 from polyml.errors import DTypeError, UnboundedDomainError
 from polyml.expressions import Const, Expr, Read
+from polyml.graph.build_box import greatest_plus_one
 from polyml.graph.build_parts import Path, variables_of
 from polyml.graph.build_state import State
 from polyml.graph.ir import Equation
@@ -116,7 +117,7 @@ def _tensor_of(state: State, label: str, reduction: Reduction, body: Expr) -> Re
     names = tuple(r.name for r in free)
     shape = []
     for r in free:
-        extent = r.extent if r.high is None else r.high
+        extent = greatest_plus_one(state, r)
         if extent is None:
             raise UnboundedDomainError(
                 f"the extent of {r.name} is not known at compile time, and {reduction.kind}[..] needs one value per {r.name}",

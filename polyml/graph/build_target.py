@@ -16,6 +16,7 @@ from polyml.einsum_frontend.walk import index_names
 from polyml.errors import EinsumSyntaxError, NotAffineError, ShapeError
 from polyml.expressions import Subscript as GraphSubscript
 from polyml.graph.build_body import Body, extents_of
+from polyml.graph.build_box import box_of, stop_of
 from polyml.graph.build_parts import Path
 from polyml.graph.build_state import State, Variable, identifier
 from polyml.sets.affine import Affine, Extent, affine
@@ -89,7 +90,15 @@ def statement_ranges(
             )
         own = [Use(s, to_affine(s, names), d, restricting) for s, d in zip(left, variable.shape, strict=True)]
     inferred = infer_ranges(
-        statement.value, everything, own, uses, names, {r.name: r for r in state.outer}, statement.span
+        statement.value,
+        everything,
+        own,
+        uses,
+        names,
+        {r.name: r for r in state.outer},
+        statement.span,
+        state.sizes,
+        state.avoid,
     )
     state.warnings.extend(inferred.warnings)
     state.assume(inferred.assumed)
@@ -157,7 +166,7 @@ def left_side(body: Body, statement: Assign, variable: Variable | None, path: Pa
             )
         return Target(statement, variable, subscripts, path, False)
     if statement.op == "=":
-        prove_injective(straight, path.scope, name=variable.label, span=statement.target_span)
+        prove_injective(straight, path.scope, name=variable.label, span=statement.target_span, avoid=body.state.avoid)
         return Target(statement, variable, subscripts, path, True)
     return Target(statement, variable, subscripts, path, find_collision(straight, path.scope) is None)
 
@@ -177,38 +186,56 @@ def _new_subscript(node: Expression, names: Names, statement: Assign) -> Affine:
     return value
 
 
-def whole_box(target: Target) -> tuple[Extent, ...]:
+def whole_box(state: State, target: Target) -> tuple[Extent, ...]:
     """The shape that a first left side fills.
 
     Raises:
         ShapeError: it does not start at 0, depends on a loop variable, or is not a box.
     """
     scope, statement = target.path.scope, target.statement
-    plain = [s.name for s in target.subscripts if isinstance(s, Affine)]
     hint = f"declare it first: {statement.target}: dtype[shape]"
-    ranges = [scope.known[name] for name in plain if name is not None]
-    for r in ranges:
-        if r.extent is None or (scope.conditions and not isinstance(r.extent, int)):
-            raise ShapeError(
-                f"{statement.target} is made here, and the range of {r.name} is {r.constraint or 'not known'}, not 0 to a fixed number",
-                span=statement.target_span,
-                hint=hint,
-            )
-    shape = [r.extent or 0 for r in ranges]
-    if not scope.conditions:
-        return tuple(shape)
-    domain = scope.domain("x", plain_names(plain)).reset_tuple_id()
+    if scope.conditions:
+        return _restricted_box(state, target, hint)
+    shape: list[Extent] = []
+    for name in (s.name for s in target.subscripts if isinstance(s, Affine) and s.name is not None):
+        extent = stop_of(state, scope.known[name])
+        if extent is None:
+            raise _not_fixed(statement, scope.known[name], hint)
+        shape.append(extent)
+    return tuple(shape)
+
+
+def _not_fixed(statement: Assign, r: Range, hint: str) -> ShapeError:
+    return ShapeError(
+        f"{statement.target} is made here, and the range of {r.name} is {r.constraint or 'not known'}, not 0 to a fixed number",
+        span=statement.target_span,
+        hint=hint,
+    )
+
+
+def _restricted_box(state: State, target: Target, hint: str) -> tuple[Extent, ...]:
+    """The same under an `if`."""
+    scope, statement = target.path.scope, target.statement
+    plain = [s.name for s in target.subscripts if isinstance(s, Affine) and s.name is not None]
+    for r in (scope.known[name] for name in plain):
+        if not isinstance(r.extent, int) and not state.ints:
+            raise _not_fixed(statement, r, hint)
+    domain = scope.domain("x", plain).reset_tuple_id()
+    if state.ints and (found := box_of(state, domain)) is not None:
+        return found
     if domain.is_empty():
         raise ShapeError(
             f"{statement.target} is made here, and no instance is left of it", span=statement.target_span, hint=hint
         )
     free = domain.project_out(isl.dim_type.param, 0, domain.dim(isl.dim_type.param))
-    shape = [free.dim_max_val(d).to_python() + 1 for d in range(len(shape))]
-    limits = [f"0 <= {n} < {extent}" for n, extent in zip(plain_names(plain), shape, strict=True)]
+    if not free.is_bounded():
+        raise _not_fixed(statement, scope.known[plain[0]], hint)
+    shape = [free.dim_max_val(d).to_python() + 1 for d in range(len(plain))]
+    limits = [f"0 <= {n} < {extent}" for n, extent in zip(plain, shape, strict=True)]
     outer = [r.constraint for r in scope.outer if r.constraint]
     names = ", ".join(r.name for r in scope.outer)
     text = " and ".join([*limits, *outer])
-    whole = isl.Set(f"[{names}] -> {{ [{', '.join(plain_names(plain))}]{' : ' + text if text else ''} }}")
+    whole = isl.Set(f"[{names}] -> {{ [{', '.join(plain)}]{' : ' + text if text else ''} }}")
     if not whole.is_subset(domain):
         raise ShapeError(
             f"{statement.target} is made here under an `if` that leaves holes in it",
@@ -216,7 +243,3 @@ def whole_box(target: Target) -> tuple[Extent, ...]:
             hint=hint,
         )
     return tuple(shape)
-
-
-def plain_names(names: Sequence[str | None]) -> list[str]:
-    return [name for name in names if name is not None]

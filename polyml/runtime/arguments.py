@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from polyml.sets.affine import Extent
 from polyml.source import Span
 
 __all__ = [
+    "AnyInt",
     "AnySize",
     "Array",
     "Layout",
@@ -57,10 +58,18 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class AnySize:
-    """The same where some extents stay symbolic; such arrays are contiguous, row-major."""
+    """The same where some extents stay symbolic; such arrays are contiguous, row-major. example: the shape in the call that asks for the kernel."""
 
     dtype: DType
     shape: tuple[Extent, ...]
+    example: tuple[int, ...] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AnyInt:
+    """An `int` argument that stays symbolic. example: its value in the call that asks for the kernel."""
+
+    example: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

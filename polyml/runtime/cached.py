@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from polyml.codegen.llvm.machine import host
 from polyml.debug import compilation, stage
 from polyml.einsum_frontend.syntax import Program
 from polyml.options import Options
+from polyml.runtime.arguments import AnyInt
 from polyml.runtime.cache import Store, store
 from polyml.runtime.compiled import Compiled
 from polyml.runtime.fingerprint import digest, versions
 from polyml.runtime.kernel import Kernel, load_compiled
+from polyml.runtime.keys import REGIONS, Key, ints_of, with_numbers
 from polyml.runtime.layout import array_header
-
-if TYPE_CHECKING:
-    from polyml.runtime.dispatch import Key
+from polyml.runtime.signature import SizeParameter
 
 __all__ = ["cached_kernel", "kernel_digest"]
 
@@ -36,21 +35,52 @@ def cached_kernel(
     with compilation(program.name):
         if kept is None or not options.machine.runs_here:
             return load_compiled(compile(), threads=threads)
-        with stage("fingerprint"):
-            name = kernel_digest(program, key, options, shown)
-        found = None if options.debug or options.dump or options.verify else _load(kept, name, threads)
+        shelf = _Shelf(kept, program, key, options, shown)
+        found = None if options.debug or options.dump or options.verify else shelf.find()
         if found is not None:
             return found
         made = compile()
         kernel = load_compiled(made, threads=threads)
-        kept.put(name, made.to_bytes())
+        kept.put(shelf.place_of(made), made.to_bytes())
     return kernel
 
 
-def kernel_digest(program: Program, key: Key, options: Options, shown: object = None) -> str:
-    """The name of the kernel's file: equal where the code is (for how many threads it is made decides about its parallel loops)."""
+class _Shelf:
+    """The places of the kernels for a key: one, or with symbolic ints `REGIONS`, and one for the numbers of the call alone."""
+
+    def __init__(self, kept: Store, program: Program, key: Key, options: Options, shown: object) -> None:
+        self.kept, self.threads = kept, options.threads
+        names = [p.name for p in program.parameters]
+        self.values, exact = ints_of(names, key), with_numbers(key)
+        self.symbolic = {n for n, k in zip(names, key, strict=True) if isinstance(k, AnyInt)}
+        with stage("fingerprint"):
+            self.exact = kernel_digest(program, exact, options, shown)
+            regions = range(REGIONS if self.symbolic else 0)
+            self.regions = [kernel_digest(program, key, options, shown, region) for region in regions]
+        self.free: list[str] = []
+
+    def find(self) -> Kernel | None:
+        """The kernel that serves the call."""
+        self.free = []
+        for name in (*self.regions, self.exact):
+            found = _load(self.kept, name, self.threads)
+            if found is None:
+                self.free.append(name)
+            elif found.signature.serves(self.values):
+                return found
+        return None
+
+    def place_of(self, made: Compiled) -> str:
+        """Where to keep it."""
+        numbers = {p.name for p in made.signature.parameters if isinstance(p, SizeParameter) and p.value is not None}
+        free = self.free if self.free else self.regions
+        return self.exact if not free or self.symbolic & numbers else free[0]
+
+
+def kernel_digest(program: Program, key: Key, options: Options, shown: object = None, region: int = 0) -> str:
+    """The name of the kernel's file: equal where the code is (for how many threads it is made decides about its parallel loops). region: which of the key's kernels."""
     code = replace(options, target=options.machine, dynamic=False, verify=False, debug=0, dump=None)
-    return digest(versions(), array_header(), host(), program, key, code, shown)
+    return digest(versions(), array_header(), host(), program, key, code, shown, region)
 
 
 def _load(kept: Store, name: str, threads: int | None) -> Kernel | None:

@@ -14,13 +14,15 @@ from polyml.dtypes import from_numpy
 from polyml.einsum_frontend.any_size import AnyShapes
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
-from polyml.runtime.arguments import AnySize, Layout, Prepared, Wanted, bind, layout_of, prepare
+from polyml.runtime.arguments import AnyInt, AnySize, Layout, Prepared, Wanted, bind, layout_of, prepare
 from polyml.runtime.foreign import through_numpy, viewed
+from polyml.runtime.keys import KernelTable, Key
+from polyml.runtime.signature import LARGEST_INT
 
 if TYPE_CHECKING:
     from polyml.runtime.kernel import Kernel  # brings LLVM with it, which `import polyml` does not need
 
-__all__ = ["COMPILE_LOCK", "Dispatcher", "Key", "wanted_of"]
+__all__ = ["COMPILE_LOCK", "Dispatcher", "wanted_of"]
 
 COMPILE_LOCK = threading.RLock()
 """Held while anything compiles: isl's context and LLVM's global state are not safe to share. A fork waits for it, so that the child finds it free."""
@@ -33,10 +35,7 @@ if hasattr(os, "register_at_fork"):
 atexit.register(COMPILE_LOCK.acquire)
 """A daemon thread does not compile on while the process takes LLVM and isl down; the thread that exits still may."""
 
-Key = tuple[Layout | AnySize | int | None, ...]
-"""What a kernel is for, per parameter: a layout, some extents of which may stay symbolic; the value of an int that is specialized; None for scalars and symbolic ints."""
-
-FRONT, MOST, SPECIAL = 4, 256, 8
+FRONT, SPECIAL = 4, 8
 
 
 def wanted_of(program: Program) -> tuple[Wanted, ...]:
@@ -47,8 +46,10 @@ def wanted_of(program: Program) -> tuple[Wanted, ...]:
 class Dispatcher:
     """A callable that owns the kernels of one program.
 
+    Calls that differ in symbolic ints alone share a kernel, where what it assumes of them holds (`KernelTable`).
+
     A call goes to the entry point of the kernel that was found last; when that does not fit, to the next, through the `FRONT` most recent ones; then to Python, which
-    looks among all (`MOST`; the oldest is dropped), or compiles. A kernel for any sizes comes first where it is asked for, and serves new shapes
+    looks among all, or compiles. A kernel for any sizes comes first where it is asked for, and serves new shapes
     where there are `SPECIAL` kernels already; shapes that it is not for get kernels of their own.
 
     Python looks `__call__` up on the type, so each dispatcher gets a type of its own whose `__call__` is the front kernel's function: no
@@ -79,7 +80,7 @@ class Dispatcher:
         self._symbolic = symbolic
         self._compile = compile
         self._general, self._asked = general, asked
-        self._kernels: dict[Key, Kernel] = {}
+        self._table = KernelTable(self._names)
         self._front: tuple[Kernel, ...] = ()
         self._aim()
 
@@ -90,7 +91,7 @@ class Dispatcher:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """Those compiled so far, the oldest first."""
-        return tuple(self._kernels.values())
+        return tuple(self._table)
 
     def kernel_for(self, *args: object, **keywords: object) -> Kernel:
         """The kernel that a call with these arguments runs, compiled if need be."""
@@ -116,7 +117,7 @@ class Dispatcher:
         """The kernel for these arguments, and they as it takes them."""
         key = self._key(prepared)
         if self._general is not None and (self._asked or self._is_one_of_many(key)):
-            kernel = self._find_general(self._key(prepared, self._general))
+            kernel = self._find_general(self._key(prepared, self._general), key)
             fitting = None if kernel is None else kernel.fitted(prepared)
             if kernel is not None and fitting is not None:
                 return kernel, fitting
@@ -125,12 +126,14 @@ class Dispatcher:
     def _is_one_of_many(self, key: Key) -> bool:
         """Whether nobody loses by a kernel for any sizes here: the shape is new as others were before, and nothing would be copied for it."""
         plain = all(not isinstance(layout, Layout) or layout.strides is None for layout in key)
-        return plain and len(self._kernels) >= SPECIAL and key not in self._kernels
+        return plain and len(self._table) >= SPECIAL and self._table.find(key) is None
 
-    def _find_general(self, key: Key) -> Kernel | None:
+    def _find_general(self, key: Key, special: Key) -> Kernel | None:
         try:
             return self._find(key)
         except PolymlError:
+            if any(isinstance(layout, AnyInt) for layout in special):
+                self._find(special)  # what is wrong may be the int
             if self._asked:
                 raise
             self._general = None  # the program needs numbers, and is not asked again
@@ -141,31 +144,30 @@ class Dispatcher:
         return [prepare(wanted, viewed(value)) for wanted, value in zip(self._parameters, values, strict=True)], out
 
     def _key(self, prepared: Sequence[Prepared], general: AnyShapes | None = None) -> Key:
-        key: list[Layout | AnySize | int | None] = []
+        key: list[Layout | AnySize | AnyInt | int | None] = []
         for position, (wanted, argument) in enumerate(zip(self._parameters, prepared, strict=True)):
             shape = () if general is None else general.shapes[position]
             match argument.value:
                 case np.ndarray() as array if any(extent is not None for extent in shape):
                     extents = (n if e is None else e for n, e in zip(array.shape, shape, strict=True))
-                    key.append(AnySize(from_numpy(array.dtype), tuple(extents)))
+                    key.append(AnySize(from_numpy(array.dtype), tuple(extents), array.shape))
                 case np.ndarray() as array:
                     key.append(None if wanted.rank is None else layout_of(array))
                 case int() as value:
                     free = wanted.name in self._symbolic or (general is not None and wanted.name in general.names)
-                    key.append(None if free else value)
+                    key.append(AnyInt(value) if free and abs(value) <= LARGEST_INT else value)
         return tuple(key)
 
     def _find(self, key: Key) -> Kernel:
-        found = self._kernels.get(key)
+        found = self._table.find(key)
         if found is not None:
             return found
         with COMPILE_LOCK:
-            found = self._kernels.get(key)  # another thread may have been faster
+            found = self._table.find(key)  # another thread may have been faster
             if found is None:
+                key = self._table.to_compile(key)
                 found = self._compile(key)
-                self._kernels[key] = found
-                while len(self._kernels) > MOST:
-                    self._kernels.pop(next(iter(self._kernels)))
+                self._table.keep(key, found)
             return found
 
     def _aim(self, kernel: Kernel | None = None) -> None:

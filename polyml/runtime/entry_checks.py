@@ -8,7 +8,7 @@ from typing import assert_never
 from polyml.dtypes import DType
 from polyml.runtime.ir_text import IrWriter
 from polyml.runtime.layout import ArrayHeader
-from polyml.runtime.signature import ArrayParameter, KernelSignature, ScalarParameter, SizeParameter
+from polyml.runtime.signature import LARGEST_INT, ArrayParameter, KernelSignature, ScalarParameter, SizeParameter
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["OUT", "Checked", "check_arguments", "check_out", "dtypes_of"]
@@ -148,6 +148,8 @@ def _read_numbers(call: Checked) -> None:
                 number = ir.value(f"load i64, ptr %number.{name}")
                 if value is None:
                     call.sizes[name] = number
+                    shifted = ir.value(f"add i64 {number}, {LARGEST_INT}")
+                    ir.go_on_if(ir.value(f"icmp ule i64 {shifted}, {2 * LARGEST_INT}"), "slow")
                 else:
                     ir.go_on_if(ir.value(f"icmp eq i64 {number}, {value}"), "slow")
             case _:

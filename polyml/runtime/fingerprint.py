@@ -54,7 +54,8 @@ def _pieces(value: object) -> Iterator[str]:
             assert not isinstance(value, type), "internal: a class in a fingerprint"
             yield f"{type(value).__name__}("
             for field in fields(value):
-                yield from _pieces(getattr(value, field.name))
+                if field.compare:
+                    yield from _pieces(getattr(value, field.name))
             yield ")"
 
 

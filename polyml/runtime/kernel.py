@@ -23,7 +23,15 @@ from polyml.runtime.entry import entry_objects
 from polyml.runtime.fit import check_writes, fit, result_arrays
 from polyml.runtime.foreign import through_numpy
 from polyml.runtime.load import builtin_function
-from polyml.runtime.signature import NO_MEMORY, OK, ArrayParameter, KernelSignature, ScalarParameter, SizeParameter
+from polyml.runtime.signature import (
+    LARGEST_INT,
+    NO_MEMORY,
+    OK,
+    ArrayParameter,
+    KernelSignature,
+    ScalarParameter,
+    SizeParameter,
+)
 from polyml.runtime.support import parallel_limited, support
 
 __all__ = ["Code", "Kernel", "load_compiled"]
@@ -153,13 +161,14 @@ class Kernel:
         values, out = bind(self.signature.name, [p.name for p in self.signature.parameters], args, keywords)
         prepared = [prepare(wanted, value) for wanted, value in zip(self._wanted, values, strict=True)]
         sizes = self._sizes(prepared)
+        if any(value.evaluate(sizes) < 0 for value in self.signature.requires):
+            numbers = ", ".join(f"{name} = {value}" for name, value in sizes.items())
+            raise ShapeError(f"this kernel is not compiled for {numbers}", hint="call the program, which has others")
         fitted: list[Prepared] = []
         for parameter, argument in zip(self.signature.parameters, prepared, strict=True):
             fitted.append(fit(parameter, argument, sizes) if isinstance(parameter, ArrayParameter) else argument)
-            if isinstance(parameter, SizeParameter) and parameter.value not in (None, argument.value):
-                raise ShapeError(
-                    f"argument {parameter.name} is {argument.value}, and this kernel is compiled for {parameter.value}"
-                )
+            if isinstance(parameter, SizeParameter):
+                _check_int(parameter, argument.value)
         return self.run(fitted, out)
 
     def _sizes(self, prepared: Sequence[Prepared]) -> dict[str, int]:
@@ -198,6 +207,14 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<polyml.Kernel {self.signature}>"
+
+
+def _check_int(parameter: SizeParameter, value: object) -> None:
+    assert isinstance(value, int), "internal: an int argument"
+    if parameter.value not in (None, value):
+        raise ShapeError(f"argument {parameter.name} is {value}, and this kernel is compiled for {parameter.value}")
+    if parameter.value is None and abs(value) > LARGEST_INT:
+        raise ShapeError(f"argument {parameter.name} is {value}, and this kernel takes up to {LARGEST_INT}")
 
 
 def _wanted(parameter: ArrayParameter | ScalarParameter | SizeParameter) -> Wanted:

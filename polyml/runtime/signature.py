@@ -6,13 +6,14 @@ The host function of a kernel is `i32 @name(ptr arrays, ptr sizes)`. `arrays` ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from polyml.dtypes import DType
 from polyml.sets.affine import Affine
 
 __all__ = [
+    "LARGEST_INT",
     "NO_MEMORY",
     "OK",
     "ArrayParameter",
@@ -24,6 +25,9 @@ __all__ = [
 ]  # fmt: skip
 
 OK, NO_MEMORY = 0, -1
+
+LARGEST_INT = 1 << 40
+"""What an `int` that stays symbolic may be, either way: sums of a few such numbers, times strides, do not leave 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,21 @@ class KernelSignature:
     sizes: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     requires: tuple[Affine, ...] = ()
+
+    def serves(self, values: Mapping[str, int]) -> bool:
+        """Whether the kernel is for these values of its `int` parameters.
+
+        Args:
+            values: of the int parameters, and of further sizes where they are known.
+        """
+        ints = {p.name: p.value for p in self.parameters if isinstance(p, SizeParameter)}
+        if any(value not in (None, values[name]) for name, value in ints.items()):
+            return False
+        free = {name for name, value in ints.items() if value is None}
+        if any(abs(values[name]) > LARGEST_INT for name in free):
+            return False
+        conditions = [c for c in self.requires if c.variables() & free and c.variables() <= values.keys()]
+        return all(condition.evaluate(values) >= 0 for condition in conditions)
 
     @property
     def buffers(self) -> tuple[ArrayParameter | ScalarParameter, ...]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyml.einsum_frontend.arguments import ArgumentType, Signature, symbolic_ints
+from polyml.einsum_frontend.arguments import ArgumentType, Signature
 from polyml.einsum_frontend.parse import parse
 from polyml.einsum_frontend.resolve import resolve
+from polyml.einsum_frontend.symbolic_ints import symbolic_ints
 from polyml.graph.build import build
 from polyml.graph.reference import execute
 from polyml.source import Source

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from polyml.dtypes import f32, f64
-from polyml.einsum_frontend.arguments import ArgumentType, Signature, bind_sizes, symbolic_ints
+from polyml.einsum_frontend.arguments import ArgumentType, Signature, bind_sizes
+from polyml.einsum_frontend.symbolic_ints import symbolic_ints
 from polyml.errors import DTypeError, ShapeError
 from polyml.sets.affine import affine
 from tests.graph.built import Callee, program

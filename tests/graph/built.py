@@ -9,9 +9,10 @@ import numpy.typing as npt
 import pytest
 
 from polyml.dtypes import from_numpy
-from polyml.einsum_frontend.arguments import ArgumentType, Signature, symbolic_ints
+from polyml.einsum_frontend.arguments import ArgumentType, Signature
 from polyml.einsum_frontend.parse import parse
 from polyml.einsum_frontend.resolve import resolve
+from polyml.einsum_frontend.symbolic_ints import symbolic_ints
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
 from polyml.graph.build import build

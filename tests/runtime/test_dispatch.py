@@ -13,8 +13,9 @@ import pytest
 from polyml.dtypes import f32
 from polyml.errors import ArgumentError, DTypeError, ShapeError
 from polyml.runtime.arguments import Layout, Wanted
-from polyml.runtime.dispatch import FRONT, Dispatcher, Key
+from polyml.runtime.dispatch import FRONT, Dispatcher
 from polyml.runtime.kernel import Kernel
+from polyml.runtime.keys import Key
 from polyml.runtime.signature import ArrayParameter, SizeParameter
 from tests.runtime.handmade import array, copy_region, function, make_kernel, result
 

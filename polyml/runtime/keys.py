@@ -1,0 +1,90 @@
+"""What a kernel is for, as a key, and the table of a program's kernels by key."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from polyml.runtime.arguments import AnyInt, AnySize, Layout
+from polyml.runtime.signature import SizeParameter
+
+if TYPE_CHECKING:
+    from polyml.runtime.kernel import Kernel  # brings LLVM with it, which `import polyml` does not need
+
+__all__ = ["MOST", "REGIONS", "KernelTable", "Key", "ints_of", "with_numbers"]
+
+Key = tuple[Layout | AnySize | AnyInt | int | None, ...]
+"""Per parameter: a layout, some extents of which may stay symbolic; the value of an int that is specialized, or AnyInt; None for scalars."""
+
+MOST, REGIONS = 256, 4
+
+
+def ints_of(names: Sequence[str], key: Key) -> dict[str, int]:
+    """The values of the int parameters in the call that a key is made for, by name."""
+    found: dict[str, int] = {}
+    for name, layout in zip(names, key, strict=True):
+        value = layout.example if isinstance(layout, AnyInt) else layout
+        if isinstance(value, int):
+            found[name] = value
+    return found
+
+
+def with_numbers(key: Key, positions: Collection[int] | None = None) -> Key:
+    """The key with the call's numbers in place of symbolic ints: of all, or of those at some positions."""
+    return tuple(
+        layout.example if isinstance(layout, AnyInt) and (positions is None or position in positions) else layout
+        for position, layout in enumerate(key)
+    )
+
+
+class KernelTable:
+    """The kernels of one program; of `MOST` keys, the oldest are dropped.
+
+    Under one key with symbolic ints there may be several kernels, each for values of its own, which its signature knows: at most `REGIONS`, then values get kernels of their own. So do
+    values at which an int must be a number.
+
+    Args:
+        names: of the parameters.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        self._kernels: dict[Key, tuple[Kernel, ...]] = {}
+        self._fixed: list[frozenset[int]] = []  # positions of symbolic ints that are numbers in some kernel
+
+    def __iter__(self) -> Iterator[Kernel]:
+        return (kernel for kernels in self._kernels.values() for kernel in kernels)
+
+    def __len__(self) -> int:
+        return len(self._kernels)
+
+    def keys(self) -> tuple[Key, ...]:
+        """What there are kernels for, the oldest first."""
+        return tuple(self._kernels)
+
+    def find(self, key: Key) -> Kernel | None:
+        """The kernel for a key and the values of its ints."""
+        for positions in ((), *self._fixed):
+            kernels = self._kernels.get(with_numbers(key, positions) if positions else key, ())
+            if kernels:
+                values = ints_of(self.names, key)
+                found = next((kernel for kernel in kernels if kernel.signature.serves(values)), None)
+                if found is not None:
+                    return found
+        return None
+
+    def to_compile(self, key: Key) -> Key:
+        """The key to compile for, where there is no kernel yet: without symbolic ints, where there are as many kernels of it as there may be."""
+        return with_numbers(key) if len(self._kernels.get(key, ())) >= REGIONS else key
+
+    def keep(self, key: Key, kernel: Kernel) -> None:
+        """Adds what was compiled for a key."""
+        parameters = kernel.signature.parameters
+        free = [position for position, layout in enumerate(key) if isinstance(layout, AnyInt)]
+        fixed = frozenset(k for k in free if isinstance(p := parameters[k], SizeParameter) and p.value is not None)
+        if fixed and fixed not in self._fixed:
+            self._fixed.append(fixed)
+        own = with_numbers(key, fixed) if fixed else key
+        self._kernels[own] = (*self._kernels.get(own, ()), kernel)
+        while len(self._kernels) > MOST:
+            self._kernels.pop(next(iter(self._kernels)))
