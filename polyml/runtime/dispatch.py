@@ -154,8 +154,11 @@ class Dispatcher:
                 case np.ndarray() as array:
                     key.append(None if wanted.rank is None else layout_of(array))
                 case int() as value:
-                    free = wanted.name in self._symbolic or (general is not None and wanted.name in general.names)
-                    key.append(AnyInt(value) if free and abs(value) <= LARGEST_INT else value)
+                    if general is not None and wanted.name in general.names:
+                        key.append(None)
+                        continue
+                    free = wanted.name in self._symbolic and abs(value) <= LARGEST_INT
+                    key.append(AnyInt(value) if free else value)
         return tuple(key)
 
     def _find(self, key: Key) -> Kernel:

@@ -9,6 +9,7 @@ neither the GIL nor Python. Small temporaries live on the stack, the others come
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import assert_never
 
 from polyml.codegen.loops import Function
@@ -24,6 +25,7 @@ STACK_BYTES = 4096
 _DECLARATIONS = """\
 declare i32 @posix_memalign(ptr, i64, i64)
 declare void @free(ptr)
+declare { i64, i1 } @llvm.umul.with.overflow.i64(i64, i64)
 """
 
 
@@ -96,14 +98,11 @@ def _declare_temporaries(ir: IrWriter, plan: Plan, buffers: dict[str, str]) -> d
 
 
 def _allocate(ir: IrWriter, buffer: Buffer, slot: str, sizes: Mapping[str, str]) -> None:
-    constant, count = buffer.dtype.itemsize, ""
-    for extent in buffer.shape:
-        if extent.is_constant:
-            constant *= extent.constant
-        else:
-            factor = ir.affine(extent, sizes)
-            count = ir.value(f"mul i64 {count}, {factor}") if count else factor
-    total = ir.value(f"mul i64 {count}, {constant}") if count else str(constant)
+    total = str(prod((e.constant for e in buffer.shape if e.is_constant), start=buffer.dtype.itemsize))
+    for extent in (e for e in buffer.shape if not e.is_constant):
+        both = ir.value(f"call {{ i64, i1 }} @llvm.umul.with.overflow.i64(i64 {total}, i64 {ir.affine(extent, sizes)})")
+        _leave_if(ir, ir.value(f"extractvalue {{ i64, i1 }} {both}, 1"), NO_MEMORY)
+        total = ir.value(f"extractvalue {{ i64, i1 }} {both}, 0")
     failed = ir.value(f"call i32 @posix_memalign(ptr {slot}, i64 {ALIGNMENT}, i64 {total})")
     _leave_if(ir, ir.value(f"icmp ne i32 {failed}, 0"), NO_MEMORY, undefined=slot)
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["MOST", "REGIONS", "KernelTable", "Key", "ints_of", "with_numbers"]
 
 Key = tuple[Layout | AnySize | AnyInt | int | None, ...]
-"""Per parameter: a layout, some extents of which may stay symbolic; the value of an int that is specialized, or AnyInt; None for scalars."""
+"""Per parameter: a layout, some extents of which may stay symbolic; the value of an int that is specialized, or AnyInt; None for scalars, and for ints that are
+symbolic extents too."""
 
 MOST, REGIONS = 256, 4
 

@@ -91,9 +91,9 @@ class KernelSignature:
         """Whether the kernel is for these values of its `int` parameters.
 
         Args:
-            values: of the int parameters, and of further sizes where they are known.
+            values: of the int parameters; those that are missing, and other sizes, are left to the entry point.
         """
-        ints = {p.name: p.value for p in self.parameters if isinstance(p, SizeParameter)}
+        ints = {p.name: p.value for p in self.parameters if isinstance(p, SizeParameter) and p.name in values}
         if any(value not in (None, values[name]) for name, value in ints.items()):
             return False
         free = {name for name, value in ints.items() if value is None}

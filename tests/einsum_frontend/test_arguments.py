@@ -56,17 +56,14 @@ def test_dtype_and_rank_are_checked() -> None:
         (("y[n] = x[n] * T", "return y"), True),  # a number
         (("for t in range(T):", "    x[n] = x[n] / 2"), True),  # a count
         (("for t in range(T):", "    if n > t:", "        x[n] = 0"), True),  # a condition
+        (('y: f32["T"] = 0', "return y"), True),  # a shape
+        (("y[n] = where(n + T < N, x[n + T], 0)", "return y"), True),  # a subscript
+        (("for t in range(T):", "    x[t] = 0"), True),  # the range of a subscript
+        (("s = sum[k, k < T](x[k])", "return s"), True),  # a stated range
+        (("y[n] = pad(x, ((T, T),))[n]", "return y"), True),  # a pad width
         (("y[n] = x[n // T]", "return y"), False),  # divides an index
         (("y[n] = x[n] * (n * T)", "return y"), False),  # multiplies an index
-        (('y: f32["T"] = 0', "return y"), False),  # a shape
-        (("y[n] = where(n + T < N, x[n + T], 0)", "return y"), False),  # a subscript
-        (("for t in range(T):", "    x[t] = 0"), False),  # the range of a subscript
-        (
-            ("for t in range(T):", "    for s in range(t, N):", "        x[s] = 0"),
-            False,
-        ),  # the same, by way of another loop
-        (("s = sum[k, k < T](x[k])", "return s"), False),  # a stated range
-        (("y[n] = pad(x, ((T, T),))[n]", "return y"), False),  # a pad width
+        (("for t in range(N):", "    if t % T == 0:", "        x[t] = 0"), False),  # divides a loop variable
     ],
 )
 def test_which_ints_stay_symbolic(lines: tuple[str, ...], stays: bool) -> None:
@@ -74,9 +71,14 @@ def test_which_ints_stay_symbolic(lines: tuple[str, ...], stays: bool) -> None:
 
 
 def test_an_int_that_a_callee_specializes_is_specialized() -> None:
+    strided = Callee('x: f32["N"], s: int', 'y: f32["2"]', "y[n] = x[s * n]", "return y")
     shift = Callee('x: f32["N"], s: int', "y[n] = where(n + s < N, x[n + s], 0)", "return y")
-    scale = Callee('x: f32["N"], s: int', "y[n] = x[n] * s", "return y")
-    line = "y = g(x, T)"
-    for callee, stays in ((shift, False), (scale, True)):
-        caller = program('x: f32["N"], T: int', line, "return y", namespace={"g": callee})
+    for callee, stays in ((strided, False), (shift, True)):
+        caller = program('x: f32["N"], T: int', "y = g(x, T)", "return y", namespace={"g": callee})
         assert symbolic_ints(caller) == (frozenset("T") if stays else frozenset())
+
+
+def test_an_int_that_a_shape_gives_is_a_number() -> None:
+    assert symbolic_ints(program('x: f32["T+1"], T: int', "y[n] = x[n] * T", "return y")) == frozenset()
+    both = program('x: f32["T+K"], T: int, K: int', 'y: f32["T"]', "y[n] = x[n + K]", "return y")
+    assert symbolic_ints(both) == frozenset("TK")

@@ -12,7 +12,7 @@ import pytest
 
 from polyml.dtypes import f32
 from polyml.errors import ArgumentError, DTypeError, ShapeError
-from polyml.runtime.arguments import Layout, Wanted
+from polyml.runtime.arguments import AnyInt, Layout, Wanted
 from polyml.runtime.dispatch import FRONT, Dispatcher
 from polyml.runtime.kernel import Kernel
 from polyml.runtime.keys import Key
@@ -63,7 +63,7 @@ def test_symbolic_ints_share_a_kernel() -> None:
     f = Copies(frozenset({"n"}))
     x = np.ones((2, 2), np.float32)
     assert [f(x, n) for n in range(5)] == [1] * 5
-    assert f.compiled == [(Layout(f32, (2, 2), None), None)]
+    assert f.compiled == [(Layout(f32, (2, 2), None), AnyInt(0))]
 
 
 def test_calls_do_not_pass_through_python() -> None:

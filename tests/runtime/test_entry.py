@@ -400,15 +400,16 @@ def test_no_memory() -> None:
         region,
         [function("f", ("t",))],
         sizes=("N",),
-        temporaries=[buffer("t", "N", dtype=f64)],
+        temporaries=[buffer("t", "N", "N", dtype=f64)],
     )
     entry = only(kernel)
-    assert entry(1000) is None
-    with pytest.raises(MemoryError, match="temporary arrays"):
-        entry(2**58)
-    result_kernel = size_kernel(SizeParameter(name="N"), sizes=("N",), extent=("N",))
+    assert entry(100) is None
+    for n in (2**30, 2**32, 2**40):  # the last two do not fit into 64 bits
+        with pytest.raises(MemoryError, match="temporary arrays"):
+            entry(n)
+    result_kernel = size_kernel(SizeParameter(name="N"), sizes=("N",), extent=("N", 2**20))
     with pytest.raises(MemoryError):
-        only(result_kernel)(2**50)
+        only(result_kernel)(2**38)
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------------------
