@@ -11,14 +11,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from math import prod
-
-import numpy as np
+from math import inf, prod
 
 from polyml.runtime.entry_checks import OUT, Checked, check_arguments, check_out, dtypes_of
 from polyml.runtime.layout import ArrayHeader
-from polyml.runtime.recycle import LARGE, empty
-from polyml.runtime.signature import KernelSignature, ScalarParameter
+from polyml.runtime.recycle import LARGE, empty, empty_at
+from polyml.runtime.signature import KernelSignature, Result, ScalarParameter
 
 __all__ = ["emit_entry", "entry_objects"]
 
@@ -29,6 +27,7 @@ declare i1 @polyml_number_i64(ptr, ptr)
 declare i1 @polyml_number_u64(ptr, ptr)
 declare i1 @polyml_number_bool(ptr, ptr)
 declare ptr @polyml_empty(ptr, i32, ptr)
+declare ptr @polyml_empty_sized(ptr, i32, ptr, ptr, i64)
 declare ptr @polyml_empty_strided(ptr, i32, ptr, ptr)
 declare ptr @polyml_scalar(ptr)
 declare ptr @polyml_none()
@@ -48,19 +47,26 @@ def entry_objects(
 ) -> tuple[object, ...]:
     """The `self` of an entry point: `slow` takes over unusual calls, `fault(status)` raises; the one keyword that it knows; the dtypes; what
     makes each large result."""
-    makers = (partial(empty, shape, dtype) for shape, dtype in _large_results(signature).values())
+    makers = (_maker(result) for result in _recycled(signature))
     return (slow, fault, sys.intern("out"), *(dtype.numpy for dtype in dtypes_of(signature)), *makers)
 
 
-def _large_results(signature: KernelSignature) -> dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]]:
-    """Shape and dtype of the results that live in recycled memory, by name."""
-    found = {}
-    for result in signature.results:
-        shape = tuple(extent.constant for extent in result.shape if extent.is_constant)
-        large = len(shape) == len(result.shape) and prod(shape) * result.dtype.itemsize >= LARGE
-        if large and result.strides is None:
-            found[result.name] = (shape, result.dtype.numpy)
-    return found
+def _recycled(signature: KernelSignature) -> list[Result]:
+    """The results that live in recycled memory, or do so at sizes at which they are large."""
+    return [r for r in signature.results if r.strides is None and r.shape and _bytes(r) >= LARGE]
+
+
+def _bytes(result: Result) -> float:
+    """The size, infinite where it depends on symbolic sizes."""
+    known = all(extent.is_constant for extent in result.shape)
+    return prod(extent.constant for extent in result.shape) * result.dtype.itemsize if known else inf
+
+
+def _maker(result: Result) -> Callable[..., object]:
+    """What makes the result: called with nothing, or with the address of its extents where they depend on symbolic sizes."""
+    if _bytes(result) == inf:
+        return partial(empty_at, len(result.shape), result.dtype.numpy)
+    return partial(empty, tuple(extent.constant for extent in result.shape), result.dtype.numpy)
 
 
 def emit_entry(signature: KernelSignature, *, host: str, header: ArrayHeader, name: str = "entry") -> str:
@@ -95,23 +101,10 @@ def _allocate(call: Checked) -> dict[str, str]:
         ir.do("br label %ready")
         ir.label("no.out")
     made: dict[str, str] = {}
-    large = list(_large_results(call.signature))
+    recycled = _recycled(call.signature)
     for result in call.signature.results:
-        if result.name in large:
-            maker = call.own_object(3 + len(dtypes_of(call.signature)) + large.index(result.name))
-            array = ir.value(f"call ptr @PyObject_Vectorcall(ptr {maker}, ptr %args, i64 0, ptr null)", "result")
-            _fail_if_null(call, array, list(made.values()))
-            made[result.name] = array
-            continue
-        for k, extent in enumerate(result.shape):
-            ir.do(f"store i64 {ir.affine(extent, call.sizes)}, ptr {ir.offset('%dims', 8 * k)}")
-        made_of = f"ptr {call.own_dtype(result.dtype)}, i32 {len(result.shape)}, ptr %dims"
-        if result.strides is None:
-            array = ir.value(f"call ptr @polyml_empty({made_of})", "result")
-        else:
-            for k, stride in enumerate(result.strides):
-                ir.do(f"store i64 {stride * result.dtype.itemsize}, ptr {ir.offset('%strides', 8 * k)}")
-            array = ir.value(f"call ptr @polyml_empty_strided({made_of}, ptr %strides)", "result")
+        maker = 3 + len(dtypes_of(call.signature)) + recycled.index(result) if result in recycled else None
+        array = _make(call, result, maker)
         _fail_if_null(call, array, list(made.values()))
         made[result.name] = array
     if call.takes_out:
@@ -122,6 +115,26 @@ def _allocate(call: Checked) -> dict[str, str]:
         ir.label("ready")
         made[name] = ir.value(f"phi ptr [ {call.objects[OUT]}, %out.taken ], [ {made[name]}, %made ]", "result")
     return made
+
+
+def _make(call: Checked, result: Result, maker: int | None) -> str:
+    """A new array for the result, or null. maker: the position of what makes it where it is large."""
+    ir = call.ir
+    if maker is not None and _bytes(result) < inf:
+        return ir.value(
+            f"call ptr @PyObject_Vectorcall(ptr {call.own_object(maker)}, ptr %args, i64 0, ptr null)", "result"
+        )
+    for k, extent in enumerate(result.shape):
+        ir.do(f"store i64 {ir.affine(extent, call.sizes)}, ptr {ir.offset('%dims', 8 * k)}")
+    made_of = f"ptr {call.own_dtype(result.dtype)}, i32 {len(result.shape)}, ptr %dims"
+    if result.strides is not None:
+        for k, stride in enumerate(result.strides):
+            ir.do(f"store i64 {stride * result.dtype.itemsize}, ptr {ir.offset('%strides', 8 * k)}")
+        return ir.value(f"call ptr @polyml_empty_strided({made_of}, ptr %strides)", "result")
+    if maker is None:
+        return ir.value(f"call ptr @polyml_empty({made_of})", "result")
+    limit = LARGE // result.dtype.itemsize
+    return ir.value(f"call ptr @polyml_empty_sized({made_of}, ptr {call.own_object(maker)}, i64 {limit})", "result")
 
 
 def _fail_if_null(call: Checked, pointer: str, owned: list[str]) -> None:

@@ -7,6 +7,7 @@ pool refers to it, since every view of a result, and every view of that, refers 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -17,7 +18,7 @@ import numpy as np
 
 from polyml.runtime.arguments import Array
 
-__all__ = ["LARGE", "empty"]
+__all__ = ["LARGE", "empty", "empty_at"]
 
 LARGE = 4 << 20
 """Bytes: smaller arrays are recycled by malloc itself."""
@@ -90,3 +91,8 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
     """numpy.empty, from kept memory where the array is large."""
     size = prod(shape) * dtype.itemsize
     return _POOL.empty(shape, dtype) if LARGE <= size <= KEPT else np.empty(shape, dtype)
+
+
+def empty_at(rank: int, dtype: np.dtype[np.generic], address: int) -> Array:
+    """The same for a shape that lies at an address, as i64."""
+    return empty(tuple((ctypes.c_int64 * rank).from_address(address)), dtype)

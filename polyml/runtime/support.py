@@ -24,12 +24,12 @@ from polyml.runtime.threads import OpenMP, find_openmp, spins, thread_count
 __all__ = ["Support", "load_support", "parallel_limited", "support"]
 
 _FUNCTIONS = (
-    "polyml_is_array polyml_number_f64 polyml_number_i64 polyml_number_u64 polyml_number_bool polyml_empty polyml_empty_strided polyml_scalar polyml_none polyml_fault"
+    "polyml_is_array polyml_number_f64 polyml_number_i64 polyml_number_u64 polyml_number_bool polyml_empty polyml_empty_sized polyml_empty_strided polyml_scalar polyml_none polyml_fault"
     " polyml_parallel polyml_parallel_limited polyml_pool_reset"
 ).split()
 _PYTHON_FUNCTIONS = (
     "PyEval_SaveThread PyEval_RestoreThread Py_IncRef Py_DecRef PyTuple_New PyTuple_SetItem PyObject_Vectorcall PyObject_CallOneArg PyErr_Occurred PyErr_Clear "
-    "PyFloat_AsDouble PyLong_AsDouble PyLong_AsLongLong PyLong_AsUnsignedLongLong PyLong_FromLong"
+    "PyFloat_AsDouble PyLong_AsDouble PyLong_AsLongLong PyLong_AsUnsignedLongLong PyLong_FromLong PyLong_FromVoidPtr"
 ).split()
 _PYTHON_OBJECTS: dict[str, object] = {
     "float64": np.float64, "float32": np.float32, "int64": np.int64, "np_true": np.True_, "np_false": np.False_,

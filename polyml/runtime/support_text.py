@@ -54,6 +54,7 @@ _OBJECTS = """\
 declare void @Py_IncRef(ptr)
 declare void @Py_DecRef(ptr)
 declare ptr @PyObject_CallOneArg(ptr, ptr)
+declare ptr @PyLong_FromVoidPtr(ptr)
 declare ptr @PyErr_Occurred()
 declare void @PyErr_Clear()
 declare double @PyFloat_AsDouble(ptr)
@@ -228,6 +229,40 @@ define ptr @polyml_empty(ptr %dtype, i32 %rank, ptr %dims) {
   %make = load ptr, ptr @numpy_empty
   %array = call ptr %make(i32 %rank, ptr %dims, ptr %dtype, i32 0)
   ret ptr %array
+}
+
+; The same; what has `limit` elements or more is made by `maker`, which is called with the address of the extents.
+define ptr @polyml_empty_sized(ptr %dtype, i32 %rank, ptr %dims, ptr %maker, i64 %limit) {
+  br label %next
+next:
+  %k = phi i32 [ 0, %0 ], [ %k.next, %count ]
+  %total = phi double [ 1.0, %0 ], [ %product, %count ]
+  %more = icmp slt i32 %k, %rank
+  br i1 %more, label %count, label %counted
+count:
+  %place = getelementptr i64, ptr %dims, i32 %k
+  %extent = load i64, ptr %place
+  %wide = sitofp i64 %extent to double
+  %product = fmul double %total, %wide
+  %k.next = add i32 %k, 1
+  br label %next
+counted:
+  %most = sitofp i64 %limit to double
+  %large = fcmp oge double %total, %most
+  br i1 %large, label %make, label %plain
+plain:
+  %array = call ptr @polyml_empty(ptr %dtype, i32 %rank, ptr %dims)
+  ret ptr %array
+make:
+  %address = call ptr @PyLong_FromVoidPtr(ptr %dims)
+  %missing = icmp eq ptr %address, null
+  br i1 %missing, label %failed, label %call
+call:
+  %made = call ptr @PyObject_CallOneArg(ptr %maker, ptr %address)
+  call void @Py_DecRef(ptr %address)
+  ret ptr %made
+failed:
+  ret ptr null
 }
 
 ; A new array with these strides in bytes, which leave no gap; PyArray_NewFromDescr takes over one reference to the dtype.
