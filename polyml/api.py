@@ -64,7 +64,7 @@ class Einsum(Dispatcher):
         from polyml.lowered import Lowered
 
         stages = lower_program(self.program, self.key_of(*args, **keywords), self.options)
-        return Lowered(self.program, stages.key, stages)
+        return Lowered(self.program, stages)
 
     def compile(self, *args: object, **keywords: object) -> Kernel:
         """The kernel that a call with these arguments runs."""
@@ -84,7 +84,7 @@ class Einsum(Dispatcher):
 
             try:
                 stages = lower_program(self.program, key, self.options)
-                return compile_stages(self.program, stages.key, stages)
+                return compile_stages(self.program, stages)
             except PolymlError as fault:
                 fixed = self._fixed(key)
                 if not fixed:
@@ -127,7 +127,7 @@ class Einsum(Dispatcher):
 
         the_device()  # before anything is compiled
         stages = lower_program(self.program, key, self.options)
-        return kernel_on_device(self.program, stages.key, stages)
+        return kernel_on_device(self.program, stages)
 
     def __repr__(self) -> str:
         return f"<polyml.einsum program {self.program.name}>"

@@ -91,7 +91,7 @@ class LoweredRegion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """A program for one signature, lowered to loops. key: the dispatcher's key that it is for, where it was made for one."""
+    """A program for one signature, lowered to loops. key: the dispatcher's key that it is for (see `lower_program`)."""
 
     graph: Graph
     plan: Plan
@@ -321,7 +321,6 @@ def trace_program(program: Program, key: Key, options: Options) -> tuple[Graph, 
 @locked
 def compile_stages(
     program: Program,
-    key: Key,
     stages: Stages,
     seen: Callable[[KernelSignature], KernelSignature] | None = None,
 ) -> Compiled:
@@ -339,8 +338,8 @@ def compile_stages(
             f"code for the target {options.machine.name} does not run on this machine",
             hint='look at it with lower(...).show("asm")',
         )
-    strides = [layout.strides if isinstance(layout, Layout) else None for layout in key]
-    ints = [value if isinstance(value, int) else None for value in key]
+    strides = [layout.strides if isinstance(layout, Layout) else None for layout in stages.key]
+    ints = [value if isinstance(value, int) else None for value in stages.key]
     call = signature_of(program, stages.graph, stages.plan, strides, ints)
     return build_kernel(
         call,

@@ -13,7 +13,6 @@ from polyml.einsum_frontend.syntax import Program
 from polyml.runtime.build import signature_of
 from polyml.runtime.cuda import the_device
 from polyml.runtime.cuda_program import CudaCode, CudaKernel, Device
-from polyml.runtime.keys import Key
 
 __all__ = ["cuda_kernel", "cuda_regions", "cuda_text", "kernel_on_device"]
 
@@ -34,7 +33,7 @@ def cuda_text(regions: Sequence[CudaRegion]) -> str:
 
 @locked
 def cuda_kernel(
-    program: Program, key: Key, stages: Stages, device: Device, *, regions: tuple[CudaRegion, ...] = (), text: str = ""
+    program: Program, stages: Stages, device: Device, *, regions: tuple[CudaRegion, ...] = (), text: str = ""
 ) -> CudaKernel:
     """The callable kernel of a program that is lowered for a GPU, on that device.
 
@@ -51,15 +50,15 @@ def cuda_kernel(
         architecture=stages.options.machine.cpu,
         precise=stages.options.precise,
     )
-    ints = [value if isinstance(value, int) else None for value in key]
-    call = signature_of(program, stages.graph, stages.plan, [None] * len(key), ints)
+    ints = [value if isinstance(value, int) else None for value in stages.key]
+    call = signature_of(program, stages.graph, stages.plan, [None] * len(stages.key), ints)
     return CudaKernel(call, stages.plan, regions, code, device)
 
 
-def kernel_on_device(program: Program, key: Key, stages: Stages) -> CudaKernel:
+def kernel_on_device(program: Program, stages: Stages) -> CudaKernel:
     """The kernel on this machine's GPU.
 
     Raises:
         DeviceUnavailableError: there is none, or something that it needs is missing.
     """
-    return cuda_kernel(program, key, stages, the_device())
+    return cuda_kernel(program, stages, the_device())

@@ -12,7 +12,6 @@ from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
 from polyml.graph.printer import graph_html, graph_latex, graph_text
 from polyml.runtime.kernel import Kernel, load_compiled
-from polyml.runtime.keys import Key
 from polyml.schedule.tree import print_tree, tree_html
 from polyml.scop.printer import dependences_text, domains_text
 from polyml.user_schedule import UserSchedule, user_schedule
@@ -24,10 +23,9 @@ View = Literal["graph", "plan", "domains", "dependences", "schedule", "loops", "
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """What `f.lower(...)` gives. program: resolved. key: the layouts it is for. stages: graph, plan and regions."""
+    """What `f.lower(...)` gives. program: resolved. stages: graph, plan and regions."""
 
     program: Program
-    key: Key
     stages: Stages
 
     def text(self, what: View = "loops") -> str:
@@ -83,6 +81,14 @@ class Lowered:
         graph = self.stages.graph
         lines = [f"{graph.name}: {len(graph.ops)} equations in {len(self.stages.regions)} regions"]
         lines += [f"  warning: {warning}" for warning in graph.warnings]
+        numbers = [
+            f"{parameter.name} = {value}"
+            for parameter, value in zip(self.program.parameters, self.stages.key, strict=False)
+            if isinstance(value, int)
+        ]
+        lines += [f"  for {', '.join(numbers)} only"] if numbers else []
+        lines += [f"  for any {', '.join(graph.sizes)}"] if graph.sizes else []
+        lines += [f"  where {value.nonnegative_text()}" for value in graph.requires]
         for lowered in self.stages.regions:
             made = ", ".join(lowered.scop.statements)
             lines.append(f"region {lowered.region.name}: statements {made}")
@@ -138,8 +144,8 @@ class Lowered:
         if self.stages.options.machine.is_cuda:
             from polyml.compiler_cuda import kernel_on_device  # what only a GPU needs
 
-            return kernel_on_device(self.program, self.key, self.stages)
-        compiled = compile_stages(self.program, self.key, self.stages)
+            return kernel_on_device(self.program, self.stages)
+        compiled = compile_stages(self.program, self.stages)
         return load_compiled(compiled, threads=self.stages.options.threads)
 
     def __str__(self) -> str:

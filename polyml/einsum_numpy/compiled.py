@@ -185,7 +185,7 @@ def compile_planned(planned: Planned, options: Mapping[str, object]) -> Compiled
         from polyml.compiler import compile_stages, lower_program  # isl, when it is not in the cache
 
         stages = lower_program(program, tuple(key), chosen)
-        return compile_stages(program, tuple(key), stages, lambda inner: _seen(planned, inner))
+        return compile_stages(program, stages, lambda inner: _seen(planned, inner))
 
     shown = (planned.shapes, planned.strides)
     return Compiled(planned, cached_kernel(program, tuple(key), chosen, compile, shown))

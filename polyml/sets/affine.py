@@ -186,6 +186,12 @@ class Affine:
     def __str__(self) -> str:
         return self._text(str)
 
+    def nonnegative_text(self) -> str:
+        """That it is at least 0, for people: `t <= 6`, `a + b >= 9`."""
+        more = Affine(tuple((atom, c) for atom, c in self.terms if c > 0))
+        less = Affine(tuple((atom, -c) for atom, c in self.terms if c < 0))
+        return f"{more} >= {less - self.constant}" if more.terms else f"{less} <= {self.constant}"
+
     def isl_text(self) -> str:
         """The expression in isl's syntax: `floor((i + 3)/4)`. Extrema have none inside sets."""
 

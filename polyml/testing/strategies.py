@@ -19,12 +19,12 @@ from polyml.testing.cases import Case
 from polyml.testing.einsum_calls import Call, generate_call
 from polyml.testing.generate import generate
 
-__all__ = ["einsum_calls", "programs"]
+__all__ = ["Drawn", "einsum_calls", "programs"]
 
 T = TypeVar("T")
 
 
-class _Drawn:
+class Drawn:
     """A Chooser that draws from Hypothesis, so that cases shrink towards first options and small integers."""
 
     def __init__(self, draw: st.DrawFn) -> None:
@@ -47,7 +47,7 @@ def programs(draw: st.DrawFn, max_statements: int = 4, *, large: bool = False) -
 
     Sizes are small enough for the interpreter (large: some are 16 to 65, to reach tiles and tails; compare with another oracle). Element values keep sums exact as long as only `+ - * / 2`, min and max are applied.
     """
-    return generate(_Drawn(draw), max_statements, large=large)
+    return generate(Drawn(draw), max_statements, large=large)
 
 
 @st.composite
@@ -56,4 +56,4 @@ def einsum_calls(draw: st.DrawFn, *, malformed: int = 10) -> Call:
 
     malformed: percent of them that something is done to.
     """
-    return generate_call(_Drawn(draw), malformed=malformed)
+    return generate_call(Drawn(draw), malformed=malformed)

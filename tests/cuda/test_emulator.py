@@ -111,7 +111,7 @@ def kernel_of(name: str, change: tuple[str, str] | None = None) -> CudaKernel:
         written = written.replace(*change)
     kernels = tuple(kernel for region in regions for kernel in region.kernels)
     device = EmulatedDevice({written: EmulatedModule(build(written, kernels))})
-    return cuda_kernel(program.program, key, stages, device, regions=regions, text=written)
+    return cuda_kernel(program.program, stages, device, regions=regions, text=written)
 
 
 def is_right(name: str, kernel: CudaKernel, grid: tuple[int, int, int] | None) -> bool:

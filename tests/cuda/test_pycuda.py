@@ -89,7 +89,7 @@ def test_the_calls_that_pycuda_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.ones((100, 70), np.float32)
     program = polyml.einsum(TEXT, target="cuda", dynamic=True)
     key = program.key_of(x, 3)
-    kernel = cuda_kernel(program.program, key, lower_program(program.program, key, program.options), device)
+    kernel = cuda_kernel(program.program, lower_program(program.program, key, program.options), device)
     kernel(x, 3)
     kernel(x, 4)
     (name,) = [k.name for k in kernel.cuda.kernels]
@@ -115,5 +115,5 @@ def test_a_fault_of_the_compiler_leaves_no_context(monkeypatch: pytest.MonkeyPat
     key = program.key_of(np.ones((2, 2), np.float32), 3)
     device = PycudaDevice(driver, driver, "sm_90")  # type: ignore[arg-type]
     with pytest.raises(CodegenError):
-        cuda_kernel(program.program, key, lower_program(program.program, key, program.options), device)
+        cuda_kernel(program.program, lower_program(program.program, key, program.options), device)
     assert driver.depth == 0
