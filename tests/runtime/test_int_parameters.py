@@ -181,7 +181,13 @@ def test_huge_values() -> None:
 
 
 def test_what_cannot_be_allocated() -> None:
-    lines = ('y: f32["T K"]', "y[i, j] = exp(x[0] * i + j)", "s = sum[i, j](y[i, j])", "m = max[i, j](y[i, j] * s)", "return m")
+    lines = (
+        'y: f32["T K"]',
+        "y[i, j] = exp(x[0] * i + j)",
+        "s = sum[i, j](y[i, j])",
+        "m = max[i, j](y[i, j] * s)",
+        "return m",
+    )
     f = polyml.einsum(text('x: f32["N"], T: int, K: int', *lines))
     assert f(normal(3) * 0, 2, 1) == 2
     for t, k in ((2**32, 2**32), (2**40, 2**40), (2**31, 2**21)):
