@@ -236,6 +236,8 @@ def _by_symbols(
     if len(tops) > 1:
         return None
     ((top, needs),) = tops.items()
+    if any(value.is_constant and value.constant < 0 for value in needs):
+        return None  # some range is empty
     assumed += [value for value in needs if not value.is_constant]
     return box_range(variable, 0, extent_of(top + 1))
 

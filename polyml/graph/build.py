@@ -75,7 +75,7 @@ def build(program: Program, signature: Signature) -> Graph:
         name=program.name,
         sizes=symbolic,
         context=state.known,
-        requires=tuple(state.assumed),
+        requires=state.required(),
         inputs=tuple(Input(tensor=t, written=name in finals, final=finals.get(name)) for name, t in inputs),
         ops=(*state.ahead, *state.frames[0].ops, *state.late_checks()),
         outputs=outputs,

@@ -75,12 +75,14 @@ def extents_of(state: State, names: Names, node: Subscript) -> tuple[Extent, ...
 
 
 def _pad_widths(state: State, pad: Pad, names: Names) -> list[tuple[Affine, Affine]]:
-    """The (before, after) pairs: numbers, or expressions in `int` parameters."""
+    """The (before, after) pairs: numbers, or expressions in symbolic sizes."""
     found = []
     for pair in pad.widths:
         before, after = (needs_affine(width, names, role="a pad width") for width in pair)
         for width in (before, after):
-            if not (width.is_constant or width.variables() <= state.ints) or (width.is_constant and width.constant < 0):
+            if not (width.is_constant or width.variables() <= {*state.sizes}) or (
+                width.is_constant and width.constant < 0
+            ):
                 raise ShapeError("pad widths must be numbers >= 0", span=pad.span)
             state.assume([] if width.is_constant else [width])
         found.append((before, after))

@@ -194,6 +194,11 @@ class State:
                 raise ShapeError(f"{value} is negative in this call, and is at least 0 in others")
         self.assumed += new
 
+    def required(self) -> tuple[Affine, ...]:
+        """What is assumed, without what another assumption says already."""
+        least = {value.terms: min(v.constant for v in self.assumed if v.terms == value.terms) for value in self.assumed}
+        return tuple(Affine(terms, constant) for terms, constant in least.items())
+
     def agree(self, difference: Affine) -> bool:
         """Assumes that the expression is 0, if it has an `int` parameter."""
         if difference.variables().isdisjoint(self.ints):

@@ -158,3 +158,38 @@ def test_any_size() -> None:
         exact = np.maximum(x.astype(np.float64) @ w + b, 0)
         np.testing.assert_allclose(batch.kernels[0](x, w, b), exact, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(batch.kernels[1](x), softmax.numpy(x.astype(np.float64)), rtol=1e-4)
+
+
+INT_PROGRAMS: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (  # text, shape, values of t for one kernel
+    ('def row(x: f32["T N"], t: int):\n    y[i] = x[t, i] * 2\n    return y\n', (7, 5), (0, 6, 3)),
+    (
+        'def rows(x: f32["N M"], t: int):\n    y: f32["M"] = 0\n    for s in range(t):\n'
+        "        y[m] = y[m] / 2 + x[s, m]\n    return y\n",
+        (7, 5),
+        (0, 7, -2, 5),
+    ),
+    (
+        'def table(x: f32["N"], t: int, T: int):\n    y: f32["T N"]\n    y[i, j] = x[j] * (i + t)\n'
+        "    z[j] = sum[i](y[i, j] * x[j])\n    return y, z\n",
+        (9,),
+        (0, 5, 40),
+    ),
+    ('def windows(x: f32["N"], t: int):\n    y[i] = max[k, k < t](x[i + k])\n    return y\n', (9,), (1, 9, 4)),
+    ('def shift(x: f32["N"], t: int):\n    if i >= t:\n        x[i] = x[i - t] + 1\n    return x\n', (9,), (1, 9, 0)),
+)
+
+
+def test_one_kernel_for_all_values_of_an_int() -> None:
+    def call(text: str, x: np.ndarray, t: int) -> tuple[object, ...]:
+        return (x.copy(), t, t) if "T: int" in text else (x.copy(), t)
+
+    rng = np.random.default_rng(5)
+    arrays = [rng.random(shape, dtype=np.float32) for _, shape, _ in INT_PROGRAMS]
+    batch = compile_batch([(p[0], call(p[0], x, 2)) for p, x in zip(INT_PROGRAMS, arrays, strict=True)])
+    for (text, _, values), x, kernel in zip(INT_PROGRAMS, arrays, batch.kernels, strict=True):
+        for t in values:
+            expected = results_of(interpret(parse(Source(text)), *call(text, x, t), wide=True))
+            for a, e in zip(results_of(kernel(*call(text, x, t))), expected, strict=True):
+                assert a.shape == e.shape
+                assert_close(a, e, 64)
+    assert batch.device.live == {}, "device memory is lost"

@@ -220,3 +220,20 @@ def test_a_program_that_needs_numbers_is_specialized_for_ever() -> None:
         x = normal(n, 2)
         assert f(x).shape == (n,)
     assert len(f.kernels) == SPECIAL + 3
+
+
+def test_pad_widths_in_sizes() -> None:
+    f = polyml.einsum('def f(x: f32["N"]):\n    y[i] = pad(x, ((N, N - 2),))[i]\n    return y\n', dynamic=True)
+    for n in (5, 2, 17):
+        x = normal(n)
+        assert np.array_equal(f(x), np.pad(x, ((n, n - 2),)))
+    assert len(f.kernels) == 1
+    with pytest.raises(ShapeError, match="pad widths must be numbers >= 0"):
+        f(normal(1))
+
+
+def test_an_empty_inner_range_bounds_nothing() -> None:
+    text = 'def f(x: f32["N"], t: int):\n    y[i] = sum[k, k < t](x[i + k])\n    return y\n'
+    for dynamic in (True, False):
+        with pytest.raises(PolymlError, match="the range of i follows from nothing"):
+            polyml.einsum(text, dynamic=dynamic)(normal(5), -3)
