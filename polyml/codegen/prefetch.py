@@ -126,7 +126,7 @@ class _Prefetch:
                 outer.variable: affine(outer.variable) + distance * outer.step,
                 first.loop.variable: affine(host.variable) - host.lower + first.loop.lower,
             }
-            nodes = [Prefetch(place, level) for place in self.lines(first.reads, host, moved, first.loop.variable)]
+            nodes = [Prefetch(place, level) for place in self.lines(first.reads, first.loop, host, moved)]
             chosen.setdefault(id(host), []).extend(nodes)
             text = f"the row of {array} {distance * outer.step} {outer.variable} ahead, into L{level}"
             self.notes.append(Note("prefetch", outer.variable, text))
@@ -143,7 +143,7 @@ class _Prefetch:
             ahead = AHEAD // len(streams) // self.caches.line * self.caches.line
             elements = ahead // self.arguments[array].dtype.itemsize
             moved = {loop.variable: affine(loop.variable) + elements}
-            made += [Prefetch(place, 1) for place in self.lines(reads, loop, moved, loop.variable)]
+            made += [Prefetch(place, 1) for place in self.lines(reads, loop, loop, moved)]
             self.notes.append(Note("prefetch", loop.variable, f"{array} {ahead} bytes ahead, into L1"))
         return _with_nodes(nodes, {id(loop): made})
 
@@ -169,17 +169,19 @@ class _Prefetch:
                 return count, level
         return None
 
-    def lines(self, reads: Sequence[Read], host: For, moved: Mapping[str, Affine], variable: str) -> Iterator[Place]:
-        """One element per cache line of as many elements as an iteration of the host has, from the first of these loads on, with other values for some variables.
-
-        variable: that of the loop in which the loads stand.
-        """
-        array = reads[0].tensor
-        first = min(reads, key=lambda read: _constant_of(self.arguments[array], read))
-        per_line = max(1, self.caches.line // self.arguments[array].dtype.itemsize)
-        for line in range(0, host.step, per_line):
-            there = {**moved, variable: moved[variable] + line}
-            yield Place(array, tuple(s.substitute(there) for s in first.subscripts if isinstance(s, Affine)))
+    def lines(self, reads: Sequence[Read], loop: For, host: For, moved: Mapping[str, Affine]) -> Iterator[Place]:
+        """One element per cache line of as many elements as an iteration of the host has, with other values for some variables: from each of these loads of `loop` on that does
+        not belong to the vectors behind another one (several rows may be read side by side)."""
+        array = self.arguments[reads[0].tensor]
+        per_line = max(1, self.caches.line // array.dtype.itemsize)
+        behind: int | None = None
+        for constant, read in sorted(((_constant_of(array, read), read) for read in reads), key=lambda item: item[0]):
+            if behind is not None and constant < behind:
+                continue
+            behind = constant + loop.step
+            for line in range(0, host.step, per_line):
+                there = {**moved, loop.variable: moved[loop.variable] + line}
+                yield Place(array.name, tuple(s.substitute(there) for s in read.subscripts if isinstance(s, Affine)))
 
 
 def _constant_of(variable: Variable, read: Read) -> int:

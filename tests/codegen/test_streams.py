@@ -17,6 +17,7 @@ from polyml.codegen.prefetch import Caches, prefetch
 from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.vectorize import vectorize
+from polyml.sets.affine import affine
 from tests.codegen.llvm.support import run_function
 from tests.codegen.programs import array, at, call, function, loop, number, put
 
@@ -148,6 +149,19 @@ def test_the_only_loop_fetches_what_comes_when_it_computes_much() -> None:
     }  # two vectors, a line each
     light, _ = vectorize(computed_rows(4096, 1024, "neg"), vector_bytes=64)
     assert prefetch(light, CACHES) == (light, ())
+
+
+def test_rows_side_by_side_are_all_fetched() -> None:
+    both = call("add", at("x", "i", "j"), at("x", affine("i") + 1, "j"))
+    sweeps = (
+        Assign(target=put("s", "i"), value=both, reduction="sum"),
+        Assign(target=put("t", "i"), value=call("mul", both, at("s", "i")), reduction="sum"),
+    )
+    body = (loop("j", 0, 1024, sweep, kind="vector") for sweep in sweeps)
+    arguments = [array("x", 4097, 1024), array("s", 4096), array("t", 4096)]
+    program, _ = vectorize(function(loop("i", 0, 4096, *body), arguments=arguments, written="st"), vector_bytes=64)
+    places = {str(p.place) for p in prefetches(prefetch(program, CACHES)[0])}
+    assert places == {f"x[i + {row}, j{k}]" for row in (4, 5) for k in ("", " + 16", " + 32", " + 48")}
 
 
 def test_distance_and_level_follow_the_row() -> None:
