@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
 from polyml.codegen.generate import generate
+from polyml.codegen.large import either
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.loops import Function
 from polyml.codegen.passes import LoopOptions, lower_loops
@@ -199,17 +200,28 @@ def _to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredR
             notes=scheduled.notes,
         )  # fmt: skip
     with stage("loop passes"):
+        passes = LoopOptions(
+            vector_bytes=options.machine.vector_bytes,
+            precise=options.precise,
+            l1_bytes=options.machine.l1_bytes,
+            l2_bytes=options.machine.l2_bytes,
+            line_bytes=options.machine.line_bytes,
+        )
         loops, notes = lower_loops(
             generated,
-            options=LoopOptions(
-                vector_bytes=options.machine.vector_bytes,
-                precise=options.precise,
-                l1_bytes=options.machine.l1_bytes,
-                l2_bytes=options.machine.l2_bytes,
-                line_bytes=options.machine.line_bytes,
-            ),
+            options=passes,
             on_pass=lambda name, made: report(f"{region.name} after {name}", lambda: loops_text(made), level=5),
         )
+        if scheduled.streamed_when_large:
+            streamed = scheduled.streamed | scheduled.streamed_when_large
+            again = generate(replace(scheduled, streamed=streamed), name=region.name)
+            large, more = lower_loops(again, options=replace(passes, large=True))
+            both = either(large, loops, l2_bytes=passes.l2_bytes, vector_bytes=passes.vector_bytes)
+            if both is not loops:
+                loops, notes = (
+                    both,
+                    (*notes, *more, Note("streaming", region.name, "past the caches where results are large")),
+                )
     report(f"loops of {region.name}", lambda: loops_text(loops), level=4)
     decisions = (*scheduled.notes, *notes)
     report(

@@ -74,7 +74,8 @@ class Assign:
 
     across: `value` is a register with lanes, and its lanes are combined too (a horizontal reduction); used outside vector loops only. In a CUDA
         kernel it is a register of each thread, and the block's threads are combined; used outside thread loops only.
-    streaming: the store should bypass the caches, where a whole vector is written at once to an address that is provably a multiple of its size.
+    streaming: the store should bypass the caches, where a whole vector is written at once to an address that is provably a multiple of its size;
+    aligned: it is one, by what holds wherever this runs (codegen/large.py).
     """
 
     target: Place
@@ -82,6 +83,7 @@ class Assign:
     reduction: str | None = None
     across: bool = False
     streaming: bool = False
+    aligned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +186,8 @@ class Lead:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function(Shown):
     """One compiled region. Arguments: a pointer per variable of `arguments` (pairwise disjoint unless equal), then the `sizes` as i64.
-    leads: further integers that bounds and subscripts may use, besides the sizes."""
+    leads: further integers that bounds and subscripts may use, besides the sizes. needs: expressions in the sizes that must not be negative; only in a version that runs
+    under this condition (codegen/large.py)."""
 
     name: str
     arguments: tuple[Variable, ...]
@@ -192,3 +195,4 @@ class Function(Shown):
     sizes: tuple[str, ...]
     body: tuple[Node, ...]
     leads: tuple[Lead, ...] = ()
+    needs: tuple[Affine, ...] = ()

@@ -29,13 +29,15 @@ OnPass = Callable[[str, Function], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
     """vector_bytes: of one vector register. precise: floating-point sums and products keep their order.
-    l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched."""
+    l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched.
+    large: what codegen/large.py asks for holds."""
 
     vector_bytes: int
     precise: bool = False
     l1_bytes: int = 0
     l2_bytes: int = 0
     line_bytes: int = 64
+    large: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: before vectors, which then have whole rows.
     Pass("cut_triangles", lambda f, _: (cut_triangles(f), ())),
     # Ordering: vectors before copies, so that jammed rows share the parts of the vector loops inside them.
-    Pass("vectorize", lambda f, o: vectorize(f, vector_bytes=o.vector_bytes, precise=o.precise)),
+    Pass("vectorize", lambda f, o: vectorize(f, vector_bytes=o.vector_bytes, precise=o.precise, large=o.large)),
     Pass("unroll_and_jam", lambda f, _: unroll_and_jam(f)),
     # Ordering: when register tiles have their copies; before "unroll", which carries it out.
     Pass("unroll_sums", lambda f, _: (unroll_sums(f), ())),

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from polyml.codegen.loops import Assign, For, Lead, Node, Place, Variable
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import fresh, walk_nodes
+from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.expressions import Subscript, reads_of
 from polyml.sets.affine import Affine, affine
 
@@ -30,11 +30,16 @@ LONG_IN_CACHE = 8
 
 @dataclass(slots=True)
 class Leads:
-    """The leads that a function's loops ask for. arguments: by name. taken: names in use."""
+    """The leads that a function's loops ask for. arguments: by name. taken: names in use. large: rows of arrays with symbolic extents are long, and each
+    begins as the first one does: their symbolic strides are whole vectors (codegen/large.py). sizes: the symbolic ones. needs: what must not be negative then."""
 
     arguments: Mapping[str, Variable]
     taken: set[str]
+    large: bool = False
+    sizes: frozenset[str] = frozenset()
+    needs: set[Affine] = field(default_factory=set)
     found: dict[tuple[str, int], Lead] = field(default_factory=dict)
+    _streaming: tuple[str, Affine] | None = None
 
     def before_aligned(
         self, loop: For, ranges: Ranges, width: int, vector_bytes: int, *, reducing: bool
@@ -45,22 +50,45 @@ class Leads:
         None where that is not worth it: rows are short; or vectors are written now and then, to several rows in turn (a register tile), which leaves too
         many lines half written; or lanes add up (`reducing`).
         """
+        self._streaming = None
         if any(isinstance(node, For) for node in walk_nodes(loop.body)):
             return None
-        trips = ranges.constant(loop.upper - loop.lower)
+        span = loop.upper - loop.lower
+        trips = ranges.constant(span)
+        unknown = trips is None and self.large and span.variables() <= self.sizes
         jammed = {outer.variable for outer in ranges.loops if outer.kind == "jam"}
-        if trips is None or trips < LONG * width or not _streamed(loop.body):
+        if not (unknown or (trips is not None and trips >= LONG * width)) or not _streamed(loop.body):
             return None if reducing else self._before_lines(loop, ranges, width, vector_bytes, jammed)
         for place in _streamed(loop.body):
             variable = self.arguments.get(place.variable)
-            flat = None if variable is None else flat_element(variable, place.subscripts)
+            flat = None if variable is None else flat_element(variable, place.subscripts, whole_rows=self.large)
             if variable is None or flat is None or flat.stride(loop.variable) != 1:
                 continue
             if variable.dtype.itemsize * width != vector_bytes:
                 continue
             if not flat.variables() & jammed:
-                return self._before(variable, _residue(flat, loop, width), width, vector_bytes)
+                if unknown:
+                    self.needs.add(span - LONG * width)
+                residue = _residue(flat, loop, width)
+                self._streaming = (variable.name, residue)
+                return self._before(variable, residue, width, vector_bytes)
         return None
+
+    def marked(self, nodes: tuple[Node, ...], loop: For, width: int) -> tuple[Node, ...]:
+        """The body of the vector loop that `before_aligned` was asked about last, with its streaming stores marked as aligned where symbolic strides hide that they are."""
+
+        def visit(node: Node) -> Node:
+            node = with_body(node, lambda body: tuple(visit(child) for child in body))
+            if not (isinstance(node, Assign) and node.streaming):
+                return node
+            variable = self.arguments.get(node.target.variable)
+            flat = None if variable is None else flat_element(variable, node.target.subscripts, whole_rows=True)
+            if variable is None or flat is None or flat.stride(loop.variable) != 1:
+                return node
+            same = (variable.name, _residue(flat, loop, width)) == self._streaming
+            return replace(node, aligned=True) if same else node
+
+        return tuple(visit(node) for node in nodes) if self.large and self._streaming is not None else nodes
 
     def _before_lines(
         self, loop: For, ranges: Ranges, width: int, vector_bytes: int, jammed: set[str]
@@ -123,20 +151,22 @@ def _streamed(nodes: tuple[Node, ...]) -> list[Place]:
     return [node.target for node in walk_nodes(nodes) if isinstance(node, Assign) and node.streaming]
 
 
-def flat_element(variable: Variable, subscripts: tuple[Subscript, ...]) -> Affine | None:
-    """The element counted from the array's start; None when strides depend on sizes or a subscript is indirect."""
-    strides = variable.strides
-    if strides is None:
-        steps, step = [], 1
+def flat_element(
+    variable: Variable, subscripts: tuple[Subscript, ...], *, whole_rows: bool = False
+) -> Affine | None:
+    """The element counted from the array's start; None when strides depend on sizes or a subscript is indirect.
+
+    whole_rows: strides that depend on sizes count as 0: they are multiples of whatever the caller asks for.
+    """
+    strides: list[int | None] = list(variable.strides or ())
+    if variable.strides is None:
+        step: int | None = 1
         for extent in reversed(variable.shape):
-            steps.append(step)
-            if not extent.is_constant:
-                return None
-            step *= extent.constant
-        strides = tuple(reversed(steps))
+            strides.insert(0, step)
+            step = step * extent.constant if step is not None and extent.is_constant else None
     total = Affine()
     for subscript, stride in zip(subscripts, strides, strict=True):
-        if not isinstance(subscript, Affine):
+        if not isinstance(subscript, Affine) or (stride is None and not whole_rows and subscript != Affine()):
             return None
-        total = total + subscript * stride
+        total = total + subscript * (stride or 0)
     return total

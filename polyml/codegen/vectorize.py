@@ -34,7 +34,9 @@ _STRIP = 32
 """A loop of an unknown number of iterations, but fewer vectors than this, runs one by one: code for several at once would hardly be used."""
 
 
-def vectorize(function: Function, *, vector_bytes: int, precise: bool = False) -> tuple[Function, tuple[Note, ...]]:
+def vectorize(
+    function: Function, *, vector_bytes: int, precise: bool = False, large: bool = False
+) -> tuple[Function, tuple[Note, ...]]:
     """The function with its vector loops carried out: their width is `vector_bytes` over the size of the widest element that a lane computes with.
 
     That the lanes are independent, reductions apart, is the schedule's promise. Loops inside a vector loop stay as they are; a vector loop inside another
@@ -43,14 +45,17 @@ def vectorize(function: Function, *, vector_bytes: int, precise: bool = False) -
     Args:
         vector_bytes: of one vector register, a power of two.
         precise: floating-point sums and products keep their order, so that they cannot have lanes.
+        large: what codegen/large.py asks for holds.
     """
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
-    pass_ = _Vectorize(vector_bytes, precise, taken, Leads({v.name: v for v in function.arguments}, taken))
+    leads_ = Leads({v.name: v for v in function.arguments}, taken, large, frozenset(function.sizes))
+    pass_ = _Vectorize(vector_bytes, precise, taken, leads_)
     body = pass_.body(function.body, Ranges())
     if body is function.body:
         return function, tuple(pass_.notes)
     leads = (*function.leads, *pass_.leads.found.values())
-    return replace(function, body=body, leads=leads), tuple(pass_.notes)
+    needs = tuple(sorted(leads_.needs, key=str))
+    return replace(function, body=body, leads=leads, needs=needs), tuple(pass_.notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +199,8 @@ class _Vectorize:
         shape = replace(loop, kind="vector", factor=1, width=width)
         # All parts but the main one use the first accumulators.
         first = accumulators.names[:1]
+        if plan.has_head:
+            body = self.leads.marked(body, loop, width)
         single = jam(body, loop.variable, [affine(loop.variable)], taken=set(), names=first)
         if plan.has_head:
             yield replace(shape, upper=plan.start, step=width, masked=True, body=single)

@@ -32,7 +32,7 @@ from polyml.schedule.strategy.contractions import block_contractions
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_statements
 from polyml.schedule.strategy.pivoted import build_pivoted
-from polyml.schedule.streams import streamed_arrays, streamed_sums
+from polyml.schedule.streams import streamed_arrays, streamed_sums, streamed_when_large
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted, operation_budget
@@ -91,7 +91,9 @@ def schedule(
             faults = storage_faults(found)
             assert not faults, f"internal: contracted storage is wrong: {'; '.join(faults)}"
         streamed, notes = streamed_arrays(scop, target, results) if options.vectorize else (frozenset[str](), ())
-        return replace(found, notes=(*found.notes, *notes, *refused), streamed=found.streamed | streamed)
+        perhaps = streamed_when_large(scop, results) if options.vectorize else frozenset[str]()
+        notes = (*found.notes, *notes, *refused)
+        return replace(found, notes=notes, streamed=found.streamed | streamed, streamed_when_large=perhaps)
     raise SchedulerFailed(f"no schedule for {scop.name}: {'; '.join(note.text for note in refused)}")
 
 

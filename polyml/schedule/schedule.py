@@ -48,7 +48,7 @@ class Schedule(Shown):
         "parallel"; "vector:U" (lanes run along it, jammed over U vectors); "jam:F" (unroll-and-jam by F); "unroll:F".
         "allocate:<array>" stands above the subtree that an array lives in.
     storage: for local arrays; one that is absent lives in the region's scope in full.
-    streamed: arrays whose stores should bypass the caches.
+    streamed: arrays whose stores should bypass the caches; streamed_when_large: those of symbolic size, where that is large.
     """
 
     scop: Scop
@@ -57,6 +57,7 @@ class Schedule(Shown):
     storage: dict[str, Storage]
     notes: tuple[Note, ...] = ()
     streamed: frozenset[str] = frozenset()
+    streamed_when_large: frozenset[str] = frozenset()
 
     def noted(self, stage: str, subject: str, text: str) -> Schedule:
         """The same schedule with one more note."""

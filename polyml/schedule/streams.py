@@ -16,7 +16,7 @@ from polyml.schedule.schedule import Note
 from polyml.scop.scop import Array, Scop
 from polyml.target import Target
 
-__all__ = ["streamed_arrays", "streamed_sums"]
+__all__ = ["streamed_arrays", "streamed_sums", "streamed_when_large"]
 
 _OUT = isl.dim_type.out
 
@@ -36,6 +36,15 @@ def streamed_arrays(scop: Scop, target: Target, results: Set[str]) -> tuple[froz
         Note("streaming", name, "written once, not read again, larger than L2: stores bypass caches") for name in found
     )
     return frozenset(found), notes
+
+
+def streamed_when_large(scop: Scop, results: Set[str]) -> frozenset[str]:
+    """The arrays of symbolic size whose stores should bypass the caches where they are large."""
+    return frozenset(
+        a.name
+        for a in scop.arrays.values()
+        if a.kind == "output" and a.name in results and _bytes(a) is None and _is_only_written_once(scop, a.name)
+    )
 
 
 def streamed_sums(scop: Scop, target: Target, results: Set[str], updates: Collection[str]) -> frozenset[str]:

@@ -265,10 +265,10 @@ def _pointers(state: State, where: Access) -> Value:
     return state.builder.emit(type_of("ptr", state.width), f"getelementptr {element}, {where.pointer}, {steps}")
 
 
-def store(state: State, where: Access, value: Value, *, streaming: bool = False) -> None:
+def store(state: State, where: Access, value: Value, *, streaming: bool = False, aligned: bool = False) -> None:
     """Writes the value (a scalar or one per lane) to the elements, for the lanes that act; of several lanes on one element the last one wins.
 
-    streaming: past the caches, where the address is proved to be a multiple of the vector's size.
+    streaming: past the caches, where the address is proved to be a multiple of the vector's size. aligned: it is one.
     """
     b, lanes = state.builder, state.lanes
     variable = where.slot.variable
@@ -284,7 +284,8 @@ def store(state: State, where: Access, value: Value, *, streaming: bool = False)
     if where.stride == 0 and lanes.mask is None:
         b.write(f"store {b.extract(value, lanes.width - 1)}, {where.pointer}, align {align}")
     elif where.stride == 1:
-        _store_contiguous(state, where, where.pointer, value, streaming)
+        whole = streaming and (aligned or _is_aligned(state, where, variable.dtype.itemsize * lanes.width))
+        _store_contiguous(state, where, where.pointer, value, whole)
     elif where.stride == -1:
         first = b.emit(POINTER, f"getelementptr {value.type.of(1)}, {where.pointer}, i64 {1 - lanes.width}")
         with state.within(_reversed(state)):
@@ -334,7 +335,7 @@ def _store_contiguous(state: State, where: Access, pointer: Value, value: Value,
         b.write(f"call void @{name}({value}, ptr align {variable.dtype.alignment} {pointer.text}, {mask})")
         return
     whole = variable.dtype.itemsize * lanes.width
-    if streaming and _is_aligned(state, where, whole):
+    if streaming:
         state.streams = True
         b.write(f"store {value}, {pointer}, align {whole}, !nontemporal !{{i32 1}}")
     else:

@@ -28,7 +28,7 @@ def assign(state: State, node: Assign) -> None:
     target = state.slots[node.target.variable].variable
     if node.reduction is None:
         value = evaluate(state, node.value)
-        write_place(state, node.target, value, streaming=node.streaming)
+        write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
     elif node.across:
         value = across(state, node.reduction, evaluate(state, node.value), target.dtype)
         write_place(
@@ -100,7 +100,7 @@ def _accumulate(state: State, node: Assign, dtype: DType) -> None:
     where = access(state, node.target.variable, node.target.subscripts, evaluate)
     if state.lanes is None or where.stride not in (0, None):
         new = _combined_with(state, node, lambda: read_place(state, node.target), dtype)
-        store(state, where, new, streaming=node.streaming)
+        store(state, where, new, streaming=node.streaming, aligned=node.aligned)
     elif where.stride == 0:
         value = across(state, node.reduction or "", _masked(state, node, evaluate(state, node.value), dtype), dtype)
         store(state, where, combine(state, node.reduction or "", read_place(state, node.target), value, dtype))
@@ -170,11 +170,17 @@ def read_place(state: State, place: Place) -> Value:
     return load(state, place.variable, place.subscripts, evaluate)
 
 
-def write_place(state: State, place: Place, value: Value, *, streaming: bool = False) -> None:
+def write_place(state: State, place: Place, value: Value, *, streaming: bool = False, aligned: bool = False) -> None:
     """Stores into memory, or into a register (in lanes that do not act it keeps its value)."""
     slot = state.slots[place.variable]
     if slot.variable.scope != "register":
-        store(state, access(state, place.variable, place.subscripts, evaluate), value, streaming=streaming)
+        store(
+            state,
+            access(state, place.variable, place.subscripts, evaluate),
+            value,
+            streaming=streaming,
+            aligned=aligned,
+        )
         return
     b, lanes = state.builder, state.lanes
     assert value.lanes in (1, slot.variable.lanes), f"internal: {value.lanes} lanes into {place.variable}"

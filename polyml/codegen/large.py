@@ -1,0 +1,54 @@
+"""Two versions of a function with symbolic sizes: one for results that are too large for the caches, which goes past them, and one for all others.
+
+Which one runs is decided at each call: results must be larger than L2, rows long, and each row a number of whole vectors, so that all begin as the first one does. The
+second version needs nothing of this. (With numbers for sizes the same is decided when the program is compiled: schedule/streams.py.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import reduce
+
+from polyml.codegen.loops import Assign, Function, If, Variable
+from polyml.codegen.rewrite import walk_nodes
+from polyml.dtypes import boolean, i64
+from polyml.expressions import Apply, Const, Expr, IndexValue
+
+__all__ = ["either"]
+
+
+def either(large: Function, plain: Function, *, l2_bytes: int, vector_bytes: int) -> Function:
+    """`large` where its results are large enough, and what it needs holds; else `plain`. Just `plain` when `large` has no store that bypasses the caches."""
+    streamed = {node.target.variable for node in walk_nodes(large.body) if isinstance(node, Assign) and node.streaming}
+    arrays = [v for v in large.arguments if v.name in streamed and not all(e.is_constant for e in v.shape)]
+    if not large.leads or not arrays:
+        return plain
+    conditions = [_at_least(IndexValue(need, i64), 0) for need in large.needs]
+    for array in arrays:
+        conditions.append(_at_least(_elements(array), l2_bytes // array.dtype.itemsize + 1))
+        conditions += _whole_rows(array, vector_bytes // array.dtype.itemsize)
+    condition = reduce(lambda a, b: Apply("and", (a, b), boolean), conditions)
+    leads = tuple(dict.fromkeys((*plain.leads, *large.leads)))
+    body = If(condition=condition, then=large.body, otherwise=plain.body)
+    return replace(plain, body=(body,), leads=leads)
+
+
+def _at_least(value: Expr, limit: int) -> Expr:
+    return Apply("ge", (value, Const(limit, i64)), boolean)
+
+
+def _elements(array: Variable) -> Expr:
+    extents: list[Expr] = [IndexValue(extent, i64) for extent in array.shape]
+    return reduce(lambda a, b: Apply("mul", (a, b), i64), extents)
+
+
+def _whole_rows(array: Variable, lanes: int) -> Iterator[Expr]:
+    """Conditions under which every symbolic stride of the array is a multiple of `lanes`."""
+    row = 1
+    for position, extent in reversed(list(enumerate(array.shape))):
+        if not extent.is_constant:
+            if position > 0 and row % lanes:
+                yield Apply("eq", (IndexValue((extent * row) % lanes, i64), Const(0, i64)), boolean)
+            return
+        row *= extent.constant
