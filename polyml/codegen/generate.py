@@ -248,10 +248,11 @@ def _wrapped(subscripts: tuple[Subscript, ...], storage: Storage | None) -> tupl
         return subscripts
     places: list[Subscript] = []
     for subscript, extent, wraps in zip(subscripts, storage.shape, storage.wraps, strict=True):
-        assert not wraps or isinstance(subscript, Affine), (
-            "internal: a sliding window of an array with computed subscripts"
-        )
-        places.append(subscript % extent if wraps and isinstance(subscript, Affine) else subscript)
+        if wraps:
+            assert isinstance(subscript, Affine), "internal: a sliding window of an array with computed subscripts"
+            assert isinstance(extent, int), "internal: a sliding window of symbolic extent"
+            subscript = subscript % extent
+        places.append(subscript)
     return tuple(places)
 
 

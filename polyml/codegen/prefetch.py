@@ -28,6 +28,10 @@ HEAVY = 8
 """Instructions per vector that is read, from which on a loop is too slow for the hardware's prefetchers, which stop at the end of every page, to keep memory busy."""
 
 
+SOME_SIZE = 1024
+"""What stands for a symbolic size where lengths of rows are compared."""
+
+
 @dataclass(frozen=True, slots=True)
 class Caches:
     """Bytes of one core's caches and of a line; 0: unknown."""
@@ -41,7 +45,8 @@ def prefetch(function: Function, caches: Caches) -> tuple[Function, tuple[Note, 
     """The function with prefetches of coming rows."""
     if not caches.l1 or not caches.l2:
         return function, ()
-    pass_ = _Prefetch({v.name: v for v in function.arguments}, frozenset(l.name for l in function.leads), caches)
+    numbers = dict.fromkeys((l.name for l in function.leads), 0) | dict.fromkeys(function.sizes, SOME_SIZE)
+    pass_ = _Prefetch({v.name: v for v in function.arguments}, numbers, caches)
     body = pass_.body(function.body)
     if len(loops := _whole_loops(body)) == 1:
         body = pass_.with_coming_lines(body, loops[0])
@@ -60,8 +65,15 @@ class _Sweep:
 
 
 class _Prefetch:
-    def __init__(self, arguments: Mapping[str, Variable], leads: frozenset[str], caches: Caches) -> None:
-        self.arguments, self.leads, self.caches = arguments, leads, caches
+    """numbers: what stands for leads and symbolic sizes."""
+
+    def __init__(self, arguments: Mapping[str, Variable], numbers: Mapping[str, int], caches: Caches) -> None:
+        self.symbolic = frozenset(name for name, v in arguments.items() if not all(e.is_constant for e in v.shape))
+        self.arguments = {
+            name: replace(v, shape=tuple(extent.substitute(numbers) for extent in v.shape))
+            for name, v in arguments.items()
+        }
+        self.numbers, self.caches = numbers, caches
         self.notes: list[Note] = []
 
     def body(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -101,9 +113,8 @@ class _Prefetch:
                 yield _Sweep(loop, array, start, trips * self.arguments[array].dtype.itemsize, reads)
 
     def is_large(self, variable: Variable) -> bool:
-        extents = [extent for extent in variable.shape if extent.is_constant]
-        size = variable.dtype.itemsize * prod(extent.constant for extent in extents)
-        return len(extents) < len(variable.shape) or size > self.caches.l2
+        size = variable.dtype.itemsize * prod(extent.constant for extent in variable.shape)
+        return variable.name in self.symbolic or size > self.caches.l2
 
     def with_next_rows(self, outer: For, loops: list[For], sweeps: list[_Sweep]) -> For:
         """The loop with prefetches of each row of the sweeps, in one of its loops as long as the row: one that is no row's first sweep, else one that sweeps this row again."""
@@ -122,13 +133,15 @@ class _Prefetch:
                 continue
             distance, level = found
             host = max(hosts, key=_suitable)
-            moved = {
-                outer.variable: affine(outer.variable) + distance * outer.step,
-                first.loop.variable: affine(host.variable) - host.lower + first.loop.lower,
-            }
+            moved = {first.loop.variable: affine(host.variable) - host.lower + first.loop.lower}
+            if array in self.symbolic and self.arguments[array].strides is None:  # rows of unknown length follow each other
+                moved[first.loop.variable] += AHEAD // self.arguments[array].dtype.itemsize
+            else:
+                moved[outer.variable] = affine(outer.variable) + distance * outer.step
             nodes = [Prefetch(place, level) for place in self.lines(first.reads, first.loop, host, moved)]
             chosen.setdefault(id(host), []).extend(nodes)
-            text = f"the row of {array} {distance * outer.step} {outer.variable} ahead, into L{level}"
+            ahead = f"{distance * outer.step} {outer.variable}" if array not in self.symbolic else f"{AHEAD} bytes"
+            text = f"the row of {array} {ahead} ahead, into L{level}"
             self.notes.append(Note("prefetch", outer.variable, text))
         return outer if not chosen else replace(outer, body=_with_nodes(outer.body, chosen))
 
@@ -155,7 +168,7 @@ class _Prefetch:
 
     def trips(self, loop: For) -> int | None:
         """Iterations of a vector loop's variable; None when they are no number, or when the loop contains others."""
-        trips = (loop.upper - loop.lower).substitute(dict.fromkeys(self.leads, 0))
+        trips = (loop.upper - loop.lower).substitute(self.numbers)
         if not trips.is_constant or loop.masked or any(isinstance(node, For) for node in walk_nodes(loop.body)):
             return None
         return trips.constant

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
 
 from polyml.errors import IllegalScheduleError
 from polyml.schedule.schedule import Schedule, Storage
@@ -61,7 +60,9 @@ def contracted_at_marks(schedule: Schedule, known: Mapping[str, Storage]) -> Sch
 def _as_laid_out(schedule: Schedule, storage: Storage) -> Schedule:
     """The schedule with that storage in the place of the one found, where it is no larger and right."""
     found = schedule.storage.get(storage.array)
-    if found is None or found.place != storage.place or prod(storage.shape) > prod(found.shape):
+    if found is None or found.place != storage.place:
+        return schedule
+    if storage.elements is None or found.elements is None or storage.elements > found.elements:
         return schedule
     trial = replace(schedule, storage={**schedule.storage, storage.array: storage})
     return schedule if storage_faults(trial, only=storage.array) else trial

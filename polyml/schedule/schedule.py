@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 import islpy as isl
 
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
+from polyml.sets.affine import Extent
 from polyml.shown import Shown
 
 __all__ = ["Note", "Schedule", "Storage"]
@@ -35,9 +37,16 @@ class Storage:
 
     array: str
     place: str
-    shape: tuple[int, ...]
+    shape: tuple[Extent, ...]
     offsets: dict[str, isl.MultiAff]
     wraps: tuple[bool, ...] = ()
+
+    @property
+    def elements(self) -> int | None:
+        """How many there is room for; None when that is symbolic."""
+        return (
+            prod(e for e in self.shape if isinstance(e, int)) if all(isinstance(e, int) for e in self.shape) else None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

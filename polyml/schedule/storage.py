@@ -127,7 +127,7 @@ def _contract(schedule: Schedule, array: Array, room: Room) -> Schedule:
             return schedule.noted("storage", array.name, "kept in full: a visit needs nearly all of it")
         if found is None or (inside_lanes(node) and any(extent != 1 for extent in found.shape)):
             continue
-        if not room(node, array.dtype.itemsize * prod(found.shape)):
+        if found.elements is not None and not room(node, array.dtype.itemsize * found.elements):
             continue
         tree = insert_mark(node, found.place).get_schedule()
         extents = "x".join(map(str, found.shape)) or "a scalar"
@@ -203,7 +203,8 @@ def node_at(root: isl.ScheduleNode, path: Path) -> isl.ScheduleNode:
 
 
 def box_at(node: isl.ScheduleNode, array: Array, traffic: Traffic) -> Storage | None:
-    """The box of elements that one visit of the node touches, as a function of the visit; None when it has no constant size."""
+    """The box of elements that one visit of the node touches, as a function of the visit; None when it has no constant size. A symbolic extent of the array may
+    stay whole when others get smaller."""
     prefix = node.get_prefix_schedule_union_map().intersect_domain(traffic.accesses.domain())
     touched = prefix.reverse().apply_range(traffic.accesses)
     if not touched.isa_map():
@@ -212,11 +213,16 @@ def box_at(node: isl.ScheduleNode, array: Array, traffic: Traffic) -> Storage | 
     if not array.shape:
         return Storage(array=array.name, place=place, shape=(), offsets={})
     box = [_interval(touched.as_map(), d) for d in range(len(array.shape))]
-    shape = tuple(size for interval in box if interval is not None for _, size in (interval,))
-    if len(shape) < len(box) or prod(shape) > MAX_ELEMENTS:
+    bounded = next((interval for interval in box if interval is not None), None)
+    if bounded is None or any(i is None and e.is_constant for i, e in zip(box, array.shape, strict=True)):
         return None
-    offsets = _offsets([interval[0] for interval in box if interval is not None], prefix)
-    return None if offsets is None else Storage(array=array.name, place=place, shape=shape, offsets=offsets)
+    nothing = bounded[0].sub(bounded[0])
+    whole = [interval or (nothing, extent) for interval, extent in zip(box, array.shape, strict=True)]
+    offsets = _offsets([first for first, _ in whole], prefix)
+    if offsets is None:
+        return None
+    found = Storage(array=array.name, place=place, shape=tuple(size for _, size in whole), offsets=offsets)
+    return None if (found.elements or 0) > MAX_ELEMENTS else found
 
 
 def _interval(touched: isl.Map, d: int) -> tuple[isl.Aff, int] | None:
@@ -260,7 +266,12 @@ def _offsets(firsts: list[isl.Aff], prefix: isl.UnionMap) -> dict[str, isl.Multi
 def _gains_little(found: Storage, array: Array) -> bool:
     """Whether most of a large array would be allocated anew in every visit."""
     full = prod(extent.constant for extent in array.shape) if all(e.is_constant for e in array.shape) else None
-    return full is not None and prod(found.shape) > LARGE_ELEMENTS and 2 * prod(found.shape) > full
+    return (
+        full is not None
+        and found.elements is not None
+        and found.elements > LARGE_ELEMENTS
+        and 2 * found.elements > full
+    )
 
 
 def inside_lanes(node: isl.ScheduleNode) -> bool:

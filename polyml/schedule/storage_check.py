@@ -10,6 +10,7 @@ from polyml.schedule.schedule import Schedule, Storage
 from polyml.schedule.storage import Traffic, traffic_of
 from polyml.schedule.tree import Kind, kind_of, mark_name, nodes
 from polyml.schedule.window import window_fault
+from polyml.sets.affine import affine
 
 __all__ = ["storage_faults"]
 
@@ -68,8 +69,10 @@ def _faults(storage: Storage, traffic: Traffic, node: isl.ScheduleNode) -> list[
     visits = node.get_prefix_schedule_union_map()
     if not traffic.flows.is_subset(visits.apply_range(visits.reverse())):
         found.append("a value leaves its visit")
-    room = " and ".join(f"0 <= o{d} < {extent}" for d, extent in enumerate(storage.shape)) or "true"
-    inside = isl.Set(f"{{ [{', '.join(f'o{d}' for d in range(len(storage.shape)))}] : {room} }}")
+    extents = [affine(extent) for extent in storage.shape]
+    room = " and ".join(f"0 <= o{d} < {extent.isl_text()}" for d, extent in enumerate(extents)) or "true"
+    names = sorted(set().union(*(extent.variables() for extent in extents)))
+    inside = isl.Set(f"[{', '.join(names)}] -> {{ [{', '.join(f'o{d}' for d in range(len(extents)))}] : {room} }}")
     # { [visit, element] -> place }
     total: isl.Map | None = None
     for accesses in _maps(traffic.accesses):
