@@ -1,0 +1,102 @@
+"""Kernels for any sizes have a version for large results: chosen where that holds, right at every size and alignment around its conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.codegen.loops import Allocate, Assign, Function, If, Prefetch
+from polyml.codegen.rewrite import walk_nodes
+from polyml.target import Target
+
+SMALL_CACHES = Target("host", l1_bytes=2 << 10, l2_bytes=8 << 10)
+"""This machine, with caches that small tests outgrow."""
+
+PROGRAMS: dict[str, tuple[str, int, Any]] = {
+    "vector": ('def f(x: f32["N"]):\n    y[i] = 2 * x[i]\n    return y\n', 1, lambda x: 2 * x),
+    "matrix": ('def f(x: f32["N M"]):\n    y[i, j] = 2 * x[i, j]\n    return y\n', 2, lambda x: 2 * x),
+    "doubles": ('def f(x: f64["N M"]):\n    y[i, j] = x[i, j] - 1\n    return y\n', 2, lambda x: x - 1),
+    "sizes of three": ('def f(x: f32["B N M"]):\n    y[b, i, j] = x[b, i, j] + 1\n    return y\n', 3, lambda x: x + 1),
+    "fixed rows": ('def f(x: f32["N 24"]):\n    y[i, j] = 2 * x[i, j]\n    return y\n', 2, lambda x: 2 * x),
+    "mirrored": (
+        'def f(x: f32["N M"]):\n    y[i, j] = x[i, j] + x[i, M - 1 - j]\n    return y\n', 2, lambda x: x + x[:, ::-1],
+    ),
+    "softmax": (
+        'def f(x: f32["N M"]):\n    e[n, m] = exp(x[n, m] - max[k](x[n, k]))\n    y[n, m] = e[n, m] / sum[k](e[n, k])\n    return y\n', 2,
+        lambda x: np.exp(x - x.max(-1, keepdims=True)) / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True),
+    ),
+}  # fmt: skip
+
+
+def shapes(name: str, rank: int) -> Iterator[tuple[int, ...]]:
+    if name == "fixed rows":
+        yield from ((n, 24) for n in (1, 90, 300))
+    elif rank == 1:
+        yield from ((n,) for n in (1, 15, 255, 256, 2048, 2049, 2063, 3001))
+    else:
+        for m in (1, 128, 255, 256, 257, 271, 272, 512, 1000):
+            for n in (1, 3, 33):
+                yield (n, m) if rank == 2 else (2, n, m)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_sizes_and_alignments_around_the_conditions(name: str) -> None:
+    text, rank, meaning = PROGRAMS[name]
+    f = polyml.einsum(text, dynamic=True, target=SMALL_CACHES)
+    rng = np.random.default_rng(0)
+    for shape in shapes(name, rank):
+        for offset in (0, 1, 7, 15):
+            dtype = np.dtype("f8" if "f64" in text else "f4")
+            x = rng.standard_normal(shape).astype(dtype)
+            size = int(np.prod(shape))
+            room = np.full(size + 64, 77, dtype)
+            out = room[offset : offset + size].reshape(shape)
+            assert f(x, out=out) is out
+            assert np.allclose(out, meaning(x), atol=1e-6), (shape, offset)
+            assert (room[:offset] == 77).all(), (shape, offset)
+            assert (room[offset + size :] == 77).all(), (shape, offset)
+    assert len(f.kernels) == 1
+
+
+def lowered(name: str, *shape: int, target: Target = SMALL_CACHES) -> Function:
+    program = polyml.einsum(PROGRAMS[name][0], dynamic=True, target=target)
+    (function,) = program.lower(np.ones(shape, "f8" if name == "doubles" else "f4")).stages.functions
+    return function
+
+
+@pytest.mark.parametrize("name", ["vector", "matrix", "doubles", "sizes of three", "softmax"])
+def test_large_results_go_past_the_caches_in_a_version_of_their_own(name: str) -> None:
+    function = lowered(name, *(4, 5, 6)[: PROGRAMS[name][1]])
+    (choice,) = function.body
+    assert isinstance(choice, If)
+    large, plain = (
+        [node for node in walk_nodes(body) if isinstance(node, Assign) and node.streaming]
+        for body in (choice.then, choice.otherwise)
+    )
+    assert large
+    assert all(node.aligned for node in large)
+    assert not plain
+
+
+def test_there_is_one_version_where_nothing_is_gained() -> None:
+    total = polyml.einsum('def f(x: f32["N M"]):\n    s[i] = sum[j](x[i, j])\n    return s\n', dynamic=True)
+    (function,) = total.lower(np.ones((3, 4), "f4")).stages.functions
+    assert not any(isinstance(node, If) for node in function.body)
+
+
+def test_rows_of_any_length_are_fetched_ahead_and_locals_are_as_long_as_a_row() -> None:
+    function = lowered("softmax", 4, 5, target=Target("x86-64-v4"))
+    assert any(isinstance(node, Prefetch) for node in walk_nodes(function.body))
+    found = [node.variable.shape for node in walk_nodes(function.body) if isinstance(node, Allocate)]
+    assert {str(shape[1]) for shape in found if len(shape) == 2} == {"M"}
+    assert {str(shape[0]) for shape in found if len(shape) == 2} == {"1"}
+
+
+def test_the_storage_is_proved() -> None:
+    x = np.random.default_rng(1).standard_normal((7, 300)).astype("f4")
+    f = polyml.einsum(PROGRAMS["softmax"][0], dynamic=True, verify=True, threads=2)
+    assert np.allclose(f(x), PROGRAMS["softmax"][2](x), atol=1e-6)
