@@ -151,9 +151,7 @@ def _streamed(nodes: tuple[Node, ...]) -> list[Place]:
     return [node.target for node in walk_nodes(nodes) if isinstance(node, Assign) and node.streaming]
 
 
-def flat_element(
-    variable: Variable, subscripts: tuple[Subscript, ...], *, whole_rows: bool = False
-) -> Affine | None:
+def flat_element(variable: Variable, subscripts: tuple[Subscript, ...], *, whole_rows: bool = False) -> Affine | None:
     """The element counted from the array's start; None when strides depend on sizes or a subscript is indirect.
 
     whole_rows: strides that depend on sizes count as 0: they are multiples of whatever the caller asks for.
