@@ -106,7 +106,7 @@ class _Prefetch:
     def sweeps(self, loop: For, outer: For) -> Iterator[_Sweep]:
         """The rows of large arrays that the loop reads and that move on with the outer loop."""
         trips = self.trips(loop)
-        if trips is None:
+        if trips is None or trips <= 0:  # the latter at the size that stands for symbolic ones
             return
         for (array, start), reads in self.streams(loop).items():
             if abs(start.stride(outer.variable) or 0) >= trips:
