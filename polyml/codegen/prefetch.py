@@ -134,7 +134,9 @@ class _Prefetch:
             distance, level = found
             host = max(hosts, key=_suitable)
             moved = {first.loop.variable: affine(host.variable) - host.lower + first.loop.lower}
-            if array in self.symbolic and self.arguments[array].strides is None:  # rows of unknown length follow each other
+            if (
+                array in self.symbolic and self.arguments[array].strides is None
+            ):  # rows of unknown length follow each other
                 moved[first.loop.variable] += AHEAD // self.arguments[array].dtype.itemsize
             else:
                 moved[outer.variable] = affine(outer.variable) + distance * outer.step
