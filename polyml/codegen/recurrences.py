@@ -1,4 +1,5 @@
-"""Sums in which a loop waits for its last iteration: what is known early is added first, so that the wait is one addition long.
+"""Sums in which a loop waits for its last iteration: what is known early is added first, so that the wait is one addition long; a constant factor of the sum goes
+to both parts, so that it is one fused multiply-add long.
 
 Reassociation of floating-point sums, which the language allows.
 """
@@ -10,7 +11,7 @@ from dataclasses import replace
 
 from polyml.codegen.loops import Assign, For, Function, Node
 from polyml.codegen.rewrite import walk_nodes, with_body
-from polyml.expressions import Apply, Expr, Read, reads_of
+from polyml.expressions import Apply, Const, Expr, Read, reads_of
 from polyml.sets.affine import Affine
 
 __all__ = ["order_sums"]
@@ -22,6 +23,8 @@ def order_sums(function: Function) -> Function:
     Rewrite:
         for (j ..) a[j] = x[j] + a[j - 1] + y[j] + a[j - 2];
         -> for (j ..) a[j] = x[j] + y[j] + a[j - 2] + a[j - 1];
+        for (j ..) a[j] = (x[j] + a[j - 1]) / 4;
+        -> for (j ..) a[j] = a[j - 1] * 0.25 + x[j] * 0.25;
     """
     body = _body(function.body)
     return function if body is function.body else replace(function, body=body)
@@ -57,7 +60,8 @@ def _sorted(expr: Expr, writes: Sequence[Assign], loop: For) -> Expr:
         return expr
     if expr.op not in ("add", "sub") or not expr.dtype.is_float:
         args = tuple(_sorted(arg, writes, loop) for arg in expr.args)
-        return expr if all(a is b for a, b in zip(args, expr.args, strict=True)) else replace(expr, args=args)
+        made = expr if all(a is b for a, b in zip(args, expr.args, strict=True)) else replace(expr, args=args)
+        return _multiplied_out(made, writes, loop)
     terms = [(sign, _sorted(term, writes, loop)) for sign, term in _terms(expr, 1)]
     waits = [_wait(term, writes, loop) for _, term in terms]
     order = sorted(range(len(terms)), key=lambda k: (waits[k], k))
@@ -71,6 +75,28 @@ def _sorted(expr: Expr, writes: Sequence[Assign], loop: For) -> Expr:
         if k != first:
             total = Apply("add" if terms[k][0] > 0 else "sub", (total, terms[k][1]), expr.dtype)
     return total
+
+
+def _multiplied_out(expr: Apply, writes: Sequence[Assign], loop: For) -> Expr:
+    """A product of a constant and a sum whose last term waits longest, as the sum of two products."""
+    match expr:
+        case Apply(op="mul", args=(Apply() as total, Const(value=value))) | Apply(
+            op="mul", args=(Const(value=value), Apply() as total)
+        ):
+            factor = float(value)
+        case Apply(op="div", args=(Apply() as total, Const(value=value))) if value:
+            factor = 1.0 / float(value)
+        case _:
+            return expr
+    if total.op not in ("add", "sub") or not expr.dtype.is_float or total.dtype != expr.dtype:
+        return expr
+    first, last = total.args
+    if _wait(first, writes, loop) >= _wait(last, writes, loop) or not isinstance(last, Read):
+        return expr
+    early = Apply("mul", (first, Const(factor, expr.dtype)), expr.dtype)
+    late = Apply("mul", (last, Const(factor if total.op == "add" else -factor, expr.dtype)), expr.dtype)
+    # Of two products LLVM fuses the first one with the addition.
+    return Apply("add", (late, early), expr.dtype)
 
 
 def _terms(expr: Expr, sign: int) -> Iterator[tuple[int, Expr]]:

@@ -11,7 +11,7 @@ from polyml.codegen.printer import loops_text
 from polyml.codegen.recurrences import order_sums
 from polyml.expressions import Expr
 from polyml.sets.affine import affine
-from tests.codegen.programs import array, at, call, loop, put
+from tests.codegen.programs import array, at, call, loop, number, put
 
 J = affine("j")
 
@@ -45,6 +45,15 @@ def test_signs_and_products_stay() -> None:
 
 def test_inside_other_operations() -> None:
     assert ordered(call("div", total(LAST, NEW, BEFORE), at("x", 0))) == "c[j] = ((x[j] + c[j - 2]) + c[j - 1]) / x[0];"
+
+
+def test_a_constant_factor_goes_to_what_waits() -> None:
+    quotient = call("div", total(LAST, NEW, BEFORE), number(4.0))
+    assert ordered(quotient) == "c[j] = (c[j - 1] * 0.25) + ((x[j] + c[j - 2]) * 0.25);"
+    product = call("mul", number(3.0), call("sub", NEW, LAST))
+    assert ordered(product) == "c[j] = (c[j - 1] * -3.0) + (x[j] * 3.0);"
+    untouched = call("div", call("add", NEW, at("x", J + 1)), number(4.0))
+    assert ordered(untouched) == "c[j] = (x[j] + x[j + 1]) / 4.0;"
 
 
 @pytest.mark.parametrize(
