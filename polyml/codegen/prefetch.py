@@ -46,7 +46,7 @@ def prefetch(function: Function, caches: Caches) -> tuple[Function, tuple[Note, 
     if not caches.l1 or not caches.l2:
         return function, ()
     numbers = dict.fromkeys((l.name for l in function.leads), 0) | dict.fromkeys(function.sizes, SOME_SIZE)
-    pass_ = _Prefetch({v.name: v for v in function.arguments}, numbers, caches)
+    pass_ = _Prefetch({v.name: v for v in function.arguments}, numbers, caches, function.written)
     body = pass_.body(function.body)
     if len(loops := _whole_loops(body)) == 1:
         body = pass_.with_coming_lines(body, loops[0])
@@ -67,13 +67,15 @@ class _Sweep:
 class _Prefetch:
     """numbers: what stands for leads and symbolic sizes."""
 
-    def __init__(self, arguments: Mapping[str, Variable], numbers: Mapping[str, int], caches: Caches) -> None:
+    def __init__(
+        self, arguments: Mapping[str, Variable], numbers: Mapping[str, int], caches: Caches, written: frozenset[str]
+    ) -> None:
         self.symbolic = frozenset(name for name, v in arguments.items() if not all(e.is_constant for e in v.shape))
         self.arguments = {
             name: replace(v, shape=tuple(extent.substitute(numbers) for extent in v.shape))
             for name, v in arguments.items()
         }
-        self.numbers, self.caches = numbers, caches
+        self.numbers, self.caches, self.written = numbers, caches, written
         self.notes: list[Note] = []
 
     def body(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -148,8 +150,9 @@ class _Prefetch:
         return outer if not chosen else replace(outer, body=_with_nodes(outer.body, chosen))
 
     def with_coming_lines(self, nodes: tuple[Node, ...], loop: For) -> tuple[Node, ...]:
-        """The nodes with prefetches of lines further on in what their only loop reads, if it computes so much that the hardware does not see far enough ahead."""
-        streams = self.streams(loop)
+        """The nodes with prefetches of lines further on in what their only loop reads, if it computes so much that the hardware does not see far enough ahead.
+        Inputs only: what the function writes itself, step after step in tiles, comes from a cache."""
+        streams = {key: reads for key, reads in self.streams(loop).items() if key[0] not in self.written}
         enough = bool(streams) and _suitable(loop)[1] * loop.width >= HEAVY * len(streams)
         if not enough or 3 * self.caches.l1 < 4 * AHEAD:
             return nodes

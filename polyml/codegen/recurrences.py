@@ -80,8 +80,9 @@ def _sorted(expr: Expr, writes: Sequence[Assign], loop: For) -> Expr:
 def _multiplied_out(expr: Apply, writes: Sequence[Assign], loop: For) -> Expr:
     """A product of a constant and a sum whose last term waits longest, as the sum of two products."""
     match expr:
-        case Apply(op="mul", args=(Apply() as total, Const(value=value))) | Apply(
-            op="mul", args=(Const(value=value), Apply() as total)
+        case (
+            Apply(op="mul", args=(Apply() as total, Const(value=value)))
+            | Apply(op="mul", args=(Const(value=value), Apply() as total))
         ):
             factor = float(value)
         case Apply(op="div", args=(Apply() as total, Const(value=value))) if value:

@@ -230,3 +230,17 @@ def test_neighbours_start_at_a_line(sizes: tuple[int, ...] | None, leads: tuple[
     found = lowered.compile()(5, *given)
     assert np.allclose(found[0], a, rtol=1e-13)
     assert np.allclose(found[1], b, rtol=1e-13)
+
+
+def test_a_stencil_fetches_nothing() -> None:
+    """Its rows were written a step ago: they come from a cache, and lines far ahead are of no use to a tile."""
+    text = """
+def f(T: int, A: f64["N N N"], B: f64["N N N"]):
+    for t in range(T):
+        if 1 <= i < N - 1 and 1 <= j < N - 1 and 1 <= k < N - 1:
+            B[i, j, k] = sqrt(A[i, j, k]) + (A[i + 1, j, k] + A[i - 1, j, k] + A[i, j + 1, k] + A[i, j - 1, k] + A[i, j, k + 1]) / 5
+            A[i, j, k] = B[i, j, k] * 0.5
+    return A
+"""
+    grids = np.random.default_rng(1).random((2, 80, 80, 80))
+    assert "prefetch" not in pm.einsum(text, threads=1).lower(3, *grids).text("loops")
