@@ -28,10 +28,11 @@ LINE = 64
 
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 _PAUSE = {
-    "x86_64": "call void @llvm.x86.sse2.pause()",
-    "aarch64": 'call void asm sideeffect "isb", ""()',
-    "arm64": 'call void asm sideeffect "isb", ""()',
+    "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
+    "aarch64": ("declare void @llvm.aarch64.isb(i32)", "call void @llvm.aarch64.isb(i32 15)"),
+    "arm64": ("declare void @llvm.aarch64.isb(i32)", "call void @llvm.aarch64.isb(i32 15)"),
 }
+"""Declaration and call of what makes a looking thread slow, by architecture."""
 
 
 def emit_pool(architecture: str, *, linux: bool) -> str:
@@ -46,7 +47,8 @@ def emit_pool(architecture: str, *, linux: bool) -> str:
         "words": LINE // 8,
         "bells": LINE // 4,
         "futex": _FUTEX.get(architecture, 0),
-        "pause": _PAUSE.get(architecture, ""),
+        "declare.pause": _PAUSE.get(architecture, ("", ""))[0],
+        "pause": _PAUSE.get(architecture, ("", ""))[1],
     }
     text = _DATA + sleeping + _WORKER + HELP + RUN
     for name, value in names.items():
@@ -64,7 +66,7 @@ _DATA = """
 @pool_hiring = internal global i32 0
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_detach(i64)
-declare void @llvm.x86.sse2.pause()
+{declare.pause}
 """
 
 _SLEEP_FUTEX = """

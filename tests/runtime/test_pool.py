@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.codegen.llvm.machine import Loaded, load_object
+from polyml.codegen.llvm.machine import Loaded, assembly, load_object, machine_of
 from polyml.runtime.load import compile_plainly
 from polyml.runtime.pool import emit_pool
 from polyml.runtime.support import Support, load_support
@@ -198,6 +198,19 @@ def test_waiting_on_condition_variables() -> None:
         run(BODY(lambda ctx, lo, hi, barrier=barrier: barrier.wait() and None), 3)
         run(BODY(lambda ctx, lo, hi, seen=seen: seen.extend(range(lo, hi))), 40)
         assert sorted(seen) == list(range(40))
+
+
+@pytest.mark.parametrize(
+    ("target", "linux", "waits"),
+    [("aarch64", True, "isb"), ("apple-m1", False, "isb"), ("riscv64", True, ""), ("x86-64", True, "pause")],
+)
+def test_other_machines(target: str, linux: bool, waits: str) -> None:
+    machine = machine_of(Target(target))
+    text = f"@polyml_spins = global i32 0\n{emit_pool(Target(target).architecture, linux=linux)}"
+    code = assembly(f"{text}\ndefine ptr @kept() {{\n  ret ptr @pool_run\n}}\n", machine)
+    assert waits in code
+    assert ("syscall" in code) == linux
+    assert ("pthread_cond_wait" in code) != linux
 
 
 def test_reductions_are_the_same_bits_every_time() -> None:
