@@ -173,7 +173,7 @@ class Ranges:
         for loop in reversed(self.loops):
             coefficient = linear.get(loop.variable, 0)
             if coefficient:
-                end = _last(loop) if coefficient * sense > 0 else loop.lower
+                end = self._last(loop) if coefficient * sense > 0 else loop.lower
                 return self._bound(value + (end - affine(loop.variable)) * coefficient, sense)
         for atom, coefficient in value.terms:
             if isinstance(atom, FloorDiv):
@@ -183,6 +183,17 @@ class Ranges:
                 rest = value - affine(atom) * coefficient
                 return self._bound(rest + coefficient * (end_value // atom.denominator), sense)
         return None
+
+    def _last(self, loop: For) -> Affine:
+        """A value that the variable is never above, the last lane's included."""
+        span = loop.upper - loop.lower
+        if loop.masked or loop.step == 1:
+            return loop.upper - 1
+        if span.is_constant:
+            return loop.lower + (span.constant - 1) // loop.step * loop.step + (loop.width - 1)
+        if self.multiple(span) % loop.step == 0:
+            return loop.upper - loop.step + (loop.width - 1)
+        return loop.upper - 1
 
     def _extremum(self, value: Affine, atom: Extremum, coefficient: int, sense: _Sense) -> int | None:
         rest = value - affine(atom) * coefficient
@@ -203,18 +214,6 @@ class Ranges:
         if len(rest.terms) >= len(value.terms) - 1:
             return None
         return self._bound(rest + (factor * (atom.denominator - 1) if factor * sense > 0 else 0), sense)
-
-
-def _last(loop: For) -> Affine:
-    """A value that the variable is never above, the last lane's included."""
-    span = loop.upper - loop.lower
-    if loop.masked or loop.step == 1:
-        return loop.upper - 1
-    if span.is_constant:
-        return loop.lower + (span.constant - 1) // loop.step * loop.step + (loop.width - 1)
-    if all(number % loop.step == 0 for number in (span.constant, *(c for _, c in span.terms))):
-        return loop.upper - loop.step + (loop.width - 1)
-    return loop.upper - 1
 
 
 def _opposite(sense: _Sense) -> _Sense:

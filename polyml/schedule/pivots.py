@@ -140,7 +140,7 @@ def _sized(
     loops = _all_loops(scop, order, own, model.name)
     if loops is None:
         return None
-    strip = max(1, target.l2_bytes // 2 // (block * model.itemsize) // block) * block
+    strip = max(1, target.l2_bytes // 3 // (block * model.itemsize) // block) * block
     last = vector.subscripts[-1]
     adjacent = memory_strides(scop.arrays[vector.tensor])[-1] == 1
     return Pivots(

@@ -113,14 +113,18 @@ class _Builder:
         return self.nested(leaf, [self.loop("pivot", names)], lambda node: self.sequence(node, parts))
 
     def points(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
-        """The instances of one statement at one pivot: independent."""
+        """The instances of one statement at one pivot: independent. Where the rows are beyond, a tile has all of them, and ever fewer lanes."""
         (name,) = self.names_at(leaf)
-        own = self.parts.loops[name]
+        own, tile = self.parts.loops[name], self.parts.plan.tile
+        below = name in self.parts.parts["rows"].values()
         loops = []
+        has_lanes = own.lanes not in (own.pivot, own.rows)
         if own.rows != own.pivot:
-            loops.append(Loop(self.loop("rows", (name,)).row, True))
-        if own.lanes not in (own.pivot, own.rows):
-            loops.append(Loop(self.loop("lanes", (name,)).row, True, f"vector:{self.parts.plan.tile.vectors}"))
+            loops.append(
+                Loop(self.loop("rows", (name,)).row, True, f"jam:{tile.rows}" if below and has_lanes else None)
+            )
+        if has_lanes:
+            loops.append(Loop(self.loop("lanes", (name,)).row, True, f"vector:{1 if below else tile.vectors}"))
         return insert_loops(leaf, loops) if loops else leaf
 
     def ordered(self, names: Sequence[str]) -> tuple[str, ...]:

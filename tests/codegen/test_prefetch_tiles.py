@@ -1,0 +1,56 @@
+"""Prefetches of the next register tile: where they stand, what they ask for, and where there are none."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+import polyml
+from benchmarks.polybench import KERNELS
+from polyml.codegen.loops import For
+from polyml.codegen.ranges import Ranges
+from polyml.sets.affine import affine
+from polyml.target import Target
+
+WIDE = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20, cores=2)
+
+
+def loops_of(name: str, size: int) -> str:
+    (a,) = KERNELS[name].data({"N": size}, np.random.default_rng(0))
+    return KERNELS[name].program(target=WIDE, threads=1).lower(a).text("loops")
+
+
+def test_the_next_rows_are_fetched_once_per_line() -> None:
+    text = loops_of("lu", 600)
+    asked = re.findall(r"prefetch L1 A\[(i_tile_?\d*) \+ (\d+), (j)(?: \+ (\d+))?\]", text)
+    tiles = {name for name, *_ in asked}
+    assert tiles
+    for tile in tiles:
+        elements = [(int(row), int(lane or 0)) for name, row, _, lane in asked if name == tile]
+        assert set(elements) == {(8 + row, 8 * vector) for row in range(8) for vector in range(3)}
+    # Ahead of the sums, behind the loads of the tile itself.
+    assert re.search(r"A_value\w* = A\[.*\];\n\s+prefetch L1 .*\n(\s+prefetch L1 .*\n)*\s+for \(k", text)
+
+
+def test_nothing_is_fetched_that_stays_in_cache() -> None:
+    assert "prefetch" not in loops_of("lu", 400)
+
+
+def test_what_is_not_added_to_is_not_fetched() -> None:
+    product = polyml.einsum(
+        'def f(x: f64["N K"], y: f64["K M"]):\n    z[n, m] = x[n, k] * y[k, m]\n    return z\n', target=WIDE
+    )
+    rng = np.random.default_rng(0)
+    text = product.lower(rng.random((600, 64)), rng.random((64, 600))).text("loops")
+    assert "prefetch" not in text
+
+
+def test_the_last_step_of_an_unrolled_loop() -> None:
+    """In steps of 4 up to a multiple of 4 away, the last value is 4 below the end."""
+    tile = For(variable="t", lower=affine(0), upper=affine(1000), step=8, body=())
+    steps = For(variable="k", lower=affine(0), upper=affine("t"), step=4, body=())
+    inside = Ranges().enter(tile).enter(steps)
+    assert inside.highest(affine("k") + 3 - affine("t")) == -1
+    odd = For(variable="k", lower=affine(0), upper=affine("t") + 1, step=4, body=())
+    assert Ranges().enter(tile).enter(odd).highest(affine("k") + 3 - affine("t")) == 3
