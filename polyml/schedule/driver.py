@@ -5,7 +5,7 @@ The order comes from polyml's own scheduler (ilp/), from isl's, or is the writte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 
 import islpy as isl
@@ -23,15 +23,16 @@ from polyml.schedule.joined import join_updates
 from polyml.schedule.legality import check
 from polyml.schedule.matching import Matcher
 from polyml.schedule.pack import Packed, pack_operands
-from polyml.schedule.pivot_parts import split_at_pivots
+from polyml.schedule.pivot_parts import PivotParts, split_at_pivots
 from polyml.schedule.pivots import plan_pivots, updates_in_place, within_block
-from polyml.schedule.schedule import Note, Schedule
+from polyml.schedule.schedule import Note, Schedule, Storage
+from polyml.schedule.slanted import plan_slanted, slanted_parts, split_around
 from polyml.schedule.storage import contract_storage
 from polyml.schedule.storage_check import storage_faults
 from polyml.schedule.strategy.contractions import block_contractions
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_statements
-from polyml.schedule.strategy.pivoted import build_pivoted
+from polyml.schedule.strategy.pivoted import build_pivoted, build_slanted
 from polyml.schedule.streams import streamed_arrays, streamed_sums, streamed_when_large
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
@@ -73,6 +74,7 @@ def schedule(
         attempts.insert(0, ("isl's schedule", work.by_isl))
     if options.scheduler == "ilp":
         attempts.insert(0, ("the schedule by integer programs", work.by_ilp))
+        attempts.insert(0, ("blocks of a slanted contraction", work.by_slants))
         attempts.insert(0, ("blocks at the pivots", work.by_pivots))
     refused: list[Note] = []
     for position, (name, attempt) in enumerate(attempts):
@@ -97,6 +99,17 @@ def schedule(
     raise SchedulerFailed(f"no schedule for {scop.name}: {'; '.join(note.text for note in refused)}")
 
 
+def _with_panels(
+    parts: PivotParts, tree: isl.Schedule, notes: tuple[Note, ...], others: Mapping[str, Storage] | None = None
+) -> Schedule:
+    """The schedule with the panels' storage, that of `others`, and all other local arrays contracted."""
+    made = Schedule(
+        scop=parts.scop, dependences=parts.dependences, tree=tree, storage={**(others or {}), **parts.storage},
+        notes=(Note("blocking", parts.plan.core, str(parts.plan)), *notes),
+    )  # fmt: skip
+    return contract_storage(made)
+
+
 @dataclass(frozen=True, slots=True)
 class _Work:
     """One scop to schedule, and the ways to do it, best first."""
@@ -109,8 +122,7 @@ class _Work:
 
     def by_pivots(self) -> Schedule | None:
         """Blocks of a factorization around the strategy on polyml's own tree; None where the region is none, or the caller asks for something else."""
-        asked = (self.options.costs, self.options.tile_sizes, self.options.register_tile)
-        if self.target.is_cuda or self.scop.sizes or not self.options.vectorize or any(o is not None for o in asked):
+        if not self._may_block():
             return None
         if not updates_in_place(self.scop):
             return None
@@ -129,13 +141,34 @@ class _Work:
             options=replace(self._strategy_options(), parallel=False),
         )
         inside, notes = apply_strategy(self._ilp_tree(scop, dependences, matcher, ()), facts)
-        threads = self._strategy_options().threads if self.options.parallel else 1
-        tree = build_pivoted(parts, inside, parallel=threads > 1)
-        made = Schedule(
-            scop=parts.scop, dependences=parts.dependences, tree=tree, storage=dict(parts.storage),
-            notes=(Note("blocking", plan.core, str(plan)), *notes),
-        )  # fmt: skip
-        return contract_storage(made)
+        tree = build_pivoted(parts, inside, parallel=self._shares())
+        return _with_panels(parts, tree, notes)
+
+    def by_slants(self) -> Schedule | None:
+        """A contraction over a domain that is no box in blocks, the rest of the region around it; None where there is none."""
+        if not self._may_block() or all(s.domain.is_box() for s in self.scop.statements.values() if s.kind == "update"):
+            return None
+        matcher = Matcher(self.scop, self.dependences, relax_reductions=not self.options.precise)
+        models = model_statements(self.scop, matcher)
+        plan = plan_slanted(self.scop, models, self.target)
+        arranged = None if plan is None else self._arranged(self._ilp_tree, matcher, models, (), {plan.core})
+        if plan is None or arranged is None:
+            return None
+        tree, facts = arranged
+        around, notes = apply_strategy(tree, facts)
+        before, after = split_around(facts.packed.scop, facts.packed.dependences, plan.core)
+        parts = slanted_parts(facts.packed.scop, facts.packed.dependences, plan)
+        tree = build_slanted(parts, around, before, after, parallel=self._shares())
+        return _with_panels(parts, tree, notes, facts.packed.storage)
+
+    def _may_block(self) -> bool:
+        """Whether the caller leaves it to us, and all extents are numbers."""
+        asked = (self.options.costs, self.options.tile_sizes, self.options.register_tile)
+        plain = not self.target.is_cuda and not self.scop.sizes and self.options.vectorize
+        return plain and all(option is None for option in asked)
+
+    def _shares(self) -> bool:
+        return self.options.parallel and self._strategy_options().threads > 1
 
     def by_ilp(self) -> Schedule:
         """The strategy on the tree of polyml's own scheduler."""
@@ -205,12 +238,17 @@ class _Work:
         return tuple(plan for plan in planned if plan is not None)
 
     def _arranged(
-        self, order: Order, matcher: Matcher, models: dict[str, StatementModel], plans: tuple[Blocking, ...]
+        self,
+        order: Order,
+        matcher: Matcher,
+        models: dict[str, StatementModel],
+        plans: tuple[Blocking, ...],
+        skip: Set[str] = frozenset(),
     ) -> tuple[isl.Schedule, Facts] | None:
         """The ordered tree and what the strategy needs to know; None when the plans do not fit the order."""
         packed = Packed(scop=self.scop, dependences=self.dependences)
         if self.options.vectorize:
-            skip = {plan.statement for plan in plans}
+            skip = skip | {plan.statement for plan in plans}
             packed = pack_operands(self.scop, self.dependences, models, self.target, skip=skip)
         if packed.copies:
             matcher = Matcher(packed.scop, packed.dependences, relax_reductions=not self.options.precise)

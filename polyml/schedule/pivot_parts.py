@@ -23,22 +23,23 @@ from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import affine
 
-__all__ = ["Beyond", "PivotParts", "split_at_pivots"]
+__all__ = ["Beyond", "PivotParts", "Side", "split_at_pivots", "with_panels"]
 
 Beyond = Literal["rows", "lanes", "both"]
+Side = Literal["rows", "lanes"]
 
 
 @dataclass(frozen=True, slots=True)
 class PivotParts:
     """parts: per place beyond the pivot's block, the statements there by the name of the one that they are of; what is left of those is the block itself.
-    loops: per statement, copies included. copies: per place, the copy statement that runs before it; storage: of the copies' arrays."""
+    loops: per statement, copies included. copies: per place, the copy statements that run before it; storage: of the copies' arrays."""
 
     scop: Scop
     dependences: Dependences
     plan: Pivots
     parts: Mapping[Beyond, Mapping[str, str]]
     loops: Mapping[str, Loops3]
-    copies: Mapping[Beyond, str] = field(default_factory=dict)
+    copies: Mapping[Beyond, tuple[str, ...]] = field(default_factory=dict)
     storage: Mapping[str, Storage] = field(default_factory=dict)
 
 
@@ -71,9 +72,9 @@ def split_at_pivots(scop: Scop, dependences: Dependences, plan: Pivots) -> Pivot
         return None
     mapping = isl.UnionMap(f"{parameters_text(scop.sizes)}{{ {'; '.join(renaming)} }}")
     scop, dependences = renamed(scop, dependences, mapping, statements)
-    found = _with_copy(PivotParts(scop, dependences, plan, parts, loops), "both", f"{plan.vector.tensor}_panels")
+    found = with_panels(PivotParts(scop, dependences, plan, parts, loops), "both", f"{plan.vector.tensor}_panels")
     if not plan.contiguous and plan.core in parts["rows"]:
-        found = _with_copy(found, "rows", f"{plan.vector.tensor}_mirror")
+        found = with_panels(found, "rows", f"{plan.vector.tensor}_mirror")
     return found
 
 
@@ -97,35 +98,39 @@ def _where(own: Loops3, place: Beyond | None, plan: Pivots) -> str:
 # -- copies -------------------------------------------------------------------------------------------------------------------------
 
 
-def _with_copy(parts: PivotParts, place: Beyond, array: str) -> PivotParts:
-    """The core's part at the place reads its vector operand from a copy in panels."""
+def with_panels(parts: PivotParts, place: Beyond, array: str, *, role: Side = "lanes") -> PivotParts:
+    """The core's part at the place reads its vector operand (or the one along the rows) from a copy in panels as wide as the register tile."""
     scop, plan = parts.scop, parts.plan
     reader = scop.statements[parts.parts[place][plan.core]]
     own = plan.loops[plan.core]
+    source = plan.vector if role == "lanes" else plan.broadcast
+    assert source is not None, "internal: no operand along the rows"
+    along, other = (own.lanes, own.rows) if role == "lanes" else (own.rows, own.lanes)
     name = f"S_{array}"
-    position = reader.indices.index(own.rows)
-    domain = reader.domain.project_out(isl.dim_type.set, position, 1).set_tuple_name(name)
-    kept = tuple(index for index in reader.indices if index != own.rows)
-    element = (affine(0), affine(own.pivot), affine(own.lanes))
-    dtype = scop.arrays[plan.vector.tensor].dtype
+    domain = reader.domain.project_out(isl.dim_type.set, reader.indices.index(other), 1).set_tuple_name(name)
+    element = (affine(0), affine(own.pivot), affine(along))
+    dtype = scop.arrays[source.tensor].dtype
     copy = Statement(
-        name=name, indices=kept, domain=domain, kind="copy", target=Access(array, element), value=plan.vector,
-        loop_depth=0, span=reader.span,
+        name=name, indices=tuple(i for i in reader.indices if i != other), domain=domain, kind="copy",
+        target=Access(array, element), value=source, span=reader.span,
     )  # fmt: skip
     extents = {index: reader.domain.dim_max_val(k).to_python() + 1 for k, index in enumerate(reader.indices)}
-    shape = (affine(1), affine(extents[own.pivot]), affine(extents[own.lanes]))
+    shape = (affine(1), affine(extents[own.pivot]), affine(extents[along]))
     local = Array(name=array, dtype=dtype, shape=shape, kind="local")
-    changed = replace(
-        reader, value=map_reads(reader.value, lambda read: Read(array, element, dtype) if read == plan.vector else read)
-    )
+    value = map_reads(reader.value, lambda read: Read(array, element, dtype) if read == source else read)
+    changed = replace(reader, value=value)
     new, dependences = _inserted(scop, parts.dependences, local, copy, changed)
-    storage = _storage(parts, place, array, extents[own.lanes], (copy, changed))
+    width = plan.width if role == "lanes" else plan.tile.rows
+    storage = _storage(parts, along, array, width, None if place == "rows" else extents[along], (copy, changed))
     return replace(
         parts,
         scop=new,
         dependences=dependences,
-        loops={**parts.loops, name: Loops3("", own.lanes, own.pivot)},
-        copies={**parts.copies, place: name},
+        loops={
+            **parts.loops,
+            name: Loops3(own.rows if role == "rows" else "", own.lanes if role == "lanes" else "", own.pivot),
+        },
+        copies={**parts.copies, place: (*parts.copies.get(place, ()), name)},
         storage={**parts.storage, array: storage},
     )
 
@@ -182,16 +187,16 @@ def _initial(scop: Scop, to_copy: isl.UnionMap) -> isl.UnionMap:
     return scop.initial.apply_range(at).union(first.apply_range(before))
 
 
-def _storage(parts: PivotParts, place: Beyond, array: str, extent: int, statements: Sequence[Statement]) -> Storage:
-    """Panel by panel, rows of one panel adjacent; only one block of the pivot, and for what lies within a block along the lanes one block of these."""
-    plan, own = parts.plan, parts.plan.loops[parts.plan.core]
-    lanes, pivot, width, block = own.lanes, own.pivot, plan.width, plan.block
-    inside = place == "rows"
-    first = f"{block // width}*floor({lanes}/{block})" if inside else "0"
+def _storage(
+    parts: PivotParts, along: str, array: str, width: int, extent: int | None, statements: Sequence[Statement]
+) -> Storage:
+    """Panel by panel, rows of one panel adjacent; only one block of the pivot, and where `extent` is None only one block along the panels, too."""
+    pivot, block = parts.plan.loops[parts.plan.core].pivot, parts.plan.block
+    first = f"{block // width}*floor({along}/{block})" if extent is None else "0"
     offset = (
-        f"[(-(floor({lanes}/{width}) - {first})), ({block}*floor({pivot}/{block})), ({width}*floor({lanes}/{width}))]"
+        f"[(-(floor({along}/{width}) - {first})), ({block}*floor({pivot}/{block})), ({width}*floor({along}/{width}))]"
     )
-    shape = (block // width if inside else ceil(extent / width), block, width)
+    shape = (block // width if extent is None else ceil(extent / width), block, width)
     head = parameters_text(parts.scop.sizes)
     offsets = {s.name: isl.MultiAff(f"{head}{{ {s.name}[{', '.join(s.indices)}] -> {offset} }}") for s in statements}
     return Storage(array=array, place=f"allocate:{array}", shape=shape, offsets=offsets)

@@ -22,7 +22,7 @@ from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.target import Target
 
-__all__ = ["Loops3", "Pivots", "plan_pivots", "updates_in_place", "within_block"]
+__all__ = ["Loops3", "Pivots", "moves", "plan_pivots", "roles_of", "updates_in_place", "widest_tile", "within_block"]
 
 MIN_BLOCKS = 4
 """Blocks of the pivot below which there is little beyond them."""
@@ -42,7 +42,8 @@ class Pivots:
     """The plan for one scop. core: the update that is a contraction beyond the pivot's block; loops: per statement, the core's first.
 
     free: "rows" or "lanes" where no dependence crosses them (the right-hand sides of a triangular system). tile, width: of the registers, width in elements along the lanes. block: of the pivot, a multiple of both sides of the tile; strip: rows that share a panel of the
-    vector operand, a multiple of `block`. vector: the core's read that moves with the lanes; contiguous: with stride 1.
+    vector operand, a multiple of `block`. vector: the core's read that moves with the lanes; contiguous: with stride 1. broadcast: the read that moves with the rows,
+    where it is packed as well.
     """
 
     core: str
@@ -54,12 +55,14 @@ class Pivots:
     strip: int
     vector: Read
     contiguous: bool
+    broadcast: Read | None = None
 
     def __str__(self) -> str:
         own = self.loops[self.core]
+        rows = "" if self.broadcast is None else f", {self.broadcast.tensor} in panels of {self.tile.rows}"
         return (
             f"blocks of {self.block} {own.pivot}; beyond them a register tile of {self.tile.rows} {own.rows} x {self.tile.vectors} vectors of {own.lanes}, "
-            f"{self.vector.tensor} packed in panels of {self.width}, strips of {self.strip} {own.rows}"
+            f"{self.vector.tensor} packed in panels of {self.width}{rows}, strips of {self.strip} {own.rows}"
         )
 
 
@@ -95,6 +98,14 @@ def within_block(models: Mapping[str, StatementModel], plan: Pivots) -> dict[str
 def _core(scop: Scop, statement: Statement, model: StatementModel) -> tuple[Loops3, Read] | None:
     """The roles of the indices of `out[rows, lanes] += f(.. [rows, pivot], .. [pivot, lanes])`, one of whose operands is `out`, or of the same as an
     assignment per pivot; and the read along the lanes."""
+    found = roles_of(statement, model)
+    if found is None or all(read.tensor != statement.target.array for read in found[1]):
+        return None
+    return found[0], found[1][0]
+
+
+def roles_of(statement: Statement, model: StatementModel) -> tuple[Loops3, tuple[Read, ...]] | None:
+    """The indices of an update of three, and its operands: the one that moves with the lanes first; None when it is no contraction of plain indices."""
     if statement.kind not in ("update", "assign") or statement.argument is not None or len(statement.indices) != 3:
         return None
     target = statement.target
@@ -105,8 +116,6 @@ def _core(scop: Scop, statement: Statement, model: StatementModel) -> tuple[Loop
     places = [target.subscripts, *(read.subscripts for read in reads)]
     if not all(isinstance(s, Affine) and s.name is not None for subscripts in places for s in subscripts):
         return None
-    if all(read.tensor != target.array for read in reads):
-        return None
     out = next(a for a in model.accesses if a.write)
     free = [index for index in model.extents if out.stride(index) != 0]
     lanes = [index for index in free if abs(out.stride(index) or 0) == 1]
@@ -114,20 +123,21 @@ def _core(scop: Scop, statement: Statement, model: StatementModel) -> tuple[Loop
         return None
     rows = next(index for index in free if index != lanes[0])
     pivot = next(index for index in model.extents if index not in free)
-    moving = [read for read in reads if _moves(read, lanes[0])]
-    if len(moving) != 1 or len(moving[0].subscripts) != 2 or _moves(moving[0], rows) or not _moves(moving[0], pivot):
+    moving = [read for read in reads if moves(read, lanes[0])]
+    if len(moving) != 1 or len(moving[0].subscripts) != 2 or moves(moving[0], rows) or not moves(moving[0], pivot):
         return None
-    return Loops3(rows, lanes[0], pivot), moving[0]
+    return Loops3(rows, lanes[0], pivot), (moving[0], *(read for read in reads if read != moving[0]))
 
 
-def _moves(read: Read, index: str) -> bool:
+def moves(read: Read, index: str) -> bool:
+    """Whether one of the read's subscripts is the index."""
     return any(isinstance(s, Affine) and s.name == index for s in read.subscripts)
 
 
 def _sized(
     scop: Scop, dependences: Dependences, model: StatementModel, own: Loops3, vector: Read, target: Target
 ) -> Pivots | None:
-    tile = _register_tile(model, target)
+    tile = widest_tile(model, target)
     width = tile.vectors * target.lanes(model.itemsize)
     step = lcm(tile.rows, width)
     extent = model.extents[own.pivot]
@@ -149,7 +159,7 @@ def _sized(
     )  # fmt: skip
 
 
-def _register_tile(model: StatementModel, target: Target) -> RegisterTile:
+def widest_tile(model: StatementModel, target: Target) -> RegisterTile:
     """The fewest cycles per vector operation: two arithmetic and two load instructions a cycle, latency 4; loads that hide cost a little, vectors more."""
     tiles: list[RegisterTile] = []
     spare = 2 if target.vector_registers > 16 else 0

@@ -21,7 +21,7 @@ from polyml.schedule.pivot_parts import Beyond, PivotParts
 from polyml.schedule.transforms import Loop, graft, insert_loops, insert_mark, insert_sequence, tile_loop
 from polyml.scop.accesses import parameters_text
 
-__all__ = ["build_pivoted"]
+__all__ = ["build_pivoted", "build_slanted"]
 
 _Build = Callable[[isl.ScheduleNode], isl.ScheduleNode]
 """From a leaf to the subtree in its place."""
@@ -31,6 +31,17 @@ def build_pivoted(parts: PivotParts, inside: isl.Schedule, *, parallel: bool) ->
     """The whole tree. inside: a tree over the statements that are left in the pivot's blocks, in full or not. parallel: threads share the loops beyond."""
     leaf = isl.Schedule.from_domain(parts.scop.domain).get_root().child(0)
     return _Builder(parts, inside, parallel).all(leaf).get_schedule()
+
+
+def build_slanted(
+    parts: PivotParts, around: isl.Schedule, before: Sequence[str], after: Sequence[str], *, parallel: bool
+) -> isl.Schedule:
+    """The tree of a contraction over no box: blocks of the sum, each with its copies, between what the region does before and after, in the order of `around`."""
+    leaf = isl.Schedule.from_domain(parts.scop.domain).get_root().child(0)
+    builder = _Builder(parts, around, parallel)
+    own = [*(name for names in parts.copies.values() for name in names), parts.plan.core]
+    pieces = [_Part(before, builder.as_around), _Part(own, builder.blocks), _Part(after, builder.as_around)]
+    return builder.sequence(leaf, [piece for piece in pieces if piece.names]).get_schedule()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +61,40 @@ class _Builder:
 
     def all(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         parts, scop = self.parts, self.parts.scop
-        beyond = {name for own in parts.parts.values() for name in own.values()} | set(parts.copies.values())
+        beyond = {name for own in parts.parts.values() for name in own.values()} | {
+            name for names in parts.copies.values() for name in names
+        }
         block = [name for name in scop.statements if name not in beyond]
-        order: list[_Part] = []
-        if block:
-            order.append(_Part(block, lambda node: graft(node, self.inside.get_root().child(0))))
+        order: list[_Part] = [_Part(block, self.as_around)] if block else []
         steps: tuple[tuple[Beyond, _Build], ...] = (
             ("rows", self.below), ("lanes", self.beside), ("both", self.update),
         )  # fmt: skip
         for place, build in steps:
-            if place in parts.copies:
-                order.append(_Part((parts.copies[place],), self.copy))
+            order += [_Part((name,), self.copy) for name in parts.copies.get(place, ())]
             if parts.parts[place]:
                 order.append(_Part(tuple(parts.parts[place].values()), build))
-        blocks = tile_loop(self.loop("pivot", tuple(scop.statements)), parts.plan.block)
+        return self.by_blocks(leaf, order)
+
+    def as_around(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """What stands in no register tile, in the order that the recipe finds for it."""
+        return graft(leaf, self.inside.get_root().child(0))
+
+    def blocks(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """Nothing but what is beyond in both directions."""
+        copies = [_Part((name,), self.copy) for name in self.parts.copies["both"]]
+        return self.by_blocks(leaf, [*copies, _Part((self.parts.plan.core,), self.update)])
+
+    def by_blocks(self, leaf: isl.ScheduleNode, order: Sequence[_Part]) -> isl.ScheduleNode:
+        """The parts in each block of the pivot; the copies' arrays exist within a block."""
 
         def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
             node = self.sequence(node, order)
-            for array in parts.storage:
+            for array in self.parts.storage:
                 node = insert_mark(node, f"allocate:{array}")
             return node
 
-        return self.nested(leaf, [blocks], inside)
+        names = [name for part in order for name in part.names]
+        return self.nested(leaf, [tile_loop(self.loop("pivot", names), self.parts.plan.block)], inside)
 
     # -- what is beyond in one direction -----------------------------------------------------------------------------------------------
 
@@ -147,8 +170,10 @@ class _Builder:
 
     def copy(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         (name,) = self.names_at(leaf)
-        lanes, pivot = self.loop("lanes", (name,)), self.loop("pivot", (name,))
-        panel = Loop(tile_loop(lanes, self.parts.plan.width).row, True, "parallel" if self.parallel else None)
+        plan, side = self.parts.plan, "lanes" if self.parts.loops[name].lanes else "rows"
+        lanes, pivot = self.loop(side, (name,)), self.loop("pivot", (name,))
+        width = plan.width if side == "lanes" else plan.tile.rows
+        panel = Loop(tile_loop(lanes, width).row, True, "parallel" if self.parallel else None)
         return insert_loops(leaf, [panel, Loop(pivot.row, True), Loop(lanes.row, True, "vector:1")])
 
     def update(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
