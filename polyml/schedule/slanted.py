@@ -73,11 +73,26 @@ def _contiguous(scop: Scop, read: Read, index: str) -> bool:
 
 def slanted_parts(scop: Scop, dependences: Dependences, plan: Pivots) -> PivotParts:
     """The scop with the copies that the contraction reads."""
-    parts = PivotParts(scop, dependences, plan, {"rows": {}, "lanes": {}, "both": {plan.core: plan.core}}, plan.loops)
+    both = {plan.core: plan.core}
+    loops = {**plan.loops, **_starts(scop, plan)}
+    parts = PivotParts(scop, dependences, plan, {"rows": {}, "lanes": {}, "both": both}, loops)
     parts = with_panels(parts, "both", f"{plan.vector.tensor}_panels")
     if plan.broadcast is not None:
         parts = with_panels(parts, "both", f"{plan.broadcast.tensor}_rows", role="rows")
     return parts
+
+
+def _starts(scop: Scop, plan: Pivots) -> dict[str, Loops3]:
+    """What starts the sums: statements that run along the result's rows and lanes and no other index."""
+    core, own = scop.statements[plan.core], plan.loops[plan.core]
+    found: dict[str, Loops3] = {}
+    for name, statement in scop.statements.items():
+        if statement.kind == "init" and statement.target.array == core.target.array and len(statement.indices) == 2:
+            pairs = zip(core.target.subscripts, statement.target.subscripts, strict=True)
+            names = {str(a): b.name for a, b in pairs if isinstance(b, Affine) and b.name is not None}
+            if len(names) == 2:
+                found[name] = Loops3(names[own.rows], names[own.lanes], "")
+    return found
 
 
 def split_around(scop: Scop, dependences: Dependences, core: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

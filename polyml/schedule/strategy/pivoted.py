@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import islpy as isl
 
@@ -40,7 +41,10 @@ def build_slanted(
     leaf = isl.Schedule.from_domain(parts.scop.domain).get_root().child(0)
     builder = _Builder(parts, around, parallel)
     own = [*(name for names in parts.copies.values() for name in names), parts.plan.core]
-    pieces = [_Part(before, builder.as_around), _Part(own, builder.blocks), _Part(after, builder.as_around)]
+    # In the written order, what starts the sums apart from runs of others.
+    runs = [list(run) for _, run in groupby(before, lambda name: name if name in parts.loops else "")]
+    pieces = [_Part(run, builder.start if run[0] in parts.loops else builder.as_around) for run in runs]
+    pieces += [_Part(own, builder.blocks), _Part(after, builder.as_around)]
     return builder.sequence(leaf, [piece for piece in pieces if piece.names]).get_schedule()
 
 
@@ -78,6 +82,12 @@ class _Builder:
     def as_around(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         """What stands in no register tile, in the order that the recipe finds for it."""
         return graft(leaf, self.inside.get_root().child(0))
+
+    def start(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """A statement that writes the result once, row by row."""
+        names = self.names_at(leaf)
+        rows = Loop(self.loop("rows", names).row, True, "parallel" if self.parallel else None)
+        return insert_loops(leaf, [rows, Loop(self.loop("lanes", names).row, True, "vector:2")])
 
     def blocks(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         """Nothing but what is beyond in both directions."""
@@ -177,21 +187,42 @@ class _Builder:
         return insert_loops(leaf, [panel, Loop(pivot.row, True), Loop(lanes.row, True, "vector:1")])
 
     def update(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
-        plan = self.parts.plan
+        """Register tiles that are all there, those that are so for a part of the sum, and the rest."""
+        plan, scop = self.parts.plan, self.parts.scop
         (name,) = self.parts.parts["both"].values()
         strip = tile_loop(self.loop("rows", (name,)), plan.strip)
         panel = tile_loop(self.loop("lanes", (name,)), plan.width)
         rows = tile_loop(self.loop("rows", (name,)), plan.tile.rows)
         panel = Loop(panel.row, True, "parallel" if self.parallel else None)
-        full = self.full_tiles(name)
-        rest = self.parts.scop.statements[name].domain.subtract(full).coalesce()
-        whole = [(full, [strip, panel, rows], self.register_tile), (rest, [strip, panel], self.edge)]
-        pieces = [(piece.to_union_set(), loops, build) for piece, loops, build in whole if not piece.is_empty()]
-        if len(pieces) == 1:
-            return self.nested(leaf, pieces[0][1], pieces[0][2])
-        node = insert_sequence(leaf, [piece for piece, _, _ in pieces])
-        for position, (_, loops, build) in enumerate(pieces):
-            node = self.nested(node.child(position).child(0), loops, build).parent().parent()
+        domain, full = scop.statements[name].domain, self.full_tiles(name)
+        at = scop.statements[name].indices.index(self.parts.loops[name].pivot)
+        tiles = full.project_out(isl.dim_type.set, at, 1).insert_dims(isl.dim_type.set, at, 1).set_tuple_name(name)
+        near, rest = domain.intersect(tiles).coalesce(), domain.subtract(tiles).coalesce()
+        teeth = near.subtract(full).coalesce()
+
+        def tile(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            if teeth.is_empty():
+                return self.register_tile(node)
+            pieces = [(full, self.register_tile), (teeth, self.edge)]
+            # In the order of the sum.
+            across = self.parts.dependences.reduction.intersect_domain(teeth.to_union_set())
+            if not across.intersect_range(full.to_union_set()).is_empty():
+                pieces.reverse()
+            return self.pieces(node, pieces)
+
+        parts: list[tuple[isl.Set, _Build]] = [
+            (near, lambda node: self.nested(node, [strip, panel, rows], tile)),
+            (rest, lambda node: self.nested(node, [strip, panel], self.edge)),
+        ]
+        return self.pieces(leaf, [part for part in parts if not part[0].is_empty()])
+
+    def pieces(self, leaf: isl.ScheduleNode, parts: Sequence[tuple[isl.Set, _Build]]) -> isl.ScheduleNode:
+        """Pieces of one statement in order."""
+        if len(parts) == 1:
+            return parts[0][1](leaf)
+        node = insert_sequence(leaf, [piece.to_union_set() for piece, _ in parts])
+        for position, (_, build) in enumerate(parts):
+            node = build(node.child(position).child(0)).parent().parent()
         return node
 
     def full_tiles(self, name: str) -> isl.Set:

@@ -1,0 +1,130 @@
+"""Triangular products in blocks: results around the sizes of the tiles, what is planned and what is not, proofs, and the tree."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import polyml
+from benchmarks.polybench import KERNELS
+from benchmarks.polybench.kernel import worst_error
+from polyml.options import Options
+from polyml.schedule.driver import schedule
+from polyml.schedule.slanted import split_around
+from polyml.schedule.storage_check import storage_faults
+from polyml.schedule.tree import print_tree
+from polyml.target import Target
+
+WIDE = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20, cores=2)
+SMALL = Target("host", l1_bytes=2048, l2_bytes=16 * 1024, cores=2)
+"""This machine with caches so small that there are several blocks of the sum at test sizes."""
+
+
+def blocks_of(function: polyml.Einsum, *arguments: object) -> list[str]:
+    notes = [note for region in function.lower(*arguments).stages.regions for note in region.notes]
+    assert not [note for note in notes if note.stage == "fallback"]
+    return [note.text for note in notes if note.stage == "blocking"]
+
+
+@pytest.mark.parametrize(("name", "shape"), [
+    ("syrk", (50, 97)), ("trmm", (97, 50)), ("trmm", (64, 72)), ("symm", (71, 49)), ("syr2k", (40, 73)), ("covariance", (73, 50)),
+    ("correlation", (49, 64)),
+])  # fmt: skip
+def test_around_the_tiles(name: str, shape: tuple[int, int]) -> None:
+    kernel = KERNELS[name]
+    sizes = dict(zip(kernel.sizes("MINI"), shape, strict=True))
+    arguments = kernel.data(sizes, np.random.default_rng(shape))
+    expected = kernel.reference(*copy.deepcopy(arguments))
+    function = kernel.program(target=SMALL, threads=1, verify=True)
+    assert any("packed in panels" in text for text in blocks_of(function, *copy.deepcopy(arguments)))
+    assert worst_error(function(*copy.deepcopy(arguments)), expected) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "options", [{"threads": 2}, {"threads": 1, "precise": True}, {"threads": 1, "target": "x86-64-v3"}]
+)
+def test_under_options(options: dict[str, object]) -> None:
+    if isinstance(options.get("target"), str) and not Target(str(options["target"])).runs_here:
+        pytest.skip("not on this machine")
+    kernel = KERNELS["trmm"]
+    arguments = kernel.data({"M": 130, "N": 131}, np.random.default_rng(0))
+    expected = kernel.reference(*copy.deepcopy(arguments))
+    function = kernel.program(**options)
+    assert blocks_of(function, *copy.deepcopy(arguments))
+    assert worst_error(function(*copy.deepcopy(arguments)), expected) < 1e-12
+
+
+SLANTS: dict[str, Callable[..., np.ndarray]] = {
+    "j <= i": lambda i, j, k: j <= i,
+    "j >= i": lambda i, j, k: j >= i,
+    "k <= i": lambda i, j, k: k <= i,
+    "k > j": lambda i, j, k: k > j,
+    "j + k < N": lambda i, j, k: j + k < 75,
+    "j <= i and k <= i + j": lambda i, j, k: (j <= i) & (k <= i + j),
+}
+
+
+@pytest.mark.parametrize("condition", SLANTS)
+def test_integers_are_exact(condition: str) -> None:
+    """Any slant, upwards or downwards, of any of the three loops: a term too many or too few would show."""
+    outside = "k" not in condition
+    value = "sum[k](x[i, k] * y[k, j])" if outside else f"sum[k, {condition}](x[i, k] * y[k, j])"
+    text = f"""
+def product(x: i64["N N"], y: i64["N N"]):
+    z: i64["N N"] = 0
+    {f"if {condition}:" if outside else "if True:"}
+        z[i, j] = {value}
+    return z
+"""
+    n = 75
+    x, y = np.random.default_rng(len(condition)).integers(-99, 100, (2, n, n))
+    function = polyml.einsum(text, target=SMALL, threads=1, verify=True)
+    assert blocks_of(function, x, y)
+    holds = np.broadcast_to(SLANTS[condition](*np.ogrid[:n, :n, :n]), (n, n, n))
+    np.testing.assert_array_equal(function(x, y), np.einsum("ijk,ik,kj->ij", holds.astype(np.int64), x, y))
+
+
+def test_nan_outside_of_the_triangle_stays_there() -> None:
+    """Panels are read a whole vector at a time: what lies beyond the edge never reaches a result."""
+    n = 90
+    rng = np.random.default_rng(0)
+    a, b = rng.random((2, n, n))
+    masked = np.where(np.tri(n, dtype=bool), a, np.nan)
+    text = 'def f(A: f64["N N"], B: f64["N N"]):\n    C[i, j] = sum[k, k <= i](A[i, k] * B[k, j])\n    return C\n'
+    function = polyml.einsum(text, target=SMALL, threads=1)
+    assert blocks_of(function, masked, b)
+    np.testing.assert_allclose(function(masked, b), np.tril(a) @ b, rtol=1e-12)
+
+
+def test_boxes_small_ones_and_explicit_choices_stay_as_they_were() -> None:
+    kernel = KERNELS["trmm"]
+    arguments = kernel.data({"M": 20, "N": 30}, np.random.default_rng(0))
+    assert not blocks_of(kernel.program(target=WIDE), *copy.deepcopy(arguments))
+    arguments = kernel.data({"M": 200, "N": 240}, np.random.default_rng(0))
+    assert "A in panels of 8" in blocks_of(kernel.program(target=WIDE), *copy.deepcopy(arguments))[0]
+    for options in ({"vectorize": False}, {"tile_sizes": (8, 8)}, {"scheduler": "isl"}):
+        texts = blocks_of(kernel.program(target=WIDE, **options), *copy.deepcopy(arguments))
+        assert not any("beyond" in text for text in texts)
+
+
+def test_what_runs_before_and_after() -> None:
+    arguments = KERNELS["symm"].data({"M": 60, "N": 70}, np.random.default_rng(0))
+    regions = KERNELS["symm"].program(scheduler="written").lower(*arguments).stages.regions
+    last = regions[-1]
+    (core,) = (s.name for s in last.scop.statements.values() if s.kind == "update")
+    before, after = split_around(last.scop, last.dependences, core)
+    assert [last.scop.statements[name].kind for name in before] == ["init"]
+    assert [last.scop.statements[name].kind for name in after] == ["assign"]
+
+
+@pytest.mark.parametrize("name", ["syrk", "trmm"])
+def test_tree_at_real_size(name: str, golden: Callable[[str, str], None]) -> None:
+    region = KERNELS[name].program(scheduler="written").lower(*KERNELS[name].arguments("LARGE")).stages.regions[0]
+    found = schedule(region.scop, region.dependences, WIDE, Options(target=WIDE, threads=2))
+    assert storage_faults(found) == []
+    storage = [f"{s.array}: {'x'.join(map(str, s.shape)) or 'scalar'}" for s in found.storage.values()]
+    notes = [f"{n.stage} {n.subject}: {n.text}" for n in found.notes]
+    golden(f"schedule/{name}", "\n".join([print_tree(found.tree, found.scop), *storage, *notes]))
