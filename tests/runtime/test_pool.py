@@ -165,14 +165,14 @@ def test_a_thread_that_ends_first_takes_of_the_others() -> None:
             both.wait()
         mine.extend(range(lo, hi))
         if threading.get_native_id() != caller:
-            time.sleep(0.05)
+            time.sleep(0.2)
 
     caller = threading.get_native_id()
     parallel(body, 64)
     pool().set_threads(3)
     (helper,) = (taken for thread, taken in runners.items() if thread != caller)
     assert sorted([*runners[caller], *helper]) == list(range(64))
-    assert len(runners[caller]) > 40
+    assert len(runners[caller]) > 32  # more than its own half
 
 
 def test_idle_workers_sleep() -> None:
