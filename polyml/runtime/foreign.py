@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from polyml.errors import ArgumentError
+from polyml.runtime.dlpack_bf16 import giving, taking
 
 __all__ = ["Kind", "through_numpy", "viewed"]
 
@@ -114,14 +115,16 @@ def _find(value: Any) -> Kind | None:
     own: Any = type(value)
     if issubclass(own, np.ndarray | np.generic) or not hasattr(own, "__dlpack__"):
         return None
+    view = taking(np.from_dlpack)
     if hasattr(own, "__array_namespace__"):
         space = own.__array_namespace__(value)
-        return Kind(getattr(space, "__name__", own.__name__), np.from_dlpack, getattr(space, "from_dlpack", None))
+        made = getattr(space, "from_dlpack", None)
+        return Kind(getattr(space, "__name__", own.__name__), view, None if made is None else giving(made, made))
     for base in own.__mro__:
         name = base.__module__.partition(".")[0]
         module: Any = sys.modules.get(name)
         if name == "torch" and module is not None:  # the same views as by DLPack, in a fourth of the time
-            return Kind(name, own.numpy, module.from_numpy)
+            return Kind(name, taking(own.numpy), giving(module.from_numpy, module.from_dlpack))
         if name != "__main__" and hasattr(module, "from_dlpack"):
-            return Kind(name, np.from_dlpack, module.from_dlpack)
-    return Kind(own.__name__, np.from_dlpack, None)
+            return Kind(name, view, giving(module.from_dlpack, module.from_dlpack))
+    return Kind(own.__name__, view, None)

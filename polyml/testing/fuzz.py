@@ -24,9 +24,10 @@ from polyml.source import Source
 from polyml.testing.cases import Case
 from polyml.testing.compare import assert_close
 from polyml.testing.einsum_calls import Call, compare
-from polyml.testing.strategies import einsum_calls, programs
+from polyml.testing.strategies import einsum_calls, programs, programs_in_other_types
+from polyml.testing.verify import verify
 
-__all__ = ["Found", "check_call", "check_program", "fuzz", "search"]
+__all__ = ["Found", "check_call", "check_other_types", "check_program", "fuzz", "search"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,16 @@ def check_program(case: Case) -> None:
         (*_results(actual), *arguments), (*_results(expected), *map(np.asarray, expected_arguments)), strict=True
     ):
         assert_close(a, e, case.reduction_length, computed_in=case.computed_in, scale=1 / 64)
+
+
+def check_other_types(case: Case) -> None:
+    """Half precision and complex numbers: nothing is off by more than rounding explains. What the language refuses for these types is no failure."""
+    try:
+        polyml.einsum(case.text)(*case.fresh_arguments())
+    except polyml.errors.DTypeError:
+        return
+    report = verify(case.text, *case.fresh_arguments())
+    assert report, str(report)
 
 
 def _results(found: Any) -> tuple[Any, ...]:
@@ -90,12 +101,13 @@ def fuzz(seconds: float, first_seed: int = 0) -> int:
     """Searches until the time is up or a failure is found; prints what it did. 0: nothing found; 1: a failure, printed."""
     faulthandler.enable(sys.__stderr__ or 2)  # a crash shows where; the line above it shows the seed
     end = time.monotonic() + seconds
-    counts = {"calls": 0, "programs": 0}
+    counts = {"calls": 0, "programs": 0, "other types": 0}
     number = first_seed
     while time.monotonic() < end:
         for name, strategy, check, examples in (
             ("calls", einsum_calls(), check_call, 40),
             ("programs", programs(), check_program, 8),
+            ("other types", programs_in_other_types(), check_other_types, 4),
         ):
             print(f"\rseed {number}: {counts['calls']} calls, {counts['programs']} programs ", end="", file=sys.stderr)
             found = search(strategy, check, number, examples)
@@ -106,6 +118,6 @@ def fuzz(seconds: float, first_seed: int = 0) -> int:
         number += 1
     print(file=sys.stderr)
     print(
-        f"{counts['calls']} einsum calls and {counts['programs']} programs, seeds {first_seed}..{number - 1}: no failure"
+        f"{counts['calls']} einsum calls, {counts['programs']} programs and {counts['other types']} in other types, seeds {first_seed}..{number - 1}: no failure"
     )
     return 0

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from polyml.testing.cases import Case
 from polyml.testing.einsum_calls import Call, generate_call
 from polyml.testing.generate import generate
+from polyml.testing.retype import OTHER_TYPES, retyped
 
-__all__ = ["Drawn", "einsum_calls", "programs"]
+__all__ = ["Drawn", "einsum_calls", "programs", "programs_in_other_types"]
 
 T = TypeVar("T")
 
@@ -48,6 +49,12 @@ def programs(draw: st.DrawFn, max_statements: int = 4, *, large: bool = False) -
     Sizes are small enough for the interpreter (large: some are 16 to 65, to reach tiles and tails; compare with another oracle). Element values keep sums exact as long as only `+ - * / 2`, min and max are applied.
     """
     return generate(Drawn(draw), max_statements, large=large)
+
+
+@st.composite
+def programs_in_other_types(draw: st.DrawFn, max_statements: int = 3) -> Case:
+    """The same in half precision or complex numbers. Compare with `polyml.testing.verify`, which knows what rounding explains; some are refused."""
+    return retyped(generate(Drawn(draw), max_statements, large=False), draw(st.sampled_from(OTHER_TYPES)))
 
 
 @st.composite

@@ -217,3 +217,29 @@ def test_jax() -> None:
     assert total == 48
     with pytest.raises(ArgumentError, match="read-only"):
         polyml.einsum(UPDATE)(jnp.ones(3), jnp.ones(3))
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "c64", "c128"])
+def test_torch_tensors_of_half_precision_and_complex_numbers(dtype: str) -> None:
+    torch = pytest.importorskip("torch", reason="needs the extra `arrays`")
+    kind = {"f16": torch.float16, "bf16": torch.bfloat16, "c64": torch.complex64, "c128": torch.complex128}[dtype]
+    memory = torch.arange(12).to(kind).reshape(3, 4)
+    double = polyml.einsum(f'def f(x: {dtype}["N K"]):\n    y[n, k] = 2 * x[n, k]\n    s = y[n, k]\n    return y, s\n')
+    for view in (memory, memory.t(), memory[:, ::2], memory[1:]):
+        y, s = double(view)
+        assert y.dtype is s.dtype is kind
+        assert torch.equal(y, 2 * view)
+        assert s == 2 * view.sum()
+    update = polyml.einsum(f'def f(p: {dtype}["N K"]):\n    p[n, k] += 1\n    return p\n')
+    before = memory.clone()
+    part = memory.t()[1:]
+    assert update(part) is part
+    assert torch.equal(memory[:, 1:], before[:, 1:] + 1)
+    assert torch.equal(memory[:, 0], before[:, 0])
+    product = polyml.einsum("ij,jk->ik", memory, memory.t())
+    assert product.dtype is kind
+    assert torch.equal(product, memory @ memory.t())
+    if dtype == "bf16":
+        assert torch.equal(torch.from_dlpack(memory), memory)  # nothing is left changed
+        with pytest.raises(ArgumentError, match="cannot look into this torch array"):
+            double(memory.clone().requires_grad_())
