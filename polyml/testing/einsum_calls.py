@@ -19,8 +19,8 @@ __all__ = ["Call", "RandomChooser", "compare", "generate_call"]
 T = TypeVar("T")
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_COMPILED = ("f8", "f4", "i8", "i4", "i2", "i1", "u1", "u2", "u4", "u8", "?")
-_OTHER = (">f8", "<f4", ">i2", "c16", "f2", "g", "O")
+_COMPILED = ("f8", "f4", "i8", "i4", "i2", "i1", "u1", "u2", "u4", "u8", "?", "c8", "c16")
+_OTHER = (">f8", "<f4", ">i2", ">c8", "f2", "g", "O")
 _NOISE = ".,->ij %1é\t\n\0A"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 import polyml
 from polyml.dtypes import DTYPES, DType
@@ -13,7 +14,9 @@ from polyml.einsum_frontend.parse import parse
 from polyml.source import Source
 from polyml.testing import assert_close
 from polyml.testing.c_program import CProgram, compiler_path
-from polyml.testing.cases import LAYOUTS, Layout, copy_with_layout, lay_out
+from polyml.testing.cases import LAYOUTS, Case, Layout, copy_with_layout, lay_out
+from polyml.testing.fuzz import check_other_types
+from polyml.testing.strategies import programs_in_other_types
 from polyml.testing.verify import verify
 from tests.differential.oracles import results_of, run_graph
 
@@ -40,6 +43,7 @@ COMPLEX_PROGRAMS = {
     "sums": "y[n] = x[n, k]; s = sum[n, k](x[n, k] * x[n, k]); z[n] = y[n] / s",
     "parts": "a[n] = abs(v[n]); r[n] = real(v[n]) + imag(v[n]); c[n] = complex(a[n], -imag(v[n])); p[n] = real(a[n]) + imag(a[n])",
     "quotients": "y[n, k] = x[n, k] / w[k, 0]; z[n] = 1 / v[n] + v[n] / 2; u[n] = a_real[n] / v[n]",
+    "large": "y[n, k] = x[n, k] / (w[k, 0] / (v[n] / (x[n, k] + 2))); z[n] = v[n] * v[n] * v[n] * v[n] * v[n] * v[n]; s[n] = sum[k, k < 2](x[n, k] / w[k, 0] / v[n]); q: T[\"N\"] = 1\nif n > 1:\n    q[n] = v[n] / v[n - 1] / v[n - 2] * v[n]",
     "powers": "y[n] = v[n] ** 3 + v[n] ** -2 - 2j * v[n] + 1.5; e[n] = exp(v[n] / 4)",
     "mixed": "y[n] = v[n] * a_real[n] + n; z[n] = 1j * a_real[n]; d[n] = f64(a_real[n]) * v[n]; k[n] = c128(v[n]) / 3",
     "comparisons": "y[n] = v[n] == x[n, 0]; z[n] = v[n] != 1j; b[n] = where(v[n] != 0 and a_real[n] > 0, v[n], conj(v[n])); t = any[n](v[n] == 0)",
@@ -217,3 +221,10 @@ def f(x: {dtype}["N"], y: {dtype}["N"]):
         error = np.abs(f[finite].astype(complex) - w[finite].astype(complex))
         assert np.all((error <= limit * scale) | (error == 0) | ~np.isfinite(scale)), name
         assert not np.any(np.isfinite(f[~np.isfinite(w)])), name
+
+
+@given(programs_in_other_types())
+@settings(max_examples=12, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_random_programs(case: Case) -> None:
+    check_other_types(case)
