@@ -78,7 +78,7 @@ class _Copies:
     def strides(self, name: str, subscripts: tuple[Subscript, ...], loop: For, lanes: For) -> tuple[int, int] | None:
         """Elements from lane to lane and from iteration to iteration; None where one of them is no constant."""
         variable = self.variables.get(name)
-        if variable is None or variable.scope == "register" or variable.lanes != 1 or variable.dtype.kind == "b":
+        if variable is None or variable.scope == "register" or variable.lanes != 1 or variable.dtype.kind in "bc":
             return None
         flat = flat_element(variable, subscripts)
         if flat is None:

@@ -228,3 +228,19 @@ def f(x: {dtype}["N"], y: {dtype}["N"]):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_random_programs(case: Case) -> None:
     check_other_types(case)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "c64", "c128"])
+def test_transposed_copies(dtype: str) -> None:
+    kind = DTYPES[dtype]
+    for shape in ((40, 70), (64, 48), (17, 33)):
+        x = np.arange(shape[0] * shape[1]).reshape(shape) % 100
+        x = (x * (1j if kind.is_complex else 1)).astype(kind.numpy)
+        transposed = polyml.einsum(f'def f(x: {dtype}["N M"]):\n    y[m, n] = x[n, m]\n    return y\n', threads=1)
+        np.testing.assert_array_equal(transposed(x), x.T)
+        np.testing.assert_array_equal(transposed(x.T), x)
+        product = polyml.einsum("nm,km->nk", x, x[:8])
+        wide = complex if kind.is_complex else float
+        expected = x.astype(wide) @ x[:8].astype(wide).T
+        limit = {"f16": 1e-3, "bf16": 1e-2}.get(dtype, 1e-5)
+        assert np.max(np.abs(product.astype(wide) - expected)) <= limit * np.max(np.abs(expected))

@@ -1,4 +1,4 @@
-"""Loads and stores by the stride of the address along the lanes: broadcast, contiguous, reversed, strided, gathered; masked where lanes are."""
+"""Addresses, and loads by the stride of the address along the lanes: broadcast, contiguous, reversed, strided, gathered; masked where lanes are."""
 
 from __future__ import annotations
 
@@ -6,12 +6,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from polyml.codegen.llvm.addresses import Offset, Term
-from polyml.codegen.llvm.ir import BIT, POINTER, Type, Value, constant, integer, type_of
+from polyml.codegen.llvm.ir import POINTER, Type, Value, constant, integer, type_of
 from polyml.codegen.llvm.state import Lanes, Slot, State, stored_type
 from polyml.expressions import Expr, Subscript
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine
 
-__all__ = ["Access", "Evaluate", "access", "forget", "is_known", "load", "load_part", "prefetch", "store"]
+__all__ = [
+    "Access",
+    "Evaluate",
+    "access",
+    "forget",
+    "is_known",
+    "load",
+    "load_part",
+    "part_pointers",
+    "pointers_of",
+    "prefetch",
+    "reverse",
+    "reversed_lanes",
+]
 
 Evaluate = Callable[[State, Expr], Value]
 """Computes the expression of a gathered subscript."""
@@ -182,14 +195,14 @@ def _load(state: State, where: Access) -> Value:
         return _load_contiguous(state, where.pointer, align, where)
     if where.stride == -1:
         first = b.emit(POINTER, f"getelementptr {type_.of(1)}, {where.pointer}, i64 {1 - lanes.width}")
-        with state.within(_reversed(state)):
-            return _reverse(state, _load_contiguous(state, first, align, where))
+        with state.within(reversed_lanes(state)):
+            return reverse(state, _load_contiguous(state, first, align, where))
     if where.stride is not None and 1 < where.stride <= _WIDEST_SHUFFLED_STRIDE and lanes.mask is None:
         return _load_strided(state, where, where.stride)
-    pointers = _pointers(state, where)
+    pointers = pointers_of(state, where)
     if not type_.is_pair:
         return _gather(state, pointers, type_, align)
-    real, imag = (_gather(state, place, type_.part, align) for place in _part_pointers(state, pointers, type_))
+    real, imag = (_gather(state, place, type_.part, align) for place in part_pointers(state, pointers, type_))
     return b.paired(real, imag, type_.element)
 
 
@@ -202,7 +215,7 @@ def _gather(state: State, pointers: Value, type_: Type, align: int) -> Value:
     return b.emit(type_, f"call {type_} @{name}({arguments})")
 
 
-def _part_pointers(state: State, pointers: Value, type_: Type) -> tuple[Value, Value]:
+def part_pointers(state: State, pointers: Value, type_: Type) -> tuple[Value, Value]:
     """The addresses of the real and of the imaginary parts."""
     return pointers, state.builder.emit(pointers.type, f"getelementptr {type_.part.of(1)}, {pointers}, i64 1")
 
@@ -245,18 +258,18 @@ def _load_strided(state: State, where: Access, stride: int) -> Value:
     return result
 
 
-def _reverse(state: State, value: Value) -> Value:
+def reverse(state: State, value: Value) -> Value:
     return state.builder.shuffle(value, range(value.lanes - 1, -1, -1))
 
 
-def _reversed(state: State) -> Lanes:
+def reversed_lanes(state: State) -> Lanes:
     """The lanes with their mask in the opposite order."""
     lanes = state.lanes
     assert lanes is not None
-    return lanes if lanes.mask is None else replace(lanes, mask=_reverse(state, lanes.mask))
+    return lanes if lanes.mask is None else replace(lanes, mask=reverse(state, lanes.mask))
 
 
-def _pointers(state: State, where: Access) -> Value:
+def pointers_of(state: State, where: Access) -> Value:
     """One address per lane."""
     if where.stride is None:
         return where.pointer
@@ -265,120 +278,9 @@ def _pointers(state: State, where: Access) -> Value:
     return state.builder.emit(type_of("ptr", state.width), f"getelementptr {element}, {where.pointer}, {steps}")
 
 
-def store(state: State, where: Access, value: Value, *, streaming: bool = False, aligned: bool = False) -> None:
-    """Writes the value (a scalar or one per lane) to the elements, for the lanes that act; of several lanes on one element the last one wins.
-
-    streaming: past the caches, where the address is proved to be a multiple of the vector's size. aligned: it is one.
-    """
-    b, lanes = state.builder, state.lanes
-    variable = where.slot.variable
-    forget(state, variable.name)
-    if variable.dtype.kind == "b":
-        value = b.convert("zext", value, "i8")
-    align = variable.dtype.alignment
-    if where.stride == 0 and value.lanes == 1:
-        _store_scalar(state, where, value)
-        return
-    assert lanes is not None, "internal: a value with lanes is stored outside a vector loop"
-    value = b.splat(value, lanes.width)
-    if where.stride == 0 and lanes.mask is None:
-        b.write(f"store {b.extract(value, lanes.width - 1)}, {where.pointer}, align {align}")
-    elif where.stride == 1:
-        whole = streaming and (aligned or _is_aligned(state, where, variable.dtype.itemsize * lanes.width))
-        _store_contiguous(state, where, where.pointer, value, whole)
-    elif where.stride == -1:
-        first = b.emit(POINTER, f"getelementptr {value.type.of(1)}, {where.pointer}, i64 {1 - lanes.width}")
-        with state.within(_reversed(state)):
-            _store_contiguous(state, where, first, _reverse(state, value), False)
-    else:
-        pointers = _pointers(state, where)
-        if not value.type.is_pair:
-            _scatter(state, pointers, value, align)
-            return
-        for part, place in enumerate(_part_pointers(state, pointers, value.type)):
-            _scatter(state, place, b.part_of(value, part), align)
-
-
-def _scatter(state: State, pointers: Value, value: Value, align: int) -> None:
-    b, lanes = state.builder, state.lanes
-    assert lanes is not None
-    name = f"llvm.masked.scatter.{value.type.mangled}.{pointers.type.mangled}"
-    b.module.declare(name, "void", [str(value.type), str(pointers.type), str(lanes.all_set.type)])
-    b.write(f"call void @{name}({value}, {pointers.type} align {align} {pointers.text}, {lanes.all_set})")
-
-
-def _store_scalar(state: State, where: Access, value: Value) -> None:
-    b, lanes = state.builder, state.lanes
-    text = f"store {value}, {where.pointer}, align {where.slot.variable.dtype.alignment}"
-    if lanes is None or lanes.any is None:
-        b.write(text)
-        return
-    then, after = b.fresh("store"), b.fresh("stored")
-    b.branch(lanes.any, then, after)
-    b.start(then)
-    b.write(text)
-    b.jump(after)
-    b.start(after)
-
-
-def _store_contiguous(state: State, where: Access, pointer: Value, value: Value, streaming: bool) -> None:
-    b, lanes = state.builder, state.lanes
-    assert lanes is not None
-    variable = where.slot.variable
-    if lanes.mask is not None:
-        if value.type.is_pair:
-            mask = b.twice(lanes.mask)
-        else:
-            mask = lanes.mask if value.type.element in _STORED_WHOLE else _unforeseen(state, lanes.mask)
-        name = f"llvm.masked.store.{value.type.mangled}.p0"
-        b.module.declare(name, "void", [str(value.type), "ptr", str(mask.type)])
-        b.write(f"call void @{name}({value}, ptr align {variable.dtype.alignment} {pointer.text}, {mask})")
-        return
-    whole = variable.dtype.itemsize * lanes.width
-    if streaming:
-        state.streams = True
-        b.write(f"store {value}, {pointer}, align {whole}, !nontemporal !{{i32 1}}")
-    else:
-        b.write(f"store {value}, {pointer}, align {variable.dtype.alignment}")
-
-
-def _is_aligned(state: State, where: Access, size: int) -> bool:
-    """Whether the address is a multiple of `size` bytes: for all values of the loop variables, from the array's alignment or its lead."""
-    variable, flat = where.slot.variable, where.flat
-    if flat is None:
-        return False
-    itemsize = variable.dtype.itemsize
-    if (variable.alignment or 1) % size == 0 and state.nest.multiple_of(flat) * itemsize % size == 0:
-        return True
-    leads = [lead for lead in state.leads if lead.array == variable.name and lead.bytes % size == 0]
-    return any(state.nest.multiple_of(flat - affine(lead.name)) * itemsize % size == 0 for lead in leads)
-
-
 def prefetch(state: State, where: Access, level: int) -> None:
     """Asks for the cache line of the (first lane's) element; an address outside of all memory does no harm."""
     b = state.builder
     assert where.stride is not None, "internal: a prefetch of gathered elements"
     b.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
     b.write(f"call void @llvm.prefetch.p0({where.pointer}, i32 0, i32 {4 - level}, i32 1)")
-
-
-_STORED_WHOLE = frozenset({"float", "double", "i64"})
-"""Elements that are not the low bits of longer ones."""
-
-_ALL = "polyml_all"
-
-
-def _unforeseen(state: State, mask: Value) -> Value:
-    """The mask, in a form that LLVM cannot take for a constant.
-
-    With AVX-512, LLVM 22 makes of a masked store whose mask is constant, with one lane, and whose value is truncated from longer elements a store of
-    one such longer element: it writes beyond the one that is meant.
-    """
-    b = state.builder
-    found = state.unforeseen.get(mask.lanes)
-    if found is None:
-        b.module.definitions.setdefault(_ALL, f"@{_ALL} = internal global i1 true")
-        with b.into(state.entry):
-            found = b.splat(b.emit(BIT, f"load volatile i1, ptr @{_ALL}"), mask.lanes)
-        state.unforeseen[mask.lanes] = found
-    return b.binary("and", mask, found)

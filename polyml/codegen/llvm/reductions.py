@@ -7,8 +7,9 @@ from collections.abc import Callable
 from polyml.codegen.llvm.arithmetic import ARITHMETIC, multiply_add
 from polyml.codegen.llvm.expression import evaluate, product_factors
 from polyml.codegen.llvm.ir import Value, constant
-from polyml.codegen.llvm.memory import Access, access, forget, load, store
+from polyml.codegen.llvm.memory import Access, access, forget, load
 from polyml.codegen.llvm.state import State, stored_type
+from polyml.codegen.llvm.stores import store
 from polyml.codegen.loops import Assign, Place, UpdateArgument
 from polyml.dtypes import DType
 from polyml.expressions import Apply, Expr

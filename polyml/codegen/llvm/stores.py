@@ -1,0 +1,121 @@
+"""Stores by the stride of the address along the lanes; masked where lanes are."""
+
+from __future__ import annotations
+
+from polyml.codegen.llvm.ir import BIT, POINTER, Value
+from polyml.codegen.llvm.memory import Access, forget, part_pointers, pointers_of, reverse, reversed_lanes
+from polyml.codegen.llvm.state import State
+from polyml.sets.affine import affine
+
+__all__ = ["store"]
+
+
+def store(state: State, where: Access, value: Value, *, streaming: bool = False, aligned: bool = False) -> None:
+    """Writes the value (a scalar or one per lane) to the elements, for the lanes that act; of several lanes on one element the last one wins.
+
+    streaming: past the caches, where the address is proved to be a multiple of the vector's size. aligned: it is one.
+    """
+    b, lanes = state.builder, state.lanes
+    variable = where.slot.variable
+    forget(state, variable.name)
+    if variable.dtype.kind == "b":
+        value = b.convert("zext", value, "i8")
+    align = variable.dtype.alignment
+    if where.stride == 0 and value.lanes == 1:
+        _store_scalar(state, where, value)
+        return
+    assert lanes is not None, "internal: a value with lanes is stored outside a vector loop"
+    value = b.splat(value, lanes.width)
+    if where.stride == 0 and lanes.mask is None:
+        b.write(f"store {b.extract(value, lanes.width - 1)}, {where.pointer}, align {align}")
+    elif where.stride == 1:
+        whole = streaming and (aligned or _is_aligned(state, where, variable.dtype.itemsize * lanes.width))
+        _store_contiguous(state, where, where.pointer, value, whole)
+    elif where.stride == -1:
+        first = b.emit(POINTER, f"getelementptr {value.type.of(1)}, {where.pointer}, i64 {1 - lanes.width}")
+        with state.within(reversed_lanes(state)):
+            _store_contiguous(state, where, first, reverse(state, value), False)
+    else:
+        pointers = pointers_of(state, where)
+        if not value.type.is_pair:
+            _scatter(state, pointers, value, align)
+            return
+        for part, place in enumerate(part_pointers(state, pointers, value.type)):
+            _scatter(state, place, b.part_of(value, part), align)
+
+
+def _scatter(state: State, pointers: Value, value: Value, align: int) -> None:
+    b, lanes = state.builder, state.lanes
+    assert lanes is not None
+    name = f"llvm.masked.scatter.{value.type.mangled}.{pointers.type.mangled}"
+    b.module.declare(name, "void", [str(value.type), str(pointers.type), str(lanes.all_set.type)])
+    b.write(f"call void @{name}({value}, {pointers.type} align {align} {pointers.text}, {lanes.all_set})")
+
+
+def _store_scalar(state: State, where: Access, value: Value) -> None:
+    b, lanes = state.builder, state.lanes
+    text = f"store {value}, {where.pointer}, align {where.slot.variable.dtype.alignment}"
+    if lanes is None or lanes.any is None:
+        b.write(text)
+        return
+    then, after = b.fresh("store"), b.fresh("stored")
+    b.branch(lanes.any, then, after)
+    b.start(then)
+    b.write(text)
+    b.jump(after)
+    b.start(after)
+
+
+def _store_contiguous(state: State, where: Access, pointer: Value, value: Value, streaming: bool) -> None:
+    b, lanes = state.builder, state.lanes
+    assert lanes is not None
+    variable = where.slot.variable
+    if lanes.mask is not None:
+        if value.type.is_pair:
+            mask = b.twice(lanes.mask)
+        else:
+            mask = lanes.mask if value.type.element in _STORED_WHOLE else _unforeseen(state, lanes.mask)
+        name = f"llvm.masked.store.{value.type.mangled}.p0"
+        b.module.declare(name, "void", [str(value.type), "ptr", str(mask.type)])
+        b.write(f"call void @{name}({value}, ptr align {variable.dtype.alignment} {pointer.text}, {mask})")
+        return
+    whole = variable.dtype.itemsize * lanes.width
+    if streaming:
+        state.streams = True
+        b.write(f"store {value}, {pointer}, align {whole}, !nontemporal !{{i32 1}}")
+    else:
+        b.write(f"store {value}, {pointer}, align {variable.dtype.alignment}")
+
+
+def _is_aligned(state: State, where: Access, size: int) -> bool:
+    """Whether the address is a multiple of `size` bytes: for all values of the loop variables, from the array's alignment or its lead."""
+    variable, flat = where.slot.variable, where.flat
+    if flat is None:
+        return False
+    itemsize = variable.dtype.itemsize
+    if (variable.alignment or 1) % size == 0 and state.nest.multiple_of(flat) * itemsize % size == 0:
+        return True
+    leads = [lead for lead in state.leads if lead.array == variable.name and lead.bytes % size == 0]
+    return any(state.nest.multiple_of(flat - affine(lead.name)) * itemsize % size == 0 for lead in leads)
+
+
+_STORED_WHOLE = frozenset({"float", "double", "i64"})
+"""Elements that are not the low bits of longer ones."""
+
+_ALL = "polyml_all"
+
+
+def _unforeseen(state: State, mask: Value) -> Value:
+    """The mask, in a form that LLVM cannot take for a constant.
+
+    With AVX-512, LLVM 22 makes of a masked store whose mask is constant, with one lane, and whose value is truncated from longer elements a store of
+    one such longer element: it writes beyond the one that is meant.
+    """
+    b = state.builder
+    found = state.unforeseen.get(mask.lanes)
+    if found is None:
+        b.module.definitions.setdefault(_ALL, f"@{_ALL} = internal global i1 true")
+        with b.into(state.entry):
+            found = b.splat(b.emit(BIT, f"load volatile i1, ptr @{_ALL}"), mask.lanes)
+        state.unforeseen[mask.lanes] = found
+    return b.binary("and", mask, found)
