@@ -59,7 +59,7 @@ def box_of(state: State, values: isl.Set) -> tuple[Extent, ...] | None:
     dims = [f"e{d}" for d in range(len(extents))]
     limits = [f"0 <= {e} < {n if isinstance(n, int) else n.isl_text()}" for e, n in zip(dims, extents, strict=True)]
     text = " and ".join(["true", *limits])
-    whole = isl.Set(f"{parameters(state.outer[: len(state.sizes)])}{{ [{', '.join(dims)}] : {text} }}")
+    whole = isl.Set(f"{parameters(state.size_ranges)}{{ [{', '.join(dims)}] : {text} }}")
     return tuple(extents) if state.avoid(whole.intersect_params(state.known).subtract(values)) else None
 
 

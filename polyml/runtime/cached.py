@@ -51,36 +51,36 @@ class _Shelf:
     def __init__(self, kept: Store, program: Program, key: Key, options: Options, shown: object) -> None:
         self.kept, self.threads = kept, options.threads
         names = [p.name for p in program.parameters]
-        self.values, exact = ints_of(names, key), with_numbers(key)
+        self.values = ints_of(names, key)
         self.symbolic = {n for n, k in zip(names, key, strict=True) if isinstance(k, AnyInt)}
         with stage("fingerprint"):
-            self.exact = kernel_digest(program, exact, options, shown)
-            regions = range(REGIONS if self.symbolic else 0)
-            self.regions = [kernel_digest(program, key, options, shown, region) for region in regions]
+            first = kernel_digest(program, key, options, shown)
+            self.regions = [first, *(digest(first, k) for k in range(1, REGIONS if self.symbolic else 1))]
+            self.exact = kernel_digest(program, with_numbers(key), options, shown) if self.symbolic else first
         self.free: list[str] = []
 
     def find(self) -> Kernel | None:
         """The kernel that serves the call."""
         self.free = []
-        for name in (*self.regions, self.exact):
+        for name in self.regions:
             found = _load(self.kept, name, self.threads)
             if found is None:
                 self.free.append(name)
             elif found.signature.serves(self.values):
                 return found
-        return None
+        return _load(self.kept, self.exact, self.threads) if self.symbolic else None
 
     def place_of(self, made: Compiled) -> str:
         """Where to keep it."""
         numbers = {p.name for p in made.signature.parameters if isinstance(p, SizeParameter) and p.value is not None}
-        free = self.free if self.free else self.regions
-        return self.exact if not free or self.symbolic & numbers else free[0]
+        free = self.free or self.regions
+        return self.exact if self.symbolic & numbers else free[0]
 
 
-def kernel_digest(program: Program, key: Key, options: Options, shown: object = None, region: int = 0) -> str:
-    """The name of the kernel's file: equal where the code is (for how many threads it is made decides about its parallel loops). region: which of the key's kernels."""
+def kernel_digest(program: Program, key: Key, options: Options, shown: object = None) -> str:
+    """The name of the kernel's file: equal where the code is (for how many threads it is made decides about its parallel loops)."""
     code = replace(options, target=options.machine, dynamic=False, verify=False, debug=0, dump=None)
-    return digest(versions(), array_header(), host(), program, key, code, shown, region)
+    return digest(versions(), array_header(), host(), program, key, code, shown)
 
 
 def _load(kept: Store, name: str, threads: int | None) -> Kernel | None:
