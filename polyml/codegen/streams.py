@@ -105,9 +105,9 @@ class Leads:
             flat = None if variable is None else flat_element(variable, subscripts)
             if variable is None or flat is None or flat.stride(loop.variable) != 1:
                 continue
-            if variable.dtype.itemsize * width != vector_bytes or flat.variables() & jammed:
-                return None
             residue = _residue(flat, loop, width)
+            if variable.dtype.itemsize * width != vector_bytes or residue.variables() & jammed:
+                return None
             weights[residue] += weight
             owners.setdefault(residue, variable)
             total += weight

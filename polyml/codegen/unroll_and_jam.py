@@ -88,8 +88,10 @@ class _Jam:
             span = maximum([span, affine(0)])
         trips = (span + (loop.step - 1)) // loop.step
         smaller = max(count for count in range(1, _SMALLER + 1) if factor % count == 0 and count < factor)
-        start = loop.lower
-        for count in (factor, smaller):
+        start, most = loop.lower, ranges.highest(loop.upper - loop.lower)
+        # A tile of whole groups has a rest at the edges only.
+        whole = most is not None and most % (factor * loop.step) == 0
+        for count in (factor, 1 if whole else smaller):
             if count >= 2:
                 end = loop.lower + trips // count * (count * loop.step)
                 yield self.copies(loop, count, start, end)

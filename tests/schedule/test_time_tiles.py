@@ -169,3 +169,17 @@ def test_sizes_follow_from_the_caches() -> None:
     assert sizes_of(double, 3, *large[1:]) != ""  # an integer that is not known
     history = HISTORY_1D.replace('f64["T N"]', 'f64["3 N"]').replace("range(1, T)", "range(1, 3)")
     assert sizes_of(history, *grids(3, 1_000_000, count=1)) == ""  # too few steps
+
+
+def test_rows_that_share_elements_run_side_by_side() -> None:
+    named = pm.Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2048 * 1024)
+
+    def jams(target: pm.Target, size: int) -> tuple[int, int]:
+        program = pm.einsum(JACOBI_2D.replace("f32", "f64"), target=target, threads=1)
+        tree = program.lower(100, *grids(size, size)).text("schedule")
+        return tree.count("jam:4"), tree.count("jam:2")
+
+    few = pm.Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2048 * 1024, vector_registers=16)
+    assert jams(named, 1300) == (2, 0)
+    assert jams(few, 1300) == (0, 2)
+    assert jams(named, 200) == (0, 0)  # no tiles: memory decides

@@ -27,10 +27,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Of a node in the tree. parallel: threads are still to be given a loop. extents: of point loops, per statement and index."""
+    """Of a node in the tree. parallel: threads are still to be given a loop. extents: of point loops, per statement and index.
+    in_cache: inside of tiles whose data stays in cache."""
 
     parallel: bool
     extents: Mapping[tuple[str, str], int]
+    in_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)

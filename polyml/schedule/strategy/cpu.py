@@ -102,7 +102,8 @@ class _Recipe:
         """3a. Nothing below the band changes."""
         if band.core in self.facts.packed.copies:
             return build_copy(band, lanes, self.facts, parallel=place.parallel)
-        node, choice = build_nest(band, plan_nest(band, lanes, self.facts, parallel=place.parallel))
+        plan = plan_nest(band, lanes, self.facts, parallel=place.parallel, in_cache=place.in_cache)
+        node, choice = build_nest(band, plan)
         self.note(choice)
         return node
 
@@ -161,7 +162,7 @@ class _Recipe:
         self.notes.append(Note("tiling", band.title, str(plan)))
         node, depth = build_time_tiles(band.node, plan, threads=place.parallel)
         inside = replace(band, node=descend(node, depth))
-        return self.reductions(inside, Place(parallel=False, extents=plan.extents)).ancestor(depth)
+        return self.reductions(inside, Place(parallel=False, extents=plan.extents, in_cache=True)).ancestor(depth)
 
     def reductions(self, band: Band, place: Place) -> isl.ScheduleNode:
         """4. Other bands that are not parallel stay as they are."""

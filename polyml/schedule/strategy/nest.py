@@ -13,6 +13,7 @@ from polyml.schedule.strategy.bands import Band, has_inner_loops
 from polyml.schedule.strategy.choices import NestChoice
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import plain_vectors
+from polyml.schedule.strategy.neighbours import neighbouring_rows
 from polyml.schedule.strategy.threads import is_heavy, most_even, wanted_iterations
 from polyml.schedule.transforms import Loop, nest_loops, tile_loop
 
@@ -37,8 +38,16 @@ class NestPlan:
     parallel: int | None = None
 
 
-def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool) -> NestPlan:
-    """Register tile, cache tiles and threads for lanes along the member `lanes`."""
+def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool, in_cache: bool = False) -> NestPlan:
+    """Register tile, cache tiles and threads for lanes along the member `lanes`.
+
+    Args:
+        in_cache: the band is inside of tiles already: loads are what counts.
+    """
+    if in_cache and not has_inner_loops(band.core, band, facts):
+        member, rows = neighbouring_rows(band, lanes, facts)
+        vectors = 1 if rows > 1 else plain_vectors(band, facts)
+        return NestPlan(lanes, member, RegisterTile(rows, vectors, 0.0), vectors * facts.lanes(band.core))
     jam, tile = _jam(band, lanes, facts)
     panel = _panel(band, lanes, facts)
     if panel is not None:

@@ -222,10 +222,10 @@ class _Sweep:
         return self.bytes_of(boxes)
 
     def height(self, rows: list[str], lanes: str, strip: int, room: int) -> int:
-        """The side of the largest block of rows in the room, the same in all directions; even."""
+        """The side of the largest block of rows in the room, the same in all directions; a multiple of 4, which are jammed."""
         one = self.block_bytes(dict.fromkeys(rows, 1), lanes, strip)
         side: float = (room / one) ** (1 / len(rows))
-        return max(1, round(side) // 2 * 2)
+        return max(1, round(side) // 4 * 4)
 
     def steps_of(self, heights: list[int], strip: int | None, lanes: str, skew: int) -> tuple[int | None, ...] | None:
         """The sizes with steps; None when nothing would be cut."""

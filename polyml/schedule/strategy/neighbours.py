@@ -1,0 +1,48 @@
+"""Rows side by side that read the same elements: a stencil's row reads its neighbours', so several rows at once load each of them once.
+
+Source: Callahan, Carr, Kennedy, "Estimating interlock and improving balance for pipelined architectures" (JPDC 1988), on unroll-and-jam.
+"""
+
+from __future__ import annotations
+
+from polyml.expressions import Subscript, reads_of
+from polyml.schedule.strategy.bands import Band
+from polyml.schedule.strategy.facts import Facts
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["neighbouring_rows"]
+
+ROWS = (4, 2)
+"""Rows at once: more share hardly more, fewer where registers are few."""
+
+WORTH = 0.9
+"""Of the loads of single rows, at most."""
+
+
+def neighbouring_rows(band: Band, lanes: int, facts: Facts) -> tuple[int | None, int]:
+    """The member whose iterations should be jammed because they read common elements, and how many; (None, 1) where that saves too little.
+
+    The elements that the rows share, and one more per row, must fit into the registers.
+    """
+    single = _loads(band.core, None, 1, facts)
+    best: tuple[int | None, int] = (None, 1)
+    least = WORTH * single
+    for k, member in enumerate(band.indices):
+        for rows in ROWS:
+            if k == lanes or band.extents[k] < rows:
+                continue
+            loads = _loads(band.core, member[band.core], rows, facts)
+            if loads / rows < least and loads + rows <= facts.target.vector_registers:
+                best, least = (k, rows), loads / rows
+    return best
+
+
+def _loads(name: str, index: str | None, rows: int, facts: Facts) -> int:
+    """Different elements that the statement reads in so many iterations along the index."""
+    found: set[tuple[str, tuple[Subscript, ...]]] = set()
+    for read in reads_of(facts.scop.statements[name].value):
+        for row in range(rows):
+            moved = {} if index is None else {index: affine(index) + row}
+            subscripts = tuple(s.substitute(moved) if isinstance(s, Affine) else s for s in read.subscripts)
+            found.add((read.tensor, subscripts))
+    return len(found)
