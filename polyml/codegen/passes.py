@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
 from polyml.codegen.prefetch import Caches, prefetch
+from polyml.codegen.prefetch_rows import prefetch_rows
 from polyml.codegen.prefetch_tiles import prefetch_tiles
 from polyml.codegen.recurrences import order_sums
 from polyml.codegen.rewrite import walk_nodes
@@ -72,6 +73,8 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: when results are in registers until they are stored.
     Pass("stream_tiles", lambda f, o: (stream_tiles(f, vector_bytes=o.vector_bytes), ())),
     # Ordering: last, when the loops read what they will read.
+    # Ordering: before "prefetch_tiles", which takes the tiles that have no rows of their own.
+    Pass("prefetch_rows", lambda f, o: prefetch_rows(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     Pass("prefetch_tiles", lambda f, o: (prefetch_tiles(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes)), ())),
 )

@@ -1,0 +1,211 @@
+"""Register tiles that go along rows: while one is computed, what the next rows need is fetched into L2, a line at a time.
+
+The inner loop of a tile reads a packed panel in order, which the hardware's prefetchers see. They do not see where the next tile's rows begin, neither those of the
+operand that is read where it lies nor those of a result that partial sums are added to: they wait for the last cache each time. So the inner loop asks for
+one line of each per iteration; more at once would take the buffers that the panel comes through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
+from polyml.codegen.prefetch import Caches
+from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.streams import flat_element
+from polyml.expressions import Read, reads_of
+from polyml.schedule.schedule import Note
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["prefetch_rows"]
+
+LEAST = 8
+"""Sums in the inner loop below which there is no time for anything else."""
+
+
+def prefetch_rows(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:
+    """The function with prefetches in the inner loops of its register tiles."""
+    if not caches.l2:
+        return function, ()
+    pass_ = _Tiles({v.name: v for v in function.arguments}, caches, [])
+    body = pass_.body(function.body, ())
+    notes = tuple(dict.fromkeys(pass_.notes))
+    return (function if body is function.body else replace(function, body=body)), notes
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Elements of an array that a tile touches: `count` in the direction `dimension` from `start` on, and `across` lines in each."""
+
+    array: str
+    start: tuple[Affine, ...]
+    dimension: int
+    count: int
+    across: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    arguments: Mapping[str, Variable]
+    caches: Caches
+    notes: list[Note]
+
+    def body(self, nodes: tuple[Node, ...], loops: tuple[For, ...]) -> tuple[Node, ...]:
+        made = tuple(self.node(node, loops) for node in nodes)
+        return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+
+    def node(self, node: Node, loops: tuple[For, ...]) -> Node:
+        if not isinstance(node, For):
+            return with_body(node, lambda body: self.body(body, loops))
+        if node.kind == "vector" and node.width > 1:
+            return self.tile(node, loops)
+        return with_body(node, lambda body: self.body(body, (*loops, node)))
+
+    def tile(self, lanes: For, loops: tuple[For, ...]) -> For:
+        """The vector loop, with prefetches in its one inner loop."""
+        inner = [node for node in walk_nodes(lanes.body) if isinstance(node, For)]
+        sums = [inner[0]] if inner and all(_only_sums(loop) for loop in inner) else []
+        if not sums or len(sums[0].body) < LEAST:
+            return lanes
+        loop = sums[0]
+        operand = self.operand(loop, lanes)
+        ahead = None if operand is None else _moving(operand, self.arguments[operand.array], loops)
+        if operand is None or ahead is None:
+            return lanes
+        between = loops[loops.index(ahead) + 1 :]
+        places = list(self.operand_lines(operand, loop, ahead, between))
+        result = self.result(lanes, loop)
+        if result is not None and ahead.variable in {v for s in result.start for v in s.variables()}:
+            places.append(_result_line(result, loop, ahead, lanes.width))
+        nodes = tuple(Prefetch(place, 2) for place in places)
+        names = ", ".join(dict.fromkeys(place.variable for place in places))
+        self.notes.append(Note("prefetch", ahead.variable, f"the next rows of {names}, from inside a register tile"))
+        return replace(lanes, body=_with_prefetches(lanes.body, loop, nodes))
+
+    def operand(self, loop: For, lanes: For) -> _Rows | None:
+        """Rows of a large argument that the loop walks along, the same for all lanes."""
+        reads = [r for node in loop.body if isinstance(node, Assign) for r in reads_of(node.value)]
+        rows = [r for r in dict.fromkeys(reads) if self.is_row(r, loop, lanes)]
+        if not rows or len({r.tensor for r in rows}) != 1:
+            return None
+        first = [r for r in rows if _along(r, loop) == _along(rows[0], loop)]
+        return _in_a_row([_affine(r) for r in first], rows[0].tensor, 1)
+
+    def is_row(self, read: Read, loop: For, lanes: For) -> bool:
+        variable = self.arguments.get(read.tensor)
+        flat = None if variable is None or not self.is_large(variable) else flat_element(variable, read.subscripts)
+        return flat is not None and flat.stride(loop.variable) == 1 and flat.stride(lanes.variable) == 0
+
+    def is_large(self, variable: Variable) -> bool:
+        extents = [extent.constant for extent in variable.shape if extent.is_constant]
+        known = len(extents) == len(variable.shape)
+        return not known or variable.dtype.itemsize * prod(extents) > self.caches.l2 // 4
+
+    def result(self, lanes: For, loop: For) -> _Rows | None:
+        """The vectors of a large argument that are loaded ahead of the loop."""
+        loads: list[Read] = []
+        for node in _before(lanes.body, loop):
+            if isinstance(node, Assign) and isinstance(node.value, Read) and node.value.tensor in self.arguments:
+                loads.append(node.value)
+        moving = [r for r in loads if any(lanes.variable in s.variables() for s in _affine(r))]
+        if not moving or len({r.tensor for r in moving}) != 1 or not self.is_large(self.arguments[moving[0].tensor]):
+            return None
+        first = [s.constant for s in _affine(moving[0])]
+        where = [k for k, s in enumerate(_affine(moving[0])) if lanes.variable in s.variables()]
+        column = [r for r in moving if all(_affine(r)[k].constant == first[k] for k in where)]
+        across, rest = divmod(len(moving), len(column))
+        return None if rest else _in_a_row([_affine(r) for r in column], moving[0].tensor, across)
+
+    def operand_lines(self, rows: _Rows, loop: For, ahead: For, between: Sequence[For]) -> Iterator[Place]:
+        """As many rows as iterations share a line; the others in other tiles along the same rows, or at once where there are none."""
+        itemsize = self.arguments[rows.array].dtype.itemsize
+        together = max(1, self.caches.line // (itemsize * loop.step))
+        groups = _power(-(-rows.count // together))
+        turn = (affine(loop.variable) // loop.step) % together
+        free = next((outer for outer in between if outer.step > 0), None)
+        if groups == 1:
+            yield _moved(rows, ahead, turn)
+        elif free is not None:
+            yield _moved(rows, ahead, turn + (affine(free.variable) // free.step) % groups * together)
+        else:
+            for group in range(groups):
+                yield _moved(rows, ahead, turn + group * together)
+
+
+def _result_line(rows: _Rows, loop: For, ahead: For, width: int) -> Place:
+    """One vector of the next rows' after the other."""
+    turn, count = affine(loop.variable) // loop.step, _power(rows.count)
+    place = _moved(rows, ahead, turn % count)
+    column = (turn // count) % _power(rows.across) * width
+    last = len(place.subscripts) - 1
+    return Place(
+        rows.array,
+        tuple(s + column if k == last else s for k, s in enumerate(place.subscripts) if isinstance(s, Affine)),
+    )
+
+
+def _power(count: int) -> int:
+    """A power of two, so that remainders are cheap; what is fetched too much belongs to the tiles after."""
+    return 1 << (count - 1).bit_length()
+
+
+def _moved(rows: _Rows, ahead: For, row: Affine) -> Place:
+    """The start of a row of the next tile."""
+    step = {ahead.variable: affine(ahead.variable) + ahead.step}
+    start = [s.substitute(step) for s in rows.start]
+    start[rows.dimension] = start[rows.dimension] + row
+    return Place(rows.array, tuple(start))
+
+
+def _moving(rows: _Rows, variable: Variable, loops: Sequence[For]) -> For | None:
+    """The innermost loop that goes on to other rows."""
+    names = {v for s in rows.start for v in s.variables()}
+    return next((loop for loop in reversed(loops) if loop.variable in names and loop.step >= rows.count), None)
+
+
+def _in_a_row(elements: Sequence[tuple[Affine, ...]], array: str, across: int) -> _Rows | None:
+    """The elements as neighbours along one dimension; None when they are not."""
+    first = elements[0]
+    steps = [tuple(b - a for a, b in zip(first, other, strict=True)) for other in elements]
+    if len(elements) < 2 or any(not d.is_constant for step in steps for d in step):
+        return None
+    moved = [k for k in range(len(first)) if any(step[k].constant for step in steps)]
+    if len(moved) != 1 or sorted(step[moved[0]].constant for step in steps) != list(range(len(elements))):
+        return None
+    return _Rows(array, first, moved[0], len(elements), across)
+
+
+def _affine(read: Read) -> tuple[Affine, ...]:
+    return tuple(s for s in read.subscripts if isinstance(s, Affine))
+
+
+def _along(read: Read, loop: For) -> tuple[int, ...]:
+    """Where in the row a read is."""
+    return tuple(s.constant for s in _affine(read) if loop.variable in s.variables())
+
+
+def _only_sums(loop: For) -> bool:
+    return loop.kind == "sequential" and all(isinstance(n, Assign) and n.reduction is not None for n in loop.body)
+
+
+def _before(nodes: Sequence[Node], loop: For) -> Iterator[Node]:
+    """The nodes in order up to the loop."""
+    for node in walk_nodes(nodes):
+        if node is loop:
+            return
+        yield node
+
+
+def _with_prefetches(nodes: tuple[Node, ...], loop: For, extra: tuple[Node, ...]) -> tuple[Node, ...]:
+    made: list[Node] = []
+    for node in nodes:
+        match node:
+            case For() if node is loop:
+                made.append(replace(node, body=(*extra, *node.body)))
+            case Allocate() | If():
+                made.append(with_body(node, lambda body: _with_prefetches(body, loop, extra)))
+            case _:
+                made.append(node)
+    return tuple(made)
