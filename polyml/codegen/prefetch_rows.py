@@ -29,7 +29,8 @@ def prefetch_rows(function: Function, caches: Caches) -> tuple[Function, tuple[N
     """The function with prefetches in the inner loops of its register tiles."""
     if not caches.l2:
         return function, ()
-    pass_ = _Tiles({v.name: v for v in function.arguments}, caches, [])
+    scratch = (node.variable for node in walk_nodes(function.body) if isinstance(node, Allocate))
+    pass_ = _Tiles({v.name: v for v in function.arguments}, {v.name: v for v in scratch}, caches, [])
     body = pass_.body(function.body, ())
     notes = tuple(dict.fromkeys(pass_.notes))
     return (function if body is function.body else replace(function, body=body)), notes
@@ -49,6 +50,7 @@ class _Rows:
 @dataclass(frozen=True, slots=True)
 class _Tiles:
     arguments: Mapping[str, Variable]
+    locals: Mapping[str, Variable]
     caches: Caches
     notes: list[Note]
 
@@ -70,15 +72,22 @@ class _Tiles:
         if not sums or len(sums[0].body) < LEAST:
             return lanes
         loop = sums[0]
-        operand = self.operand(loop, lanes)
-        ahead = None if operand is None else _moving(operand, self.arguments[operand.array], loops)
-        if operand is None or ahead is None:
+        result, operand = self.result(lanes, loop), self.operand(loop, lanes)
+        ahead = next(
+            (found for rows in (operand, result) if rows is not None and (found := _moving(rows, loops))), None
+        )
+        if ahead is None:
             return lanes
         between = loops[loops.index(ahead) + 1 :]
-        places = list(self.operand_lines(operand, loop, ahead, between))
-        result = self.result(lanes, loop)
+        places: list[Place] = []
+        if operand is not None:
+            places += self.operand_lines(operand, loop, ahead, between)
+        elif (packed := self.packed(loop, lanes, ahead)) is not None:
+            places += self.packed_lines(packed, loop, ahead, between)
         if result is not None and ahead.variable in {v for s in result.start for v in s.variables()}:
             places.append(_result_line(result, loop, ahead, lanes.width))
+        if not places:
+            return lanes
         nodes = tuple(Prefetch(place, 2) for place in places)
         names = ", ".join(dict.fromkeys(place.variable for place in places))
         self.notes.append(Note("prefetch", ahead.variable, f"the next rows of {names}, from inside a register tile"))
@@ -92,6 +101,35 @@ class _Tiles:
             return None
         first = [r for r in rows if _along(r, loop) == _along(rows[0], loop)]
         return _in_a_row([_affine(r) for r in first], rows[0].tensor, 1)
+
+    def packed(self, loop: For, lanes: For, ahead: For) -> Read | None:
+        """The first element of packed rows that the loop walks along in the order of memory, the same for all lanes, that move on with the loop `ahead`."""
+        for read in dict.fromkeys(r for n in loop.body if isinstance(n, Assign) for r in reads_of(n.value)):
+            variable = self.locals.get(read.tensor)
+            flat = None if variable is None or not self.is_large(variable) else flat_element(variable, read.subscripts)
+            if flat is None or not flat.stride(loop.variable) or flat.stride(lanes.variable) != 0:
+                continue
+            if ahead.variable in flat.variables():
+                return read
+        return None
+
+    def packed_lines(self, read: Read, loop: For, ahead: For, between: Sequence[For]) -> Iterator[Place]:
+        """The lines of the next rows that lie where this iteration's do; one in each tile along the same rows, all at once where there are none."""
+        variable = self.locals[read.tensor]
+        flat = flat_element(variable, read.subscripts)
+        along = 0 if flat is None else flat.stride(loop.variable) or 0
+        lines = _power(-(-along * variable.dtype.itemsize * loop.step // self.caches.line))
+        each = max(1, loop.step // lines)
+        free = next((outer for outer in between if outer.step > 0), None)
+        turns = [affine(k) for k in range(lines)]
+        if free is not None:
+            turns = [(affine(free.variable) // free.step) % lines]
+        for turn in turns:
+            moved = {
+                ahead.variable: affine(ahead.variable) + ahead.step,
+                loop.variable: affine(loop.variable) + turn * each,
+            }
+            yield Place(read.tensor, tuple(s.substitute(moved) for s in _affine(read)))
 
     def is_row(self, read: Read, loop: For, lanes: For) -> bool:
         variable = self.arguments.get(read.tensor)
@@ -159,7 +197,7 @@ def _moved(rows: _Rows, ahead: For, row: Affine) -> Place:
     return Place(rows.array, tuple(start))
 
 
-def _moving(rows: _Rows, variable: Variable, loops: Sequence[For]) -> For | None:
+def _moving(rows: _Rows, loops: Sequence[For]) -> For | None:
     """The innermost loop that goes on to other rows."""
     names = {v for s in rows.start for v in s.variables()}
     return next((loop for loop in reversed(loops) if loop.variable in names and loop.step >= rows.count), None)

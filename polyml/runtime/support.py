@@ -25,7 +25,7 @@ __all__ = ["Support", "load_support", "parallel_limited", "support"]
 
 _FUNCTIONS = (
     "polyml_is_array polyml_number_f64 polyml_number_i64 polyml_number_u64 polyml_number_bool polyml_empty polyml_empty_sized polyml_empty_strided polyml_scalar polyml_none polyml_fault"
-    " polyml_parallel polyml_parallel_limited polyml_pool_reset"
+    " polyml_parallel polyml_parallel_limited polyml_pool_reset polyml_scratch polyml_scratch_free"
 ).split()
 _PYTHON_FUNCTIONS = (
     "PyEval_SaveThread PyEval_RestoreThread Py_IncRef Py_DecRef PyTuple_New PyTuple_SetItem PyObject_Vectorcall PyObject_CallOneArg PyErr_Occurred PyErr_Clear "

@@ -68,7 +68,7 @@ def copy_blocks(packed: Packed, plan: Blocking) -> tuple[Packed, BlockCopies]:
     if plan.row_operand is not None:
         name = f"{plan.row_operand}_panels"
         layout = (*plan.batch, *plan.row_side, "", *plan.reduced, plan.rows)
-        repeats = tuple(i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i))
+        repeats = tuple(i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i) and not plan.rows_ahead)
         rows = _copy(scop, plan, plan.row_operand, name, layout, repeats)
         made[name] = rows
         copies = replace(copies, row_copy=rows[1].name, row_array=name, repeats=repeats)

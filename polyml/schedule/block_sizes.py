@@ -13,7 +13,7 @@ from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
 from polyml.scop.scop import Scop, Statement
 from polyml.target import Target
 
-__all__ = ["by_stride", "depths", "even", "is_short", "streamed_sizes", "whole_sizes", "widths"]
+__all__ = ["by_stride", "depths", "even", "is_short", "rows_fit", "streamed_sizes", "whole_sizes", "widths"]
 
 STREAMS = 4
 """Rows of an operand that are read side by side when each is read once: hardware prefetchers follow that many."""
@@ -71,6 +71,16 @@ def is_short(model: StatementModel, out: AccessModel, depth: Mapping[str, int], 
     whole = all(size == model.extents[index] for index, size in depth.items())
     result = model.itemsize * prod(e for i, e in model.extents.items() if out.stride(i) != 0)
     return whole and prod(depth.values()) * width * model.itemsize <= target.l1_bytes // 2 and result > target.l2_bytes
+
+
+def rows_fit(
+    model: StatementModel, out: AccessModel, operand: AccessModel, depth: Mapping[str, int], target: Target
+) -> bool:
+    """Whether all rows of one block of the reduction, and the result, which is then swept once per such block, take little of the last cache."""
+    room = max(target.l2_bytes, target.l3_bytes // 4)
+    rows = prod(depth.get(i, e) for i, e in model.extents.items() if operand.stride(i) != 0)
+    result = prod(e for i, e in model.extents.items() if out.stride(i) != 0)
+    return max(rows, result) * model.itemsize <= room
 
 
 def whole_sizes(

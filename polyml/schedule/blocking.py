@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import prod
 
 from polyml.expressions import reads_of
-from polyml.schedule.block_sizes import by_stride, depths, even, is_short, streamed_sizes, whole_sizes, widths
+from polyml.schedule.block_sizes import by_stride, depths, even, is_short, rows_fit, streamed_sizes, whole_sizes, widths
 from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
@@ -42,7 +42,8 @@ class Blocking:
     reduction's. sizes: iterations per block, for `lanes`, `vector_side` and `reduced`. vector_operand: the array that is packed into panels of `width` (when `packed`);
     row_operand: the other one where its rows are packed too, else None; `sizes` then has a block of `rows`. source_order: the loops that pack
     a block of the vector operand. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
-    indices of both sides, in the order of C's memory, that loops around the register tile follow.
+    indices of both sides, in the order of C's memory, that loops around the register tile follow. rows_ahead: all rows are packed once per block of the reduction, whose
+    blocks are then the outer ones.
     """
 
     statement: str
@@ -61,6 +62,7 @@ class Blocking:
     row_operand: str | None
     source_order: tuple[str, ...]
     result_order: tuple[str, ...] = ()
+    rows_ahead: bool = False
 
     def blocked(self, index: str) -> bool:
         """Whether the index has a loop over blocks."""
@@ -83,6 +85,7 @@ class Blocking:
         )
         packed += f", {self.row_operand} in panels of {self.tile.rows}" if self.row_operand is not None else ""
         packed += ", tiles in the order of the result" if self.result_order else ""
+        packed += " ahead of all columns" if self.rows_ahead else ""
         return f"{tile}; {packed}" + (f"; blocks of {blocks}" if blocks else "")
 
 
@@ -129,6 +132,11 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         ordered = tuple(by_stride([i for i in (*vector_side, *row_side) if i != rows], out))
         sizes = depth | whole_sizes(model, lanes, vector_side, out, width, prod(depth.values()), target, first=inner)
         sizes |= {index: model.extents[index] for index in row_side}
+    row_operand = _packed_rows(model, others, rows, reduced, target) if packed else None
+    several = any(sizes[index] < model.extents[index] for index in (*vector_side, lanes))
+    ahead = several and not ordered and row_operand is not None and rows_fit(model, out, others[0], depth, target)
+    if ahead:
+        sizes |= {index: model.extents[index] for index in row_side}
     order = by_stride([*vector_side, *reduced, lanes], operand)
     if inner != lanes:
         # Rows of the operand along its own contiguous index, a vector of them at a time, are transposed in registers.
@@ -147,9 +155,10 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         sizes=sizes,
         vector_operand=operand.array,
         packed=packed,
-        row_operand=_packed_rows(model, others, rows, reduced, target) if packed else None,
+        row_operand=row_operand,
         source_order=tuple(order),
         result_order=ordered,
+        rows_ahead=ahead,
     )
 
 

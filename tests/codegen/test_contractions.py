@@ -101,6 +101,25 @@ def test_short_reductions_write_the_result_in_the_order_of_memory(left: str, rig
     np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact(left, right, out, a, b))
 
 
+@pytest.mark.parametrize(("layout", "fetched"), [("nn", {"x", "z"}), ("nt", {"x", "z"}), ("tn", {"x_panels", "z"})])
+def test_tiles_fetch_what_their_next_rows_need(layout: str, fetched: set[str]) -> None:
+    left, right = LAYOUTS[layout]
+    a, b = operands(left, right, {"N": 1024, "M": 1024, "K": 1024}, "f32")
+    target = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20)
+    lowered = polyml.einsum(product(left, right, "N M", "f32"), target=target, threads=1).lower(a, b)
+    assert set(re.findall(r"prefetch L2 (\w+)\[", lowered.text("loops"))) == fetched
+    assert "prefetcht1" in lowered.text("asm")
+
+
+def test_rows_are_packed_once_per_block_of_the_reduction() -> None:
+    a, b = operands("K N", "M K", {"N": 70, "M": 200, "K": 150}, "f32")
+    target = Target("host", l1_bytes=2048, l2_bytes=16 * 1024, l3_bytes=1 << 20, cores=2)
+    for threads in (1, 2):
+        function = polyml.einsum(product("K N", "M K", "N M", "f32"), target=target, threads=threads, verify=True)
+        assert "ahead of all columns" in str(function.explain(a, b))
+        np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact("K N", "M K", "N M", a, b))
+
+
 def shifted(values: np.ndarray, elements: int) -> np.ndarray:
     """A copy that starts so many elements behind a multiple of 64 bytes."""
     room = np.zeros(values.size + 32, values.dtype)

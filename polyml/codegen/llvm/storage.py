@@ -7,7 +7,10 @@ from polyml.codegen.llvm.state import Slot, State
 from polyml.codegen.loops import Variable
 from polyml.sets.affine import Affine
 
-__all__ = ["add_slot", "make_room", "release"]
+__all__ = ["SCRATCH", "SCRATCH_FREE", "add_slot", "make_room", "release"]
+
+SCRATCH, SCRATCH_FREE = "polyml_scratch", "polyml_scratch_free"
+"""The runtime's `ptr (i64 bytes)`, at a multiple of 64, and what gives it back."""
 
 _STACK_LIMIT = 64 * 1024
 """Bytes: larger local arrays, and all that would make a frame larger than four times this, live on the heap."""
@@ -59,8 +62,8 @@ def make_room(state: State, variable: Variable) -> Value:
 def release(state: State) -> None:
     """Frees what is on the heap, before the function returns."""
     for pointer in state.heap:
-        state.builder.module.declare("free", "void", ["ptr"])
-        state.builder.write(f"call void @free({pointer})")
+        state.builder.module.declare(SCRATCH_FREE, "void", ["ptr"], "nounwind")
+        state.builder.write(f"call void @{SCRATCH_FREE}({pointer})")
 
 
 def _room_for_array(state: State, variable: Variable) -> Value:
@@ -69,7 +72,7 @@ def _room_for_array(state: State, variable: Variable) -> Value:
         state.stack_bytes += size
         with b.into(state.entry):
             return b.emit(POINTER, f"alloca [{max(size, 1)} x i8], align 64")
-    b.module.declare("aligned_alloc", "noalias ptr", ["i64", "i64"], "nounwind")
+    b.module.declare(SCRATCH, "noalias ptr", ["i64"], "nounwind")
     elements: int | str = variable.lanes
     for extent in variable.shape:
         elements = _times(state, elements, extent)
@@ -77,7 +80,7 @@ def _room_for_array(state: State, variable: Variable) -> Value:
     with b.into(state.nest.levels[0].lines):
         total = b.binary("mul", count, integer(variable.dtype.itemsize))
         rounded = b.binary("and", b.binary("add", total, integer(127)), integer(-64))  # a multiple of 64, and not 0
-        pointer = b.emit(POINTER, f"call align 64 ptr @aligned_alloc(i64 64, {rounded})")
+        pointer = b.emit(POINTER, f"call align 64 ptr @{SCRATCH}({rounded})")
     state.heap.append(pointer)
     return pointer
 

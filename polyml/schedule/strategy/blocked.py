@@ -3,6 +3,7 @@
 batch, blocks of the vector side, blocks of the reduction
   pack the block of the vector operand in panels
   rows of the row side (threads share them), a register tile's at a time; pack those rows, where that pays
+  (or the blocks of the reduction come first, and all rows are packed ahead of the blocks of the vector side)
     panels of the block: full ones, then the rest
       jammed rows, lanes
         initialize (in the first block of the reduction), reduce, finish
@@ -12,16 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import islpy as isl
 
 from polyml.schedule.block_copies import BlockedNest, block_index
-from polyml.schedule.strategy.threads import PARALLEL_CYCLES
+from polyml.schedule.strategy.block_threads import shared_loops
 from polyml.schedule.transforms import Loop, insert_loops, insert_mark, insert_sequence
 
 __all__ = ["build_blocked"]
 
+
+CHUNK = 256
+"""Elements of a row that are packed before the next row: a run that memory delivers well, into no more panels than L1 has room for lines of."""
 
 _Build = Callable[[isl.ScheduleNode], isl.ScheduleNode]
 """From a leaf to the subtree in its place."""
@@ -46,23 +49,46 @@ class _Builder:
         plan, copies = self.nest.plan, self.nest.copies
         everything = self.everything
         loops = [self.loop(i, everything) for i in plan.batch]
-        shared = self.shared()
+        shared = shared_loops(plan, self.threads)
         if plan.batch and shared == "batch":
             loops[0] = loops[0].marked("parallel")
-        for index in (*plan.vector_side, plan.lanes, *plan.reduced):
-            if plan.blocked(index):
-                loop = self.loop(index, everything, tile=plan.sizes[index])
-                loops.append(loop.marked("parallel") if index == plan.lanes and shared == "lanes" else loop)
+        sums = [i for i in plan.reduced if plan.blocked(i)]
+        if plan.rows_ahead and copies.row_copy is not None and copies.row_array is not None:
+            rows, array = copies.row_copy, copies.row_array
+            loops += self.tiles(sums, everything, shared)
+            parts: list[_Part] = [((rows,), "", lambda n: self.pack_rows(n, shared))]
+            names = tuple(name for name in everything if name != rows)
+            parts.append((names, "", lambda n: self.columns(n, [], names, shared)))
+            return self.nested(leaf, loops, self.within(array, lambda n: self.sequence(n, parts)))
+        return self.nested(leaf, loops, lambda n: self.columns(n, sums, everything, shared))
+
+    def tiles(self, indices: Sequence[str], names: Sequence[str], shared: str | None) -> list[Loop]:
+        """The loops over blocks."""
+        plan = self.nest.plan
+        loops = [self.loop(index, names, tile=plan.sizes[index]) for index in indices]
+        return [
+            loop.marked("parallel") if index == plan.lanes and shared == "lanes" else loop
+            for index, loop in zip(indices, loops, strict=True)
+        ]
+
+    def columns(
+        self, leaf: isl.ScheduleNode, sums: Sequence[str], names: Sequence[str], shared: str | None
+    ) -> isl.ScheduleNode:
+        """The blocks of the vector side, and within each those of the reduction that are left."""
+        plan, copies = self.nest.plan, self.nest.copies
+        sides = [i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i)]
+        loops = self.tiles([*sides, *sums], names, shared)
         vector_copy, array = copies.vector_copy, copies.vector_array
         if vector_copy is None or array is None:
             return self.nested(leaf, loops, lambda n: self.rows(n, shared))
         parts: list[_Part] = [((vector_copy,), "", lambda n: self.pack(n, vector_copy, shared))]
         arrays = [array]
         if not plan.result_order:
-            parts.append((self.without_vector_copy, "", lambda n: self.rows(n, shared)))
+            inner = tuple(name for name in names if name != vector_copy)
+            parts.append((inner, "", lambda n: self.rows(n, shared)))
         else:
             if copies.row_copy is not None and copies.row_array is not None:
-                parts.append(((copies.row_copy,), "", self.pack_rows))
+                parts.append(((copies.row_copy,), "", lambda n: self.pack_rows(n, None)))
                 arrays.append(copies.row_array)
             parts.append((self.nest.statements, "", lambda n: self.in_result_order(n, shared)))
 
@@ -111,14 +137,14 @@ class _Builder:
 
     def rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         plan = self.nest.plan
-        names = self.without_vector_copy
+        packed, inside = self.nest.copies.row_copy is not None, not plan.rows_ahead
+        names = self.without_vector_copy if inside else self.nest.statements
         loops = [self.loop(i, names) for i in plan.row_side]
         if shared == "row side":
             loops[0] = loops[0].marked("parallel")
-        packed = self.nest.copies.row_copy is not None
         if not packed and shared != "rows":
             return self.nested(leaf, loops, lambda n: self.panels(n, jam_inside=False))
-        part = self.packed_rows if packed else self.row_tiles
+        part = self.packed_rows if packed and inside else self.row_tiles
         return self.nested(
             leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, lambda inner: part(inner, shared))
         )
@@ -139,19 +165,29 @@ class _Builder:
 
         def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
             return self.sequence(
-                node, [(copy, "", self.pack_rows), (self.nest.statements, "", lambda n: self.row_tiles(n, None))]
+                node,
+                [
+                    (copy, "", lambda n: self.pack_rows(n, None)),
+                    (self.nest.statements, "", lambda n: self.row_tiles(n, None)),
+                ],
             )
 
         block = self.loop(plan.rows, self.without_vector_copy, tile=plan.sizes[plan.rows])
         block = block.marked("parallel" if shared == "rows" else None)
         return self.nested(leaf, [block], lambda n: self.allocated(n, array, inside))
 
-    def pack_rows(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+    def pack_rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         """A block of the row operand in panels as high as the register tile."""
         plan = self.nest.plan
         assert self.nest.copies.row_copy is not None, "internal: no rows are packed"
         copy = (self.nest.copies.row_copy,)
-        loops = [self.loop(i, copy) for i in (*(plan.row_side if plan.result_order else ()), *plan.reduced)]
+        whole = plan.result_order or plan.rows_ahead
+        loops = [self.loop(i, copy) for i in plan.row_side] if whole else []
+        if plan.extents[plan.rows] > CHUNK:
+            loops.append(self.loop(plan.rows, copy, tile=CHUNK // plan.tile.rows * plan.tile.rows))
+        loops += [self.loop(i, copy) for i in plan.reduced]
+        if shared in ("rows", "row side"):
+            loops[0] = loops[0].marked("parallel")
         loops.append(self.loop(plan.rows, copy, tile=plan.tile.rows))
         return insert_loops(leaf, [*loops, self.loop(plan.rows, copy).marked("vector:1")])
 
@@ -176,22 +212,6 @@ class _Builder:
         for name in self.nest.statements:
             parts.append(((name,), "", (lambda n: insert_loops(n, reduce)) if name == own[0] else (lambda n: n)))
         return self.sequence(leaf, parts)
-
-    # -- threads ------------------------------------------------------------------------------------------------------------------
-
-    def shared(self) -> str | None:
-        """Which loops the threads share: the batch, the row side's outermost, or the rows themselves in chunks; None: too little work."""
-        plan, least = self.nest.plan, 2 * self.threads
-        if self.threads < 2 or prod(plan.extents.values()) / plan.width * plan.tile.vectors / 2 < PARALLEL_CYCLES:
-            return None
-        if not plan.packed:
-            return "lanes" if plan.blocked(plan.lanes) else None
-        if plan.batch and plan.extents[plan.batch[0]] >= least:
-            return "batch"
-        outer = plan.result_order or plan.row_side
-        if outer and plan.extents[outer[0]] >= least:
-            return "row side"
-        return "rows" if plan.extents[plan.rows] >= self.threads * plan.tile.rows else None
 
     # -- parts --------------------------------------------------------------------------------------------------------------------
 

@@ -10,9 +10,11 @@ import numpy as np
 
 from polyml.codegen.llvm.emit import PARALLEL, emit_module
 from polyml.codegen.llvm.machine import Machine, compile_object, host, load_object
+from polyml.codegen.llvm.storage import SCRATCH, SCRATCH_FREE
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Scope, Variable
 from polyml.dtypes import DType, from_numpy
 from polyml.expressions import Apply, Const, Expr, Read, Subscript
+from polyml.runtime.support import support
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["apply", "const", "guarded", "loop", "read", "run", "run_function", "store", "variable", "vector"]
@@ -111,7 +113,8 @@ def run_function(
     text = emit_module([function], precise=precise, parallel=parallel)
     address = ctypes.cast(_in_chunks, ctypes.c_void_p).value
     assert address is not None
-    loaded = load_object(compile_object(text, machine or host()), (function.name,), {PARALLEL: address})
+    imports = {PARALLEL: address, **{name: support().symbols[name] for name in (SCRATCH, SCRATCH_FREE)}}
+    loaded = load_object(compile_object(text, machine or host()), (function.name,), imports)
     copies = {v.name: guarded(arrays[v.name]) for v in function.arguments}
     parameters = [ctypes.c_void_p] * len(copies) + [ctypes.c_int64] * len(sizes)
     kernel = ctypes.CFUNCTYPE(None, *parameters)(loaded.addresses[function.name])
