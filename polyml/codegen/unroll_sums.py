@@ -13,8 +13,8 @@ __all__ = ["unroll_sums"]
 LEAST = 4
 """A loop of fewer sums waits for their latency anyway."""
 
-MOST = 96
-"""Sums in the unrolled body, at most: what a processor's buffer of decoded instructions holds beside everything else."""
+MOST = 48
+"""Sums in the unrolled body, at most: beyond, compiling takes longer and nothing runs faster."""
 
 _FACTOR = 4
 

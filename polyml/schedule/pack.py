@@ -27,6 +27,9 @@ __all__ = ["Packed", "Panel", "pack_operands", "universe", "with_copies"]
 MIN_REUSE = 16
 """Times that an element must be read for a copy of it to pay where lanes would read it with a stride."""
 
+COPY = 0.5
+"""Vector instructions per element of a copy: blocks of it are transposed in registers."""
+
 PANEL_REUSE = 128
 """The same where lanes read it contiguously already, and only caches and pages suffer."""
 
@@ -146,7 +149,7 @@ def _plans(scop: Scop, model: StatementModel, target: Target) -> list[_Plan]:
             continue
         names = frozenset(a for a, _ in found)
         elements = sum(_elements(scop.arrays[a]) for a in names)
-        with_copies = model.lane_cost(index, target, packed=names) + 2.0 * elements / model.instances
+        with_copies = model.lane_cost(index, target, packed=names) + COPY * elements / model.instances
         if with_copies < cost:
             lanes, cost, strided = index, with_copies, found
     found = strided

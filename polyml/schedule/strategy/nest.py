@@ -165,13 +165,18 @@ def build_nest(band: Band, plan: NestPlan) -> tuple[isl.ScheduleNode, NestChoice
 
 
 def build_copy(band: Band, lanes: int, facts: Facts, *, parallel: bool) -> isl.ScheduleNode:
-    """A copy into panels goes panel by panel; one into rows, row by row."""
+    """A copy into panels goes panel by panel; one into rows, row by row. What the source has side by side comes last, so that blocks are transposed in registers."""
     panel = facts.packed.copies[band.core]
-    loops: list[Loop] = [loop for k, loop in enumerate(band.loops) if k != lanes]
+    source = next(access for access in facts.models[band.core].accesses if not access.write)
+    along = {k for k, own in enumerate(band.indices) if source.stride(own[band.core]) == 1 and k != lanes}
+    loops: list[Loop] = [loop for k, loop in enumerate(band.loops) if k != lanes and k not in along]
     at = 0
     if panel is not None:
-        at = panel.position
+        at = min(panel.position, len(loops))
         loops.insert(at, tile_loop(band.loops[lanes], panel.width))
     if parallel and loops and is_heavy(band, facts):
         loops[at] = loops[at].marked("parallel")
-    return nest_loops(band.node, [*loops, band.loops[lanes].marked(f"vector:{plain_vectors(band, facts)}")])
+    vectors = 1 if along else plain_vectors(band, facts)
+    return nest_loops(
+        band.node, [*loops, band.loops[lanes].marked(f"vector:{vectors}"), *(band.loops[k] for k in sorted(along))]
+    )
