@@ -13,6 +13,7 @@ from polyml.codegen.recurrences import order_sums
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.scalar_replacement import scalar_replacement
 from polyml.codegen.simplify import simplify
+from polyml.codegen.tile_stage import stage_tiles
 from polyml.codegen.tile_streams import stream_tiles
 from polyml.codegen.transpose_copies import transpose_copies
 from polyml.codegen.transposes import transpose_rows
@@ -70,7 +71,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("order_sums", lambda f, o: (f if o.precise else order_sums(f), ())),
     # Ordering: after everything that copies bodies; each copy has elements of its own.
     Pass("scalar_replacement", lambda f, _: (scalar_replacement(f), ())),
-    # Ordering: when results are in registers until they are stored.
+    # Ordering: when results are in registers until they are stored; before "stream_tiles", which takes the rest.
+    Pass("stage_tiles", lambda f, o: (stage_tiles(f, vector_bytes=o.vector_bytes, l1_bytes=o.l1_bytes), ())),
     Pass("stream_tiles", lambda f, o: (stream_tiles(f, vector_bytes=o.vector_bytes), ())),
     # Ordering: last, when the loops read what they will read.
     # Ordering: before "prefetch_tiles", which takes the tiles that have no rows of their own.

@@ -13,6 +13,7 @@ from math import prod
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.prefetch import Caches
+from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.codegen.streams import flat_element
 from polyml.expressions import Read, reads_of
@@ -23,6 +24,9 @@ __all__ = ["prefetch_rows"]
 
 LEAST = 8
 """Sums in the inner loop below which there is no time for anything else."""
+
+LONG = 32
+"""Iterations of the inner loop below which its own loads are few, and the next tile's rows are near."""
 
 
 def prefetch_rows(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:
@@ -72,6 +76,9 @@ class _Tiles:
         if not sums or len(sums[0].body) < LEAST:
             return lanes
         loop = sums[0]
+        trips = Ranges(loops).highest(loop.upper - loop.lower)
+        if trips is not None and trips < LONG * loop.step:
+            return lanes
         result, operand = self.result(lanes, loop), self.operand(loop, lanes)
         ahead = next(
             (found for rows in (operand, result) if rows is not None and (found := _moving(rows, loops))), None

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polyml.codegen.jam import storage_names
-from polyml.codegen.loops import Assign, For, Function, If, Lead, Node, Variable
+from polyml.codegen.loops import Allocate, Assign, For, Function, If, Lead, Node, Variable
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.codegen.streams import flat_element
 from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, Const, IndexValue
+from polyml.expressions import Apply, Const, IndexValue, Read
 from polyml.sets.affine import affine
 
 __all__ = ["stream_tiles"]
@@ -30,6 +30,8 @@ def stream_tiles(function: Function, *, vector_bytes: int) -> Function:
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
     taken |= {lead.name for lead in function.leads}
     pass_ = _Streams({v.name: v for v in function.arguments}, vector_bytes, taken, {l.array: l for l in function.leads})
+    allocated = (node.variable for node in walk_nodes(function.body) if isinstance(node, Allocate))
+    pass_.scratch = frozenset(v.name for v in allocated if v.scope != "register")
     body = pass_.body(function.body, Ranges(), None)
     if body is function.body:
         return function
@@ -41,6 +43,7 @@ class _Streams:
         self, arguments: Mapping[str, Variable], vector_bytes: int, taken: set[str], leads: dict[str, Lead]
     ) -> None:
         self.arguments, self.vector_bytes, self.taken, self.leads = arguments, vector_bytes, taken, leads
+        self.scratch: frozenset[str] = frozenset()
         self.rows = frozenset(leads)  # arrays written by rows that start where they are aligned
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: For | None) -> tuple[Node, ...]:
@@ -65,9 +68,16 @@ class _Streams:
     def inside(self, node: Node, ranges: Ranges, lanes: For | None) -> Node:
         if isinstance(node, For):
             ranges = ranges.enter(node)
-            tiled = node.kind == "vector" and any(isinstance(inner, For) for inner in walk_nodes(node.body))
-            lanes = node if tiled else lanes
+            lanes = node if node.kind == "vector" and self.is_tile(node) else lanes
         return with_body(node, lambda body: self.body(body, ranges, lanes))
+
+    def is_tile(self, loop: For) -> bool:
+        """Whether the loop computes a register tile, or copies what tiles have left in scratch memory."""
+        return any(
+            isinstance(node, For)
+            or (isinstance(node, Assign) and isinstance(node.value, Read) and node.value.tensor in self.scratch)
+            for node in walk_nodes(loop.body)
+        )
 
     def run(self, stores: list[Assign], ranges: Ranges, lanes: For) -> list[Node]:
         if stores[0].target.variable in self.rows:

@@ -144,6 +144,27 @@ def test_large_results_of_one_block_are_streamed(lead: int, columns: int, stream
     np.testing.assert_array_equal(out, exact("B I K", "K J", "B I J", a, b))
 
 
+@pytest.mark.parametrize("lead", [0, 3])
+@pytest.mark.parametrize(("columns", "rows", "staged"), [(24, 4, True), (20, 3, False)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_that_are_no_whole_vectors_are_collected(
+    lead: int, columns: int, rows: int, staged: bool, threads: int
+) -> None:
+    sizes = {"A": columns, "B": rows, "C": 2, "D": 5, "E": 6, "F": 3, "G": 16}
+    a, b = operands("A G E D", "C B F G", sizes, "f32")
+    target = Target("x86-64-v4", l1_bytes=8192, l2_bytes=16 * 1024, cores=2)
+    function = polyml.einsum(
+        product("A G E D", "C B F G", "F E D C B A", "f32"), target=target, threads=threads, verify=True
+    )
+    assert ("z_stage" in function.lower(a, b).text("loops")) == staged
+    assert ("movnt" in function.lower(a, b).text("asm")) == staged
+    host = Target("host", l1_bytes=8192, l2_bytes=16 * 1024, cores=2)
+    function = polyml.einsum(product("A G E D", "C B F G", "F E D C B A", "f32"), target=host, threads=threads)
+    out = shifted(np.full([sizes[i] for i in "FEDCBA"], np.nan, np.float32), lead)
+    assert function(guarded(a), guarded(b), out=out) is out
+    np.testing.assert_array_equal(out, exact("A G E D", "C B F G", "F E D C B A", a, b))
+
+
 @pytest.mark.parametrize("rows", [1, 2, 9])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_skinny_products_read_the_large_operand_once_in_order(rows: int, threads: int) -> None:
