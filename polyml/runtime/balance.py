@@ -8,12 +8,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import time
+from collections.abc import Callable
 
 from polyml.codegen.llvm.machine import compile_object, host, load_object
 from polyml.dtypes import DType, f32
 from polyml.target import Target
 
-__all__ = ["fma_peak", "read_bandwidth"]
+__all__ = ["fma_peak", "fma_work", "read_bandwidth"]
 
 REPEATS = 5
 
@@ -21,12 +22,29 @@ REPEATS = 5
 @functools.cache
 def fma_peak(dtype: DType = f32) -> float:
     """Floating-point operations per second of one core with all its vector units busy: independent chains of fused multiply-adds, best of several runs."""
-    target = Target.host()
-    lanes, chains, rounds = target.lanes(dtype.itemsize), 12, 200_000
-    if not target.fma:
-        chains = 8
-    seconds = _best_time(_fma_loop(dtype, lanes, chains, fused=target.fma), rounds, 0)
+    lanes, chains = _fma_shape(dtype)
+    rounds = 200_000
+    seconds = _best_time(_fma_loop(dtype, lanes, chains, fused=Target.host().fma), rounds, 0)
     return 2.0 * lanes * chains * rounds / seconds
+
+
+def fma_work(dtype: DType, operations: float) -> Callable[[], object]:
+    """A call that does about so many operations at the FMA peak: to be timed in turns with a kernel, under the clock and the load that the kernel meets."""
+    lanes, chains = _fma_shape(dtype)
+    loaded = load_object(compile_object(_fma_loop(dtype, lanes, chains, fused=Target.host().fma), host()), ("measure",))
+    call = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64, ctypes.c_void_p)(loaded.addresses["measure"])
+    rounds = max(1, round(operations / (2.0 * lanes * chains)))
+
+    def run() -> object:
+        return call(rounds, 0), loaded
+
+    return run
+
+
+def _fma_shape(dtype: DType) -> tuple[int, int]:
+    """Lanes, and independent chains."""
+    target = Target.host()
+    return target.lanes(dtype.itemsize), 12 if target.fma else 8
 
 
 @functools.cache
