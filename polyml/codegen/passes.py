@@ -74,9 +74,9 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: when results are in registers until they are stored; before "stream_tiles", which takes the rest.
     Pass("stage_tiles", lambda f, o: (stage_tiles(f, vector_bytes=o.vector_bytes, l1_bytes=o.l1_bytes), ())),
     Pass("stream_tiles", lambda f, o: (stream_tiles(f, vector_bytes=o.vector_bytes), ())),
-    # Ordering: last, when the loops read what they will read.
     # Ordering: before "prefetch_tiles", which takes the tiles that have no rows of their own.
     Pass("prefetch_rows", lambda f, o: prefetch_rows(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
+    # Ordering: last, when the loops read what they will read.
     Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     Pass("prefetch_tiles", lambda f, o: (prefetch_tiles(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes)), ())),
 )
