@@ -180,6 +180,24 @@ def test_huge_values() -> None:
     assert len(f.kernels) == 4, "one, and one for each of three numbers that sums of might leave 64 bits"
 
 
+def test_local_arrays_of_two_versions() -> None:
+    """A large result has a version of its own; what is saved of x is local to each."""
+    lines = (
+        "if i < a + b:",
+        "    y[i] = x[i] * 3",
+        "if i >= (a + 1) // 2:",
+        "    x[i] = x[i - (a + 1) // 2] + 1",
+        "return y",
+    )
+    f = polyml.einsum(text('x: f32["N"], a: int, b: int', *lines))
+    for a, b in ((3, 3), (-1, 4), (1, 6)):
+        x, shift = normal(8), (a + 1) // 2
+        expected = np.concatenate([x[:shift], x[: 8 - shift] + 1])
+        np.testing.assert_array_equal(f(x.copy(), a, b), 3 * x[: a + b])
+        f(x, a, b)
+        np.testing.assert_array_equal(x, expected)
+
+
 def test_what_cannot_be_allocated() -> None:
     lines = (
         'y: f32["T K"]',

@@ -228,6 +228,7 @@ class Nest:
 
     def address(self, name: str, base: Value, element: Type, offset: Offset) -> Value:
         """The address of element `offset` of the array that starts at `base`."""
+        name = f"{name} at {base.text}"  # two versions of a function may each have a local array of one name
         shift = offset.constant
         terms: list[tuple[Term, int]] = []
         for (atom, stride), coefficient in offset.terms:
