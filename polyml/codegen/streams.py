@@ -24,7 +24,7 @@ __all__ = ["Leads", "flat_element"]
 LONG = 16
 """A row of fewer vectors than this is not worth a first one under a mask, for streaming stores."""
 
-LONG_IN_CACHE = 8
+LONG_IN_CACHE = 4
 """The same for what comes from a cache."""
 
 
