@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
 from polyml.codegen.generate import generate
-from polyml.codegen.large import either
+from polyml.codegen.large import either, where_worth
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.loops import Function
 from polyml.codegen.passes import LoopOptions, lower_loops
@@ -170,7 +170,12 @@ def _lower_region(
     scheduled = replace(scheduled, notes=(*refused, *scheduled.notes))
     try:
         with operation_budget(options.budget, phase="AST generation"):
-            return _to_loops(region, scheduled, options)
+            made = _to_loops(region, scheduled, options)
+            if not scheduled.worth:
+                return made
+            bare = schedule(scop, dependences, options.machine, options, results=results, pack=False)
+            unpacked = _to_loops(region, bare, options)
+            return replace(made, loops=where_worth(scheduled.worth, made.loops, unpacked.loops))
     except (BudgetExhausted, CodegenError) as reason:
         if options.scheduler == "written":
             return _to_loops(region, scheduled, options)  # the last resort may take longer: after it there is nothing

@@ -1,12 +1,12 @@
 """Two versions of a function with symbolic sizes: one for results that are too large for the caches, which goes past them, and one for all others.
 
 Which one runs is decided at each call: results must be larger than L2, rows long, and each row a number of whole vectors, so that all begin as the first one does. The
-second version needs nothing of this. (With numbers for sizes the same is decided when the program is compiled: schedule/streams.py.)
+second version needs nothing of this. A schedule with packed operands has a version without them, too, for operands that are small or read a few times only. (With numbers for sizes the same is decided when the program is compiled: schedule/streams.py.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -14,8 +14,10 @@ from polyml.codegen.loops import Assign, Function, If, Variable
 from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue
+from polyml.schedule.schedule import Product
+from polyml.sets.affine import Affine
 
-__all__ = ["either"]
+__all__ = ["either", "where_worth"]
 
 
 def either(large: Function, plain: Function, *, l2_bytes: int, vector_bytes: int) -> Function:
@@ -26,21 +28,32 @@ def either(large: Function, plain: Function, *, l2_bytes: int, vector_bytes: int
         return plain
     conditions = [_at_least(IndexValue(need, i64), 0) for need in large.needs]
     for array in arrays:
-        conditions.append(_at_least(_elements(array), l2_bytes // array.dtype.itemsize + 1))
+        conditions.append(_at_least(_product(array.shape), l2_bytes // array.dtype.itemsize + 1))
         conditions += _whole_rows(array, vector_bytes // array.dtype.itemsize)
-    condition = reduce(lambda a, b: Apply("and", (a, b), boolean), conditions)
     leads = tuple(dict.fromkeys((*plain.leads, *large.leads)))
-    body = If(condition=condition, then=large.body, otherwise=plain.body)
+    body = If(condition=_all(conditions), then=large.body, otherwise=plain.body)
     return replace(plain, body=(body,), leads=leads)
+
+
+def where_worth(products: Sequence[Product], packed: Function, plain: Function) -> Function:
+    """`packed` where all of the products are large enough, else `plain`."""
+    limits = [_at_least(_product(product.extents), product.least) for product in products]
+    body = If(condition=_all(limits), then=packed.body, otherwise=plain.body)
+    return replace(plain, body=(body,), leads=tuple(dict.fromkeys((*plain.leads, *packed.leads))))
+
+
+def _all(conditions: Sequence[Expr]) -> Expr:
+    return reduce(lambda a, b: Apply("and", (a, b), boolean), conditions)
 
 
 def _at_least(value: Expr, limit: int) -> Expr:
     return Apply("ge", (value, Const(limit, i64)), boolean)
 
 
-def _elements(array: Variable) -> Expr:
-    extents: list[Expr] = [IndexValue(extent, i64) for extent in array.shape]
-    return reduce(lambda a, b: Apply("mul", (a, b), i64), extents)
+def _product(extents: Sequence[Affine]) -> Expr:
+    one: Expr = Const(1, i64)
+    factors: list[Expr] = [IndexValue(extent, i64) for extent in extents] or [one]
+    return reduce(lambda a, b: Apply("mul", (a, b), i64), factors)
 
 
 def _whole_rows(array: Variable, lanes: int) -> Iterator[Expr]:

@@ -56,18 +56,19 @@ def schedule(
     options: Options,
     *,
     results: Set[str] = frozenset(),
+    pack: bool = True,
 ) -> Schedule:
     """A schedule that is proved legal: the strategy's, or a plainer one with a Note of stage "fallback".
 
     The schedule's scop and dependences may have copy statements beyond the given ones (packed operands).
 
     Args:
-        results: arrays that nothing reads after this region but the caller.
+        results: arrays that nothing reads after this region but the caller. pack: whether operands may be packed.
 
     Raises:
         SchedulerFailed: when not even the written order passes the proof within the budget.
     """
-    work = _Work(scop, dependences, target, options, results)
+    work = _Work(scop, dependences, target, options, results, pack)
     attempts: list[tuple[str, Callable[[], Schedule | None]]] = [("the written order", work.written)]
     if options.scheduler != "written":
         attempts.insert(0, ("isl's schedule without marks", work.plain))
@@ -119,6 +120,7 @@ class _Work:
     target: Target
     options: Options
     results: Set[str]
+    pack: bool
 
     def by_pivots(self) -> Schedule | None:
         """Blocks of a factorization around the strategy on polyml's own tree; None where the region is none, or the caller asks for something else."""
@@ -226,6 +228,7 @@ class _Work:
             tree=tree,
             storage=dict(packed.storage),
             notes=notes,
+            worth=packed.worth,
             streamed=streamed_sums(self.scop, self.target, self.results, sums),
         )
         return contract_storage(made)
@@ -247,7 +250,7 @@ class _Work:
     ) -> tuple[isl.Schedule, Facts] | None:
         """The ordered tree and what the strategy needs to know; None when the plans do not fit the order."""
         packed = Packed(scop=self.scop, dependences=self.dependences)
-        if self.options.vectorize:
+        if self.options.vectorize and self.pack:
             skip = skip | {plan.statement for plan in plans}
             packed = pack_operands(self.scop, self.dependences, models, self.target, skip=skip)
         if packed.copies:

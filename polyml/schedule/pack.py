@@ -7,19 +7,19 @@ array's elements stay `w_by_1[0, k, m]`, and its storage map puts them at `[m //
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil, prod
+from math import prod
 
 import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
-from polyml.schedule.cost import StatementModel, register_tile
-from polyml.schedule.schedule import Note, Storage
+from polyml.schedule.cost import UNKNOWN_EXTENT, StatementModel, register_tile
+from polyml.schedule.schedule import Note, Product, Storage
 from polyml.scop.accesses import access_map, guarded_reads, parameters_text
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Access, Array, Scop, Statement
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, Extent, affine, extent_of
 from polyml.target import Target
 
 __all__ = ["Packed", "Panel", "pack_operands", "universe", "with_copies"]
@@ -44,6 +44,9 @@ GAIN = 1.25
 
 _PAGE = 4096
 
+SOME_SIZE = 1024
+"""What stands for a symbolic extent: such operands are packed when they are this large (`Packed.worth`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Panel:
@@ -55,13 +58,15 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """The scop with copies, its dependences, and per copy statement its panels (None: rows); storage: the panels' maps."""
+    """The scop with copies, its dependences, and per copy statement its panels (None: rows); storage: the panels' maps. worth: products of symbolic extents and what
+    each must at least be for this to pay; else the scop without copies is the better one."""
 
     scop: Scop
     dependences: Dependences
     copies: Mapping[str, Panel | None] = field(default_factory=dict)
     panels: Mapping[str, Panel] = field(default_factory=dict)
     storage: Mapping[str, Storage] = field(default_factory=dict)
+    worth: tuple[Product, ...] = ()
     notes: tuple[Note, ...] = ()
 
 
@@ -119,6 +124,7 @@ def pack_operands(
         copies={copy.name: plan.panel for plan, _, copy in made.values()},
         panels={name: plan.panel for name, (plan, _, _) in made.items() if plan.panel is not None},
         storage={name: _storage(new_scop, plan) for name, (plan, _, _) in made.items() if plan.panel is not None},
+        worth=tuple(dict.fromkeys(limit for plan in plans for limit in _worth(scop, plan, target))),
         notes=tuple(_note(plan) for plan in plans),
     )
 
@@ -191,7 +197,7 @@ def _dimension(scop: Scop, model: StatementModel, array: str, index: str, *, str
     reuse = model.instances / max(_elements(facts), 1)
     if not wanted or reuse < (MIN_REUSE if strided else PANEL_REUSE) or facts.kind != "input" or _written(scop, array):
         return None
-    if not all(extent.is_constant for extent in facts.shape):
+    if strided and not all(extent.is_constant for extent in facts.shape):
         return None
     dimensions = set()
     for read in reads_of(statement.value):
@@ -213,7 +219,7 @@ def _panel(
     """Panels where rows would be far apart: every read must step along the lanes by the index itself, so that a tile stays in one panel."""
     facts = scop.arrays[array]
     reads = [r for r in reads_of(scop.statements[model.name].value) if r.tensor == array]
-    if any(_name(r.subscripts[dimension]) != lanes for r in reads) or facts.shape[dimension].constant <= width:
+    if any(_name(r.subscripts[dimension]) != lanes for r in reads) or _number(facts.shape[dimension]) <= width:
         return None
     reduced = set(_reduced(model))
     if prod(extent for index, extent in model.extents.items() if index in reduced) < PANEL_DEPTH:
@@ -222,8 +228,8 @@ def _panel(
     position = next(
         (k for k, d in enumerate(rest) if any(_variables(r.subscripts[d]) & reduced for r in reads)), len(rest)
     )
-    row = facts.dtype.itemsize * facts.shape[dimension].constant
-    block = row * prod(facts.shape[d].constant for d in rest[position:])
+    row = facts.dtype.itemsize * _number(facts.shape[dimension])
+    block = row * prod(_number(facts.shape[d]) for d in rest[position:])
     return Panel(width, position) if row >= ROW_BYTES and block > target.l2_bytes // 4 else None
 
 
@@ -242,7 +248,28 @@ def _written(scop: Scop, array: str) -> bool:
 
 
 def _elements(array: Array) -> int:
-    return prod(extent.constant if extent.is_constant else 1 for extent in array.shape)
+    return prod(extent.constant if extent.is_constant else UNKNOWN_EXTENT for extent in array.shape)
+
+
+def _number(extent: Affine) -> int:
+    return extent.constant if extent.is_constant else SOME_SIZE
+
+
+def _worth(scop: Scop, plan: _Plan, target: Target) -> Iterator[Product]:
+    """How large a packed operand of symbolic extents, and how often it is read, must be."""
+    array, statement = scop.arrays[plan.array], scop.statements[plan.statement]
+    if all(extent.is_constant for extent in array.shape):
+        return
+    yield Product(array.shape, target.l2_bytes // 4 // array.dtype.itemsize + 1)
+    accesses = [(r.tensor, r.subscripts) for r in reads_of(statement.value)]
+    used = {v for name, subscripts in accesses if name == plan.array for s in subscripts for v in _variables(s)}
+    extents: dict[str, Affine] = {}
+    for name, subscripts in (*accesses, (statement.target.array, statement.target.subscripts)):
+        for subscript, extent in zip(subscripts, scop.arrays[name].shape, strict=True):
+            if (index := _name(subscript)) is not None:
+                extents.setdefault(index, extent)
+    rows = tuple(extents[index] for index in statement.indices if index not in used and index in extents)
+    yield Product(rows, MIN_REUSE)
 
 
 # -- the copies ---------------------------------------------------------------------------------------------------------------------
@@ -277,8 +304,8 @@ def _storage(scop: Scop, plan: _Plan) -> Storage:
     assert plan.panel is not None, "internal: rows need no storage map"
     width, at = plan.panel.width, plan.panel.position
     array = scop.arrays[plan.copy]
-    shape = [extent.constant for extent in array.shape]
-    shape[at], shape[-1] = ceil(shape[-1] / width), width
+    shape: list[Extent] = [extent_of(extent) for extent in array.shape]
+    shape[at], shape[-1] = extent_of((array.shape[-1] + (width - 1)) // width), width
     offsets = {}
     for name, statement in scop.statements.items():
         lanes = _lane_index(statement, plan)

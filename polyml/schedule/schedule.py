@@ -9,10 +9,10 @@ import islpy as isl
 
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
-from polyml.sets.affine import Extent
+from polyml.sets.affine import Affine, Extent
 from polyml.shown import Shown
 
-__all__ = ["Note", "Schedule", "Storage"]
+__all__ = ["Note", "Product", "Schedule", "Storage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,14 @@ class Storage:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of extents, and what it must at least be."""
+
+    extents: tuple[Affine, ...]
+    least: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule(Shown):
     """What the strategy decided for one scop.
@@ -57,6 +65,7 @@ class Schedule(Shown):
         "parallel"; "vector:U" (lanes run along it, jammed over U vectors); "jam:F" (unroll-and-jam by F); "unroll:F".
         "allocate:<array>" stands above the subtree that an array lives in.
     storage: for local arrays; one that is absent lives in the region's scope in full.
+    worth: what must hold for it to be better than a schedule without packed operands (`schedule(pack=False)`).
     streamed: arrays whose stores should bypass the caches; streamed_when_large: those of symbolic size, where that is large.
     """
 
@@ -65,6 +74,7 @@ class Schedule(Shown):
     tree: isl.Schedule
     storage: dict[str, Storage]
     notes: tuple[Note, ...] = ()
+    worth: tuple[Product, ...] = ()
     streamed: frozenset[str] = frozenset()
     streamed_when_large: frozenset[str] = frozenset()
 

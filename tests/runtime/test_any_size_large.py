@@ -100,3 +100,32 @@ def test_the_storage_is_proved() -> None:
     x = np.random.default_rng(1).standard_normal((7, 300)).astype("f4")
     f = polyml.einsum(PROGRAMS["softmax"][0], dynamic=True, verify=True, threads=2)
     assert np.allclose(f(x), PROGRAMS["softmax"][2](x), atol=1e-6)
+
+
+def test_operands_are_packed_where_they_are_large_and_read_often() -> None:
+    text = 'def f(x: f32["N K"], w: f32["K M"], b: f32["M"]):\n    y[n, m] = relu(x[n, k] * w[k, m] + b[m])\n    return y\n'
+    f = polyml.einsum(text, dynamic=True, target=SMALL_CACHES, verify=True)
+    rng = np.random.default_rng(0)
+    for n, k, m in (
+        (1, 1, 1),
+        (15, 40, 70),
+        (16, 40, 70),
+        (17, 9, 48),
+        (33, 64, 33),
+        (64, 65, 66),
+        (40, 100, 131),
+        (16, 600, 1),
+    ):
+        x, w, b = (rng.standard_normal(shape, np.float32) for shape in ((n, k), (k, m), (m,)))
+        assert np.allclose(f(x, w, b), np.maximum(x @ w + b, 0), atol=1e-4), (n, k, m)
+    assert len(f.kernels) == 1
+    (function,) = f.lower(x, w, b).stages.functions
+    choices = [node for node in function.body if isinstance(node, If)]
+    packed = [n for n in walk_nodes(choices[0].then) if isinstance(n, Assign) and n.target.variable.startswith("w_by")]
+    bare = [
+        n for n in walk_nodes(choices[0].otherwise) if isinstance(n, Assign) and n.target.variable.startswith("w_by")
+    ]
+    assert (len(choices), bool(packed), bool(bare)) == (1, True, False)
+    text = str(choices[0].condition)
+    assert "N" in text
+    assert "K" in text
