@@ -85,6 +85,8 @@ def _is_only_written_once(scop: Scop, name: str) -> bool:
     if any(access.get_tuple_name(_OUT) == name for access in _maps(scop.reads)):
         return False
     writes = [access for access in _maps(scop.may_writes) if access.get_tuple_name(_OUT) == name]
+    if not writes:  # it has no elements
+        return False
     total = writes[0].to_union_map()
     for access in writes[1:]:
         total = total.union(access.to_union_map())

@@ -129,3 +129,9 @@ def test_operands_are_packed_where_they_are_large_and_read_often() -> None:
     text = str(choices[0].condition)
     assert "N" in text
     assert "K" in text
+
+
+def test_a_result_without_elements() -> None:
+    text = 'def f(x: f32["N"], y: f32["N"]):\n    if n < 0:\n        y[n] = x[n]\n    return y\n'
+    y = np.ones(3, "f4")
+    assert (polyml.einsum(text, dynamic=True)(np.zeros(3, "f4"), y) == 1).all()
