@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 
-from polyml.codegen.loops import Assign, Function, If, Variable
-from polyml.codegen.rewrite import walk_nodes
+from polyml.codegen.jam import storage_names
+from polyml.codegen.loops import Allocate, Assign, Function, If, Node, Variable
+from polyml.codegen.rewrite import fresh, rename_variables, walk_nodes
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue
 from polyml.schedule.schedule import Product
@@ -31,15 +32,23 @@ def either(large: Function, plain: Function, *, l2_bytes: int, vector_bytes: int
         conditions.append(_at_least(_product(array.shape), l2_bytes // array.dtype.itemsize + 1))
         conditions += _whole_rows(array, vector_bytes // array.dtype.itemsize)
     leads = tuple(dict.fromkeys((*plain.leads, *large.leads)))
-    body = If(condition=_all(conditions), then=large.body, otherwise=plain.body)
+    body = If(condition=_all(conditions), then=_apart(large, plain), otherwise=plain.body)
     return replace(plain, body=(body,), leads=leads)
 
 
 def where_worth(products: Sequence[Product], packed: Function, plain: Function) -> Function:
     """`packed` where all of the products are large enough, else `plain`."""
     limits = [_at_least(_product(product.extents), product.least) for product in products]
-    body = If(condition=_all(limits), then=packed.body, otherwise=plain.body)
+    body = If(condition=_all(limits), then=_apart(packed, plain), otherwise=plain.body)
     return replace(plain, body=(body,), leads=tuple(dict.fromkeys((*plain.leads, *packed.leads))))
+
+
+def _apart(one: Function, other: Function) -> tuple[Node, ...]:
+    """The body of `one` with names of its own for its local storage: emitters keep addresses by name for a whole function."""
+    taken = storage_names((*one.body, *other.body)) | {v.name for v in one.arguments} | set(one.sizes)
+    taken |= {lead.name for lead in (*one.leads, *other.leads)}
+    made = dict.fromkeys(node.variable.name for node in walk_nodes(one.body) if isinstance(node, Allocate))
+    return rename_variables(one.body, {name: fresh(name, taken) for name in made})
 
 
 def _all(conditions: Sequence[Expr]) -> Expr:

@@ -132,6 +132,15 @@ def test_operands_are_packed_where_they_are_large_and_read_often() -> None:
 
 
 def test_a_result_without_elements() -> None:
-    text = 'def f(x: f32["N"], y: f32["N"]):\n    if n < 0:\n        y[n] = x[n]\n    return y\n'
-    y = np.ones(3, "f4")
-    assert (polyml.einsum(text, dynamic=True)(np.zeros(3, "f4"), y) == 1).all()
+    f = polyml.einsum('def f(x: f32["N 0"]):\n    y[n, m] = x[n, m]\n    return y\n', dynamic=True)
+    assert f(np.zeros((3, 0), "f4")).shape == (3, 0)
+
+
+def test_versions_have_local_arrays_of_their_own() -> None:
+    text = 'def f(x: f32["3"], M: int):\n    old[i] = x[i]\n    x[i] = x[2 - i]\n    y: f32["M"]\n    y[i] = old[0]\n    return y\n'
+    x = np.array([1, 2, 3], "f4")
+    f = polyml.einsum(text)
+    for m in (1, 3, 40):
+        given = x.copy()
+        assert (f(given, m) == 1).all()
+        assert (given == x[::-1]).all()
