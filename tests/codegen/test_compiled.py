@@ -10,14 +10,13 @@ from polyml.codegen.interpret import interpret
 from polyml.codegen.loops import Function
 from polyml.codegen.passes import LoopOptions, lower_loops
 from tests.codegen.hand import dense_schedule, softmax_schedule
-from tests.codegen.llvm.support import run
+from tests.codegen.llvm.support import run_function
 from tests.codegen.programs import cases, random_arrays
 
 
 def compiled(program: Function, arrays: dict[str, np.ndarray], sizes: dict[str, int]) -> dict[str, np.ndarray]:
     after, _ = lower_loops(program, options=LoopOptions(vector_bytes=32))
-    ordered = {argument.name: arrays[argument.name] for argument in program.arguments}
-    return run(after.body, ordered, sizes, written=sorted(program.written), variables=program.arguments)
+    return run_function(after, arrays, sizes)
 
 
 @pytest.mark.parametrize(("name", "program", "sizes"), cases()[::3])
