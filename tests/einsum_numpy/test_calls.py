@@ -82,7 +82,7 @@ def test_compiled_calls_are_numpys(seed: int) -> None:
 @pytest.mark.slow
 def test_many_compiled_calls_are_numpys() -> None:
     chooser = RandomChooser(random.Random(300))
-    for _ in range(5000):
+    for _ in range(2000):
         compare(generate_call(chooser, malformed=3, others=4), polyml.einsum)
 
 
