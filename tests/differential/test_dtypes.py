@@ -244,3 +244,23 @@ def test_transposed_copies(dtype: str) -> None:
         expected = x.astype(wide) @ x[:8].astype(wide).T
         limit = {"f16": 1e-3, "bf16": 1e-2}.get(dtype, 1e-5)
         assert np.max(np.abs(product.astype(wide) - expected)) <= limit * np.max(np.abs(expected))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("target", ["x86-64", "x86-64-v3"])
+@pytest.mark.parametrize("dtype", [*HALVES, *COMPLEX])
+def test_programs_for_smaller_machines(dtype: str, target: str) -> None:
+    """Without AVX-512, and without conversions of half precision."""
+    machine, kind = polyml.Target(target), DTYPES[dtype]
+    if not machine.runs_here:
+        pytest.skip("this machine is another one")
+    bodies = HALF_PROGRAMS if kind.is_half else COMPLEX_PROGRAMS
+    for name in ("matmul", "sums", "in place", "conditions", "shift"):
+        text, given = source(name, bodies[name], kind), arguments(kind, "contiguous", (9, 4, 17))
+        runs = [
+            (polyml.einsum(text, **options), [copy_with_layout(a) for a in given])
+            for options in ({}, {"target": machine})
+        ]
+        (expected, own), (actual, mine) = ((results_of(run(*a)), a) for run, a in runs)
+        for a, e in zip((*actual, *mine), (*expected, *own), strict=True):
+            assert_close(a, e, 16, computed_in=kind, scale=1.0)

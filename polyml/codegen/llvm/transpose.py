@@ -99,7 +99,7 @@ class _Block:
 
     @property
     def align(self) -> int:
-        return self.rows.slot.variable.dtype.itemsize
+        return self.rows.slot.variable.dtype.alignment
 
     @property
     def whole(self) -> bool:
@@ -149,7 +149,7 @@ class _Block:
     def moved(self, pointer: Value, elements: int) -> Value:
         if elements == 0:
             return pointer
-        return self.builder.emit(POINTER, f"getelementptr {self.type.element}, {pointer}, {integer(elements)}")
+        return self.builder.emit(POINTER, f"getelementptr {self.type.of(1)}, {pointer}, {integer(elements)}")
 
     def start(self, row: int) -> Value:
         """The address of the least of a row's elements in the block."""
@@ -191,19 +191,22 @@ class _Block:
 
 
 def _read(state: State, pointer: Value, type_: Type, mask: Value | None) -> Value:
-    b, align = state.builder, type_.bits // 8
+    b, align = state.builder, (type_.part if type_.is_pair else type_).bits // 8
     if mask is None:
         return b.emit(type_, f"load {type_}, {pointer}, align {align}")
+    mask = b.twice(mask) if type_.is_pair else mask
     name = f"llvm.masked.load.{type_.mangled}.p0"
     b.module.declare(name, str(type_), ["ptr", str(mask.type), str(type_)])
     return b.emit(type_, f"call {type_} @{name}(ptr align {align} {pointer.text}, {mask}, {type_} zeroinitializer)")
 
 
 def _write(state: State, pointer: Value, value: Value, mask: Value | None) -> None:
-    b, align = state.builder, value.type.bits // 8
+    b, type_ = state.builder, value.type
+    align = (type_.part if type_.is_pair else type_).bits // 8
     if mask is None:
         b.write(f"store {value}, {pointer}, align {align}")
         return
+    mask = b.twice(mask) if type_.is_pair else mask
     name = f"llvm.masked.store.{value.type.mangled}.p0"
     b.module.declare(name, "void", [str(value.type), "ptr", str(mask.type)])
     b.write(f"call void @{name}({value}, ptr align {align} {pointer.text}, {mask})")
