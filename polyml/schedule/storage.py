@@ -61,6 +61,9 @@ class Traffic:
     statements: frozenset[str]
 
 
+ANY = 1 << 62
+"""The bytes of what has a symbolic size: more than there are in a thread or a block of a GPU."""
+
 Room = Callable[[isl.ScheduleNode, int], bool]
 """Whether an array of so many bytes may live at the node."""
 
@@ -127,7 +130,7 @@ def _contract(schedule: Schedule, array: Array, room: Room) -> Schedule:
             return schedule.noted("storage", array.name, "kept in full: a visit needs nearly all of it")
         if found is None or (inside_lanes(node) and any(extent != 1 for extent in found.shape)):
             continue
-        if found.elements is not None and not room(node, array.dtype.itemsize * found.elements):
+        if not room(node, ANY if found.elements is None else array.dtype.itemsize * found.elements):
             continue
         tree = insert_mark(node, found.place).get_schedule()
         extents = "x".join(map(str, found.shape)) or "a scalar"
