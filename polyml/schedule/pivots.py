@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import lcm
 
-import islpy as isl
-
 from polyml.expressions import Read, reads_of
 from polyml.schedule.cost import RegisterTile, StatementModel, memory_strides
+from polyml.schedule.shared_loops import Order, assign
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
@@ -146,7 +145,7 @@ def _sized(
     block = max(1, min(room, extent // (2 * MIN_BLOCKS)) // step) * step
     if extent < MIN_BLOCKS * block or model.extents[own.lanes] < width or model.extents[own.rows] < tile.rows:
         return None
-    order = _Order(scop, dependences)
+    order = Order(scop, dependences)
     loops = _all_loops(scop, order, own, model.name)
     if loops is None:
         return None
@@ -171,10 +170,7 @@ def widest_tile(model: StatementModel, target: Target) -> RegisterTile:
     return min(tiles, key=lambda tile: tile.cost)
 
 
-# -- the loops of every statement -----------------------------------------------------------------------------------------------------
-
-
-def _free(order: _Order, loops: Mapping[str, Loops3]) -> frozenset[str]:
+def _free(order: Order, loops: Mapping[str, Loops3]) -> frozenset[str]:
     along = {
         "rows": {name: own.rows for name, own in loops.items()},
         "lanes": {name: own.lanes for name, own in loops.items()},
@@ -182,90 +178,12 @@ def _free(order: _Order, loops: Mapping[str, Loops3]) -> frozenset[str]:
     return frozenset(role for role, chosen in along.items() if order.stays(chosen))
 
 
-def _all_loops(scop: Scop, order: _Order, own: Loops3, core: str) -> dict[str, Loops3] | None:
+def _all_loops(scop: Scop, order: Order, own: Loops3, core: str) -> dict[str, Loops3] | None:
     """Indices for all statements such that no dependence points backwards in any of the three loops; None when there are none."""
     found: dict[str, dict[str, str]] = {}
     for role in ("rows", "lanes", "pivot"):
-        chosen = _assign(scop, order, role, {core: getattr(own, role)}, own)
+        chosen = assign(scop, order, core, getattr(own, role), summed=role == "pivot")
         if chosen is None:
             return None
         found[role] = chosen
     return {name: Loops3(*(found[role][name] for role in ("rows", "lanes", "pivot"))) for name in scop.statements}
-
-
-def _assign(scop: Scop, order: _Order, role: str, chosen: dict[str, str], own: Loops3) -> dict[str, str] | None:
-    """One of the loops: the statements that are left get the first of their indices that fits, backtracking."""
-    left = [statement for name, statement in scop.statements.items() if name not in chosen]
-    if not order.forwards(chosen, next(iter(chosen))):
-        return None
-    if not left:
-        return chosen
-    statement = left[0]
-    for index in _candidates(scop, statement, role, next(iter(chosen)), own):
-        trial = {**chosen, statement.name: index}
-        if order.forwards(trial, statement.name):
-            complete = _assign(scop, order, role, trial, own)
-            if complete is not None:
-                return complete
-    return None
-
-
-def _candidates(scop: Scop, statement: Statement, role: str, core: str, own: Loops3) -> list[str]:
-    """The statement's indices, the likeliest first: what stands where the core has the index in what both write; for the pivot what is summed over."""
-    target = scop.statements[core].target
-    likely: list[str] = []
-    if role != "pivot" and statement.target.array == target.array:
-        pairs = zip(target.subscripts, statement.target.subscripts, strict=True)
-        wanted = own.rows if role == "rows" else own.lanes
-        likely = [
-            b.name for a, b in pairs if isinstance(a, Affine) and isinstance(b, Affine) and a.name == wanted and b.name
-        ]
-    written = {name for s in statement.target.subscripts if isinstance(s, Affine) for name in s.variables()}
-    if role == "pivot":
-        likely = [index for index in statement.indices if index not in written]
-    return list(dict.fromkeys([*(i for i in likely if i in statement.indices), *statement.indices]))
-
-
-@dataclass(frozen=True, slots=True)
-class _Edge:
-    """Dependences between two statements."""
-
-    relation: isl.Map
-    source: str
-    sink: str
-
-
-class _Order:
-    """Asks isl which way dependences point along pairs of indices, each pair once."""
-
-    def __init__(self, scop: Scop, dependences: Dependences) -> None:
-        total = dependences.validity.union(dependences.reduction).get_map_list()
-        maps = [total.get_at(k) for k in range(total.n_map())]
-        ends = (isl.dim_type.in_, isl.dim_type.out)
-        self.edges = [_Edge(m, *(str(m.get_tuple_name(end)) for end in ends)) for m in maps]
-        self.positions = {name: {index: d for d, index in enumerate(s.indices)} for name, s in scop.statements.items()}
-        self.known: dict[tuple[int, str, str], bool] = {}
-
-    def forwards(self, chosen: Mapping[str, str], newest: str) -> bool:
-        """Whether no dependence between the newest statement and those chosen goes to a smaller value."""
-        for number, edge in enumerate(self.edges):
-            if newest in (edge.source, edge.sink) and edge.source in chosen and edge.sink in chosen:
-                key = (number, chosen[edge.source], chosen[edge.sink])
-                if key not in self.known:
-                    source, sink = self._positions(edge, chosen)
-                    backwards = edge.relation.order_gt(isl.dim_type.in_, source, isl.dim_type.out, sink)
-                    self.known[key] = backwards.is_empty()
-                if not self.known[key]:
-                    return False
-        return True
-
-    def stays(self, chosen: Mapping[str, str]) -> bool:
-        """Whether no dependence goes to a larger value."""
-        for edge in self.edges:
-            source, sink = self._positions(edge, chosen)
-            if not edge.relation.order_lt(isl.dim_type.in_, source, isl.dim_type.out, sink).is_empty():
-                return False
-        return True
-
-    def _positions(self, edge: _Edge, chosen: Mapping[str, str]) -> tuple[int, int]:
-        return self.positions[edge.source][chosen[edge.source]], self.positions[edge.sink][chosen[edge.sink]]

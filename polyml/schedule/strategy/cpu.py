@@ -33,6 +33,7 @@ from polyml.schedule.strategy.bands import (
 from polyml.schedule.strategy.blocked import build_blocked
 from polyml.schedule.strategy.blocks import BlockPlan, groups_of, plan_block
 from polyml.schedule.strategy.choices import NestChoice
+from polyml.schedule.strategy.column_tiles import build_column_tiles, plan_column_tiles
 from polyml.schedule.strategy.contractions import MARK
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import (
@@ -158,11 +159,20 @@ class _Recipe:
         """2, with time tiles around it where they pay."""
         plan = plan_time_tiles(band.node, self.facts)
         if plan is None:
-            return self.reductions(band, place)
+            return self.columns(band, place)
         self.notes.append(Note("tiling", band.title, str(plan)))
         node, depth = build_time_tiles(band.node, plan, threads=place.parallel)
         inside = replace(band, node=descend(node, depth))
         return self.reductions(inside, Place(parallel=False, extents=plan.extents, in_cache=True)).ancestor(depth)
+
+    def columns(self, band: Band, place: Place) -> isl.ScheduleNode:
+        """2, with blocks of columns around it where they pay."""
+        plan = plan_column_tiles(band, self.facts)
+        if plan is None:
+            return self.reductions(band, place)
+        self.notes.append(Note("tiling", band.title, str(plan)))
+        inside = replace(band, node=build_column_tiles(band, plan, self.facts).child(0))
+        return self.reductions(inside, Place(place.parallel, {**place.extents, **plan.extents})).parent()
 
     def reductions(self, band: Band, place: Place) -> isl.ScheduleNode:
         """4. Other bands that are not parallel stay as they are."""

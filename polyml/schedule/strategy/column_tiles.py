@@ -1,0 +1,113 @@
+"""Blocks of columns around a sequential loop that sweeps over all columns again and again.
+
+Orthogonalization by columns: step k takes what is final of column k off all columns after it. Seen from a block of columns, all steps come one after the other, and the
+block stays in cache: the loop over blocks goes above the sequential one when no dependence runs against it, every statement standing in the block of one of its own
+indices (what makes column k final in the block of k). What is below keeps its order, so that its parts get lanes as ever.
+
+Rewrite: band[k] (c) -> band[j_tile] (band[k] (c)), for `A[i, j] -= Q[i, k] * R[k, j]` over j > k.
+
+When: the sequential loop carries a dependence, and what a step touches does not stay in cache. A block takes half of L2.
+
+Source: the left-looking order of Dongarra, Duff, Sorensen and van der Vorst, "Numerical Linear Algebra for High-Performance Computers" (1998), section 5.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+import islpy as isl
+
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.shared_loops import Order, assign
+from polyml.schedule.strategy.bands import Band
+from polyml.schedule.strategy.facts import Facts
+from polyml.schedule.strategy.lanes import carries_only_reductions
+from polyml.schedule.transforms import Loop, insert_loops, tile_loop
+from polyml.scop.accesses import parameters_text
+from polyml.scop.scop import Scop
+from polyml.sets.affine import Affine
+
+__all__ = ["ColumnPlan", "build_column_tiles", "plan_column_tiles"]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlan:
+    """columns: per statement, the index whose blocks are taken; size: of a block; name: of the heaviest statement's."""
+
+    columns: Mapping[str, str]
+    size: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"blocks of {self.size} {self.name} around the sequential loop"
+
+    @property
+    def extents(self) -> dict[tuple[str, str], int]:
+        """How far the loops inside a block run."""
+        return dict.fromkeys(self.columns.items(), self.size)
+
+
+def plan_column_tiles(band: Band, facts: Facts) -> ColumnPlan | None:
+    """The blocks for a sequential loop; None when there are none, or all stays in cache anyway."""
+    if len(band.loops) != 1 or any(band.above.values()) or carries_only_reductions(band, 0, facts) or facts.scop.sizes:
+        return None
+    (steps,) = band.indices
+    core = facts.models[band.core]
+    lanes = _lanes(core, steps[core.name], facts)
+    if lanes is None:
+        return None
+    whole = _bytes(core, {index: extent for index, extent in core.extents.items() if index != steps[core.name]})
+    room, step = facts.target.l2_bytes // 2, 4 * facts.lanes(core.name)
+    if whole <= facts.target.l2_bytes:
+        return None
+    column = _bytes(core, {i: e for i, e in core.extents.items() if i not in (steps[core.name], lanes)} | {lanes: 1})
+    size = room // column // step * step
+    if size == 0 or size >= core.extents[lanes]:
+        return None
+    statements = {name: facts.scop.statements[name] for name in band.statements}
+    scop = replace(facts.scop, statements=statements)
+    columns = assign(scop, _order(scop, facts), core.name, lanes)
+    if columns is None or all(index == steps[name] for name, index in columns.items()):
+        return None
+    return ColumnPlan(columns, size, lanes)
+
+
+def build_column_tiles(band: Band, plan: ColumnPlan, facts: Facts) -> isl.ScheduleNode:
+    """The loop over blocks above the band. *Returns* it."""
+    rows = []
+    for name, index in plan.columns.items():
+        rows.append(f"{name}[{', '.join(facts.scop.statements[name].indices)}] -> [({index})]")
+    blocks = tile_loop(Loop(isl.UnionPwAff(f"{parameters_text(facts.scop.sizes)}{{ {'; '.join(rows)} }}")), plan.size)
+    return insert_loops(band.node, [blocks])
+
+
+def _order(scop: Scop, facts: Facts) -> Order:
+    """The dependences between the statements of the scop."""
+    found, own = facts.packed.dependences, scop.domain
+    inside = {
+        kind: getattr(found, kind).intersect_domain(own).intersect_range(own)
+        for kind in ("flow", "anti", "output", "reduction")
+    }
+    return Order(scop, replace(found, **inside))
+
+
+def _lanes(core: StatementModel, step: str, facts: Facts) -> str | None:
+    """The index along which the heaviest statement's result is contiguous, when another index goes along each column."""
+    target = facts.scop.statements[core.name].target
+    names = [s.name if isinstance(s, Affine) else None for s in target.subscripts]
+    if None in names or step in names[-1:] or len(core.extents) < 3:
+        return None
+    out = next(access for access in core.accesses if access.write)
+    last = names[-1]
+    return last if last is not None and last != step and out.stride(last) == 1 else None
+
+
+def _bytes(core: StatementModel, box: Mapping[str, int]) -> int:
+    """Bytes of what the statement writes and reads along with its columns when it runs over the box."""
+    touched = {
+        access.array: core.itemsize * prod(e for index, e in box.items() if access.stride(index) != 0)
+        for access in core.accesses
+    }
+    return max(touched.values())
