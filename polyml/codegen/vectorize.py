@@ -163,7 +163,7 @@ class _Vectorize:
         span = loop.upper - loop.lower
         trips = ranges.constant(span)
         vectors = max(loop.factor, _INDEPENDENT if reducing and not _has_loops(loop.body) else 1)
-        if trips is None and not reducing:
+        if trips is None and not reducing and not _has_loops(loop.body):
             most = ranges.highest(span)
             vectors = 1 if most is not None and most < _STRIP * width else vectors
         head = self.leads.before_aligned(loop, ranges, width, self.vector_bytes, reducing=reducing)

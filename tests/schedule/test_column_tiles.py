@@ -1,0 +1,59 @@
+"""Blocks of columns around a sequential loop: the tree, results around the size of the blocks, and where there are none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from benchmarks.polybench import KERNELS
+from polyml.target import Target
+
+SMALL = Target("host", l1_bytes=2048, l2_bytes=16 * 1024, cores=2)
+"""This machine with caches so small that blocks appear at test sizes."""
+
+
+def tilings(function: polyml.Einsum, *arguments: object) -> list[str]:
+    notes = [note for region in function.lower(*arguments).stages.regions for note in region.notes]
+    assert not [note for note in notes if note.stage == "fallback"]
+    return [note.text for note in notes if "around the sequential loop" in note.text]
+
+
+@pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 2}, {"threads": 1, "precise": True}])
+@pytest.mark.parametrize("shape", [(24, 95), (24, 96), (31, 129)])
+def test_orthogonalization(shape: tuple[int, int], options: dict[str, object]) -> None:
+    kernel = KERNELS["gramschmidt"]
+    rows, columns = shape
+    rng = np.random.default_rng(0)
+    a = rng.random((rows, columns)) + np.eye(rows, columns) * rows
+    function = kernel.program(target=SMALL, verify=True, **options)
+    assert "blocks of 32 j" in "".join(tilings(function, a.copy()))
+    # Beyond as many columns as rows nothing is determined but the first of Q and R.
+    q, r = function(a.copy())
+    expected_q, expected_r = kernel.reference(a[:, :rows].copy())
+    np.testing.assert_allclose(q[:, :rows], expected_q[:, :rows], rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(r[:rows, :rows], expected_r[:rows, :rows], rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(r[:rows, rows:], expected_q[:, :rows].T @ a[:, rows:], rtol=1e-7, atol=1e-8)
+
+
+def test_blocks_stand_above_the_sequential_loop() -> None:
+    (a,) = KERNELS["gramschmidt"].data({"M": 24, "N": 129}, np.random.default_rng(0))
+    text = KERNELS["gramschmidt"].program(target=SMALL, threads=1).lower(a).text("schedule")
+    blocks = text.index("S_R_3: 32*(j//32)")
+    assert blocks < text.index("band[k | permutable | coincident 0]")
+    assert "32*(k//32)" in text[blocks - 120 : blocks + 120]
+
+
+def test_none_where_all_stays_in_cache_or_columns_need_later_ones() -> None:
+    (a,) = KERNELS["gramschmidt"].data({"M": 24, "N": 129}, np.random.default_rng(0))
+    assert not tilings(KERNELS["gramschmidt"].program(threads=1), a)
+    text = """
+def sweep(A: f64["T M N"]):
+    for t in range(1, T):
+        if j < N - 1:
+            A[t, i, j] = A[t - 1, i, j] + A[t - 1, i, j + 1]
+    return A
+"""
+    a = np.random.default_rng(0).random((5, 24, 129))
+    function = polyml.einsum(text, target=SMALL, threads=1)
+    assert not tilings(function, a.copy())
