@@ -46,6 +46,7 @@ from polyml.scop.build import build as build_scop
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.memory_based import memory_based
 from polyml.scop.scop import Scop
+from polyml.scop.values import used_values
 from polyml.sets.affine import Affine
 from polyml.sets.budget import BudgetExhausted, operation_budget
 
@@ -164,7 +165,7 @@ def _lower_region(
     if options.verify:
         prove_in_bounds(scop)
     with stage("dependences"):
-        dependences, refused = _dependences(scop, options)
+        scop, dependences, refused = _dependences(scop, options)
     with stage("schedule"):
         scheduled = schedule(scop, dependences, options.machine, options, results=results)
     scheduled = replace(scheduled, notes=(*refused, *scheduled.notes))
@@ -184,13 +185,15 @@ def _lower_region(
         return _to_loops(region, replace(plain, notes=(*scheduled.notes, dropped, *plain.notes)), options)
 
 
-def _dependences(scop: Scop, options: Options) -> tuple[Dependences, tuple[Note, ...]]:
-    """Exact dependences, or memory-based ones, and a note, when the budget does not suffice."""
+def _dependences(scop: Scop, options: Options) -> tuple[Scop, Dependences, tuple[Note, ...]]:
+    """The scop with what its values need only, and exact dependences; or memory-based ones, and a note, when the budget does not suffice."""
     try:
         with operation_budget(options.budget, phase="dataflow"):
-            return analyse(scop), ()
+            dependences = analyse(scop)
+            needed = used_values(scop, dependences)
+            return (scop, dependences, ()) if needed is scop else (needed, analyse(needed), ())
     except BudgetExhausted as reason:
-        return memory_based(scop), (Note("fallback", scop.name, f"memory-based dependences: {reason}"),)
+        return scop, memory_based(scop), (Note("fallback", scop.name, f"memory-based dependences: {reason}"),)
 
 
 def _to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredRegion:

@@ -1,7 +1,7 @@
 """Graph -> Regions: which ops are compiled together, chosen by bytes moved.
 
 Greedy: every equation starts as a region of its own, and the two regions whose union saves most (fusion_cost.py) are joined while that pays. A union must be convex
-(no path leaves and comes back) and small enough for isl. Loops stay alone. What the flag of a Check needs is kept apart and comes first.
+(no path leaves and comes back) and small enough for isl. A loop takes in others for large gains only. What the flag of a Check needs is kept apart and comes first.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
-from polyml.graph.fusion_cost import Profile, bytes_saved, profile
+from polyml.graph.fusion_cost import Profile, bytes_saved, memory_of, profiles
 from polyml.graph.ir import Check, Equation, Graph, Loop
 from polyml.graph.region import Region
 from polyml.graph.traverse import all_ops, estimated_bytes, read_names, results_of, tensors_of
@@ -17,6 +17,9 @@ from polyml.graph.traverse import all_ops, estimated_bytes, read_names, results_
 __all__ = ["fuse"]
 
 _Group = frozenset[int]
+
+_LOOP_GAIN = 16
+"""A loop is joined with others when that saves this part of the cache's size at least: isl's work grows, and the loop may schedule less well."""
 
 
 def fuse(graph: Graph, *, cache_bytes: int = 1 << 20, max_equations: int = 12) -> tuple[Region, ...]:
@@ -49,23 +52,30 @@ class _Chooser:
         cache_bytes: int,
         max_equations: int,
     ) -> None:
+        self.ops = ops
         self.before, self.early, self.cache_bytes, self.max_equations = before, early, cache_bytes, max_equations
         self.tensors = tensors_of(graph)
-        self.profiles: list[Profile | None] = [
-            profile(op, self.tensors) if isinstance(op, Equation) else None for op in ops
-        ]
-        self.touched = [set(read_names(op)) | {t.name for t in results_of(op)} for op in ops]
+        self.memory = memory_of(ops)
+        self.profiles: list[tuple[Profile, ...]] = [profiles(op, self.tensors, self.memory) for op in ops]
+        self.loops = {k for k, op in enumerate(ops) if isinstance(op, Loop)}
+        self.touched = [self.in_memory((*read_names(op), *(t.name for t in results_of(op)))) for op in ops]
+        self.made = [self.in_memory(t.name for t in results_of(op)) - self.in_memory(read_names(op)) for op in ops]
         self.users: dict[str, set[int]] = {}
-        for k, op in enumerate(ops):
-            for name in read_names(op):
+        for k, names in enumerate(self.touched):
+            for name in names:
                 self.users.setdefault(name, set()).add(k)
-        self.kept = {t.name for t in graph.outputs} | {i.final.name for i in graph.inputs if i.final is not None}
-        self.kept |= {op.flag.name for op in graph.ops if isinstance(op, Check)}
+        kept = {t.name for t in graph.outputs} | {i.final.name for i in graph.inputs if i.final is not None}
+        kept |= {op.flag.name for op in graph.ops if isinstance(op, Check)}
+        self.kept = self.in_memory(kept)
         self.bytes = {name: estimated_bytes(tensor) for name, tensor in self.tensors.items()}
         self.names: dict[_Group, frozenset[str]] = {}
         self.saved: dict[_Group, int] = {}
         self.bounds: dict[tuple[_Group, _Group], int] = {}
         self.gains: dict[tuple[_Group, _Group], int] = {}
+
+    def in_memory(self, names: Iterable[str]) -> set[str]:
+        """The first versions of tensors."""
+        return {self.memory.get(name, name) for name in names}
 
     def best(self, groups: Sequence[_Group]) -> tuple[_Group, _Group] | None:
         """The pair that gains most and may be joined; the first of equals."""
@@ -91,7 +101,10 @@ class _Chooser:
 
     def _bound(self, a: _Group, b: _Group) -> int:
         union = a | b
-        if len(union) > self.max_equations or any(self.profiles[k] is None for k in union):
+        equations = sum(len(self.profiles[k]) for k in union)
+        if equations > self.max_equations * (2 if union & self.loops and self.max_equations > 1 else 1):
+            return 0
+        if union & self.loops and (self.heavy(a) or self.heavy(b) or self.max_equations == 1):
             return 0
         if len({k in self.early for k in union}) > 1:
             return 0
@@ -113,18 +126,30 @@ class _Chooser:
             found = self.score(a | b) - self.score(a) - self.score(b)
             if found < 2 * self.cache_bytes and self.heavy(a) and self.heavy(b):
                 found = 0
+            if (a | b) & self.loops:
+                found = max(found, self.fills(a, b), self.fills(b, a))
+                found = 0 if found < self.cache_bytes // _LOOP_GAIN else found
             self.gains[a, b] = found
         return found
 
+    def fills(self, a: _Group, b: _Group) -> int:
+        """Bytes that a single equation without reads writes for the other group alone: often nothing there reads them, and memory of the region's own
+        can be smaller."""
+        names = {name for k in a for name in self.made[k]}
+        alone = len(a) == 1 and not any(read_names(self.ops[k]) for k in a)
+        inside = alone and all(self.users[name] <= a | b and name not in self.kept for name in names)
+        return sum(self.bytes[name] for name in names) if inside else 0
+
     def heavy(self, group: _Group) -> bool:
-        return any(p is not None and p.heavy for p in (self.profiles[k] for k in group))
+        return any(p.heavy for k in group for p in self.profiles[k])
 
     def score(self, group: _Group) -> int:
         found = self.saved.get(group)
         if found is None:
-            profiles = [p for p in (self.profiles[k] for k in sorted(group)) if p is not None]
-            escaping = {p.result for p in profiles if p.result in self.kept or self.users.get(p.result, set()) - group}
-            found = self.saved[group] = bytes_saved(profiles, self.tensors, escaping, self.cache_bytes)
+            members = [p for k in sorted(group) for p in self.profiles[k]]
+            made = {name for k in group for name in self.made[k]}
+            escaping = {name for name in made if name in self.kept or self.users.get(name, set()) - group}
+            found = self.saved[group] = bytes_saved(members, self.tensors, made, escaping, self.cache_bytes)
         return found
 
 

@@ -4,18 +4,31 @@ Ops that touch one tensor can do so slice by slice when they run along common ou
 and that no op of the region reduces over. If such a slice fits into the cache, the tensor is moved once (or never, when it lives only inside). An op with much
 arithmetic per byte (a contraction) wants to tile all its own dimensions; tied to slices along some of them it reads its other operands again for each slice,
 so that saving counts only if these stay in cache too, and the tensor would not.
+
+A loop counts as its equations, whose indices its variable joins: as one of those that may be a common outer loop where all accesses of what the loop carries
+follow it step by step, at the same distance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import prod
+from typing import assert_never
 
-from polyml.graph.ir import Equation, Tensor
-from polyml.graph.traverse import equation_reads, estimated_bytes, index_extents, is_name_plus_constant
+from polyml.expressions import Subscript
+from polyml.graph.ir import Check, Equation, Loop, Op, Tensor
+from polyml.graph.traverse import (
+    UNKNOWN_EXTENT,
+    all_ops,
+    equation_reads,
+    estimated_bytes,
+    index_extents,
+    is_name_plus_constant,
+)
+from polyml.sets.affine import Affine, affine
 
-__all__ = ["Profile", "bytes_saved", "profile"]
+__all__ = ["Profile", "bytes_saved", "memory_of", "profiles"]
 
 _HEAVY = 6
 """Body evaluations per element touched from which an equation counts as a contraction."""
@@ -28,7 +41,8 @@ Dimensions = tuple[str | None, ...]
 class Profile:
     """What the cost model knows about one equation.
 
-    accesses: (tensor, index per dimension), reads first, the write last; touched: their tensors; gathered: those it reads or writes at computed places.
+    accesses: (memory, index per dimension), reads first, the write last; touched: the memory; gathered: what it reads or writes at computed places.
+    serial: indices that cannot be a common outer loop.
     """
 
     equation: Equation
@@ -37,43 +51,118 @@ class Profile:
     touched: frozenset[str]
     gathered: frozenset[str]
     heavy: bool
+    serial: frozenset[str]
 
     @property
     def result(self) -> str:
         return self.equation.result.name
 
+    def moved(self, tensor: Tensor) -> int:
+        """Bytes of the tensor that the equation touches."""
+        size = estimated_bytes(tensor)
+        if tensor.name in self.gathered:
+            return size
+        elements = (
+            prod(self.extents[i] for i in d if i is not None) for name, d in self.accesses if name == tensor.name
+        )
+        return min(max(elements) * tensor.dtype.itemsize, size)
 
-def profile(equation: Equation, tensors: dict[str, Tensor]) -> Profile:
-    """Measures one equation."""
-    extents = index_extents(equation)
+
+def memory_of(ops: Iterable[Op], first: dict[str, str] | None = None) -> dict[str, str]:
+    """Per tensor that is a later version of another (an update of it, or what a loop carries) the first version; added to `first`."""
+    first = {} if first is None else first
+    for op in ops:
+        match op:
+            case Equation():
+                if op.base is not None:
+                    first[op.result.name] = first.get(op.base.name, op.base.name)
+            case Loop():
+                for carried in op.carried:
+                    origin = first.get(carried.initial.name, carried.initial.name)
+                    first[carried.inner.name] = first[carried.result.name] = origin
+                memory_of(op.body, first)
+            case Check():
+                pass
+            case _:
+                assert_never(op)
+    return first
+
+
+def profiles(op: Equation | Loop, tensors: dict[str, Tensor], memory: Mapping[str, str]) -> tuple[Profile, ...]:
+    """Measures an equation, or those of a loop. memory: of `memory_of`."""
+    return tuple(_profiles(op, tensors, memory, {}, frozenset()))
+
+
+def _profiles(
+    op: Op, tensors: dict[str, Tensor], memory: Mapping[str, str], around: dict[str, int], serial: frozenset[str]
+) -> Iterator[Profile]:
+    """around: the variables of the loops outside with their numbers of iterations; serial: those that carry something."""
+    match op:
+        case Equation():
+            yield _profile(op, tensors, memory, around, serial)
+        case Loop():
+            trips = op.stop - op.start
+            extent = max(-(-trips.constant // op.step), 0) if trips.is_constant else UNKNOWN_EXTENT
+            inside = serial if _is_parallel(op, memory) else serial | {op.variable}
+            for inner in op.body:
+                yield from _profiles(inner, tensors, memory, {**around, op.variable: extent}, inside)
+        case Check():
+            pass
+
+
+def _profile(
+    equation: Equation,
+    tensors: dict[str, Tensor],
+    memory: Mapping[str, str],
+    around: dict[str, int],
+    serial: frozenset[str],
+) -> Profile:
+    extents = around | index_extents(equation)
     accesses: dict[tuple[str, Dimensions], None] = {}
     gathered = set()
-    for name, subscripts in [
-        *((read.tensor, read.subscripts) for read in equation_reads(equation)),
-        *([(equation.base.name, equation.target)] if equation.base is not None else []),
-        (equation.result.name, equation.target),
-    ]:
-        dimensions = tuple(is_name_plus_constant(s, equation.indices) for s in subscripts)
+    for name, subscripts in _accesses(equation, memory):
+        dimensions = tuple(is_name_plus_constant(s, tuple(extents)) for s in subscripts)
         accesses[name, dimensions] = None
         if any(d is None and not hasattr(s, "terms") for d, s in zip(dimensions, subscripts, strict=True)):
             gathered.add(name)
     touched = frozenset(name for name, _ in accesses)
     elements = sum(estimated_bytes(tensors[name]) // tensors[name].dtype.itemsize for name in touched)
     heavy = bool(equation.reduced) and prod(extents.values()) >= _HEAVY * elements
-    return Profile(equation, extents, tuple(accesses), touched, frozenset(gathered), heavy)
+    serial = serial | frozenset(equation.reduced)
+    return Profile(equation, extents, tuple(accesses), touched, frozenset(gathered), heavy, serial)
+
+
+def _accesses(equation: Equation, memory: Mapping[str, str]) -> list[tuple[str, tuple[Subscript, ...]]]:
+    """Reads, the base and the result, as memory and subscripts."""
+    named = [(read.tensor, read.subscripts) for read in equation_reads(equation)]
+    named += [] if equation.base is None else [(equation.base.name, equation.target)]
+    named.append((equation.result.name, equation.target))
+    return [(memory.get(name, name), subscripts) for name, subscripts in named]
+
+
+def _is_parallel(loop: Loop, memory: Mapping[str, str]) -> bool:
+    """Whether all accesses of what the loop carries are in one dimension at one distance from the loop's variable."""
+    carried = {memory[c.inner.name] for c in loop.carried}
+    places: dict[str, set[tuple[int, Affine]]] = {}
+    for op in all_ops(loop.body):
+        for name, subscripts in _accesses(op, memory) if isinstance(op, Equation) else ():
+            if name in carried:
+                distances = {(d, s - affine(loop.variable)) for d, s in enumerate(subscripts) if isinstance(s, Affine)}
+                along = {(d, distance) for d, distance in distances if distance.is_constant}
+                places[name] = places[name] & along if name in places else along
+    return all(places.values())
 
 
 def bytes_saved(
-    profiles: Sequence[Profile], tensors: dict[str, Tensor], escaping: frozenset[str] | set[str], cache_bytes: int
+    profiles: Sequence[Profile], tensors: dict[str, Tensor], made: Set[str], escaping: Set[str], cache_bytes: int
 ) -> int:
     """Bytes that need not move when these equations run as one region rather than each by itself.
 
     Args:
-        escaping: tensors that must be in memory after the region, even if it makes them.
+        made: memory whose first version the region makes. escaping: what must be in memory after the region, even if it makes it.
         cache_bytes: of the cache that a slice should stay in; half of it is counted on.
     """
     outer = _outer_classes(profiles)
-    made = {p.result for p in profiles}
     total = 0
     for name in frozenset().union(*(p.touched for p in profiles)):
         touching = [p for p in profiles if name in p.touched]
@@ -89,13 +178,14 @@ def bytes_saved(
             continue
         if not all(_keeps_reuse(p, name, shared, outer, tensors, cache_bytes) for p in touching):
             continue
-        total += size * max(len(movers) - (name in escaping or name not in made), 0)
+        moved = [p.moved(tensors[name]) for p in movers]
+        total += sum(moved) - (max(moved, default=0) if name in escaping or name not in made else 0)
     return total
 
 
 def _outer_classes(profiles: Sequence[Profile]) -> dict[tuple[str, str], tuple[str, str]]:
     """Per (equation, index) its class, for the classes that may be common outer loops: reduced nowhere, one index per equation."""
-    parent = {(p.result, i): (p.result, i) for p in profiles for i in p.equation.indices}
+    parent = {(p.result, i): (p.result, i) for p in profiles for i in p.extents}
 
     def find(key: tuple[str, str]) -> tuple[str, str]:
         while parent[key] != key:
@@ -112,7 +202,7 @@ def _outer_classes(profiles: Sequence[Profile]) -> dict[tuple[str, str], tuple[s
     members: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for key in parent:
         members.setdefault(find(key), []).append(key)
-    reduced = {(p.result, i) for p in profiles for i in p.equation.reduced}
+    reduced = {(p.result, i) for p in profiles for i in p.serial}
     return {
         key: root
         for root, keys in members.items()
@@ -153,7 +243,7 @@ def _keeps_reuse(
     """True unless a contraction, run slice by slice along `shared`, would have to fetch its other operands again and again."""
     if not p.heavy:
         return True
-    left = [i for i in p.equation.indices if i not in p.equation.reduced and p.extents[i] > 1]
+    left = [i for i in p.extents if i not in p.equation.reduced and p.extents[i] > 1]
     if all(outer.get((p.result, i)) in shared for i in left):
         return True
     if estimated_bytes(tensors[name]) <= cache_bytes // 2:

@@ -11,7 +11,7 @@ __all__ = ["Region"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """Equations (or one top-level Loop) in executable order.
+    """Equations and top-level Loops in executable order.
 
     name: an identifier, unique in the program. inputs: tensors made before the region that it uses. outputs: tensors that it makes and that are used after it, returned, or
     held by a written input at the end. local_names: tensors that exist only inside (those of loop bodies included).

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
+from math import prod
 
 import islpy as isl
 
@@ -35,7 +36,7 @@ from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_stateme
 from polyml.schedule.strategy.pivoted import build_pivoted, build_slanted
 from polyml.schedule.streams import streamed_arrays, streamed_sums, streamed_when_large
 from polyml.scop.dependences import Dependences
-from polyml.scop.scop import Scop
+from polyml.scop.scop import Array, Scop
 from polyml.sets.budget import BudgetExhausted, operation_budget
 from polyml.target import Target
 
@@ -231,7 +232,12 @@ class _Work:
             worth=packed.worth,
             streamed=streamed_sums(self.scop, self.target, self.results, sums),
         )
-        return contract_storage(made)
+        return contract_storage(made, in_lanes=self._in_lanes)
+
+    def _in_lanes(self, vectors: int, array: Array, shape: tuple[int, ...]) -> bool:
+        """A few such arrays should stay in L2."""
+        lanes = self.target.vector_bytes // array.dtype.itemsize
+        return array.dtype.itemsize * prod(shape) * lanes * vectors <= self.target.l2_bytes // 4
 
     def _plans(self, models: dict[str, StatementModel]) -> tuple[Blocking, ...]:
         """The contractions that are worth blocks."""

@@ -68,13 +68,21 @@ Room = Callable[[isl.ScheduleNode, int], bool]
 """Whether an array of so many bytes may live at the node."""
 
 
+InLanes = Callable[[int, Array, int], bool]
+"""Whether an array of so many elements may exist once per lane of so many vectors."""
+
+
 def contract_storage(
-    schedule: Schedule, arrays: Collection[str] | None = None, *, room: Room = lambda node, size: True
+    schedule: Schedule,
+    arrays: Collection[str] | None = None,
+    *,
+    room: Room = lambda node, size: True,
+    in_lanes: InLanes = lambda vectors, array, elements: False,
 ) -> Schedule:
     """The same schedule with a `Storage` and an `allocate:` mark for every local array that need not exist in full.
 
     Args:
-        arrays: names of those to look at; None: all. room: says no where an array may not live.
+        arrays: names of those to look at; None: all. room: says no where an array may not live. in_lanes: whether one may exist once per lane.
 
     Raises:
         TransformError: one of them is no local array of the region.
@@ -89,7 +97,7 @@ def contract_storage(
         if array.name not in (local if arrays is None else arrays) or array.name in schedule.storage:
             continue
         if not is_indirect(array.name, schedule.scop):
-            schedule = _contract(schedule, array, room)
+            schedule = _contract(schedule, array, room, in_lanes)
     return schedule
 
 
@@ -119,17 +127,21 @@ def _extents(storage: Storage) -> str:
     )
 
 
-def _contract(schedule: Schedule, array: Array, room: Room) -> Schedule:
+def _contract(schedule: Schedule, array: Array, room: Room, in_lanes: InLanes) -> Schedule:
     traffic = traffic_of(array.name, schedule.scop, schedule.dependences)
     if traffic is None:
         return schedule
     for path in reversed(places_of(schedule.tree.get_root(), traffic)):
         node = node_at(schedule.tree.get_root(), path)
         found = box_at(node, array, traffic)
-        if found is not None and _gains_little(found, array):
+        if found is not None and _gains_little(found, array) and not inside_lanes(node):
             return schedule.noted("storage", array.name, "kept in full: a visit needs nearly all of it")
-        if found is None or (inside_lanes(node) and any(extent != 1 for extent in found.shape)):
+        if found is None:
             continue
+        if inside_lanes(node) and any(extent != 1 for extent in found.shape):
+            vectors = _vectors_around(node)
+            if vectors is None or found.elements is None or not in_lanes(vectors, array, found.elements):
+                continue
         if not room(node, ANY if found.elements is None else array.dtype.itemsize * found.elements):
             continue
         tree = insert_mark(node, found.place).get_schedule()
@@ -284,3 +296,15 @@ def inside_lanes(node: isl.ScheduleNode) -> bool:
         if kind_of(node) == Kind.mark and mark_name(node).partition(":")[0] in ("vector", "jam"):
             return True
     return False
+
+
+def _vectors_around(node: isl.ScheduleNode) -> int | None:
+    """How many vectors the loops around run at once; None when they are jammed as well."""
+    vectors = 1
+    while node.has_parent():
+        node = node.parent()
+        word, _, factor = mark_name(node).partition(":") if kind_of(node) == Kind.mark else ("", "", "")
+        if word == "jam":
+            return None
+        vectors *= int(factor or 1) if word == "vector" else 1
+    return vectors

@@ -14,6 +14,7 @@ from polyml.schedule.strategy.choices import NestChoice
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import plain_vectors
 from polyml.schedule.strategy.neighbours import neighbouring_rows
+from polyml.schedule.strategy.recurrences import has_recurrence, recurrence_vectors
 from polyml.schedule.strategy.threads import is_heavy, most_even, wanted_iterations
 from polyml.schedule.transforms import Loop, nest_loops, tile_loop
 
@@ -68,6 +69,8 @@ def _jam(band: Band, lanes: int, facts: Facts) -> tuple[int | None, RegisterTile
     model, vector = band.sized(facts.models[band.core]), band.indices[lanes][band.core]
     if not has_inner_loops(band.core, band, facts):
         return None, RegisterTile(1, plain_vectors(band, facts), 0.0)
+    if has_recurrence(band.core, band, facts):
+        return None, _asked(RegisterTile(1, recurrence_vectors(band, lanes, facts), 0.0), model, facts)
     best_member, best = None, register_tile(model, None, vector, facts.target)
     for k, member in enumerate(band.indices):
         if k == lanes or band.extents[k] < 2:

@@ -1,0 +1,60 @@
+"""Nests whose statements follow a recurrence inside the lanes' loop: how many vectors run at once."""
+
+from __future__ import annotations
+
+from math import prod
+
+from polyml.schedule.cost import AccessModel, StatementModel
+from polyml.schedule.strategy.bands import Band
+from polyml.schedule.strategy.facts import Facts
+
+__all__ = ["has_recurrence", "recurrence_vectors"]
+
+_COLUMNS = 4
+"""Vectors at once where lanes are neighbours in memory: enough to hide the latency of the recurrence, whole pairs of cache lines."""
+
+_ROWS = 2
+"""Where they are rows: every one of them is a stream, and goes through scratch memory."""
+
+
+def has_recurrence(name: str, band: Band, facts: Facts) -> bool:
+    """Whether the statement has a loop below the band that carries more than a reduction."""
+    statement = facts.scop.statements[name]
+    outside = band.above[name] | band.own(name)
+    return any(
+        index not in outside
+        and not facts.matcher.is_reduction(name, position)
+        and not facts.matcher.carries_nothing({name: position})
+        for position, index in enumerate(statement.indices)
+    )
+
+
+def recurrence_vectors(band: Band, lanes: int, facts: Facts) -> int:
+    """As many as hide the latency, while what the loops inside come back to stays in L2."""
+    walks = [
+        (model, access, member)
+        for model in (band.sized(facts.models[name]) for name in band.statements)
+        for member in (band.indices[lanes][model.name],)
+        for access in model.accesses
+    ]
+    rows = any(access.stride(member) not in (0, 1, -1) and not _is_local(access, facts) for _, access, member in walks)
+    wanted = _ROWS if rows else _COLUMNS
+    held: dict[str, int] = {}
+    for model, access, member in walks:
+        if not access.write and access.stride(member) != 0:
+            held[access.array] = max(held.get(access.array, 0), _bytes_inside(model, access, band))
+    # The arrays that are read again, one vector of lanes each.
+    each = sum(held.values()) * facts.lanes(band.core)
+    limit = max(1, -(-band.extents[lanes] // facts.lanes(band.core)))
+    return max(1, min(wanted, limit, facts.target.l2_bytes * 3 // 4 // max(each, 1)))
+
+
+def _is_local(access: AccessModel, facts: Facts) -> bool:
+    return facts.scop.arrays[access.array].kind == "local"
+
+
+def _bytes_inside(model: StatementModel, access: AccessModel, band: Band) -> int:
+    """Of what one lane of the statement reads in the loops inside the band."""
+    outside = band.above[model.name] | band.own(model.name)
+    moving = (extent for index, extent in model.extents.items() if index not in outside and access.stride(index) != 0)
+    return model.itemsize * prod(moving)

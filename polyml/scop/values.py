@@ -1,0 +1,215 @@
+"""What the values in a scop's memory are good for: statements whose values nobody uses go, and local arrays whose memory several unrelated values take
+turns in become several arrays.
+
+Both follow from exact dataflow. The second is renaming by webs, as register allocators do it (Muchnick, "Advanced compiler design and implementation", 1997,
+section 16.3.3), for arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import replace
+
+import islpy as isl
+
+from polyml.expressions import Read, map_reads, reads_of
+from polyml.scop.dependences import Dependences
+from polyml.scop.relations import Relations
+from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.sets.affine import Affine
+
+__all__ = ["used_values"]
+
+_IN, _OUT = isl.dim_type.in_, isl.dim_type.out
+
+Role = tuple[str, bool]
+"""A statement's use of an array: its name, and whether it writes."""
+
+Link = tuple[str, str]
+"""Two statements of which the second reads what the first writes."""
+
+
+def used_values(scop: Scop, dependences: Dependences) -> Scop:
+    """The scop without statements that make no value which is used, and with an array for each web of a local array's values; the same object when
+    there is nothing to change. Its dependences are to be computed anew: anti and output dependences may have gone through what is not there any more."""
+    links = frozenset((s, t) for s, t in _pairs(dependences.flow.union(dependences.reduction)) if s != t)
+    return _with_webs(_without_dead(scop, links), dependences, links)
+
+
+# -- dead statements --------------------------------------------------------------------------------------------------------------
+
+
+def _without_dead(scop: Scop, links: Set[Link]) -> Scop:
+    sources: dict[str, set[str]] = {}
+    for source, sink in links:
+        sources.setdefault(sink, set()).add(source)
+    feeding = {source for source, _ in links}
+    pending = [
+        n for n in scop.statements if _is_seen_outside(n, scop) and (n in feeding or not _is_overwritten(n, scop))
+    ]
+    live: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name not in live:
+            live.add(name)
+            pending += sources.get(name, ())
+    if not live or len(live) == len(scop.statements):
+        return scop
+    return _rebuilt(scop, {name: statement for name, statement in scop.statements.items() if name in live}, scop.arrays)
+
+
+def _is_seen_outside(name: str, scop: Scop) -> bool:
+    statement = scop.statements[name]
+    targets = [a for a in (statement.target, statement.argument) if a is not None]
+    return any(scop.arrays[a.array].kind != "local" for a in targets)
+
+
+def _is_overwritten(name: str, scop: Scop) -> bool:
+    """Whether all that the statement writes is certainly written again later."""
+    when = _first_time(name, scop)
+    later = {n for n in scop.statements if when is not None and (_first_time(n, scop) or 0) > when}
+    if not later:
+        return False
+    written = scop.may_writes.intersect_domain(scop.statements[name].domain.to_union_set()).range()
+    again = isl.UnionSet.empty(scop.context.get_space())
+    for other in later:
+        again = again.union(scop.must_writes.intersect_domain(scop.statements[other].domain.to_union_set()).range())
+    return written.is_subset(again)
+
+
+def _first_time(name: str, scop: Scop) -> int | None:
+    """The statement's place among the region's ops; None for one without instances."""
+    for piece in _maps(scop.initial.intersect_domain(scop.statements[name].domain.to_union_set())):
+        value = piece.plain_get_val_if_fixed(_OUT, 0)
+        return value.to_python() if value.is_int() else None
+    return None
+
+
+# -- webs -------------------------------------------------------------------------------------------------------------------------
+
+
+def _with_webs(scop: Scop, dependences: Dependences, links: Set[Link]) -> Scop:
+    names: dict[tuple[str, Role], str] = {}
+    arrays = dict(scop.arrays)
+    for array in scop.arrays.values():
+        if array.kind != "local":
+            continue
+        for number, web in enumerate(list(_webs(array, scop, dependences, links))[1:], start=1):
+            name = f"{array.name}_web{number}"
+            while name in arrays:
+                name += "_"
+            arrays[name] = replace(array, name=name)
+            names |= {(array.name, role): name for role in web}
+    if not names:
+        return scop
+    return _rebuilt(scop, {name: _with_names(s, names) for name, s in scop.statements.items()}, arrays)
+
+
+def _webs(array: Array, scop: Scop, dependences: Dependences, links: Set[Link]) -> Iterator[frozenset[Role]]:
+    """The uses of the array in groups that no value goes between, in written order."""
+    writers = [n for n, s in scop.statements.items() if array.name in _written(s)]
+    readers = [n for n, s in scop.statements.items() if array.name in _read(s)]
+    parent: dict[Role, Role] = {role: role for role in [*((n, True) for n in writers), *((n, False) for n in readers)]}
+
+    def find(role: Role) -> Role:
+        while parent[role] != role:
+            parent[role] = role = parent[parent[role]]
+        return role
+
+    for name in writers:
+        if scop.statements[name].kind == "update":
+            parent[find((name, False))] = find((name, True))
+    for source in writers:
+        for sink in readers:
+            joined = find((source, True)) == find((sink, False))
+            if (
+                not joined
+                and (source == sink or (source, sink) in links)
+                and _passes(array.name, source, sink, scop, dependences)
+            ):
+                parent[find((sink, False))] = find((source, True))
+    groups: dict[Role, list[Role]] = {}
+    for role in parent:
+        groups.setdefault(find(role), []).append(role)
+    # What is read but never written here is no value of its own.
+    yield from (frozenset(group) for group in groups.values() if any(writes for _, writes in group))
+
+
+def _passes(array: str, source: str, sink: str, scop: Scop, dependences: Dependences) -> bool:
+    """Whether a value of the array goes from one statement to the other."""
+    written = _of(array, scop.may_writes.intersect_domain(scop.statements[source].domain.to_union_set()))
+    read = _of(array, scop.reads.intersect_domain(scop.statements[sink].domain.to_union_set()))
+    flow = dependences.flow.union(dependences.reduction)
+    return not flow.intersect(written.apply_range(read.reverse())).is_empty()
+
+
+def _of(array: str, accesses: isl.UnionMap) -> isl.UnionMap:
+    found = isl.UnionMap.empty(accesses.get_space())
+    for piece in _maps(accesses):
+        if piece.get_tuple_name(_OUT) == array:
+            found = found.union(piece.to_union_map())
+    return found
+
+
+def _written(statement: Statement) -> set[str]:
+    return {a.array for a in (statement.target, statement.argument) if a is not None}
+
+
+def _read(statement: Statement) -> set[str]:
+    found = {read.tensor for read in reads_of(statement.value)}
+    for access in (statement.target, statement.argument):
+        if access is not None:
+            found |= {r.tensor for s in access.subscripts if not isinstance(s, Affine) for r in reads_of(s)}
+    return found | (_written(statement) if statement.kind == "update" else set())
+
+
+def _with_names(statement: Statement, names: Mapping[tuple[str, Role], str]) -> Statement:
+    def read(old: Read) -> Read:
+        name = names.get((old.tensor, (statement.name, False)), old.tensor)
+        return old if name == old.tensor else Read(name, old.subscripts, old.dtype)
+
+    def written(old: Access | None) -> Access | None:
+        if old is None:
+            return None
+        subscripts = tuple(s if isinstance(s, Affine) else map_reads(s, read) for s in old.subscripts)
+        return Access(names.get((old.array, (statement.name, True)), old.array), subscripts)
+
+    target = written(statement.target)
+    assert target is not None, "internal: a statement that writes nothing"
+    return replace(
+        statement, target=target, argument=written(statement.argument), value=map_reads(statement.value, read)
+    )
+
+
+# -- scops ------------------------------------------------------------------------------------------------------------------------
+
+
+def _rebuilt(scop: Scop, statements: Mapping[str, Statement], arrays: Mapping[str, Array]) -> Scop:
+    """The scop with other statements, of the same names or fewer, and the arrays that they or callers need."""
+    used = {name for s in statements.values() for name in (*_written(s), *_read(s))}
+    kept = {name: array for name, array in arrays.items() if name in used or array.kind != "local"}
+    relations = Relations(scop.sizes, kept)
+    domain = isl.UnionSet.empty(scop.context.get_space())
+    for statement in statements.values():
+        relations.add(statement)
+        domain = domain.union(statement.domain.to_union_set())
+    return replace(
+        scop,
+        arrays=kept,
+        statements=dict(statements),
+        initial=scop.initial.intersect_domain(domain),
+        reads=relations.reads,
+        may_writes=relations.may_writes,
+        must_writes=relations.must_writes,
+        reductions=relations.reductions,
+    )
+
+
+def _pairs(relation: isl.UnionMap) -> Iterable[tuple[str, str]]:
+    return [(str(m.get_tuple_name(_IN)), str(m.get_tuple_name(_OUT))) for m in _maps(relation)]
+
+
+def _maps(union: isl.UnionMap) -> list[isl.Map]:
+    found: list[isl.Map] = []
+    union.foreach_map(found.append)
+    return found
