@@ -214,6 +214,7 @@ def _to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredR
             l1_bytes=options.machine.l1_bytes,
             l2_bytes=options.machine.l2_bytes,
             line_bytes=options.machine.line_bytes,
+            scans=options.vectorize,
         )
         loops, notes = lower_loops(
             generated,

@@ -22,6 +22,7 @@ from polyml.codegen.loops import (
     Node,
     Place,
     Prefetch,
+    Scan,
     UpdateArgument,
     Variable,
 )
@@ -149,6 +150,9 @@ class _Machine:
                 value = self.storage[node.value.tensor].array[number]
                 self.store(node.target, self.combined(node.target, value, node.reduction, lanes[0], 1), lanes[0], 1)
             return
+        if node.scan is not None:
+            self.scan(node, node.scan, lanes, width)
+            return
         if node.reduction is not None:
             # Lanes that share an element would be combined in one step: the vectorizer gives each its own.
             places = [self.address(node.target.variable, node.target.subscripts, lane, width) for lane in lanes]
@@ -158,6 +162,17 @@ class _Machine:
             if node.reduction is not None:
                 value = self.combined(node.target, value, node.reduction, lane, width)
             self.store(node.target, value, lane, width)
+
+    def scan(self, node: Assign, scan: Scan, lanes: Sequence[_Lane], width: int) -> None:
+        values = [self.value(node.value, lane, width) for lane in lanes]
+        factors = [None if scan.factor is None else self.value(scan.factor, lane, width) for lane in lanes]
+        op = REDUCTIONS[node.reduction or "sum"].combine
+        assert op is not None, "internal: a scan of argmax or argmin"
+        for lane, value, factor in zip(lanes, values, factors, strict=True):
+            carry = self.load(scan.carry, (), lane, width)
+            result = OPS[op].meaning(carry if factor is None else OPS["mul"].meaning(factor, carry), value)
+            self.store(Place(scan.carry, ()), result, lane, width)
+            self.store(node.target, result, lane, width)
 
     def combined(self, target: Place, value: np.generic, reduction: str, lane: _Lane, width: int) -> np.generic:
         op = REDUCTIONS[reduction].combine

@@ -51,7 +51,7 @@ def storage_names(nodes: Sequence[Node]) -> set[str]:
             found |= {read.tensor for read in reads_of(expr)}
         match node:
             case Assign():
-                found.add(node.target.variable)
+                found |= {node.target.variable} | ({node.scan.carry} if node.scan is not None else set())
             case UpdateArgument():
                 found |= {node.best.variable, node.argument.variable}
             case Prefetch():

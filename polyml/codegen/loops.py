@@ -28,6 +28,7 @@ __all__ = [
     "Node",
     "Place",
     "Prefetch",
+    "Scan",
     "Scope",
     "UpdateArgument",
     "Variable",
@@ -68,6 +69,14 @@ class Place:
         return f"{self.variable}[{', '.join(map(str, self.subscripts))}]" if self.subscripts else self.variable
 
 
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The state of a recurrence along lanes: `carry`, a register without lanes, and by what it is multiplied from one step to the next (None: by one)."""
+
+    carry: str
+    factor: Expr | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
     """`target = value`, or with `reduction` (a row of REDUCTIONS with a combine op) `target = combine(target, value)`.
@@ -76,6 +85,9 @@ class Assign:
         kernel it is a register of each thread, and the block's threads are combined; used outside thread loops only.
     streaming: the store should bypass the caches, where a whole vector is written at once to an address that is provably a multiple of its size;
     aligned: it is one, by what holds wherever this runs (codegen/large.py).
+    streaming: the store should bypass the caches, where a whole vector is written at once to an address that is provably a multiple of its size.
+    scan: in a vector loop: lane after lane, `carry = combine(factor * carry, value); target = carry`, with the sum or what `reduction` names. The value
+        itself is evaluated for all lanes before.
     """
 
     target: Place
@@ -84,6 +96,7 @@ class Assign:
     across: bool = False
     streaming: bool = False
     aligned: bool = False
+    scan: Scan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

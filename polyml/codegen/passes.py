@@ -12,6 +12,7 @@ from polyml.codegen.prefetch_tiles import prefetch_tiles
 from polyml.codegen.recurrences import order_sums
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.scalar_replacement import scalar_replacement
+from polyml.codegen.scans import find_scans
 from polyml.codegen.simplify import simplify
 from polyml.codegen.tile_stage import stage_tiles
 from polyml.codegen.tile_streams import stream_tiles
@@ -33,7 +34,7 @@ OnPass = Callable[[str, Function], None]
 class LoopOptions:
     """vector_bytes: of one vector register. precise: floating-point sums and products keep their order.
     l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched.
-    large: what codegen/large.py asks for holds."""
+    large: what codegen/large.py asks for holds. scans: recurrences may get lanes."""
 
     vector_bytes: int
     precise: bool = False
@@ -41,6 +42,7 @@ class LoopOptions:
     l2_bytes: int = 0
     line_bytes: int = 64
     large: bool = False
+    scans: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,10 @@ PASSES: tuple[Pass, ...] = (
     Pass("simplify", lambda f, _: (simplify(f), ())),
     # Ordering: before vectors, which then have whole rows.
     Pass("cut_triangles", lambda f, _: (cut_triangles(f), ())),
+    # Ordering: before vectors, which it asks for.
+    Pass(
+        "find_scans", lambda f, o: find_scans(f, vector_bytes=o.vector_bytes, precise=o.precise) if o.scans else (f, ())
+    ),
     # Ordering: vectors before copies, so that jammed rows share the parts of the vector loops inside them.
     Pass("vectorize", lambda f, o: vectorize(f, vector_bytes=o.vector_bytes, precise=o.precise, large=o.large)),
     Pass("unroll_and_jam", lambda f, _: unroll_and_jam(f)),

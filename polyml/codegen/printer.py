@@ -77,6 +77,9 @@ def _lines(nodes: tuple[Node, ...], indent: str) -> Iterator[str]:
 def _assignment(node: Assign) -> str:
     suffix = (" /* across */" if node.across else "") + (" /* streaming */" if node.streaming else "")
     value = str(node.value)
+    if node.scan is not None:
+        factor = "" if node.scan.factor is None else f", {node.scan.factor}"
+        return f"{node.target} = scan_{node.reduction or 'sum'}({node.scan.carry}{factor}, {_bare(value)});{suffix}"
     if node.reduction is None:
         return f"{node.target} = {_bare(value)};{suffix}"
     combine = REDUCTIONS[node.reduction].combine

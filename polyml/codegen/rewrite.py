@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, Prefetch, UpdateArgument
+from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, Prefetch, Scan, UpdateArgument
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, reads_of, substitute, walk
 from polyml.sets.affine import Affine
 
@@ -86,7 +86,8 @@ def expressions(node: Node) -> list[Expr]:
     """The expressions that a node itself evaluates, gathered subscripts of its targets included; not those of its body."""
     match node:
         case Assign():
-            return [node.value, *_indirect(node.target)]
+            factor = [] if node.scan is None or node.scan.factor is None else [node.scan.factor]
+            return [node.value, *factor, *_indirect(node.target)]
         case UpdateArgument():
             return [node.candidate, node.candidate_index, *_indirect(node.best), *_indirect(node.argument)]
         case If():
@@ -103,6 +104,9 @@ def uses(node: Node) -> list[Use]:
     """The accesses of a node itself in order of execution, reads before writes; not those of its body."""
     found = [Use(read.tensor, read.subscripts, True, False) for expr in expressions(node) for read in reads_of(expr)]
     match node:
+        case Assign(scan=Scan(carry=carry)):
+            found.append(Use(carry, (), True, True))
+            found.append(Use(node.target.variable, node.target.subscripts, False, True))
         case Assign():
             found.append(Use(node.target.variable, node.target.subscripts, node.reduction is not None, True))
         case UpdateArgument():
@@ -175,9 +179,12 @@ def map_places(
         match node:
             case Assign():
                 target, value = place(_map_place(node.target, read)), map_expr(node.value, read)
-                return (
-                    node if target == node.target and value is node.value else replace(node, target=target, value=value)
-                )
+                scan = node.scan
+                if scan is not None:
+                    factor = None if scan.factor is None else map_expr(scan.factor, read)
+                    scan = Scan(place(Place(scan.carry, ())).variable, factor)
+                same = target == node.target and value is node.value and scan == node.scan
+                return node if same else replace(node, target=target, value=value, scan=scan)
             case UpdateArgument():
                 made = replace(
                     node,
@@ -255,8 +262,11 @@ def _substitute_place(place: Place, values: Mapping[str, Affine | int]) -> Place
 def _substitute_node(node: Node, values: Mapping[str, Affine | int]) -> Node:
     match node:
         case Assign():
-            target, value = _substitute_place(node.target, values), substitute(node.value, values)
-            return node if target is node.target and value is node.value else replace(node, target=target, value=value)
+            target, value, scan = _substitute_place(node.target, values), substitute(node.value, values), node.scan
+            if scan is not None and scan.factor is not None:
+                scan = Scan(scan.carry, substitute(scan.factor, values))
+            same = target is node.target and value is node.value and scan == node.scan
+            return node if same else replace(node, target=target, value=value, scan=scan)
         case UpdateArgument():
             made = replace(
                 node,

@@ -200,8 +200,8 @@ def _drop_unread(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def _reads(node: Node) -> set[str]:
-    """The variables that a node reads; a reduction does not count as a read of its target."""
-    return {u.variable for u in uses(node) if u.read and not (isinstance(node, Assign) and u.write)}
+    """The variables that a node reads; a reduction does not count as a read of its target, unless it is a scan's, whose values go somewhere."""
+    return {u.variable for u in uses(node) if u.read and not (isinstance(node, Assign) and u.write and not node.scan)}
 
 
 def _without(nodes: tuple[Node, ...], names: set[str]) -> tuple[Node, ...]:

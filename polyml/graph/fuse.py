@@ -148,7 +148,7 @@ class _Chooser:
         if found is None:
             members = [p for k in sorted(group) for p in self.profiles[k]]
             made = {name for k in group for name in self.made[k]}
-            escaping = {name for name in made if name in self.kept or self.users.get(name, set()) - group}
+            escaping = {name for name in self.touches(group) if name in self.kept or self.users[name] - group}
             found = self.saved[group] = bytes_saved(members, self.tensors, made, escaping, self.cache_bytes)
         return found
 

@@ -41,13 +41,14 @@ Dimensions = tuple[str | None, ...]
 class Profile:
     """What the cost model knows about one equation.
 
-    accesses: (memory, index per dimension), reads first, the write last; touched: the memory; gathered: what it reads or writes at computed places.
+    accesses: (memory, index per dimension), write: the last of them; touched: the memory; gathered: what it reads or writes at computed places.
     serial: indices that cannot be a common outer loop.
     """
 
     equation: Equation
     extents: dict[str, int]
     accesses: tuple[tuple[str, Dimensions], ...]
+    write: tuple[str, Dimensions]
     touched: frozenset[str]
     gathered: frozenset[str]
     heavy: bool
@@ -57,15 +58,18 @@ class Profile:
     def result(self) -> str:
         return self.equation.result.name
 
-    def moved(self, tensor: Tensor) -> int:
-        """Bytes of the tensor that the equation touches."""
+    def read_bytes(self, tensor: Tensor) -> int:
+        """Of the tensor; what an update keeps counts."""
+        return max((self._bytes(tensor, d) for name, d in self.accesses[:-1] if name == tensor.name), default=0)
+
+    def written_bytes(self, tensor: Tensor) -> int:
+        return self._bytes(tensor, self.write[1]) if self.write[0] == tensor.name else 0
+
+    def _bytes(self, tensor: Tensor, dimensions: Dimensions) -> int:
         size = estimated_bytes(tensor)
         if tensor.name in self.gathered:
             return size
-        elements = (
-            prod(self.extents[i] for i in d if i is not None) for name, d in self.accesses if name == tensor.name
-        )
-        return min(max(elements) * tensor.dtype.itemsize, size)
+        return min(prod(self.extents[i] for i in dimensions if i is not None) * tensor.dtype.itemsize, size)
 
 
 def memory_of(ops: Iterable[Op], first: dict[str, str] | None = None) -> dict[str, str]:
@@ -118,18 +122,18 @@ def _profile(
     serial: frozenset[str],
 ) -> Profile:
     extents = around | index_extents(equation)
-    accesses: dict[tuple[str, Dimensions], None] = {}
+    accesses: list[tuple[str, Dimensions]] = []
     gathered = set()
     for name, subscripts in _accesses(equation, memory):
         dimensions = tuple(is_name_plus_constant(s, tuple(extents)) for s in subscripts)
-        accesses[name, dimensions] = None
+        accesses.append((name, dimensions))
         if any(d is None and not hasattr(s, "terms") for d, s in zip(dimensions, subscripts, strict=True)):
             gathered.add(name)
     touched = frozenset(name for name, _ in accesses)
     elements = sum(estimated_bytes(tensors[name]) // tensors[name].dtype.itemsize for name in touched)
     heavy = bool(equation.reduced) and prod(extents.values()) >= _HEAVY * elements
     serial = serial | frozenset(equation.reduced)
-    return Profile(equation, extents, tuple(accesses), touched, frozenset(gathered), heavy, serial)
+    return Profile(equation, extents, tuple(accesses), accesses[-1], touched, frozenset(gathered), heavy, serial)
 
 
 def _accesses(equation: Equation, memory: Mapping[str, str]) -> list[tuple[str, tuple[Subscript, ...]]]:
@@ -159,7 +163,7 @@ def bytes_saved(
     """Bytes that need not move when these equations run as one region rather than each by itself.
 
     Args:
-        made: memory whose first version the region makes. escaping: what must be in memory after the region, even if it makes it.
+        made: memory whose first version the region makes. escaping: what must be in memory after it.
         cache_bytes: of the cache that a slice should stay in; half of it is counted on.
     """
     outer = _outer_classes(profiles)
@@ -178,8 +182,10 @@ def bytes_saved(
             continue
         if not all(_keeps_reuse(p, name, shared, outer, tensors, cache_bytes) for p in touching):
             continue
-        moved = [p.moved(tensors[name]) for p in movers]
-        total += sum(moved) - (max(moved, default=0) if name in escaping or name not in made else 0)
+        reads = [p.read_bytes(tensors[name]) for p in movers]
+        writes = [p.written_bytes(tensors[name]) for p in movers]
+        total += sum(reads) - (0 if name in made else max(reads, default=0))
+        total += sum(writes) - (max(writes, default=0) if name in escaping else 0)
     return total
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from polyml.codegen.llvm.arithmetic import ARITHMETIC, multiply_add
 from polyml.codegen.llvm.expression import evaluate, product_factors
@@ -10,7 +11,7 @@ from polyml.codegen.llvm.ir import Value, constant
 from polyml.codegen.llvm.memory import Access, access, forget, load
 from polyml.codegen.llvm.state import State, stored_type
 from polyml.codegen.llvm.stores import store
-from polyml.codegen.loops import Assign, Place, UpdateArgument
+from polyml.codegen.loops import Assign, Place, Scan, UpdateArgument
 from polyml.dtypes import DType
 from polyml.expressions import Apply, Expr
 from polyml.ops import REDUCTIONS
@@ -27,7 +28,15 @@ COMBINED: frozenset[str] = frozenset(row.name for row in REDUCTIONS.values() if 
 def assign(state: State, node: Assign) -> None:
     """`target = value`, or `target = combine(target, value)`."""
     target = state.slots[node.target.variable].variable
-    if node.reduction is None:
+    if node.scan is not None:
+        values = scanned(state, node, node.scan, target.dtype)
+        store(
+            state,
+            access(state, node.target.variable, node.target.subscripts, evaluate),
+            values,
+            streaming=node.streaming,
+        )
+    elif node.reduction is None:
         value = evaluate(state, node.value)
         write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
     elif node.across:
@@ -146,6 +155,40 @@ def _one_lane_after_another(state: State, node: Assign, where: Access, value: Va
         if lanes.mask is not None:
             b.jump(after)
             b.start(after)
+
+
+def scanned(state: State, node: Assign, scan: Scan, dtype: DType) -> Value:
+    """The values of a recurrence in all lanes, from those of its inhomogeneous part; the carry moves on to the last lane's.
+
+    Pairs (multiplier, value) of affine functions are composed over 1, 2, 4, ... lanes (Kogge and Stone, "A parallel algorithm for the efficient solution
+    of a general class of recurrence equations", IEEE Trans. Computers, 1973); lanes that do not act hand on what they get.
+    """
+    b, width, reduction = state.builder, state.width, node.reduction or "sum"
+    identity = REDUCTIONS[reduction].identity(dtype)
+    assert identity is not None, "internal: a scan of argmax or argmin"
+    value = _masked(state, replace(node, reduction=reduction), evaluate(state, node.value), dtype)
+    neutral = constant(value.type, identity)
+    factor = None if scan.factor is None else b.splat(evaluate(state, scan.factor), width)
+    one = constant(value.type, 1)
+    if factor is not None and state.lanes is not None and state.lanes.mask is not None:
+        factor = b.select(state.lanes.mask, factor, one)
+    step = 1
+    while step < width:
+        order = [width + k if k < step else k - step for k in range(width)]
+        before = b.shuffle(value, order, neutral)
+        if factor is None:
+            value = combine(state, reduction, before, value, dtype)
+        else:
+            value = multiply_add(b, factor, before, value)
+            factor = b.arithmetic("mul", factor, b.shuffle(factor, order, one))
+        step *= 2
+    carry = b.splat(read_place(state, Place(scan.carry, ())), width)
+    if factor is None:
+        value = combine(state, reduction, carry, value, dtype)
+    else:
+        value = multiply_add(b, factor, carry, value)
+    write_place(state, Place(scan.carry, ()), b.extract(value, width - 1))
+    return value
 
 
 def combine(state: State, reduction: str, old: Value, new: Value, dtype: DType) -> Value:
