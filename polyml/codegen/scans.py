@@ -140,17 +140,19 @@ def _recurrence(value: Expr, before: Read) -> _Recurrence | None:
         others = [term for term in terms if term != before]
         if len(others) == len(terms) or not others or any(_uses(term, before) for term in others):
             return None
-        total = others[0]
+        best = others[0]
         for term in others[1:]:
-            total = Apply(value.op, (total, term), value.dtype)
-        return _Recurrence(total, None, value.op)
+            best = Apply(value.op, (best, term), value.dtype)
+        return _Recurrence(best, None, value.op)
     if value.dtype.kind == "b":
         return None
     found = _linear(value, before)
-    if found is None or found[0] is None or found[1] is None:
+    if found is None:
         return None
-    factor, rest = found
-    return _Recurrence(rest, None if _is_one(factor) else factor, None)
+    factor, inhomogeneous = found
+    if factor is None or inhomogeneous is None:
+        return None
+    return _Recurrence(inhomogeneous, None if _is_one(factor) else factor, None)
 
 
 def _operands(value: Expr, op: str) -> list[Expr]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import polyml
 from polyml.graph.fuse import fuse
 from polyml.graph.ir import Graph
 from polyml.graph.region import Region
@@ -156,3 +158,45 @@ def test_a_reader_of_the_old_value_runs_before_the_update() -> None:
     """)
     order = [name for region in names(fuse(g)) for name in region]
     assert order.index("b") < order.index("x1")
+
+
+FILTERED = """
+def filtered(x: f64["N M"]):
+    y: f64["N M"] = 0
+    for i in range(N):
+        for j in range(1, M):
+            y[i, j] = x[i, j] + y[i, j - 1]
+    s[i, j] = y[i, j] * 2
+    return s
+"""
+
+
+def lowered(text: str, *shape: int) -> list[list[str]]:
+    lowered = polyml.einsum(text).lower(np.zeros(shape))
+    return names(tuple(region.region for region in lowered.stages.regions))
+
+
+def test_a_loop_is_joined_with_what_feeds_and_uses_it_row_by_row() -> None:
+    (region,) = lowered(FILTERED, 2000, 2000)
+    assert region[0] == "y"
+    assert region[-1] == "s"
+    # Along its recurrence there are no slices.
+    columns = FILTERED.replace("for i in range(N)", "for i in range(1, N)").replace("range(1, M)", "range(M)")
+    assert len(lowered(columns.replace("y[i, j - 1]", "y[i - 1, j - 1] + y[i - 1, 0]"), 2000, 2000)) > 1
+
+
+def test_small_arrays_are_not_worth_it() -> None:
+    assert len(lowered(FILTERED, 20, 20)) > 1
+
+
+def test_what_is_only_filled_for_a_loop_is_joined_with_it() -> None:
+    text = """
+def carried(x: f64["N N"], T: int):
+    p: f64["N N"] = 0
+    for t in range(T):
+        p[i, j] = x[j, i] + p[j, i]
+        x[i, j] = p[i, j] + x[j, i]
+    return x
+"""
+    regions = polyml.einsum(text).lower(np.zeros((2000, 2000)), 3).stages.regions
+    assert len(regions) == 1

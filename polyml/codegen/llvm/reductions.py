@@ -30,12 +30,7 @@ def assign(state: State, node: Assign) -> None:
     target = state.slots[node.target.variable].variable
     if node.scan is not None:
         values = scanned(state, node, node.scan, target.dtype)
-        store(
-            state,
-            access(state, node.target.variable, node.target.subscripts, evaluate),
-            values,
-            streaming=node.streaming,
-        )
+        write_place(state, node.target, values, streaming=node.streaming)
     elif node.reduction is None:
         value = evaluate(state, node.value)
         write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)

@@ -1,0 +1,185 @@
+"""Recurrences in lanes: the same results, interpreted and compiled, and which loops they are found in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyml.codegen.interpret import interpret
+from polyml.codegen.loops import Assign, For, Function, If, Scan
+from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.printer import loops_text
+from polyml.codegen.rewrite import walk_nodes
+from polyml.codegen.scans import find_scans
+from polyml.dtypes import i64
+from polyml.expressions import Const, Expr
+from polyml.sets.affine import Affine, affine
+from tests.codegen.llvm.support import run as run_compiled
+from tests.codegen.programs import Extent, array, at, call, function, loop, number, put, random_arrays
+
+I, J = affine("i"), affine("j")
+
+
+def along(
+    n: Extent, value: Expr, *, start: int = 1, end: Extent | None = None, place: Affine = J, rows: int = 1
+) -> Function:
+    """y[i, place] = value for j from start, in each of the rows."""
+    step = Assign(target=put("y", "i", place), value=value)
+    nest = loop("i", 0, rows, loop("j", start, n if end is None else end, step))
+    sizes = [n] if isinstance(n, str) else []
+    arrays = [array("x", rows + 1, n), array("y", rows + 1, n)]
+    return function(nest, arguments=arrays, written="y", sizes=sizes)
+
+
+def add(*terms: Expr) -> Expr:
+    total = terms[0]
+    for term in terms[1:]:
+        total = call("add", total, term)
+    return total
+
+
+BEFORE = at("y", "i", J - 1)
+
+
+def cumsum(n: Extent) -> Function:
+    return along(n, add(BEFORE, at("x", "i", "j")))
+
+
+def alternating(n: Extent) -> Function:
+    """With a factor, and neighbours that are not written yet."""
+    value = call("sub", add(at("x", "i", "j"), at("y", "i", "j")), call("mul", number(1.0), BEFORE))
+    return along(n, value, rows=2)
+
+
+def halved(n: Extent) -> Function:
+    """Sums of halves stay exact for a while: the factor is a quotient; and another row."""
+    value = call(
+        "div",
+        add(call("mul", number(4.0), at("x", "i", "j")), at("y", I + 1, J - 1), call("mul", number(-2.0), BEFORE)),
+        number(2.0),
+    )
+    return along(n, value)
+
+
+def gated(n: Extent) -> Function:
+    """A factor per element: 1 or -1 by its sign."""
+    sign = call(
+        "sub",
+        call("mul", number(2.0), call("min", number(1.0), call("max", number(0.0), at("x", "i", "j")))),
+        number(1.0),
+    )
+    return along(n, add(call("mul", BEFORE, sign), at("x", "i", "j")))
+
+
+def from_the_end(n: int) -> Function:
+    """Against the direction of memory."""
+    here = n - 2 - J
+    return along(n, add(at("y", "i", here + 1), at("x", "i", here)), start=0, end=n - 1, place=here)
+
+
+def highest(n: Extent) -> Function:
+    return along(n, call("max", call("max", at("x", "i", "j"), BEFORE), at("y", "i", "j")))
+
+
+def whole_numbers(n: int) -> Function:
+    step = Assign(target=put("y", "j"), value=call("add", at("y", J - 1, dtype=i64), at("x", "j", dtype=i64)))
+    arrays = [array("x", n, dtype=i64), array("y", n, dtype=i64)]
+    return function(loop("j", 1, n, step), arguments=arrays, written="y")
+
+
+MAKERS = (cumsum, alternating, halved, gated, from_the_end, highest)
+SIZES = (2, 16, 17, 40, 67)
+
+
+def cases() -> list[tuple[str, Function, dict[str, int]]]:
+    found: list[tuple[str, Function, dict[str, int]]] = []
+    for make in MAKERS:
+        found += [(f"{make.__name__}-{n}", make(n), {}) for n in SIZES]
+    for make in (cumsum, alternating, gated, highest):
+        found += [(f"{make.__name__}-N{n}", make("N"), {"N": n}) for n in (0, 1, 2, 35)]
+    found += [(f"whole_numbers-{n}", whole_numbers(n), {}) for n in (5, 70)]
+    return found
+
+
+def scans(program: Function) -> list[Scan]:
+    return [n.scan for n in walk_nodes(program.body) if isinstance(n, Assign) and n.scan is not None]
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 64])
+@pytest.mark.parametrize(("name", "program", "sizes"), cases())
+def test_same_results(name: str, program: Function, sizes: dict[str, int], vector_bytes: int) -> None:
+    expected = random_arrays(program, sizes)
+    given = {key: value.copy() for key, value in expected.items()}
+    interpret(program, expected, sizes)
+    after, _ = lower_loops(program, options=LoopOptions(vector_bytes=vector_bytes))
+    interpret(after, given, sizes)
+    np.testing.assert_array_equal(given["y"], expected["y"], err_msg=f"{name}\n{loops_text(after)}")
+
+
+@pytest.mark.parametrize("vector_bytes", [32, 64])
+@pytest.mark.parametrize(("name", "program", "sizes"), cases()[::2])
+def test_compiled(name: str, program: Function, sizes: dict[str, int], vector_bytes: int) -> None:
+    # Arrays end at a guard page.
+    expected = random_arrays(program, sizes)
+    given = {key: value.copy() for key, value in expected.items()}
+    interpret(program, expected, sizes)
+    after, _ = lower_loops(program, options=LoopOptions(vector_bytes=vector_bytes))
+    ordered = {argument.name: given[argument.name] for argument in program.arguments}
+    found = run_compiled(after.body, ordered, sizes, written=sorted(program.written), variables=program.arguments)
+    np.testing.assert_array_equal(found["y"], expected["y"], err_msg=name)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_found(make: object) -> None:
+    assert callable(make)
+    after, (note, *_) = find_scans(make(64), vector_bytes=32)
+    (scan,) = scans(after)
+    assert (scan.factor is None) == (make in (cumsum, from_the_end, highest))
+    assert note.stage == "scan"
+
+
+def test_precise_sums_stay_in_order() -> None:
+    assert find_scans(cumsum(64), vector_bytes=32, precise=True)[0] == cumsum(64)
+    for make in (highest, whole_numbers):  # these do not depend on the order
+        assert scans(find_scans(make(64), vector_bytes=32, precise=True)[0])
+
+
+def test_an_empty_loop_reads_nothing() -> None:
+    after, _ = find_scans(cumsum("N"), vector_bytes=32)
+    assert any(isinstance(node, If) for node in walk_nodes(after.body))
+    after, _ = find_scans(cumsum(64), vector_bytes=32)
+    assert not any(isinstance(node, If) for node in walk_nodes(after.body))
+
+
+SECOND = at("y", "i", J - 2)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        add(BEFORE, SECOND),  # second order
+        call("mul", BEFORE, BEFORE),
+        call("div", number(1.0), BEFORE),
+        call("max", call("mul", number(2.0), BEFORE), number(1.0)),
+        add(BEFORE, at("y", I + 1, 0), at("y", "i", 3)),  # an element that is written on the way
+        call("max", BEFORE, BEFORE),
+        at("x", "i", "j"),
+    ],
+)  # fmt: skip
+def test_not_found(value: Expr) -> None:
+    program = along(64, value, start=2)
+    assert find_scans(program, vector_bytes=32)[0] is program
+
+
+def test_short_and_strange_loops() -> None:
+    for program in (cumsum(8), function(loop("j", 1, 60, kind="vector"), arguments=[], written="")):
+        assert find_scans(program, vector_bytes=32)[0] is program
+    two = (
+        Assign(target=put("y", "i", "j"), value=BEFORE),
+        Assign(target=put("x", "i", "j"), value=Const(1.0, at("x").dtype)),
+    )
+    program = function(
+        loop("i", 0, 2, loop("j", 1, 60, *two)), arguments=[array("x", 2, 60), array("y", 2, 60)], written="x y"
+    )
+    assert find_scans(program, vector_bytes=32)[0] is program
+    assert not any(isinstance(n, For) and n.kind == "vector" for n in walk_nodes(program.body))

@@ -1,0 +1,112 @@
+"""Dead statements and webs of arrays: what goes, what must stay, and that the dependences are those of the new scop."""
+
+from __future__ import annotations
+
+import islpy as isl
+import numpy as np
+
+import polyml
+from polyml.scop.dependences import analyse
+from polyml.scop.scop import Scop
+from polyml.scop.values import used_values
+from tests.scop.helpers import add, equation, mul, read, scop, tensor
+
+X, Y = tensor("x", 10), tensor("y", 10)
+T = [tensor(f"t{k}", 10) for k in range(4)]
+ONE = {t.name: "t" for t in T}
+LINE = "0 <= i < 10"
+
+
+def used(program: Scop) -> Scop:
+    return used_values(program, analyse(program))
+
+
+def overwritten(first: int) -> Scop:
+    """t is filled, its first three elements written and one of them read, then those from `first` on written; all of it is read in the end."""
+    one = tensor("one", 1)
+    ops = [
+        equation(T[0], "i", LINE, ["i"], read(X, "i")),
+        equation(T[1], "i", "0 <= i < 3", ["i"], read(X, "i"), base=T[0]),
+        equation(one, "i", "0 <= i < 1", ["i"], read(T[1], "i")),
+        equation(T[2], "i", f"{first} <= i < 10", ["i"], mul(read(X, "i"), read(X, "i")), base=T[1]),
+        equation(Y, "i", LINE, ["i"], read(T[2], "i")),
+    ]
+    return scop(ops, [X], [Y, one], ONE)
+
+
+def test_a_value_that_is_overwritten_unread_is_not_computed() -> None:
+    program = overwritten(3)
+    found = used(program)
+    assert set(program.statements) - set(found.statements) == {"S_t0"}
+    assert used(found) is found
+    # One element that nobody else writes is enough to keep it.
+    program = overwritten(4)
+    assert used(program) is program
+
+
+def test_results_are_used_but_for_what_is_written_again() -> None:
+    versions = [tensor(f"y{k}", 10) for k in range(3)]
+    storage = {y.name: "y" for y in versions}
+    fill = equation(versions[0], "i", LINE, ["i"], read(X, "i"))
+    half = equation(versions[1], "i", "0 <= i < 5", ["i"], mul(read(X, "i"), read(X, "i")), base=versions[0])
+    whole = equation(versions[1], "i", LINE, ["i"], mul(read(X, "i"), read(X, "i")), base=versions[0])
+    kept = scop([fill, half], [X], [versions[1]], storage)
+    assert used(kept) is kept
+    assert set(used(scop([fill, whole], [X], [versions[1]], storage)).statements) == {"S_y1"}
+
+
+def test_memory_that_values_take_turns_in_becomes_two_arrays() -> None:
+    z = tensor("z", 10)
+    ops = [
+        equation(T[0], "i", LINE, ["i"], read(X, "i")),
+        equation(Y, "i", LINE, ["i"], add(read(T[0], "i"), read(X, "i"))),
+        equation(T[1], "i", LINE, ["i"], mul(read(Y, "i"), read(X, "i"))),
+        equation(z, "i", LINE, ["i"], read(T[1], "i")),
+    ]
+    program = scop(ops, [X], [Y, z], ONE)
+    found = used(program)
+    targets = {name: s.target.array for name, s in found.statements.items()}
+    assert targets["S_t0"] == "t"
+    assert targets["S_t1"] != "t"
+    assert {r.tensor for r in [found.statements["S_z"].value]} == {targets["S_t1"]}
+    # No order is left between the first reader and the second writer.
+    between = analyse(program).anti.subtract(analyse(found).anti)
+    assert not between.is_empty()
+
+
+def test_order_that_went_through_a_dead_statement_stays() -> None:
+    # t is read, then overwritten in vain, then overwritten for good, by what reads one more element: the first read must still come first.
+    z = tensor("z", 10)
+    ops = [
+        equation(T[0], "i", LINE, ["i"], read(X, "i")),
+        equation(Y, "i", LINE, ["i"], read(T[0], "i")),
+        equation(T[1], "i", "0 <= i < 5", ["i"], mul(read(X, "i"), read(X, "i")), base=T[0]),
+        equation(T[2], "i", "0 <= i < 5", ["i"], read(X, "i"), base=T[1]),
+        equation(z, "i", LINE, ["i"], read(T[2], "i")),
+    ]
+    program = scop(ops, [X], [Y, z], ONE)
+    found = used(program)
+    assert set(program.statements) - set(found.statements) == {"S_t1"}
+    order = analyse(found).validity
+    first = isl.UnionMap("{ S_y[i] -> S_t2[i] : 0 <= i < 5 }")
+    assert first.is_subset(order)
+    assert not first.is_subset(analyse(program).validity)  # it went through the statement that is gone
+
+
+def test_an_array_of_a_loop() -> None:
+    text = """
+def f(x: f64["N"], T: int):
+    p: f64["N"] = 0
+    for t in range(T):
+        p[i] = x[i] + t
+        x[i] = p[i] * 2
+        p[i] = x[i] - 1
+        x[i] += p[i]
+    return x
+"""
+    x = np.arange(9.0)
+    expected = x.copy()
+    for t in range(4):
+        expected = (expected + t) * 2
+        expected += expected - 1
+    np.testing.assert_allclose(polyml.einsum(text)(x.copy(), 4), expected)
