@@ -181,8 +181,8 @@ def test_a_loop_is_joined_with_what_feeds_and_uses_it_row_by_row() -> None:
     assert region[0] == "y"
     assert region[-1] == "s"
     # Along its recurrence there are no slices.
-    columns = FILTERED.replace("for i in range(N)", "for i in range(1, N)").replace("range(1, M)", "range(M)")
-    assert len(lowered(columns.replace("y[i, j - 1]", "y[i - 1, j - 1] + y[i - 1, 0]"), 2000, 2000)) > 1
+    columns = FILTERED.replace("range(N)", "range(1, N)").replace("range(1, M)", "range(M)")
+    assert len(lowered(columns.replace("y[i, j - 1]", "y[i - 1, 0]"), 2000, 2000)) > 1
 
 
 def test_small_arrays_are_not_worth_it() -> None:
