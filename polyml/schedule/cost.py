@@ -28,7 +28,7 @@ __all__ = [
 UNKNOWN_EXTENT = 1_000
 """What a loop whose length depends on sizes is taken for."""
 
-_BROADCAST, _CONTIGUOUS, _REVERSED = 0.25, 1.0, 2.0
+_BROADCAST, _CONTIGUOUS, _REVERSED, _TRANSPOSED = 0.25, 1.0, 2.0, 4.0
 _REDUCTION_PENALTY = 1.1
 _WEIGHTS = {
     "div": 6.0, "mod": 20.0, "floordiv": 20.0, "sqrt": 6.0, "rsqrt": 10.0, "exp": 12.0, "log": 14.0, "tanh": 16.0, "sigmoid": 16.0,
@@ -52,7 +52,7 @@ class AccessModel:
 @dataclass(frozen=True, slots=True)
 class StatementModel:
     """What the model knows of a statement. operations: vector instructions of its arithmetic. itemsize: bytes of the widest number
-    that is computed with."""
+    that is computed with. recurrences: indices whose loop must stay a sequential one."""
 
     name: str
     extents: Mapping[str, int]
@@ -60,6 +60,7 @@ class StatementModel:
     operations: float
     itemsize: int
     is_update: bool
+    recurrences: frozenset[str] = frozenset()
 
     @property
     def instances(self) -> int:
@@ -101,8 +102,12 @@ class StatementModel:
                 cost = _CONTIGUOUS
             case -1:
                 cost = _REVERSED
+            case _ if contiguous:
+                cost = _CONTIGUOUS
+            case _ if any(access.stride(walked) in (1, -1) for walked in self.recurrences - {index}):
+                cost = min(_TRANSPOSED, float(lanes))  # rows, by blocks (codegen/transposes.py)
             case _:
-                cost = _CONTIGUOUS if contiguous else float(lanes)
+                cost = float(lanes)
         if access.write:
             # An accumulator is read and written once for all updates of its element.
             cost = 2 * cost / (self._updates_per_element if self.is_update else 1)

@@ -62,6 +62,10 @@ class Matcher:
             self._reduced[name] = _equal_pairs(self._reductions[name, name])
         return (position, position) not in self._reduced[name]
 
+    def is_recurrence(self, name: str, position: int) -> bool:
+        """Whether the statement depends on itself along that index, other than as a reduction."""
+        return (name, name) in self._maps and (position, position) not in self._equal_indices((name, name))
+
     def extent(self, name: str, position: int) -> int | None:
         """Width of the statement's box along an index; None when it depends on sizes."""
         return self._ranges[name][position][2]

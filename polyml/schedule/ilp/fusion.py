@@ -19,6 +19,7 @@ from polyml.schedule.ilp.problem import Basis, Problem, extended, within
 from polyml.schedule.ilp.solve import SolverLimit
 from polyml.schedule.ilp.topology import Edges, components, is_between, topological
 from polyml.schedule.matching import Matcher
+from polyml.sets.affine import Affine
 
 __all__ = ["Part", "parts_of"]
 
@@ -261,11 +262,26 @@ class _Fuser:
         if self.maximal:
             return True
         if joined.parallel:
+            if any(self._spoils_rows(name, part, joined, parts) for part in parts for name in part.names):
+                return False
             alone = (self._iterations(part.parallel) for part in parts)
             return self._iterations(joined.parallel) >= min(MIN_SHARED_ITERATIONS, *alone)
         # A reduction along the shared loop beside a statement with loops of its own inside would cost the latter its register tile.
         left = extended(self.basis, joined.free)
         return all(self.problem.is_complete(name, left) for name in joined.names)
+
+    def _spoils_rows(self, name: str, part: Part, joined: Part, parts: Sequence[Part]) -> bool:
+        """Whether the statement would walk down columns, its parallel loop along rows being the one it keeps, for others of fewer dimensions only: what
+        they share with it is small, and rows are how memory is read best."""
+        own = {loop.rows[name].index for loop in part.parallel}
+        kept = {loop.rows[name].index for loop in joined.parallel if name in loop.rows}
+        statement = self.problem.scop.statements[name]
+        last = statement.target.subscripts[-1] if statement.target.subscripts else None
+        contiguous = last.name if isinstance(last, Affine) else None
+        if contiguous is None or None in own or not (own - kept) or statement.indices.index(contiguous) not in kept:
+            return False
+        others = [other for group in parts if group is not part for other in group.names]
+        return all(self.problem.dimension(other) < len(statement.indices) for other in others)
 
     def _iterations(self, loops: Sequence[Hyperplane]) -> int:
         total = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from polyml.schedule.block_copies import BlockedNest
 from polyml.schedule.cost import StatementModel, model_statement
@@ -53,5 +53,7 @@ def model_statements(scop: Scop, matcher: Matcher) -> dict[str, StatementModel]:
     found = {}
     for name, statement in scop.statements.items():
         extents = {index: matcher.extent(name, k) for k, index in enumerate(statement.indices)}
-        found[name] = model_statement(statement, scop, extents)
+        model = model_statement(statement, scop, extents)
+        recurrences = (i for k, i in enumerate(statement.indices) if matcher.is_recurrence(name, k))
+        found[name] = replace(model, recurrences=frozenset(recurrences))
     return found

@@ -49,8 +49,10 @@ def carries_only_reductions(band: Band, k: int, facts: Facts) -> bool:
 def _may_run_lanes(name: str, index: str, facts: Facts) -> bool:
     statement = facts.scop.statements[name]
     position = statement.indices.index(index)
+    if facts.matcher.is_recurrence(name, position):
+        return False
     if not facts.matcher.is_reduction(name, position):
-        return facts.matcher.carries_nothing({name: position})
+        return True
     targets = [statement.target] if statement.argument is None else [statement.target, statement.argument]
     strides = [s.stride(index) if isinstance(s, Affine) else None for t in targets for s in t.subscripts]
     return facts.options.relax_reductions and all(stride == 0 for stride in strides)

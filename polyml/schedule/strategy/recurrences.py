@@ -19,14 +19,7 @@ _ROWS = 2
 
 def has_recurrence(name: str, band: Band, facts: Facts) -> bool:
     """Whether the statement has a loop below the band that carries more than a reduction."""
-    statement = facts.scop.statements[name]
-    outside = band.above[name] | band.own(name)
-    return any(
-        index not in outside
-        and not facts.matcher.is_reduction(name, position)
-        and not facts.matcher.carries_nothing({name: position})
-        for position, index in enumerate(statement.indices)
-    )
+    return bool(facts.models[name].recurrences - band.above[name] - band.own(name))
 
 
 def recurrence_vectors(band: Band, lanes: int, facts: Facts) -> int:
