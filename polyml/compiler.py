@@ -44,6 +44,7 @@ from polyml.schedule.tree import print_tree
 from polyml.scop.bounds import prove_in_bounds
 from polyml.scop.build import build as build_scop
 from polyml.scop.dependences import Dependences, analyse
+from polyml.scop.expansion import expanded
 from polyml.scop.memory_based import memory_based
 from polyml.scop.scop import Scop
 from polyml.scop.values import used_values
@@ -190,7 +191,9 @@ def _dependences(scop: Scop, options: Options) -> tuple[Scop, Dependences, tuple
     try:
         with operation_budget(options.budget, phase="dataflow"):
             dependences = analyse(scop)
-            needed = used_values(scop, dependences)
+            if options.scheduler == "written":
+                return scop, dependences, ()
+            needed = expanded(used_values(scop, dependences))
             return (scop, dependences, ()) if needed is scop else (needed, analyse(needed), ())
     except BudgetExhausted as reason:
         return scop, memory_based(scop), (Note("fallback", scop.name, f"memory-based dependences: {reason}"),)

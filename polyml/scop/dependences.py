@@ -18,7 +18,7 @@ from polyml.scop.scop import Access, Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.shown import Shown
 
-__all__ = ["Dependences", "analyse"]
+__all__ = ["Dependences", "analyse", "values_of"]
 
 _OUT = isl.dim_type.out
 
@@ -77,6 +77,16 @@ def analyse(scop: Scop) -> Dependences:
         live_in=_union([empty, *collected.live_in]),
         live_out=_union([empty, *collected.live_out]),
     )
+
+
+def values_of(scop: Scop, array: str) -> tuple[isl.UnionMap, isl.UnionMap]:
+    """Where the values of one array go, `{ source instance -> sink instance }` with the updates of reductions, and what is read of it from before."""
+    collected = _Collected(scop)
+    reads, writes = _references(scop)[array]
+    if writes:
+        collected.dataflow(reads, writes)
+    empty = isl.UnionMap.empty(scop.context.get_space())
+    return _union([empty, *collected.flow, *collected.reduction]), _union([empty, *collected.live_in])
 
 
 class _Collected:

@@ -1,17 +1,18 @@
-"""The access relations of a scop's statements: what they read, may write, must write, and combine into."""
+"""The access relations of a scop's statements: what they read, may write, must write, and combine into; and scops with other statements."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import islpy as isl
 
 from polyml.expressions import Subscript
 from polyml.scop.accesses import access_map, guarded_reads
-from polyml.scop.scop import Array, Statement
+from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
 
-__all__ = ["Relations"]
+__all__ = ["Relations", "rebuilt"]
 
 
 class Relations:
@@ -46,3 +47,33 @@ class Relations:
             statement.name, statement.indices, array, subscripts, shape, sizes=self.sizes, guard=guard
         )
         return relation.intersect_domain(statement.domain).to_union_map()
+
+
+def rebuilt(scop: Scop, statements: Mapping[str, Statement], arrays: Mapping[str, Array]) -> Scop:
+    """The scop with other statements, of the same names or fewer, and the arrays that they or callers need."""
+    used = {name for statement in statements.values() for name in _touched(statement)}
+    kept = {name: array for name, array in arrays.items() if name in used or array.kind != "local"}
+    relations = Relations(scop.sizes, kept)
+    domain = isl.UnionSet.empty(scop.context.get_space())
+    for statement in statements.values():
+        relations.add(statement)
+        domain = domain.union(statement.domain.to_union_set())
+    return replace(
+        scop,
+        arrays=kept,
+        statements=dict(statements),
+        initial=scop.initial.intersect_domain(domain),
+        reads=relations.reads,
+        may_writes=relations.may_writes,
+        must_writes=relations.must_writes,
+        reductions=relations.reductions,
+    )
+
+
+def _touched(statement: Statement) -> set[str]:
+    found = {read.tensor for read, _ in guarded_reads(statement.value)}
+    for access in (statement.target, statement.argument):
+        if access is not None:
+            indirect = (s for s in access.subscripts if not isinstance(s, Affine))
+            found |= {access.array} | {read.tensor for s in indirect for read, _ in guarded_reads(s)}
+    return found

@@ -14,7 +14,7 @@ import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
 from polyml.scop.dependences import Dependences
-from polyml.scop.relations import Relations
+from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine
 
@@ -55,7 +55,7 @@ def _without_dead(scop: Scop, links: Set[Link]) -> Scop:
             pending += sources.get(name, ())
     if not live or len(live) == len(scop.statements):
         return scop
-    return _rebuilt(scop, {name: statement for name, statement in scop.statements.items() if name in live}, scop.arrays)
+    return rebuilt(scop, {name: statement for name, statement in scop.statements.items() if name in live}, scop.arrays)
 
 
 def _is_seen_outside(name: str, scop: Scop) -> bool:
@@ -102,7 +102,7 @@ def _with_webs(scop: Scop, dependences: Dependences, links: Set[Link]) -> Scop:
             names |= {(array.name, role): name for role in web}
     if not names:
         return scop
-    return _rebuilt(scop, {name: _with_names(s, names) for name, s in scop.statements.items()}, arrays)
+    return rebuilt(scop, {name: _with_names(s, names) for name, s in scop.statements.items()}, arrays)
 
 
 def _webs(array: Array, scop: Scop, dependences: Dependences, links: Set[Link]) -> Iterator[frozenset[Role]]:
@@ -178,30 +178,6 @@ def _with_names(statement: Statement, names: Mapping[tuple[str, Role], str]) -> 
     assert target is not None, "internal: a statement that writes nothing"
     return replace(
         statement, target=target, argument=written(statement.argument), value=map_reads(statement.value, read)
-    )
-
-
-# -- scops ------------------------------------------------------------------------------------------------------------------------
-
-
-def _rebuilt(scop: Scop, statements: Mapping[str, Statement], arrays: Mapping[str, Array]) -> Scop:
-    """The scop with other statements, of the same names or fewer, and the arrays that they or callers need."""
-    used = {name for s in statements.values() for name in (*_written(s), *_read(s))}
-    kept = {name: array for name, array in arrays.items() if name in used or array.kind != "local"}
-    relations = Relations(scop.sizes, kept)
-    domain = isl.UnionSet.empty(scop.context.get_space())
-    for statement in statements.values():
-        relations.add(statement)
-        domain = domain.union(statement.domain.to_union_set())
-    return replace(
-        scop,
-        arrays=kept,
-        statements=dict(statements),
-        initial=scop.initial.intersect_domain(domain),
-        reads=relations.reads,
-        may_writes=relations.may_writes,
-        must_writes=relations.must_writes,
-        reductions=relations.reductions,
     )
 
 

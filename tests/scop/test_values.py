@@ -110,3 +110,48 @@ def f(x: f64["N"], T: int):
         expected = (expected + t) * 2
         expected += expected - 1
     np.testing.assert_allclose(polyml.einsum(text)(x.copy(), 4), expected)
+
+
+CHAIN = """
+def chain(x: f64["N N"]):
+    y: f64["N"] = 0
+    for i in range(2, N):
+        s = sum[k](x[i, k])
+        for j in range(1, N):
+            m = max[k, k < j](x[j, k] * s)
+            y[j] = y[j - 1] + m
+    return y
+"""
+
+
+def test_scalars_of_an_iteration_get_an_element_each() -> None:
+    program = polyml.einsum(CHAIN)
+    x = np.random.default_rng(0).random((8, 8))
+    (region,) = [r for r in program.lower(x).stages.regions if "s" in r.scop.arrays]
+    shapes = {name: tuple(e.constant for e in a.shape) for name, a in region.scop.arrays.items() if a.kind == "local"}
+    assert shapes["s"] == (6,)
+    assert shapes["m"] == (6, 7)
+    # What is written for others keeps its scalars.
+    plain = polyml.einsum(CHAIN, scheduler="written").lower(x).stages.regions
+    assert all(a.shape == () for r in plain for a in r.scop.arrays.values() if a.name in ("s", "m"))
+    y = np.zeros(8)
+    for i in range(2, 8):
+        for j in range(1, 8):
+            y[j] = y[j - 1] + np.max(x[j, :j] * x[i].sum())
+    np.testing.assert_allclose(program(x), y)
+
+
+def test_a_scalar_that_lives_on_is_not_expanded() -> None:
+    text = """
+def running(x: f64["N"]):
+    s = 0.0
+    y: f64["N"] = 0
+    for i in range(N):
+        s = s + x[i]
+        y[i] = s
+    return y
+"""
+    x = np.arange(9.0)
+    regions = polyml.einsum(text).lower(x).stages.regions
+    assert all(a.shape == () for r in regions for a in r.scop.arrays.values() if a.name.startswith("s"))
+    np.testing.assert_allclose(polyml.einsum(text)(x), np.cumsum(x))

@@ -1,0 +1,110 @@
+"""Scalars of a region's own that each iteration of a loop makes anew get an element per iteration: the order in which iterations take turns in one
+element binds no schedule any more. Storage contraction (schedule/storage.py) makes them small again once there is an order.
+
+Source: Feautrier, "Dataflow analysis of array and scalar references" (IJPP 1991), section 6; scalar expansion in Allen and Kennedy, "Optimizing compilers
+for modern architectures" (2001), section 5.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import takewhile
+
+import islpy as isl
+
+from polyml.expressions import Read, map_reads, reads_of
+from polyml.scop.dependences import values_of
+from polyml.scop.relations import rebuilt
+from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["expanded"]
+
+MAX_BYTES = 1 << 28
+"""Of an expanded array: should no order let it be contracted, it exists in full."""
+
+_IN, _OUT = isl.dim_type.in_, isl.dim_type.out
+
+
+def expanded(scop: Scop) -> Scop:
+    """The scop with local scalars expanded along the loops that no value of theirs crosses; the same object when there are none."""
+    changed: dict[str, tuple[tuple[Affine, ...], Array]] = {}
+    for array in scop.arrays.values():
+        if array.kind == "local" and not array.shape:
+            found = _loops(array, scop)
+            if found:
+                subscripts = tuple(affine(index) - first for index, first, _ in found)
+                changed[array.name] = subscripts, replace(array, shape=tuple(affine(extent) for _, _, extent in found))
+    if not changed:
+        return scop
+    places = {name: subscripts for name, (subscripts, _) in changed.items()}
+    statements = {name: _with_places(statement, places) for name, statement in scop.statements.items()}
+    return rebuilt(scop, statements, {**scop.arrays, **{name: array for name, (_, array) in changed.items()}})
+
+
+def _loops(array: Array, scop: Scop) -> list[tuple[str, int, int]]:
+    """The outer loops of all accesses that no value of the array crosses: variable, first value and number of values."""
+    users = [s for s in scop.statements.values() if array.name in _touched(s)]
+    prefixes = [s.indices[: s.loop_depth] for s in users]
+    shared = [names[0] for names in takewhile(lambda names: len(set(names)) == 1, zip(*prefixes, strict=False))]
+    if not shared:
+        return []
+    flow, from_before = values_of(scop, array.name)
+    if not from_before.is_empty():
+        return []
+    ranges = [_range(users, position) for position in range(len(shared))]
+    total, found = array.dtype.itemsize, list[tuple[str, int, int]]()
+    for position, index in enumerate(shared):
+        known = ranges[position]
+        if known is None or total * (known[1] - known[0] + 1) > MAX_BYTES or _crosses(flow, position):
+            break
+        extent = known[1] - known[0] + 1
+        total *= extent
+        found.append((index, known[0], extent))
+    return found
+
+
+def _touched(statement: Statement) -> set[str]:
+    found = {read.tensor for read in reads_of(statement.value)}
+    for access in (statement.target, statement.argument):
+        if access is not None:
+            found |= {access.array} | {
+                r.tensor for s in access.subscripts if not isinstance(s, Affine) for r in reads_of(s)
+            }
+    return found
+
+
+def _range(users: list[Statement], position: int) -> tuple[int, int] | None:
+    """The least and the greatest value of a loop's variable; None when they depend on sizes."""
+    ends = [(s.domain.dim_min_val(position), s.domain.dim_max_val(position)) for s in users if not s.domain.is_empty()]
+    if not ends or not all(low.is_int() and high.is_int() for low, high in ends):
+        return None
+    return min(low.to_python() for low, _ in ends), max(high.to_python() for _, high in ends)
+
+
+def _crosses(flow: isl.UnionMap, position: int) -> bool:
+    """Whether a value comes from another iteration of the loop at that position."""
+    return any(
+        not piece.is_subset(isl.Map.universe(piece.get_space()).equate(_IN, position, _OUT, position))
+        for piece in _maps(flow)
+    )
+
+
+def _with_places(statement: Statement, places: dict[str, tuple[Affine, ...]]) -> Statement:
+    def read(old: Read) -> Read:
+        return Read(old.tensor, places[old.tensor], old.dtype) if old.tensor in places else old
+
+    def written(old: Access) -> Access:
+        if old.array in places:
+            return Access(old.array, places[old.array])
+        return Access(old.array, tuple(s if isinstance(s, Affine) else map_reads(s, read) for s in old.subscripts))
+
+    argument = None if statement.argument is None else written(statement.argument)
+    value = map_reads(statement.value, read)
+    return replace(statement, target=written(statement.target), argument=argument, value=value)
+
+
+def _maps(union: isl.UnionMap) -> list[isl.Map]:
+    found: list[isl.Map] = []
+    union.foreach_map(found.append)
+    return found
