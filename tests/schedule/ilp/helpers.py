@@ -14,7 +14,9 @@ from polyml.schedule.legality import check_tree
 from polyml.schedule.matching import Matcher
 from polyml.schedule.tree import print_tree
 from polyml.scop.dependences import Dependences, analyse
+from polyml.scop.expansion import expanded
 from polyml.scop.scop import Scop
+from polyml.scop.values import used_values
 from tests.schedule.programs import scop_of
 
 __all__ = ["bands", "legal_tree", "regions_of", "tree_text"]
@@ -24,7 +26,9 @@ def regions_of(text: str, *arguments: object) -> list[tuple[Scop, Dependences]]:
     """The regions of an einsum program for these arguments, before anything is decided."""
     program = polyml.einsum(text, scheduler="written")
     assert isinstance(program, polyml.Einsum)
-    return [(region.scop, region.dependences) for region in program.lower(*arguments).stages.regions]
+    regions = program.lower(*arguments).stages.regions
+    scops = [expanded(used_values(region.scop, region.dependences)) for region in regions]
+    return [(scop, analyse(scop)) for scop in scops]
 
 
 def legal_tree(
