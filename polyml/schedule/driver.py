@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
-from math import prod
 
 import islpy as isl
 
@@ -234,10 +233,10 @@ class _Work:
         )
         return contract_storage(made, in_lanes=self._in_lanes)
 
-    def _in_lanes(self, vectors: int, array: Array, shape: tuple[int, ...]) -> bool:
+    def _in_lanes(self, vectors: int, array: Array, elements: int) -> bool:
         """A few such arrays should stay in L2."""
         lanes = self.target.vector_bytes // array.dtype.itemsize
-        return array.dtype.itemsize * prod(shape) * lanes * vectors <= self.target.l2_bytes // 4
+        return array.dtype.itemsize * elements * lanes * vectors <= self.target.l2_bytes // 4
 
     def _plans(self, models: dict[str, StatementModel]) -> tuple[Blocking, ...]:
         """The contractions that are worth blocks."""

@@ -14,7 +14,7 @@ from polyml.codegen.scans import find_scans
 from polyml.dtypes import i64
 from polyml.expressions import Const, Expr
 from polyml.sets.affine import Affine, affine
-from tests.codegen.llvm.support import run as run_compiled
+from tests.codegen.llvm.support import run_function
 from tests.codegen.programs import Extent, array, at, call, function, loop, number, put, random_arrays
 
 I, J = affine("i"), affine("j")
@@ -124,8 +124,7 @@ def test_compiled(name: str, program: Function, sizes: dict[str, int], vector_by
     given = {key: value.copy() for key, value in expected.items()}
     interpret(program, expected, sizes)
     after, _ = lower_loops(program, options=LoopOptions(vector_bytes=vector_bytes))
-    ordered = {argument.name: given[argument.name] for argument in program.arguments}
-    found = run_compiled(after.body, ordered, sizes, written=sorted(program.written), variables=program.arguments)
+    found = run_function(after, given, sizes)
     np.testing.assert_array_equal(found["y"], expected["y"], err_msg=name)
 
 

@@ -17,7 +17,7 @@ from polyml.codegen.vectorize import vectorize
 from polyml.dtypes import f64
 from polyml.expressions import Apply, Expr
 from polyml.sets.affine import Affine, affine
-from tests.codegen.llvm.support import run as run_compiled
+from tests.codegen.llvm.support import run_function
 from tests.codegen.programs import Extent, array, at, call, function, local, loop, number, put, random_arrays
 
 I, J = affine("i"), affine("j")
@@ -150,8 +150,7 @@ def test_compiled(name: str, program: Function, sizes: dict[str, int], vector_by
         given = {key: value.copy() for key, value in expected.items()}
         interpret(one, expected, sizes)
         after, _ = lower_loops(one, options=LoopOptions(vector_bytes=vector_bytes))
-        ordered = {argument.name: given[argument.name] for argument in one.arguments}
-        found = run_compiled(after.body, ordered, sizes, written=sorted(one.written), variables=one.arguments)
+        found = run_function(after, given, sizes)
         np.testing.assert_array_equal(found["y"], expected["y"], err_msg=f"{name}, {wide=}")
 
 
