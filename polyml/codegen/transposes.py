@@ -142,10 +142,7 @@ class _Transposes:
 
     def rows(self, loop: For, ranges: Ranges, lanes: For) -> tuple[_Rows, ...]:
         """The rows to be copied, in order of their first access."""
-        # Vectors of complex numbers are two registers, which no emitter exchanges lanes between.
-        arrays = {
-            n: v for n, v in self.variables.items() if v.scope != "register" and v.lanes == 1 and not v.dtype.is_complex
-        }
+        arrays = {n: v for n, v in self.variables.items() if v.scope != "register" and v.lanes == 1}
         accesses = accesses_of(loop, ranges, of=arrays.keys())
         groups: dict[object, list[tuple[ElementAccess, int]]] = {}
         found: dict[object, _Rows] = {}

@@ -166,7 +166,6 @@ def test_paths_are_numpys() -> None:
 
 
 def test_a_complex_operand_that_lanes_read_across_its_rows() -> None:
-    """Its elements are pairs, and not transposed in registers."""
     for dtype in ("F", "D"):
         given = operands(dtype, (("n",), ("n", "2"), ("n", "m"), ("n", "3"), ("2", "3"), ("m", "3"), ("m", "2")), 5)
         check("a,ac,ab,ad,cd,bd,bc->", given)
