@@ -193,7 +193,9 @@ def _dependences(scop: Scop, options: Options) -> tuple[Scop, Dependences, tuple
             dependences = analyse(scop)
             if options.scheduler == "written":
                 return scop, dependences, ()
-            needed = expanded(used_values(scop, dependences))
+            needed = used_values(scop, dependences)
+            if options.scheduler == "ilp":  # isl's scheduler takes minutes over expanded scalars (nussinov), and does not count them as operations
+                needed = expanded(needed)
             return (scop, dependences, ()) if needed is scop else (needed, analyse(needed), ())
     except BudgetExhausted as reason:
         return scop, memory_based(scop), (Note("fallback", scop.name, f"memory-based dependences: {reason}"),)
