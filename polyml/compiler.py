@@ -194,7 +194,8 @@ def _dependences(scop: Scop, options: Options) -> tuple[Scop, Dependences, tuple
             if options.scheduler == "written":
                 return scop, dependences, ()
             needed = used_values(scop, dependences)
-            if options.scheduler == "ilp":  # isl's scheduler takes minutes over expanded scalars (nussinov), and does not count them as operations
+            # isl's scheduler takes minutes over expanded scalars (nussinov's), and does not count them as operations.
+            if options.scheduler == "ilp":
                 needed = expanded(needed)
             return (scop, dependences, ()) if needed is scop else (needed, analyse(needed), ())
     except BudgetExhausted as reason:
