@@ -3,7 +3,8 @@
     i32 @name(ptr arrays, ptr sizes)
 
 polyml.runtime.signature says what both hold and what it returns. It calls each region's function with the addresses of its arrays and then the sizes, and needs
-neither the GIL nor Python. Small temporaries live on the stack, the others come from posix_memalign and are given back on every way out.
+neither the GIL nor Python. Small temporaries live on the stack, the others are scratch memory
+(polyml.runtime.scratch_text) and are given back on every way out.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ STACK_BYTES = 4096
 """Temporaries up to this many bytes, all together, live on the stack."""
 
 _DECLARATIONS = """\
-declare i32 @posix_memalign(ptr, i64, i64)
-declare void @free(ptr)
+declare ptr @polyml_scratch(i64)
+declare void @polyml_scratch_free(ptr)
 declare { i64, i1 } @llvm.umul.with.overflow.i64(i64, i64)
 """
 
@@ -56,7 +57,7 @@ def emit_host(signature: KernelSignature, plan: Plan, functions: Sequence[Functi
                 _leave_if(ir, flag, checks)
             case Free(buffer=buffer):
                 if buffer in slots:
-                    ir.do(f"call void @free(ptr {buffers[buffer]})")
+                    ir.do(f"call void @polyml_scratch_free(ptr {buffers[buffer]})")
                     ir.do(f"store ptr null, ptr {slots[buffer]}")
             case _:
                 assert_never(step)
@@ -103,17 +104,16 @@ def _allocate(ir: IrWriter, buffer: Buffer, slot: str, sizes: Mapping[str, str])
         both = ir.value(f"call {{ i64, i1 }} @llvm.umul.with.overflow.i64(i64 {total}, i64 {ir.affine(extent, sizes)})")
         _leave_if(ir, ir.value(f"extractvalue {{ i64, i1 }} {both}, 1"), NO_MEMORY)
         total = ir.value(f"extractvalue {{ i64, i1 }} {both}, 0")
-    failed = ir.value(f"call i32 @posix_memalign(ptr {slot}, i64 {ALIGNMENT}, i64 {total})")
-    _leave_if(ir, ir.value(f"icmp ne i32 {failed}, 0"), NO_MEMORY, undefined=slot)
+    address = ir.value(f"call ptr @polyml_scratch(i64 {total})")
+    ir.do(f"store ptr {address}, ptr {slot}")
+    _leave_if(ir, ir.value(f"icmp eq ptr {address}, null"), NO_MEMORY)
 
 
-def _leave_if(ir: IrWriter, condition: str, status: int, *, undefined: str | None = None) -> None:
-    """Leaves with `status`; `undefined` is a slot whose content a failed allocation left open."""
+def _leave_if(ir: IrWriter, condition: str, status: int) -> None:
+    """Leaves with `status`."""
     out, onward = ir.fresh("out"), ir.fresh("on")
     ir.do(f"br i1 {condition}, label %{out}, label %{onward}")
     ir.label(out)
-    if undefined is not None:
-        ir.do(f"store ptr null, ptr {undefined}")
     ir.do(f"store i32 {status}, ptr %status")
     ir.do("br label %leave")
     ir.label(onward)
@@ -125,5 +125,5 @@ def _leave(ir: IrWriter, slots: Mapping[str, str]) -> None:
     ir.label("leave")
     for slot in slots.values():
         pointer = ir.value(f"load ptr, ptr {slot}")
-        ir.do(f"call void @free(ptr {pointer})")
+        ir.do(f"call void @polyml_scratch_free(ptr {pointer})")
     ir.do(f"ret i32 {ir.value('load i32, ptr %status')}")

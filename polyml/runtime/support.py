@@ -18,6 +18,7 @@ import numpy as np
 from polyml.codegen.llvm.machine import Loaded, load_object
 from polyml.runtime.layout import ArrayHeader, array_header
 from polyml.runtime.load import compile_plainly
+from polyml.runtime.recycle import KEPT
 from polyml.runtime.support_text import emit_support
 from polyml.runtime.threads import OpenMP, find_openmp, spins, thread_count
 
@@ -36,13 +37,13 @@ _PYTHON_OBJECTS: dict[str, object] = {
     "ndarray": np.ndarray, "long": int, "float": float, "true": True, "false": False, "none": None,
 }  # fmt: skip
 _GLOBALS = (
-    "polyml_thread_count", "polyml_spins", "polyml_avoid_openmp", "polyml_openmp_used", "numpy_empty", "numpy_new", "numpy_return", *(f"object_{name}" for name in _PYTHON_OBJECTS),
+    "polyml_thread_count", "polyml_spins", "polyml_scratch_most", "polyml_avoid_openmp", "polyml_openmp_used", "numpy_empty", "numpy_new", "numpy_return", *(f"object_{name}" for name in _PYTHON_OBJECTS),
 )  # fmt: skip
 _SYSTEM_FUNCTIONS = ("pthread_create", "pthread_detach", "posix_memalign", "free", "malloc")
-_SLEEP_FUNCTIONS = (
-    "syscall pthread_mutex_init pthread_mutex_lock pthread_mutex_unlock pthread_cond_init pthread_cond_wait pthread_cond_broadcast"
+_SOME_FUNCTIONS = (
+    "madvise syscall pthread_mutex_init pthread_mutex_lock pthread_mutex_unlock pthread_cond_init pthread_cond_wait pthread_cond_broadcast"
 ).split()
-"""Of which the pool needs some, by the system."""
+"""Of which some are needed, by the system."""
 _GOMP_FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_parallel")
 _KMP_FUNCTIONS = (
     "omp_get_thread_num",
@@ -98,7 +99,7 @@ def load_support(openmp: OpenMP | None) -> Support:
     python = {name: _address(ctypes.pythonapi, name) for name in _PYTHON_FUNCTIONS}
     process = ctypes.CDLL(None)
     system = {name: _address(process, name) for name in _SYSTEM_FUNCTIONS}
-    system |= {name: _address(process, name) for name in _SLEEP_FUNCTIONS if hasattr(process, name)}
+    system |= {name: _address(process, name) for name in _SOME_FUNCTIONS if hasattr(process, name)}
     threads: dict[str, int] = {}
     if openmp is not None:
         wanted = _GOMP_FUNCTIONS if openmp.interface == "gomp" else _KMP_FUNCTIONS
@@ -114,6 +115,7 @@ def load_support(openmp: OpenMP | None) -> Support:
     symbols = {**python, **system, **{name: loaded.addresses[name] for name in _FUNCTIONS}}
     made = Support(loaded, symbols, header, openmp)
     made.set_threads(thread_count())
+    ctypes.c_int64.from_address(loaded.addresses["polyml_scratch_most"]).value = KEPT
     _survive_fork(made)
     return made
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from polyml.runtime.layout import ArrayHeader
 from polyml.runtime.scratch_text import emit_scratch
 from polyml.runtime.threads import OpenMP, emit_threads
@@ -15,7 +17,7 @@ def emit_support(header: ArrayHeader | None, openmp: OpenMP | None) -> str:
     text = _OBJECTS
     for name in _OFFSETS:
         text = text.replace(f"{{{name}}}", str(getattr(offsets, name)))
-    return text + emit_scratch() + emit_threads(openmp)
+    return text + emit_scratch(linux=sys.platform.startswith("linux")) + emit_threads(openmp)
 
 
 _OFFSETS = (

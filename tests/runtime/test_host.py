@@ -14,7 +14,7 @@ from polyml.runtime.load import compile_plainly
 from polyml.runtime.signature import NO_MEMORY, OK, KernelSignature, SizeParameter
 from tests.runtime.handmade import array, buffer, function, make_kernel, result, shape
 
-ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(ctypes.c_size_t), ctypes.c_size_t, ctypes.c_size_t)
+ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_size_t)
 FREE = ctypes.CFUNCTYPE(None, ctypes.c_size_t)
 REGION = ctypes.CFUNCTYPE(None, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int64)
 
@@ -45,15 +45,13 @@ class Host:
         self.text = emit_host(signature, plan, functions)
         self.callbacks = (ALLOCATE(self.allocate), FREE(self.free), REGION(self.region))
         addresses = [ctypes.cast(c, ctypes.c_void_p).value for c in self.callbacks]
-        symbols = dict(zip(("posix_memalign", "free", "region"), addresses, strict=True))
+        symbols = dict(zip(("polyml_scratch", "polyml_scratch_free", "region"), addresses, strict=True))
         self.loaded = load_object(compile_plainly(self.text), ("run",), symbols)  # type: ignore[arg-type]  # callbacks have addresses
         self.memory = np.zeros(1000)
 
-    def allocate(self, place: "ctypes._Pointer[ctypes.c_size_t]", alignment: int, size: int) -> int:
-        assert alignment == 64
+    def allocate(self, size: int) -> int:
         self.log.append(("get", size))
-        place[0] = 999 if self.refuse else self.memory.ctypes.data
-        return 12 if self.refuse else 0
+        return 0 if self.refuse else self.memory.ctypes.data
 
     def free(self, address: int) -> None:
         if address:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import re
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
-from polyml.runtime.scratch_text import KEPT, SLOTS
-from polyml.runtime.support import support
+from polyml.runtime.load import compile_plainly
+from polyml.runtime.scratch_text import LARGE, SLOTS, SMALL, emit_scratch
+from polyml.runtime.support import Support, load_support, support
 
 
-def functions() -> tuple[ctypes._CFunctionType, ctypes._CFunctionType]:
-    symbols = support().symbols
+def functions(made: Support | None = None) -> tuple[ctypes._CFunctionType, ctypes._CFunctionType]:
+    symbols = (made or support()).symbols
     take = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_int64)(symbols["polyml_scratch"])
     give = ctypes.CFUNCTYPE(None, ctypes.c_size_t)(symbols["polyml_scratch_free"])
     return take, give
@@ -35,7 +39,7 @@ def test_a_buffer_comes_back() -> None:
     give(0)
 
 
-@pytest.mark.parametrize("size", [64, 4096, KEPT, KEPT + 64])
+@pytest.mark.parametrize("size", [64, 4096, SMALL, LARGE, LARGE + 64])
 def test_buffers_in_use_are_different_and_of_their_size(size: int) -> None:
     take, give = functions()
     buffers = sorted(take(size) for _ in range(SLOTS + 3))
@@ -75,3 +79,37 @@ def test_threads_never_share() -> None:
     for thread in threads:
         thread.join()
     assert not faults
+
+
+def resident() -> int:
+    """Kilobytes."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmRSS:\s*(\d+)", status)[1])  # type: ignore[index]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="resident memory is read from /proc")
+def test_what_is_kept_is_bounded_and_released() -> None:
+    made = load_support(None)
+    ctypes.c_int64.from_address(made.loaded.addresses["polyml_scratch_most"]).value = 50 << 20
+    take, give = functions(made)
+    before = resident()
+    buffers = [take(size << 20) for size in (20, 10, 15, 20, 20, 60)]
+    for buffer, size in zip(buffers, (20, 10, 15, 20, 20, 60), strict=True):
+        ctypes.memset(buffer, 1, size << 20)
+    for buffer in buffers:
+        give(buffer)
+    assert resident() - before < 55 << 10, "the others were given back to the system"
+    assert take(18 << 20) in buffers, "and what is kept is used again"
+
+
+def test_a_request_beyond_all_memory_fails() -> None:
+    take, _ = functions()
+    assert take(-128) == 0
+    assert take((1 << 62) - 1) == 0
+
+
+def test_systems_without_advice() -> None:
+    assert "madvise" in emit_scratch(linux=True)
+    plain = emit_scratch(linux=False)
+    assert "madvise" not in plain
+    compile_plainly(plain)
