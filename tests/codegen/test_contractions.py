@@ -120,6 +120,19 @@ def test_rows_are_packed_once_per_block_of_the_reduction() -> None:
         np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact("K N", "M K", "N M", a, b))
 
 
+@pytest.mark.parametrize(("rows", "l2"), [(384, 64 << 10), (1000, 320 << 10)])
+def test_blocks_of_rows_are_packed_in_chunks_of_their_own(rows: int, l2: int) -> None:
+    """Rows beyond one chunk, packed again for each block: no chunk lies in two blocks."""
+    sizes = {"A": 96, "B": rows, "C": 2, "D": 18}
+    a, b = operands("C D A", "D B", sizes, "f32")
+    target = Target("host", l1_bytes=2048, l2_bytes=l2, l3_bytes=0, cores=2)
+    function = polyml.einsum(product("C D A", "D B", "C B A", "f32"), target=target, threads=1)
+    explained = str(function.explain(a, b))
+    assert re.search(r"y in panels of 8.* b by \d+", explained)
+    assert "fallback" not in explained
+    np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact("C D A", "D B", "C B A", a, b))
+
+
 def shifted(values: np.ndarray, elements: int) -> np.ndarray:
     """A copy that starts so many elements behind a multiple of 64 bytes."""
     room = np.zeros(values.size + 32, values.dtype)

@@ -183,8 +183,9 @@ class _Builder:
         copy = (self.nest.copies.row_copy,)
         whole = plan.result_order or plan.rows_ahead
         loops = [self.loop(i, copy) for i in plan.row_side] if whole else []
-        if plan.extents[plan.rows] > CHUNK:
-            loops.append(self.loop(plan.rows, copy, tile=CHUNK // plan.tile.rows * plan.tile.rows))
+        block = (plan.extents if whole else plan.sizes)[plan.rows]
+        if block > CHUNK:
+            loops.append(self.loop(plan.rows, copy, tile=_chunk(block, plan.tile.rows, whole=bool(whole))))
         loops += [self.loop(i, copy) for i in plan.reduced]
         if shared in ("rows", "row side"):
             loops[0] = loops[0].marked("parallel")
@@ -292,3 +293,12 @@ class _Builder:
         return self.sequence(
             leaf, [(names, f"{index} < {whole}", inside), (names, f"{index} >= {whole}", rest or inside)]
         )
+
+
+def _chunk(block: int, step: int, *, whole: bool) -> int:
+    """Elements of a row to pack before the next row's: whole tiles. Within a block of several they part it evenly, so that no chunk lies in two blocks."""
+    most = CHUNK // step
+    if whole:
+        return most * step
+    tiles = block // step
+    return step * max(k for k in range(1, most + 1) if tiles % k == 0)
