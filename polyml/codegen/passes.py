@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
 from polyml.codegen.prefetch import Caches, prefetch
+from polyml.codegen.prefetch_columns import prefetch_columns
 from polyml.codegen.prefetch_rows import prefetch_rows
 from polyml.codegen.prefetch_tiles import prefetch_tiles
 from polyml.codegen.recurrences import order_sums
@@ -84,6 +85,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("prefetch_rows", lambda f, o: prefetch_rows(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: last, when the loops read what they will read.
     Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
+    Pass("prefetch_columns", lambda f, o: prefetch_columns(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     Pass("prefetch_tiles", lambda f, o: (prefetch_tiles(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes)), ())),
 )
 

@@ -1,0 +1,135 @@
+"""Vectors that walk down the columns of a large matrix: what lies some rows further down is fetched on the way.
+
+Every row lies in another page, where no prefetcher of the hardware follows, and the processor sees only as many rows ahead as it has room for instructions. So a sequential
+loop between the lanes and their steps asks for a coming row itself. The first walk down a strip of columns does; those after it find the strip in L2, if it fits there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from polyml.codegen.loops import Allocate, Block, For, Function, Node, Place, Prefetch, Variable
+from polyml.codegen.prefetch import AHEAD, Caches
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import expressions, walk_nodes, with_body
+from polyml.codegen.streams import flat_element
+from polyml.expressions import Read, reads_of
+from polyml.schedule.schedule import Note
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["prefetch_columns"]
+
+PAGE = 4096
+"""Bytes of the smallest page: from this stride on, nothing but the loop itself knows where the next row is."""
+
+LONG = 64
+"""Iterations below which the first rows, which nobody asked for, count as much as the others."""
+
+
+def prefetch_columns(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:
+    """The function with prefetches in loops down columns.
+
+    Rewrite:
+        vector for (j..) for (i..) x = .. r[i, j] .. r[i - 1, j] ..
+        -> vector for (j..) for (i..) { prefetch r[i + 256, j]; x = .. r[i, j] .. r[i - 1, j] .. }
+    """
+    if not caches.l2:
+        return function, ()
+    large = {v.name: v for v in function.arguments if v.name not in function.written and _bytes(v) > caches.l2}
+    pass_ = _Columns(large, caches, [])
+    body = pass_.body(function.body, Ranges()) if large else function.body
+    return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """arguments: large inputs, by name."""
+
+    arguments: Mapping[str, Variable]
+    caches: Caches
+    notes: list[Note]
+
+    def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
+        made = tuple(self.node(node, ranges) for node in nodes)
+        return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+
+    def node(self, node: Node, ranges: Ranges) -> Node:
+        if not isinstance(node, For):
+            return with_body(node, lambda body: self.body(body, ranges))
+        if node.kind == "vector" and node.width > 1 and not node.masked:
+            return replace(node, body=made) if (made := self.walks(node, ranges)) is not node.body else node
+        return with_body(node, lambda body: self.body(body, ranges.enter(node)))
+
+    def walks(self, lanes: For, ranges: Ranges) -> tuple[Node, ...]:
+        """The body of the vector loop with prefetches in the loops directly inside."""
+        inside = ranges.enter(lanes)
+        fetched: set[tuple[str, Affine]] = set()
+
+        def visit(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+            made: list[Node] = []
+            for node in nodes:
+                match node:
+                    case For(kind="sequential"):
+                        lines = tuple(self.coming(node, lanes, inside, fetched))
+                        node = replace(node, body=(*lines, *node.body)) if lines else node
+                    case Allocate() | Block():
+                        node = with_body(node, visit)
+                    case _:
+                        pass
+                made.append(node)
+            return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else tuple(made)
+
+        return visit(lanes.body)
+
+    def coming(self, loop: For, lanes: For, ranges: Ranges, fetched: set[tuple[str, Affine]]) -> Iterator[Prefetch]:
+        """The lines of a row further on, of each strip of columns that no walk before has brought into L2."""
+        trips = ranges.highest(loop.upper - loop.lower)
+        if (trips is not None and trips < LONG * loop.step) or any(isinstance(n, For) for n in walk_nodes(loop.body)):
+            return
+        columns = self.columns(loop, lanes)
+        line = self.caches.line
+        ahead = AHEAD // (line * max(1, len(columns)))
+        for (array, start), read in columns.items():
+            strip = None if trips is None else trips // loop.step * line * len(columns)
+            if (array, start) in fetched:
+                continue
+            if strip is not None and strip <= self.caches.l2 * 3 // 4:
+                fetched.add((array, start))
+            for row in range(loop.step):
+                moved = {loop.variable: affine(loop.variable) + (-(-ahead // loop.step) * loop.step - row)}
+                yield Prefetch(Place(array, tuple(s.substitute(moved) for s in _affine(read.subscripts))), 2)
+            self.notes.append(Note("prefetch", loop.variable, f"{array} {ahead} rows ahead, into L2"))
+
+    def columns(self, loop: For, lanes: For) -> dict[tuple[str, Affine], Read]:
+        """The vectors that the loop walks down with, by array and element at the loop's start modulo a row: for each the read that is furthest ahead."""
+        found: dict[tuple[str, Affine], tuple[int, Read]] = {}
+        for read in (r for node in walk_nodes(loop.body) for e in expressions(node) for r in reads_of(e)):
+            variable = self.arguments.get(read.tensor)
+            flat = None if variable is None else flat_element(variable, read.subscripts)
+            stride = None if flat is None else flat.stride(loop.variable)
+            if variable is None or flat is None or not stride or flat.stride(lanes.variable) != 1:
+                continue
+            if abs(stride) * variable.dtype.itemsize * loop.step < PAGE:
+                continue
+            row, column = divmod(flat.constant, abs(stride))
+            where = (read.tensor, _without(flat, loop.variable) - flat.constant + column)
+            row = row if stride > 0 else -row
+            if where not in found or row > found[where][0]:
+                found[where] = row, read
+        return {where: read for where, (_, read) in found.items()}
+
+
+def _without(flat: Affine, variable: str) -> Affine:
+    return flat.substitute({variable: affine(0)})
+
+
+def _affine(subscripts: Sequence[object]) -> tuple[Affine, ...]:
+    return tuple(s for s in subscripts if isinstance(s, Affine))
+
+
+def _bytes(variable: Variable) -> int:
+    """Of the array; a symbolic extent may be large."""
+    extents = [extent.constant for extent in variable.shape if extent.is_constant]
+    return variable.dtype.itemsize * prod(extents) if len(extents) == len(variable.shape) else 1 << 62
