@@ -106,6 +106,9 @@ _ROWS = (
     Op("sin", 1, "float", np.sin),
     Op("cos", 1, "float", np.cos),
     Op("tanh", 1, "float", np.tanh),
+    Op("atan2", 2, "float", np.arctan2),
+    Op("log1p", 1, "float", np.log1p),
+    Op("copysign", 2, "float", np.copysign),
     Op("sigmoid", 1, "float", _sigmoid),
     Op("erf", 1, "float", _erf),
     Op("relu", 1, "same", lambda x: np.maximum(x, np.zeros((), dtype=np.asarray(x).dtype))),
@@ -117,7 +120,7 @@ _ROWS = (
 OPS: dict[str, Op] = {row.name: row for row in _ROWS}
 
 FUNCTIONS: frozenset[str] = frozenset(
-    "where min max abs exp log sqrt rsqrt sin cos tanh sigmoid relu gelu erf floor ceil round real imag conj complex".split()
+    "where min max abs exp log log1p sqrt rsqrt sin cos tanh atan2 copysign sigmoid relu gelu erf floor ceil round real imag conj complex".split()
 )
 """The function names of the surface language (`where` is the op `select`; `conj` is spelled out in parts; dtypes as functions are casts)."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from polyml.dtypes import DType, boolean
 from polyml.expressions import Apply, Const, Expr, walk
 
-__all__ = ["ROWS", "Parts", "joined", "parts_of", "power", "size_of"]
+__all__ = ["ROWS", "Parts", "Row", "joined", "parts_of", "power", "product", "quotient", "size_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ def _sum(op: str) -> Row:
     return row
 
 
-def _product(args: tuple[Parts, ...]) -> Parts:
+def product(args: tuple[Parts, ...]) -> Parts:
+    """Of two numbers."""
     x, y = args
     if x.imag is None or y.imag is None:
         factor, other = (x, y) if x.imag is None else (y, x)
@@ -80,7 +81,7 @@ def _product(args: tuple[Parts, ...]) -> Parts:
     return Parts(real, _apply("add", _apply("mul", x.real, y.imag), _apply("mul", x.imag, y.real)))
 
 
-def _quotient(args: tuple[Parts, ...]) -> Parts:
+def quotient(args: tuple[Parts, ...]) -> Parts:
     """By the larger part of the divisor. Only parts of the divisor stand in branches, which their comparison has read already."""
     x, y = args
     if y.imag is None:
@@ -125,33 +126,6 @@ def _complex(args: tuple[Parts, ...]) -> Parts:
     return Parts(args[0].real, args[1].real)
 
 
-def _abs(args: tuple[Parts, ...]) -> Expr:
-    """The root of the sum of squares, by the larger part, so that nothing overflows."""
-    (x,) = args
-    if x.imag is None:
-        return _apply("abs", x.real)
-    one, zero = Const(1.0, x.dtype), Const(0.0, x.dtype)
-    a, b = _apply("abs", x.real), _apply("abs", x.imag)
-    larger, smaller = _apply("max", a, b), _apply("min", a, b)
-    plain = Apply("and", (Apply("gt", (larger, zero), boolean), _is_finite(larger)), boolean)
-    ratio = _select(plain, _apply("div", smaller, larger), zero)
-    return _apply("mul", larger, _apply("sqrt", _apply("add", one, _apply("mul", ratio, ratio))))
-
-
-def _is_finite(x: Expr) -> Expr:
-    return Apply("lt", (x, Const(float("inf"), x.dtype)), boolean)
-
-
-def _exp(args: tuple[Parts, ...]) -> Parts:
-    (x,) = args
-    size = _apply("exp", x.real)
-    if x.imag is None:
-        return Parts(size, None)
-    turned = _apply("mul", size, _apply("sin", x.imag))  # an infinite size times no angle is not NaN
-    is_real = Apply("eq", (x.imag, Const(0.0, x.dtype)), boolean)
-    return Parts(_select(is_real, size, _apply("mul", size, _apply("cos", x.imag))), _select(is_real, x.imag, turned))
-
-
 def _equal(op: str) -> Row:
     def row(args: tuple[Parts, ...]) -> Expr:
         x, y = args
@@ -171,15 +145,15 @@ def power(x: Parts, exponent: int) -> Parts:
     square = x
     while True:
         if exponent & 1:
-            result = square if result is None else _product((result, square))
+            result = square if result is None else product((result, square))
         exponent >>= 1
         if not exponent:
             assert result is not None, "internal: a power of at least one"
             return result
-        square = _product((square, square))
+        square = product((square, square))
 
 
 ROWS: dict[str, Row] = {
-    "add": _sum("add"), "sub": _sum("sub"), "mul": _product, "div": _quotient, "neg": _neg, "conj": _conj, "real": _real, "imag": _imag,
-    "complex": _complex, "abs": _abs, "exp": _exp, "eq": _equal("eq"), "ne": _equal("ne"),
+    "add": _sum("add"), "sub": _sum("sub"), "mul": product, "div": quotient, "neg": _neg, "conj": _conj, "real": _real, "imag": _imag,
+    "complex": _complex, "eq": _equal("eq"), "ne": _equal("ne"),
 }  # fmt: skip

@@ -47,7 +47,7 @@ class Type:
 
 
 _WEAK_SAMPLES: dict[DType, int | float | bool | complex] = {boolean: True, i64: 1, f64: 1.0, c128: 1j}
-_OF_COMPLEX = frozenset("add sub mul div neg pow abs exp real imag conj".split())
+_OF_COMPLEX = frozenset("add sub mul div neg pow abs exp log sqrt rsqrt sin cos tanh round real imag conj".split())
 _PARTS = frozenset({"real", "imag", "abs"})
 
 
@@ -151,7 +151,7 @@ def _apply(op: str, expr: Expression, *args: Type) -> Type:
 
 
 def _reducer(expr: Reducer, body: Type) -> Type:
-    if body.dtype.is_complex and expr.kind != "sum":
+    if body.dtype.is_complex and expr.kind not in ("sum", "prod"):
         raise DTypeError(f"{expr.kind} of {body.dtype} is not supported", span=expr.span)
     match expr.kind:
         case "sum" | "prod":

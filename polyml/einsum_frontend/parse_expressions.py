@@ -199,7 +199,7 @@ def _apply(name: str, node: ast.Call, at: Positions) -> Call:
         if count < 2:
             hint = f"to reduce over an index, write {name}[k](x[k])"
             raise refusal(f"`{name}` takes two or more arguments, not {count}", at, node, hint)
-    elif count != (wanted := {"where": 3, "complex": 2}.get(name, 1)):
+    elif count != (wanted := {"where": 3, "complex": 2, "atan2": 2, "copysign": 2}.get(name, 1)):
         usages = {"where": "where(condition, value if true, value if false)", "complex": "complex(real, imaginary)"}
         usage = usages.get(name)
         raise refusal(f"`{name}` takes {wanted} argument{'s' if wanted > 1 else ''}, not {count}", at, node, usage)

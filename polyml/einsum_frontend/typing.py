@@ -13,13 +13,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from polyml.dtypes import DType, boolean, c64, c128, f32, f64, i64, promote
+from polyml.einsum_frontend.complex_functions import FUNCTIONS
 from polyml.einsum_frontend.complex_parts import ROWS, Parts, joined, parts_of, power
 from polyml.errors import DTypeError
 from polyml.expressions import Apply, Const, Expr, Read
 from polyml.ops import OPS, result_dtype
 from polyml.source import Span
 
-__all__ = ["Typed", "apply", "cast", "common", "converted", "element", "is_narrow", "number", "stored"]
+__all__ = [
+    "Typed",
+    "apply",
+    "cast",
+    "common",
+    "converted",
+    "element",
+    "is_narrow",
+    "number",
+    "stored",
+    "whole_exponent",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +208,16 @@ def _on_parts(op: str, args: Sequence[Typed], dtype: DType, weak: bool, span: Sp
         return Typed(cast(Const(0, i64), dtype.part, span), weak, dtype if dtype.is_half else None)
     if op in ("conj", "real") and not dtype.is_complex:
         return args[0]
-    if op == "pow":
-        return _complex_power(args, dtype, weak, span)
-    row = ROWS.get(op)
+    exponent = whole_exponent(args[1].expr) if op == "pow" else None
+    if exponent is not None:
+        return _complex_power(args, dtype, weak, exponent, span)
+    row = ROWS.get(op) or FUNCTIONS.get(op)
     if row is None:
-        ordered = op in ("lt", "le", "gt", "ge", "min", "max")
+        ordered = op in ("lt", "le", "gt", "ge", "min", "max", "relu")
         why = "complex numbers have no order" if ordered else f"{op} is not defined for {dtype}"
-        hint = "compare abs(..) or real(..)" if ordered else "take real(..), imag(..) or abs(..)"
+        hint = (
+            "compare abs(..) or real(..)" if ordered else _IN_OTHER_WORDS.get(op, "take real(..), imag(..) or abs(..)")
+        )
         raise DTypeError(why, span=span, hint=hint)
     part = dtype.part if dtype.is_complex else f64 if weak or dtype.part != f32 else f32
     taken = [parts_of(arg.expr) for arg in args]
@@ -214,15 +229,20 @@ def _on_parts(op: str, args: Sequence[Typed], dtype: DType, weak: bool, span: Sp
     return Typed(made, weak)
 
 
-def _complex_power(args: Sequence[Typed], dtype: DType, weak: bool, span: Span | None) -> Typed:
+_IN_OTHER_WORDS = {"sigmoid": "write 1 / (1 + exp(-x))", "log1p": "write log(1 + x)"}
+"""What to write for a function that NumPy does not have for complex numbers."""
+
+
+def whole_exponent(expr: Expr) -> int | None:
+    """A constant exponent of 1 to 16 or -16 to -1."""
+    value = expr.value if isinstance(expr, Const) else None
+    return int(value) if value is not None and value == int(value) and 1 <= abs(value) <= 16 else None
+
+
+def _complex_power(args: Sequence[Typed], dtype: DType, weak: bool, exponent: int, span: Span | None) -> Typed:
     """Whole constant powers, by products."""
-    exponent = args[1].expr
-    value = exponent.value if isinstance(exponent, Const) else None
-    if value is None or value != int(value) or not 1 <= abs(value) <= 16:
-        hint = "write products; whole powers from -16 to 16 are supported, but not 0"
-        raise DTypeError(f"this power of {dtype} is not supported", span=span, hint=hint)
-    result = Typed(joined(power(parts_of(cast(args[0].expr, dtype, span)), abs(int(value))), dtype), weak)
-    return result if value > 0 else apply("div", [number(1), result], span)
+    result = Typed(joined(power(parts_of(cast(args[0].expr, dtype, span)), abs(exponent)), dtype), weak)
+    return result if exponent > 0 else apply("div", [number(1), result], span)
 
 
 def _on_booleans(op: str, args: Sequence[Typed], weak: bool, span: Span | None) -> Typed:

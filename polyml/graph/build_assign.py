@@ -14,11 +14,11 @@ from polyml.einsum_frontend.quasi_affine import Names, nodes
 from polyml.einsum_frontend.ranges import bound_names
 from polyml.einsum_frontend.syntax import Assign, Expression, IndexRef, Reducer
 from polyml.einsum_frontend.typing import Typed, apply, cast, common, element, stored
-from polyml.errors import DTypeError
 from polyml.expressions import Apply, Const, Expr, Read
 from polyml.graph.build_body import Body
 from polyml.graph.build_gather import value_interval
 from polyml.graph.build_parts import Path, fill, image
+from polyml.graph.build_product import product_into
 from polyml.graph.build_reduction import Reduction, has_idle_instances, nested
 from polyml.graph.build_state import State, Variable
 from polyml.graph.build_target import Target, guard_conditions, index_variables, left_side, statement_ranges, whole_box
@@ -182,15 +182,19 @@ def _both(expr: Expr) -> tuple[Expr, ...]:
 def _scale(state: State, target: Target, variable: Variable, value: Typed) -> None:
     """`*=` and `/=` where several instances hit one element: by the product of their values (1 where none does)."""
     dtype, label, span = variable.dtype, variable.label, target.statement.span
-    if dtype.is_complex:
-        message = f"several values scale one element of {label}, which is {dtype}"
-        raise DTypeError(message, span=span, hint="write a loop over the factors")
     stored(value, dtype, name=label, update=True, span=span)
-    ones = state.tensor(f"{label}_ones", dtype.part, variable.shape)
-    state.emit(fill(ones, cast(Const(1, i64), dtype.part), span))
-    product = state.tensor(f"{label}_product", dtype.part, variable.shape)
-    factors = Typed(cast(value.expr, dtype.part, span), False)
-    _emit(state, target, product, factors, ones, combine="prod")
+    if dtype.is_complex:
+        factors = Typed(cast(value.expr, dtype, span), False)
+        scope = target.path.scope
+        product = product_into(
+            state, f"{label}_product", dtype, variable.shape, target.subscripts, factors.expr, scope, (), span
+        )
+    else:
+        ones = state.tensor(f"{label}_ones", dtype.part, variable.shape)
+        state.emit(fill(ones, cast(Const(1, i64), dtype.part), span))
+        product = state.tensor(f"{label}_product", dtype.part, variable.shape)
+        factors = Typed(cast(value.expr, dtype.part, span), False)
+        _emit(state, target, product, factors, ones, combine="prod")
     base = _base(state, target, variable, dtype)
     result = state.tensor(label, dtype, variable.shape)
     place = tuple(affine(f"i{d}") for d in range(len(variable.shape)))

@@ -38,7 +38,7 @@ from polyml.einsum_frontend.typing import Typed, apply, cast, converted, element
 from polyml.errors import NotAffineError, ShapeError
 from polyml.expressions import Apply, Const, Read
 from polyml.expressions import Subscript as GraphSubscript
-from polyml.graph.build_complex import settled
+from polyml.graph.build_complex import applied
 from polyml.graph.build_gather import checked_index
 from polyml.graph.build_parts import Path, fold, image, index_value
 from polyml.graph.build_reduction import Reduction, nested, nonzero, typed_terms
@@ -141,8 +141,8 @@ class Body:
             return index_value(known)
         if isinstance(node, Unary):
             return apply("neg" if node.op == "-" else "not", [self.value(node.operand, path)], node.span)
-        made = apply(_OPS[node.op], [self.value(node.left, path), self.value(node.right, path)], node.span)
-        return settled(self.state, self.label, made, path, node.span)
+        operands = [self.value(node.left, path), self.value(node.right, path)]
+        return applied(self.state, self.label, _OPS[node.op], operands, path, node.span)
 
     def call(self, node: Call, path: Path) -> Typed:
         if node.function == "where":
@@ -152,7 +152,7 @@ class Body:
             return converted(args[0], DTYPES[node.function], node.span)
         if node.function in ("min", "max"):
             return fold(node.function, args, node.span)
-        return settled(self.state, self.label, apply(node.function, args, node.span), path, node.span)
+        return applied(self.state, self.label, node.function, args, path, node.span)
 
     def where(self, node: Call, path: Path) -> Typed:
         """A select; its branches stand where the condition holds, or does not."""

@@ -11,11 +11,11 @@ from polyml.einsum_frontend.proofs import points_without_items
 from polyml.einsum_frontend.quasi_affine import Constraint, Names, constraint_of
 from polyml.einsum_frontend.ranges import Range
 from polyml.einsum_frontend.syntax import Binary, Call, Expression, Number, Pad, Subscript, Unary
-from polyml.einsum_frontend.typing import Typed, cast, is_narrow
-from polyml.errors import DTypeError, UnboundedDomainError
+from polyml.einsum_frontend.typing import Typed, cast, element, is_narrow
+from polyml.errors import DTypeError
 from polyml.expressions import Const, Expr, Read
-from polyml.graph.build_box import greatest_plus_one
 from polyml.graph.build_parts import Path, variables_of
+from polyml.graph.build_product import free_box, product_into
 from polyml.graph.build_state import State
 from polyml.graph.ir import Equation
 from polyml.sets.affine import affine
@@ -71,15 +71,12 @@ def typed_terms(kind: str, body: Typed, span: Span) -> Typed:
     """The terms in the type in which the reduction accumulates.
 
     Raises:
-        DTypeError: a sum or product of 8- or 16-bit integers; the extremum of complex numbers, or their product.
+        DTypeError: a sum or product of 8- or 16-bit integers; the extremum of complex numbers.
     """
     if kind in ("any", "all"):
         return Typed(cast(body.expr, boolean), body.weak)
-    if body.dtype.is_complex and kind != "sum":
-        ordered = kind != "prod"
-        why = "complex numbers have no order" if ordered else f"{kind} over {body.dtype} is not supported"
-        hint = "compare abs(..) or real(..)" if ordered else "write a loop: for k in range(K): p[i] = p[i] * x[i, k]"
-        raise DTypeError(why, span=span, hint=hint)
+    if body.dtype.is_complex and kind not in ("sum", "prod"):
+        raise DTypeError("complex numbers have no order", span=span, hint="compare abs(..) or real(..)")
     if kind in ("sum", "prod") and is_narrow(body.dtype):
         raise DTypeError(
             f"{kind} over {body.dtype} would wrap",
@@ -103,6 +100,16 @@ def nested(state: State, label: str, reduction: Reduction) -> Typed:
     if not body.dtype.is_complex:
         value = _tensor_of(state, label, reduction, body.expr)
         return Typed(value, reduction.weak, None if reduction.is_argument else body.half)
+    if reduction.kind == "prod":
+        free = reduction.free()
+        names = tuple(r.name for r in free)
+        shape = free_box(state, free, reduction.kind, reduction.span)
+        target = tuple(map(affine, names))
+        name = f"{label}_prod"
+        whole = product_into(
+            state, name, body.dtype, shape, target, body.expr, reduction.inner.scope, names, reduction.span
+        )
+        return element(Read(whole.name, target, body.dtype), reduction.weak)
     parts = parts_of(body.expr)
     assert parts.imag is not None, "internal: a complex value has two parts"
     real = _tensor_of(state, label, reduction, parts.real)
@@ -115,16 +122,7 @@ def _tensor_of(state: State, label: str, reduction: Reduction, body: Expr) -> Re
     """An access to the new tensor that reduces `body`."""
     free = reduction.free(body)
     names = tuple(r.name for r in free)
-    shape = []
-    for r in free:
-        extent = greatest_plus_one(state, r)
-        if extent is None:
-            raise UnboundedDomainError(
-                f"the extent of {r.name} is not known at compile time, and {reduction.kind}[..] needs one value per {r.name}",
-                span=reduction.span,
-                hint="bound the index by a number or by the shape of an argument",
-            )
-        shape.append(extent)
+    shape = free_box(state, free, reduction.kind, reduction.span)
     dtype = i64 if reduction.is_argument else body.dtype
     result = state.tensor(f"{label}_{reduction.kind}", dtype, shape, f"{label}.{reduction.kind}")
     target = tuple(affine(name) for name in names)

@@ -31,7 +31,7 @@ UNKNOWN_EXTENT = 1_000
 _BROADCAST, _CONTIGUOUS, _REVERSED, _TRANSPOSED = 0.25, 1.0, 2.0, 4.0
 _REDUCTION_PENALTY = 1.1
 _WEIGHTS = {
-    "div": 6.0, "mod": 20.0, "floordiv": 20.0, "sqrt": 6.0, "rsqrt": 10.0, "exp": 12.0, "log": 14.0, "tanh": 16.0, "sigmoid": 16.0,
+    "div": 6.0, "mod": 20.0, "floordiv": 20.0, "sqrt": 6.0, "rsqrt": 10.0, "exp": 12.0, "log": 14.0, "log1p": 22.0, "atan2": 24.0, "tanh": 16.0, "sigmoid": 16.0,
     "erf": 20.0, "gelu": 24.0, "sin": 14.0, "cos": 14.0, "pow": 60.0, "min": 2.0, "max": 2.0, "real": 0.25, "imag": 0.25, "complex": 1.0,
 }  # fmt: skip
 

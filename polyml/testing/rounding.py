@@ -194,6 +194,8 @@ def applied(op: str, parts: Sequence[Part], dtype: DType) -> float:
     if of_parts:  # the corners of an interval stand for a disc
         moved *= math.sqrt(2)
     units = 1.0 if op in ("mul", "div") and not of_parts else _FUNCTION_UNITS
+    if of_parts and op == "pow" and center:  # exp(w log z): the exponent's own rounding is what counts
+        units += 2 * _FUNCTION_UNITS * abs(complex(parts[1].value)) * abs(complex(np.log(complex(parts[0].value))))
     return moved + units * unit(dtype) * abs(center) + _limits(dtype)[2]
 
 

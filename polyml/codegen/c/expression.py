@@ -26,7 +26,7 @@ _BINARY: dict[str, tuple[str, int]] = {
     "eq": ("==", _EQUAL), "ne": ("!=", _EQUAL), "lt": ("<", _ORDER), "le": ("<=", _ORDER), "gt": (">", _ORDER), "ge": (">=", _ORDER),
     "and": ("&&", _AND), "or": ("||", _OR),
 }  # fmt: skip
-_MATH = {"exp", "log", "sqrt", "sin", "cos", "tanh", "erf"}
+_MATH = {"exp", "log", "log1p", "sqrt", "sin", "cos", "tanh", "atan2", "copysign", "erf"}
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "round": "rint"}
 _HELPERS = {"min", "max", "relu", "sigmoid", "gelu", "mod", "floordiv"}
 

@@ -129,6 +129,7 @@ ARITHMETIC: dict[str, Row] = {
     "eq": _infix("=="), "ne": _infix("!="), "lt": _infix("<"), "le": _infix("<="), "gt": _infix(">"), "ge": _infix(">="),
     "and": _logical("&&"), "or": _logical("||"), "not": lambda args, dtype, use: f"(!{_truth(args[0], dtype)})",
     "exp": _math("exp"), "log": _math("log"), "sqrt": _math("sqrt"), "rsqrt": _rsqrt, "sin": _math("sin"), "cos": _math("cos"), "tanh": _math("tanh"),
+    "atan2": _math("atan2"), "log1p": _math("log1p"), "copysign": _math("copysign"),
     "sigmoid": _helper("sigmoid"), "erf": _math("erf"), "relu": _relu, "gelu": _helper("gelu"),
     "real": lambda args, dtype, use: f"{args[0]}.re", "imag": lambda args, dtype, use: f"{args[0]}.im",
     "complex": lambda args, dtype, use: f"{'c64' if dtype == f32 else 'c128'}{{{args[0]}, {args[1]}}}",

@@ -237,6 +237,7 @@ ARITHMETIC: dict[str, Row] = {
     "relu": _relu,
     "sqrt": _sqrt,
     "rsqrt": _rsqrt,
+    "copysign": lambda b, args, dtype: b.intrinsic("copysign", *args),
     "floor": _rounding("floor"),
     "ceil": _rounding("ceil"),
     "round": _rounding("roundeven"),

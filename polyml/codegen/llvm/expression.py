@@ -62,7 +62,7 @@ def _apply(state: State, expr: Apply, args: tuple[Value, ...]) -> Value:
         case op if op in ARITHMETIC:
             return ARITHMETIC[op](b, args, dtype)
         case op:
-            return vector_math(b, op, cast(b, args[0], dtype, expr.dtype))
+            return vector_math(b, op, *(cast(b, arg, dtype, expr.dtype) for arg in args))
 
 
 def _index_value(state: State, expr: IndexValue) -> Value:

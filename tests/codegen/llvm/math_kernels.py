@@ -12,6 +12,7 @@ from polyml.codegen.llvm.machine import compile_object, load_object, machine_of
 from polyml.codegen.loops import Function
 from polyml.dtypes import DType
 from polyml.expressions import Apply
+from polyml.ops import OPS
 from polyml.target import Target
 from tests.codegen.llvm.support import loop, read, store, variable, vector
 
@@ -20,7 +21,7 @@ __all__ = ["libm_kernel", "math_kernel", "ulps"]
 
 def math_kernel(op: str, dtype: DType, lanes: int, machine: str = "host", repeat: int = 1) -> Callable[..., np.ndarray]:
     """`y = op(a, ...)` over whole arrays with that many lanes; `repeat` times over, to be timed."""
-    arguments = 2 if op == "pow" else 1
+    arguments = OPS[op].arity
     names = ("a", "b")[:arguments]
     assign = store("y", "i", Apply(op, tuple(read(name, dtype, "i") for name in names), dtype))
     over_all = vector("i", "N", lanes, assign) if lanes > 1 else loop("i", 0, "N", assign)

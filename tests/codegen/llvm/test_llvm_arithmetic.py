@@ -15,7 +15,22 @@ from polyml.sets.affine import affine
 from tests.codegen.llvm.support import apply, const, loop, read, run, store, variable, vector
 
 NAMES = sorted(COMPUTED)
-FLOAT_ONLY = {"exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "erf", "gelu", "div"}
+FLOAT_ONLY = {
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "sin",
+    "cos",
+    "tanh",
+    "log1p",
+    "atan2",
+    "copysign",
+    "sigmoid",
+    "erf",
+    "gelu",
+    "div",
+}
 ARITHMETIC = sorted(OPS.keys() - FLOAT_ONLY - {"select", "cast", "pow", "real", "imag", "complex"})
 
 

@@ -23,7 +23,7 @@ class Format:
 
     magic: 1.5 * 2^mantissa: adding it rounds to an integer, which stands in the low bits. inverse_ln2, ln2: 1/ln 2, and ln 2 in two parts. root_half: the bits of
     sqrt(1/2). expm1: (e^r - 1 - r)/r^2, its errors weighted as expm1 needs them; exp: as exp needs them; abs(r) <= ln(2)/2. log: see logarithm.py.
-    erf: -ln(1 - erf(a))/a. sin: (sin r - r)/r^3 and cos: (cos r - 1 + r^2/2)/r^4 in r^2, abs(r) <= pi/4. half_pi: pi/2 in parts.
+    erf: -ln(1 - erf(a))/a. sin: (sin r - r)/r^3 and cos: (cos r - 1 + r^2/2)/r^4 in r^2, abs(r) <= pi/4. atan: (atan t - t)/t^3 in t^2, abs(t) <= tan(pi/8). half_pi: pi/2 in parts.
     """
 
     mantissa: int
@@ -46,6 +46,7 @@ class Format:
     erf: tuple[float, ...]
     sin: tuple[float, ...]
     cos: tuple[float, ...]
+    atan: tuple[float, ...]
 
 
 SINGLE = Format(
@@ -108,6 +109,13 @@ SINGLE = Format(
         "-0x1.6c0c28p-10",
         "0x1.99e86cp-16",
     ),  # fit error 2^-32.82
+    atan=_hex(
+        "-0x1.55554ap-2",
+        "0x1.9991e2p-3",
+        "-0x1.23b9a2p-3",
+        "0x1.b22452p-4",
+        "-0x1.f2e56ep-5",
+    ),  # fit error 2^-30.42
 )
 
 DOUBLE = Format(
@@ -200,6 +208,19 @@ DOUBLE = Format(
         "0x1.1ee9d3decd0fap-29",
         "-0x1.8fa291f5bab9bp-37",
     ),  # fit error 2^-59.14
+    atan=_hex(
+        "-0x1.555555555553ap-2",
+        "0x1.99999999951d7p-3",
+        "-0x1.2492492284d94p-3",
+        "0x1.c71c70d68c0bfp-4",
+        "-0x1.745cf7279f844p-4",
+        "0x1.3b10fb6c63274p-4",
+        "-0x1.10ea6e72faf50p-4",
+        "0x1.defcf9f108b28p-5",
+        "-0x1.9c821dc1390e7p-5",
+        "0x1.370d8bc5cfe09p-5",
+        "-0x1.23be24529c0abp-6",
+    ),  # fit error 2^-59.28
 )
 
 LOG2_OF_DOUBLE = _hex(

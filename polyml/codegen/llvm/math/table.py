@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from polyml.codegen.llvm.ir import Builder, Value
+from polyml.codegen.llvm.math.arctangent import atan2
 from polyml.codegen.llvm.math.exponential import erf, exp, gelu, sigmoid, tanh
 from polyml.codegen.llvm.math.kit import Recipe, call
-from polyml.codegen.llvm.math.logarithm import log
+from polyml.codegen.llvm.math.logarithm import log, log1p
 from polyml.codegen.llvm.math.power import pow
 from polyml.codegen.llvm.math.trigonometric import cos, sin
 
 __all__ = ["MATH", "vector_math"]
 
 MATH: dict[str, Recipe] = {
-    "exp": exp, "log": log, "sin": sin, "cos": cos, "tanh": tanh, "sigmoid": sigmoid, "erf": erf, "gelu": gelu, "pow": pow,
+    "exp": exp, "log": log, "log1p": log1p, "atan2": atan2, "sin": sin, "cos": cos, "tanh": tanh, "sigmoid": sigmoid, "erf": erf, "gelu": gelu, "pow": pow,
 }  # fmt: skip
 
 

@@ -1,0 +1,222 @@
+"""Elementary functions of complex numbers in real ones, with the branch cuts, signed zeros and infinities of C99's annex G, which are NumPy's.
+
+Square roots and hyperbolic tangents: W. Kahan, Branch cuts for complex elementary functions, or: much ado about nothing's sign bit (1987).
+Nothing here overflows, or loses digits to cancellation, unless the result does: sizes are divided by the larger part, and sinh is tanh times cosh.
+"""
+
+from __future__ import annotations
+
+from polyml.dtypes import boolean, f32
+from polyml.einsum_frontend.complex_parts import Parts, Row, product, quotient
+from polyml.expressions import Apply, Const, Expr
+
+__all__ = ["FUNCTIONS", "power_of"]
+
+
+def _apply(op: str, *args: Expr) -> Expr:
+    return Apply(op, args, args[0].dtype)
+
+
+def _select(condition: Expr, yes: Expr, no: Expr) -> Expr:
+    return Apply("select", (condition, yes, no), yes.dtype)
+
+
+def _test(op: str, x: Expr, value: float) -> Expr:
+    return Apply(op, (x, _number(value, x)), boolean)
+
+
+def _number(value: float, like: Expr) -> Const:
+    return Const(value, like.dtype)
+
+
+def _imag(x: Parts) -> Expr:
+    assert x.imag is not None, "internal: a function of complex numbers"
+    return x.imag
+
+
+def _sizes(x: Parts) -> tuple[Expr, Expr]:
+    """The larger of the parts' sizes, and the smaller over the larger (0 where both are 0 or one is infinite)."""
+    a, b = _apply("abs", x.real), _apply("abs", _imag(x))
+    larger, smaller = _apply("max", a, b), _apply("min", a, b)
+    plain = _and(_test("gt", larger, 0.0), _test("lt", larger, float("inf")))
+    return larger, _select(plain, _apply("div", smaller, larger), _number(0.0, larger))
+
+
+def _either_infinite(x: Parts) -> Expr:
+    return _or(_infinite(x.real), _infinite(_imag(x)))
+
+
+def _infinite(x: Expr) -> Expr:
+    return _test("eq", _apply("abs", x), float("inf"))
+
+
+def _nan(x: Expr) -> Expr:
+    return Apply("ne", (x, x), boolean)
+
+
+def _and(x: Expr, y: Expr) -> Expr:
+    return Apply("and", (x, y), boolean)
+
+
+def _or(x: Expr, y: Expr) -> Expr:
+    return Apply("or", (x, y), boolean)
+
+
+def _abs(args: tuple[Parts, ...]) -> Expr:
+    """The root of the sum of squares, by the larger part, so that nothing overflows."""
+    (x,) = args
+    if x.imag is None:
+        return _apply("abs", x.real)
+    larger, ratio = _sizes(x)
+    one = _number(1.0, larger)
+    size = _apply("mul", larger, _apply("sqrt", _apply("add", one, _apply("mul", ratio, ratio))))
+    return _select(_either_infinite(x), _number(float("inf"), larger), size)
+
+
+def _log(args: tuple[Parts, ...]) -> Parts:
+    """The larger part's logarithm and log1p of the ratio's square: right near the unit circle, too."""
+    (x,) = args
+    larger, ratio = _sizes(x)
+    rest = _apply("mul", _number(0.5, larger), _apply("log1p", _apply("mul", ratio, ratio)))
+    size = _apply("add", _apply("log", larger), rest)
+    real = _select(_either_infinite(x), _number(float("inf"), larger), size)
+    return Parts(real, _apply("atan2", _imag(x), x.real))
+
+
+def _sqrt(args: tuple[Parts, ...]) -> Parts:
+    """sqrt((|x| + |z|)/2) is the larger part; the other is the imaginary part over twice that."""
+    (x,) = args
+    a, b = x.real, _imag(x)
+    larger, ratio = _sizes(x)
+    one, half, infinity = (_number(value, a) for value in (1.0, 0.5, float("inf")))
+    steep = Apply("lt", (_apply("abs", a), _apply("abs", b)), boolean)
+    size = _apply("sqrt", _apply("add", one, _apply("mul", ratio, ratio)))
+    mean = _apply("mul", half, _apply("add", _select(steep, ratio, one), size))
+    major = _apply("mul", _apply("sqrt", larger), _apply("sqrt", mean))
+    some = _test("gt", major, 0.0)
+    minor = _select(some, _apply("div", _apply("mul", half, _apply("abs", b)), major), _apply("abs", b))
+    positive, endless = _test("ge", a, 0.0), _infinite(b)
+    left = _test("lt", a, 0.0)
+    real = _select(_or(endless, _test("eq", a, float("inf"))), infinity, _select(left, minor, major))
+    imag = _select(_or(endless, _test("eq", a, -float("inf"))), infinity, _select(positive, minor, major))
+    return Parts(real, _apply("copysign", imag, b))
+
+
+def _rsqrt(args: tuple[Parts, ...]) -> Parts:
+    root = _sqrt(args)
+    return quotient((Parts(_number(1.0, root.real), None), root))
+
+
+def _far(x: Expr) -> Expr:
+    """Where exp(x), or soon cosh(x), overflows."""
+    return _test("gt", x, 80.0 if x.dtype == f32 else 700.0)
+
+
+def _scaled_exp(x: Expr) -> tuple[Expr, Expr]:
+    """Two factors of exp(x) that do not overflow before their product with a small number does; the second is mostly 1."""
+    root = _apply("exp", _select(_far(x), _apply("mul", _number(0.5, x), x), x))
+    return root, _select(_far(x), root, _number(1.0, x))
+
+
+def _exp(args: tuple[Parts, ...]) -> Parts:
+    (x,) = args
+    a, b = x.real, _imag(x)
+    exp, rest = _scaled_exp(a)
+    zero = _number(0.0, a)
+    sine, cosine = _apply("sin", b), _apply("cos", b)
+    real, imag = (_apply("mul", _apply("mul", exp, turn), rest) for turn in (cosine, sine))
+    flat = _test("eq", b, 0.0)  # an infinite size times no angle is not NaN
+    lost, none = _nan(cosine), _test("eq", a, -float("inf"))
+    known = _and(lost, _infinite(a))
+    real = _select(_or(flat, known), _apply("mul", exp, rest), real)
+    return Parts(real, _select(flat, b, _select(_and(lost, none), zero, imag)))
+
+
+def _hyperbolic(x: Expr, factor: Expr, *, odd: bool) -> Expr:
+    """factor * sinh(x) or factor * cosh(x), by halves of the exponent where cosh would overflow."""
+    size = _apply("abs", x)
+    exp, rest = _scaled_exp(size)
+    whole = _apply("mul", _number(0.5, x), exp)
+    cosh = _apply("add", whole, _apply("div", _number(0.5, x), exp))
+    far = _far(size)
+    even = _apply("mul", _apply("mul", factor, _select(far, whole, cosh)), rest)
+    return _apply("mul", _apply("tanh", x), even) if odd else even
+
+
+def _zero_of_signs(x: Expr, y: Expr) -> Expr:
+    """0 with the sign of the product."""
+    one = _number(1.0, x)
+    return _apply("mul", _apply("copysign", _number(0.0, x), x), _apply("copysign", one, y))
+
+
+def _sin(args: tuple[Parts, ...]) -> Parts:
+    """sin a cosh b + i cos a sinh b."""
+    (x,) = args
+    a, b = x.real, _imag(x)
+    cosine = _apply("cos", a)
+    real = _select(_test("eq", a, 0.0), a, _hyperbolic(b, _apply("sin", a), odd=False))
+    imag = _select(_test("eq", b, 0.0), _zero_of_signs(b, cosine), _hyperbolic(b, cosine, odd=True))
+    return Parts(real, _select(_and(_infinite(b), _nan(cosine)), _number(float("inf"), a), imag))
+
+
+def _cos(args: tuple[Parts, ...]) -> Parts:
+    """cos a cosh b - i sin a sinh b."""
+    (x,) = args
+    a, b = x.real, _imag(x)
+    sine, cosine = _apply("sin", a), _apply("cos", a)
+    flat = _or(_test("eq", a, 0.0), _test("eq", b, 0.0))
+    imag = _select(flat, _zero_of_signs(sine, b), _hyperbolic(b, sine, odd=True))
+    real = _hyperbolic(b, cosine, odd=False)
+    return Parts(_select(_and(_infinite(b), _nan(cosine)), _number(float("inf"), a), real), _apply("neg", imag))
+
+
+def _tanh(args: tuple[Parts, ...]) -> Parts:
+    """(sinh a cosh a + i sin b cos b) / (sinh(a)^2 + cos(b)^2); for large a its limit."""
+    (x,) = args
+    a, b = x.real, _imag(x)
+    one = _number(1.0, a)
+    sine, cosine = _apply("sin", b), _apply("cos", b)
+    turn = _apply("mul", sine, cosine)
+    sinh, cosh = (_hyperbolic(a, one, odd=odd) for odd in (True, False))
+    below = _apply("add", _apply("mul", sinh, sinh), _apply("mul", cosine, cosine))
+    size = _apply("abs", a)
+    decay = _apply("exp", _apply("mul", _number(-2.0, a), size))
+    far = _test("gt", size, 10.0 if a.dtype == f32 else 20.0)
+    limit = _apply("mul", _number(4.0, a), _apply("mul", turn, decay))
+    endless = _test("eq", size, float("inf"))
+    limit = _select(endless, _apply("copysign", _number(0.0, a), turn), limit)
+    whole = _select(_or(endless, Apply("eq", (turn, turn), boolean)), one, turn)
+    real = _select(far, _apply("copysign", whole, a), _apply("div", _apply("mul", sinh, cosh), below))
+    real = _select(_test("eq", a, 0.0), a, real)
+    imag = _select(_test("eq", b, 0.0), b, _select(far, limit, _apply("div", turn, below)))
+    return Parts(real, imag)
+
+
+def _round(args: tuple[Parts, ...]) -> Parts:
+    """Part by part."""
+    (x,) = args
+    return Parts(_apply("round", x.real), _apply("round", _imag(x)))
+
+
+def _power(args: tuple[Parts, ...]) -> Parts:
+    base, exponent = args
+    z = base if base.imag is not None else Parts(base.real, _number(0.0, base.real))
+    return power_of(z, exponent, _exp((product((exponent, _log((z,)))),)))
+
+
+def power_of(base: Parts, exponent: Parts, made: Parts) -> Parts:
+    """made = exp(exponent log base), but `z ** 0` is 1, and `0 ** w` is 0 where w has a positive real part, else NaN: NumPy's rules."""
+    zero, one, nan = (_number(value, made.real) for value in (0.0, 1.0, float("nan")))
+    nothing = _and(_test("eq", base.real, 0.0), _test("eq", _imag(base), 0.0))
+    unit = _test("eq", exponent.real, 0.0)
+    if exponent.imag is not None:
+        unit = _and(unit, _test("eq", exponent.imag, 0.0))
+    of_zero = _select(_test("gt", exponent.real, 0.0), zero, nan)
+    real = _select(unit, one, _select(nothing, of_zero, made.real))
+    return Parts(real, _select(unit, zero, _select(nothing, of_zero, _imag(made))))
+
+
+FUNCTIONS: dict[str, Row] = {
+    "abs": _abs, "exp": _exp, "log": _log, "sqrt": _sqrt, "rsqrt": _rsqrt, "sin": _sin, "cos": _cos, "tanh": _tanh, "round": _round, "pow": _power,
+}  # fmt: skip
+"""Rows like those of complex_parts.ROWS."""
