@@ -83,6 +83,12 @@ def _log(args: tuple[Parts, ...]) -> Parts:
     return Parts(real, _apply("atan2", _imag(x), x.real))
 
 
+def _log1p(args: tuple[Parts, ...]) -> Parts:
+    """Of the rounded sum, as in NumPy."""
+    (x,) = args
+    return _log((Parts(_apply("add", _number(1.0, x.real), x.real), x.imag),))
+
+
 def _sqrt(args: tuple[Parts, ...]) -> Parts:
     """sqrt((|x| + |z|)/2) is the larger part; the other is the imaginary part over twice that."""
     (x,) = args
@@ -217,6 +223,6 @@ def power_of(base: Parts, exponent: Parts, made: Parts) -> Parts:
 
 
 FUNCTIONS: dict[str, Row] = {
-    "abs": _abs, "exp": _exp, "log": _log, "sqrt": _sqrt, "rsqrt": _rsqrt, "sin": _sin, "cos": _cos, "tanh": _tanh, "round": _round, "pow": _power,
+    "abs": _abs, "exp": _exp, "log": _log, "log1p": _log1p, "sqrt": _sqrt, "rsqrt": _rsqrt, "sin": _sin, "cos": _cos, "tanh": _tanh, "round": _round, "pow": _power,
 }  # fmt: skip
 """Rows like those of complex_parts.ROWS."""

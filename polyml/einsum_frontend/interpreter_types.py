@@ -47,7 +47,9 @@ class Type:
 
 
 _WEAK_SAMPLES: dict[DType, int | float | bool | complex] = {boolean: True, i64: 1, f64: 1.0, c128: 1j}
-_OF_COMPLEX = frozenset("add sub mul div neg pow abs exp log sqrt rsqrt sin cos tanh round real imag conj".split())
+_OF_COMPLEX = frozenset(
+    "add sub mul div neg pow abs exp log log1p sqrt rsqrt sin cos tanh round real imag conj".split()
+)
 _PARTS = frozenset({"real", "imag", "abs"})
 
 

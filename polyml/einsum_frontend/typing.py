@@ -229,7 +229,7 @@ def _on_parts(op: str, args: Sequence[Typed], dtype: DType, weak: bool, span: Sp
     return Typed(made, weak)
 
 
-_IN_OTHER_WORDS = {"sigmoid": "write 1 / (1 + exp(-x))", "log1p": "write log(1 + x)"}
+_IN_OTHER_WORDS = {"sigmoid": "write 1 / (1 + exp(-x))"}
 """What to write for a function that NumPy does not have for complex numbers."""
 
 
