@@ -194,7 +194,7 @@ def _dependences(scop: Scop, options: Options) -> tuple[Scop, Dependences, tuple
             if options.scheduler == "written":
                 return scop, dependences, ()
             needed = used_values(scop, dependences)
-            # isl's scheduler takes minutes over expanded scalars (nussinov's), and does not count them as operations.
+            # isl's scheduler finds no schedule within its budget once nussinov's scalar is expanded, and a good one before.
             if options.scheduler == "ilp":
                 needed = expanded(needed)
             return (scop, dependences, ()) if needed is scop else (needed, analyse(needed), ())

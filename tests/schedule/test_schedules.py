@@ -7,12 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from benchmarks.polybench import KERNELS
 from polyml.codegen.generate import generate
 from polyml.codegen.interpret import interpret
 from polyml.codegen.passes import LoopOptions, lower_loops
 from polyml.options import Options
-from polyml.schedule import pack
+from polyml.schedule import driver, pack
 from polyml.schedule.driver import schedule
+from polyml.schedule.ilp.solve import SolverLimit
 from polyml.schedule.isl_scheduler import tree_from_written_order
 from polyml.schedule.legality import check, check_tree
 from polyml.schedule.schedule import Schedule
@@ -189,3 +191,18 @@ def test_html_holds_the_tree() -> None:
     scop, dependences = programs.program(programs.DENSE, N=8, K=4, M=8)
     found = schedule(scop, dependences, WIDE, Options(target=WIDE))
     assert "<b>mark: vector" in tree_html(found.tree, scop)
+
+
+def test_isl_stands_in_within_its_share_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """isl's scheduler would take minutes for nussinov's expanded scalar: where it stands in for the integer programs it is cut off soon."""
+    kernel = KERNELS["nussinov"]
+    (region,) = kernel.program(target=WIDE).lower(*kernel.arguments("SMALL")).stages.regions
+
+    def fail(*_: object, **__: object) -> None:
+        raise SolverLimit("no time left")
+
+    monkeypatch.setattr(driver, "schedule_by_ilp", fail)
+    found = schedule(region.scop, region.dependences, WIDE, Options(target=WIDE))
+    dropped = [note.text.partition(" was dropped")[0] for note in found.notes if note.stage == "fallback"]
+    assert dropped == ["the schedule by integer programs", "isl's schedule", "isl's schedule without marks"]
+    check(found)

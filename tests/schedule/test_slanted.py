@@ -15,6 +15,7 @@ from polyml.options import Options
 from polyml.schedule.driver import schedule
 from polyml.schedule.slanted import split_around
 from polyml.schedule.storage_check import storage_faults
+from polyml.schedule.tree import print_tree
 from polyml.target import Target
 
 WIDE = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20, cores=2)
@@ -120,8 +121,10 @@ def test_what_runs_before_and_after() -> None:
 
 
 @pytest.mark.parametrize("name", ["syrk", "trmm"])
-def test_tree_at_real_size(name: str) -> None:
+def test_tree_at_real_size(name: str, golden: Callable[[str, str], None]) -> None:
     region = KERNELS[name].program(scheduler="written").lower(*KERNELS[name].arguments("LARGE")).stages.regions[0]
     found = schedule(region.scop, region.dependences, WIDE, Options(target=WIDE, threads=2))
     assert storage_faults(found) == []
-    assert any("vectors at once" in str(n) for n in found.notes)
+    storage = [f"{s.array}: {'x'.join(map(str, s.shape)) or 'scalar'}" for s in found.storage.values()]
+    notes = [f"{n.stage} {n.subject}: {n.text}" for n in found.notes]
+    golden(f"schedule/{name}", "\n".join([print_tree(found.tree, found.scop), *storage, *notes]))
