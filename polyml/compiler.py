@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 from polyml.codegen.generate import generate
@@ -32,6 +32,7 @@ from polyml.graph.region import Region
 from polyml.graph.rewrite import rewrite
 from polyml.graph.verify import verify
 from polyml.options import Options
+from polyml.records import dataclass
 from polyml.runtime.arguments import AnyInt, AnySize, Layout
 from polyml.runtime.build import build_kernel, signature_of
 from polyml.runtime.compiled import Compiled

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from polyml.options import current
+from polyml.records import dataclass
 
 __all__ = ["Compilation", "StageTime", "compilation", "debug_level", "report", "stage"]
 

@@ -10,11 +10,11 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from polyml.errors import DeviceUnavailableError, PolymlError
 from polyml.options import VARIABLES
+from polyml.records import dataclass
 from polyml.runtime.cache import store
 from polyml.runtime.cuda import device_names
 from polyml.target import Target

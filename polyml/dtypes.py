@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from polyml.errors import DTypeError
+from polyml.records import dataclass
 
 __all__ = [
     "COMPUTED",

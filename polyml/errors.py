@@ -6,8 +6,9 @@ Broken invariants of polyml itself are `assert`s whose text starts with "interna
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from polyml.records import dataclass
 
 if TYPE_CHECKING:
     from polyml.source import Span

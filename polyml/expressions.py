@@ -8,10 +8,10 @@ arguments of an op already have the common dtype that the op computes in (casts 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import assert_never
 
 from polyml.dtypes import DType
+from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
 __all__ = ["Apply", "Const", "Expr", "IndexValue", "Read", "Subscript", "map_reads", "reads_of", "substitute", "walk"]

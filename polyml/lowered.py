@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, get_args
 
 from polyml.codegen.llvm.machine import assembly, machine_of
@@ -11,6 +11,7 @@ from polyml.compiler import Stages, c_text, compile_stages, llvm_text, with_sche
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
 from polyml.graph.printer import graph_html, graph_latex, graph_text
+from polyml.records import dataclass
 from polyml.runtime.kernel import Kernel, load_compiled
 from polyml.schedule.tree import print_tree, tree_html
 from polyml.scop.printer import dependences_text, domains_text

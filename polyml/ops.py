@@ -7,12 +7,12 @@ and a test holds that every table is complete.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from polyml.dtypes import DType, boolean, c64, c128, f32, f64, i64
+from polyml.records import dataclass
 
 __all__ = ["FUNCTIONS", "OPS", "REDUCTIONS", "Op", "Reduction", "Rule", "result_dtype"]
 

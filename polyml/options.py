@@ -10,11 +10,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Literal, get_args
 
 from polyml.errors import PolymlError
+from polyml.records import dataclass
 from polyml.target import Target
 
 __all__ = ["VARIABLES", "CostName", "EnvironmentVariable", "FusionPolicy", "Options", "Scheduler", "overridden"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from polyml.records import dataclass
 
 __all__ = ["Source", "Span"]
 

@@ -11,10 +11,10 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from polyml.errors import PolymlError
+from polyml.records import dataclass
 
 __all__ = ["Target", "available_cores", "named_targets"]
 

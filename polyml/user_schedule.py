@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from polyml.codegen.generate import generate
 from polyml.codegen.printer import loops_text as code_text
 from polyml.errors import IllegalScheduleError
+from polyml.records import dataclass
 from polyml.runtime.dispatch import COMPILE_LOCK
 from polyml.schedule.coincidence import with_coincidence
 from polyml.schedule.files import read_schedule, schedule_yaml

@@ -6,12 +6,12 @@ Each point is an instance of a statement, in two of its indices. Meant for small
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import islpy as isl
 
 from polyml.errors import PolymlError
+from polyml.records import dataclass
 from polyml.runtime.dispatch import COMPILE_LOCK
 from polyml.schedule.transforms.loops import LoopNode, find_part, loops_around
 from polyml.scop.scop import Scop

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Prefetch, UpdateArgument
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import expressions
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["Element", "ElementAccess", "Lanes", "accesses_of", "may_overlap"]

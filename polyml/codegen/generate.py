@@ -7,7 +7,7 @@ generation for CUDA", 2013, section 5; isl manual, "AST Generation Options (Sche
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import get_args
 
 import islpy as isl
@@ -33,6 +33,7 @@ from polyml.codegen.rewrite import fresh
 from polyml.dtypes import i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, substitute
 from polyml.ops import REDUCTIONS
+from polyml.records import dataclass
 from polyml.schedule.schedule import Schedule, Storage
 from polyml.scop.scop import Access, Statement
 from polyml.sets.affine import Affine, affine

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, For, If, Node
 from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.expressions import Apply, Const, Expr, IndexValue
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extremum, affine, maximum, minimum
 
 __all__ = ["Guard", "cut_at_guard", "find_guard", "guards_to_bounds", "with_choice"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import islpy as isl
 
@@ -12,6 +12,7 @@ from polyml.codegen.isl_expr import affine_cases
 from polyml.dtypes import boolean
 from polyml.errors import CodegenError
 from polyml.expressions import Apply, Expr, reads_of
+from polyml.records import dataclass
 from polyml.schedule.schedule import Schedule
 from polyml.scop.scop import Access, Statement
 from polyml.sets.affine import Affine

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
@@ -28,6 +27,7 @@ from polyml.codegen.loops import (
 )
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.ops import OPS, REDUCTIONS
+from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
 __all__ = ["interpret"]

@@ -6,11 +6,11 @@ Domain nodes carry an annotation "instance:<number>", which whoever generated th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import islpy as isl
 
 from polyml.codegen.isl_expr import affine_from_ast, conjuncts
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extremum, maximum, minimum
 
 __all__ = [

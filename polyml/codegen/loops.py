@@ -7,11 +7,11 @@ by the stride of its address along that variable.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from polyml.dtypes import DType
 from polyml.expressions import Expr, Subscript
+from polyml.records import dataclass
 from polyml.sets.affine import Affine
 from polyml.shown import Shown
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
 from polyml.codegen.prefetch import Caches, prefetch
@@ -24,6 +23,7 @@ from polyml.codegen.unroll import unroll
 from polyml.codegen.unroll_and_jam import unroll_and_jam
 from polyml.codegen.unroll_sums import unroll_sums
 from polyml.codegen.vectorize import vectorize
+from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 
 __all__ = ["PASSES", "LoopOptions", "Pass", "lower_loops"]

@@ -8,13 +8,14 @@ computes most and does not stream its results out. Where there is one loop only,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.rewrite import expressions, walk_nodes, with_body
 from polyml.codegen.streams import flat_element
 from polyml.expressions import Read, reads_of
+from polyml.records import dataclass
 from polyml.schedule.cost import operations_of
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine

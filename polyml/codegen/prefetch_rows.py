@@ -8,7 +8,7 @@ one line of each per iteration; more at once would take the buffers that the pan
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
@@ -17,6 +17,7 @@ from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.codegen.streams import flat_element
 from polyml.expressions import Read, reads_of
+from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine
 

@@ -5,7 +5,7 @@ consecutive steps do not wait for each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, For, Node, Place, UpdateArgument, Variable
 from polyml.codegen.ranges import Ranges
@@ -13,6 +13,7 @@ from polyml.codegen.rewrite import Use, fresh, map_places, subscript_variables, 
 from polyml.dtypes import DType, i64
 from polyml.expressions import Const, Read
 from polyml.ops import REDUCTIONS
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["Accumulators", "Partial", "private_body", "shared_targets"]

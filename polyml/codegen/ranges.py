@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import gcd
 from typing import Literal, assert_never
 
 from polyml.codegen.loops import For
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, maximum, minimum
 
 __all__ = ["Ranges"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, Prefetch, Scan, UpdateArgument
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, reads_of, substitute, walk
+from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
 __all__ = [

@@ -8,7 +8,7 @@ one output element share a register, per lane and per jammed copy. The widest re
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyml.codegen.element_accesses import Element, ElementAccess, Lanes, accesses_of, may_overlap
 from polyml.codegen.jam import storage_names
@@ -17,6 +17,7 @@ from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import fresh, map_places, subscript_variables, uses, walk_nodes, with_body
 from polyml.dtypes import DType, boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue, Read
+from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
 __all__ = ["scalar_replacement"]

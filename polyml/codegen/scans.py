@@ -7,7 +7,7 @@ Blelloch, "Prefix sums and their applications" (1990). Sums are reassociated; ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Scan, Variable
@@ -15,6 +15,7 @@ from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import expressions, fresh, walk_nodes, with_body
 from polyml.dtypes import DType, boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
+from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine
 

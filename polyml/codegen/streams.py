@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from polyml.codegen.loops import Assign, For, Lead, Node, Place, Variable
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.expressions import Subscript, reads_of
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["Leads", "flat_element"]

@@ -9,7 +9,7 @@ Source: Springer and Bientinesi, "Design of a High-Performance GEMM-like Tensor-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeGuard
 
 from polyml.codegen.jam import storage_names
@@ -18,6 +18,7 @@ from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.codegen.streams import flat_element
 from polyml.expressions import Read
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["stage_tiles"]

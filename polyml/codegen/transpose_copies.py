@@ -7,7 +7,7 @@ of kind "transpose", as many columns at a time as there are lanes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
@@ -15,6 +15,7 @@ from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.codegen.streams import flat_element
 from polyml.expressions import Read, Subscript
+from polyml.records import dataclass
 from polyml.sets.affine import affine, maximum
 
 __all__ = ["transpose_copies"]

@@ -7,7 +7,7 @@ Lanes along independent rows are what a recurrence along them leaves. Nothing is
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyml.codegen.element_accesses import ElementAccess, accesses_of
 from polyml.codegen.jam import storage_names
@@ -16,6 +16,7 @@ from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import fresh, map_places, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue, Read, Subscript
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine, minimum
 
 __all__ = ["transpose_rows"]

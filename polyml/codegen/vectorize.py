@@ -8,7 +8,7 @@ lanes (accumulators) around the loops, which are combined at the end (privatize.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyml.codegen.boundaries import cut_interior, depends_on, over_hull, over_lanes
 from polyml.codegen.jam import CannotJam, jam, storage_names
@@ -19,6 +19,7 @@ from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.codegen.simplify import simplify_nodes
 from polyml.codegen.streams import Leads
 from polyml.codegen.vector_check import NotVectorizable, check_lanes, lane_dtypes
+from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine, maximum, minimum
 

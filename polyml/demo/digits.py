@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.resources import files
 
 import numpy as np
 from numpy.typing import NDArray
 
 import polyml
+from polyml.records import dataclass
 
 __all__ = ["Outcome", "load_digits", "train"]
 

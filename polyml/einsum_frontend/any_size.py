@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from polyml.einsum_frontend.quasi_affine import Names, nodes, to_affine
 from polyml.einsum_frontend.syntax import Program, SizeRef
 from polyml.errors import NotAffineError, PolymlError, ShapeError
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["AnyShapes", "any_shapes", "sizes_of_shapes"]

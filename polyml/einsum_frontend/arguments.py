@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from polyml.dtypes import DType
 from polyml.einsum_frontend.quasi_affine import Names, nodes, to_affine
 from polyml.einsum_frontend.syntax import Expression, Parameter, Program, SizeRef
 from polyml.errors import DTypeError, NotAffineError, ShapeError
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, affine
 
 __all__ = ["ArgumentType", "Signature", "bind_sizes", "check_argument"]

@@ -9,10 +9,10 @@ Formulas: the plain ones for products, as in NumPy; quotients by R. L. Smith, Al
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from polyml.dtypes import DType, boolean
 from polyml.expressions import Apply, Const, Expr, walk
+from polyml.records import dataclass
 
 __all__ = ["ROWS", "Parts", "Row", "joined", "parts_of", "power", "product", "quotient", "size_of"]
 

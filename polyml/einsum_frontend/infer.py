@@ -6,7 +6,6 @@ Sizes are numbers here; loop variables and `int` parameters that stay symbolic a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import islpy as isl
 
@@ -16,6 +15,7 @@ from polyml.einsum_frontend.ranges import Range, Use, box_range, interval, plain
 from polyml.einsum_frontend.syntax import Call, Compare, Expression, IndexRef, Number, Reducer, Subscript
 from polyml.einsum_frontend.walk import index_names
 from polyml.errors import ShapeError, UnboundedDomainError
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, affine, extent_of
 from polyml.source import Span
 

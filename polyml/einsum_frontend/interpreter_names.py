@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import assert_never
 
 from polyml.einsum_frontend.syntax import (
@@ -28,6 +28,7 @@ from polyml.einsum_frontend.syntax import (
     Unary,
 )
 from polyml.errors import EinsumSyntaxError, ShapeError
+from polyml.records import dataclass
 
 __all__ = ["Names", "children", "free_indices", "index_names", "resolve"]
 

@@ -5,7 +5,7 @@ The result is the program again with each statement made ready: resolved express
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from polyml.dtypes import DType, boolean
 from polyml.einsum_frontend.interpreter_affine import has_reads
@@ -33,6 +33,7 @@ from polyml.einsum_frontend.syntax import (
 )
 from polyml.errors import DTypeError, EinsumSyntaxError, ShapeError
 from polyml.ops import result_dtype
+from polyml.records import dataclass
 from polyml.source import Span
 
 __all__ = ["Ready", "ReadyAssign", "ReadyCall", "ReadyDeclare", "ReadyLoop", "ReadyProgram", "ReadyReturn", "prepare"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from polyml.einsum_frontend.interpreter_affine import affine_value, has_reads
 from polyml.einsum_frontend.interpreter_names import children, free_indices
@@ -25,6 +24,7 @@ from polyml.einsum_frontend.syntax import (
     Subscript,
 )
 from polyml.errors import ShapeError, UnboundedDomainError
+from polyml.records import dataclass
 from polyml.source import Span
 
 __all__ = ["infer_ranges"]

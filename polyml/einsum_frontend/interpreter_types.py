@@ -6,7 +6,6 @@ NumPy decides: promotions go through `numpy.result_type`, which treats Python nu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
@@ -30,6 +29,7 @@ from polyml.einsum_frontend.syntax import (
 )
 from polyml.errors import DTypeError, EinsumSyntaxError
 from polyml.ops import OPS, result_dtype
+from polyml.records import dataclass
 
 __all__ = ["BINARY_OPS", "COMPARE_OPS", "Type", "promote_types", "type_expression"]
 

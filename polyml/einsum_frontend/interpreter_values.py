@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
@@ -38,6 +37,7 @@ from polyml.einsum_frontend.syntax import (
 )
 from polyml.errors import BoundsError, DTypeError, PolymlError, ShapeError
 from polyml.ops import OPS, REDUCTIONS
+from polyml.records import dataclass
 
 __all__ = ["Cell", "Evaluator", "convert", "storage"]
 

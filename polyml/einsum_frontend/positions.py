@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
 
+from polyml.records import dataclass
 from polyml.source import Source, Span
 
 __all__ = ["Positions", "split_lines"]

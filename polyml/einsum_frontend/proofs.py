@@ -6,13 +6,14 @@ Interval arithmetic settles the plain cases; isl decides the others exactly, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import islpy as isl
 
 from polyml.einsum_frontend.quasi_affine import Constraint
 from polyml.einsum_frontend.ranges import Range, interval
 from polyml.errors import BoundsError, ShapeError
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, affine
 from polyml.source import Span
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from polyml.einsum_frontend.syntax import (
     Binary,
@@ -21,6 +20,7 @@ from polyml.einsum_frontend.syntax import (
 )
 from polyml.einsum_frontend.walk import walk as nodes
 from polyml.errors import NotAffineError
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine, combine
 
 __all__ = [

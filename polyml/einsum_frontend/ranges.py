@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from polyml.einsum_frontend.quasi_affine import Names, nodes, to_affine
 from polyml.einsum_frontend.syntax import (
@@ -14,6 +13,7 @@ from polyml.einsum_frontend.syntax import (
     Subscript,
 )
 from polyml.einsum_frontend.walk import children, index_names
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, Extremum, FloorDiv
 
 __all__ = ["Range", "Use", "bound_names", "box_range", "interval", "plain_name", "uses_of"]

@@ -15,7 +15,7 @@ Choices where the language page is silent (each is a refusal unless it says othe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 from polyml.einsum_frontend.affine_form import require_affine
@@ -46,6 +46,7 @@ from polyml.einsum_frontend.syntax import (
 )
 from polyml.einsum_frontend.walk import assigned_names, walk, words
 from polyml.errors import EinsumSyntaxError
+from polyml.records import dataclass
 from polyml.source import Span
 
 __all__ = ["resolve"]

@@ -6,14 +6,13 @@ It restricts each enclosed statement separately, and each must use every index t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from polyml.einsum_frontend.affine_form import require_condition
 from polyml.einsum_frontend.names import CONSTANTS, looks_like_index
 from polyml.einsum_frontend.scope import Scope
 from polyml.einsum_frontend.syntax import Assign, Expression, IndexRef, Name
 from polyml.einsum_frontend.walk import map_children
 from polyml.errors import EinsumSyntaxError
+from polyml.records import dataclass
 
 __all__ = ["Facts", "resolve_condition"]
 

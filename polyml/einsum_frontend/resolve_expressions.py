@@ -13,7 +13,7 @@ refused; so is a reducer that binds nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from polyml.einsum_frontend.affine_form import require_affine, require_condition
 from polyml.einsum_frontend.names import RESERVED, fresh_name, looks_like_index, looks_like_size
@@ -30,6 +30,7 @@ from polyml.einsum_frontend.syntax import (
 )
 from polyml.einsum_frontend.walk import children, map_children
 from polyml.errors import EinsumSyntaxError
+from polyml.records import dataclass
 from polyml.source import Span
 
 __all__ = ["Names", "free_indices", "resolve_expression", "resolve_subscript"]

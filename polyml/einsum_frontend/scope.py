@@ -6,13 +6,14 @@ import inspect
 import numbers
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from polyml.einsum_frontend.names import CONSTANTS, RESERVED, did_you_mean, fresh_name, is_isl_name, looks_like_index
 from polyml.einsum_frontend.syntax import Expression, LoopRef, Number, Program, SizeRef, Subscript
 from polyml.errors import EinsumSyntaxError
+from polyml.records import dataclass
 from polyml.source import Span
 
 __all__ = ["Scope", "Tensor", "holds_program", "wrong_rank"]

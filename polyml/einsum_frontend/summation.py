@@ -16,12 +16,13 @@ access; a gather such as `table[ids[k], d]` is a plain access; a dtype call is a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyml.einsum_frontend.printer import format_expression
 from polyml.einsum_frontend.syntax import Binary, Call, Expression, IndexRef, Reducer, Subscript, Unary
 from polyml.einsum_frontend.walk import children, index_names, map_children, walk
 from polyml.errors import EinsumSyntaxError
+from polyml.records import dataclass
 
 __all__ = ["imply_sums", "summed_by_every_term"]
 

@@ -8,10 +8,11 @@ bind unique names, and each implied sum of the summation convention is a `Reduce
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from polyml.dtypes import DType
+from polyml.records import dataclass
 from polyml.source import Source, Span
 
 __all__ = [

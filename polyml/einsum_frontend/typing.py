@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from polyml.einsum_frontend.complex_parts import ROWS, Parts, joined, parts_of, 
 from polyml.errors import DTypeError
 from polyml.expressions import Apply, Const, Expr, Read
 from polyml.ops import OPS, result_dtype
+from polyml.records import dataclass
 from polyml.source import Span
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from polyml.einsum_numpy.program import program_text
 from polyml.einsum_numpy.subscripts import Labels, labels_of
 from polyml.errors import DTypeError
 from polyml.options import Options
+from polyml.records import dataclass
 from polyml.runtime.arguments import Layout, overlaps_itself
 from polyml.runtime.signature import ArrayParameter, KernelSignature
 from polyml.sets.affine import affine

@@ -6,11 +6,12 @@ This is where repeated subscripts, broadcasting, transposes and reshapes end: wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyml.dtypes import DType
 from polyml.einsum_numpy.layout import Array
 from polyml.einsum_numpy.subscripts import Labels
+from polyml.records import dataclass
 
 __all__ = ["Contraction", "Term", "contraction_of"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from polyml.einsum_numpy.semirings import Semiring, semiring_of
 from polyml.einsum_numpy.steps import Value, read, statements
 from polyml.einsum_numpy.subscripts import labels_of
 from polyml.errors import ArgumentError, ShapeError, SubscriptsSyntaxError
+from polyml.records import dataclass
 from polyml.runtime.foreign import viewed
 from polyml.source import Source, Span
 

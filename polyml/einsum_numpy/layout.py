@@ -7,7 +7,6 @@ flags that numpy/_core/src/multiarray/einsum.cpp uses.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from polyml.einsum_numpy.subscripts import Labels
 from polyml.errors import ShapeError
+from polyml.records import dataclass
 
 __all__ = ["Array", "Decision", "Settings", "decide", "label_sizes"]
 

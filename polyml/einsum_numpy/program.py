@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from polyml.dtypes import DType
 from polyml.einsum_numpy.contraction import Contraction
 from polyml.einsum_numpy.path import Path
+from polyml.records import dataclass
 
 __all__ = ["WIDE", "program_text"]
 

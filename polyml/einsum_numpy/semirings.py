@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from polyml.dtypes import DType
 from polyml.errors import ArgumentError
+from polyml.records import dataclass
 
 __all__ = ["SEMIRINGS", "Semiring", "semiring_of"]
 

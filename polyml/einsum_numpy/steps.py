@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from polyml.dtypes import DType
 from polyml.einsum_numpy.path import Path
 from polyml.einsum_numpy.program import WIDE
 from polyml.einsum_numpy.semirings import Semiring
+from polyml.records import dataclass
 
 __all__ = ["Value", "read", "statements"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import operator
 import string
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from polyml.errors import ShapeError, SubscriptsSyntaxError
+from polyml.records import dataclass
 from polyml.source import Source, Span
 
 __all__ = ["Labels", "labels_of", "subscripts_of_sublists"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import islpy as isl
 
 from polyml.einsum_frontend.proofs import parameters
 from polyml.einsum_frontend.ranges import Range
 from polyml.errors import ShapeError
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.half_spaces import half_spaces, onto_parameters
 

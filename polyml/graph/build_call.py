@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyml.einsum_frontend.arguments import ArgumentType, Signature, bind_sizes
 from polyml.einsum_frontend.proofs import Scope
@@ -16,6 +16,7 @@ from polyml.graph.build_loop import assigned
 from polyml.graph.build_parts import Path, copied, fill, materialized
 from polyml.graph.build_state import State, Variable
 from polyml.graph.ir import Tensor
+from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
 __all__ = ["Bound", "bind_call", "finish_call"]

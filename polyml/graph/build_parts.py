@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import islpy as isl
 
@@ -15,6 +15,7 @@ from polyml.einsum_frontend.typing import Typed, apply, cast, number
 from polyml.expressions import Const, Expr, IndexValue, Read, Subscript, walk
 from polyml.graph.build_state import State, Variable
 from polyml.graph.ir import Equation, Tensor
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.source import Span
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyml.dtypes import DType, boolean, i64
 from polyml.einsum_frontend.complex_parts import Parts, joined, parts_of
@@ -18,6 +18,7 @@ from polyml.graph.build_parts import Path, variables_of
 from polyml.graph.build_product import free_box, product_into
 from polyml.graph.build_state import State
 from polyml.graph.ir import Equation
+from polyml.records import dataclass
 from polyml.sets.affine import affine
 from polyml.source import Span
 

@@ -8,7 +8,7 @@ missing is kept as a debt of the loop and settled when it ends.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import islpy as isl
 
@@ -19,6 +19,7 @@ from polyml.einsum_frontend.ranges import Range
 from polyml.errors import BoundsError, EinsumSyntaxError
 from polyml.graph.assumptions import Assumptions
 from polyml.graph.ir import Check, Op, Tensor
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, affine
 from polyml.source import Span
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import islpy as isl
 
@@ -19,6 +18,7 @@ from polyml.graph.build_body import Body, extents_of
 from polyml.graph.build_box import box_of, stop_of
 from polyml.graph.build_parts import Path
 from polyml.graph.build_state import State, Variable, identifier
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, affine
 
 __all__ = ["Target", "guard_conditions", "index_variables", "left_side", "statement_ranges", "whole_box"]

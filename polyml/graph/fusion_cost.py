@@ -12,7 +12,6 @@ follow it step by step, at the same distance.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from math import prod
 from typing import assert_never
 
@@ -26,6 +25,7 @@ from polyml.graph.traverse import (
     index_extents,
     is_name_plus_constant,
 )
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["Profile", "bytes_saved", "memory_of", "profiles"]

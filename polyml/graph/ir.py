@@ -8,13 +8,14 @@ happens in place is decided later, from dependences.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 import islpy as isl
 
 from polyml.dtypes import DType
 from polyml.expressions import Expr, Subscript
+from polyml.records import dataclass
 from polyml.sets.affine import Affine
 from polyml.shown import Shown
 from polyml.source import Span

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import assert_never
 
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
+from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
 __all__ = ["LATEX", "LATEX_REDUCERS", "TEXT", "Style", "latex_index", "latex_name", "latex_read", "precedence"]

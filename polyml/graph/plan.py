@@ -7,7 +7,6 @@ results', or temporaries, which later arrays of no greater size take over once t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from polyml.dtypes import DType
@@ -15,6 +14,7 @@ from polyml.graph.ir import Check, Graph, Op, Tensor
 from polyml.graph.region import Region
 from polyml.graph.storage import assign_storage
 from polyml.graph.traverse import tensors_of
+from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
 __all__ = [

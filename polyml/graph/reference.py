@@ -8,7 +8,7 @@ count. Affine accesses that stay inside their tensor become strided views; all o
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, assert_never
 
 import islpy as isl
@@ -19,6 +19,7 @@ from polyml.expressions import Subscript
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.reference_grid import Array, Box, Grid, numpy_dtype
 from polyml.ops import OPS, REDUCTIONS
+from polyml.records import dataclass
 from polyml.sets.affine import Affine
 from polyml.sets.from_isl import Constraint, constraints_of
 

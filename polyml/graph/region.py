@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from polyml.graph.ir import Equation, Loop, Tensor
+from polyml.records import dataclass
 
 __all__ = ["Region"]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from polyml.graph.ir import Graph
 from polyml.graph.rules.absorb import absorb_copies
@@ -22,6 +21,7 @@ from polyml.graph.rules.restrict import restrict_domains
 from polyml.graph.rules.simplify import simplify
 from polyml.graph.rules.split import split_products
 from polyml.graph.storage import settle_results
+from polyml.records import dataclass
 
 __all__ = ["RULES", "Rule", "rewrite"]
 

@@ -7,13 +7,14 @@ run. An op may overwrite a value that it reads itself for the last time: whoever
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import islpy as isl
 
 from polyml.expressions import Read
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import read_names, results_of, tensors_of
+from polyml.records import dataclass
 from polyml.sets.affine import affine
 
 __all__ = ["assign_storage", "settle_results"]

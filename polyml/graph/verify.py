@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 import islpy as isl
@@ -17,6 +16,7 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.graph.affine_conditions import condition_text
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op, Tensor
 from polyml.ops import INDEX_DTYPE, OPS, REDUCTIONS, result_dtype
+from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
 __all__ = ["verify"]

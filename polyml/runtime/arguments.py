@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from polyml.dtypes import DType, from_numpy
 from polyml.errors import ArgumentError, DTypeError, ShapeError
+from polyml.records import dataclass
 from polyml.sets.affine import Extent
 from polyml.source import Span
 

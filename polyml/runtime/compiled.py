@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 
 from polyml.codegen.llvm.machine import Machine
 from polyml.dtypes import DType
+from polyml.records import dataclass
 from polyml.runtime.signature import ArrayParameter, KernelSignature, Result, ScalarParameter, SizeParameter
 from polyml.sets.affine import Affine, Extremum, FloorDiv
 

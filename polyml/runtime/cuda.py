@@ -13,12 +13,12 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from polyml.errors import CodegenError, DeviceUnavailableError
+from polyml.records import dataclass
 from polyml.runtime.arguments import Array
 from polyml.runtime.cache import store
 

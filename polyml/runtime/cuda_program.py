@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +18,7 @@ from polyml.expressions import Apply, Const, Expr, IndexValue
 from polyml.graph.plan import Allocate, CheckFlag, Free, Plan
 from polyml.graph.plan import Launch as LaunchRegion
 from polyml.ops import OPS
+from polyml.records import dataclass
 from polyml.runtime.arguments import Array, Prepared, Wanted
 from polyml.runtime.kernel import Kernel as CompiledKernel
 from polyml.runtime.signature import ArrayParameter, KernelSignature

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import assert_never
 
 from polyml.dtypes import DType
+from polyml.records import dataclass
 from polyml.runtime.ir_text import IrWriter
 from polyml.runtime.layout import ArrayHeader
 from polyml.runtime.signature import LARGEST_INT, ArrayParameter, KernelSignature, ScalarParameter, SizeParameter

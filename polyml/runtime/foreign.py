@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from polyml.errors import ArgumentError
+from polyml.records import dataclass
 from polyml.runtime.dlpack_bf16 import giving, taking
 
 __all__ = ["Kind", "through_numpy", "viewed"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import assert_never
 
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extremum, FloorDiv
 
 __all__ = ["IrWriter"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from polyml.codegen.llvm.machine import assembly, load_object
 from polyml.errors import ShapeError, SubscriptError
+from polyml.records import dataclass
 from polyml.runtime.arguments import (
     Array,
     Prepared,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from dataclasses import dataclass
 
 import numpy as np
+
+from polyml.records import dataclass
 
 __all__ = ["ArrayHeader", "array_header"]
 

@@ -7,9 +7,9 @@ The host function of a kernel is `i32 @name(ptr arrays, ptr sizes)`. `arrays` ho
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from polyml.dtypes import DType
+from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
 __all__ = [

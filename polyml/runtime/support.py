@@ -11,11 +11,11 @@ import functools
 import importlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from polyml.codegen.llvm.machine import Loaded, load_object
+from polyml.records import dataclass
 from polyml.runtime.layout import ArrayHeader, array_header
 from polyml.runtime.load import compile_plainly
 from polyml.runtime.recycle import KEPT

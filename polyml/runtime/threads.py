@@ -18,12 +18,12 @@ import functools
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from polyml.errors import PolymlError
 from polyml.options import current
+from polyml.records import dataclass
 from polyml.runtime.pool import emit_pool
 from polyml.target import Target, available_cores
 

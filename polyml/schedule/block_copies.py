@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
+from polyml.records import dataclass
 from polyml.schedule.blocking import Blocking
 from polyml.schedule.pack import Packed, universe, with_copies
 from polyml.schedule.schedule import Note, Storage

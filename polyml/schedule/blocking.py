@@ -11,10 +11,10 @@ BLIS" (TOMS 2016), with the roles of the operands swapped: the broadcast operand
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 from polyml.expressions import reads_of
+from polyml.records import dataclass
 from polyml.schedule.block_sizes import by_stride, depths, even, is_short, rows_fit, streamed_sizes, whole_sizes, widths
 from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
 from polyml.scop.scop import Scop, Statement

@@ -7,10 +7,10 @@ element at a time. Nothing is measured here; a tuner above may replace the choic
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import ceil, prod
 
 from polyml.expressions import Apply, Expr, Subscript, reads_of, walk
+from polyml.records import dataclass
 from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.target import Target

@@ -7,12 +7,12 @@ pairs that it separates; a sequence must not have a sink in an earlier child tha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import islpy as isl
 
 from polyml.errors import IllegalScheduleError, Violation
 from polyml.expressions import Subscript
+from polyml.records import dataclass
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.tree import Kind, kind_of, mark_name, members, set_names
 from polyml.scop.scop import Scop

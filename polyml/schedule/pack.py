@@ -8,12 +8,13 @@ array's elements stay `w_by_1[0, k, m]`, and its storage map puts them at `[m //
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
 import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
+from polyml.records import dataclass
 from polyml.schedule.cost import UNKNOWN_EXTENT, StatementModel, register_tile
 from polyml.schedule.schedule import Note, Product, Storage
 from polyml.scop.accesses import access_map, guarded_reads, parameters_text

@@ -8,13 +8,14 @@ What is beyond along the rows only is a triangular system with the pivot's block
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import ceil
 from typing import Literal
 
 import islpy as isl
 
 from polyml.expressions import Read, Subscript, map_reads
+from polyml.records import dataclass
 from polyml.schedule.joined import renamed
 from polyml.schedule.pivots import Loops3, Pivots
 from polyml.schedule.schedule import Storage

@@ -10,10 +10,11 @@ Source: Carr and Kennedy, "Compiler blockability of numerical algorithms" (Super
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import lcm
 
 from polyml.expressions import Read, reads_of
+from polyml.records import dataclass
 from polyml.schedule.cost import RegisterTile, StatementModel, memory_strides
 from polyml.schedule.shared_loops import Order, assign
 from polyml.scop.dependences import Dependences

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, Extent

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine

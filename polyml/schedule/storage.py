@@ -7,13 +7,14 @@ prefix schedule has zero distance). A visit has its own storage, and within it d
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import islpy as isl
 
 from polyml.errors import TransformError
 from polyml.expressions import reads_of
+from polyml.records import dataclass
 from polyml.schedule.schedule import Note, Schedule, Storage
 from polyml.schedule.transforms import insert_mark
 from polyml.schedule.tree import Kind, kind_of, mark_name, set_names

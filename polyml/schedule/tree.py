@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.schedule.schedule import Schedule
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, FloorDiv

@@ -10,11 +10,12 @@ Source: Lefebvre and Feautrier, "Automatic storage management for parallel progr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import islpy as isl
 
 from polyml.errors import IllegalScheduleError, TransformError, Violation
+from polyml.records import dataclass
 from polyml.schedule.legality import instance_text
 from polyml.schedule.schedule import Note, Schedule, Storage
 from polyml.schedule.storage import (

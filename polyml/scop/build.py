@@ -7,7 +7,7 @@ read elements that the same statement overwrites, those elements alone are saved
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import islpy as isl
 
@@ -15,6 +15,7 @@ from polyml.dtypes import DType
 from polyml.expressions import Const, Expr, Read, Subscript, map_reads, substitute
 from polyml.graph.ir import Carried, Check, Equation, Loop, Op, Tensor
 from polyml.ops import REDUCTIONS
+from polyml.records import dataclass
 from polyml.scop.accesses import access_map, guarded_reads, parameters_text
 from polyml.scop.copies import save_overwritten
 from polyml.scop.levels import LoopLevel, enter_loops

@@ -8,11 +8,12 @@ Floyd-Warshall, not the matrix), and reads of one shape share it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import islpy as isl
 
 from polyml.expressions import Expr, Read, Subscript, map_reads
+from polyml.records import dataclass
 from polyml.scop.accesses import access_map, guarded_reads, parameters_text
 from polyml.sets.affine import Affine, affine
 

@@ -9,10 +9,10 @@ Source: isl user manual, "Dependence Analysis"; Feautrier, "Dataflow analysis of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.scop.accesses import access_map, guarded_reads, parameters_text
 from polyml.scop.scop import Access, Scop, Statement
 from polyml.sets.affine import Affine

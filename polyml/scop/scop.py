@@ -6,13 +6,13 @@ relax), and a following elementwise equation is a statement of its own that the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import islpy as isl
 
 from polyml.dtypes import DType
 from polyml.expressions import Expr, Subscript
+from polyml.records import dataclass
 from polyml.sets.affine import Affine
 from polyml.shown import Shown
 from polyml.source import Span

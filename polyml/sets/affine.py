@@ -7,8 +7,10 @@ variable name, a floor division by a positive constant, or a minimum or maximum 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from polyml.records import dataclass
 
 __all__ = ["Affine", "Atom", "Extent", "Extremum", "FloorDiv", "affine", "extent_of", "maximum", "minimum"]
 

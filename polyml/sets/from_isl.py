@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["Constraint", "affine_of", "constraints_of"]

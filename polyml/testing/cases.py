@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from polyml.dtypes import DType
+from polyml.records import dataclass
 
 __all__ = ["LAYOUTS", "Argument", "Case", "Chooser", "Layout", "copy_with_layout", "lay_out", "sample"]
 

@@ -6,12 +6,13 @@ import random
 import string
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 import numpy as np
 
 from polyml.einsum_numpy.extended import is_extended
+from polyml.records import dataclass
 from polyml.testing.cases import LAYOUTS, Chooser, lay_out
 
 __all__ = ["Call", "RandomChooser", "compare", "generate_call"]

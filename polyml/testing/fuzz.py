@@ -9,7 +9,6 @@ import faulthandler
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from hypothesis.strategies import SearchStrategy
 import polyml
 from polyml.einsum_frontend.interpreter import interpret
 from polyml.einsum_frontend.parse import parse
+from polyml.records import dataclass
 from polyml.source import Source
 from polyml.testing.cases import Case
 from polyml.testing.compare import assert_close

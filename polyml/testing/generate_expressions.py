@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
 from polyml.dtypes import DTYPES, DType, boolean, f32, f64, i32, i64
 from polyml.einsum_frontend.interpreter_types import Type, promote_types
+from polyml.records import dataclass
 from polyml.testing.cases import LAYOUTS, Argument, Chooser, lay_out, sample
 
 __all__ = ["Scope", "Tensor", "Value", "settle"]

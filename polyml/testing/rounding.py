@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from polyml.einsum_frontend.syntax import (
 )
 from polyml.errors import ShapeError
 from polyml.ops import OPS
+from polyml.records import dataclass
 
 __all__ = ["BoundedEvaluator", "Bounds", "Part", "unit"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from polyml.einsum_frontend.syntax import Program
 from polyml.einsum_numpy.calls import NUMPY_KEYWORDS, is_subscripts
 from polyml.einsum_numpy.extended import is_extended, program_of, request_of
 from polyml.errors import ArgumentError, PolymlError
+from polyml.records import dataclass
 from polyml.runtime.arguments import prepare
 from polyml.runtime.dispatch import wanted_of
 from polyml.runtime.foreign import viewed

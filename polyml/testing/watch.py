@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from polyml.einsum_frontend.interpreter_prepare import ReadyAssign, ReadyDeclare
 from polyml.einsum_frontend.interpreter_run import UPDATES, Run
 from polyml.einsum_frontend.interpreter_types import Type
 from polyml.einsum_frontend.interpreter_values import Cell, Evaluator
+from polyml.records import dataclass
 from polyml.source import Span
 from polyml.testing.rounding import BoundedEvaluator, Bounds, Part, applied, unit
 

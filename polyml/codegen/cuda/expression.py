@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import assert_never
 
 from polyml.codegen.cuda.arithmetic import ARITHMETIC, cast, power
@@ -14,6 +14,7 @@ from polyml.codegen.ranges import Ranges
 from polyml.dtypes import DType, boolean, f32, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.ops import OPS
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, Atom, FloorDiv, affine
 
 __all__ = ["EMITTED", "Writer"]

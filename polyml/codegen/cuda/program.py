@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import prod
 
 from polyml.codegen.loops import Allocate, Axis, For, Function, Variable
 from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Expr
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extremum, FloorDiv
 
 __all__ = ["AXES", "Branch", "CudaRegion", "DeviceArray", "HostStep", "Kernel", "Launch", "Repeat", "grid_of"]

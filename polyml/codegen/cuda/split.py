@@ -6,7 +6,7 @@ runs in a grid of one block: neighbours of that kind share a kernel. Kernels of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import assert_never
 
 from polyml.codegen.cuda.cooperate import cooperate, settle_scopes
@@ -29,6 +29,7 @@ from polyml.codegen.scalar_replacement import scalar_replacement
 from polyml.codegen.simplify import simplify
 from polyml.codegen.unroll_and_jam import unroll_and_jam
 from polyml.errors import CodegenError
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["split_kernels"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import assert_never
 
@@ -13,6 +12,7 @@ from polyml.codegen.cuda.types import c_type
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Prefetch, UpdateArgument, Variable
 from polyml.dtypes import DType
 from polyml.ops import REDUCTIONS
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extremum
 
 __all__ = ["INDENT", "ThreadCode", "combined", "owned_loop"]

@@ -7,11 +7,12 @@ level is appended there and remembered. So LLVM finds addresses hoisted and shar
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import gcd
 from typing import assert_never
 
 from polyml.codegen.llvm.ir import POINTER, Builder, Lines, Type, Value, constant, integer, type_of
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, Atom, Extremum, FloorDiv, affine
 
 __all__ = ["Level", "Nest", "Offset", "Term", "extremum", "floor_divide"]

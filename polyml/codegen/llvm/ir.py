@@ -8,10 +8,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 
 from polyml.dtypes import DType
+from polyml.records import dataclass
 
 __all__ = [
     "BIT",

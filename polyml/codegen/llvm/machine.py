@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import llvmlite.binding as llvm
 from llvmlite.binding.newpassmanagers import ModulePassManager, NewPassManager
 
+from polyml.records import dataclass
 from polyml.target import Target
 
 __all__ = ["Loaded", "Machine", "assembly", "compile_object", "host", "load_object", "machine_of", "optimized"]

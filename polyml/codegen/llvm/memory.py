@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyml.codegen.llvm.addresses import Offset, Term
 from polyml.codegen.llvm.ir import POINTER, Type, Value, constant, integer, type_of
 from polyml.codegen.llvm.state import Lanes, Slot, State, stored_type
 from polyml.expressions import Expr, Subscript
+from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
 __all__ = [

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from polyml.codegen.llvm.addresses import Nest
 from polyml.codegen.llvm.ir import Builder, Lines, Type, Value, type_of
 from polyml.codegen.loops import Lead, Variable
+from polyml.records import dataclass
 
 __all__ = ["Lanes", "Slot", "State", "stored_type"]
 

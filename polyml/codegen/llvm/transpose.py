@@ -7,13 +7,13 @@ Where all lanes and columns act, the round that exchanges halves of registers co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from polyml.codegen.llvm.ir import POINTER, Builder, Type, Value, integer, type_of
 from polyml.codegen.llvm.memory import Access, Evaluate, access, forget
 from polyml.codegen.llvm.state import State, stored_type
 from polyml.codegen.loops import Assign, For
 from polyml.expressions import Read, Subscript
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["transpose_block"]

@@ -9,10 +9,11 @@ A term that would vanish stays: it may be infinite.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyml.expressions import Apply, Const, Expr, Read
 from polyml.graph.ir import Equation, Graph, Loop, Op
+from polyml.records import dataclass
 
 __all__ = ["combine_terms"]
 

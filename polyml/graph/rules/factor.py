@@ -7,7 +7,7 @@ The language allows it; results may differ in rounding (so it is off where the w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import islpy as isl
 
@@ -16,6 +16,7 @@ from polyml.graph.edit import fresh_name, protected_names
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.inline import is_elementwise, read_through
 from polyml.graph.traverse import all_ops, read_names, tensors_of
+from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
 __all__ = ["factor_sums"]

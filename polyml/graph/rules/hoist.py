@@ -7,7 +7,7 @@ matrix times vector in each step, become one contraction ahead of the loop.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import islpy as isl
 
@@ -15,6 +15,7 @@ from polyml.expressions import Expr, Read, Subscript, map_reads, substitute, wal
 from polyml.graph.edit import fresh_name, map_equations, map_expressions, protected_names
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import equation_reads, estimated_bytes, read_names, results_of, tensors_of
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["hoist"]

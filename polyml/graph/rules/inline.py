@@ -7,13 +7,14 @@ nothing is computed more than once, or where the recomputation is cheap and the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, walk
 from polyml.graph.edit import map_expressions, protected_names
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op
 from polyml.graph.traverse import equation_reads, estimated_bytes, index_extents, is_cheap, read_names, results_of
+from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
 __all__ = ["inline_elementwise", "read_through"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, 
 from polyml.graph.edit import map_equations, map_expressions
 from polyml.graph.ir import Equation, Graph
 from polyml.ops import INDEX_DTYPE, OPS
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["RULES", "simplify", "simplify_expression"]

@@ -12,13 +12,14 @@ Source: Feautrier, "Some efficient solutions to the affine scheduling problem" (
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 import islpy as isl
 import numpy as np
 from numpy.typing import NDArray
 
+from polyml.records import dataclass
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 

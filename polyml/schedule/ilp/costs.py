@@ -11,12 +11,12 @@ to loops along an index.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyml.options import CostName
+from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone
 from polyml.schedule.ilp.model import Model
 

@@ -11,12 +11,12 @@ The tree is proved legal afterwards, like every other (legality.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import islpy as isl
 
 from polyml.errors import SchedulerFailed
 from polyml.options import FusionPolicy
+from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone, cones_of
 from polyml.schedule.ilp.costs import DEFAULT_COSTS
 from polyml.schedule.ilp.fusion import Part, parts_of

@@ -10,9 +10,10 @@ legal, serially or shifted if need be.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from polyml.options import FusionPolicy
+from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone
 from polyml.schedule.ilp.hyperplanes import Hyperplane, Row, distances
 from polyml.schedule.ilp.problem import Basis, Problem, extended, within

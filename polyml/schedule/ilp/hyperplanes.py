@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import islpy as isl
 import numpy as np
 from numpy.typing import NDArray
 
+from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone, Face
 from polyml.scop.scop import Scop
 

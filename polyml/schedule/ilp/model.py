@@ -9,11 +9,12 @@ Source: Bondhugula et al., "A practical automatic polyhedral parallelizer and lo
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone, Face
 from polyml.schedule.ilp.hyperplanes import Row
 from polyml.schedule.ilp.independence import RowSpace, null_space

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import islpy as isl
 import numpy as np
 
 from polyml.expressions import reads_of
+from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone
 from polyml.schedule.ilp.costs import objective
 from polyml.schedule.ilp.hyperplanes import Hyperplane, Row, distances, unit

@@ -10,10 +10,10 @@ skewing" (IJPP 2002).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone, cones_of
 from polyml.schedule.ilp.costs import TILING_COSTS
 from polyml.schedule.ilp.hyperplanes import Hyperplane, distances, row_function

@@ -6,11 +6,13 @@ HiGHS's own MIP solver spends most of its time on set-up for programs of this si
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from polyml.records import dataclass
 
 if TYPE_CHECKING:
     from highspy._core import _Highs

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import Loop, loops_of

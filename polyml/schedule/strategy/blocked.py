@@ -12,10 +12,10 @@ batch, blocks of the vector side, blocks of the reduction
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.schedule.block_copies import BlockedNest, block_index
 from polyml.schedule.strategy.block_threads import shared_loops
 from polyml.schedule.transforms import Loop, insert_loops, insert_mark, insert_sequence

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from math import prod
 
+from polyml.records import dataclass
 from polyml.schedule.cost import register_tile
 from polyml.schedule.strategy.bands import Band, Place, has_inner_loops, is_coincident, take_band
 from polyml.schedule.strategy.facts import Facts

@@ -14,11 +14,12 @@ Source: the left-looking order of Dongarra, Duff, Sorensen and van der Vorst, "N
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.shared_loops import Order, assign
 from polyml.schedule.strategy.bands import Band

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.schedule.block_copies import BlockedNest, copy_blocks
 from polyml.schedule.blocking import Blocking
 from polyml.schedule.pack import Packed

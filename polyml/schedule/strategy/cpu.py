@@ -15,11 +15,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import ceil
 
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.schedule.strategy.bands import (
     Band,

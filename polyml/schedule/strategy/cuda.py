@@ -16,11 +16,12 @@ Every `block` and `thread` loop is proved free of dependences by legality.py; be
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.matching import Matcher
 from polyml.schedule.schedule import Note

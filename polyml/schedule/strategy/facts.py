@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from polyml.records import dataclass
 from polyml.schedule.block_copies import BlockedNest
 from polyml.schedule.cost import StatementModel, model_statement
 from polyml.schedule.matching import Matcher

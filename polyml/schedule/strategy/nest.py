@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import ceil, prod
 
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.schedule.cost import RegisterTile, StatementModel, register_tile
 from polyml.schedule.pack import Panel
 from polyml.schedule.strategy.bands import Band, has_inner_loops

@@ -13,11 +13,11 @@ So nearly all of the work is in register tiles whose accumulators stay in regist
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.schedule.pivot_parts import Beyond, PivotParts
 from polyml.schedule.transforms import Loop, graft, insert_loops, insert_mark, insert_sequence, tile_loop
 from polyml.scop.accesses import parameters_text

@@ -17,11 +17,11 @@ Source: Wonnacott, "Achieving scalable locality with time skewing" (IJPP 2002); 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.ilp.skewing import SkewedLoop, skewed_band
 from polyml.schedule.strategy.bands import is_coincident

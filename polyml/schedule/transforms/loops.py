@@ -8,11 +8,11 @@ are numbered from the outside in (`i_tile`, `i_tile_2`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import islpy as isl
 
 from polyml.errors import TransformError
+from polyml.records import dataclass
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.transforms.nodes import Loop
 from polyml.schedule.tree import Kind, kind_of, mark_name, members, set_names

@@ -7,10 +7,11 @@ Source: isl manual, section "Schedule Trees".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.schedule.tree import Kind, band_rows, kind_of, mark_name
 
 __all__ = [

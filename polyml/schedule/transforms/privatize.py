@@ -6,13 +6,14 @@ Source: rfactor, Suriana, Adams and Kamil, "Parallel associative reductions in H
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import islpy as isl
 
 from polyml.errors import TransformError
 from polyml.expressions import Const, Read
 from polyml.ops import REDUCTIONS
+from polyml.records import dataclass
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.transforms.loops import LoopNode, find_loop, find_part, loops_around, tile_of
 from polyml.schedule.transforms.nodes import Loop, graft, insert_loops, insert_sequence, spliced

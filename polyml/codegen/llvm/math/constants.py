@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from polyml.codegen.llvm.ir import Type
+from polyml.records import dataclass
 
 __all__ = ["DOUBLE", "EXP2_OF_DOUBLE", "LOG2_OF_DOUBLE", "SINGLE", "Format", "format_of"]
 

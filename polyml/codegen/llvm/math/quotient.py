@@ -9,10 +9,9 @@ section 4.7). Remainders are exact while nothing under- or overflows, which a te
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from polyml.codegen.llvm.ir import Builder, Value
 from polyml.codegen.llvm.math.kit import Number, call, fma, rarely, where
+from polyml.records import dataclass
 
 __all__ = ["WIDE", "divide_by_one"]
 
