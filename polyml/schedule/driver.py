@@ -278,7 +278,8 @@ class _Work:
 
     def _mapped(self, order: Callable[[Scop, Dependences, Matcher, tuple[str, ...]], isl.Schedule]) -> Schedule:
         """Blocks and threads, and storage contracted where these have room for it."""
-        from polyml.schedule.strategy.cuda import SharedRoom, apply_cuda_strategy  # what only a GPU needs
+        from polyml.schedule.strategy.cuda import apply_cuda_strategy  # what only a GPU needs
+        from polyml.schedule.strategy.cuda_room import SharedRoom
 
         matcher = Matcher(self.scop, self.dependences, relax_reductions=not self.options.precise)
         models = model_statements(self.scop, matcher)

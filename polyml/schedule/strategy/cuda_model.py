@@ -1,0 +1,120 @@
+"""What the recipe for CUDA knows of a band: how long its loops are, what threads along each of them cost, and whether all it carries is reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import islpy as isl
+
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.matching import Matcher
+from polyml.schedule.tree import Kind, kind_of, members, nodes, statements_below
+from polyml.scop.scop import Scop
+from polyml.sets.affine import Affine
+from polyml.target import Target
+
+__all__ = ["CudaModel", "is_coincident"]
+
+COMBINE_COST, BARRIER_COST = 100.0, 10.0
+"""Of a reduction across a block, and of a phase of its own, in the units of cost.py."""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaModel:
+    """Answers questions on the bands of one tree."""
+
+    scop: Scop
+    matcher: Matcher
+    models: Mapping[str, StatementModel]
+    target: Target
+
+    def is_reduction(self, node: isl.ScheduleNode) -> bool:
+        """Whether all that the band carries are reductions, each into elements that no loop of it moves, and no band is below."""
+        if any(kind_of(below) == Kind.band for below in nodes(node.child(0))):
+            return False
+        for member in members(node, self.scop):
+            positions: dict[str, int] = {}
+            for name in statements_below(node):
+                statement, index = self.scop.statements[name], member.index(name)
+                if index is None:
+                    return False
+                moves = any(a.stride(index) != 0 for a in self.models[name].accesses if a.write)
+                indirect = not all(isinstance(s, Affine) for s in statement.target.subscripts)
+                if statement.kind == "update" and (moves or indirect):
+                    return False
+                positions[name] = statement.indices.index(index)
+            if not self.matcher.carries_nothing(positions):
+                return False
+        return True
+
+    def costs(self, node: isl.ScheduleNode) -> tuple[float, float]:
+        """Of all instances when threads run along the band's best loop, and when they run along the best one inside."""
+        found = members(node, self.scop)
+        here = self._cost(node, self.best(node))
+        inside = 0.0
+        for name in statements_below(node):
+            model = self.models[name]
+            mine = {member.index(name) for member in found}
+            outer = mine | _indices_above(node, name, self.scop)
+            inner = [
+                self._cost_inside(model, index)
+                for position, index in enumerate(self.scop.statements[name].indices)
+                if index not in outer and self.matcher.carries_nothing({name: position})
+            ]
+            own = [model.lane_cost(index, self.target) for index in model.extents if index in mine]
+            inside += model.instances * min(inner, default=min(own, default=model.scalar_cost()))
+        return here, inside
+
+    def _cost_inside(self, model: StatementModel, index: str) -> float:
+        """Per instance, when the threads of a block share that loop; a reduction has to be combined in the end."""
+        extent = model.extents[index]
+        reduces = model.is_update and all(a.stride(index) == 0 for a in model.accesses if a.write)
+        return model.lane_cost(index, self.target) + (COMBINE_COST if reduces else BARRIER_COST) / extent
+
+    def best(self, node: isl.ScheduleNode) -> int:
+        """The loop along which neighbouring threads read and write neighbouring elements; the last of equals."""
+        count = node.band_n_member()
+        return min(range(count), key=lambda k: (self._cost(node, k), -k))
+
+    def _cost(self, node: isl.ScheduleNode, k: int) -> float:
+        member, total = members(node, self.scop)[k], 0.0
+        for name in statements_below(node):
+            model, index = self.models[name], member.index(name)
+            total += model.instances * (model.scalar_cost() if index is None else model.lane_cost(index, self.target))
+        return total
+
+    def extents(self, node: isl.ScheduleNode) -> list[int]:
+        """Iterations per loop; of a skewed one, those of its statements."""
+        found = []
+        for member in members(node, self.scop):
+            sizes = []
+            for name in statements_below(node):
+                index = member.index(name)
+                sizes.append(self.models[name].instances if index is None else self.models[name].extents[index])
+            found.append(max(sizes, default=1))
+        return found
+
+    def parallel_work(self, node: isl.ScheduleNode) -> int:
+        """Iterations of the largest coincident band below; 0 when there is none."""
+        bands = [below for below in nodes(node.child(0)) if kind_of(below) == Kind.band and is_coincident(below)]
+        return max((prod(self.extents(band)) for band in bands), default=0)
+
+    def name(self, node: isl.ScheduleNode, k: int) -> str:
+        indices = (members(node, self.scop)[k].index(name) for name in statements_below(node))
+        return next((index for index in indices if index is not None), "?")
+
+
+def _indices_above(node: isl.ScheduleNode, name: str, scop: Scop) -> set[str | None]:
+    """The statement's indices that are loops above the node."""
+    found: set[str | None] = set()
+    while node.has_parent():
+        node = node.parent()
+        if kind_of(node) == Kind.band:
+            found |= {member.index(name) for member in members(node, scop)}
+    return found
+
+
+def is_coincident(band: isl.ScheduleNode) -> bool:
+    return all(band.band_member_get_coincident(k) for k in range(band.band_n_member()))
