@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyml.codegen.loops import Allocate, For, If, Node, Place, Variable
+from polyml.codegen.loops import Allocate, For, If, Node, Place, Scope, Variable
 from polyml.codegen.rewrite import map_places, uses, walk_nodes, with_body
 from polyml.expressions import Expr, Read
 from polyml.schedule.schedule import Schedule
@@ -21,7 +21,8 @@ def allocate(schedule: Schedule, array: Array, body: tuple[Node, ...]) -> Node:
     """`body` with the array's storage around it, as scratch memory."""
     storage = schedule.storage.get(array.name)
     shape = array.shape if storage is None else tuple(affine(extent) for extent in storage.shape)
-    variable = Variable(name=array.name, dtype=array.dtype, shape=shape, scope="local", alignment=LOCAL_ALIGNMENT)
+    scope: Scope = "private" if storage is not None and storage.private else "local"
+    variable = Variable(name=array.name, dtype=array.dtype, shape=shape, scope=scope, alignment=LOCAL_ALIGNMENT)
     return Allocate(variable=variable, body=body)
 
 
@@ -31,6 +32,9 @@ def settle_allocations(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     isl repeats a mark above every part of a sequence, below the guards of the part: what stands between the first and the last piece goes into one Allocate.
     Where the order allows it, it also gives the parts loops of their own: a piece in a loop that reads before it writes belongs to an earlier one.
     """
+    nodes = tuple(
+        with_body(node, settle_allocations) for node in nodes
+    )  # pieces next to each other are one before loops are judged
     places: dict[str, list[int]] = {}
     variables: dict[str, Variable] = {}
     for position, node in enumerate(nodes):
@@ -49,7 +53,7 @@ def settle_allocations(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
             body = _without((*nodes[first : last + 1],), name)
             joined = Allocate(variable=variables[name], body=body)
             return settle_allocations((*nodes[:first], joined, *nodes[last + 1 :]))
-    return tuple(_register(with_body(node, settle_allocations)) for node in nodes)
+    return tuple(map(_register, nodes))
 
 
 def _pieces(node: Node) -> list[Variable]:

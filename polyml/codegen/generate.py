@@ -203,7 +203,11 @@ class _Builder:
 
         def stored(array: str, subscripts: tuple[Subscript, ...]) -> tuple[Subscript, ...]:
             if array in offsets:
-                subscripts = tuple(_minus(s, o) for s, o in zip(subscripts, offsets[array], strict=True))
+                extents = self.schedule.storage[array].shape
+                subscripts = tuple(
+                    affine(0) if extent == 1 else _minus(s, o)
+                    for s, o, extent in zip(subscripts, offsets[array], extents, strict=True)
+                )
             return _wrapped(subscripts, self.schedule.storage.get(array))
 
         def read(access: Read) -> Expr:

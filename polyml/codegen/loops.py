@@ -34,7 +34,7 @@ __all__ = [
     "Variable",
 ]
 
-Scope = Literal["global", "local", "register", "shared"]
+Scope = Literal["global", "local", "private", "register", "shared"]
 LoopKind = Literal["sequential", "parallel", "vector", "transpose", "jam", "unroll", "block", "thread"]
 Axis = Literal["x", "y", "z"]
 
@@ -42,7 +42,7 @@ Axis = Literal["x", "y", "z"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
     """Storage: a caller's array (scope global), scratch memory of one thread (local) or of a block of CUDA threads (shared), or registers
-    (register: a 0-d value).
+    (register: a 0-d value; private: what each thread of a CUDA block has of its own, from one of its thread loops to the next).
 
     shape: extents, affine in the sizes. strides: in elements; None: contiguous, row-major. lanes: a register that holds that many elements, or scratch
     memory that exists that many times (the copies of an element side by side), one per lane of the vector loop it is used in. alignment: of the first

@@ -32,7 +32,7 @@ def scalar_replacement(function: Function) -> Function:
     types = {v.name: v.dtype for v in function.arguments}
     read, written = set[str](), set[str]()
     for node in walk_nodes(function.body):
-        if isinstance(node, Allocate) and node.variable.scope != "register":
+        if isinstance(node, Allocate) and node.variable.scope not in ("private", "register"):
             types[node.variable.name] = node.variable.dtype
         for use in uses(node):
             read |= {use.variable} if use.read else set()

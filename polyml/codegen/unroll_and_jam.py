@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from polyml.codegen.boundaries import cut_interior, depends_on
 from polyml.codegen.jam import CannotJam, jam, storage_names
-from polyml.codegen.loops import For, Function, Node
+from polyml.codegen.loops import For, Function, If, Node
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import with_body
 from polyml.codegen.simplify import simplify_nodes
+from polyml.dtypes import boolean, i64
+from polyml.expressions import Apply, IndexValue
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine, maximum
 
@@ -20,24 +22,26 @@ _SMALLER = 4
 """Rest iterations are jammed by at most so many: a loop of single iterations then runs three times at most."""
 
 
-def unroll_and_jam(function: Function) -> tuple[Function, tuple[Note, ...]]:
+def unroll_and_jam(function: Function, *, guarded: bool = False) -> tuple[Function, tuple[Note, ...]]:
     """The function with loops of kind "jam" carried out: `factor` copies of the body, their inner loops shared, and the rest of the iterations.
 
     With a known number of iterations the rest is one straight copy of all of them; else a loop with a smaller factor, then single iterations. When bounds of
-    inner loops depend on the variable the loop becomes sequential, with a Note. That the copies may run side by side is the schedule's promise.
+    inner loops depend on the variable the loop becomes sequential, with a Note. With `guarded` a loop that has `factor` iterations at most, how many is not known,
+    becomes as many copies, each under a condition. That the copies may run side by side is the schedule's promise.
 
     Rewrite:
         jam(2) for (i = 0; i < 5; i++) { for (k ..) s[i] += x[i, k]; }
         -> for (i = 0; i < 4; i += 2) { for (k ..) { s[i] += x[i, k]; s[i + 1] += x[i + 1, k]; } } for (k ..) s[4] += x[4, k];
     """
-    pass_ = _Jam(storage_names(function.body) | {v.name for v in function.arguments})
+    pass_ = _Jam(storage_names(function.body) | {v.name for v in function.arguments}, guarded)
     body = pass_.body(function.body, Ranges())
     return (function if body is function.body else replace(function, body=body)), tuple(pass_.notes)
 
 
 class _Jam:
-    def __init__(self, taken: set[str]) -> None:
+    def __init__(self, taken: set[str], guarded: bool) -> None:
         self.taken = taken
+        self.guarded = guarded
         self.notes: list[Note] = []
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
@@ -87,8 +91,15 @@ class _Jam:
         if low is None or low < 0:
             span = maximum([span, affine(0)])
         trips = (span + (loop.step - 1)) // loop.step
+        most = ranges.highest(loop.upper - loop.lower)
+        if self.guarded and most is not None and most <= factor * loop.step:
+            condition = Apply("lt", (IndexValue(affine(loop.variable), i64), IndexValue(loop.upper, i64)), boolean)
+            upper = loop.lower + -(-most // loop.step) * loop.step
+            whole_loop = replace(loop, upper=upper, body=(If(condition=condition, then=loop.body),))
+            yield self.copies(whole_loop, -(-most // loop.step), loop.lower, upper)
+            return
         smaller = max(count for count in range(1, _SMALLER + 1) if factor % count == 0 and count < factor)
-        start, most = loop.lower, ranges.highest(loop.upper - loop.lower)
+        start = loop.lower
         # A tile of whole groups has a rest at the edges only.
         whole = most is not None and most % (factor * loop.step) == 0
         for count in (factor, 1 if whole else smaller):

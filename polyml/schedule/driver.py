@@ -280,15 +280,24 @@ class _Work:
         """Blocks and threads, and storage contracted where these have room for it."""
         from polyml.schedule.strategy.cuda import apply_cuda_strategy  # what only a GPU needs
         from polyml.schedule.strategy.cuda_room import SharedRoom
+        from polyml.schedule.strategy.cuda_stages import Staged, stage_contraction
 
         matcher = Matcher(self.scop, self.dependences, relax_reductions=not self.options.precise)
-        models = model_statements(self.scop, matcher)
         tree = order(self.scop, self.dependences, matcher, ())
-        notes: tuple[Note, ...] = ()
+        found = Staged(scop=self.scop, dependences=self.dependences, tree=tree)
         if self.options.parallel:
-            tree, notes = apply_cuda_strategy(tree, self.scop, matcher, models, self.target)
-        found = Schedule(scop=self.scop, dependences=self.dependences, tree=tree, storage={}, notes=notes)
-        return contract_storage(found, room=SharedRoom())
+            found = stage_contraction(found, matcher, self.target)
+            if found.nests:
+                matcher = Matcher(found.scop, found.dependences, relax_reductions=not self.options.precise)
+            models = model_statements(found.scop, matcher)
+            tree, notes = apply_cuda_strategy(found, matcher, models, self.target)
+        else:
+            notes = ()
+        made = Schedule(
+            scop=found.scop, dependences=found.dependences, tree=tree, storage=dict(found.storage),
+            notes=(*found.notes, *notes),
+        )  # fmt: skip
+        return contract_storage(made, room=SharedRoom())
 
     def written(self) -> Schedule:
         """The order as written."""

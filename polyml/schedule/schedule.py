@@ -34,6 +34,7 @@ class Storage:
     shape: extent of the storage per dimension of the array. offsets: per statement that accesses the array, `{ S[i] -> [o0, ...] }`: the storage
     element of array element e is `e - offset`. An offset map that is absent is zero.
     wraps: per dimension whether it is a sliding window, where the place is `(e - offset) mod extent`; empty: none is.
+    private: (GPU) it stands around loops of threads, and each thread has one of its own: no element is touched by two.
     """
 
     array: str
@@ -41,6 +42,7 @@ class Storage:
     shape: tuple[Extent, ...]
     offsets: dict[str, isl.MultiAff]
     wraps: tuple[bool, ...] = ()
+    private: bool = False
 
     @property
     def elements(self) -> int | None:

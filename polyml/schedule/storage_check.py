@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import islpy as isl
 
+from polyml.schedule.owners import threads_of
 from polyml.schedule.schedule import Schedule, Storage
 from polyml.schedule.storage import Traffic, traffic_of
 from polyml.schedule.tree import Kind, kind_of, mark_name, nodes
@@ -21,7 +22,7 @@ def storage_faults(schedule: Schedule, *, only: str | None = None) -> list[str]:
     """What is wrong with the storage maps; empty when all is well.
 
     An array must be accessed below its mark only, no value may go from one visit of the mark to another, every access must stay in the storage, and within
-    a visit different elements must have different places, the same from all statements; in a sliding window, elements that are needed at the same time.
+    a visit (a thread's, of private storage) different elements must have different places, the same from all statements; in a sliding window, elements that are needed at the same time.
     """
     faults: list[str] = []
     root = schedule.tree.get_root()
@@ -67,6 +68,8 @@ def _below(traffic: Traffic, node: isl.ScheduleNode) -> Traffic:
 def _faults(storage: Storage, traffic: Traffic, node: isl.ScheduleNode) -> list[str]:
     found = []
     visits = node.get_prefix_schedule_union_map()
+    if storage.private:  # each thread's visit is its own
+        visits = visits.flat_range_product(threads_of(node))
     if not traffic.flows.is_subset(visits.apply_range(visits.reverse())):
         found.append("a value leaves its visit")
     extents = [affine(extent) for extent in storage.shape]

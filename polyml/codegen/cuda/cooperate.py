@@ -39,7 +39,11 @@ def cooperate(function: Function) -> Function:
     if not _has_threads(Block(function.body)):
         return function
     types = {variable.name: variable.dtype for variable in function.arguments}
-    types |= {n.variable.name: n.variable.dtype for n in walk_nodes(function.body) if isinstance(n, Allocate)}
+    types |= {
+        n.variable.name: n.variable.dtype
+        for n in walk_nodes(function.body)
+        if isinstance(n, Allocate) and n.variable.scope != "private"
+    }
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
     taken |= {node.variable for node in walk_nodes(function.body) if isinstance(node, For)}
     worker = _Cooperation(types, taken)
@@ -103,12 +107,16 @@ class _Cooperation:
     def common(self, place: Place, thread: str, inner: set[str]) -> bool:
         """Whether all threads of the loop update one element."""
         names = subscript_variables(place.subscripts)
-        if place.variable in inner or (place.variable, place.subscripts) in self.settled:
+        if (
+            place.variable not in self.types
+            or place.variable in inner
+            or (place.variable, place.subscripts) in self.settled
+        ):
             return False
         if not all(isinstance(s, Affine) for s in place.subscripts) or thread in names:
             return False
         assert not names & inner, f"internal: threads share {place}, which moves inside each of them"
-        return place.variable in self.types
+        return True
 
     def accumulator(
         self, node: Assign | UpdateArgument, found: dict[tuple[str, tuple[object, ...]], _Private]
@@ -129,7 +137,7 @@ class _Cooperation:
 
 def _scalar(node: Allocate) -> Allocate:
     """A single element that stands around thread loops as a 0-d variable; `settle_scopes` says whether it is shared."""
-    if node.variable.scope == "register" or any(extent != affine(1) for extent in node.variable.shape):
+    if node.variable.scope in ("private", "register") or any(extent != affine(1) for extent in node.variable.shape):
         return node
     name = node.variable.name
 
@@ -225,7 +233,7 @@ def _scoped(node: Node, kept: set[str]) -> Node:
     if not _has_threads(node) or (isinstance(node, For) and node.kind == "thread"):
         return node
     node = with_body(node, lambda body: tuple(_scoped(child, kept) for child in body))
-    if isinstance(node, Allocate) and node.variable.name not in kept:
+    if isinstance(node, Allocate) and node.variable.scope != "private" and node.variable.name not in kept:
         node = replace(node, variable=replace(node.variable, scope="shared"))
     return node
 

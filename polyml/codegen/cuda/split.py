@@ -10,6 +10,7 @@ from dataclasses import field, replace
 from typing import assert_never
 
 from polyml.codegen.cuda.cooperate import cooperate, settle_scopes
+from polyml.codegen.cuda.private import private_registers
 from polyml.codegen.cuda.program import AXES, Branch, CudaRegion, DeviceArray, HostStep, Kernel, Launch, Repeat
 from polyml.codegen.loops import (
     Allocate,
@@ -120,8 +121,8 @@ class _Split:
         )
         # Ordering: accumulators become the threads' own before elements are looked for that stay in registers.
         _require_bound(body)
-        kernel, _ = unroll_and_jam(cooperate(kernel))
-        kernel = settle_scopes(scalar_replacement(simplify(kernel)))
+        kernel, _ = unroll_and_jam(cooperate(kernel), guarded=True)
+        kernel = settle_scopes(scalar_replacement(private_registers(simplify(kernel))))
         x, y, z = (threads.get(axis, 1) for axis in AXES)
         self.kernels.append(Kernel(function=kernel, threads=(x, y, z)))
         return Launch(len(self.kernels) - 1)

@@ -97,6 +97,8 @@ class ThreadCode:
             step = f"++{name}" if node.step == 1 else f"{name} += {node.step}"
             upper = w.index(node.upper)
             head = [f"{indent}for ({w.index_type} {name} = {w.index(node.lower)}; {name} < {upper}; {step}) {{"]
+            if node.kind == "unroll":
+                head.insert(0, f"{indent}#pragma unroll {node.factor}")
             inner, tail = indent + INDENT, [f"{indent}}}"]
         outer = self.writer.ranges
         self.writer.ranges = outer.enter(node)

@@ -105,7 +105,8 @@ class BlockCode:
         variable, w = node.variable, self.writer
         if variable.scope == "shared":
             extent = f"[{elements(variable)}]" if variable.shape else ""
-            line = f"{INDENT}__shared__ {c_type(variable.dtype)} {w.names[variable.name]}{extent};"
+            aligned = "__align__(16) " if variable.shape else ""
+            line = f"{INDENT}__shared__ {aligned}{c_type(variable.dtype)} {w.names[variable.name]}{extent};"
             self.shared += [] if line in self.shared else [line]
             return []
         return [f"{indent}{declaration(variable, w)};"]

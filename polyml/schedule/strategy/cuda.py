@@ -25,7 +25,9 @@ from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.matching import Matcher
 from polyml.schedule.schedule import Note
+from polyml.schedule.staged import StagedNest
 from polyml.schedule.strategy.cuda_model import CudaModel, is_coincident
+from polyml.schedule.strategy.cuda_stages import MARK, Staged, build_staged
 from polyml.schedule.transforms import (
     Loop,
     loops_of,
@@ -35,8 +37,7 @@ from polyml.schedule.transforms import (
     split_band,
     tile_loop,
 )
-from polyml.schedule.tree import Kind, kind_of, members, statements_below
-from polyml.scop.scop import Scop
+from polyml.schedule.tree import Kind, kind_of, mark_name, members, statements_below
 from polyml.target import Target
 
 __all__ = ["CudaStrategy", "apply_cuda_strategy"]
@@ -52,15 +53,11 @@ ONE_BLOCK = 8192
 
 
 def apply_cuda_strategy(
-    tree: isl.Schedule,
-    scop: Scop,
-    matcher: Matcher,
-    models: Mapping[str, StatementModel],
-    target: Target,
+    found: Staged, matcher: Matcher, models: Mapping[str, StatementModel], target: Target
 ) -> tuple[isl.Schedule, tuple[Note, ...]]:
     """The ordered tree with its loops mapped, and what was decided."""
-    worker = CudaStrategy(CudaModel(scop, matcher, models, target))
-    node = worker.visit(tree.get_root().child(0))
+    worker = CudaStrategy(CudaModel(found.scop, matcher, models, target), {n.plan.statement: n for n in found.nests})
+    node = worker.visit(found.tree.get_root().child(0))
     return node.get_schedule(), tuple(worker.notes)
 
 
@@ -69,6 +66,7 @@ class CudaStrategy:
     """One run over one tree."""
 
     model: CudaModel
+    nests: Mapping[str, StagedNest]
     notes: list[Note] = field(default_factory=list)
 
     # -- the top: kernels ---------------------------------------------------------------------------------------------------------
@@ -84,6 +82,9 @@ class CudaStrategy:
                 return node
             case Kind.band:
                 return self._band(node)
+            case Kind.mark if mark_name(node).startswith(MARK):
+                nest = self.nests[mark_name(node).removeprefix(MARK)]
+                return build_staged(node.delete(), nest, self.model.scop)
             case _:
                 return self.visit(node.child(0)).parent()
 

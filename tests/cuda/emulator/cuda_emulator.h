@@ -26,6 +26,7 @@
 #define __device__ static
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __shared__ static __attribute__((section("emu_shared")))
 
 struct emu_dim3 {

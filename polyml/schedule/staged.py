@@ -1,0 +1,330 @@
+"""Contractions on a GPU in tiles: operands staged through shared memory, and accumulators that stay in a thread's registers across the reduction.
+
+A transformation of the Scop, before its loops are mapped. Per visit v of a block tile (numbers of tiles, of the result and of the reduction) a copy statement
+fills `x_tile[v, e] = x[e]` for the elements e that the visit reads; the contraction reads `x_tile[v(i), e(i)]`. Its sums go to `y_own[digits]`, whose dimensions are the
+digits of the result's indices (number of the tile, thread, place in the thread), and a copy statement takes them to `y`. Everything is written once, so that
+dependences are exact; storage maps then make the tiles one tile large and the sums a few registers per thread.
+
+Source: Volkov and Demmel, "Benchmarking GPUs to tune dense linear algebra" (SC 2008); Verdoolaege et al., "Polyhedral parallel code generation for CUDA" (TACO 2013).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import islpy as isl
+
+from polyml.expressions import Read, Subscript, map_reads, reads_of
+from polyml.schedule.schedule import Storage
+from polyml.schedule.strategy.cuda_tiles import Side, TilePlan
+from polyml.scop.accesses import access_map
+from polyml.scop.dependences import Dependences, analyse
+from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["StagedNest", "Tile", "stage_operands"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One staged operand. source: where it comes from, array: the copy in tiles. copy: its statement, with indices `visit` and then `elements`, one per dimension. first: of each dimension, of the visit's elements;
+    box: how many there are; vector: elements along the last dimension that move at once."""
+
+    source: str
+    array: str
+    copy: str
+    visit: tuple[str, ...]
+    elements: tuple[str, ...]
+    first: tuple[Affine, ...]
+    box: tuple[int, ...]
+    vector: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedNest:
+    """A contraction with what is around it. before, after: statements of the nest in order, `own` (the copy of the sums to the result; None where those behind read the
+    sums themselves) first of the latter.
+    indices: per statement of the result's indices its own name for each of the plan's."""
+
+    plan: TilePlan
+    tiles: tuple[Tile, ...]
+    accumulators: str
+    own: str | None
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    indices: Mapping[str, Mapping[str, str]]
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        return (*(tile.copy for tile in self.tiles), *self.before, self.plan.statement, *self.after)
+
+
+def stage_operands(
+    scop: Scop,
+    plan: TilePlan,
+    before: tuple[str, ...],
+    after: tuple[str, ...],
+    indices: Mapping[str, Mapping[str, str]],
+) -> tuple[Scop, Dependences, StagedNest, dict[str, Storage]]:
+    """The scop with tiles and accumulators, its dependences, the nest, and the storage of what is new.
+
+    Args:
+        before, after: the nest's other statements, those that set the sums among the former. indices: of each, its names for the plan's indices of the result.
+    """
+    update = scop.statements[plan.statement]
+    target = scop.arrays[update.target.array]
+    own = Array(name=_fresh(f"{target.name}_own", scop), dtype=target.dtype, shape=_digit_extents(plan), kind="local")
+    tiles = [_tile(scop, plan, operand) for operand in plan.operands]
+    arrays = {**scop.arrays, own.name: own}
+    changed: dict[str, Statement] = {}
+    for name in before:
+        statement = scop.statements[name]
+        if statement.target == _renamed(update.target, indices[name]):
+            changed[name] = replace(statement, target=Access(own.name, _digits(plan, indices[name])))
+    here = {index: index for index in plan.free}
+    reads = {tile.source: tile for tile in tiles}
+    visit = tuple(affine(index) // size for index, size in plan.visit)
+
+    def staged(read: Read) -> Read:
+        tile = reads.get(read.tensor)
+        return read if tile is None else Read(tile.array, (*visit, *read.subscripts), read.dtype)
+
+    value = map_reads(update.value, staged)
+    changed[update.name] = replace(update, target=Access(own.name, _digits(plan, here)), value=value)
+    for name in after if (direct := _stays(scop, plan, before, after, indices)) else ():
+        changed[name] = _reading(scop.statements[name], update.target, own, indices[name], plan)
+    result = None if direct else _result(plan, scop, update, own)
+    copies = [_copy(scop, plan, tile) for tile in tiles]
+    for tile in tiles:
+        source = scop.arrays[tile.source]
+        numbers = (affine(plan.count(index)) for index, _ in plan.visit)
+        arrays[tile.array] = Array(name=tile.array, dtype=source.dtype, shape=(*numbers, *source.shape), kind="local")
+    if direct:
+        del arrays[target.name]
+    made = _with_statements(scop, arrays, changed, copies, result, plan.statement)
+    names = (*(name for name in changed if name != update.name), *(() if result is None else (result.name,)))
+    nest = StagedNest(
+        plan=plan,
+        tiles=tuple(tiles),
+        accumulators=own.name,
+        own=None if result is None else result.name,
+        before=before,
+        after=after if result is None else (result.name, *after),
+        indices={**indices, plan.statement: here, **({} if result is None else {result.name: here})},
+    )
+    storage = {tile.array: _tile_storage(made, plan, tile) for tile in tiles}
+    storage[own.name] = _own_storage(made, nest, (plan.statement, *names))
+    return made, analyse(made), nest, storage
+
+
+def _stays(
+    scop: Scop,
+    plan: TilePlan,
+    before: tuple[str, ...],
+    after: tuple[str, ...],
+    indices: Mapping[str, Mapping[str, str]],
+) -> bool:
+    """Whether nobody but the nest sees the sums, and each statement behind reads the one of its own element."""
+    target = scop.statements[plan.statement].target
+    if scop.arrays[target.array].kind != "local":
+        return False
+    for name, s in scop.statements.items():
+        found = {r.subscripts for r in reads_of(s.value) if r.tensor == target.array} if s.kind != "init" else set()
+        mine = name in (*before, plan.statement)
+        if name in after and found <= {_renamed(target, indices[name]).subscripts}:
+            mine = s.target.array != target.array and s.argument is None
+        if not mine and (found or target.array in (s.target.array, s.argument and s.argument.array)):
+            return False
+        if name in before and found:
+            return False
+    return True
+
+
+def _reading(s: Statement, target: Access, own: Array, names: Mapping[str, str], plan: TilePlan) -> Statement:
+    """The statement with its sum read where it was made."""
+
+    def change(read: Read) -> Read:
+        return Read(own.name, _digits(plan, names), read.dtype) if read.tensor == target.array else read
+
+    return replace(s, value=map_reads(s.value, change))
+
+
+def _fresh(name: str, scop: Scop) -> str:
+    taken = {*scop.arrays, *scop.statements}
+    while name in taken or f"S_{name}" in taken:
+        name += "_"
+    return name
+
+
+def _renamed(access: Access, names: Mapping[str, str]) -> Access:
+    values = {index: affine(name) for index, name in names.items()}
+    return Access(access.array, tuple(s.substitute(values) if isinstance(s, Affine) else s for s in access.subscripts))
+
+
+# -- accumulators -------------------------------------------------------------------------------------------------------------------
+
+
+def _digits(plan: TilePlan, names: Mapping[str, str]) -> tuple[Affine, ...]:
+    """The subscripts of the accumulator of a result's element."""
+    return (
+        *(affine(names[index]) for index in plan.outer),
+        *plan.rows.digits(names[plan.rows.index]),
+        *plan.columns.digits(names[plan.columns.index]),
+    )
+
+
+def _digit_extents(plan: TilePlan) -> tuple[Affine, ...]:
+    outer = (affine(plan.extents[index]) for index in plan.outer)
+    return (*outer, *map(affine, _side_extents(plan, plan.rows)), *map(affine, _side_extents(plan, plan.columns)))
+
+
+def _side_extents(plan: TilePlan, side: Side) -> tuple[int, ...]:
+    return -(-plan.extents[side.index] // side.size), side.groups, side.threads, side.vector
+
+
+def _own_storage(scop: Scop, nest: StagedNest, names: Sequence[str]) -> Storage:
+    """The places of one thread: its groups and vectors in both directions."""
+    plan = nest.plan
+    offsets = {}
+    for name in names:
+        digits = iter(_digits(plan, nest.indices[name]))
+        firsts = [next(digits).isl_text() for _ in plan.outer]
+        for _ in (plan.rows, plan.columns):
+            number, _group, thread, _lane = (next(digits) for _ in range(4))
+            firsts += [number.isl_text(), "0", thread.isl_text(), "0"]
+        offsets[name] = _offset(scop.statements[name], firsts)
+    shape = [1] * len(plan.outer)
+    for side in (plan.rows, plan.columns):
+        shape += [1, side.groups, 1, side.vector]
+    array = nest.accumulators
+    return Storage(array=array, place=f"allocate:{array}", shape=tuple(shape), offsets=offsets, private=True)
+
+
+def _offset(statement: Statement, firsts: list[str]) -> isl.MultiAff:
+    text = ", ".join(f"({first})" for first in firsts)
+    return isl.MultiAff(f"{{ {statement.name}[{', '.join(statement.indices)}] -> [{text}] }}")
+
+
+def _result(plan: TilePlan, scop: Scop, update: Statement, own: Array) -> Statement:
+    """result[..] = accumulator[..]."""
+    name = f"S_{own.name}"
+    box = " and ".join(f"0 <= {index} < {plan.extents[index]}" for index in plan.free)
+    return Statement(
+        name=name,
+        indices=plan.free,
+        domain=isl.Set(f"{{ {name}[{', '.join(plan.free)}] : {box} }}"),
+        kind="copy",
+        target=update.target,
+        value=Read(own.name, _digits(plan, {index: index for index in plan.free}), own.dtype),
+        span=update.span,
+    )
+
+
+# -- tiles --------------------------------------------------------------------------------------------------------------------------
+
+
+def _tile(scop: Scop, plan: TilePlan, operand: str) -> Tile:
+    """The operand's elements per visit: where they begin, and how many there are."""
+    update = scop.statements[plan.statement]
+    read = next(r for r in reads_of(update.value) if r.tensor == operand)
+    visit = tuple(f"v{position}" for position in range(len(plan.visit)))
+    first, box = plan.footprint(read.subscripts, visit)
+    last = read.subscripts[-1]
+    assert isinstance(last, Affine), "internal: a staged operand has computed subscripts"
+    width = 16 // scop.arrays[operand].dtype.itemsize
+    steps = all(plan.size(index) % width == 0 for index in last.variables()) and last.constant % width == 0
+    return Tile(
+        source=operand,
+        array=f"{operand}_tile",
+        copy=f"S_{operand}_tile",
+        visit=visit,
+        elements=tuple(f"e{d}" for d in range(len(box))),
+        first=first,
+        box=box,
+        vector=width if width > 1 and steps and box[-1] % width == 0 else 1,
+    )
+
+
+def _copy(scop: Scop, plan: TilePlan, tile: Tile) -> Statement:
+    """x_tile[v, e] = x[e] for all elements e that the visit v reads."""
+    update = scop.statements[plan.statement]
+    read = next(r for r in reads_of(update.value) if r.tensor == tile.source)
+    outputs = (*(affine(index) // size for index, size in plan.visit), *read.subscripts)
+    touched = access_map(update.name, update.indices, tile.copy, outputs, ())
+    domain = touched.intersect_domain(update.domain).range().coalesce()
+    subscripts = tuple(map(affine, tile.elements))
+    return Statement(
+        name=tile.copy,
+        indices=(*tile.visit, *tile.elements),
+        domain=domain,
+        kind="copy",
+        target=Access(tile.array, (*map(affine, tile.visit), *subscripts)),
+        value=Read(tile.source, subscripts, scop.arrays[tile.source].dtype),
+    )
+
+
+def _tile_storage(scop: Scop, plan: TilePlan, tile: Tile) -> Storage:
+    """One tile, its rows padded where neighbouring threads read along a column: 16 bytes bring them to other banks."""
+    update = scop.statements[plan.statement]
+    numbers = [(affine(index) // size) for index, size in plan.visit]
+    values = dict(zip(tile.visit, numbers, strict=True))
+    inside = [*(n.isl_text() for n in numbers), *(f.substitute(values).isl_text() for f in tile.first)]
+    copy = [*tile.visit, *(f.isl_text() for f in tile.first)]
+    offsets = {update.name: _offset(update, inside), tile.copy: _offset(scop.statements[tile.copy], copy)}
+    pad = max(1, 16 // scop.arrays[tile.source].dtype.itemsize) if tile.source in plan.crossed else 0
+    shape = (*(1 for _ in numbers), *tile.box[:-1], tile.box[-1] + pad)
+    return Storage(array=tile.array, place=f"allocate:{tile.array}", shape=shape, offsets=offsets)
+
+
+# -- the scop -----------------------------------------------------------------------------------------------------------------------
+
+
+def _with_statements(
+    scop: Scop,
+    arrays: dict[str, Array],
+    changed: Mapping[str, Statement],
+    copies: list[Statement],
+    result: Statement | None,
+    update: str,
+) -> Scop:
+    """The scop with copies right ahead of the statements that change, and the result right behind."""
+    order: dict[str, Statement] = {}
+    first = next(name for name in scop.statements if name in changed)
+    for name, statement in scop.statements.items():
+        if name == first:
+            order |= {copy.name: copy for copy in copies}
+        order[name] = changed.get(name, statement)
+        if name == update and result is not None:
+            order[result.name] = result
+    depth = max(len(s.indices) for s in order.values())
+    initial = isl.UnionMap.empty(scop.context.get_space())
+    for position, s in enumerate(order.values()):
+        assert not s.loop_depth, "internal: a staged region has a loop around it"
+        time = [str(position), *s.indices, *("0" for _ in range(depth - len(s.indices)))]
+        times = isl.Map(f"{{ {s.name}[{', '.join(s.indices)}] -> [{', '.join(time)}] }}")
+        initial = initial.union(times.intersect_domain(s.domain).to_union_map())
+    old = [s.domain.to_union_set() for s in changed.values()]
+    reads, writes = _without(scop.reads, old), _without(scop.may_writes, old)
+    must, sums = _without(scop.must_writes, old), _without(scop.reductions, old)
+    for s in (*changed.values(), *copies, *(() if result is None else (result,))):
+        written = _relation(s, s.target.array, s.target.subscripts)
+        writes, must = writes.union(written), must.union(written)
+        if s.kind == "update":
+            reads, sums = reads.union(written), sums.union(written)
+        for read in reads_of(s.value) if s.kind != "init" else ():
+            reads = reads.union(_relation(s, read.tensor, read.subscripts))
+    return replace(
+        scop, arrays=arrays, statements=order, initial=initial, reads=reads, may_writes=writes, must_writes=must,
+        reductions=sums,
+    )  # fmt: skip
+
+
+def _without(relation: isl.UnionMap, domains: Sequence[isl.UnionSet]) -> isl.UnionMap:
+    for domain in domains:
+        relation = relation.subtract_domain(domain)
+    return relation
+
+
+def _relation(s: Statement, array: str, subscripts: Sequence[Subscript]) -> isl.UnionMap:
+    return access_map(s.name, s.indices, array, subscripts, ()).intersect_domain(s.domain).to_union_map()

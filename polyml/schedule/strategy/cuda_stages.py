@@ -1,0 +1,349 @@
+"""The tree of a contraction in tiles (see cuda_tiles.py):
+
+whole tiles, then those at the edges
+  blocks: a tile each
+    accumulators: set, by the threads that own them
+    tiles of the reduction
+      copy the operands' tiles, all threads together; reduce, each thread its own elements
+    results: written by the threads that own them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import islpy as isl
+
+from polyml.schedule.matching import Matcher
+from polyml.schedule.schedule import Note, Storage
+from polyml.schedule.staged import StagedNest, Tile, stage_operands
+from polyml.schedule.strategy.cuda_model import is_coincident
+from polyml.schedule.strategy.cuda_tiles import Side, TilePlan, plan_tiles
+from polyml.schedule.strategy.facts import model_statements
+from polyml.schedule.transforms import (
+    Loop,
+    graft,
+    insert_loops,
+    insert_mark,
+    insert_sequence,
+    merge_with_child,
+)
+from polyml.schedule.tree import Kind, kind_of, members, set_names, statements_below
+from polyml.scop.dependences import Dependences
+from polyml.scop.scop import Scop
+from polyml.sets.affine import Affine, affine
+from polyml.target import Target
+
+__all__ = ["MARK", "Staged", "build_staged", "stage_contraction"]
+
+MARK = "staged:"
+"""The mark `staged:<statement>` above a leaf stands for the whole nest of that contraction."""
+
+UNROLL = 4
+"""Iterations of the reduction whose operands are fetched at once: a vector of 16 bytes of those that are contiguous along it."""
+
+_Build = Callable[[isl.ScheduleNode], isl.ScheduleNode]
+
+
+# -- which nests --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """A scop, its dependences and ordered tree, where nests have become marks. storage: of their tiles and accumulators."""
+
+    scop: Scop
+    dependences: Dependences
+    tree: isl.Schedule
+    nests: tuple[StagedNest, ...] = ()
+    storage: tuple[tuple[str, Storage], ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+def stage_contraction(found: Staged, matcher: Matcher, target: Target) -> Staged:
+    """The same with every contraction at the top of the tree that is worth it in tiles."""
+    if found.scop.sizes or not _in_order(found.scop):
+        return found
+    models = model_statements(found.scop, matcher)
+    names = [name for name, model in models.items() if model.is_update]
+    plans = {name: plan for name in names if (plan := plan_tiles(found.scop, models[name], target)) is not None}
+    for plan in plans.values():
+        found = _staged(found, plan)
+    return found
+
+
+def _in_order(scop: Scop) -> bool:
+    """Whether statements were written one after the other."""
+    for position, s in enumerate(scop.statements.values()):
+        times = scop.initial.intersect_domain(s.domain.to_union_set()).range()
+        if s.loop_depth or times.is_empty() or not times.as_set().dim_min_val(0).eq(times.as_set().dim_max_val(0)):
+            return False
+        if times.as_set().dim_min_val(0).to_python() != position:
+            return False
+    return True
+
+
+def _staged(found: Staged, plan: TilePlan) -> Staged:
+    """With the nest of one plan in tiles; unchanged where it has no nest of its own at the top."""
+    root = found.tree.get_root().child(0)
+    several = kind_of(root) == Kind.sequence
+    children = [root.child(k).child(0) for k in range(root.n_children())] if several else [root]
+    position = next((k for k, child in enumerate(children) if plan.statement in statements_below(child)), None)
+    nest = None if position is None else _nest(children[position], plan, found.scop)
+    if position is None or nest is None:
+        return found
+    scop, dependences, made, storage = stage_operands(found.scop, plan, *nest)
+    leaf = isl.Schedule.from_domain(scop.domain).get_root().child(0)
+    if several:
+        filters = [root.child(k).filter_get_filter() for k in range(len(children))]
+        filters[position] = _domains(scop, made.statements)
+        node = insert_sequence(leaf, filters)
+        for k, child in enumerate(children):
+            inner = node.child(k).child(0)
+            inner = insert_mark(inner, MARK + plan.statement) if k == position else graft(inner, child)
+            node = inner.parent().parent()
+    else:
+        node = insert_mark(leaf, MARK + plan.statement)
+    return Staged(
+        scop=scop,
+        dependences=dependences,
+        tree=node.get_schedule(),
+        nests=(*found.nests, made),
+        storage=(*found.storage, *storage.items()),
+        notes=(*found.notes, Note("tiles", plan.statement, str(plan))),
+    )
+
+
+def _domains(scop: Scop, names: Sequence[str]) -> isl.UnionSet:
+    total = isl.UnionSet.empty(scop.context.get_space())
+    for name in names:
+        total = total.union(scop.statements[name].domain.to_union_set())
+    return total
+
+
+def _nest(
+    node: isl.ScheduleNode, plan: TilePlan, scop: Scop
+) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, dict[str, str]]] | None:
+    """The statements before and after the contraction and their names for the result's indices, where the nest is one band of these with single statements inside,
+    one of which sets the sums."""
+    if kind_of(node) != Kind.band or not is_coincident(node):
+        return None
+    while kind_of(node.child(0)) == Kind.band and is_coincident(node.child(0)):
+        node = merge_with_child(node)
+    inside, found = node.child(0), members(node, scop)
+    if kind_of(inside) != Kind.sequence:
+        return None
+    parts = [set_names(inside.child(k).filter_get_filter()) for k in range(inside.n_children())]
+    order = [part[0] for part in parts]
+    along = [member.index(plan.statement) for member in found]
+    if any(len(part) != 1 for part in parts) or len(set(order)) != len(order) or set(along) != set(plan.free):
+        return None
+    indices: dict[str, dict[str, str]] = {}
+    for name in order:
+        own = [member.index(name) for member in found]
+        names = {a: b for a, b in zip(along, own, strict=True) if a is not None and b is not None}
+        whole = name == plan.statement or len(scop.statements[name].indices) == len(names)
+        if len(names) != len(along) or not whole:
+            return None
+        indices[name] = names
+    at = order.index(plan.statement)
+    update = scop.statements[plan.statement]
+    sets = [n for n in order[:at] if scop.statements[n].target.array == update.target.array]
+    if len(sets) != 1 or scop.statements[sets[0]].kind != "init":
+        return None
+    return tuple(order[:at]), tuple(order[at + 1 :]), indices
+
+
+# -- their trees --------------------------------------------------------------------------------------------------------------------
+
+
+def build_staged(leaf: isl.ScheduleNode, nest: StagedNest, scop: Scop) -> isl.ScheduleNode:
+    """The whole nest in the place of a leaf that its statements and copies reach."""
+    return _Builder(nest, scop).all(leaf)
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    nest: StagedNest
+    scop: Scop
+
+    def all(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """Tiles that are whole apart from those at the edges: their loops need no conditions."""
+        plan = self.nest.plan
+        edges = []
+        for side in (plan.rows, plan.columns):
+            extent = plan.extents[side.index]
+            edges.append(None if extent % side.size == 0 else extent // side.size * side.size)
+        row_end, column_end = edges
+        parts: list[tuple[str, ...]] = []
+        inner = "" if row_end is None else f"{plan.rows.index} < {row_end}"
+        if column_end is None:
+            parts.append((inner,))
+        else:
+            parts += [(inner, f"{plan.columns.index} < {column_end}"), (inner, f"{plan.columns.index} >= {column_end}")]
+        if row_end is not None:
+            parts.append((f"{plan.rows.index} >= {row_end}",))
+        filters = [self.filter(self.nest.statements, part) for part in parts]
+        kept = [f for f in filters if not f.intersect(leaf.get_domain()).is_empty()]
+        if len(kept) == 1:
+            return self.block(leaf)
+        node = insert_sequence(leaf, kept)
+        for position in range(len(kept)):
+            node = self.block(node.child(position).child(0)).parent().parent()
+        return node
+
+    def block(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """A block per tile of the result."""
+        nest, plan, everything = self.nest, self.nest.plan, self.nest.statements
+        outer = sorted(plan.outer, key=lambda index: -plan.extents[index])
+        loops = [self.number(index, everything).marked("block.z") for index in outer[:1]]
+        loops.append(self.number(plan.rows.index, everything).marked("block.y"))
+        loops.append(self.number(plan.columns.index, everything).marked("block.x"))
+        loops += [self.number(index, everything) for index in outer[1:]]
+        copies = tuple(tile.copy for tile in nest.tiles)
+
+        def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            parts: list[tuple[tuple[str, ...], _Build]] = [
+                (nest.before, lambda n: self.threads(n, nest.before)),
+                ((*copies, plan.statement), self.reduction),
+                (nest.after, lambda n: self.threads(n, nest.after)),
+            ]
+            return insert_mark(self.sequence(node, parts), f"allocate:{nest.accumulators}")
+
+        return self.nested(leaf, loops, inside)
+
+    def reduction(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """Tile after tile of the reduction."""
+        nest, plan = self.nest, self.nest.plan
+        names = (*(tile.copy for tile in nest.tiles), plan.statement)
+        steps = [index for index, _ in plan.visit if index in plan.reduced]
+        loops = [self.number(index, names) for index in steps]
+
+        def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            parts: list[tuple[tuple[str, ...], _Build]] = [((tile.copy,), self.copying(tile)) for tile in nest.tiles]
+            parts.append(((plan.statement,), self.update))
+            node = self.sequence(node, parts)
+            for tile in nest.tiles:
+                node = insert_mark(node, f"allocate:{tile.array}")
+            return node
+
+        return self.nested(leaf, loops, inside)
+
+    def update(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """A thread's own elements, the reduction inside."""
+        plan, name = self.nest.plan, (self.nest.plan.statement,)
+        inner = []
+        for index in plan.reduced:
+            if plan.depth[index] > 1:
+                inner.append(self.loop({plan.statement: affine(index) % plan.size(index)}, coincident=False))
+        if inner:
+            inner[-1] = inner[-1].marked(f"unroll:{UNROLL}")
+        return self.nested(leaf, [*self.owned(name)], lambda n: insert_loops(n, inner) if inner else n)
+
+    def threads(self, leaf: isl.ScheduleNode, names: Sequence[str]) -> isl.ScheduleNode:
+        """Each thread its own elements, the statements in order."""
+        parts: list[tuple[tuple[str, ...], _Build]] = [((name,), lambda n: n) for name in names]
+        return self.nested(leaf, self.owned(names), lambda n: self.sequence(n, parts))
+
+    # -- loops --------------------------------------------------------------------------------------------------------------------
+
+    def owned(self, names: Sequence[str]) -> list[Loop]:
+        """Threads, and the elements of each."""
+        plan = self.nest.plan
+        loops = []
+        for side, axis in ((plan.rows, "y"), (plan.columns, "x")):
+            loops.append(self.digit(side, 2, names).marked(f"thread.{axis}:{side.threads}"))
+        for side in (plan.rows, plan.columns):
+            for position, count in ((1, side.groups), (3, side.vector)):
+                if count > 1:
+                    loops.append(self.digit(side, position, names).marked(f"jam:{count}"))
+        return loops
+
+    def digit(self, side: Side, position: int, names: Sequence[str]) -> Loop:
+        return self.loop({name: side.digits(self.nest.indices[name][side.index])[position] for name in names})
+
+    def number(self, index: str, names: Sequence[str]) -> Loop:
+        """The loop over tiles of an index, by their numbers."""
+        plan = self.nest.plan
+        position = [i for i, _ in plan.visit].index(index)
+        copies = {tile.copy: tile for tile in self.nest.tiles}
+        values = {}
+        for name in names:
+            if name in copies:
+                values[name] = affine(copies[name].visit[position])
+            else:
+                own = index if name == plan.statement else self.nest.indices[name][index]
+                values[name] = affine(own) // plan.size(index)
+        return self.loop(values, coincident=index not in plan.reduced)
+
+    def copying(self, tile: Tile) -> _Build:
+        """A tile's elements over all threads: neighbouring threads move neighbouring vectors, and what a row leaves of a line of threads takes further rows."""
+        plan = self.nest.plan
+        across, down = plan.columns.threads, plan.rows.threads
+        places = [affine(e) - first for e, first in zip(tile.elements, tile.first, strict=True)]
+        vectors = places[-1] // tile.vector
+        row = max(range(len(places) - 1), key=lambda d: tile.box[d], default=None)
+        line = tile.box[-1] // tile.vector
+        height = 1 if row is None else tile.box[row]
+        rows = affine(0) if row is None else places[row]
+        lines = max(1, across // line) if across % line == 0 else 1
+        x = vectors % across if lines == 1 else rows % lines * line + vectors
+        values: list[tuple[Affine, str | None]] = [
+            (rows // lines % down, f"thread.y:{down}"),
+            (x, f"thread.x:{across}"),
+        ]
+        values += [(place, None) for d, place in enumerate(places[:-1]) if d != row]
+        if height > lines * down:
+            values.append((rows // (lines * down), None))
+        if line > across:
+            values.append((vectors // across, None))
+        if tile.vector > 1:
+            values.append((places[-1] % tile.vector, f"jam:{tile.vector}"))
+        loops = [self.loop({tile.copy: value}).marked(mark) for value, mark in values]
+        return lambda leaf: insert_loops(leaf, loops)
+
+    def loop(self, values: dict[str, Affine], *, coincident: bool = True) -> Loop:
+        pieces = []
+        for name, value in values.items():
+            indices = ", ".join(self.scop.statements[name].indices)
+            pieces.append(f"{name}[{indices}] -> [({value.isl_text()})]")
+        return Loop(isl.UnionPwAff(f"{{ {'; '.join(pieces)} }}"), coincident)
+
+    # -- parts --------------------------------------------------------------------------------------------------------------------
+
+    def nested(self, leaf: isl.ScheduleNode, loops: Sequence[Loop], inside: _Build) -> isl.ScheduleNode:
+        """The loops around what `inside` makes. *Returns* the node in the leaf's place."""
+        if not loops:
+            return inside(leaf)
+        depth = len(loops) + sum(loop.mark is not None for loop in loops)
+        node = insert_loops(leaf, loops)
+        for _ in range(depth):
+            node = node.child(0)
+        return inside(node).ancestor(depth)
+
+    def sequence(self, leaf: isl.ScheduleNode, parts: Sequence[tuple[tuple[str, ...], _Build]]) -> isl.ScheduleNode:
+        parts = [part for part in parts if part[0]]
+        if len(parts) == 1:
+            return parts[0][1](leaf)
+        node = insert_sequence(leaf, [self.filter(names, ()) for names, _ in parts])
+        for position, (_, build) in enumerate(parts):
+            node = build(node.child(position).child(0)).parent().parent()
+        return node
+
+    def filter(self, names: Sequence[str], conditions: Sequence[str]) -> isl.UnionSet:
+        """The statements' instances under conditions on the plan's indices, of a copy those of its tile."""
+        plan, pieces = self.nest.plan, []
+        copies = {tile.copy: tile for tile in self.nest.tiles}
+        for name in names:
+            texts = []
+            for condition in filter(None, conditions):
+                index, sign, limit = condition.split()
+                own = self.nest.indices[name][index] if name not in copies else ""
+                if name in copies:
+                    position = [i for i, _ in plan.visit].index(index)
+                    own = f"{plan.size(index)}*{copies[name].visit[position]}"
+                texts.append(f"{own} {sign} {limit}")
+            where = f" : {' and '.join(texts)}" if texts else ""
+            pieces.append(f"{name}[{', '.join(self.scop.statements[name].indices)}]{where}")
+        return isl.UnionSet(f"{{ {'; '.join(pieces)} }}")

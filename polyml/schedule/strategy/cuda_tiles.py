@@ -1,0 +1,245 @@
+"""The model of a contraction in tiles on a GPU: which of its indices are rows and columns of a block, how many of them a thread owns, how deep a tile of the
+reduction is, and which operands are staged through shared memory.
+
+A block of TY x TX threads computes (TY * R) x (TX * C) elements, R x C per thread. Rows of a thread are TY apart; its columns are vectors of neighbours where an operand
+is contiguous along them, TX vectors apart, else single elements TX apart: neighbouring threads read neighbouring words of shared memory.
+All sizes follow from the target: registers, shared memory, cores.
+
+Source: Volkov and Demmel, "Benchmarking GPUs to tune dense linear algebra" (SC 2008).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import ceil, prod
+
+from polyml.expressions import Apply, Expr, Read, Subscript, reads_of, walk
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.strategy.cuda_room import MAX_SHARED_BYTES
+from polyml.scop.scop import Scop, Statement
+from polyml.sets.affine import Affine, affine
+from polyml.target import Target
+
+__all__ = ["Side", "TilePlan", "plan_tiles"]
+
+DEPTH = 16
+"""Iterations of the reduction per tile: enough that a barrier costs little."""
+
+LEAST_TILE = 32 * 32
+"""Elements of the result in the smallest tile."""
+
+ISSUE, LOAD_BYTES = 4, 128
+"""Warp instructions, and bytes of shared memory, per cycle of a core (NVIDIA, CUDA C++ Programming Guide, compute capabilities 7.0 to 9.0)."""
+
+TRAFFIC_BYTES = 32
+"""Bytes per cycle that a core gets from L2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """An index of the result in a block: `groups` per thread, `threads * vector` apart, of `vector` neighbours."""
+
+    index: str
+    threads: int
+    groups: int
+    vector: int
+
+    @property
+    def size(self) -> int:
+        return self.threads * self.groups * self.vector
+
+    @property
+    def own(self) -> int:
+        """Iterations of a thread."""
+        return self.groups * self.vector
+
+    def digits(self, name: str) -> tuple[Affine, Affine, Affine, Affine]:
+        """Number of the tile, group, thread, neighbour; of the index under another name."""
+        value = affine(name)
+        step = self.threads * self.vector
+        return value // self.size, value // step % self.groups, value // self.vector % self.threads, value % self.vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TilePlan:
+    """One update statement's tiles. outer: other indices of the result, one iteration per block; reduced: indices of the reduction, outermost first; depth: of
+    those, iterations per tile. operands: what is staged; crossed: of those, what neighbouring threads read along a column."""
+
+    statement: str
+    rows: Side
+    columns: Side
+    outer: tuple[str, ...]
+    reduced: tuple[str, ...]
+    depth: Mapping[str, int]
+    extents: Mapping[str, int]
+    operands: tuple[str, ...]
+    crossed: frozenset[str]
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """The result's indices."""
+        return (*self.outer, self.rows.index, self.columns.index)
+
+    @property
+    def visit(self) -> tuple[tuple[str, int], ...]:
+        """The indices whose tile numbers tell visits apart, with the tiles' sizes; those of the reduction last."""
+        blocks = ((i, 1) for i in self.outer)
+        sides = ((side.index, side.size) for side in (self.rows, self.columns))
+        return (*blocks, *sides, *((i, self.depth[i]) for i in self.reduced if self.depth[i] < self.extents[i]))
+
+    def size(self, index: str) -> int:
+        """Iterations of an index in one visit."""
+        return dict(self.visit).get(index, self.extents[index])
+
+    def count(self, index: str) -> int:
+        """Tiles along an index."""
+        return ceil(self.extents[index] / self.size(index))
+
+    def footprint(
+        self, subscripts: Sequence[Subscript], visit: Sequence[str]
+    ) -> tuple[tuple[Affine, ...], tuple[int, ...]]:
+        """The box of elements that linear subscripts reach in a visit: its first element in the visit's numbers, and its extents."""
+        firsts = {index: affine(name) * size for (index, size), name in zip(self.visit, visit, strict=True)}
+        known = {index: firsts.get(index, affine(0)) for index in self.extents}
+        first, box = [], []
+        for subscript in subscripts:
+            assert isinstance(subscript, Affine), "internal: a staged operand has computed subscripts"
+            first.append(subscript.substitute(known))
+            steps = ((subscript.stride(index) or 0) * (self.size(index) - 1) for index in subscript.variables())
+            box.append(1 + sum(steps))
+        return tuple(first), tuple(box)
+
+    def __str__(self) -> str:
+        tile = f"tiles of {self.rows.size} {self.rows.index} x {self.columns.size} {self.columns.index}"
+        depth = " x ".join(f"{self.depth[i]} {i}" for i in self.reduced if self.depth[i] > 1)
+        own = f"{self.rows.own} x {self.columns.own} per thread"
+        return f"{tile} x {depth}, {own}; {' and '.join(self.operands)} staged through shared memory"
+
+
+def plan_tiles(scop: Scop, model: StatementModel, target: Target) -> TilePlan | None:
+    """The tiles of one update; None where it is no contraction whose operands are used again, or there is too little work."""
+    statement = scop.statements[model.name]
+    if not _is_contraction(statement):
+        return None
+    out = next(a for a in model.accesses if a.write)
+    free = [index for index in statement.indices if out.stride(index) != 0]
+    reduced = [index for index in statement.indices if out.stride(index) == 0]
+    if not reduced or len(free) < 2 or prod(model.extents[i] for i in free) < LEAST_TILE * target.cores // 2:
+        return None
+    reads = [a for a in model.accesses if not a.write]
+    x = min(free, key=lambda index: (abs(out.stride(index) or 1 << 40), index))
+    along = [a for a in reads if a.stride(x) != 0]
+    rows = [i for i in free if i != x and any(a.stride(i) == 0 for a in along)]
+    shared = [i for i in rows if any(a.stride(x) == 0 and a.stride(i) != 0 for a in reads)]
+    if out.stride(x) != 1 or not shared:
+        return None
+    y = max(shared, key=lambda index: model.extents[index])
+    operands = tuple(dict.fromkeys(a.array for a in reads if (a.stride(x) == 0) != (a.stride(y) == 0)))
+    if not all(_is_plain(statement, operand) for operand in operands):
+        return None
+    reduced.sort(key=lambda i: -min(abs(a.stride(i) or 1 << 40) for a in reads))
+    depth = _depths(reduced, model.extents)
+    if prod(depth.values()) < 4:
+        return None
+    outer = tuple(i for i in free if i not in (x, y))
+    itemsize = max(scop.arrays[a].dtype.itemsize for a in (*operands, out.array))
+    last = reads_of_last(statement, operands)
+    crossed = frozenset(o for o in operands if not last[o] & {x, y})
+    whole = all(x in last[a.array] for a in along if a.array in last)
+    plans = []
+    for rows_side, columns_side in _sides(y, x, 16 // itemsize if whole else 1):
+        plan = TilePlan(
+            statement=model.name, rows=rows_side, columns=columns_side, outer=outer, reduced=tuple(reduced), depth=depth,
+            extents=dict(model.extents), operands=operands, crossed=crossed,
+        )  # fmt: skip
+        cost = _cost(plan, statement, itemsize, target)
+        if cost is not None:
+            plans.append((cost, plan))
+    return min(plans, key=lambda found: found[0])[1] if plans else None
+
+
+def _is_contraction(statement: Statement) -> bool:
+    """A plain reduction over a box of numbers that starts at 0, without conditions on what it reads."""
+    if statement.kind != "update" or statement.argument is not None or statement.loop_depth:
+        return False
+    if any(isinstance(e, Apply) and e.op == "select" for e in walk(statement.value)):
+        return False
+    names = [s.name if isinstance(s, Affine) else None for s in statement.target.subscripts]
+    if None in names or len(set(names)) != len(names):
+        return False
+    every = (s for r in _reads(statement.value) for s in r.subscripts)
+    if not all(isinstance(s, Affine) for s in every) or not statement.domain.is_box():
+        return False
+    ends = range(len(statement.indices))
+    return all(statement.domain.dim_min_val(k).is_zero() and statement.domain.dim_max_val(k).is_int() for k in ends)
+
+
+def _reads(value: Expr) -> tuple[Read, ...]:
+    return tuple(reads_of(value))
+
+
+def _is_plain(statement: Statement, operand: str) -> bool:
+    """Whether all reads of the operand are of one element, whose subscripts are sums of indices."""
+    found = {r.subscripts for r in reads_of(statement.value) if r.tensor == operand}
+    if len(found) != 1:
+        return False
+    for subscript in found.pop():
+        if not isinstance(subscript, Affine) or not all(isinstance(a, str) and c > 0 for a, c in subscript.terms):
+            return False
+    return operand != statement.target.array
+
+
+def reads_of_last(statement: Statement, operands: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Per operand the indices that its last subscript moves with."""
+    found = {}
+    for read in reads_of(statement.value):
+        if read.tensor in operands:
+            last = read.subscripts[-1] if read.subscripts else affine(0)
+            found[read.tensor] = last.variables() if isinstance(last, Affine) else frozenset[str]()
+    return found
+
+
+def _depths(reduced: list[str], extents: Mapping[str, int]) -> dict[str, int]:
+    """Iterations per tile, from the innermost index outwards, until there are enough."""
+    left, depth = DEPTH, {}
+    for index in reversed(reduced):
+        depth[index] = max(1, min(extents[index], left))
+        left //= depth[index]
+    return depth
+
+
+def _sides(y: str, x: str, vector: int) -> Iterator[tuple[Side, Side]]:
+    for threads, rows, columns in product((16, 8), (8, 4, 2), (8, 4, 2)):
+        lanes = max(1, min(vector, columns))
+        yield Side(y, threads, rows, 1), Side(x, 16, columns // lanes, lanes)
+
+
+def _cost(plan: TilePlan, statement: Statement, itemsize: int, target: Target) -> float | None:
+    """Cycles of the busiest core; None where registers or shared memory are too small."""
+    words, threads = max(1, itemsize // 4), plan.rows.threads * plan.columns.threads
+    own = plan.rows.own * plan.columns.own
+    if 4 * words * own > target.vector_registers + 1:
+        return None
+    depth = prod(plan.depth.values())
+    tile = sum(prod(plan.footprint(r.subscripts, _names(plan))[1]) for r in _first_reads(statement, plan)) * itemsize
+    padding = itemsize * 4 * (plan.rows.size + plan.columns.size)
+    if 2 * (tile + padding) > MAX_SHARED_BYTES:
+        return None
+    blocks = prod(plan.count(i) for i in plan.free)
+    waves = ceil(blocks / target.cores)
+    arithmetic = threads / 32 * own * words / ISSUE
+    together = 32 // plan.columns.threads * plan.rows.own + plan.columns.threads * plan.columns.own  # of a warp
+    loads = threads / 32 * together * itemsize / LOAD_BYTES
+    traffic = tile / depth / TRAFFIC_BYTES
+    return waves * (max(arithmetic, loads, traffic) + 0.1 * (arithmetic + loads + traffic) + 30 / depth)
+
+
+def _names(plan: TilePlan) -> list[str]:
+    return [f"v{k}" for k in range(len(plan.visit))]
+
+
+def _first_reads(statement: Statement, plan: TilePlan) -> tuple[Read, ...]:
+    found = {read.tensor: read for read in reads_of(statement.value) if read.tensor in plan.operands}
+    return tuple(found.values())
