@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from polyml.codegen.boundaries import cut_interior, depends_on
 from polyml.codegen.jam import CannotJam, jam, storage_names
-from polyml.codegen.loops import For, Function, If, Node
+from polyml.codegen.loops import Assign, For, Function, If, Node, UpdateArgument
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import with_body
 from polyml.codegen.simplify import simplify_nodes
 from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, IndexValue
+from polyml.expressions import Apply, Expr, IndexValue
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine, maximum
 
@@ -93,10 +93,7 @@ class _Jam:
         trips = (span + (loop.step - 1)) // loop.step
         most = ranges.highest(loop.upper - loop.lower)
         if self.guarded and most is not None and most <= factor * loop.step:
-            condition = Apply("lt", (IndexValue(affine(loop.variable), i64), IndexValue(loop.upper, i64)), boolean)
-            upper = loop.lower + -(-most // loop.step) * loop.step
-            whole_loop = replace(loop, upper=upper, body=(If(condition=condition, then=loop.body),))
-            yield self.copies(whole_loop, -(-most // loop.step), loop.lower, upper)
+            yield self.all_at_once(loop, -(-most // loop.step), ranges)
             return
         smaller = max(count for count in range(1, _SMALLER + 1) if factor % count == 0 and count < factor)
         start = loop.lower
@@ -109,11 +106,30 @@ class _Jam:
                 start = end
         yield replace(loop, lower=start)
 
+    def all_at_once(self, loop: For, count: int, ranges: Ranges) -> Node:
+        """As many copies as there may be iterations, assignments under the condition that theirs is one of them."""
+        condition = Apply("lt", (IndexValue(affine(loop.variable), i64), IndexValue(loop.upper, i64)), boolean)
+        low = ranges.lowest(loop.upper - loop.lower)
+        if low is None or -(-low // loop.step) < count:
+            loop = replace(loop, body=_guarded(loop.body, condition))
+        return self.copies(loop, count, loop.lower, loop.lower + count * loop.step)
+
     def copies(self, loop: For, count: int, lower: Affine, upper: Affine) -> Node:
         """The iterations from `lower` on, `count` at a time, until exactly `upper`."""
         values = [affine(loop.variable) + j * loop.step for j in range(count)]
         body = jam(loop.body, loop.variable, values, taken=self.taken)
         return replace(loop, lower=lower, upper=upper, step=count * loop.step, body=body)
+
+
+def _guarded(nodes: tuple[Node, ...], condition: Expr) -> tuple[Node, ...]:
+    """The assignments in the nodes under a condition."""
+
+    def visit(node: Node) -> Node:
+        if isinstance(node, Assign | UpdateArgument):
+            return If(condition=condition, then=(node,))
+        return with_body(node, lambda body: _guarded(body, condition))
+
+    return tuple(map(visit, nodes))
 
 
 def _pieces(loop: For, factor: int, ranges: Ranges) -> Iterator[tuple[For, int]]:

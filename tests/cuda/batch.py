@@ -33,11 +33,13 @@ class Batch:
     device: EmulatedDevice
 
 
-def compile_batch(programs: Sequence[tuple[str, Sequence[object]]], *, build: bool = True, **options: object) -> Batch:
+def compile_batch(
+    programs: Sequence[tuple[str, Sequence[object]]], *, build: bool = True, target: object = "cuda", **options: object
+) -> Batch:
     """Kernels for pairs of a program's text and its arguments; without `build` only their text."""
     lowered = []
     for number, (text, arguments) in enumerate(programs):
-        program = polyml.einsum(text, target="cuda", **options)
+        program = polyml.einsum(text, target=target, **options)
         key = program.key_of(*arguments)
         stages = lower_program(program.program, key, program.options)
         lowered.append((program.program, stages, cuda_regions(stages, prefix=f"p{number}_")))

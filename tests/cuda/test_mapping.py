@@ -45,7 +45,7 @@ def test_neighbouring_threads_take_neighbouring_elements() -> None:
     assert mapped(region) == ["block.y n_tile", "block.x m_tile", "thread.y n", "thread.x m"]
     (region,) = regions_of(MATMUL, np.ones((64, 8), F), np.ones((8, 96), F)[:, ::-1].copy())
     assert mapped(region)[-1] == "thread.x m"
-    (tiled,) = regions_of(MATMUL, np.ones((512, 8), F), np.ones((8, 512), F))
+    (tiled,) = regions_of(MATMUL, np.ones((512, 3), F), np.ones((3, 512), F))
     (loop,) = [n for n in walk_nodes(tiled.kernels[0].function.body) if isinstance(n, For) and n.variable == "k"]
     assert len(loop.body) == 16, "a register tile of 4 x 4"
     (columns,) = regions_of('def f(x: f32["N K"]):\n    y[k] = x[n, k]\n    return y\n', np.ones((64, 4000), F))
