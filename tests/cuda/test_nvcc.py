@@ -17,6 +17,7 @@ from polyml.runtime.cuda_program import CudaCode
 from tests.cuda.batch import compile_batch
 from tests.cuda.test_ops import op_programs
 from tests.cuda.test_programs import ROWS, SHAPES, random_cases
+from tests.cuda.test_tiles import CASES, LARGE, MATMUL
 
 pytestmark = pytest.mark.skipif(find_nvcc() is None, reason="nvcc is not installed")
 
@@ -26,6 +27,7 @@ def test_everything_compiles(tmp_path: Path) -> None:
     programs = [(c.text, [rng.standard_normal(s, dtype=np.float32) for s in SHAPES[c.name]]) for c in SHOWCASES]
     programs += [(ROWS, [np.ones((3, 400), np.float32)])]
     programs += [pair for dtype in (f32, f64, i8, i64, u32) for pair in op_programs(dtype)]
+    programs += [(MATMUL, LARGE), *((text, given) for text, given, _ in CASES)]
     known = len(programs)
     programs += [(case.text, case.arguments) for case in random_cases(6)]
     source = tmp_path / "kernels.cu"

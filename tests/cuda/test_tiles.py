@@ -31,6 +31,8 @@ FILTER = 'def f(x: f32["C N"], w: f32["O C Q"]):\n    y[o, n] = x[c, n + q] * w[
 HALF = 'def f(x: f16["N K"], w: f16["K M"]):\n    y[n, m] = x[n, k] * w[k, m]\n    return y\n'
 DISTANCE = 'def f(x: f32["N K"], w: f32["M K"]):\n    y[n, m] = sqrt(sum[k]((x[n, k] - w[m, k])**2))\n    return y\n'
 
+LARGE = (np.empty((4096, 4096), np.float32),) * 2
+
 RNG = np.random.default_rng(0)
 
 
@@ -126,6 +128,6 @@ def test_what_is_not_worth_tiles() -> None:
 
 
 def test_explain_tells_the_tiles() -> None:
-    said = polyml.einsum(MATMUL, target="cuda").explain(*arrays((4096, 4096), (4096, 4096)))
+    said = polyml.einsum(MATMUL, target="cuda").explain(*LARGE)
     assert "tiles: S_y: tiles of 64 n x 128 m x 16 k, 8 x 8 per thread; x and w staged through shared memory" in said
     assert "kernel f_0_k0: 16 x 8 x 1 threads, blocks: v0 on y, v1 on x, 13312 bytes of shared memory" in said
