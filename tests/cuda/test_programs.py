@@ -135,7 +135,7 @@ def tiled(x: f32["N K"], w: f32["K M"], b: f32["M"]):
 def test_register_tiles() -> None:
     """Several elements per thread: whole tiles, tiles cut in both directions, and a triangle."""
     rng = np.random.default_rng(6)
-    shapes = [(256, 9, 256), (241, 7, 250), (1030, 3, 70)]
+    shapes = [(256, 3, 256), (241, 2, 250), (1030, 3, 70)]  # reductions too short for tiles in shared memory
     arguments = [[rng.standard_normal(s, dtype=np.float32) for s in ((n, k), (k, m), (m,))] for n, k, m in shapes]
     triangle = 'def t(x: f32["N K"]):\n    y: f32["N N"] = 0\n    if j <= i:\n        y[i, j] = sum[k](x[i, k] * x[j, k])\n    return y\n'
     x = rng.standard_normal((270, 6), dtype=np.float32)
