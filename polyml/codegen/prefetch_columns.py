@@ -7,7 +7,7 @@ loop between the lanes and their steps asks for a coming row itself. The first w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from polyml.codegen.loops import Allocate, Block, For, Function, Node, Place, Prefetch, Variable
@@ -16,6 +16,7 @@ from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import expressions, walk_nodes, with_body
 from polyml.codegen.streams import flat_element
 from polyml.expressions import Read, reads_of
+from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine
 

@@ -26,6 +26,7 @@ from polyml.schedule.matching import Matcher
 from polyml.schedule.pack import Packed, pack_operands
 from polyml.schedule.pivot_parts import PivotParts, split_at_pivots
 from polyml.schedule.pivots import plan_pivots, updates_in_place, within_block
+from polyml.schedule.row_blocks import plan_row_blocks
 from polyml.schedule.schedule import Note, Schedule, Storage
 from polyml.schedule.slanted import plan_slanted, slanted_parts, split_around
 from polyml.schedule.storage import contract_storage
@@ -35,7 +36,7 @@ from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_statements
 from polyml.schedule.strategy.pivoted import build_pivoted, build_slanted
 from polyml.schedule.streams import streamed_arrays, streamed_sums, streamed_when_large
-from polyml.scop.dependences import Dependences
+from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Array, Scop
 from polyml.sets.budget import BudgetExhausted, operation_budget
 from polyml.target import Target
@@ -83,6 +84,7 @@ def schedule(
         attempts.insert(0, ("isl's schedule", work.by_isl))
     if options.scheduler == "ilp":
         attempts.insert(0, ("the schedule by integer programs", work.by_ilp))
+        attempts.insert(0, ("several steps in a sweep", work.by_row_blocks))
         attempts.insert(0, ("blocks of a slanted contraction", work.by_slants))
         attempts.insert(0, ("blocks at the pivots", work.by_pivots))
     refused: list[Note] = []
@@ -170,6 +172,25 @@ class _Work:
         parts = slanted_parts(facts.packed.scop, facts.packed.dependences, plan)
         tree = build_slanted(parts, around, before, after, parallel=self._shares())
         return _with_panels(parts, tree, notes, facts.packed.storage)
+
+    def by_row_blocks(self) -> Schedule | None:
+        """Several steps of a loop over all rows in one sweep; None where there is none."""
+        if not self._may_block() or not any(s.loop_depth for s in self.scop.statements.values()):
+            return None
+        relax = not self.options.precise
+        models = model_statements(self.scop, Matcher(self.scop, self.dependences, relax_reductions=relax))
+        plan = plan_row_blocks(self.scop, models, self.target)
+        if plan is None:
+            return None
+        dependences = analyse(plan.scop)
+        matcher = Matcher(plan.scop, dependences, relax_reductions=relax)
+        facts = Facts(
+            packed=Packed(scop=plan.scop, dependences=dependences), matcher=matcher, models=model_statements(plan.scop, matcher),
+            target=self.target, options=self._strategy_options(), rows=plan,
+        )  # fmt: skip
+        tree, notes = apply_strategy(self._ilp_tree(plan.scop, dependences, matcher, ()), facts)
+        made = contract_storage(Schedule(scop=plan.scop, dependences=dependences, tree=tree, storage={}, notes=notes))
+        return made if set(plan.kept) <= made.storage.keys() else None
 
     def _may_block(self) -> bool:
         """Whether the caller leaves it to us, and all extents are numbers."""

@@ -7,8 +7,10 @@ for modern architectures" (2001), section 5.3.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import takewhile
+from math import prod
 
 import islpy as isl
 
@@ -18,7 +20,7 @@ from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["expanded"]
+__all__ = ["expanded", "expanded_along_loops"]
 
 MAX_BYTES = 1 << 28
 """Of an expanded array: should no order let it be contracted, it exists in full."""
@@ -28,13 +30,19 @@ _IN, _OUT = isl.dim_type.in_, isl.dim_type.out
 
 def expanded(scop: Scop) -> Scop:
     """The scop with local scalars expanded along the loops that no value of theirs crosses; the same object when there are none."""
+    scalars = [array.name for array in scop.arrays.values() if array.kind == "local" and not array.shape]
+    return expanded_along_loops(scop, scalars, MAX_BYTES)
+
+
+def expanded_along_loops(scop: Scop, names: Iterable[str], most: int) -> Scop:
+    """The same for these local arrays, those of at most so many bytes afterwards: they get dimensions in front of their own."""
     changed: dict[str, tuple[tuple[Affine, ...], Array]] = {}
-    for array in scop.arrays.values():
-        if array.kind == "local" and not array.shape:
-            found = _loops(array, scop)
-            if found:
-                subscripts = tuple(affine(index) - first for index, first, _ in found)
-                changed[array.name] = subscripts, replace(array, shape=tuple(affine(extent) for _, _, extent in found))
+    for array in (scop.arrays[name] for name in names):
+        found = _loops(array, scop, most)
+        if found:
+            subscripts = tuple(affine(index) - first for index, first, _ in found)
+            extents = tuple(affine(extent) for _, _, extent in found)
+            changed[array.name] = subscripts, replace(array, shape=(*extents, *array.shape))
     if not changed:
         return scop
     places = {name: subscripts for name, (subscripts, _) in changed.items()}
@@ -42,8 +50,10 @@ def expanded(scop: Scop) -> Scop:
     return rebuilt(scop, statements, {**scop.arrays, **{name: array for name, (_, array) in changed.items()}})
 
 
-def _loops(array: Array, scop: Scop) -> list[tuple[str, int, int]]:
+def _loops(array: Array, scop: Scop, most: int) -> list[tuple[str, int, int]]:
     """The outer loops of all accesses that no value of the array crosses: variable, first value and number of values."""
+    if not all(extent.is_constant for extent in array.shape):
+        return []
     users = [s for s in scop.statements.values() if array.name in _touched(s)]
     prefixes = [s.indices[: s.loop_depth] for s in users]
     shared = [names[0] for names in takewhile(lambda names: len(set(names)) == 1, zip(*prefixes, strict=False))]
@@ -53,10 +63,11 @@ def _loops(array: Array, scop: Scop) -> list[tuple[str, int, int]]:
     if not from_before.is_empty():
         return []
     ranges = [_range(users, position) for position in range(len(shared))]
-    total, found = array.dtype.itemsize, list[tuple[str, int, int]]()
+    total = array.dtype.itemsize * prod(extent.constant for extent in array.shape)
+    found: list[tuple[str, int, int]] = []
     for position, index in enumerate(shared):
         known = ranges[position]
-        if known is None or total * (known[1] - known[0] + 1) > MAX_BYTES or _crosses(flow, position):
+        if known is None or total * (known[1] - known[0] + 1) > most or _crosses(flow, position):
             break
         extent = known[1] - known[0] + 1
         total *= extent
@@ -92,12 +103,12 @@ def _crosses(flow: isl.UnionMap, position: int) -> bool:
 
 def _with_places(statement: Statement, places: dict[str, tuple[Affine, ...]]) -> Statement:
     def read(old: Read) -> Read:
-        return Read(old.tensor, places[old.tensor], old.dtype) if old.tensor in places else old
+        before = places.get(old.tensor, ())
+        return Read(old.tensor, (*before, *old.subscripts), old.dtype) if before else old
 
     def written(old: Access) -> Access:
-        if old.array in places:
-            return Access(old.array, places[old.array])
-        return Access(old.array, tuple(s if isinstance(s, Affine) else map_reads(s, read) for s in old.subscripts))
+        subscripts = tuple(s if isinstance(s, Affine) else map_reads(s, read) for s in old.subscripts)
+        return Access(old.array, (*places.get(old.array, ()), *subscripts))
 
     argument = None if statement.argument is None else written(statement.argument)
     value = map_reads(statement.value, read)

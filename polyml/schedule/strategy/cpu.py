@@ -21,6 +21,7 @@ from math import ceil
 import islpy as isl
 
 from polyml.records import dataclass
+from polyml.schedule.row_blocks import RowBlocks
 from polyml.schedule.schedule import Note
 from polyml.schedule.strategy.bands import (
     Band,
@@ -45,6 +46,7 @@ from polyml.schedule.strategy.lanes import (
     scalar_cost,
 )
 from polyml.schedule.strategy.nest import build_copy, build_nest, plan_nest
+from polyml.schedule.strategy.row_blocks import build_row_blocks
 from polyml.schedule.strategy.threads import is_heavy, most_even
 from polyml.schedule.strategy.time_tiles import build_time_tiles, plan_time_tiles
 from polyml.schedule.transforms import Loop, distribute_band, merge_with_child, nest_loops, tile_loop
@@ -158,6 +160,8 @@ class _Recipe:
 
     def sequential(self, band: Band, place: Place) -> isl.ScheduleNode:
         """2, with time tiles around it where they pay."""
+        if self.facts.rows is not None and set(band.statements) == set(self.facts.scop.statements):
+            return self.row_blocks(band, self.facts.rows, place)
         plan = plan_time_tiles(band.node, self.facts)
         if plan is None:
             return self.columns(band, place)
@@ -165,6 +169,20 @@ class _Recipe:
         node, depth = build_time_tiles(band.node, plan, threads=place.parallel)
         inside = replace(band, node=descend(node, depth))
         return self.reductions(inside, Place(parallel=False, extents=plan.extents, in_cache=True)).ancestor(depth)
+
+    def row_blocks(self, band: Band, plan: RowBlocks, place: Place) -> isl.ScheduleNode:
+        """2, several steps in a sweep."""
+        self.notes.append(Note("tiling", band.title, str(plan)))
+        extents = {(name, row): plan.size for name, row in plan.rows.items() if row != plan.steps[name]}
+        node, depth = build_row_blocks(band, plan, parallel=place.parallel)
+        near = node.child(0).child(0).child(0)
+        own = take_band(near, self.facts, Place(place.parallel, extents, in_cache=True))
+        assert own is not None, "internal: a loop over steps that was one is none"
+        node = self.reductions(own, Place(place.parallel, extents, in_cache=True)).ancestor(3)
+        inside = Place(False, dict.fromkeys(extents, plan.height), in_cache=True)
+        far = take_band(descend(node.child(0).child(1).child(0), depth), self.facts, inside)
+        assert far is not None, "internal: a loop over steps that was one is none"
+        return self.reductions(far, inside).ancestor(3 + depth)
 
     def columns(self, band: Band, place: Place) -> isl.ScheduleNode:
         """2, with blocks of columns around it where they pay."""

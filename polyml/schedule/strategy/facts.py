@@ -10,6 +10,7 @@ from polyml.schedule.block_copies import BlockedNest
 from polyml.schedule.cost import StatementModel, model_statement
 from polyml.schedule.matching import Matcher
 from polyml.schedule.pack import Packed
+from polyml.schedule.row_blocks import RowBlocks
 from polyml.scop.scop import Scop
 from polyml.target import Target
 
@@ -30,7 +31,7 @@ class StrategyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that is known before the strategy starts; nothing in here changes. models: by statement; blocked: by contraction."""
+    """All that is known before the strategy starts; nothing in here changes. models: by statement; blocked: by contraction. rows: several steps of the outermost loop per sweep."""
 
     packed: Packed
     matcher: Matcher
@@ -38,6 +39,7 @@ class Facts:
     target: Target
     options: StrategyOptions
     blocked: Mapping[str, BlockedNest] = field(default_factory=dict)
+    rows: RowBlocks | None = None
 
     @property
     def scop(self) -> Scop:

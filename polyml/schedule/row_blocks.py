@@ -1,0 +1,117 @@
+"""Several steps of a loop that sweeps over a whole matrix in one sweep, where each step needs but one row of the others': the row of its own number.
+
+In `A[i, j] = f(A[i, j], A[i, k], A[k, j])` over all i and j (Floyd and Warshall's shortest paths), step k takes the row k as step k - 1 has left it, and of the
+others nothing. So a block of steps may run on the rows of the same numbers first, which keeps every step's row aside; then on each other row in turn, all
+steps of the block while the row is in L1. The local array that holds the step's row gets one for each step (scop/expansion.py) and lives as long as the block.
+
+Rewrite: band[k] (c) -> band[k_tile] (sequence(rows in the steps' tile: band[k] (c), other rows: band[i] (band[k] (c))))
+
+When: an in-place statement of at least three indices sweeps over more than stays in cache, and a local array carries a row of its target whose number is the step's. What comes out
+is proved like any other schedule.
+
+Source: the blocked order of Venkataraman, Sahni and Mukhopadhyaya, "A blocked all-pairs shortest-paths algorithm" (J. Experimental Algorithmics, 2003), in rows only: blocks of
+columns would take the same values in another order of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from polyml.expressions import reads_of
+from polyml.records import dataclass
+from polyml.schedule.cost import StatementModel
+from polyml.scop.expansion import expanded_along_loops
+from polyml.scop.scop import Scop, Statement
+from polyml.sets.affine import Affine
+from polyml.target import Target
+
+__all__ = ["RowBlocks", "plan_row_blocks"]
+
+LEAST_STEPS = 4
+"""Of a block: fewer do not save a sweep over memory."""
+
+LEAST_BLOCKS = 8
+"""Blocks, at least: what runs ahead on the steps' own rows is no more than a part of the work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowBlocks:
+    """scop: with a row for each step. steps: per statement the index of the loop over steps; rows: per statement the index of its row, that of the steps where it takes
+    the step's row. size: steps of a block; height: rows that take turns in L1. kept: the local arrays of steps' rows."""
+
+    scop: Scop
+    core: str
+    steps: Mapping[str, str]
+    rows: Mapping[str, str]
+    size: int
+    height: int
+    kept: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.size} steps of {self.steps[self.core]} in one sweep over {self.rows[self.core]}, {self.height} rows at a time"
+
+
+def plan_row_blocks(scop: Scop, models: Mapping[str, StatementModel], target: Target) -> RowBlocks | None:
+    """The plan; None where no loop is of that form, or all stays in cache anyway."""
+    core = scop.statements[max(scop.statements, key=lambda name: models[name].work)]
+    steps = {s.indices[0] for s in scop.statements.values() if s.loop_depth}
+    if len(steps) != 1 or not all(s.loop_depth for s in scop.statements.values()) or len(core.indices) < 3:
+        return None
+    (step,) = steps
+    array = scop.arrays[core.target.array]
+    if array.kind == "local" or step in _names(core) or len(array.shape) < 2:
+        return None
+    if not all(extent.is_constant for extent in array.shape):
+        return None
+    numbers = [extent.constant for extent in array.shape]
+    if prod(numbers) * array.dtype.itemsize <= target.l2_bytes // 2:
+        return None
+    for dimension in range(len(numbers) - 1):
+        rows = _rows(scop, array.name, dimension)
+        kept = () if rows is None else _kept(scop, core, step, rows)
+        if rows is None or not kept:
+            continue
+        row_bytes = prod(n for d, n in enumerate(numbers) if d != dimension) * array.dtype.itemsize
+        room = min(target.l2_bytes // 4 // row_bytes, models[core.name].extents[step] // LEAST_BLOCKS)
+        size = 1 << (room.bit_length() - 1) if room > 0 else 0
+        made = expanded_along_loops(scop, kept, prod(numbers) * array.dtype.itemsize)
+        if size >= LEAST_STEPS and all(len(made.arrays[k].shape) > len(scop.arrays[k].shape) for k in kept):
+            height = max(1, target.l1_bytes // 2 // row_bytes)
+            return RowBlocks(
+                scop=made, core=core.name, steps=dict.fromkeys(scop.statements, step), rows=rows, size=size,
+                height=1 << (height.bit_length() - 1), kept=kept,
+            )  # fmt: skip
+    return None
+
+
+def _names(statement: Statement) -> list[str | None]:
+    return [s.name if isinstance(s, Affine) else None for s in statement.target.subscripts]
+
+
+def _rows(scop: Scop, array: str, dimension: int) -> dict[str, str] | None:
+    """Per statement the index that is the array's subscript in the dimension, of what it writes, else of what it reads; None when one has none."""
+    found: dict[str, str] = {}
+    for name, statement in scop.statements.items():
+        if statement.target.array == array:
+            subscripts = {statement.target.subscripts[dimension]}
+        else:
+            subscripts = {r.subscripts[dimension] for r in reads_of(statement.value) if r.tensor == array}
+        row = next(iter(subscripts), None)
+        if len(subscripts) != 1 or not isinstance(row, Affine) or row.name not in statement.indices:
+            return None
+        found[name] = row.name
+    return found
+
+
+def _kept(scop: Scop, core: Statement, step: str, rows: Mapping[str, str]) -> tuple[str, ...]:
+    """Local arrays that the core reads, one set for all its rows, made from the row of the step's number."""
+    read = {r.tensor: r for r in reads_of(core.value) if scop.arrays[r.tensor].kind == "local"}
+    found = []
+    for name, statement in scop.statements.items():
+        array = statement.target.array
+        if array in read and rows[name] == step and step not in _names(statement):
+            used = {v for s in read[array].subscripts if isinstance(s, Affine) for v in s.variables()}
+            if rows[core.name] not in used:
+                found.append(array)
+    return tuple(found) if rows[core.name] != step else ()

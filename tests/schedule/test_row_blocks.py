@@ -1,0 +1,68 @@
+"""Several steps in one sweep: what comes out is right, for any number of threads; and what has no such form keeps its order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+
+SMALL_CACHES = Target("x86-64-v3", l1_bytes=4096, l2_bytes=16 * 1024, cores=2)
+
+PATHS = """
+def paths(a: f64["N N"]):
+    for k in range(N):
+        a[i, j] = min(a[i, j], a[i, k] + a[k, j])
+    return a
+"""
+
+
+def paths(a: np.ndarray) -> np.ndarray:
+    for k in range(len(a)):
+        a = np.minimum(a, a[:, k, None] + a[k])
+    return a
+
+
+def lowered(text: str, *shape: int, threads: int = 1) -> polyml.Lowered:
+    return polyml.einsum(text, target=SMALL_CACHES, threads=threads).lower(np.zeros(shape))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("n", [64, 71, 83])
+def test_shortest_paths(n: int, threads: int) -> None:
+    a = np.random.default_rng(n).integers(1, 1000, (n, n)).astype(np.float64)
+    a[3, 5] = np.nan
+    program = polyml.einsum(PATHS, target=SMALL_CACHES, threads=threads)
+    assert "steps of k in one sweep over i" in program.explain(a)
+    expected = paths(a)
+    np.testing.assert_array_equal(program(a.copy()), expected)
+
+
+def test_negative_cycles_take_the_same_steps() -> None:
+    """No algebra of shortest paths is used: elements that become smaller on their own row and column count as they are at each step."""
+    a = np.random.default_rng(0).integers(-3, 9, (70, 70)).astype(np.float64)
+    np.testing.assert_array_equal(polyml.einsum(PATHS, target=SMALL_CACHES)(a.copy()), paths(a))
+
+
+def test_the_steps_own_rows_run_ahead() -> None:
+    text = lowered(PATHS, 64, 64).text("loops")
+    assert "local f64 a_2_old1[8, 64];" in text, "a row for each step of a block"
+    first, then = text.index("a_2_old1[k - k_tile, "), text.index("for (e0_tile = 0; e0_tile < k_tile;")
+    assert first < then
+
+
+OTHER_ROWS = """
+def other(a: f64["N N"]):
+    for k in range(N):
+        a[i, j] = min(a[i, j], a[i, k] + a[N - 1 - k, j])
+    return a
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "n"), [(OTHER_ROWS, 64), (PATHS.replace("+ a[k, j]", "+ a[j, k]"), 64), (PATHS, 16)], ids=range(3)
+)
+def test_others_keep_their_order(text: str, n: int) -> None:
+    """Rows of other numbers, columns that lie across all rows, and what stays in cache."""
+    assert "one sweep" not in polyml.einsum(text, target=SMALL_CACHES).explain(np.zeros((n, n)))
