@@ -79,19 +79,19 @@ def _last(
         nothing = Semiring("max", "").identity(dtype) if semiring.stable else semiring.identity(dtype)
         value, taken = f"where({mask.text}, {value}, {nothing})", [*taken, mask]
     items = ", ".join(_summed(taken, result))
+    narrowed = form not in ("bool", dtype.name)
     if semiring.stable and items:
-        return _stable("out_", result, value, items)
+        return _stable("out_", result, value, items, dtype.name if narrowed else "")
     if items:
         value = f"{semiring.reducer}[{items}]({value})"
-    narrowed = form not in ("bool", dtype.name)
     return f"    {read('out_', result)} = {f'{dtype}({value})' if narrowed else value}\n"
 
 
-def _stable(name: str, labels: Sequence[str], value: str, items: str) -> str:
-    """log(sum(exp(value))), relative to the largest term."""
+def _stable(name: str, labels: Sequence[str], value: str, items: str, rounded: str = "") -> str:
+    """log(sum(exp(value))), relative to the largest term; `rounded` to another element type."""
     peak, base = read(f"peak_{name}", labels), read(f"base_{name}", labels)
     return (
         f"    {peak} = max[{items}]({value})\n"
         f"    {base} = where(abs({peak}) < inf, {peak}, 0)\n"
-        f"    {read(name, labels)} = {base} + log(sum[{items}](exp({value} - {base})))\n"
+        f"    {read(name, labels)} = {rounded}({base} + log(sum[{items}](exp({value} - {base}))))\n"
     )

@@ -89,7 +89,7 @@ def _reserve(call: Checked) -> None:
     ir.label("start")
     for parameter in signature.parameters:
         if not isinstance(parameter, ArrayParameter):
-            ir.do(f"%number.{parameter.name} = alloca i64, align 8")
+            ir.do(f"%number.{parameter.name} = alloca [2 x i64], align 16")
     rank = max((len(r.shape) for r in signature.results), default=0)
     ir.do(f"%dims = alloca [{max(1, rank)} x i64], align 8")
     ir.do(f"%strides = alloca [{max(1, rank)} x i64], align 8")
@@ -165,8 +165,8 @@ def _read_numbers(call: Checked) -> None:
 
 def _convert_scalar(ir: IrWriter, thing: str, address: str, dtype: DType) -> None:
     """Stores the Python number `thing` as `dtype` at `address`; slow when it is something else or does not fit."""
-    if dtype.part != dtype:  # half precision and complex numbers: rare enough for Python
-        ir.go_on_if("false", "slow")
+    if dtype.part != dtype:  # half precision and complex numbers
+        ir.go_on_if(ir.value(f"call i1 @polyml_number_{dtype.name}(ptr {thing}, ptr {address})"), "slow")
         return
     kind = {"f": "f64", "i": "i64", "u": "u64", "b": "bool"}[dtype.kind]
     ir.go_on_if(ir.value(f"call i1 @polyml_number_{kind}(ptr {thing}, ptr {address})"), "slow")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from polyml.codegen.llvm.machine import assembly, load_object
+from polyml.dtypes import bf16
 from polyml.errors import ShapeError, SubscriptError
 from polyml.records import dataclass
 from polyml.runtime.arguments import (
@@ -62,6 +63,8 @@ def load_compiled(compiled: Compiled, *, threads: int | None = None) -> Kernel:
     if threads is not None:
         symbols["polyml_parallel"], owner = parallel_limited(threads)
         owners.append(owner)
+    if any(isinstance(p, ScalarParameter) and p.dtype == bf16 for p in compiled.signature.parameters):
+        shared.know_bfloat16()
     entry = compiled.entry if shared.header is not None else ""
     exports = (compiled.host, entry) if entry else (compiled.host,)
     loaded = load_object(compiled.objects, exports, symbols)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from polyml.codegen.llvm.machine import Loaded, load_object
+from polyml.dtypes import bf16
 from polyml.records import dataclass
 from polyml.runtime.layout import ArrayHeader, array_header
 from polyml.runtime.load import compile_plainly
@@ -25,7 +26,7 @@ from polyml.runtime.threads import OpenMP, find_openmp, spins, thread_count
 __all__ = ["Support", "load_support", "parallel_limited", "support"]
 
 _FUNCTIONS = (
-    "polyml_is_array polyml_number_f64 polyml_number_i64 polyml_number_u64 polyml_number_bool polyml_empty polyml_empty_sized polyml_empty_strided polyml_scalar polyml_none polyml_fault"
+    "polyml_is_array polyml_number_f64 polyml_number_i64 polyml_number_u64 polyml_number_bool polyml_number_f16 polyml_number_bf16 polyml_number_c64 polyml_number_c128 polyml_empty polyml_empty_sized polyml_empty_strided polyml_scalar polyml_none polyml_fault"
     " polyml_parallel polyml_parallel_limited polyml_pool_reset polyml_scratch polyml_scratch_free"
 ).split()
 _PYTHON_FUNCTIONS = (
@@ -33,11 +34,11 @@ _PYTHON_FUNCTIONS = (
     "PyFloat_AsDouble PyLong_AsDouble PyLong_AsLongLong PyLong_AsUnsignedLongLong PyLong_FromLong PyLong_FromVoidPtr"
 ).split()
 _PYTHON_OBJECTS: dict[str, object] = {
-    "float64": np.float64, "float32": np.float32, "int64": np.int64, "np_true": np.True_, "np_false": np.False_,
+    "float64": np.float64, "float32": np.float32, "float16": np.float16, "complex64": np.complex64, "complex128": np.complex128, "complex": complex, "int64": np.int64, "np_true": np.True_, "np_false": np.False_,
     "ndarray": np.ndarray, "long": int, "float": float, "true": True, "false": False, "none": None,
 }  # fmt: skip
 _GLOBALS = (
-    "polyml_thread_count", "polyml_spins", "polyml_scratch_most", "polyml_avoid_openmp", "polyml_openmp_used", "numpy_empty", "numpy_new", "numpy_return", *(f"object_{name}" for name in _PYTHON_OBJECTS),
+    "polyml_thread_count", "polyml_spins", "polyml_scratch_most", "polyml_avoid_openmp", "polyml_openmp_used", "numpy_empty", "numpy_new", "numpy_return", "object_bfloat16", *(f"object_{name}" for name in _PYTHON_OBJECTS),
 )  # fmt: skip
 _SYSTEM_FUNCTIONS = ("pthread_create", "pthread_detach", "posix_memalign", "free", "malloc")
 _SOME_FUNCTIONS = (
@@ -77,6 +78,10 @@ class Support:
     @property
     def threads(self) -> int:
         return ctypes.c_int32.from_address(self.loaded.addresses["polyml_thread_count"]).value
+
+    def know_bfloat16(self) -> None:
+        """From now on entry points take its scalars, too."""
+        ctypes.c_size_t.from_address(self.loaded.addresses["object_bfloat16"]).value = id(bf16.numpy.type)
 
     def avoid_openmp(self, avoid: bool) -> None:
         """Whether to use the pool although there is an OpenMP runtime."""

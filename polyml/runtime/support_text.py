@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from polyml.runtime.layout import ArrayHeader
+from polyml.runtime.number_text import NARROW_NUMBERS
 from polyml.runtime.scratch_text import emit_scratch
 from polyml.runtime.threads import OpenMP, emit_threads
 
@@ -14,7 +15,7 @@ __all__ = ["emit_support"]
 def emit_support(header: ArrayHeader | None, openmp: OpenMP | None) -> str:
     """The module's text."""
     offsets = header or ArrayHeader(**dict.fromkeys(_OFFSETS, 0))
-    text = _OBJECTS
+    text = _OBJECTS + NARROW_NUMBERS
     for name in _OFFSETS:
         text = text.replace(f"{{{name}}}", str(getattr(offsets, name)))
     return text + emit_scratch(linux=sys.platform.startswith("linux")) + emit_threads(openmp)

@@ -73,6 +73,15 @@ def test_log_sum_exp_is_stable() -> None:
     assert np.isclose(polyml.einsum("i->", np.arange(3), semiring="log_sum_exp"), np.log(np.exp(np.arange(3)).sum()))
 
 
+def test_semirings_of_half_precision_round_once() -> None:
+    a, b = rng.random((5, 6)).astype("f2"), rng.random((6, 4)).astype("f2")
+    for name in ("log_sum_exp", "max_plus", "plus_times"):
+        actual = polyml.einsum("ij,jk->ik", a, b, semiring=name)
+        wide = polyml.einsum("ij,jk->ik", a.astype("f4"), b.astype("f4"), semiring=name)
+        assert actual.dtype == np.float16
+        assert np.array_equal(actual, wide.astype("f2")), name
+
+
 def test_masks() -> None:
     a, b, left, right = pairs()
     mask, inner = rng.random((5, 4)) < 0.5, rng.random((5, 6)) < 0.5

@@ -182,26 +182,63 @@ def test_scalars_are_converted(name: str) -> None:
         [function("f", ("s", "o"))],
     )
     entry = only(kernel)
-    if dtype.part != dtype:  # Python converts them
-        with pytest.raises(Missed):
-            entry(1.0)
-        return
     info = np.iinfo(dtype.numpy) if dtype.is_integer else None
-    good = {"f": [0.1, -2.5, 3, 2**60, float("inf")], "b": [True, False]}.get(
+    complex_numbers = [
+        0.1,
+        3,
+        2 - 0.5j,
+        -1e-46j,
+        np.complex64(1 / 3 + 2j),
+        np.complex128(1e300 - 1 / 3j),
+        np.float32(0.1),
+        float("inf"),
+    ]
+    good = {"c": complex_numbers, "f": [0.1, -2.5, 3, 2**60, float("inf")], "b": [True, False]}.get(
         dtype.kind, [0, 1, info and info.min, info and info.max]
     )
-    bad: list[object] = {"f": [10**400, True, None, "1", np.int64(1)], "b": [1, 0.0, None, np.int64(1)]}.get(
-        dtype.kind, [1.0, True, None, np.int32(1), info and int(info.max) + 1, info and int(info.min) - 1]
-    )
+    bad: list[object] = {
+        "c": [10**400, True, None, "1", np.int64(1)],
+        "f": [10**400, True, None, "1", np.int64(1)],
+        "b": [1, 0.0, None, np.int64(1)],
+    }.get(dtype.kind, [1.0, True, None, np.int32(1), info and int(info.max) + 1, info and int(info.min) - 1])
     for number in good:
         made = entry(number)
         assert type(made) is dtype.numpy.type  # a 0-d result is a scalar, as in NumPy
-        assert made == dtype.numpy.type(number)
+        with np.errstate(over="ignore"):
+            assert made == np.asarray(number).astype(dtype.numpy)
     for thing in bad:
         with pytest.raises(Missed):
             entry(thing)
     if dtype.is_float:
         assert np.isnan(entry(float("nan")))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_half_scalars_are_rounded_as_in_numpy(name: str) -> None:
+    """Every number of the type, what lies between neighbours, and a little beside that."""
+    dtype = DTYPES[name]
+    kernel = make_kernel(
+        [ScalarParameter(name="s", dtype=dtype)],
+        [result("o", dtype=dtype)],
+        copy_region("f", 2),
+        [function("f", ("s", "o"))],
+    )
+    entry = only(kernel)
+    every = np.arange(0, 1 << 16, 37, dtype=np.uint16)
+    numbers, following = (bits.view(dtype.numpy).astype(float) for bits in (every, every + np.uint16(1)))
+    between = (numbers + following) / 2
+    with np.errstate(all="ignore"):
+        tried = np.concatenate(
+            [numbers, between, np.nextafter(between, 0), between * (1 + 2**-40), [1e300, -65520, 65519.99, 5e-324]]
+        )
+        expected = tried.astype(dtype.numpy)
+    made = np.array([entry(number) for number in tried.tolist()])
+    known = ~np.isnan(expected.astype(float))
+    np.testing.assert_array_equal(made.view(np.uint16)[known], expected.view(np.uint16)[known])
+    assert np.isnan(made[~known].astype(float)).all()
+    scalar = dtype.numpy.type(0.1)
+    assert entry(scalar) == scalar
 
 
 def size_kernel(*parameters: object, sizes: tuple[str, ...], extent: tuple[object, ...]) -> Kernel:
