@@ -71,14 +71,14 @@ class _Tiles:
         return with_body(node, lambda body: self.body(body, (*loops, node)))
 
     def tile(self, lanes: For, loops: tuple[For, ...]) -> For:
-        """The vector loop, with prefetches in its one inner loop."""
+        """The vector loop, with prefetches in the innermost loop of its one nest of sums."""
         inner = [node for node in walk_nodes(lanes.body) if isinstance(node, For)]
-        sums = [inner[0]] if inner and all(_only_sums(loop) for loop in inner) else []
-        if not sums or len(sums[0].body) < LEAST:
+        loop = next((node for node in inner if _only_sums(node)), None)
+        if loop is None or not all(_only_sums(node) or _only_loops(node) for node in inner) or len(loop.body) < LEAST:
             return lanes
-        loop = sums[0]
-        trips = Ranges(loops).highest(loop.upper - loop.lower)
-        if trips is not None and trips < LONG * loop.step:
+        nest = inner[: inner.index(loop)]
+        trips = [Ranges((*loops, *nest)).highest(sums.upper - sums.lower) for sums in (*nest, loop)]
+        if None not in trips and prod(trip for trip in trips if trip is not None) < LONG * loop.step:
             return lanes
         result, operand = self.result(lanes, loop), self.operand(loop, lanes)
         ahead = next(
@@ -236,6 +236,11 @@ def _only_sums(loop: For) -> bool:
     return loop.kind == "sequential" and all(isinstance(n, Assign) and n.reduction is not None for n in loop.body)
 
 
+def _only_loops(loop: For) -> bool:
+    """Whether a sequential loop is around other loops, and nothing else."""
+    return loop.kind == "sequential" and all(isinstance(node, For) for node in loop.body)
+
+
 def _before(nodes: Sequence[Node], loop: For) -> Iterator[Node]:
     """The nodes in order up to the loop."""
     for node in walk_nodes(nodes):
@@ -250,7 +255,7 @@ def _with_prefetches(nodes: tuple[Node, ...], loop: For, extra: tuple[Node, ...]
         match node:
             case For() if node is loop:
                 made.append(replace(node, body=(*extra, *node.body)))
-            case Allocate() | If():
+            case Allocate() | If() | For():
                 made.append(with_body(node, lambda body: _with_prefetches(body, loop, extra)))
             case _:
                 made.append(node)

@@ -18,6 +18,9 @@ __all__ = ["by_stride", "depths", "even", "is_short", "rows_fit", "streamed_size
 STREAMS = 4
 """Rows of an operand that are read side by side when each is read once: hardware prefetchers follow that many."""
 
+TOGETHER = 2
+"""Neighbouring cache lines that memory delivers for little more than one: L2 asks for the pair."""
+
 
 def depths(
     scop: Scop, statement: Statement, model: StatementModel, reduced: list[str], rows: int, target: Target
@@ -51,11 +54,11 @@ def widths(
     *,
     first: str,
 ) -> dict[str, int]:
-    """Block of the vector side: its panels take a quarter of L2. Whole cache lines along the operand's contiguous index `first` before anything else."""
+    """Block of the vector side: its panels take a quarter of L2. Pairs of cache lines along the operand's contiguous index `first` before anything else."""
     room = max(width, target.l2_bytes // 4 // (depth * model.itemsize))
     sizes: dict[str, int] = {}
     if first in vector_side:
-        sizes[first] = min(model.extents[first], target.line_bytes // model.itemsize)
+        sizes[first] = _lines(model, first, target)
         room = max(width, room // sizes[first])
     sizes[lanes] = even(model.extents[lanes], room, width)
     room //= ceil(sizes[lanes] / width) * width
@@ -94,9 +97,9 @@ def whole_sizes(
     *,
     first: str,
 ) -> dict[str, int]:
-    """Blocks of the vector side that half of L2 holds, cut along the indices that are outermost in C; whole cache lines along the operand's contiguous index `first`."""
+    """Blocks of the vector side that half of L2 holds, cut along the indices that are outermost in C; pairs of cache lines along the operand's contiguous index `first`."""
     room = max(width, target.l2_bytes // 2 // (depth * model.itemsize))
-    line = min(model.extents[first], target.line_bytes // model.itemsize) if first in vector_side else 1
+    line = _lines(model, first, target) if first in vector_side else 1
     sizes = {lanes: even(model.extents[lanes], max(room // line, width), width)}
     room //= ceil(sizes[lanes] / width) * width
     for index in reversed(by_stride(vector_side, out)):
@@ -105,6 +108,11 @@ def whole_sizes(
         sizes[index] = even(model.extents[index], max(room // rest, least), least)
         room //= sizes[index]
     return sizes
+
+
+def _lines(model: StatementModel, first: str, target: Target) -> int:
+    """Elements of the contiguous index that are packed together."""
+    return min(model.extents[first], TOGETHER * target.line_bytes // model.itemsize)
 
 
 def streamed_sizes(

@@ -111,6 +111,18 @@ def test_tiles_fetch_what_their_next_rows_need(layout: str, fetched: set[str]) -
     assert "prefetcht1" in lowered.text("asm")
 
 
+def test_tiles_fetch_their_next_rows_from_inside_nested_sums() -> None:
+    sizes = {"A": 96, "B": 60, "C": 60, "D": 60, "E": 40, "F": 96}
+    a, b = operands("F B E A", "C E D F", sizes, "f32")
+    target = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20)
+    lowered = polyml.einsum(product("F B E A", "C E D F", "D C B A", "f32"), target=target, threads=1).lower(a, b)
+    fetched = re.search(
+        r"for \(e = .*\n *for \(f = .*\n *prefetch L2 (y\[.*, e, d, f\]);\n *prefetch L2 z\[", lowered.text("loops")
+    )
+    assert fetched is not None
+    assert "c + 8" in fetched[1] or "+ c" in fetched[1]
+
+
 def test_rows_are_packed_once_per_block_of_the_reduction() -> None:
     a, b = operands("K N", "M K", {"N": 70, "M": 200, "K": 150}, "f32")
     target = Target("host", l1_bytes=2048, l2_bytes=16 * 1024, l3_bytes=1 << 20, cores=2)
