@@ -15,6 +15,7 @@ from polyml.errors import IllegalScheduleError, SchedulerFailed
 from polyml.options import Options
 from polyml.records import dataclass
 from polyml.schedule.blocking import Blocking, plan_blocking
+from polyml.schedule.columns_aside import with_columns_aside
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.ilp.costs import DEFAULT_COSTS
 from polyml.schedule.ilp.driver import NODES, schedule_by_ilp
@@ -84,6 +85,7 @@ def schedule(
         attempts.insert(0, ("isl's schedule", work.by_isl))
     if options.scheduler == "ilp":
         attempts.insert(0, ("the schedule by integer programs", work.by_ilp))
+        attempts.insert(0, ("columns aside", work.by_columns))
         attempts.insert(0, ("several steps in a sweep", work.by_row_blocks))
         attempts.insert(0, ("blocks of a slanted contraction", work.by_slants))
         attempts.insert(0, ("blocks at the pivots", work.by_pivots))
@@ -191,6 +193,11 @@ class _Work:
         tree, notes = apply_strategy(self._ilp_tree(plan.scop, dependences, matcher, ()), facts)
         made = contract_storage(Schedule(scop=plan.scop, dependences=dependences, tree=tree, storage={}, notes=notes))
         return made if set(plan.kept) <= made.storage.keys() else None
+
+    def by_columns(self) -> Schedule | None:
+        """The strategy with columns that are walked down again and again as rows; None where there are none."""
+        scop = with_columns_aside(self.scop, self.target) if self._may_block() else None
+        return None if scop is None else replace(self, scop=scop, dependences=analyse(scop)).by_ilp()
 
     def _may_block(self) -> bool:
         """Whether the caller leaves it to us, and all extents are numbers."""

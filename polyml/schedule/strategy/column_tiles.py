@@ -6,7 +6,7 @@ indices (what makes column k final in the block of k). What is below keeps its o
 
 Rewrite: band[k] (c) -> band[j_tile] (band[k] (c)), for `A[i, j] -= Q[i, k] * R[k, j]` over j > k.
 
-When: the sequential loop carries a dependence, and what a step touches does not stay in cache. A block takes half of L2.
+When: the sequential loop carries a dependence, and what a step touches does not stay in cache. A block takes a quarter of L2, since more than it goes through.
 
 Source: the left-looking order of Dongarra, Duff, Sorensen and van der Vorst, "Numerical Linear Algebra for High-Performance Computers" (1998), section 5.4.
 """
@@ -60,7 +60,7 @@ def plan_column_tiles(band: Band, facts: Facts) -> ColumnPlan | None:
     if lanes is None:
         return None
     whole = _bytes(core, {index: extent for index, extent in core.extents.items() if index != steps[core.name]})
-    room, step = facts.target.l2_bytes // 2, 4 * facts.lanes(core.name)
+    room, step = facts.target.l2_bytes // 4, 4 * facts.lanes(core.name)
     if whole <= facts.target.l2_bytes:
         return None
     column = _bytes(core, {i: e for i, e in core.extents.items() if i not in (steps[core.name], lanes)} | {lanes: 1})
