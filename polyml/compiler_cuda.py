@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from polyml.codegen.cuda.barrier_check import barrier_faults
 from polyml.codegen.cuda.emit import emit_cuda
 from polyml.codegen.cuda.program import CudaRegion
 from polyml.codegen.cuda.split import split_kernels
@@ -20,7 +21,11 @@ __all__ = ["cuda_kernel", "cuda_regions", "cuda_text", "kernel_on_device"]
 def cuda_regions(stages: Stages, *, prefix: str = "") -> tuple[CudaRegion, ...]:
     """The regions as kernels, whose names begin with `prefix`, and the host programs that launch them."""
     with stage("kernels"):
-        return tuple(split_kernels(region.loops, prefix=f"{prefix}{region.region.name}") for region in stages.regions)
+        made = tuple(split_kernels(region.loops, prefix=f"{prefix}{region.region.name}") for region in stages.regions)
+    if stages.options.verify:
+        faults = [fault for region in made for kernel in region.kernels for fault in barrier_faults(kernel)]
+        assert not faults, f"internal: threads meet without a barrier: {'; '.join(faults)}"
+    return made
 
 
 def cuda_text(regions: Sequence[CudaRegion]) -> str:

@@ -175,9 +175,10 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Nodes in order."""
+    """Nodes in order. barrier: (CUDA) all threads of the block meet first, which makes what they wrote seen; used outside thread loops only."""
 
     body: tuple[Node, ...]
+    barrier: bool = False
 
 
 Node = Assign | UpdateArgument | Prefetch | For | If | Allocate | Block

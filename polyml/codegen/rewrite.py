@@ -71,7 +71,7 @@ def with_body(node: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...]]
             return node if body is node.body else replace(node, body=body)
         case Block():
             body = change(node.body)
-            return node if body is node.body else Block(body)
+            return node if body is node.body else replace(node, body=body)
         case If():
             then, otherwise = change(node.then), change(node.otherwise)
             return (

@@ -81,10 +81,7 @@ __device__ {T} pm_block_{op}_{t}({T} value, {T}* scratch) {{
     const {T} other = ({T})__shfl_xor_sync(0xffffffffu, {shuffled}value, distance);
     value = {combine};
   }}
-  if (warps == 1) {{
-    __syncthreads();
-    return value;
-  }}
+  if (warps == 1) return value;
   if (thread % 32 == 0) scratch[thread / 32] = value;
   __syncthreads();
   value = scratch[0];
@@ -104,6 +101,7 @@ __device__ void pm_block_{name}_{t}({T}& value, long long& index, {T}* scratch, 
     const long long its_index = __shfl_xor_sync(0xffffffffu, index, distance);
     if (pm_{name}_{t}(other, its_index, value, index)) {{ value = other; index = its_index; }}
   }}
+  if (warps == 1) return;
   if (thread % 32 == 0) {{ scratch[thread / 32] = value; indices[thread / 32] = index; }}
   __syncthreads();
   value = scratch[0];

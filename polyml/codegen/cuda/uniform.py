@@ -1,7 +1,6 @@
 """Code that all threads of a block reach together: phases, sections of the first thread, replicated registers, and the barriers between them.
 
-A barrier is written before a node when a thread may have written memory since the last one, or when the node writes memory that threads may
-still be reading. So no phase sees another half done; nothing else is assumed.
+Where threads must wait for each other barriers.py has said.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from polyml.codegen.cuda.program import AXES, Kernel
 from polyml.codegen.cuda.statements import INDENT, ThreadCode, combined, declaration, elements, owned_loop
 from polyml.codegen.cuda.types import c_type
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, UpdateArgument
-from polyml.codegen.rewrite import uses, walk_nodes
+from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Read
 
 __all__ = ["BlockCode"]
@@ -32,7 +31,6 @@ class BlockCode:
         self.alone = kernel.threads == (1, 1, 1)
         self.axes = [axis for axis, extent in zip(AXES, kernel.threads, strict=True) if extent > 1]
         self.shared: list[str] = []
-        self.written = self.read = False
         self.scratch: set[str] = set()
 
     def lines(self, nodes: tuple[Node, ...], indent: str = INDENT) -> list[str]:
@@ -55,7 +53,7 @@ class BlockCode:
                 self.allocate(node)
                 return [*self.declared(node, indent), *self.lines(node.body, indent)]
             case Block():
-                return self.lines(node.body, indent)
+                return [*([indent + BARRIER] if node.barrier else []), *self.lines(node.body, indent)]
             case For() | If() if _has_inside(node):
                 return self.loop(node, indent) if isinstance(node, For) else self.branch(node, indent)
             case _:
@@ -74,28 +72,17 @@ class BlockCode:
                 f"{w.index_type} {name} = {w.index(node.lower)}; {name} < {w.index(node.upper)}; {name} += {node.step}"
             )
             head, inner, tail = [f"{indent}for ({bounds}) {{"], indent + INDENT, [f"{indent}}}"]
-        before = self.barrier(indent)
-        entry = self.read
         outer = self.writer.ranges
         self.writer.ranges = outer.enter(node)
         body = self.lines(node.body, inner)
         self.writer.ranges = outer
-        # Different blocks of iterations have nothing in common but shared memory, which the next one reuses.
-        settle = self.barrier(inner, writes=True) if node.kind != "block" or self.shared else []
-        self.read = self.read or entry  # the loop may not run at all
-        return [*before, *head, *body, *settle, *tail]
+        return [*head, *body, *tail]
 
     def branch(self, node: If, indent: str) -> list[str]:
         """A condition that has one value for the block."""
-        lines = self.barrier(indent)
-        entry = self.read
-        lines += [f"{indent}if ({self.writer.condition(node.condition)}) {{", *self.lines(node.then, indent + INDENT)]
-        lines += self.barrier(indent + INDENT, writes=True)
+        lines = [f"{indent}if ({self.writer.condition(node.condition)}) {{", *self.lines(node.then, indent + INDENT)]
         if node.otherwise:
-            self.read = entry
             lines += [f"{indent}}} else {{", *self.lines(node.otherwise, indent + INDENT)]
-            lines += self.barrier(indent + INDENT, writes=True)
-        self.read = self.read or entry
         return [*lines, f"{indent}}}"]
 
     def allocate(self, node: Allocate) -> None:
@@ -115,31 +102,21 @@ class BlockCode:
 
     def phase(self, node: For, indent: str) -> list[str]:
         """A thread loop, each thread with the iterations that it owns; a loop over an axis that this one has not named is the first thread's."""
-        lines = self.barrier(indent, writes=True)
         named = {n.axis for n in walk_nodes((node,)) if isinstance(n, For) and n.kind == "thread"}
         others = [f"threadIdx.{axis} == 0" for axis in self.axes if axis not in named]
         if others:
-            lines += [f"{indent}if ({' && '.join(others)}) {{", *self.thread.node(node, indent + INDENT), f"{indent}}}"]
-        else:
-            lines += self.thread.node(node, indent)
-        self.written = True
-        return lines
+            return [f"{indent}if ({' && '.join(others)}) {{", *self.thread.node(node, indent + INDENT), f"{indent}}}"]
+        return self.thread.node(node, indent)
 
     def plain(self, node: Node, indent: str) -> list[str]:
         """A node without thread loops: by all threads into their own registers, else by the first one."""
         replicated = {n for n, v in self.writer.variables.items() if v.scope == "register"}
         written = written_by(node)
         if written and written <= replicated:
-            reads = self.reads_memory(node)
-            lines = self.barrier(indent) if reads else []
-            self.read = self.read or reads
-            return [*lines, *self.thread.node(node, indent)]
+            return self.thread.node(node, indent)
         assert not written & replicated, "internal: memory and replicated registers are written together"
-        lines = self.barrier(indent, writes=True)
         first = " && ".join(f"threadIdx.{axis} == 0" for axis in self.axes)
-        lines += [f"{indent}if ({first}) {{", *self.thread.node(node, indent + INDENT), f"{indent}}}"]
-        self.written = True
-        return lines
+        return [f"{indent}if ({first}) {{", *self.thread.node(node, indent + INDENT), f"{indent}}}"]
 
     def combine(self, node: Assign, indent: str) -> list[str]:
         """A reduction across the threads of the block: its barriers settle all that came before."""
@@ -151,7 +128,6 @@ class BlockCode:
         w.use(name, dtype)
         own = w.names[node.value.tensor]
         lines = [f"{indent}{own} = {helper_name(name, dtype)}({own}, {self.room(c_type(dtype), dtype.name)});"]
-        self.written = self.read = False
         target = w.element(node.target.variable, node.target.subscripts)
         update = f"{target} = {combined(w, node.reduction, own, target, dtype)};"
         return lines + self.finish([update], node.target.variable, indent)
@@ -165,7 +141,6 @@ class BlockCode:
         own, index = w.names[node.candidate.tensor], w.names[node.candidate_index.tensor]
         places = f"{self.room(c_type(dtype), dtype.name)}, {self.room('long long', 'index')}"
         lines = [f"{indent}{helper_name(f'block_{node.kind}', dtype)}({own}, {index}, {places});"]
-        self.written = self.read = False
         best = w.element(node.best.variable, node.best.subscripts)
         argument = w.element(node.argument.variable, node.argument.subscripts)
         test = f"if ({helper_name(node.kind, dtype)}({own}, {index}, {best}, {argument})) {{ {best} = {own}; {argument} = {index}; }}"
@@ -175,7 +150,6 @@ class BlockCode:
         """The updates of a result that all threads have: by each in its own register, else by the first."""
         if self.writer.variables[target].scope == "register":
             return [f"{indent}{update}" for update in updates]
-        self.written = True
         first = " && ".join(f"threadIdx.{axis} == 0" for axis in self.axes)
         return [f"{indent}if ({first}) {{", *(f"{indent}{INDENT}{update}" for update in updates), f"{indent}}}"]
 
@@ -186,24 +160,6 @@ class BlockCode:
             self.scratch.add(name)
             self.shared.append(f"{INDENT}__shared__ {kind} {name}[32];")
         return name
-
-    # -- barriers -----------------------------------------------------------------------------------------------------------------
-
-    def barrier(self, indent: str, *, writes: bool = False) -> list[str]:
-        """A barrier where one is needed before a node that reads memory, and `writes` it."""
-        if self.alone or not (self.written or (writes and self.read)):
-            return []
-        self.written = self.read = False
-        return [indent + BARRIER]
-
-    def reads_memory(self, node: Node) -> bool:
-        own = {n.variable.name for n in walk_nodes((node,)) if isinstance(n, Allocate)}
-        known = self.writer.variables
-        return any(
-            use.read and use.variable not in own and known[use.variable].scope != "register"
-            for inner in walk_nodes((node,))
-            for use in uses(inner)
-        )
 
 
 def _has(node: Node, kind: str) -> bool:
