@@ -11,6 +11,7 @@ import polyml
 from polyml.compiler import lower_program
 from polyml.compiler_cuda import cuda_kernel, cuda_regions, cuda_text
 from polyml.runtime.cuda_program import CudaKernel
+from polyml.target import Target
 from tests.cuda.batch import needs_gxx
 from tests.cuda.emulator.device import EmulatedDevice, EmulatedModule, EmulationFault, build
 
@@ -45,11 +46,13 @@ def dense(x: f32["N K"], w: f32["K M"], b: f32["M"]):
     y[n, m] = relu(x[n, k] * w[k, m] + b[m])
     return y
 """
+TILES = 'def tiles(x: f32["N K"], w: f32["K M"]):\n    y[n, m] = x[n, k] * w[k, m]\n    return y\n'
 X = np.random.default_rng(0).standard_normal((6, 300), dtype=np.float32)
 ARGUMENTS = {
     "softmax": (SOFTMAX, (X,)),
     "mirrored": (REVERSED, (X,)),
     "steps": (STEPS, (X[0].copy(),)),
+    "tiles": (TILES, (X[:, :192].reshape(32, 36).copy(), X.reshape(36, 50).copy())),
     "dense": (DENSE, (X[:, :20].copy(), X[:4].reshape(20, 60).copy(), X[0, :60].copy())),
 }
 
@@ -67,19 +70,27 @@ EXACT = {
         np.exp(x - x.max(1, keepdims=True)) / np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True)
     ),
     "mirrored": lambda x: np.exp(x)[:, ::-1] / np.exp(x).sum(1, keepdims=True),
+    "tiles": lambda x, w: x @ w,
     "dense": lambda x, w, b: np.maximum(x @ w + b, 0),
 }
 
+ONE_WARP = ("float s;\n    __syncthreads();", "float s;\n    if (threadIdx.x < 32) __syncthreads();")
+
 PLANTED = [
     ("steps", "a barrier is missing", "    __syncthreads();\n    for", "    for"),
-    ("steps", "the barrier between iterations is missing", "    __syncthreads();\n  }\n}", "  }\n}"),
-    ("mirrored", "the last barrier is missing", "    __syncthreads();\n  }\n}", "  }\n}"),
+    ("steps", "the barrier between iterations is missing", "t += 1) {\n    __syncthreads();\n", "t += 1) {\n"),
+    ("mirrored", "the barrier between tiles is missing", "float s;\n    __syncthreads();\n", "float s;\n"),
+    ("mirrored", "a barrier that only one warp reaches", *ONE_WARP),
     (
-        "softmax",
-        "a barrier that only one warp reaches",
-        "    __syncthreads();\n  }\n}",
-        "    if (threadIdx.x < 32) __syncthreads();\n  }\n}",
+        "tiles",
+        "the copies are not waited for",
+        "    __syncthreads();\n        {\n          const int n_tile",
+        "{\n          const int n_tile",
     ),
+    ("tiles", "the next copies do not wait", "v2 += 1) {\n        __syncthreads();", "v2 += 1) {"),
+    ("tiles", "the wrong tile of the reduction", "16 * v2", "8 * v2"),
+    ("tiles", "rows without their padding", "80 * e0_tile", "64 * e0_tile"),
+    ("tiles", "another's accumulator", "y_own_1_0 = 0.0f", "y_own_0_0 = 0.0f"),
     (
         "softmax",
         "no barrier within the reduction",
@@ -101,7 +112,7 @@ PLANTED = [
 def kernel_of(name: str, change: tuple[str, str] | None = None) -> CudaKernel:
     """The program's kernel, its text changed."""
     text, arguments = ARGUMENTS[name]
-    program = polyml.einsum(text, target="cuda")
+    program = polyml.einsum(text, target=Target("cuda", cores=1 if name == "tiles" else 100))
     key = program.key_of(*arguments)
     stages = lower_program(program.program, key, program.options)
     regions = cuda_regions(stages)
@@ -151,9 +162,7 @@ def test_planted_bugs_are_caught(name: str, bug: str, old: str, new: str) -> Non
 
 
 def test_a_deadlock_is_named() -> None:
-    kernel = kernel_of(
-        "softmax", ("    __syncthreads();\n  }\n}", "    if (threadIdx.x < 32) __syncthreads();\n  }\n}")
-    )
+    kernel = kernel_of("mirrored", ONE_WARP)
     with pytest.raises(EmulationFault, match="a barrier that not all threads reach"):
         kernel(X)
 

@@ -10,7 +10,7 @@
    that the block combines; a band that carries a dependence is a loop of the block, with barriers.
 4. Whatever is left runs in one thread.
 
-Every `block` and `thread` loop is proved free of dependences by legality.py; between two thread loops of a block stands a barrier.
+Every `block` and `thread` loop is proved free of dependences by legality.py; barriers are put where threads exchange something (codegen/cuda/barriers.py).
 """
 
 from __future__ import annotations
