@@ -25,6 +25,7 @@ from polyml.einsum_numpy.subscripts import subscripts_of_sublists
 from polyml.errors import PolymlError, SubscriptsSyntaxError
 from polyml.options import Options
 from polyml.runtime.arguments import AnySize
+from polyml.runtime.bound import Bound
 from polyml.runtime.dispatch import COMPILE_LOCK, Dispatcher, wanted_of
 
 if TYPE_CHECKING:
@@ -51,6 +52,16 @@ class Einsum(Dispatcher):
         wanted, ints = wanted_of(program), symbolic_ints(program)
         super().__init__(program.name, wanted, ints, self._compile_key, general, asked=asked)
         self.__name__ = program.name
+
+    def bind(self, /, **constants: object) -> Bound:
+        """The program with constant arguments, called with the others: what only the constants decide is computed and packed once, and read by every call.
+
+        The arrays are copied: what is written into them later changes nothing. One such program may be called by many threads.
+
+        Raises:
+            PolymlError: no such parameter, another element type or rank; at a call: a constant that the program updates in place.
+        """
+        return Bound(self.program, self.options, constants)
 
     def trace(self, *args: object, **keywords: object) -> Graph:
         """The graph for these arguments."""

@@ -1,0 +1,67 @@
+"""A graph in two, where some inputs are constants: what they alone decide is computed once, and the rest reads it.
+
+Only whole equations move, and only where what they make takes no more memory than what they are made of, so that nothing is read that was cheaper to compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import replace
+
+import islpy as isl
+
+from polyml.graph.ir import Equation, Graph, Input, Loop, Op, Tensor
+from polyml.graph.traverse import all_ops, estimated_bytes, read_names, tensors_of
+
+__all__ = ["split_constants"]
+
+
+def split_constants(graph: Graph, constants: Set[str]) -> tuple[Graph | None, Graph]:
+    """The graph that makes new constants, its outputs, and the graph that is left, whose inputs they are, behind its own.
+
+    Args:
+        constants: names of inputs that never change. None in the first place: they decide nothing alone.
+    """
+    tensors = tensors_of(graph)
+    folded = _folded(graph, constants, tensors)
+    rest = tuple(op for op in graph.ops if not (isinstance(op, Equation) and op.result.name in folded))
+    read = {name for op in rest for name in read_names(op)}
+    made = tuple(tensors[name] for name in folded if name in read)
+    if not made:
+        return None, graph
+    inputs = tuple(item for item in graph.inputs if item.tensor.name in constants)
+    ops = tuple(op for op in graph.ops if isinstance(op, Equation) and op.result.name in folded)
+    once = Graph(
+        name=f"{graph.name}_once", sizes=(), context=isl.Set("{ : }"), inputs=inputs, ops=ops, outputs=made,
+        labels=graph.labels,
+    )  # fmt: skip
+    return once, replace(graph, inputs=(*graph.inputs, *(Input(tensor=tensor) for tensor in made)), ops=rest)
+
+
+def _folded(graph: Graph, constants: Set[str], tensors: dict[str, Tensor]) -> dict[str, None]:
+    """Names of results that follow from constants, in order."""
+    bytes_of = {name: estimated_bytes(tensors[name]) for name in constants}
+    bound = {tensor.name for tensor in graph.outputs} | {i.final.name for i in graph.inputs if i.final is not None}
+    bound |= set(_updated(graph.ops))
+    found: dict[str, None] = {}
+    for op in graph.ops:
+        if not isinstance(op, Equation) or op.base is not None or op.result.name in bound:
+            continue
+        names = read_names(op)
+        numbers = all(extent.is_constant for extent in op.result.shape) and not op.domain.dim(isl.dim_type.param)
+        if not names or not numbers or not all(name in bytes_of for name in names):
+            continue
+        size = sum(bytes_of[name] for name in names)
+        if estimated_bytes(op.result) <= 2 * size:
+            bytes_of[op.result.name] = estimated_bytes(op.result)
+            found[op.result.name] = None
+    return found
+
+
+def _updated(ops: tuple[Op, ...]) -> Iterator[str]:
+    """Tensors that something may be written into in place."""
+    for op in all_ops(ops):
+        if isinstance(op, Equation) and op.base is not None:
+            yield op.base.name
+        elif isinstance(op, Loop):
+            yield from (carried.initial.name for carried in op.carried)

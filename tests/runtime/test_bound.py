@@ -1,0 +1,196 @@
+"""Constant arguments: what is computed and packed once, and that nobody sees a difference but in time."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.compiler_bound import lower_bound
+from polyml.errors import ArgumentError, DTypeError, PolymlError, ShapeError
+from polyml.runtime import bound as module
+from polyml.target import Target
+
+SMALL = Target("host", l1_bytes=2048, l2_bytes=16 * 1024, cores=2)
+DENSE = """
+def dense(x: {0}["N K"], w: {0}["K M"], b: {0}["M"]):
+    y[n, m] = relu(x[n, k] * w[k, m] + b[m])
+    return y
+"""
+TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "i32": np.int32}
+
+
+def numbers(*shape: int, dtype: str = "f32", seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype(TYPES[dtype])
+
+
+def constants_of(function: polyml.Einsum) -> list[str]:
+    """The names of what comes before the arguments of a call."""
+    (kernel,) = function.kernels
+    return [p.name for p in kernel.kernel.signature.parameters[: len(kernel.constants)]]
+
+
+# Elements are small integers: every sum is exact, in any order.
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_constant_operands_are_packed_once(dtype: str, transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = module._aligned
+
+    def poisoned(shape: tuple[int, ...], kind: np.dtype) -> np.ndarray:
+        made = plain(shape, kind)
+        made.fill(np.nan if kind.kind == "f" else 77)
+        return made
+
+    monkeypatch.setattr(module, "_aligned", poisoned)
+    x, b = numbers(37, 80, dtype=dtype), numbers(130, dtype=dtype, seed=1)
+    w = numbers(130, 80, dtype=dtype, seed=2).T if transposed else numbers(80, 130, dtype=dtype, seed=2)
+    function = polyml.einsum(DENSE.format(dtype), target=SMALL, threads=2)
+    frozen = function.bind(w=w, b=b)
+    expected = np.maximum(x.astype(np.float64) @ w.astype(np.float64) + b, 0)
+    for _ in range(2):
+        np.testing.assert_array_equal(frozen(x), expected.astype(x.dtype))
+    names = constants_of(frozen)
+    assert any("panels" in name or "once" in name or name.startswith("w_") for name in names), names
+    assert "w" not in names
+
+
+def test_blocks_of_packed_panels_lie_one_after_the_other() -> None:
+    x, w = numbers(40, 300), numbers(300, 200, seed=1)
+    text = 'def f(x: f32["N K"], w: f32["K M"]):\n    y[n, m] = x[n, k] * w[k, m]\n    return y\n'
+    frozen = polyml.einsum(text, target=SMALL, threads=1).bind(w=w)
+    np.testing.assert_array_equal(frozen(x), x @ w)
+    (kernel,) = frozen.kernels
+    (panels,) = (c.value for c in kernel.constants)
+    blocks = panels.shape[:2]
+    assert min(blocks) > 1, "several blocks of columns and of the sum"
+    assert panels.ctypes.data % 64 == 0
+    assert not panels.flags.writeable
+
+
+def test_row_operands_are_packed_once_too() -> None:
+    w, y = numbers(70, 200), numbers(150, 70, seed=1)
+    text = 'def f(w: f32["K N"], y: f32["M K"]):\n    z[n, m] = w[k, n] * y[m, k]\n    return z\n'
+    frozen = polyml.einsum(text, target=SMALL).bind(w=w)
+    np.testing.assert_array_equal(frozen(y), w.T @ y.T)
+    assert any("panels" in name for name in constants_of(frozen))
+
+
+def test_what_constants_decide_is_computed_once() -> None:
+    text = """
+def normed(x: f32["N K"], w: f32["K M"]):
+    s[m] = sum[k](w[k, m] * w[k, m])
+    v[k, m] = exp(w[k, m]) / sqrt(s[m] + 1)
+    y[n, m] = x[n, k] * v[k, m]
+    return y
+"""
+    x, w = numbers(20, 30), numbers(30, 40, seed=1)
+    function = polyml.einsum(text)
+    key = function.key_of(x, w)
+    code = lower_bound(function.program, key, function.options, {"w"})
+    assert code.once is not None
+    calls, once = (polyml.compiler.llvm_text(part[2], code.options) for part in (code.calls, code.once))
+    assert "sqrt" in once
+    assert "sqrt" not in calls
+    assert "scalef" not in calls
+    v = np.exp(w) / np.sqrt((w * w).sum(0) + 1)
+    np.testing.assert_allclose(function.bind(w=w)(x), x @ v, rtol=1e-4, atol=1e-4)
+
+
+def test_later_writes_change_nothing() -> None:
+    x, w, b = numbers(5, 6), numbers(6, 7, seed=1), numbers(7, seed=2)
+    frozen = polyml.einsum(DENSE.format("f32")).bind(w=w, b=b)
+    expected = np.maximum(x @ w + b, 0)
+    w += 1
+    np.testing.assert_array_equal(frozen(x), expected)
+    b -= 1
+    np.testing.assert_array_equal(frozen(x[:3]), expected[:3])  # another shape: from the same constants
+    assert len(frozen.kernels) == 2
+
+
+def test_all_ways_to_call() -> None:
+    x, w, b = numbers(5, 6), numbers(6, 7, seed=1), numbers(7, seed=2)
+    frozen = polyml.einsum(DENSE.format("f32")).bind(w=w)
+    expected, out = np.maximum(x @ w + b, 0), np.empty((5, 7), np.float32)
+    for given in (frozen(x, b), frozen(x, b=b), frozen(b=b, x=x), frozen(x.tolist(), b)):
+        np.testing.assert_array_equal(given, expected)
+    assert frozen(x, b, out=out) is out
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(frozen(x[::-1], b), expected[::-1])
+
+
+def test_numbers_can_be_bound() -> None:
+    text = 'def f(x: f32["N"], a: f32, n: int):\n    y[i] = a * x[i] + n\n    return y\n'
+    x = numbers(9)
+    function = polyml.einsum(text)
+    np.testing.assert_array_equal(function.bind(a=2.5)(x, 3), 2.5 * x + 3)
+    np.testing.assert_array_equal(function.bind(n=4)(x, 2.5), 2.5 * x + 4)
+    everything = function.bind(n=4, a=2.5, x=x)
+    np.testing.assert_array_equal(everything(), 2.5 * x + 4)
+
+
+def test_a_constant_may_be_returned() -> None:
+    text = 'def f(x: f32["N"], w: f32["N"]):\n    y[i] = x[i] * w[i]\n    v[i] = 2 * w[i]\n    return y, v, w\n'
+    x, w = numbers(9), numbers(9, seed=1)
+    y, v, same = polyml.einsum(text).bind(w=w)(x)
+    np.testing.assert_array_equal(y, x * w)
+    np.testing.assert_array_equal(v, 2 * w)
+    np.testing.assert_array_equal(same, w)
+
+
+def test_many_threads_share_one_kernel() -> None:
+    x, w, b = numbers(33, 64), numbers(64, 100, seed=1), numbers(100, seed=2)
+    frozen = polyml.einsum(DENSE.format("f32"), target=SMALL, threads=1).bind(w=w, b=b)
+    expected, wrong = np.maximum(x @ w + b, 0), list[int]()
+
+    def work(number: int) -> None:
+        for _ in range(20):
+            if not np.array_equal(frozen(x), expected):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(frozen.kernels) == 1
+
+
+def test_faults_say_what_would_help() -> None:
+    function = polyml.einsum(DENSE.format("f32"))
+    w, b = numbers(6, 7), numbers(7)
+    with pytest.raises(ArgumentError, match=r"no parameter v(.|\n)*hint: its parameters: x, w, b"):
+        function.bind(v=w)
+    with pytest.raises(ArgumentError, match=r"got no arguments(.|\n)*hint: name the constants"):
+        function.bind()
+    with pytest.raises(DTypeError, match=r"argument w has dtype f64(.|\n)*hint"):
+        function.bind(w=w.astype(np.float64))
+    with pytest.raises(ShapeError, match="argument b has 2 dimensions"):
+        function.bind(b=w)
+    frozen = function.bind(w=w, b=b)
+    with pytest.raises(ArgumentError, match="takes 1 arguments"):
+        frozen(numbers(5, 6), w)
+    with pytest.raises(ArgumentError, match=r"no parameter w(.|\n)*hint: its parameters: x"):
+        frozen(numbers(5, 6), w=w)
+    with pytest.raises(ShapeError):
+        frozen(numbers(5, 8))
+    update = polyml.einsum('def f(x: f32["N"], w: f32["N"]):\n    w[i] += x[i]\n')
+    with pytest.raises(ArgumentError, match=r"updates w in place(.|\n)*hint: leave w out of bind"):
+        update.bind(w=b)(b)
+    with pytest.raises(PolymlError, match=r"cannot be bound on a GPU(.|\n)*hint"):
+        polyml.einsum(DENSE.format("f32"), target="cuda").bind(w=w)
+
+
+def test_both_kernels_come_from_the_disk_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setenv("POLYML_CACHE", str(tmp_path))
+    x, w, b = numbers(33, 64), numbers(64, 100, seed=1), numbers(100, seed=2)
+    expected = np.maximum(x @ w + b, 0)
+    for attempt in range(2):
+        frozen = polyml.einsum(DENSE.format("f32"), target=SMALL).bind(w=w, b=b)
+        if attempt:
+            monkeypatch.setattr("polyml.compiler_bound.lower_bound", None)
+        np.testing.assert_array_equal(frozen(x), expected)
+    assert re.search("constant w, b", repr(frozen))
