@@ -14,6 +14,18 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; the exit status is 0 when all went well, 1 when it did not, 2 for a fault on the command line."""
+    chosen = _parser().parse_args(arguments)
+    try:
+        return _run(chosen)
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except PolymlError as fault:
+        print(f"{type(fault).__name__}: {fault}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m polyml", description="A polyhedral loop optimizer for programs in Einstein notation."
     )
@@ -50,40 +62,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     fuzz.add_argument("--seconds", type=float, default=60.0, help="how long (default: 60)")
     fuzz.add_argument("--seed", type=int, default=0, help="of the first batch (default: 0)")
-    chosen = parser.parse_args(arguments)
-    try:
-        match chosen.command:
-            case "demo":
-                from polyml.demo.run import run  # each command imports what it needs
+    return parser
 
-                os.environ["POLYML_CACHE"] = "0"  # it shows how long compiling takes
-                return run(chosen.target)
-            case "doctor":
-                from polyml.doctor import examine, report_text
 
-                findings = examine(measure=chosen.measure)
-                print(report_text(findings), flush=True)
-                return 0 if all(f.good or not f.needed for f in findings) else 1
-            case "fuzz":
-                os.environ["POLYML_CACHE"] = "0"  # nobody needs these kernels again
-                try:
-                    from polyml.testing.fuzz import fuzz as search
-                except ModuleNotFoundError as missing:
-                    raise PolymlError(
-                        f"{missing.name} is not installed", hint="pip install polyml-compiler[test]"
-                    ) from None
-                return search(chosen.seconds, chosen.seed)
-            case _:
-                from polyml.explain import explain_text
+def _run(chosen: argparse.Namespace) -> int:
+    """The chosen command; each imports what it needs."""
+    match chosen.command:
+        case "demo":
+            from polyml.demo.run import run
 
-                print(explain_text(chosen.program, chosen.shapes, chosen.view), flush=True)
-                return 0
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except PolymlError as fault:
-        print(f"{type(fault).__name__}: {fault}", file=sys.stderr)
-        return 1
+            os.environ["POLYML_CACHE"] = "0"  # it shows how long compiling takes
+            return run(chosen.target)
+        case "doctor":
+            from polyml.doctor import examine, report_text
+
+            findings = examine(measure=chosen.measure)
+            print(report_text(findings), flush=True)
+            return 0 if all(f.good or not f.needed for f in findings) else 1
+        case "fuzz":
+            os.environ["POLYML_CACHE"] = "0"  # nobody needs these kernels again
+            try:
+                from polyml.testing.fuzz import fuzz as search
+            except ModuleNotFoundError as missing:
+                hint = "pip install polyml-compiler[test]"
+                raise PolymlError(f"{missing.name} is not installed", hint=hint) from None
+            return search(chosen.seconds, chosen.seed)
+        case _:
+            from polyml.explain import explain_text
+
+            print(explain_text(chosen.program, chosen.shapes, chosen.view), flush=True)
+            return 0
 
 
 if __name__ == "__main__":

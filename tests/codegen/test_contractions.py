@@ -78,7 +78,7 @@ def test_threads_share_packed_blocks(layout: str, threads: int) -> None:
         ("A D B", "C D", "C B A"),
     ],
 )
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_contractions_of_many_indices(left: str, right: str, out: str, threads: int) -> None:
     sizes = dict(zip("ABCDEFIJKL", (17, 18, 19, 20, 18, 3, 21, 35, 18, 5), strict=True))
     a, b = operands(left, right, sizes, "f32")
@@ -90,7 +90,7 @@ def test_contractions_of_many_indices(left: str, right: str, out: str, threads: 
 @pytest.mark.parametrize(
     ("left", "right"), [("A G E D", "C B F G"), ("C G E D", "B A F G"), ("B G F D", "C A E G"), ("A E G", "F D C B G")]
 )
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_short_reductions_write_the_result_in_the_order_of_memory(left: str, right: str, threads: int) -> None:
     sizes = dict(zip("ABCDEFG", (13, 6, 11, 5, 7, 4, 16), strict=True))
     a, b = operands(left, right, sizes, "f32")

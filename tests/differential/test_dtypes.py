@@ -3,6 +3,8 @@ reference and (where gcc is) the C text."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -105,14 +107,19 @@ def from_halves(given: list[np.ndarray]) -> DType | None:
     return next((d for d in DTYPES.values() if d.numpy == given[0].dtype), None)
 
 
+def every_program() -> Iterator[object]:
+    """Each program on each type and layout; strided operands of the second type of a kind are for the long run."""
+    for dtype in (*HALVES, *COMPLEX):
+        for name, body in (HALF_PROGRAMS if dtype in HALVES else COMPLEX_PROGRAMS).items():
+            for layout in LAYOUTS:
+                if layout != "inner":
+                    long = layout != "contiguous" and dtype in ("bf16", "c128")
+                    marks = [pytest.mark.slow] if long else []
+                    yield pytest.param(dtype, name, body, layout, marks=marks, id=f"{dtype}-{name}-{layout}")
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "inner"])
-@pytest.mark.parametrize(
-    ("dtype", "name", "body"),
-    [(d, *case) for d in HALVES for case in HALF_PROGRAMS.items()]
-    + [(d, *case) for d in COMPLEX for case in COMPLEX_PROGRAMS.items()],
-    ids=lambda value: value if isinstance(value, str) and len(value) < 20 else "",
-)
+@pytest.mark.parametrize(("dtype", "name", "body", "layout"), list(every_program()))
 def test_programs(dtype: str, name: str, body: str, layout: Layout) -> None:
     kind = DTYPES[dtype]
     text = source(name, body, kind)

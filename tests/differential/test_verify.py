@@ -145,7 +145,7 @@ def test_too_many_instances() -> None:
         verify(SOFTMAX, *arguments(), most=1000)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(programs())
 def test_random_programs(case: Case) -> None:
     report = verify(case.text, *case.fresh_arguments())

@@ -53,7 +53,8 @@ def test_small_results_are_ordinary() -> None:
     assert made.flags.writeable
 
 
-def test_the_pool_is_bounded() -> None:
+def test_the_pool_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recycle, "KEPT", 5 << 20)
     pool = recycle._Pool()
     size = recycle.KEPT // 5
     held = [pool.empty((size + k * size // 2,), np.dtype("u1")) for k in range(5)]

@@ -81,7 +81,15 @@ def planned(scop: Scop, dependences: Dependences) -> Pivots | None:
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [("lu", 97), ("lu", 120), ("lu", 145), ("cholesky", 120), ("cholesky", 127), ("ludcmp", 119)]
+    ("name", "size"),
+    [
+        pytest.param("lu", 97, marks=pytest.mark.slow),
+        ("lu", 120),
+        ("lu", 145),
+        pytest.param("cholesky", 120, marks=pytest.mark.slow),
+        ("cholesky", 127),
+        ("ludcmp", 119),
+    ],
 )
 def test_factorizations_around_the_tiles(name: str, size: int) -> None:
     kernel = KERNELS[name]
@@ -105,7 +113,7 @@ def test_factorizations_under_options(name: str, options: dict[str, object]) -> 
     np.testing.assert_allclose(function(a.copy()), expected, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("shape", [(97, 24), (121, 65)])
+@pytest.mark.parametrize("shape", [pytest.param((97, 24), marks=pytest.mark.slow), (121, 65)])
 @pytest.mark.parametrize("text", [LOWER_LEFT, UPPER_LEFT, UPPER_RIGHT, LOWER_RIGHT])
 def test_triangular_systems_with_many_right_sides(text: str, shape: tuple[int, int]) -> None:
     n, m = shape
