@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,23 +122,47 @@ def contenders(case: Case, x: Array, y: Array, threads: int) -> dict[str, Runner
 
 def measure(case: Case, threads: int, seconds: float, clock: Callable[[], float]) -> list[dict[str, object]]:
     """A row per contender."""
-    from polyml.dtypes import f32, f64
-    from polyml.runtime.balance import fma_peak, fma_work, read_bandwidth
-
-    kind = f32 if case.dtype == "float32" else f64
-    peak = fma_peak(kind) * threads
     rng = np.random.default_rng(0)
     first, second, _ = case.shapes()
     x, y = (rng.standard_normal(shape).astype(case.dtype) for shape in (first, second))
     runs = contenders(case, x, y, threads)
+    exact = np.einsum(case.einsum, x.astype(np.float64), y.astype(np.float64), optimize=True)
+    return in_turns(case, runs, exact, threads=threads, seconds=seconds, clock=clock)
+
+
+class Workload(Protocol):
+    """What a row tells of a case."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def flops(self) -> float: ...
+    def limit(self, peak: float, bandwidth: float) -> float: ...
+
+
+def in_turns(
+    case: Workload,
+    runs: dict[str, Runner],
+    exact: Array,
+    *,
+    threads: int,
+    seconds: float,
+    clock: Callable[[], float],
+) -> list[dict[str, object]]:
+    """A row per contender, "polyml" among them; every result is compared with `exact`."""
+    from polyml.dtypes import f32, f64
+    from polyml.runtime.balance import fma_peak, fma_work, read_bandwidth
+
+    kind = f32 if case.dtype == "float32" else f64
     start = clock()
     runs["polyml"]()
     cold = clock() - start
     # The peak of one thread takes its turn with the contenders, so that it meets the clock and the load that they meet.
     turns = {**runs, PEAK: fma_work(kind, case.flops)} if threads == 1 else runs
     times = interleaved(turns, seconds=seconds, least=3, clock=clock)
-    peak = case.flops / times.pop(PEAK) if threads == 1 else peak
-    exact = np.einsum(case.einsum, x.astype(np.float64), y.astype(np.float64), optimize=True)
+    peak = case.flops / times.pop(PEAK) if threads == 1 else fma_peak(kind) * threads
     scale = max(float(np.abs(exact).max()), 1e-30)
     rows = []
     for name, run in runs.items():
@@ -159,7 +184,7 @@ def line(rows: list[dict[str, object]]) -> tuple[str, float, float]:
     own = by["polyml"]
     best = min((float(str(r["seconds"])), name) for name, r in by.items() if name != "polyml")
     ratio = best[0] / float(str(own["seconds"]))
-    text = f"{own['case']:<22}{own['dtype']!s:<9}{1e3 * float(str(own['seconds'])):>10.3f}{float(str(own['gflops'])):>8.1f}"
+    text = f"{own['case']:<26}{own['dtype']!s:<9}{1e3 * float(str(own['seconds'])):>10.3f}{float(str(own['gflops'])):>8.1f}"
     text += f"{float(str(own['times_limit'])):>8.2f}{ratio:>8.2f}  {best[1]:<12}{1e3 * float(str(own['cold_s'])):>7.0f}"
     return text, ratio, float(str(own["times_limit"]))
 
@@ -188,7 +213,7 @@ def main() -> int:
         cases = [*read_cases(options.cases), *(() if options.cases != CASES else gemm_cases(GEMM, LAYOUTS))]
     rows: list[dict[str, object]] = []
     summary: dict[str, list[tuple[float, float]]] = {}
-    print(f"{'case':<22}{'dtype':<9}{'ms':>10}{'gflops':>8}{'limit x':>8}{'ratio':>8}  {'best peer':<12}{'cold ms':>7}")
+    print(f"{'case':<26}{'dtype':<9}{'ms':>10}{'gflops':>8}{'limit x':>8}{'ratio':>8}  {'best peer':<12}{'cold ms':>7}")
     for case in cases:
         if (only and not case.name.startswith(only)) or (options.dtype and case.dtype != options.dtype):
             continue
