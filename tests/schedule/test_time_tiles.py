@@ -164,7 +164,7 @@ def test_sizes_follow_from_the_caches() -> None:
     double = JACOBI_2D.replace("f32", "f64")
     assert sizes_of(double, *large) == "time tiles: t by 16, i by 16, j by 128"
     assert sizes_of(double, *large, l1_bytes=96 * 1024) == "time tiles: t by 32, i by 32, j by 128"
-    assert sizes_of(double, *large, l2_bytes=64 * 1024 * 1024) == ""  # it stays in cache from step to step
+    assert sizes_of(double, 100, *grids(70, 70)) == ""  # it stays in L1 from step to step
     assert sizes_of(HEAT_3D, 100, *grids(120, 120, 120)).endswith("i by 12, j by 12")  # blocks in L2, rows whole
     assert sizes_of(double, 3, *large[1:]) != ""  # an integer that is not known
     history = HISTORY_1D.replace('f64["T N"]', 'f64["3 N"]').replace("range(1, T)", "range(1, 3)")
@@ -182,4 +182,4 @@ def test_rows_that_share_elements_run_side_by_side() -> None:
     few = pm.Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2048 * 1024, vector_registers=16)
     assert jams(named, 1300) == (2, 0)
     assert jams(few, 1300) == (0, 2)
-    assert jams(named, 200) == (0, 0)  # no tiles: memory decides
+    assert jams(named, 70) == (0, 0)  # no tiles

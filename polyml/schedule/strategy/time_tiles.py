@@ -3,7 +3,8 @@
 Rewrite: band[t] (c) -> band[t_tile] (band[i_tile] (.. (band[t] (c)))), the tiles taken from loops that no dependence runs against (ilp/skewing.py), such as t and i + 2*t.
 What is below keeps its order, so that its parts get lanes as ever: within a tile one step runs over fewer rows.
 
-When: the loop carries a dependence, one step touches more than half of L2, and the dependences are short (a stencil's, not a broadcast's).
+When: the loop carries a dependence, one step touches more than twice L1 (a stencil has few operations per element, and L2 gives it a line in the time of several), and the dependences
+are short (a stencil's, not a broadcast's).
 
 Sizes (the model): at one step a tile touches a block of rows in all arrays, a strip of each along the lanes. Strips are long enough for their first and last vector not to
 matter; a row along which a recurrence runs is not cut. Blocks fit in L1 where that leaves at least `LEAST_ROWS` rows in each direction, else in a fraction of L2; then as many steps as shift the block by twice its own
@@ -133,7 +134,7 @@ class _Sweep:
 
     @property
     def is_large(self) -> bool:
-        """Whether a step touches more than stays in cache until the next one, and there are enough steps."""
+        """Whether a step touches more than stays in L1 until the next one, and there are enough steps."""
         matcher, statements = self.facts.matcher, self.facts.scop.statements
         for model in self.models:
             indices = statements[model.name].indices
@@ -142,7 +143,8 @@ class _Sweep:
             if (steps is not None and steps < LEAST_STEPS) or None in widths.values():
                 return False
         boxes = {model.name: self.space(model) for model in self.models}
-        return self.bytes_of(boxes) > self.facts.target.l2_bytes // 2
+        target = self.facts.target
+        return self.bytes_of(boxes) > min(2 * target.l1_bytes, target.l2_bytes // 2)
 
     def bytes_of(self, boxes: Mapping[str, Mapping[str, int]]) -> int:
         """Bytes that one step touches when each statement runs over its box."""
