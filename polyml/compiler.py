@@ -46,6 +46,7 @@ from polyml.scop.bounds import prove_in_bounds
 from polyml.scop.build import build as build_scop
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.expansion import expanded
+from polyml.scop.joined_indices import joined_rows
 from polyml.scop.memory_based import memory_based
 from polyml.scop.scop import Scop
 from polyml.scop.values import used_values
@@ -164,6 +165,8 @@ def _lower_region(
             storage=memory.storage,
             strides=strides,
         )
+    if _may_join(options):
+        scop = joined_rows(scop, options.machine.vector_bytes)
     if options.verify:
         prove_in_bounds(scop)
     with stage("dependences"):
@@ -185,6 +188,12 @@ def _lower_region(
         plain = schedule(scop, dependences, options.machine, replace(options, scheduler="written"), results=results)
         dropped = Note("fallback", scop.name, f"the schedule was dropped for the written order: {reason}")
         return _to_loops(region, replace(plain, notes=(*scheduled.notes, dropped, *plain.notes)), options)
+
+
+def _may_join(options: Options) -> bool:
+    """Whether the loops are ours to choose, and lanes are what they are chosen for."""
+    asked = options.tile_sizes is not None or options.register_tile is not None or options.costs is not None
+    return options.vectorize and options.scheduler == "ilp" and not asked and not options.machine.is_cuda
 
 
 def _dependences(scop: Scop, options: Options) -> tuple[Scop, Dependences, tuple[Note, ...]]:

@@ -1,0 +1,216 @@
+"""Neighbouring indices become one where every array has them side by side: y[o, p, q] of a product over 14 x 14 points is one row of 196, which is whole
+vectors but for the last, instead of rows of 14, each of which wastes a part of one.
+
+A pair of indices (i, j) may become one, E*i + j, when each access of the statement has both as neighbouring plain subscripts, or neither; the array's dimension of j has E elements, and
+they follow each other without gaps. All accesses to such an array must have pairs there. This is an exact change of names, without dependences: the same instances touch the same memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import islpy as isl
+
+from polyml.expressions import IndexValue, Read, Subscript, map_reads, reads_of, walk
+from polyml.records import dataclass
+from polyml.scop.relations import rebuilt
+from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["joined_rows"]
+
+VECTORS = 4
+"""Rows of as many vectors lose little at their end."""
+
+LEAST_WORK = 1 << 15
+"""Instances below which nothing is gained."""
+
+
+def joined_rows(scop: Scop, lanes_bytes: int) -> Scop:
+    """The scop with the rows of its contractions' results joined where they are short and no whole vectors; the same object where nothing can be.
+
+    Args:
+        lanes_bytes: of a vector register.
+    """
+    if scop.sizes or any(s.loop_depth or s.argument is not None for s in scop.statements.values()):
+        return scop
+    for statement in scop.statements.values():
+        if statement.kind == "update":
+            scop = _joined_for(scop, statement.name, lanes_bytes)
+    return scop
+
+
+def _joined_for(scop: Scop, name: str, lanes_bytes: int) -> Scop:
+    """One statement's rows, as often as there is another dimension outside."""
+    while True:
+        statement = scop.statements[name]
+        pair = _short_row(scop, statement, lanes_bytes)
+        found = None if pair is None else _Joining(scop).all(name, pair)
+        if found is None:
+            return scop
+        scop = _joined(scop, *found)
+
+
+def _short_row(scop: Scop, statement: Statement, lanes_bytes: int) -> tuple[str, str] | None:
+    """The last two indices of the result, where its rows should be longer."""
+    names = [s.name if isinstance(s, Affine) else None for s in statement.target.subscripts]
+    shape = scop.arrays[statement.target.array].shape
+    if len(names) < 2 or names[-1] is None or names[-2] is None or not shape[-1].is_constant:
+        return None
+    lanes = max(1, lanes_bytes // scop.arrays[statement.target.array].dtype.itemsize)
+    row = shape[-1].constant
+    extents = _extents(statement)
+    if row % lanes == 0 or row >= VECTORS * lanes or extents is None or len(extents) <= len(names):
+        return None
+    work = 1
+    for extent in extents.values():
+        work *= extent
+    return (names[-2], names[-1]) if work >= LEAST_WORK else None
+
+
+def _extents(statement: Statement) -> dict[str, int] | None:
+    """The number of values of each index, all from 0 on; None for a domain that is no such box."""
+    domain = statement.domain
+    found: dict[str, int] = {}
+    for position, index in enumerate(statement.indices):
+        high = domain.dim_max_val(position)
+        if not domain.dim_min_val(position).is_zero() or not high.is_int():
+            return None
+        found[index] = high.to_python() + 1
+    return found if domain.is_box() else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Joining:
+    scop: Scop
+
+    def all(self, name: str, pair: tuple[str, str]) -> tuple[dict[str, tuple[str, str]], dict[str, int]] | None:
+        """Everything that becomes one together with the statement's pair: pairs of indices by statement, and the first of two dimensions by array."""
+        pairs: dict[str, tuple[str, str]] = {name: pair}
+        arrays: dict[str, int] = {}
+        statements, waiting = [name], list[str]()
+        while statements or waiting:
+            if statements:
+                for array, dimension in self.dimensions(statements.pop(), pairs):
+                    if dimension is None or arrays.setdefault(array, dimension) != dimension:
+                        return None
+                    waiting.append(array)
+                continue
+            array = waiting.pop()
+            for user, found in self.users(array, arrays[array]):
+                if found is None or pairs.get(user, found) != found:
+                    return None
+                if user not in pairs:
+                    pairs[user] = found
+                    statements.append(user)
+        return pairs, arrays
+
+    def dimensions(self, name: str, pairs: dict[str, tuple[str, str]]) -> Iterator[tuple[str, int | None]]:
+        """The arrays that the statement reaches by its pair, and where; None where that does not do."""
+        statement, (outer, inner) = self.scop.statements[name], pairs[name]
+        extents = _extents(statement)
+        if extents is None or _computes_with(statement, outer, inner):
+            yield name, None
+            return
+        for access in _accesses(statement):
+            used = [
+                k for k, s in enumerate(access.subscripts) if isinstance(s, Affine) and s.variables() & {outer, inner}
+            ]
+            if any(not isinstance(s, Affine) for s in access.subscripts):
+                yield access.array, None
+            elif used:
+                plain = [access.subscripts[k] for k in used] == [affine(outer), affine(inner)] and used[1] == used[
+                    0
+                ] + 1
+                fits = plain and self.fits(self.scop.arrays[access.array], used[0], extents[outer], extents[inner])
+                yield access.array, used[0] if fits else None
+
+    def fits(self, array: Array, dimension: int, outer: int, inner: int) -> bool:
+        """Whether both dimensions are swept whole and lie without gaps."""
+        if array.shape[dimension] != affine(outer) or array.shape[dimension + 1] != affine(inner):
+            return False
+        strides = array.strides
+        return strides is None or strides[dimension] == inner * strides[dimension + 1]
+
+    def users(self, array: str, dimension: int) -> Iterator[tuple[str, tuple[str, str] | None]]:
+        """The statements that touch the array, and the pairs of indices by which they do."""
+        for statement in self.scop.statements.values():
+            for access in _accesses(statement):
+                if access.array != array:
+                    continue
+                ends = access.subscripts[dimension : dimension + 2]
+                names = [s.name for s in ends if isinstance(s, Affine) and s.name is not None]
+                both = len(names) == 2 and names[0] != names[1] and all(name in statement.indices for name in names)
+                yield statement.name, (names[0], names[1]) if both else None
+
+
+def _computes_with(statement: Statement, outer: str, inner: str) -> bool:
+    values = (node.affine for node in walk(statement.value) if isinstance(node, IndexValue))
+    return any(value.variables() & {outer, inner} for value in values)
+
+
+def _accesses(statement: Statement) -> list[Access]:
+    return [statement.target, *(Access(r.tensor, r.subscripts) for r in reads_of(statement.value))]
+
+
+def _joined(scop: Scop, pairs: dict[str, tuple[str, str]], arrays: dict[str, int]) -> Scop:
+    """The scop with the pairs as one index, and the dimensions as one."""
+    links = isl.UnionMap("{ }")
+    statements: dict[str, Statement] = {}
+    for statement in scop.statements.values():
+        if statement.name not in pairs:
+            links = links.union(statement.domain.to_union_set().identity())
+            statements[statement.name] = statement
+            continue
+        outer, inner = pairs[statement.name]
+        extents = _extents(statement)
+        assert extents is not None, "internal: a domain that is no box"
+        name = f"{outer}_{inner}"
+        while name in statement.indices:
+            name += "_"
+        indices = tuple(name if index == outer else index for index in statement.indices if index != inner)
+        sizes = {**extents, name: extents[outer] * extents[inner]}
+        value = f"{extents[inner]}*{outer} + {inner}"
+        after = ", ".join(f"({value})" if index == name else index for index in indices)
+        link = isl.Map(f"{{ {statement.name}[{', '.join(statement.indices)}] -> {statement.name}[{after}] }}")
+        links = links.union(link.intersect_domain(statement.domain).to_union_map())
+        limits = " and ".join(f"0 <= {index} < {sizes[index]}" for index in indices)
+        domain = isl.Set(f"{{ {statement.name}[{', '.join(indices)}] : {limits} }}")
+        place = _Place(arrays, name)
+        statements[statement.name] = replace(
+            statement,
+            indices=indices,
+            domain=domain,
+            target=place.access(statement.target),
+            value=map_reads(statement.value, place.read),
+        )
+    changed = {array.name: _array(array, arrays.get(array.name)) for array in scop.arrays.values()}
+    return rebuilt(replace(scop, initial=scop.initial.apply_domain(links)), statements, changed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Accesses with one subscript, `name`, in the place of two."""
+
+    arrays: dict[str, int]
+    name: str
+
+    def access(self, old: Access) -> Access:
+        at = self.arrays.get(old.array)
+        return old if at is None else Access(old.array, self.subscripts(old.subscripts, at))
+
+    def read(self, old: Read) -> Read:
+        at = self.arrays.get(old.tensor)
+        return old if at is None else Read(old.tensor, self.subscripts(old.subscripts, at), old.dtype)
+
+    def subscripts(self, old: tuple[Subscript, ...], at: int) -> tuple[Subscript, ...]:
+        return (*old[:at], affine(self.name), *old[at + 2 :])
+
+
+def _array(array: Array, at: int | None) -> Array:
+    if at is None:
+        return array
+    shape = (*array.shape[:at], array.shape[at] * array.shape[at + 1].constant, *array.shape[at + 2 :])
+    strides = None if array.strides is None else (*array.strides[:at], *array.strides[at + 1 :])
+    return replace(array, shape=shape, strides=strides)

@@ -1,0 +1,82 @@
+"""Indices that every array has side by side become one: where that is so, where it is not, and that results stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+
+TARGET = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20)
+POINTWISE = """
+def layer(x: f32["C H W"], w: f32["O C"], b: f32["O"], r: f32["O H W"]):
+    y[o, p, q] = relu(x[c, p, q] * w[o, c] + b[o] + r[o, p, q])
+    return y
+"""
+
+
+def indices_of(text: str, *args: np.ndarray, **options: object) -> tuple[str, ...]:
+    """Of the one update."""
+    lowered = polyml.einsum(text, **{"target": TARGET, **options}).lower(*args)
+    (found,) = (s for region in lowered.stages.regions for s in region.scop.statements.values() if s.kind == "update")
+    return found.indices
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(("height", "width"), [(7, 7), (14, 14), (5, 13), (9, 31)])
+def test_rows_with_what_follows_them(height: int, width: int) -> None:
+    x, w, b = numbers(20, height, width), numbers(48, 20, seed=1), numbers(48, seed=2)
+    r = numbers(48, height, width, seed=3)
+    assert "p_q" in indices_of(POINTWISE, x, w, b, r)
+    function = polyml.einsum(POINTWISE, verify=True)
+    expected = np.maximum(np.einsum("chw,oc->ohw", x, w) + b[:, None, None] + r, 0)
+    np.testing.assert_array_equal(function(x, w, b, r), expected)
+
+
+def test_three_dimensions_become_one() -> None:
+    text = 'def f(x: f32["C D H W"], w: f32["O C"]):\n    y[o, d, p, q] = x[c, d, p, q] * w[o, c]\n    return y\n'
+    x, w = numbers(24, 3, 5, 7), numbers(40, 24, seed=1)
+    assert indices_of(text, x, w) == ("o", "d_p_q", "c")
+    np.testing.assert_array_equal(polyml.einsum(text, verify=True)(x, w), np.einsum("cdhw,oc->odhw", x, w))
+
+
+STAYS = {
+    "a stride": ("x[c, 2*p, 2*q]", (24, 28, 28)),
+    "a window": ("x[c, p + 1, q + 1]", (24, 15, 15)),
+    "another order": ("x[c, q, p]", (24, 14, 14)),
+    "a number": ("(x[c, p, q] + q)", (24, 14, 14)),
+    "one of both": ("x[c, p, 3]", (24, 14, 14)),
+}
+
+
+@pytest.mark.parametrize("why", STAYS)
+def test_what_stays(why: str) -> None:
+    read, shape = STAYS[why]
+    text = f'def f(x: f32["C H W"], w: f32["O C"], z: f32["O 14 14"]):\n    z[o, p, q] = sum[c]({read} * w[o, c])\n'
+    x, w, z = numbers(*shape), numbers(32, 24, seed=1), np.zeros((32, 14, 14), np.float32)
+    assert not any("_" in index for index in indices_of(text, x, w, z))
+
+
+def test_rows_with_gaps_stay() -> None:
+    text = 'def f(x: f32["C H W"], w: f32["O C"]):\n    y[o, p, q] = x[c, p, q] * w[o, c]\n    return y\n'
+    w = numbers(32, 24, seed=1)
+    for x in (numbers(24, 14, 16)[:, :, :14], numbers(24, 14, 30)[:, :, :28:2], numbers(24, 28, 14)[:, ::2]):
+        assert indices_of(text, x, w) == ("o", "p", "q", "c")
+        np.testing.assert_array_equal(polyml.einsum(text)(x, w), np.einsum("chw,oc->ohw", x, w))
+    apart = numbers(30, 14, 14)[::-1][:24]  # only whole planes lie apart
+    assert indices_of(text, apart, w) == ("o", "p_q", "c")
+    np.testing.assert_array_equal(polyml.einsum(text, verify=True)(apart, w), np.einsum("chw,oc->ohw", apart, w))
+
+
+def test_whoever_chooses_the_loops_sees_the_written_ones() -> None:
+    text = 'def f(x: f32["C H W"], w: f32["O C"]):\n    y[o, p, q] = x[c, p, q] * w[o, c]\n    return y\n'
+    x, w = numbers(24, 14, 14), numbers(32, 24, seed=1)
+    assert indices_of(text, x, w) == ("o", "p_q", "c")
+    for options in ({"scheduler": "written"}, {"tile_sizes": (8, 8)}, {"register_tile": (4, 16)}, {"vectorize": False}):
+        assert indices_of(text, x, w, **options) == ("o", "p", "q", "c"), options
+    long = numbers(24, 14, 64)
+    assert indices_of(text, long, w) == ("o", "p", "q", "c"), "rows of whole vectors"
