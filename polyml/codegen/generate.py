@@ -40,7 +40,7 @@ from polyml.sets.affine import Affine, affine
 
 __all__ = ["generate"]
 
-_ALLOCATE = "allocate:"
+_ALLOCATE, _PART = "allocate:", "part:"
 
 
 def generate(schedule: Schedule, *, name: str) -> Function:
@@ -83,13 +83,15 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What holds at an AST node: values of isl's iterators, names in use, what is asked of the coming loop, and conditions that hold."""
+    """What holds at an AST node: values of isl's iterators, names in use, what is asked of the coming loop, and conditions that hold. part: what belongs
+    to different ones of a mapped tree (marks `part:K`) is never joined."""
 
     iterators: dict[str, Affine]
     taken: frozenset[str]
     request: _Request | None = None
     in_parallel: bool = False
     known: frozenset[Expr] = frozenset()
+    part: str = ""
 
 
 class _Builder:
@@ -128,13 +130,15 @@ class _Builder:
         if text.startswith(_ALLOCATE):
             array = self.schedule.scop.arrays[text.split(":")[1]]
             return (allocate(self.schedule, array, self.nodes(child, scope)),)
+        if text.startswith(_PART):
+            return self.nodes(child, replace(scope, part=text.removeprefix(_PART)))
         request = _request(text)
         if request is None:
             return self.nodes(child, scope)
         if request.kind not in ("block", "thread") or has_own_loop(child):
             return self.nodes(child, replace(scope, request=request))
         # isl leaves out a loop whose value it knows; all that is below belongs to one owner, whichever.
-        variable = fresh(f"{request.kind}_{request.axis}", set(scope.taken))
+        variable = fresh(f"{request.kind}_{request.axis}{scope.part}", set(scope.taken))
         body = self.nodes(child, replace(scope, taken=scope.taken | {variable}))
         return (_owned_once(variable, request, body),)
 
@@ -156,6 +160,7 @@ class _Builder:
             None,
             scope.in_parallel or kind == "parallel",
             scope.known,
+            scope.part,
         )
         made = self.nodes(body, inner)
         return (

@@ -86,6 +86,7 @@ class Assign:
     streaming: the store should bypass the caches, where a whole vector is written at once to an address that is provably a multiple of its size;
     aligned: it is one, by what holds wherever this runs (codegen/large.py).
     streaming: the store should bypass the caches, where a whole vector is written at once to an address that is provably a multiple of its size.
+    asynchronous: (CUDA) a copy to shared memory that is finished at the next barrier, and not seen before.
     scan: in a vector loop: lane after lane, `carry = combine(factor * carry, value); target = carry`, with the sum or what `reduction` names. The value
         itself is evaluated for all lanes before.
     """
@@ -96,6 +97,7 @@ class Assign:
     across: bool = False
     streaming: bool = False
     aligned: bool = False
+    asynchronous: bool = False
     scan: Scan | None = None
 
 

@@ -163,6 +163,10 @@ class PycudaDevice:
         with _Current(self.context):
             self.driver.memcpy_htod(address, array)
 
+    def on_device(self, target: int, source: int, size: int) -> None:
+        with _Current(self.context):
+            self.driver.memcpy_dtod(target, source, size)
+
     def to_host(self, array: Array, address: int) -> None:
         with _Current(self.context):
             self.driver.memcpy_dtoh(array, address)

@@ -26,6 +26,9 @@ from polyml.runtime.signature import ArrayParameter, KernelSignature
 __all__ = ["ON_DEVICE", "CudaCode", "CudaKernel", "Device", "Module", "Resident"]
 
 
+ALIGNMENT = 16
+"""Bytes: of the first element of every array that a kernel sees."""
+
 ON_DEVICE: ContextVar[frozenset[int]] = ContextVar("polyml_on_device", default=frozenset())
 """The ids of arrays whose memory is a device's, during a call: only their addresses, shapes and types may be looked at."""
 
@@ -65,6 +68,9 @@ class Device(Protocol):
 
     def to_device(self, address: int, array: Array) -> None:
         """Copies a contiguous array in."""
+
+    def on_device(self, target: int, source: int, size: int) -> None:
+        """Copies so many bytes from one address to another."""
 
     def to_host(self, array: Array, address: int) -> None:
         """Copies into a contiguous array, after all launches before."""
@@ -201,8 +207,8 @@ class _Memory:
             self.device.free(address)
 
     def room(self, name: str, array: Array) -> bool:
-        """A place for the array: its own, if it is on the device. *Returns* whether it is."""
-        if id(array) not in ON_DEVICE.get():
+        """A place for the array: its own, if it is on the device, and where vectors can be read. *Returns* whether it is."""
+        if id(array) not in ON_DEVICE.get() or array.ctypes.data % ALIGNMENT:
             self.allocate(name, array.nbytes)
             return False
         self.addresses[name] = array.ctypes.data
@@ -210,11 +216,18 @@ class _Memory:
         return True
 
     def put(self, name: str, array: Array) -> None:
-        if not self.room(name, array) and array.size:
+        if self.room(name, array) or not array.size:
+            return
+        if id(array) in ON_DEVICE.get():
+            self.device.on_device(self.addresses[name], array.ctypes.data, array.nbytes)
+        else:
             self.device.to_device(self.addresses[name], np.ascontiguousarray(array))
 
     def get(self, name: str, array: Array) -> None:
         if not array.size or name in self.theirs:
+            return
+        if id(array) in ON_DEVICE.get():
+            self.device.on_device(array.ctypes.data, self.addresses[name], array.nbytes)
             return
         if array.flags.c_contiguous:
             self.device.to_host(array, self.addresses[name])

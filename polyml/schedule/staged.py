@@ -265,16 +265,27 @@ def _copy(scop: Scop, plan: TilePlan, tile: Tile) -> Statement:
 
 
 def _tile_storage(scop: Scop, plan: TilePlan, tile: Tile) -> Storage:
-    """One tile, its rows padded where neighbouring threads read along a column: 16 bytes bring them to other banks."""
+    """One tile, or two that take turns where the next is copied while one is read; rows are padded where neighbouring threads read along a column: 16 bytes bring them to
+    other banks."""
     update = scop.statements[plan.statement]
     numbers = [(affine(index) // size) for index, size in plan.visit]
     values = dict(zip(tile.visit, numbers, strict=True))
     inside = [*(n.isl_text() for n in numbers), *(f.substitute(values).isl_text() for f in tile.first)]
     copy = [*tile.visit, *(f.isl_text() for f in tile.first)]
+    turns = [False] * (len(numbers) + len(tile.box))
+    if plan.stages > 1:
+        last = len(numbers) - 1  # the innermost tiles of the reduction
+        inside[last] = copy[last] = "0"
+        turns[last] = True
     offsets = {update.name: _offset(update, inside), tile.copy: _offset(scop.statements[tile.copy], copy)}
     pad = max(1, 16 // scop.arrays[tile.source].dtype.itemsize) if tile.source in plan.crossed else 0
-    shape = (*(1 for _ in numbers), *tile.box[:-1], tile.box[-1] + pad)
-    return Storage(array=tile.array, place=f"allocate:{tile.array}", shape=shape, offsets=offsets)
+    shape = (
+        *(plan.stages if turn else 1 for turn, _ in zip(turns, numbers, strict=False)),
+        *tile.box[:-1],
+        tile.box[-1] + pad,
+    )
+    wraps = tuple(turns) if any(turns) else ()
+    return Storage(array=tile.array, place=f"allocate:{tile.array}", shape=shape, offsets=offsets, wraps=wraps)
 
 
 # -- the scop -----------------------------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def storage_faults(schedule: Schedule, *, only: str | None = None) -> list[str]:
             own = _below(traffic, node) if len(found) > 1 else traffic
             faults += [f"{storage.array}: {fault}" for fault in _faults(storage, own, node)]
             inside = node.child(0) if storage.place else node
-            if any(storage.wraps) and (clash := window_fault(storage, inside, schedule, own)) is not None:
+            if any(storage.wraps) and (clash := window_fault(storage, inside, schedule, own, _places(storage, own))):
                 faults.append(f"{storage.array}: {clash.source} and {clash.sink} {clash.what}")
     return faults
 
@@ -78,16 +78,8 @@ def _faults(storage: Storage, traffic: Traffic, node: isl.ScheduleNode) -> list[
     inside = isl.Set(f"[{', '.join(names)}] -> {{ [{', '.join(f'o{d}' for d in range(len(extents)))}] : {room} }}")
     # { [visit, element] -> place }
     total: isl.Map | None = None
-    for accesses in _maps(traffic.accesses):
-        name = accesses.get_tuple_name(_In)
-        # Of every pair [instance -> element]: the place, and the visit with the element.
-        instance, element = accesses.domain_map(), accesses.range_map().reset_tuple_id(_Out)
-        place = element
-        if name in storage.offsets:
-            offset = storage.offsets[name].reset_tuple_id(_Out).to_pw_multi_aff().as_map()
-            place = element.sum(instance.apply_range(offset).neg())
-        if any(storage.wraps):
-            place = place.apply_range(_wrapping(storage))
+    spots = _spots(storage, traffic)
+    for name, (instance, element, place) in spots.items():
         if not place.range().is_subset(inside):
             found.append(f"{name} leaves the storage")
         visit = next(m for m in _maps(visits) if m.get_tuple_name(_In) == name)
@@ -99,6 +91,33 @@ def _faults(storage: Storage, traffic: Traffic, node: isl.ScheduleNode) -> list[
     if not any(storage.wraps) and not _distinct(total):
         found.append("two elements share a place")
     return found
+
+
+def _spots(storage: Storage, traffic: Traffic) -> dict[str, tuple[isl.Map, isl.Map, isl.Map]]:
+    """Per statement, of every pair [instance -> element]: the instance, the element, the place."""
+    found = {}
+    for accesses in _maps(traffic.accesses):
+        name = accesses.get_tuple_name(_In)
+        instance, element = accesses.domain_map(), accesses.range_map().reset_tuple_id(_Out)
+        place = element
+        if name in storage.offsets:
+            offset = storage.offsets[name].reset_tuple_id(_Out).to_pw_multi_aff().as_map()
+            place = element.sum(instance.apply_range(offset).neg())
+        if any(storage.wraps):
+            place = place.apply_range(_wrapping(storage))
+        found[name] = instance, element, place
+    return found
+
+
+def _places(storage: Storage, traffic: Traffic) -> isl.Map | None:
+    """`{ A[e] -> place }`, where offsets move the elements of a window (None: they do not)."""
+    if not storage.offsets:
+        return None
+    total: isl.Map | None = None
+    for _, element, place in _spots(storage, traffic).values():
+        own = element.set_tuple_name(_Out, storage.array).reverse().apply_range(place)
+        total = own if total is None else total.union(own)
+    return total
 
 
 def _wrapping(storage: Storage) -> isl.Map:

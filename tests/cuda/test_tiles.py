@@ -111,8 +111,25 @@ def test_wrong_storage_is_found() -> None:
     short = replace(own, shape=(*own.shape[:-1], own.shape[-1] - 1))
     assert any("leaves the storage" in f for f in storage_faults(replace(schedule, storage={"y_own": short})))
     tile = schedule.storage["x_tile"]
+    assert any(tile.wraps)
+    once = replace(tile, shape=tuple(1 if w else e for e, w in zip(tile.shape, tile.wraps, strict=True)))
+    (fault,) = storage_faults(replace(schedule, storage={"x_tile": once}))
+    assert "share a place of x_tile while the first one's value is needed" in fault
     short = replace(tile, shape=(*tile.shape[:-2], tile.shape[-2] - 1, tile.shape[-1]))
     assert any("leaves the storage" in f for f in storage_faults(replace(schedule, storage={"x_tile": short})))
+
+
+def test_accesses_of_16_bytes() -> None:
+    """Copies, results, and what is read beside them, where rows are multiples of 16 bytes; single elements where they are not."""
+    text = compile_batch([(DENSE, arrays((64, 32), (32, 64), (64,)))], build=False, target=SMALL).text
+    assert text.count("__pipeline_memcpy_async(") == text.count(", 16);") == 4
+    assert "const float4 b_v0 = *(const float4*)&b[" in text
+    assert "*(float4*)&y[" in text
+    assert "  y[" not in text
+    odd = compile_batch([(MATMUL, arrays((64, 31), (31, 65)))], build=False, target=SMALL).text
+    assert ", 16);" not in odd
+    assert ", 4);" in odd
+    assert "float4" not in odd
 
 
 def test_sums_that_only_the_nest_reads_are_nowhere_else() -> None:
@@ -129,5 +146,8 @@ def test_what_is_not_worth_tiles() -> None:
 
 def test_explain_tells_the_tiles() -> None:
     said = polyml.einsum(MATMUL, target="cuda").explain(*LARGE)
-    assert "tiles: S_y: tiles of 64 n x 128 m x 16 k, 8 x 8 per thread; x and w staged through shared memory" in said
-    assert "kernel f_0_k0: 16 x 8 x 1 threads, blocks: v0 on y, v1 on x, 13312 bytes of shared memory" in said
+    assert (
+        "tiles: S_y: tiles of 64 n x 128 m x 16 k, 8 x 8 per thread; x and w staged through shared memory, twice"
+        in said
+    )
+    assert "kernel f_0_k0: 16 x 8 x 1 threads, blocks: v0 on y, v1 on x, 26624 bytes of shared memory" in said

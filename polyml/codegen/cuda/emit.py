@@ -28,8 +28,9 @@ def emit_cuda(regions: Sequence[CudaRegion]) -> str:
     helpers: set[tuple[str, DType | None]] = set()
     kernels = [_kernel(kernel, helpers) for region in regions for kernel in region.kernels]
     body = "\n".join(kernels)
+    includes = ["#include <cuda_pipeline_primitives.h>"] if "__pipeline_" in body else []
     types = [text for name, text in COMPLEX_TYPES.items() if re.search(rf"\b{name}\b", body)]
-    head = "\n".join([*types, *([helpers_text(helpers)] if helpers else [])])
+    head = "\n".join([*includes, *types, *([helpers_text(helpers)] if helpers else [])])
     return "\n\n".join([*([head] if head else []), *kernels]) + "\n"
 
 

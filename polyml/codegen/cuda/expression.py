@@ -25,13 +25,15 @@ EMITTED: frozenset[str] = frozenset({"select", "cast", *ARITHMETIC})
 
 @dataclass(slots=True)
 class Writer:
-    """Writes expressions of one kernel. names: of its variables in C. wide: index values need 64 bits. helpers: the device functions called so far."""
+    """Writes expressions of one kernel. names: of its variables in C. wide: index values need 64 bits. helpers: the device functions called so far.
+    loaded: reads that registers hold already, under what name."""
 
     variables: dict[str, Variable]
     names: Mapping[str, str]
     wide: bool
     helpers: set[tuple[str, DType | None]] = field(default_factory=set)
     ranges: Ranges = field(default_factory=Ranges)
+    loaded: dict[Read, str] = field(default_factory=dict)
 
     @property
     def index_type(self) -> str:
@@ -53,7 +55,7 @@ class Writer:
             case IndexValue():
                 return f"({c_type(expr.dtype)})({self.index(expr.affine)})"
             case Read():
-                return self.element(expr.tensor, expr.subscripts)
+                return self.loaded.get(expr) or self.element(expr.tensor, expr.subscripts)
             case Apply(op="select"):
                 chosen, if_true, if_false = expr.args
                 # Only the chosen value is evaluated, as for any conditional expression of C.

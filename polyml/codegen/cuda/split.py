@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import assert_never
 
+from polyml.codegen.cuda.asynchronous import without_waiting
 from polyml.codegen.cuda.barriers import place_barriers
 from polyml.codegen.cuda.cooperate import cooperate, settle_scopes
 from polyml.codegen.cuda.private import private_registers
@@ -125,7 +126,7 @@ class _Split:
         kernel, _ = unroll_and_jam(cooperate(kernel), guarded=True)
         kernel = settle_scopes(scalar_replacement(private_registers(simplify(kernel))))
         x, y, z = (threads.get(axis, 1) for axis in AXES)
-        self.kernels.append(place_barriers(Kernel(function=kernel, threads=(x, y, z))))
+        self.kernels.append(place_barriers(without_waiting(Kernel(function=kernel, threads=(x, y, z)))))
         return Launch(len(self.kernels) - 1)
 
 

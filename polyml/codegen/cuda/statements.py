@@ -9,8 +9,10 @@ from polyml.codegen.cuda.arithmetic import ARITHMETIC
 from polyml.codegen.cuda.expression import Writer
 from polyml.codegen.cuda.helpers import helper_name
 from polyml.codegen.cuda.types import c_type
+from polyml.codegen.cuda.vectors import Moved, Run, runs, vector_type
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Prefetch, UpdateArgument, Variable
 from polyml.dtypes import DType
+from polyml.expressions import Read
 from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extremum
@@ -27,7 +29,45 @@ class ThreadCode:
     writer: Writer
 
     def lines(self, nodes: tuple[Node, ...], indent: str) -> list[str]:
-        return [line for node in nodes for line in self.node(node, indent)]
+        made: list[str] = []
+        for node in runs(nodes, self.writer):
+            match node:
+                case Run():
+                    made += self.run(node, indent)
+                case Moved():
+                    made.append(indent + self.moved(node))
+                case _:
+                    made += self.node(node, indent)
+        return made
+
+    def run(self, run: Run, indent: str) -> list[str]:
+        """Values side by side, stored at once."""
+        w, count, made = self.writer, len(run.assigns), list[str]()
+        known = dict(w.loaded)
+        for number, load in enumerate(run.loads):
+            read = load.reads[0]
+            kind = vector_type(read.dtype, count)
+            name = f"{w.names[read.tensor]}_v{number}"
+            made.append(f"{indent}  const {kind} {name} = *(const {kind}*)&{w.element(read.tensor, read.subscripts)};")
+            w.loaded.update({r: f"{name}.{part}" for r, part in zip(load.reads, "xyzw", strict=False)})
+        target = run.assigns[0].target
+        kind = vector_type(w.variables[target.variable].dtype, count)
+        values = ", ".join(_bare(w.value(node.value)) for node in run.assigns)
+        made.append(f"{indent}  *({kind}*)&{w.element(target.variable, target.subscripts)} = make_{kind}({values});")
+        w.loaded = known
+        return [f"{indent}{{", *made, f"{indent}}}"] if run.loads else [made[0].replace(f"{indent}  ", indent, 1)]
+
+    def moved(self, moved: Moved) -> str:
+        """Elements copied as they are."""
+        target, value = moved.target.target, moved.target.value
+        assert isinstance(value, Read), "internal: a copy of something computed"
+        to = self.writer.element(target.variable, target.subscripts)
+        if moved.target.asynchronous:
+            return (
+                f"__pipeline_memcpy_async(&{to}, &{self.writer.element(value.tensor, value.subscripts)}, {moved.size});"
+            )
+        kind = "uint4" if moved.size == 16 else "uint2"
+        return f"*({kind}*)&{to} = *(const {kind}*)&{self.writer.element(value.tensor, value.subscripts)};"
 
     def node(self, node: Node, indent: str) -> list[str]:
         w = self.writer
@@ -63,6 +103,8 @@ class ThreadCode:
         w = self.writer
         target = w.element(node.target.variable, node.target.subscripts)
         value = w.value(node.value)
+        if node.asynchronous:
+            return f"__pipeline_memcpy_async(&{target}, &{value}, {node.value.dtype.itemsize});"
         if node.reduction is None:
             return f"{target} = {_bare(value)};"
         dtype = w.variables[node.target.variable].dtype

@@ -33,7 +33,7 @@ class Nest:
 @dataclass(frozen=True, slots=True)
 class Touch:
     """An access. inside: loops between the step and the access. everybody: all threads of the block run it, not only those that loops name. copies: further elements that it
-    stands for, as unrolled loops leave them: along which dimension, how many, how far apart."""
+    stands for, as unrolled loops leave them: along which dimension, how many, how far apart. asynchronous: a write that even its own thread sees at the next barrier only."""
 
     variable: str
     write: bool
@@ -41,6 +41,7 @@ class Touch:
     inside: tuple[For, ...]
     everybody: bool = False
     copies: tuple[tuple[int, int, int], ...] = ()
+    asynchronous: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ class Touches:
             for use in uses(node):
                 if use.variable in self.watched:
                     subscripts = tuple(map(_plain, use.subscripts))
-                    found.append(Touch(use.variable, use.write, subscripts, inside, everybody))
+                    late = use.write and isinstance(node, Assign) and node.asynchronous
+                    found.append(Touch(use.variable, use.write, subscripts, inside, everybody, asynchronous=late))
             match node:
                 case For():
                     found += self._collect(node.body, (*inside, replace(node, body=())), everybody)
@@ -155,7 +157,7 @@ class Meeting:
         return [*(f"{side}{k}" for k in range(len(step.around) + len(touch.inside))), f"t{side}", *copies]
 
     def constraints(self) -> list[str]:
-        """Both accesses happen, in different threads of one block, and touch one element."""
+        """Both accesses happen, in different threads of one block (in any, when the first is asynchronous), and touch one element."""
         made: list[str] = []
         elements: list[list[Affine | None]] = []
         for side, step, touch in (("a", self.first, self.a), ("b", self.second, self.b)):
@@ -167,7 +169,7 @@ class Meeting:
         for left, right in zip(*elements, strict=True):
             if left is not None and right is not None and not (_extreme(left) or _extreme(right)):
                 made.append(f"{left.isl_text()} = {right.isl_text()}")
-        return [*made, "(ta < tb or ta > tb)"]
+        return made if self.a.asynchronous else [*made, "(ta < tb or ta > tb)"]
 
     def _thread(self, side: str, touch: Touch, values: dict[str, Affine], depth: int) -> list[str]:
         """The number of the thread in its block."""

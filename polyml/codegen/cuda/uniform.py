@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from polyml.codegen.cuda.asynchronous import has_asynchronous
 from polyml.codegen.cuda.cooperate import written_by
 from polyml.codegen.cuda.expression import Writer
 from polyml.codegen.cuda.helpers import helper_name
@@ -20,6 +21,8 @@ from polyml.expressions import Read
 __all__ = ["BlockCode"]
 
 BARRIER = "__syncthreads();"
+WAIT = ("__pipeline_commit();", "__pipeline_wait_prior(0);")
+"""For the asynchronous copies of this thread."""
 
 
 class BlockCode:
@@ -28,6 +31,7 @@ class BlockCode:
     def __init__(self, writer: Writer, kernel: Kernel) -> None:
         self.writer = writer
         self.thread = ThreadCode(writer)
+        self.waits = has_asynchronous(kernel)
         self.alone = kernel.threads == (1, 1, 1)
         self.axes = [axis for axis, extent in zip(AXES, kernel.threads, strict=True) if extent > 1]
         self.shared: list[str] = []
@@ -53,7 +57,8 @@ class BlockCode:
                 self.allocate(node)
                 return [*self.declared(node, indent), *self.lines(node.body, indent)]
             case Block():
-                return [*([indent + BARRIER] if node.barrier else []), *self.lines(node.body, indent)]
+                meet = (*(WAIT if self.waits else ()), BARRIER) if node.barrier else ()
+                return [*(indent + line for line in meet), *self.lines(node.body, indent)]
             case For() | If() if _has_inside(node):
                 return self.loop(node, indent) if isinstance(node, For) else self.branch(node, indent)
             case _:

@@ -190,7 +190,7 @@ class _Builder:
             return self.block(leaf)
         node = insert_sequence(leaf, kept)
         for position in range(len(kept)):
-            node = self.block(node.child(position).child(0)).parent().parent()
+            node = insert_mark(self.block(node.child(position).child(0)), f"part:{position}").parent().parent()
         return node
 
     def block(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
@@ -214,21 +214,42 @@ class _Builder:
         return self.nested(leaf, loops, inside)
 
     def reduction(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
-        """Tile after tile of the reduction."""
+        """Tile after tile of the reduction, where there are several the copies one tile ahead."""
         nest, plan = self.nest, self.nest.plan
-        names = (*(tile.copy for tile in nest.tiles), plan.statement)
+        copies = tuple(tile.copy for tile in nest.tiles)
         steps = [index for index, _ in plan.visit if index in plan.reduced]
-        loops = [self.number(index, names) for index in steps]
+        if plan.stages == 1:
+            loops = [self.number(index, (*copies, plan.statement)) for index in steps]
+            return self.nested(leaf, loops, lambda n: self.within(n, self.tile))
 
-        def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
-            parts: list[tuple[tuple[str, ...], _Build]] = [((tile.copy,), self.copying(tile)) for tile in nest.tiles]
-            parts.append(((plan.statement,), self.update))
-            node = self.sequence(node, parts)
+        def ahead(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            first = isl.UnionSet.empty(node.get_universe_domain().get_space())
             for tile in nest.tiles:
-                node = insert_mark(node, f"allocate:{tile.array}")
-            return node
+                indices = ", ".join(self.scop.statements[tile.copy].indices)
+                first = first.union(isl.UnionSet(f"{{ {tile.copy}[{indices}] : {tile.visit[-1]} = 0 }}"))
+            rest = self.filter((*copies, plan.statement), ()).subtract(first)
+            node = insert_sequence(node, [first, rest])
+            node = self.copies(node.child(0).child(0)).parent().parent()
+            loop = self.number(steps[-1], (*copies, plan.statement), early=True).marked(f"stages:{plan.stages}")
+            return self.nested(node.child(1).child(0), [loop], self.tile).parent().parent()
 
-        return self.nested(leaf, loops, inside)
+        loops = [self.number(index, (*copies, plan.statement)) for index in steps[:-1]]
+        return self.nested(leaf, loops, lambda n: self.within(n, ahead))
+
+    def within(self, leaf: isl.ScheduleNode, inside: _Build) -> isl.ScheduleNode:
+        """What is inside, where the tiles live."""
+        node = inside(leaf)
+        for tile in self.nest.tiles:
+            node = insert_mark(node, f"allocate:{tile.array}")
+        return node
+
+    def copies(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        return self.sequence(leaf, [((tile.copy,), self.copying(tile)) for tile in self.nest.tiles])
+
+    def tile(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """The operands' elements, then the reduction."""
+        parts: list[tuple[tuple[str, ...], _Build]] = [((t.copy,), self.copying(t)) for t in self.nest.tiles]
+        return self.sequence(leaf, [*parts, ((self.nest.plan.statement,), self.update)])
 
     def update(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         """A thread's own elements, the reduction inside."""
@@ -263,15 +284,15 @@ class _Builder:
     def digit(self, side: Side, position: int, names: Sequence[str]) -> Loop:
         return self.loop({name: side.digits(self.nest.indices[name][side.index])[position] for name in names})
 
-    def number(self, index: str, names: Sequence[str]) -> Loop:
-        """The loop over tiles of an index, by their numbers."""
+    def number(self, index: str, names: Sequence[str], *, early: bool = False) -> Loop:
+        """The loop over tiles of an index, by their numbers; `early`: copies are one ahead."""
         plan = self.nest.plan
         position = [i for i, _ in plan.visit].index(index)
         copies = {tile.copy: tile for tile in self.nest.tiles}
         values = {}
         for name in names:
             if name in copies:
-                values[name] = affine(copies[name].visit[position])
+                values[name] = affine(copies[name].visit[position]) - int(early)
             else:
                 own = index if name == plan.statement else self.nest.indices[name][index]
                 values[name] = affine(own) // plan.size(index)

@@ -89,6 +89,12 @@ class TilePlan:
         sides = ((side.index, side.size) for side in (self.rows, self.columns))
         return (*blocks, *sides, *((i, self.depth[i]) for i in self.reduced if self.depth[i] < self.extents[i]))
 
+    @property
+    def stages(self) -> int:
+        """Tiles of each operand at a time: while one is read the next is on its way."""
+        last = self.visit[-1][0]
+        return 2 if last in self.reduced and self.count(last) > 1 else 1
+
     def size(self, index: str) -> int:
         """Iterations of an index in one visit."""
         return dict(self.visit).get(index, self.extents[index])
@@ -115,7 +121,7 @@ class TilePlan:
         tile = f"tiles of {self.rows.size} {self.rows.index} x {self.columns.size} {self.columns.index}"
         depth = " x ".join(f"{self.depth[i]} {i}" for i in self.reduced if self.depth[i] > 1)
         own = f"{self.rows.own} x {self.columns.own} per thread"
-        return f"{tile} x {depth}, {own}; {' and '.join(self.operands)} staged through shared memory"
+        return f"{tile} x {depth}, {own}; {' and '.join(self.operands)} staged through shared memory{', twice' * (self.stages > 1)}"
 
 
 def plan_tiles(scop: Scop, model: StatementModel, target: Target) -> TilePlan | None:

@@ -78,7 +78,7 @@ def insert_loops(node: isl.ScheduleNode, loops: Sequence[Loop]) -> isl.ScheduleN
     for loop in reversed(loops):
         node = node.insert_partial_schedule(isl.MultiUnionPwAff.from_union_pw_aff(loop.row))
         node = node.band_set_permutable(1).band_member_set_coincident(0, int(loop.coincident))
-        if loop.mark is not None and loop.mark.startswith(("block", "thread")):
+        if loop.mark is not None and loop.mark.startswith(("block", "thread", "stages")):
             # One loop, not a piece per statement: what its value says (who runs an iteration) must be said wherever the statement stands.
             node = node.band_member_set_ast_loop_type(0, isl.ast_loop_type.atomic)
         if loop.mark is not None:

@@ -36,6 +36,21 @@ struct emu_dim3 {
 #define EMU_HIDDEN __attribute__((visibility("hidden")))
 EMU_HIDDEN emu_dim3 threadIdx, blockIdx, blockDim, gridDim;
 
+// Vectors; an address that is no multiple of their size is a fault here, as there.
+#define EMU_VECTOR(T, name)                                                             \
+  struct __attribute__((aligned(2 * sizeof(T)))) name##2 { T x, y; };                   \
+  static inline name##2 make_##name##2(T x, T y) { return {x, y}; }
+#define EMU_VECTOR4(T, name)                                                            \
+  EMU_VECTOR(T, name)                                                                   \
+  struct __attribute__((aligned(16))) name##4 { T x, y, z, w; };                        \
+  static inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
+EMU_VECTOR4(float, float)
+EMU_VECTOR4(int, int)
+EMU_VECTOR4(unsigned, uint)
+EMU_VECTOR(double, double)
+EMU_VECTOR(long long, longlong)
+EMU_VECTOR(unsigned long long, ulonglong)
+
 static inline float __int_as_float(int bits) {
   float value;
   memcpy(&value, &bits, 4);
@@ -74,6 +89,7 @@ static const int max_threads = 1024;
 EMU_HIDDEN Fiber fibers[max_threads];
 EMU_HIDDEN int count, current;
 static const std::function<void()>* body;
+static bool late;  // asynchronous copies land when they are waited for
 static sigjmp_buf escape;
 EMU_HIDDEN volatile int fault;
 
@@ -202,15 +218,17 @@ static int launch(const std::function<void()>& kernel, const unsigned* dims, uns
   count = dims[3] * dims[4] * dims[5];
   if (count > max_threads) return deadlock;
   body = &kernel;
+  late = order >> 1 & 1;
   stack_t own = {}, before;
   own.ss_sp = signal_stack;
   own.ss_size = sizeof signal_stack;
   sigaltstack(&own, &before);
-  struct sigaction action = {}, old_segv, old_bus;
+  struct sigaction action = {}, old_segv, old_bus, old_ill;
   action.sa_handler = on_signal;
   action.sa_flags = SA_ONSTACK | SA_NODEFER;
   sigaction(SIGSEGV, &action, &old_segv);
   sigaction(SIGBUS, &action, &old_bus);
+  sigaction(SIGILL, &action, &old_ill);  // what -fsanitize=alignment traps with
   int result = fine;
   if (sigsetjmp(escape, 1)) {
     result = bad_access;
@@ -231,6 +249,7 @@ static int launch(const std::function<void()>& kernel, const unsigned* dims, uns
   fault = fine;
   sigaction(SIGSEGV, &old_segv, nullptr);
   sigaction(SIGBUS, &old_bus, nullptr);
+  sigaction(SIGILL, &old_ill, nullptr);
   sigaltstack(&before, nullptr);
   return result;
 }

@@ -48,7 +48,17 @@ def build(text: str, kernels: Sequence[Kernel]) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
         source.write_text(f'#include "{HEADER}"\n{text}\n{launchers(kernels)}\n')
-        options = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
+        options = [
+            f"-I{HEADER.parent}",
+            "-std=c++17",
+            "-O1",
+            "-fPIC",
+            "-shared",
+            "-ffp-contract=off",
+            "-fno-strict-aliasing",
+            "-w",
+        ]
+        options += ["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"]  # a vector at the wrong address traps
         done = subprocess.run([compiler, *options, "-o", library, source], capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{done.stderr[:3000]}\n{text}"
         return ctypes.CDLL(str(library))
@@ -121,6 +131,9 @@ class EmulatedDevice:
         assert array.flags.c_contiguous
         assert array.nbytes <= self.live[address]
         ctypes.memmove(address, array.ctypes.data, array.nbytes)
+
+    def on_device(self, target: int, source: int, size: int) -> None:
+        ctypes.memmove(target, source, size)
 
     def to_host(self, array: np.ndarray, address: int) -> None:
         assert array.flags.c_contiguous
