@@ -306,13 +306,21 @@ class _Work:
 
     def _mapped(self, order: Callable[[Scop, Dependences, Matcher, tuple[str, ...]], isl.Schedule]) -> Schedule:
         """Blocks and threads, and storage contracted where these have room for it."""
+        from polyml.schedule.partial_sums import split_reductions
         from polyml.schedule.strategy.cuda import apply_cuda_strategy  # what only a GPU needs
         from polyml.schedule.strategy.cuda_room import SharedRoom
         from polyml.schedule.strategy.cuda_stages import Staged, stage_contraction
 
         matcher = Matcher(self.scop, self.dependences, relax_reductions=not self.options.precise)
-        tree = order(self.scop, self.dependences, matcher, ())
-        found = Staged(scop=self.scop, dependences=self.dependences, tree=tree)
+        scop, dependences = self.scop, self.dependences
+        split: tuple[Note, ...] = ()
+        if self.options.parallel and not self.options.precise:
+            scop, split = split_reductions(scop, model_statements(scop, matcher), self.target)
+        if split:
+            dependences = analyse(scop)
+            matcher = Matcher(scop, dependences, relax_reductions=True)
+        tree = order(scop, dependences, matcher, ())
+        found = Staged(scop=scop, dependences=dependences, tree=tree, notes=split)
         if self.options.parallel:
             found = stage_contraction(found, matcher, self.target)
             if found.nests:

@@ -11,13 +11,15 @@ Source: Volkov and Demmel, "Benchmarking GPUs to tune dense linear algebra" (SC 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import islpy as isl
 
-from polyml.expressions import Read, Subscript, map_reads, reads_of
+from polyml.expressions import Read, map_reads, reads_of
+from polyml.records import dataclass
 from polyml.schedule.schedule import Storage
 from polyml.schedule.strategy.cuda_tiles import Side, TilePlan
+from polyml.schedule.written import with_statements
 from polyml.scop.accesses import access_map
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Access, Array, Scop, Statement
@@ -100,9 +102,8 @@ def stage_operands(
         source = scop.arrays[tile.source]
         numbers = (affine(plan.count(index)) for index, _ in plan.visit)
         arrays[tile.array] = Array(name=tile.array, dtype=source.dtype, shape=(*numbers, *source.shape), kind="local")
-    if direct:
-        del arrays[target.name]
-    made = _with_statements(scop, arrays, changed, copies, result, plan.statement)
+    order = _order(scop, changed, copies, result, plan.statement)
+    made = with_statements(scop, order, arrays)
     names = (*(name for name in changed if name != update.name), *(() if result is None else (result.name,)))
     nest = StagedNest(
         plan=plan,
@@ -148,6 +149,21 @@ def _reading(s: Statement, target: Access, own: Array, names: Mapping[str, str],
         return Read(own.name, _digits(plan, names), read.dtype) if read.tensor == target.array else read
 
     return replace(s, value=map_reads(s.value, change))
+
+
+def _order(
+    scop: Scop, changed: Mapping[str, Statement], copies: Sequence[Statement], result: Statement | None, update: str
+) -> dict[str, Statement]:
+    """The statements with copies right ahead of those that change, and the result right behind the sums."""
+    order: dict[str, Statement] = {}
+    first = next(name for name in scop.statements if name in changed)
+    for name, statement in scop.statements.items():
+        if name == first:
+            order |= {copy.name: copy for copy in copies}
+        order[name] = changed.get(name, statement)
+        if name == update and result is not None:
+            order[result.name] = result
+    return order
 
 
 def _fresh(name: str, scop: Scop) -> str:
@@ -286,56 +302,3 @@ def _tile_storage(scop: Scop, plan: TilePlan, tile: Tile) -> Storage:
     )
     wraps = tuple(turns) if any(turns) else ()
     return Storage(array=tile.array, place=f"allocate:{tile.array}", shape=shape, offsets=offsets, wraps=wraps)
-
-
-# -- the scop -----------------------------------------------------------------------------------------------------------------------
-
-
-def _with_statements(
-    scop: Scop,
-    arrays: dict[str, Array],
-    changed: Mapping[str, Statement],
-    copies: list[Statement],
-    result: Statement | None,
-    update: str,
-) -> Scop:
-    """The scop with copies right ahead of the statements that change, and the result right behind."""
-    order: dict[str, Statement] = {}
-    first = next(name for name in scop.statements if name in changed)
-    for name, statement in scop.statements.items():
-        if name == first:
-            order |= {copy.name: copy for copy in copies}
-        order[name] = changed.get(name, statement)
-        if name == update and result is not None:
-            order[result.name] = result
-    depth = max(len(s.indices) for s in order.values())
-    initial = isl.UnionMap.empty(scop.context.get_space())
-    for position, s in enumerate(order.values()):
-        assert not s.loop_depth, "internal: a staged region has a loop around it"
-        time = [str(position), *s.indices, *("0" for _ in range(depth - len(s.indices)))]
-        times = isl.Map(f"{{ {s.name}[{', '.join(s.indices)}] -> [{', '.join(time)}] }}")
-        initial = initial.union(times.intersect_domain(s.domain).to_union_map())
-    old = [s.domain.to_union_set() for s in changed.values()]
-    reads, writes = _without(scop.reads, old), _without(scop.may_writes, old)
-    must, sums = _without(scop.must_writes, old), _without(scop.reductions, old)
-    for s in (*changed.values(), *copies, *(() if result is None else (result,))):
-        written = _relation(s, s.target.array, s.target.subscripts)
-        writes, must = writes.union(written), must.union(written)
-        if s.kind == "update":
-            reads, sums = reads.union(written), sums.union(written)
-        for read in reads_of(s.value) if s.kind != "init" else ():
-            reads = reads.union(_relation(s, read.tensor, read.subscripts))
-    return replace(
-        scop, arrays=arrays, statements=order, initial=initial, reads=reads, may_writes=writes, must_writes=must,
-        reductions=sums,
-    )  # fmt: skip
-
-
-def _without(relation: isl.UnionMap, domains: Sequence[isl.UnionSet]) -> isl.UnionMap:
-    for domain in domains:
-        relation = relation.subtract_domain(domain)
-    return relation
-
-
-def _relation(s: Statement, array: str, subscripts: Sequence[Subscript]) -> isl.UnionMap:
-    return access_map(s.name, s.indices, array, subscripts, ()).intersect_domain(s.domain).to_union_map()

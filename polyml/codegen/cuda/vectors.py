@@ -7,13 +7,13 @@ in any case, is loaded together as well.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from polyml.codegen.cuda.expression import Writer, strides_of
 from polyml.codegen.loops import Assign, Node
 from polyml.codegen.rewrite import uses
 from polyml.dtypes import DType
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["Loaded", "Moved", "Run", "runs", "vector_type"]

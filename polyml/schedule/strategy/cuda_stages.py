@@ -11,10 +11,10 @@ whole tiles, then those at the edges
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.schedule.matching import Matcher
 from polyml.schedule.schedule import Note, Storage
 from polyml.schedule.staged import StagedNest, Tile, stage_operands
@@ -30,6 +30,7 @@ from polyml.schedule.transforms import (
     merge_with_child,
 )
 from polyml.schedule.tree import Kind, kind_of, members, set_names, statements_below
+from polyml.schedule.written import in_order
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, affine
@@ -63,7 +64,7 @@ class Staged:
 
 def stage_contraction(found: Staged, matcher: Matcher, target: Target) -> Staged:
     """The same with every contraction at the top of the tree that is worth it in tiles."""
-    if found.scop.sizes or not _in_order(found.scop):
+    if found.scop.sizes or not in_order(found.scop):
         return found
     models = model_statements(found.scop, matcher)
     names = [name for name, model in models.items() if model.is_update]
@@ -71,17 +72,6 @@ def stage_contraction(found: Staged, matcher: Matcher, target: Target) -> Staged
     for plan in plans.values():
         found = _staged(found, plan)
     return found
-
-
-def _in_order(scop: Scop) -> bool:
-    """Whether statements were written one after the other."""
-    for position, s in enumerate(scop.statements.values()):
-        times = scop.initial.intersect_domain(s.domain.to_union_set()).range()
-        if s.loop_depth or times.is_empty() or not times.as_set().dim_min_val(0).eq(times.as_set().dim_max_val(0)):
-            return False
-        if times.as_set().dim_min_val(0).to_python() != position:
-            return False
-    return True
 
 
 def _staged(found: Staged, plan: TilePlan) -> Staged:

@@ -11,11 +11,11 @@ Source: Volkov and Demmel, "Benchmarking GPUs to tune dense linear algebra" (SC 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
 
 from polyml.expressions import Apply, Expr, Read, Subscript, reads_of, walk
+from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.strategy.cuda_room import MAX_SHARED_BYTES
 from polyml.scop.scop import Scop, Statement

@@ -1,0 +1,140 @@
+"""Reductions over several blocks of a GPU: where a region has fewer results than the device has cores, parts of the reduction get results of their own, and a
+second kernel combines these. The order of a sum depends on sizes only, so that results are the same each time.
+
+Rewrite: S: s += x[i] -> S[b, r]: p[b] += x[size * b + r]; S_combine[b]: s += p[b].
+
+Source: rfactor, Suriana, Adams and Kamil, "Parallel associative reductions in Halide" (CGO 2017).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil, prod
+
+import islpy as isl
+
+from polyml.expressions import Const, Read, substitute
+from polyml.ops import REDUCTIONS
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.schedule import Note
+from polyml.schedule.written import in_order, with_statements
+from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.sets.affine import Affine, affine
+from polyml.target import Target
+
+__all__ = ["split_reductions"]
+
+LEAST_WORK = 16384
+"""Iterations of a part below which another block is not worth its launch and its result."""
+
+BLOCKS_PER_CORE = 4
+"""As many blocks as hide each other's waiting."""
+
+LINE = 256
+"""Results that one block computes at a time where neighbouring threads have neighbouring ones."""
+
+
+def split_reductions(scop: Scop, models: Mapping[str, StatementModel], target: Target) -> tuple[Scop, tuple[Note, ...]]:
+    """The scop with partial results for the reductions that would leave most of the device idle; the same scop where there are none."""
+    found = {name: cut for name, model in models.items() if (cut := _which(scop, model, target)) is not None}
+    if not found or scop.sizes or not in_order(scop):
+        return scop, ()
+    arrays, statements = dict(scop.arrays), dict[str, Statement]()
+    notes = []
+    for name, s in scop.statements.items():
+        if name not in found:
+            statements[name] = s
+            continue
+        index, size, count = found[name]
+        part, made = _parts(scop, s, index, size, count)
+        arrays[part.name] = part
+        # What sets the result goes to where it is combined: into the same kernel.
+        setting = [n for n, t in statements.items() if t.kind == "init" and t.target.array == s.target.array]
+        moved = {n: statements.pop(n) for n in setting}
+        statements |= {m.name: m for m in made[:-1]} | moved | {made[-1].name: made[-1]}
+        notes.append(Note("partial sums", name, f"{count} parts along {index}, combined by another kernel"))
+    return with_statements(scop, statements, arrays), tuple(notes)
+
+
+def _which(scop: Scop, model: StatementModel, target: Target) -> tuple[str, int, int] | None:
+    """Which loop of a reduction is cut, into pieces of which size, and how many there are."""
+    s = scop.statements[model.name]
+    if s.kind != "update" or s.argument is not None or s.loop_depth or not s.domain.is_box():
+        return None
+    ends = range(len(s.indices))
+    if not all(s.domain.dim_min_val(k).is_zero() and s.domain.dim_max_val(k).is_int() for k in ends):
+        return None
+    if not all(isinstance(subscript, Affine) for subscript in s.target.subscripts):
+        return None
+    out = next(a for a in model.accesses if a.write)
+    free = [i for i in s.indices if out.stride(i) != 0]
+    reduced = [i for i in s.indices if out.stride(i) == 0]
+    reads = [a for a in model.accesses if not a.write]
+    results = prod(model.extents[i] for i in free)
+    side_by_side = any(a.stride(i) == 1 for a in reads for i in free)
+    blocks = ceil(results / LINE) if side_by_side else results
+    work = prod(model.extents[i] for i in reduced) * (min(results, LINE) if side_by_side else 1)
+    wanted = min(BLOCKS_PER_CORE * target.cores // max(blocks, 1), work // LEAST_WORK)
+    if not reduced or 2 * blocks > target.cores or wanted < 4:
+        return None
+    outer = max(reduced, key=lambda i: min(model.extents[i], wanted) + (max(a.stride(i) or 0 for a in reads) > 1) / 2)
+    size = ceil(model.extents[outer] / wanted)
+    count = ceil(model.extents[outer] / size)
+    return (outer, size, count) if count >= 4 else None
+
+
+def _parts(scop: Scop, s: Statement, index: str, size: int, count: int) -> tuple[Array, list[Statement]]:
+    """The partial results, and the statements that set, update and combine them."""
+    taken = {*s.indices, *scop.arrays, *scop.sizes, *scop.statements}
+    block, inside = _fresh(f"{index}_part", taken), _fresh(f"{index}_in", taken)
+    whole = scop.arrays[s.target.array]
+    assert s.reduction is not None, "internal: an update without a reduction"
+    elements = tuple(_fresh(f"e{d}", taken) for d in range(len(whole.shape)))
+    part = Array(
+        name=_fresh(f"{whole.name}_part", taken), dtype=whole.dtype, shape=(affine(count), *whole.shape), kind="local"
+    )
+    position = s.indices.index(index)
+    old = s.domain
+    indices = (*s.indices[:position], inside, *s.indices[position + 1 :])
+    value = {index: affine(block) * size + affine(inside)}
+    map_text = ", ".join(i if i != index else f"{size}*{block} + {inside}" for i in s.indices)
+    update_indices = (block, *indices)
+    into = isl.Map(f"{{ {s.name}[{', '.join(update_indices)}] -> {s.name}[{map_text}] : 0 <= {inside} < {size} }}")
+    domain = old.apply(into.reverse())
+    target = Access(
+        part.name, (affine(block), *(t.substitute(value) for t in s.target.subscripts if isinstance(t, Affine)))
+    )
+    update = replace(s, indices=update_indices, domain=domain, target=target, value=substitute(s.value, value))
+    reached = old.apply(
+        isl.Map(
+            f"{{ {s.name}[{', '.join(s.indices)}] -> [{', '.join(t.isl_text() for t in s.target.subscripts if isinstance(t, Affine))}] }}"
+        )
+    )
+    numbers = isl.Set(f"{{ [b] : 0 <= b < {count} }}")
+    names = (f"S_{part.name}_init", f"S_{part.name}_combine")
+    identity = REDUCTIONS[s.reduction].identity(whole.dtype)
+    own = (affine(block), *map(affine, elements))
+    init = Statement(
+        name=names[0], indices=(block, *elements), domain=_product(numbers, reached).set_tuple_name(names[0]), kind="init",
+        target=Access(part.name, own), value=Const(0 if identity is None else identity, whole.dtype), reduction=s.reduction,
+        span=s.span,
+    )  # fmt: skip
+    combine = Statement(
+        name=names[1], indices=(*elements, block), domain=_product(reached, numbers).set_tuple_name(names[1]), kind="update",
+        target=Access(whole.name, tuple(map(affine, elements))), value=Read(part.name, own, whole.dtype), reduction=s.reduction,
+        span=s.span,
+    )  # fmt: skip
+    return part, [init, update, combine]
+
+
+def _product(left: isl.Set, right: isl.Set) -> isl.Set:
+    return left.flat_product(right)
+
+
+def _fresh(wish: str, taken: set[str]) -> str:
+    name = wish
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
