@@ -14,7 +14,8 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -73,8 +74,8 @@ def onnx_runner(make: Callable[[], list[object]], arguments: tuple[Array, ...], 
     return lambda: session.run(None, feed)[0]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(cases: Sequence[Case], description: str | None) -> int:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", default="", help="names, comma-separated")
     parser.add_argument(
@@ -94,7 +95,7 @@ def main() -> int:
     print(
         f"{'case':<22}{'contender':<14}{'ms':>9}{'x limit':>9}{'ratio':>8}{'max error':>11}   (ratio: its time over polyml's)"
     )
-    for case in CASES:
+    for case in cases:
         if names and case.name not in names:
             continue
         arguments = case.arguments(np.random.default_rng(0))
@@ -139,10 +140,15 @@ def main() -> int:
     return 0
 
 
-if __name__ == "__main__":
+def start(cases: Sequence[Case], module: str, description: str | None) -> NoReturn:
+    """Runs the command line of a module, in a process whose thread pools have as many threads as it asks for."""
     # Thread pools read these when their library loads: before NumPy does its first product.
     wanted = str(next((sys.argv[k + 1] for k, a in enumerate(sys.argv[:-1]) if a == "--threads"), "1"))
     if os.environ.get("OPENBLAS_NUM_THREADS") != wanted:
         os.environ.update(OPENBLAS_NUM_THREADS=wanted, OMP_NUM_THREADS=wanted, POLYML_NUM_THREADS=wanted)
-        os.execv(sys.executable, [sys.executable, "-m", "benchmarks.fused", *sys.argv[1:]])
-    raise SystemExit(main())
+        os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
+    raise SystemExit(main(cases, description))
+
+
+if __name__ == "__main__":
+    start(CASES, "benchmarks.fused", __doc__)

@@ -33,6 +33,9 @@ __all__ = ["Profile", "bytes_saved", "memory_of", "profiles"]
 _HEAVY = 6
 """Body evaluations per element touched from which an equation counts as a contraction."""
 
+_L1_SHARE = 32
+"""L2 is about so many times as large as L1."""
+
 Dimensions = tuple[str | None, ...]
 """Per dimension of a tensor the index that runs along it, or None."""
 
@@ -254,9 +257,36 @@ def _keeps_reuse(
         return True
     if estimated_bytes(tensors[name]) <= cache_bytes // 2:
         return False  # it stays in cache anyway, and a contraction by itself is tiled better
+    rows = frozenset(
+        c
+        for accessed, places in p.accesses
+        if accessed == name
+        for i in places[:-1]
+        if i is not None and (c := outer.get((p.result, i))) in shared
+    )
+    if _is_heavy_inside(p, rows, outer, tensors, cache_bytes):
+        return False
     streamed = 0
     for operand, dimensions in dict.fromkeys(p.accesses):
         if operand not in (name, p.result):
             sliced = [p.extents[i] for i in dimensions if i is not None and outer.get((p.result, i)) in shared]
             streamed += estimated_bytes(tensors[operand]) // max(prod(sliced), 1)
     return streamed <= cache_bytes // 2
+
+
+def _is_heavy_inside(
+    p: Profile,
+    shared: frozenset[tuple[str, str]],
+    outer: dict[tuple[str, str], tuple[str, str]],
+    tensors: dict[str, Tensor],
+    cache_bytes: int,
+) -> bool:
+    """Whether the contraction is one within each slice too, of operands that no L1 holds: then it wants tiles and panels there, which only those of a region of its own get."""
+    inside = prod(n for i, n in p.extents.items() if outer.get((p.result, i)) not in shared)
+    touched = 0
+    size = 0
+    for operand, dimensions in dict.fromkeys(p.accesses):
+        sliced = prod(p.extents[i] for i in dimensions if i is not None and outer.get((p.result, i)) in shared)
+        touched += estimated_bytes(tensors[operand]) // tensors[operand].dtype.itemsize // max(sliced, 1)
+        size += estimated_bytes(tensors[operand]) // max(sliced, 1)
+    return inside >= _HEAVY * touched and size > cache_bytes // _L1_SHARE

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 from polyml.graph.ir import Graph
 from polyml.graph.rules.absorb import absorb_copies
+from polyml.graph.rules.ahead import compute_once
 from polyml.graph.rules.combine import combine_terms
 from polyml.graph.rules.common import share_equal
-from polyml.graph.rules.convert import convert_once
 from polyml.graph.rules.dead import remove_dead
 from polyml.graph.rules.factor import factor_sums
 from polyml.graph.rules.hoist import hoist
@@ -77,7 +77,7 @@ def rewrite(
         # Ordering: the copies that settling adds may go into what makes their source.
         graph = _to_fixpoint(settled, chosen, observe)
     # Ordering: last, since inlining would undo it.
-    last: list[tuple[str, Callable[[Graph], Graph]]] = [("convert", convert_once)]
+    last: list[tuple[str, Callable[[Graph], Graph]]] = [("ahead", compute_once)]
     if not precise and cache:
         last.append(("split", functools.partial(split_products, cache=cache)))
     for name, apply in last:

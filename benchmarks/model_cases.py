@@ -1,0 +1,235 @@
+"""What `python -m benchmarks.models` measures: layers and blocks of networks, each one program, with the same in NumPy and torch, and the operations they cannot do without."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.fused_cases import Array, Case, gelu, normal
+
+__all__ = ["CASES"]
+
+
+def sigmoid(z: Array) -> Array:
+    return 1 / (1 + np.exp(-z))
+
+
+def layer_norm(x: Array, g: Array, b: Array) -> Array:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    result: Array = centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + 1e-5) * g + b
+    return result
+
+
+def weights(rng: np.random.Generator, *shape: int) -> Array:
+    """Normal, scaled so that what they multiply keeps its size."""
+    return normal(rng, *shape) / np.float32(np.sqrt(shape[0]))
+
+
+MLP = """
+def mlp(x: f32["N D"], w: f32["D H"], b: f32["H"], v: f32["H D"], c: f32["D"]):
+    h[n, i] = gelu(x[n, d] * w[d, i] + b[i])
+    y[n, d] = h[n, i] * v[i, d] + c[d]
+    return y
+"""
+
+SWIGLU = """
+def swiglu(x: f32["N D"], w: f32["D H"], u: f32["D H"], v: f32["H D"]):
+    a[n, i] = x[n, d] * w[d, i]
+    g[n, i] = x[n, d] * u[d, i]
+    h[n, i] = a[n, i] * sigmoid(a[n, i]) * g[n, i]
+    y[n, d] = h[n, i] * v[i, d]
+    return y
+"""
+
+LSTM = """
+def cell(x: f32["N D"], h: f32["N H"], c: f32["N H"], w: f32["D 4 H"], u: f32["H 4 H"], b: f32["4 H"]):
+    g[n, a, k] = x[n, d] * w[d, a, k] + h[n, j] * u[j, a, k] + b[a, k]
+    e[n, k] = sigmoid(g[n, 1, k]) * c[n, k] + sigmoid(g[n, 0, k]) * tanh(g[n, 2, k])
+    y[n, k] = sigmoid(g[n, 3, k]) * tanh(e[n, k])
+    return y
+"""
+
+
+def lstm(x: Array, h: Array, c: Array, w: Array, u: Array, b: Array) -> Array:
+    gates = np.tensordot(x, w, 1) + np.tensordot(h, u, 1) + b
+    i, f, g, o = (gates[:, k] for k in range(4))
+    result: Array = sigmoid(o) * np.tanh(sigmoid(f) * c + sigmoid(i) * np.tanh(g))
+    return result
+
+
+BLOCK = """
+def block(x: f32["S D"], q: f32["D H E"], k: f32["D H E"], v: f32["D H E"], o: f32["H E D"], g: f32["D"], b: f32["D"], w: f32["D F"], c: f32["F"], u: f32["F D"], d: f32["D"]):
+    m[s] = sum[i](x[s, i]) / D
+    z[s] = sum[i]((x[s, i] - m[s])**2) / D
+    n[s, i] = (x[s, i] - m[s]) * rsqrt(z[s] + 1e-5) * g[i] + b[i]
+    qs[h, s, e] = n[s, i] * q[i, h, e]
+    ks[h, s, e] = n[s, i] * k[i, h, e]
+    vs[h, s, e] = n[s, i] * v[i, h, e]
+    scores[h, s, t] = qs[h, s, e] * ks[h, t, e] / sqrt(E)
+    top[h, s] = max[t](scores[h, s, t])
+    p[h, s, t] = exp(scores[h, s, t] - top[h, s])
+    total[h, s] = sum[t](p[h, s, t])
+    a[h, s, e] = sum[t](p[h, s, t] * vs[h, t, e]) / total[h, s]
+    y[s, i] = x[s, i] + sum[h, e](a[h, s, e] * o[h, e, i])
+    mm[s] = sum[i](y[s, i]) / D
+    zz[s] = sum[i]((y[s, i] - mm[s])**2) / D
+    nn[s, i] = (y[s, i] - mm[s]) * rsqrt(zz[s] + 1e-5) * g[i] + b[i]
+    f[s, j] = gelu(nn[s, i] * w[i, j] + c[j])
+    r[s, i] = y[s, i] + sum[j](f[s, j] * u[j, i]) + d[i]
+    return r
+"""
+
+
+def block(
+    x: Array, q: Array, k: Array, v: Array, o: Array, g: Array, b: Array, w: Array, c: Array, u: Array, d: Array
+) -> Array:
+    n = layer_norm(x, g, b)
+    qs, ks, vs = (np.tensordot(n, part, 1).swapaxes(0, 1) for part in (q, k, v))
+    scores = qs @ ks.swapaxes(1, 2) / np.sqrt(np.asarray(q.shape[2], q.dtype))
+    p = np.exp(scores - scores.max(axis=2, keepdims=True))
+    a = p @ vs / p.sum(axis=2, keepdims=True)
+    y = x + np.tensordot(a.swapaxes(0, 1), o, 2)
+    result: Array = y + gelu(layer_norm(y, g, b) @ w + c) @ u + d
+    return result
+
+
+TORCH_BLOCK = """lambda x, q, k, v, o, g, b, w, c, u, d: (lambda F, D: (lambda n: (lambda a: (lambda y: y + F.linear(F.gelu(F.linear(F.layer_norm(y, (D,), g, b), w.t(), c)), u.t(), d))(
+    x + a.transpose(0, 1).reshape(-1, D) @ o.reshape(-1, D)))(
+    F.scaled_dot_product_attention(*((n @ t.reshape(D, -1)).reshape(x.shape[0], t.shape[1], -1).transpose(0, 1)[None] for t in (q, k, v)))[0]))(
+    F.layer_norm(x, (D,), g, b)))(torch.nn.functional, x.shape[1])"""
+
+RESIDUAL = """
+def residual(x: f32["C H W"], f: f32["O C 3 3"], s: f32["O"], t: f32["O"], g: f32["C O 3 3"], u: f32["C"], v: f32["C"]):
+    h: f32["O H W"]
+    h[o, i, j] = relu(sum[c, p, q](pad(x, ((0, 0), (1, 1), (1, 1)))[c, i + p, j + q] * f[o, c, p, q]) * s[o] + t[o])
+    y[c, i, j] = relu(sum[o, p, q](pad(h, ((0, 0), (1, 1), (1, 1)))[o, i + p, j + q] * g[c, o, p, q]) * u[c] + v[c] + x[c, i, j])
+    return y
+"""
+
+
+def convolution(x: Array, f: Array) -> Array:
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
+    return np.tensordot(f, windows, axes=((1, 2, 3), (0, 3, 4)))
+
+
+def residual(x: Array, f: Array, s: Array, t: Array, g: Array, u: Array, v: Array) -> Array:
+    h = np.maximum(convolution(x, f) * s[:, None, None] + t[:, None, None], 0)
+    result: Array = np.maximum(convolution(h, g) * u[:, None, None] + v[:, None, None] + x, 0)
+    return result
+
+
+LINEAR_ATTENTION = """
+def linear(q: f32["B S D"], k: f32["B S D"], v: f32["B S D"]):
+    m[b, d, e] = exp(k[b, s, d]) * v[b, s, e]
+    z[b, d] = sum[s](exp(k[b, s, d]))
+    y[b, s, e] = sum[d](exp(q[b, s, d]) * m[b, d, e]) / sum[d](exp(q[b, s, d]) * z[b, d])
+    return y
+"""
+
+
+def linear_attention(q: Array, k: Array, v: Array) -> Array:
+    a, b = np.exp(q), np.exp(k)
+    result: Array = (a @ (b.swapaxes(1, 2) @ v)) / (a @ b.sum(axis=1)[:, :, None])
+    return result
+
+
+MTTKRP = """
+def mttkrp(x: f32["I J K"], b: f32["J R"], c: f32["K R"]):
+    y[i, r] = x[i, j, k] * b[j, r] * c[k, r]
+    return y
+"""
+
+CHAIN = """
+def chain(a: f32["I J"], b: f32["J K"], c: f32["K L"], d: f32["L M"]):
+    t[i, k] = a[i, j] * b[j, k]
+    u[k, m] = c[k, l] * d[l, m]
+    y[i, m] = t[i, k] * u[k, m]
+    return y
+"""
+
+SCAN = """
+def scan(g: f32["T D"], x: f32["T D"]):
+    y: f32["T D"]
+    y[0, d] = x[0, d]
+    for t in range(1, T):
+        y[t, d] = sigmoid(g[t, d]) * y[t - 1, d] + x[t, d]
+    return y
+"""
+
+
+def scan(g: Array, x: Array) -> Array:
+    gate, y = sigmoid(g), x.copy()
+    for t in range(1, len(x)):
+        y[t] += gate[t] * y[t - 1]
+    return y
+
+
+CASES: tuple[Case, ...] = (
+    Case(
+        "mlp", MLP,
+        lambda rng: (normal(rng, 512, 768), weights(rng, 768, 3072), normal(rng, 3072), weights(rng, 3072, 768), normal(rng, 768)),
+        lambda x, w, b, v, c: gelu(x @ w + b) @ v + c,
+        "lambda x, w, b, v, c: torch.addmm(c, torch.nn.functional.gelu(torch.addmm(b, x, w)), v)",
+        flops=4.0 * 512 * 768 * 3072,
+    ),
+    Case(
+        "swiglu", SWIGLU,
+        lambda rng: (normal(rng, 256, 512), weights(rng, 512, 1408), weights(rng, 512, 1408), weights(rng, 1408, 512)),
+        lambda x, w, u, v: ((x @ w) * sigmoid(x @ w) * (x @ u)) @ v,
+        "lambda x, w, u, v: (torch.nn.functional.silu(x @ w) * (x @ u)) @ v",
+        flops=6.0 * 256 * 512 * 1408,
+    ),
+    Case(
+        "lstm cell", LSTM,
+        lambda rng: (
+            normal(rng, 64, 512), normal(rng, 64, 512), normal(rng, 64, 512),
+            weights(rng, 512, 4, 512), weights(rng, 512, 4, 512), normal(rng, 4, 512),
+        ),
+        lstm,
+        "lambda x, h, c, w, u, b: torch.lstm_cell(x, (h, c), w.reshape(w.shape[0], -1).t(), u.reshape(u.shape[0], -1).t(), b.reshape(-1), torch.zeros_like(b).reshape(-1))[0]",
+        flops=4.0 * 64 * 512 * 2048,
+    ),
+    Case(
+        "transformer block", BLOCK,
+        lambda rng: (
+            normal(rng, 128, 512), *(weights(rng, 512, 8, 64) for _ in range(3)), weights(rng, 8, 64, 512) / 8,
+            normal(rng, 512), normal(rng, 512), weights(rng, 512, 2048), normal(rng, 2048), weights(rng, 2048, 512), normal(rng, 512),
+        ),
+        block,
+        TORCH_BLOCK,
+        flops=2.0 * 128 * 512 * (4 * 512 + 2 * 2048) + 4.0 * 128 * 128 * 512,
+    ),
+    Case(
+        "residual block", RESIDUAL,
+        lambda rng: (
+            normal(rng, 64, 56, 56), normal(rng, 64, 64, 3, 3) / 24, normal(rng, 64), normal(rng, 64),
+            normal(rng, 64, 64, 3, 3) / 24, normal(rng, 64), normal(rng, 64),
+        ),
+        residual,
+        "lambda x, f, s, t, g, u, v: (lambda conv: torch.relu(conv(torch.relu(conv(x[None], f) * s[:, None, None] + t[:, None, None]), g) * u[:, None, None] + v[:, None, None] + x)[0])("
+        "lambda a, w: torch.nn.functional.conv2d(a, w, padding=1))",
+        flops=4.0 * 64 * 64 * 9 * 56 * 56,
+    ),
+    Case(
+        "linear attention", LINEAR_ATTENTION,
+        lambda rng: tuple(normal(rng, 8, 2048, 64) for _ in range(3)),
+        linear_attention,
+        "lambda q, k, v: (lambda a, b: (a @ (b.transpose(1, 2) @ v)) / (a @ b.sum(1)[:, :, None]))(q.exp(), k.exp())",
+        flops=4.0 * 8 * 2048 * 64 * 64,
+    ),
+    Case(
+        "mttkrp", MTTKRP,
+        lambda rng: (normal(rng, 200, 180, 190), normal(rng, 180, 32), normal(rng, 190, 32)),
+        lambda x, b, c: np.einsum("ijk,jr,kr->ir", x, b, c, optimize=True),
+        "lambda x, b, c: torch.einsum('ijr,jr->ir', torch.einsum('ijk,kr->ijr', x, c), b)",
+        flops=2.0 * 200 * 180 * 190 * 32,
+    ),
+    Case(
+        "chain of products", CHAIN,
+        lambda rng: (weights(rng, 400, 300), weights(rng, 300, 500), weights(rng, 500, 200), weights(rng, 200, 450)),
+        lambda a, b, c, d: (a @ b) @ (c @ d),
+        "lambda a, b, c, d: (a @ b) @ (c @ d)",
+        flops=2.0 * (400 * 300 * 500 + 500 * 200 * 450 + 400 * 500 * 450),
+    ),
+    Case("gated scan", SCAN, lambda rng: (normal(rng, 2048, 1024), normal(rng, 2048, 1024)), scan),
+)  # fmt: skip

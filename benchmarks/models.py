@@ -1,0 +1,12 @@
+"""Layers and blocks of networks against NumPy and torch, interleaved in one run, medians; options and columns are those of benchmarks/fused.py.
+
+python -m benchmarks.models [--threads N] [--clock cpu] [--only NAME,...] [--csv FILE]
+"""
+
+from __future__ import annotations
+
+from benchmarks.fused import start
+from benchmarks.model_cases import CASES
+
+if __name__ == "__main__":
+    start(CASES, "benchmarks.models", __doc__)
