@@ -32,6 +32,6 @@ def run_graph(text: str, arguments: tuple[Argument, ...]) -> tuple[np.ndarray, .
         else:
             signature.append(ArgumentType(parameter.dtype, np.shape(argument)))
             inputs.append(argument)
-    graph = build(program, Signature(tuple(signature)))
+    graph = build(program, Signature(tuple(signature), {name: sizes[name] for name in symbolic}))
     found = execute(graph, inputs, sizes={name: sizes[name] for name in graph.sizes}, wide=True)
     return tuple(np.asarray(v).astype(t.dtype.numpy) for v, t in zip(found, graph.outputs, strict=True))
