@@ -62,6 +62,7 @@ __all__ = [
     "locked",
     "lower",
     "lower_program",
+    "may_arrange",
     "signature_for",
     "trace",
     "trace_program",
@@ -121,7 +122,7 @@ def trace(program: Program, signature: Signature, options: Options) -> Graph:
     _verify(graph, options)
     report("graph as built", lambda: graph_text(graph), level=5)
     with stage("rewrite"):
-        graph = rewrite(graph, precise=options.precise, cache=options.machine.l2_bytes)
+        graph = rewrite(graph, precise=options.precise, cache=options.machine.l2_bytes, windows=may_arrange(options))
     _verify(graph, options)
     report("graph", lambda: graph_text(graph), level=2)
     return graph
@@ -165,7 +166,7 @@ def _lower_region(
             storage=memory.storage,
             strides=strides,
         )
-    if _may_join(options):
+    if may_arrange(options):
         scop = joined_rows(scop, options.machine.vector_bytes)
     if options.verify:
         prove_in_bounds(scop)
@@ -190,7 +191,7 @@ def _lower_region(
         return _to_loops(region, replace(plain, notes=(*scheduled.notes, dropped, *plain.notes)), options)
 
 
-def _may_join(options: Options) -> bool:
+def may_arrange(options: Options) -> bool:
     """Whether the loops are ours to choose, and lanes are what they are chosen for."""
     asked = options.tile_sizes is not None or options.register_tile is not None or options.costs is not None
     return options.vectorize and options.scheduler == "ilp" and not asked and not options.machine.is_cuda

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from polyml.codegen.hoist_panels import Filling, hoist_panels
 from polyml.codegen.loops import Function
-from polyml.compiler import Stages, llvm_text, locked, lower, signature_for
+from polyml.compiler import Stages, llvm_text, locked, lower, may_arrange, signature_for
 from polyml.debug import compilation, stage
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import ArgumentError
@@ -102,7 +102,7 @@ def _split(graph: Graph, constants: Set[str], options: Options) -> tuple[Graph |
     """Both graphs, rewritten. What rewriting makes of constants alone (a conversion, say) moves too, where nothing else did."""
     once, rest = split_constants(graph, constants)
     machine = options.machine
-    rest = rewrite(rest, precise=options.precise, cache=machine.l2_bytes)
+    rest = rewrite(rest, precise=options.precise, cache=machine.l2_bytes, windows=may_arrange(options))
     if once is None:
         once, rest = split_constants(rest, constants)
         return once, rest

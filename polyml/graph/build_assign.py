@@ -267,6 +267,7 @@ def _emit(
             body=expr,
             reduce=kind,
             reduced=bound,
+            padded=reduction is not None and reduction.padded,
             accumulate=combine is not None,
             base=base,
             instances=instances,

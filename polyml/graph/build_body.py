@@ -261,15 +261,16 @@ class Body:
         inner = inner.within(*(self.condition(item) for item in node.items if not isinstance(item, IndexRef)))
         if node.implied:
             inner = inner.within(*(c for c in self.extra if not c.names.isdisjoint(bound)))
-        body = node.body
+        body, padded = node.body, False
         if node.kind == "sum":
             body, conditions = nonzero(body, self.names, self.not_padding)
+            padded = bool(conditions) and inner.scope.conditions[: len(path.scope.conditions)] == inner.scope.conditions
             inner = inner.within(*conditions)
         if node.kind in ("max", "min", "argmax", "argmin"):
             prove_not_empty(path.scope, inner.scope, kind=node.kind, span=node.span, avoid=self.state.avoid)
         terms = typed_terms(node.kind, self.value(body, inner), node.span)
         kind = {"max": "any", "min": "all"}.get(node.kind, node.kind) if terms.dtype == boolean else node.kind
-        return Reduction(kind, path, inner, bound, terms, node.span)
+        return Reduction(kind, path, inner, bound, terms, node.span, padded)
 
     def condition(self, item: Expression) -> Constraint:
         """A reducer's condition."""

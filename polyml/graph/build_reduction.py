@@ -35,6 +35,8 @@ class Reduction:
     bound: tuple[str, ...]
     body: Typed
     span: Span
+    padded: bool = False
+    """Nothing but padding restricts its points (Equation.padded)."""
 
     @property
     def is_argument(self) -> bool:
@@ -137,6 +139,7 @@ def _tensor_of(state: State, label: str, reduction: Reduction, body: Expr) -> Re
             reduce=reduction.kind,
             reduced=reduction.bound,
             span=reduction.span,
+            padded=reduction.padded,
         )
     )
     values = reduction.value_range()

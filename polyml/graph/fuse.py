@@ -57,6 +57,7 @@ class _Chooser:
         self.tensors = tensors_of(graph)
         self.memory = memory_of(ops)
         self.profiles: list[tuple[Profile, ...]] = [profiles(op, self.tensors, self.memory) for op in ops]
+        self.apart = {k for k, op in enumerate(ops) if isinstance(op, Equation) and op.apart}
         self.loops = {k for k, op in enumerate(ops) if isinstance(op, Loop)}
         self.touched = [self.in_memory((*read_names(op), *(t.name for t in results_of(op)))) for op in ops]
         self.made = [self.in_memory(t.name for t in results_of(op)) - self.in_memory(read_names(op)) for op in ops]
@@ -106,7 +107,7 @@ class _Chooser:
             return 0
         if union & self.loops and (self.heavy(a) or self.heavy(b) or self.max_equations == 1):
             return 0
-        if len({k in self.early for k in union}) > 1:
+        if len({k in self.early for k in union}) > 1 or union & self.apart:
             return 0
         common = self.touches(a) & self.touches(b)
         most = sum(self.bytes[name] * sum(name in self.touched[k] for k in union) for name in common)

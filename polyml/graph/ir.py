@@ -48,6 +48,8 @@ class Equation:
     instances: with `reduce` and a `base` (or a target that is not plain indices): the set of left-side points, `{ name[left indices] : ... }`, when some of
         them have nothing to reduce and take the identity; None: the whole result when there is no base, else the projection of `domain`.
     body: reads name tensors of the graph; its dtype is `result.dtype` (argmax, argmin: that of the compared values).
+    padded: points beside the domain, whose terms have a padded factor, may be summed as well, with zeros for what they read outside of tensors.
+    apart: its result is to be in memory, made by a region of its own: contractions pack their operands from there.
     """
 
     result: Tensor
@@ -61,6 +63,8 @@ class Equation:
     base: Tensor | None = None
     instances: isl.Set | None = None
     span: Span | None = None
+    padded: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

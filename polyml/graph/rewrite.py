@@ -20,6 +20,7 @@ from polyml.graph.rules.inline import inline_elementwise
 from polyml.graph.rules.restrict import restrict_domains
 from polyml.graph.rules.simplify import simplify
 from polyml.graph.rules.split import split_products
+from polyml.graph.rules.windows import unfold_windows
 from polyml.graph.storage import settle_results
 from polyml.records import dataclass
 
@@ -58,12 +59,14 @@ def rewrite(
     rules: Sequence[Rule] = RULES,
     precise: bool = False,
     cache: int = 0,
+    windows: bool = False,
     observe: Callable[[str, Graph], None] | None = None,
 ) -> Graph:
     """The graph in its simplest equal form, settled for planning (storage.settle_results).
 
     Args:
         precise: leave out the rules that may change rounding. cache: bytes that a core keeps close (0: not known).
+        windows: sums over windows may read them from tensors of their own (rules/windows.py).
         observe: called with the rule's name and the new graph after each change.
     """
     chosen = [rule for rule in rules if rule.exact or not precise]
@@ -80,6 +83,8 @@ def rewrite(
     last: list[tuple[str, Callable[[Graph], Graph]]] = [("ahead", compute_once)]
     if not precise and cache:
         last.append(("split", functools.partial(split_products, cache=cache)))
+    if windows and not precise:
+        last.append(("windows", unfold_windows))
     for name, apply in last:
         after = apply(graph)
         if after is not graph and observe is not None:
