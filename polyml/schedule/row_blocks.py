@@ -4,13 +4,15 @@ In `A[i, j] = f(A[i, j], A[i, k], A[k, j])` over all i and j (Floyd and Warshall
 others nothing. So a block of steps may run on the rows of the same numbers first, which keeps every step's row aside; then on each other row in turn, all
 steps of the block while the row is in L1. The local array that holds the step's row gets one for each step (scop/expansion.py) and lives as long as the block.
 
-Rewrite: band[k] (c) -> band[k_tile] (sequence(rows in the steps' tile: band[k] (c), other rows: band[i] (band[k] (c))))
+Where each step takes one column as well, that of its number, the same holds along a row: the columns of the steps' numbers go first, which keeps every step's column aside. What is left is the
+statement alone, a contraction of both, which runs in register tiles.
+
+Rewrite: band[k] (c) -> band[k_tile] (sequence(rows in the steps' tile: band[k] (c), other rows: band[i_tile] (sequence(columns in the tile: band[k] (c), others: jam i (vector j (band[k]))))))
 
 When: an in-place statement of at least three indices sweeps over more than stays in cache, and a local array carries a row of its target whose number is the step's. What comes out
 is proved like any other schedule.
 
-Source: the blocked order of Venkataraman, Sahni and Mukhopadhyaya, "A blocked all-pairs shortest-paths algorithm" (J. Experimental Algorithmics, 2003), in rows only: blocks of
-columns would take the same values in another order of steps.
+Source: the blocked order of Venkataraman, Sahni and Mukhopadhyaya, "A blocked all-pairs shortest-paths algorithm" (J. Experimental Algorithmics, 2003), but for steps that are taken in their order everywhere.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from math import prod
 
 from polyml.expressions import reads_of
 from polyml.records import dataclass
-from polyml.schedule.cost import StatementModel
+from polyml.schedule.cost import RegisterTile, StatementModel
+from polyml.schedule.pivots import widest_tile
 from polyml.scop.expansion import expanded_along_loops
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
@@ -38,7 +41,8 @@ LEAST_BLOCKS = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBlocks:
     """scop: with a row for each step. steps: per statement the index of the loop over steps; rows: per statement the index of its row, that of the steps where it takes
-    the step's row. size: steps of a block; height: rows that take turns in L1. kept: the local arrays of steps' rows."""
+    the step's row. size: steps of a block; height: rows that take turns. kept: the local arrays of steps' rows. columns: the same as rows along the lanes, and tile: of the registers, where the
+    core stands alone beyond the steps' columns."""
 
     scop: Scop
     core: str
@@ -47,6 +51,8 @@ class RowBlocks:
     size: int
     height: int
     kept: tuple[str, ...]
+    columns: Mapping[str, str] | None = None
+    tile: RegisterTile | None = None
 
     def __str__(self) -> str:
         return f"{self.size} steps of {self.steps[self.core]} in one sweep over {self.rows[self.core]}, {self.height} rows at a time"
@@ -75,14 +81,35 @@ def plan_row_blocks(scop: Scop, models: Mapping[str, StatementModel], target: Ta
         row_bytes = prod(n for d, n in enumerate(numbers) if d != dimension) * array.dtype.itemsize
         room = min(target.l2_bytes // 4 // row_bytes, models[core.name].extents[step] // LEAST_BLOCKS)
         size = 1 << (room.bit_length() - 1) if room > 0 else 0
-        made = expanded_along_loops(scop, kept, prod(numbers) * array.dtype.itemsize)
-        if size >= LEAST_STEPS and all(len(made.arrays[k].shape) > len(scop.arrays[k].shape) for k in kept):
+        columns, crossed = _columns(scop, core, step, rows) if dimension == 0 and len(numbers) == 2 else (None, ())
+        both = (*kept, *crossed)
+        made = expanded_along_loops(scop, both, prod(numbers) * array.dtype.itemsize)
+        if size >= LEAST_STEPS and all(len(made.arrays[k].shape) > len(scop.arrays[k].shape) for k in both):
+            tile = None if columns is None else _even(widest_tile(models[core.name], target))
             height = max(1, target.l1_bytes // 2 // row_bytes)
             return RowBlocks(
-                scop=made, core=core.name, steps=dict.fromkeys(scop.statements, step), rows=rows, size=size,
-                height=1 << (height.bit_length() - 1), kept=kept,
+                scop=made, core=core.name, steps=dict.fromkeys(scop.statements, step), rows=rows, size=size, kept=both,
+                height=1 << (height.bit_length() - 1) if tile is None else tile.rows, columns=columns, tile=tile,
             )  # fmt: skip
     return None
+
+
+def _columns(
+    scop: Scop, core: Statement, step: str, rows: Mapping[str, str]
+) -> tuple[dict[str, str] | None, tuple[str, ...]]:
+    """Per statement the index of its column, and the local arrays of steps' columns; None where beyond those there is not the core alone, or its columns are no lanes."""
+    columns = _rows(scop, core.target.array, 1)
+    if columns is None or scop.arrays[core.target.array].strides is not None:
+        return None, ()
+    beyond = [name for name in scop.statements if step not in (rows[name], columns[name])]
+    crossed = _kept(scop, core, step, columns)
+    return (columns, crossed) if beyond == [core.name] and crossed else (None, ())
+
+
+def _even(tile: RegisterTile) -> RegisterTile:
+    """The tile with powers of two as sides, which blocks of steps are multiples of: no tile lies across the edge of one."""
+    rows, vectors = (1 << (side.bit_length() - 1) for side in (tile.rows, tile.vectors))
+    return RegisterTile(rows, vectors, tile.cost)
 
 
 def _names(statement: Statement) -> list[str | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -50,6 +52,31 @@ def test_the_steps_own_rows_run_ahead() -> None:
     assert "local f64 a_2_old1[8, 64];" in text, "a row for each step of a block"
     first, then = text.index("a_2_old1[k - k_tile, "), text.index("for (e0_tile = 0; e0_tile < k_tile;")
     assert first < then
+
+
+def test_beyond_the_steps_rows_and_columns_are_register_tiles() -> None:
+    text = lowered(PATHS, 64, 64).text("loops")
+    assert "local f64 a_2_old0[8, 64];" in text, "a column for each step of a block"
+    assert re.search(r"a_value\w* = a\[.*\];\n\s+for \(k = k_tile; .*\{\n\s+a_value = min\(a_value, ", text)
+
+
+OTHER_COLUMNS = """
+def f(a: f64["N N"]):
+    for k in range(N):
+        a[i, j] = min(a[i, j], a[i, N - 1 - k] + a[k, j])
+    return a
+"""
+
+
+def test_rows_alone() -> None:
+    """Columns of other numbers: rows still run in turn."""
+    a = np.random.default_rng(3).integers(1, 1000, (64, 64)).astype(np.float64)
+    expected = a.copy()
+    for k in range(64):
+        expected = np.minimum(expected, expected[:, 63 - k, None] + expected[k])
+    program = polyml.einsum(OTHER_COLUMNS, target=SMALL_CACHES)
+    assert "one sweep over i" in program.explain(a)
+    np.testing.assert_array_equal(program(a.copy()), expected)
 
 
 OTHER_ROWS = """

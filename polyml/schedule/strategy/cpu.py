@@ -180,7 +180,10 @@ class _Recipe:
         assert own is not None, "internal: a loop over steps that was one is none"
         node = self.reductions(own, Place(place.parallel, extents, in_cache=True)).ancestor(3)
         inside = Place(False, dict.fromkeys(extents, plan.height), in_cache=True)
-        far = take_band(descend(node.child(0).child(1).child(0), depth), self.facts, inside)
+        below = descend(node.child(0).child(1).child(0), depth)
+        if plan.columns is not None:
+            below, depth = below.child(0).child(0), depth + 2
+        far = take_band(below, self.facts, inside)
         assert far is not None, "internal: a loop over steps that was one is none"
         return self.reductions(far, inside).ancestor(3 + depth)
 
