@@ -242,7 +242,7 @@ def _to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredR
             streamed = scheduled.streamed | scheduled.streamed_when_large
             again = generate(replace(scheduled, streamed=streamed), name=region.name)
             large, more = lower_loops(again, options=replace(passes, large=True))
-            both = either(large, loops, l2_bytes=passes.l2_bytes, vector_bytes=passes.vector_bytes)
+            both = either(large, loops, l2_bytes=passes.l2_bytes)
             if both is not loops:
                 loops, notes = (
                     both,

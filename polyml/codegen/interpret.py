@@ -18,6 +18,7 @@ from polyml.codegen.loops import (
     For,
     Function,
     If,
+    Lead,
     Node,
     Place,
     Prefetch,
@@ -51,10 +52,12 @@ def interpret(function: Function, arrays: Mapping[str, _Array], sizes: Mapping[s
         assert array.shape == shape, f"internal: argument {variable.name} has shape {array.shape}, not {shape}"
         storage[variable.name] = _Storage(array, 1)
     for lead in function.leads:
-        array = arrays[lead.array]
-        values[lead.name] = -array.ctypes.data % lead.bytes // array.itemsize
+        if not lead.inside:
+            values[lead.name] = _lead(lead, arrays[lead.array], values)
     with np.errstate(all="ignore"):
-        _Machine(storage).run(function.body, [_Lane(values, 0)], 1)
+        _Machine(storage, tuple(lead for lead in function.leads if lead.inside)).run(
+            function.body, [_Lane(values, 0)], 1
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,16 @@ class _Lane:
     number: int
 
 
+def _lead(lead: Lead, array: _Array, values: Mapping[str, int]) -> int:
+    """The lead's value, by the array's address."""
+    at = sum(s.evaluate(values) * stride for s, stride in zip(lead.row, array.strides, strict=False))
+    return -(array.ctypes.data + at) % lead.bytes // array.itemsize
+
+
 class _Machine:
-    def __init__(self, storage: dict[str, _Storage]) -> None:
+    def __init__(self, storage: dict[str, _Storage], leads: tuple[Lead, ...]) -> None:
         self.storage = storage
+        self.leads = leads
 
     def run(self, nodes: Iterable[Node], lanes: Sequence[_Lane], width: int) -> None:
         """Runs the nodes for the active `lanes` of a vector loop of `width` (1: outside of any)."""
@@ -110,9 +120,12 @@ class _Machine:
             assert same, f"internal: bounds of {node.variable} differ between lanes"
         if node.kind != "vector" or node.width == 1:
             for value in range(lower, upper, node.step):
-                self.run(
-                    node.body, [_Lane({**lane.values, node.variable: value}, lane.number) for lane in lanes], width
-                )
+                inner = [_Lane({**lane.values, node.variable: value}, lane.number) for lane in lanes]
+                for lead in self.leads:
+                    if lead.inside == node.variable and all(s.variables() <= inner[0].values.keys() for s in lead.row):
+                        for lane in inner:
+                            lane.values[lead.name] = _lead(lead, self.storage[lead.array].array, lane.values)
+                self.run(node.body, inner, width)
             return
         assert width == 1, "internal: a vector loop inside a vector loop"
         assert node.step % node.width == 0, "internal: the step of a vector loop is not a multiple of its width"

@@ -1,17 +1,16 @@
 """Two versions of a function with symbolic sizes: one for results that are too large for the caches, which goes past them, and one for all others.
 
-Which one runs is decided at each call: results must be larger than L2, rows long, and each row a number of whole vectors, so that all begin as the first one does. The
-second version needs nothing of this. A schedule with packed operands has a version without them, too, for operands that are small or read a few times only. (With numbers for sizes the same is decided when the program is compiled: schedule/streams.py.)
+Which one runs is decided at each call: results must be larger than L2 and rows long. The second version needs nothing of this. A schedule with packed operands has a version without them, too, for operands that are small or read a few times only. (With numbers for sizes the same is decided when the program is compiled: schedule/streams.py.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 
 from polyml.codegen.jam import storage_names
-from polyml.codegen.loops import Allocate, Assign, Function, If, Node, Variable
+from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node
 from polyml.codegen.rewrite import fresh, rename_variables, walk_nodes
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue
@@ -21,16 +20,15 @@ from polyml.sets.affine import Affine
 __all__ = ["either", "where_worth"]
 
 
-def either(large: Function, plain: Function, *, l2_bytes: int, vector_bytes: int) -> Function:
+def either(large: Function, plain: Function, *, l2_bytes: int) -> Function:
     """`large` where its results are large enough, and what it needs holds; else `plain`. Just `plain` when `large` has no store that bypasses the caches."""
     streamed = {node.target.variable for node in walk_nodes(large.body) if isinstance(node, Assign) and node.streaming}
     arrays = [v for v in large.arguments if v.name in streamed and not all(e.is_constant for e in v.shape)]
-    if not large.leads or not arrays:
+    if not large.leads or not arrays or not _leads_are_known(large):
         return plain
     conditions = [_at_least(IndexValue(need, i64), 0) for need in large.needs]
     for array in arrays:
         conditions.append(_at_least(_product(array.shape), l2_bytes // array.dtype.itemsize + 1))
-        conditions += _whole_rows(array, vector_bytes // array.dtype.itemsize)
     leads = tuple(dict.fromkeys((*plain.leads, *large.leads)))
     body = If(condition=_all(conditions), then=_apart(large, plain), otherwise=plain.body)
     return replace(plain, body=(body,), leads=leads)
@@ -65,12 +63,32 @@ def _product(extents: Sequence[Affine]) -> Expr:
     return reduce(lambda a, b: Apply("mul", (a, b), i64), factors)
 
 
-def _whole_rows(array: Variable, lanes: int) -> Iterator[Expr]:
-    """Conditions under which every symbolic stride of the array is a multiple of `lanes`."""
-    row = 1
-    for position, extent in reversed(list(enumerate(array.shape))):
-        if not extent.is_constant:
-            if position > 0 and row % lanes:
-                yield Apply("eq", (IndexValue((extent * row) % lanes, i64), Const(0, i64)), boolean)
-            return
-        row *= extent.constant
+def _leads_are_known(function: Function) -> bool:
+    """Whether the loops that use a row's lead are still inside the loop that it belongs to, and that among those which its row names."""
+
+    def visit(nodes: Sequence[Node], known: frozenset[str]) -> bool:
+        for node in nodes:
+            inner = known
+            if isinstance(node, For):
+                if not (node.lower.variables() | node.upper.variables()) & leads <= known:
+                    return False
+                inner = known | {node.variable}
+                inner |= {
+                    l.name
+                    for l in function.leads
+                    if l.inside == node.variable and all(s.variables() <= inner for s in l.row)
+                }
+            match node:
+                case If():
+                    bodies = [node.then, node.otherwise]
+                case For() | Allocate() | Block():
+                    bodies = [node.body]
+                case _:
+                    bodies = []
+            if not all(visit(body, inner) for body in bodies):
+                return False
+        return True
+
+    leads = {lead.name for lead in function.leads}
+    at_start = {lead.name for lead in function.leads if not lead.inside}
+    return visit(function.body, frozenset({*function.sizes, *at_start}))

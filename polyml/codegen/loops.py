@@ -188,11 +188,16 @@ Node = Assign | UpdateArgument | Prefetch | For | If | Allocate | Block
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """An integer that is known when the function starts: how many elements of the argument `array` lie before the first whose address is a multiple of `bytes`."""
+    """An integer: how many elements of the argument `array`, from the one at `row` on, lie before the first whose address is a multiple of `bytes`.
+
+    row: affine in loop variables; none: the array's first element. inside: the loop in whose body it is known; none: in the whole function.
+    """
 
     name: str
     array: str
     bytes: int
+    row: tuple[Affine, ...] = ()
+    inside: str = ""
 
     def elements(self, itemsize: int) -> int:
         """The lead is below this number."""

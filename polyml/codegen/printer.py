@@ -6,7 +6,19 @@ import html
 from collections.abc import Iterator
 from typing import assert_never
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Prefetch, UpdateArgument, Variable
+from polyml.codegen.loops import (
+    Allocate,
+    Assign,
+    Block,
+    For,
+    Function,
+    If,
+    Lead,
+    Node,
+    Prefetch,
+    UpdateArgument,
+    Variable,
+)
 from polyml.ops import REDUCTIONS
 from polyml.shown import html_of, text_of
 
@@ -24,9 +36,15 @@ def loops_text(function: Function) -> str:
         ("" if v.name in function.written else "const ") + _declaration(v) for v in function.arguments
     )
     sizes = "".join(f", i64 {size}" for size in function.sizes)
-    leads = (f"{_INDENT}{lead.name} = lead({lead.array}, {lead.bytes} bytes);" for lead in function.leads)
+    leads = (f"{_INDENT}{_lead(lead)}" for lead in function.leads)
     lines = [f"{function.name}({arguments}{sizes}) {{", *leads, *_lines(function.body, _INDENT), "}"]
     return "\n".join(lines) + "\n"
+
+
+def _lead(lead: Lead) -> str:
+    row = f"[{', '.join(map(str, lead.row))}]" if lead.row else ""
+    each = f" for each {lead.inside}" if lead.inside else ""
+    return f"{lead.name} = lead({lead.array}{row}, {lead.bytes} bytes){each};"
 
 
 @html_of.register

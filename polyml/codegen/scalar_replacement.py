@@ -127,7 +127,7 @@ class _Replacement:
             first, last = accesses[0][0], accesses[-1][0]
             # Something is sure to write the element: then it exists, and nobody else may write it at the same time.
             guard: For | None = None
-            if not any(a.write and a.certain for _, a in accesses):
+            if not any(a.write and a.certain for _, a in accesses) and not _is_written(nodes, accesses, ranges):
                 child = nodes[first]
                 within = any(a.write and not a.conditional and a.doubtful == (child,) for _, a in accesses)
                 if first != last or not isinstance(child, For) or not within:
@@ -145,6 +145,23 @@ class _Replacement:
             streaming = overwritten and getattr(nodes[first], "streaming", False)
             found.append(_Promotion(element, register, first, last, not overwritten, guard, streaming))
         return found
+
+
+def _is_written(nodes: tuple[Node, ...], accesses: list[tuple[int, ElementAccess]], ranges: Ranges) -> bool:
+    """Whether loops that go on where the one before ends write the element, and one of them surely has an iteration: unrolled copies and their rest."""
+    start: For | None = None
+    previous: tuple[int, For] | None = None
+    for position in dict.fromkeys(p for p, a in accesses if a.write and not a.conditional and len(a.doubtful) == 1):
+        loop = nodes[position]
+        if not isinstance(loop, For) or not any(p == position and a.doubtful[:1] == (loop,) for p, a in accesses):
+            continue
+        follows = start is not None and previous is not None and previous[0] == position - 1
+        if start is None or not follows or previous is None or previous[1].upper != loop.lower:
+            start = loop
+        elif ranges.is_positive(loop.upper - start.lower):
+            return True
+        previous = position, loop
+    return False
 
 
 def _is_worth_it(accesses: list[ElementAccess], lanes: Lanes | None) -> bool:

@@ -31,16 +31,16 @@ LONG_IN_CACHE = 4
 
 @dataclass(slots=True)
 class Leads:
-    """The leads that a function's loops ask for. arguments: by name. taken: names in use. large: rows of arrays with symbolic extents are long, and each
-    begins as the first one does: their symbolic strides are whole vectors (codegen/large.py). sizes: the symbolic ones. needs: what must not be negative then."""
+    """The leads that a function's loops ask for. arguments: by name. taken: names in use. large: rows of arrays with symbolic extents are long
+    (codegen/large.py). sizes: the symbolic ones. needs: what must not be negative then."""
 
     arguments: Mapping[str, Variable]
     taken: set[str]
     large: bool = False
     sizes: frozenset[str] = frozenset()
     needs: set[Affine] = field(default_factory=set)
-    found: dict[tuple[str, int], Lead] = field(default_factory=dict)
-    _streaming: tuple[str, Affine] | None = None
+    found: dict[tuple[str, int, tuple[Affine, ...], str], Lead] = field(default_factory=dict)
+    _streaming: tuple[str, Affine, tuple[Affine, ...]] | None = None
 
     def before_aligned(
         self, loop: For, ranges: Ranges, width: int, vector_bytes: int, *, reducing: bool
@@ -67,13 +67,32 @@ class Leads:
                 continue
             if variable.dtype.itemsize * width != vector_bytes:
                 continue
-            if not flat.variables() & jammed:
-                if unknown:
-                    self.needs.add(span - LONG * width)
-                residue = _residue(flat, loop, width)
-                self._streaming = (variable.name, residue)
-                return self._before(variable, residue, width, vector_bytes)
+            if flat.variables() & jammed:
+                continue
+            residue, rows = _residue(flat, loop, width), _rows(variable, place.subscripts)
+            lead = self._row_lead(variable, place, loop, ranges, vector_bytes) if rows else None
+            if rows and lead is None:
+                continue
+            if unknown:
+                self.needs.add(span - LONG * width)
+            self._streaming = (variable.name, residue, rows)
+            return self._before(variable, residue, width, vector_bytes) if lead is None else affine(lead.name)
         return None
+
+    def _row_lead(self, variable: Variable, place: Place, loop: For, ranges: Ranges, size: int) -> Lead | None:
+        """The lead of the row that the loop writes, whose address depends on sizes: known in the body of the innermost loop that it moves with.
+
+        None where later passes would copy that body under other names.
+        """
+        if any(outer.kind not in ("sequential", "parallel") for outer in ranges.loops):
+            return None
+        first = tuple(s.substitute({loop.variable: loop.lower}) for s in place.subscripts if isinstance(s, Affine))
+        moving = frozenset[str]().union(*(s.variables() for s in first))
+        inside = next((o.variable for o in reversed(ranges.loops) if o.variable in moving), "")
+        key = (variable.name, size, first, inside)
+        if key not in self.found:
+            self.found[key] = Lead(fresh(f"{variable.name}_row", self.taken), variable.name, size, first, inside)
+        return self.found[key]
 
     def marked(self, nodes: tuple[Node, ...], loop: For, width: int) -> tuple[Node, ...]:
         """The body of the vector loop that `before_aligned` was asked about last, with its streaming stores marked as aligned where symbolic strides hide that they are."""
@@ -86,7 +105,8 @@ class Leads:
             flat = None if variable is None else flat_element(variable, node.target.subscripts, whole_rows=True)
             if variable is None or flat is None or flat.stride(loop.variable) != 1:
                 return node
-            same = (variable.name, _residue(flat, loop, width)) == self._streaming
+            rows = _rows(variable, node.target.subscripts)
+            same = (variable.name, _residue(flat, loop, width), rows) == self._streaming
             return replace(node, aligned=True) if same else node
 
         return tuple(visit(node) for node in nodes) if self.large and self._streaming is not None else nodes
@@ -123,7 +143,7 @@ class Leads:
         return lead if residue == affine(0) else (lead - residue) % width
 
     def _lead(self, variable: Variable, size: int) -> Lead:
-        key = (variable.name, size)
+        key = (variable.name, size, (), "")
         if key not in self.found:
             self.found[key] = Lead(fresh(f"{variable.name}_lead", self.taken), variable.name, size)
         return self.found[key]
@@ -137,6 +157,15 @@ def _residue(flat: Affine, loop: For, width: int) -> Affine:
     """The first iteration's element, up to multiples of the width."""
     first = flat + loop.lower - affine(loop.variable)
     return Affine(tuple((a, c % width) for a, c in first.terms if c % width), first.constant % width)
+
+
+def _rows(variable: Variable, subscripts: tuple[Subscript, ...]) -> tuple[Affine, ...]:
+    """The subscripts of dimensions whose strides depend on sizes; none where all are 0."""
+    if variable.strides is not None:
+        return ()
+    inner = [k for k, extent in enumerate(variable.shape) if not extent.is_constant]
+    found = tuple(s for s in subscripts[: inner[-1] if inner else 0] if isinstance(s, Affine))
+    return found if any(s != Affine() for s in found) else ()
 
 
 def _accesses(nodes: tuple[Node, ...]) -> Iterator[tuple[str, tuple[Subscript, ...], int]]:
@@ -155,7 +184,7 @@ def _streamed(nodes: tuple[Node, ...]) -> list[Place]:
 def flat_element(variable: Variable, subscripts: tuple[Subscript, ...], *, whole_rows: bool = False) -> Affine | None:
     """The element counted from the array's start; None when strides depend on sizes or a subscript is indirect.
 
-    whole_rows: strides that depend on sizes count as 0: they are multiples of whatever the caller asks for.
+    whole_rows: strides that depend on sizes count as 0: the address within a row.
     """
     strides: list[int | None] = list(variable.strides or ())
     if variable.strides is None:

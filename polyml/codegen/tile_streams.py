@@ -29,7 +29,9 @@ def stream_tiles(function: Function, *, vector_bytes: int) -> Function:
     other stores in such runs lose their mark."""
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
     taken |= {lead.name for lead in function.leads}
-    pass_ = _Streams({v.name: v for v in function.arguments}, vector_bytes, taken, {l.array: l for l in function.leads})
+    pass_ = _Streams(
+        {v.name: v for v in function.arguments}, vector_bytes, taken, {l.array: l for l in function.leads if not l.row}
+    )
     allocated = (node.variable for node in walk_nodes(function.body) if isinstance(node, Allocate))
     pass_.scratch = frozenset(v.name for v in allocated if v.scope != "register")
     body = pass_.body(function.body, Ranges(), None)

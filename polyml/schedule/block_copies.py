@@ -94,6 +94,7 @@ def copy_blocks(packed: Packed, plan: Blocking) -> tuple[Packed, BlockCopies]:
         dependences=replace(packed.dependences, flow=flow),
         storage=storage,
         notes=(*packed.notes, note),
+        worth=tuple(dict.fromkeys((*packed.worth, *plan.worth))),
     )
     return found, copies
 
@@ -105,10 +106,12 @@ def _copy(
     read = next(r for r in reads_of(scop.statements[plan.statement].value) if r.tensor == operand)
     used = [s.name for s in read.subscripts if isinstance(s, Affine) and s.name is not None]
     indices = (*(block_index(i) for i in repeats), *(i for i in layout if i in used))
-    extents = {i: plan.extents[i] for i in used} | {
-        block_index(i): ceil(plan.extents[i] / plan.sizes[i]) for i in repeats
-    }
-    limits = " and ".join(f"0 <= {i} < {extents[i]}" for i in indices)
+    limits = " and ".join(
+        [
+            *(f"0 <= {block_index(i)} and {plan.sizes[i]} * {block_index(i)} < {plan.end(i)}" for i in repeats),
+            *(f"0 <= {i} < {plan.end(i)}" for i in layout if i in used),
+        ]
+    )
     copy = f"S_{name}"
     dtype = scop.arrays[operand].dtype
     statement = Statement(
@@ -119,7 +122,7 @@ def _copy(
         target=Access(name, _subscripts(layout, used)),
         value=Read(operand, read.subscripts, dtype),
     )
-    shape = tuple(affine(extents[i] if i in used else 1) for i in layout)
+    shape = tuple(plan.ends.get(i, affine(plan.extents[i])) if i in used else affine(1) for i in layout)
     return Array(name=name, dtype=dtype, shape=shape, kind="local"), statement
 
 

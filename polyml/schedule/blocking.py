@@ -10,21 +10,29 @@ BLIS" (TOMS 2016), with the roles of the operands swapped: the broadcast operand
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 from math import prod
 
-from polyml.expressions import reads_of
+import islpy as isl
+
+from polyml.expressions import Subscript, reads_of
 from polyml.records import dataclass
 from polyml.schedule.block_sizes import by_stride, depths, even, is_short, rows_fit, streamed_sizes, whole_sizes, widths
-from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
+from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel, model_statement
+from polyml.schedule.schedule import Product
+from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop, Statement
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 
 __all__ = ["Blocking", "plan_blocking"]
 
 MIN_REUSE = 16
 """Times that an element of the vector operand must be read for packing to pay."""
+
+UNBOUNDED = 1 << 20
+"""What stands for a symbolic extent: more than any block."""
 
 MIN_DEPTH = 16
 """Length of the reduction below which the tile of C is all that matters."""
@@ -43,7 +51,7 @@ class Blocking:
     row_operand: the other one where its rows are packed too, else None; `sizes` then has a block of `rows`. source_order: the loops that pack
     a block of the vector operand. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
     indices of both sides, in the order of C's memory, that loops around the register tile follow. rows_ahead: all rows are packed once per block of the reduction, whose
-    blocks are then the outer ones.
+    blocks are then the outer ones. ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
     """
 
     statement: str
@@ -63,6 +71,13 @@ class Blocking:
     source_order: tuple[str, ...]
     result_order: tuple[str, ...] = ()
     rows_ahead: bool = False
+    ends: Mapping[str, Affine] = field(default_factory=dict)
+    worth: tuple[Product, ...] = ()
+
+    def end(self, index: str) -> str:
+        """One past the index's last value, as isl text."""
+        known = self.ends.get(index)
+        return str(self.extents[index]) if known is None else f"({known.isl_text()})"
 
     def blocked(self, index: str) -> bool:
         """Whether the index has a loop over blocks."""
@@ -92,8 +107,11 @@ class Blocking:
 def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking | None:
     """The blocks of one update; None where it is no contraction of two or more operands, or packing would cost more than it saves."""
     statement = scop.statements[model.name]
-    if not _is_contraction(scop, statement, model):
+    ends = _ends(scop, statement, model)
+    if ends is None:
         return None
+    if ends:
+        model = _at_large(scop, statement, model, ends)
     out = next(a for a in model.accesses if a.write)
     free = [index for index in model.extents if out.stride(index) != 0]
     reduced = [index for index in model.extents if out.stride(index) == 0]
@@ -133,6 +151,10 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         sizes = depth | whole_sizes(model, lanes, vector_side, out, width, prod(depth.values()), target, first=inner)
         sizes |= {index: model.extents[index] for index in row_side}
     row_operand = _packed_rows(model, others, rows, reduced, target) if packed else None
+    held = [i for i in model.extents if operand.stride(i) != 0 and i not in both]
+    held += [i for i in (rows, *reduced) if row_operand is not None]
+    if any(i in ends and sizes.get(i, 1) >= model.extents[i] for i in held):
+        return None
     several = any(sizes[index] < model.extents[index] for index in (*vector_side, lanes))
     ahead = several and not ordered and row_operand is not None and rows_fit(model, out, others[0], depth, target)
     if ahead:
@@ -159,28 +181,83 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         source_order=tuple(order),
         result_order=ordered,
         rows_ahead=ahead,
+        ends=ends,
+        worth=_worth(scop, operand, held, row_side, reduced, ends, target) if ends else (),
     )
 
 
-def _is_contraction(scop: Scop, statement: Statement, model: StatementModel) -> bool:
-    """An update whose operands are inputs, each read once, by plain indices that start at 0."""
+def _worth(
+    scop: Scop,
+    operand: AccessModel,
+    held: list[str],
+    row_side: list[str],
+    reduced: list[str],
+    ends: Mapping[str, Affine],
+    target: Target,
+) -> tuple[Product, ...]:
+    """What `_pays` asks of numbers, of symbolic extents at a call."""
+    array = scop.arrays[operand.array]
+    found = [Product(array.shape, target.l1_bytes // 2 // array.dtype.itemsize + 1)]
+    for indices, least in ((row_side, MIN_REUSE), (reduced, MIN_DEPTH)):
+        if all(i in ends for i in indices):
+            found.append(Product(tuple(ends[i] for i in indices), least))
+    return tuple(found)
+
+
+def _ends(scop: Scop, statement: Statement, model: StatementModel) -> dict[str, Affine] | None:
+    """The symbolic extents of an update whose operands are inputs, each read once, by plain indices that start at 0; None for any other statement."""
     if statement.kind != "update" or statement.argument is not None or statement.loop_depth:
-        return False
+        return None
     reads = list(dict.fromkeys(reads_of(statement.value)))
     arrays = [read.tensor for read in reads]
     if len(set(arrays)) != len(arrays) or any(scop.arrays[a].kind != "input" for a in arrays):
-        return False
+        return None
     accesses = [*(read.subscripts for read in reads), statement.target.subscripts]
     for subscripts in accesses:
         names = [s.name if isinstance(s, Affine) else None for s in subscripts]
         if None in names or len(set(names)) != len(names):
-            return False
+            return None
     if any(scop.arrays[a].dtype.itemsize != model.itemsize for a in (*arrays, statement.target.array)):
-        return False
-    return all(
+        return None
+    if scop.sizes:
+        return _symbolic_box(
+            scop, statement, [*zip(arrays, accesses, strict=False), (statement.target.array, accesses[-1])]
+        )
+    bounded = all(
         statement.domain.dim_min_val(k).is_zero() and statement.domain.dim_max_val(k).is_int()
         for k in range(len(statement.indices))
     )
+    return {} if bounded else None
+
+
+def _at_large(scop: Scop, statement: Statement, model: StatementModel, ends: Mapping[str, Affine]) -> StatementModel:
+    """The model with a large number for each size, in strides, too."""
+    sizes = dict.fromkeys(scop.sizes, UNBOUNDED)
+    arrays = {
+        name: replace(array, shape=tuple(affine(extent.evaluate(sizes)) for extent in array.shape))
+        for name, array in scop.arrays.items()
+    }
+    extents = {**model.extents, **{index: end.evaluate(sizes) for index, end in ends.items()}}
+    return model_statement(statement, replace(scop, arrays=arrays), extents)
+
+
+def _symbolic_box(
+    scop: Scop, statement: Statement, accesses: Sequence[tuple[str, Sequence[Subscript]]]
+) -> dict[str, Affine] | None:
+    """The symbolic ones among the extents of the arrays that the statement's indices run along, when its domain is that box; else None."""
+    ends: dict[str, Affine] = {}
+    for array, subscripts in accesses:
+        for subscript, extent in zip(subscripts, scop.arrays[array].shape, strict=True):
+            if isinstance(subscript, Affine) and subscript.name is not None:
+                ends.setdefault(subscript.name, extent)
+    if set(ends) != set(statement.indices):
+        return None
+    limits = " and ".join(f"0 <= {i} < {ends[i].isl_text()}" for i in statement.indices)
+    box = isl.Set(f"{parameters_text(scop.sizes)}{{ {statement.name}[{', '.join(statement.indices)}] : {limits} }}")
+    known = scop.context
+    if not box.intersect_params(known).is_equal(statement.domain.intersect_params(known)):
+        return None
+    return {index: end for index, end in ends.items() if not end.is_constant}
 
 
 def _reduction_order(reduced: list[str], others: list[AccessModel], operand: AccessModel) -> list[str]:

@@ -277,7 +277,9 @@ class _Work:
 
     def _plans(self, models: dict[str, StatementModel]) -> tuple[Blocking, ...]:
         """The contractions that are worth blocks."""
-        if not self.options.vectorize or self.options.precise or self.scop.sizes or self.options.tile_sizes is not None:
+        if not self.options.vectorize or self.options.precise or self.options.tile_sizes is not None:
+            return ()
+        if self.scop.sizes and not self.pack:
             return ()
         planned = (plan_blocking(self.scop, model, self.target) for model in models.values())
         return tuple(plan for plan in planned if plan is not None)

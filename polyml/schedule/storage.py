@@ -252,11 +252,13 @@ def _interval(touched: isl.Map, d: int) -> tuple[isl.Aff, int] | None:
     space = isl.LocalSpace.from_space(pairs.get_space())
     element = isl.Aff.var_on_domain(space, isl.dim_type.set, visits)
     best: tuple[isl.Aff, int] | None = None
-    for constraint in pairs.simple_hull().get_constraints():
+    for constraint in pairs.simple_hull().remove_unknown_divs().get_constraints():
         factor = constraint.get_coefficient_val(isl.dim_type.set, visits)
         if not (factor.is_one() or (constraint.is_equality() and factor.is_negone())):
             continue
         bound = constraint.get_bound(isl.dim_type.set, visits)
+        if bound.involves_dims(isl.dim_type.in_, visits, 1):  # in a division
+            continue
         size = pairs.max_val(element.sub(bound))
         if size.is_int() and (best is None or size.to_python() + 1 < best[1]):
             best = bound.drop_dims(isl.dim_type.in_, visits, 1), size.to_python() + 1

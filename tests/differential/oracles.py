@@ -8,6 +8,7 @@ from polyml.einsum_frontend.arguments import ArgumentType, Signature
 from polyml.einsum_frontend.parse import parse
 from polyml.einsum_frontend.resolve import resolve
 from polyml.einsum_frontend.symbolic_ints import symbolic_ints
+from polyml.errors import PolymlError
 from polyml.graph.build import build
 from polyml.graph.reference import execute
 from polyml.source import Source
@@ -32,6 +33,10 @@ def run_graph(text: str, arguments: tuple[Argument, ...]) -> tuple[np.ndarray, .
         else:
             signature.append(ArgumentType(parameter.dtype, np.shape(argument)))
             inputs.append(argument)
-    graph = build(program, Signature(tuple(signature), {name: sizes[name] for name in symbolic}))
+    try:
+        graph = build(program, Signature(tuple(signature), {name: sizes[name] for name in symbolic}))
+    except PolymlError:  # it is right for some numbers only, as the driver finds out, too
+        numbers = [sizes[p.name] if p.dtype is None else s for p, s in zip(program.parameters, signature, strict=True)]
+        graph = build(program, Signature(tuple(numbers)))
     found = execute(graph, inputs, sizes={name: sizes[name] for name in graph.sizes}, wide=True)
     return tuple(np.asarray(v).astype(t.dtype.numpy) for v, t in zip(found, graph.outputs, strict=True))

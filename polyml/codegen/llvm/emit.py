@@ -37,6 +37,7 @@ from polyml.codegen.loops import (
     UpdateArgument,
     Variable,
 )
+from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import boolean
 from polyml.expressions import Apply, Const, Expr, IndexValue
 from polyml.sets.affine import affine
@@ -73,7 +74,8 @@ def emit_function(module: Module, function: Function, *, precise: bool = False, 
     variables = [(variable, f"%{_argument(variable.name)}") for variable in function.arguments]
     state = _new_state(module, function.name, function.sizes, variables, precise=precise, parallel=parallel)
     for lead in function.leads:
-        _add_lead(state, lead)
+        if not lead.inside:
+            _add_lead(state, lead)
     state.leads = function.leads
     parameters = [_pointer_parameter(v, written=v.name in function.written) for v in function.arguments]
     parameters += [f"i64 %{_size(name)}" for name in function.sizes]
@@ -117,13 +119,14 @@ def _new_state(
 
 
 def _add_lead(state: State, lead: Lead) -> None:
-    """The integer that the lead names: elements until the array's first aligned address."""
-    b, slot = state.builder, state.slots[lead.array]
-    with b.into(state.nest.levels[0].lines):
-        address = b.emit(INDEX, f"ptrtoint {slot.pointer} to i64")
+    """The integer that the lead names: elements until the row's first aligned address."""
+    b, slot, level = state.builder, state.slots[lead.array], len(state.nest.levels) - 1
+    first = access(state, lead.array, lead.row, evaluate).pointer if lead.row else slot.pointer
+    with b.into(state.nest.levels[-1].lines):
+        address = b.emit(INDEX, f"ptrtoint {first} to i64")
         ahead = b.binary("and", b.binary("sub", integer(0), address), integer(lead.bytes - 1))
         elements = b.binary("lshr", ahead, integer(slot.variable.dtype.itemsize.bit_length() - 1))
-    state.nest.variables[lead.name] = (0, elements)
+    state.nest.variables[lead.name] = (level, elements)
 
 
 def _finish(state: State, header: str) -> None:
@@ -271,6 +274,9 @@ def _emit_body(state: State, node: For, current: Value, upper: Value, ragged: tu
     nest.levels.append(Level(preamble))
     nest.variables[node.variable] = (len(nest.levels) - 1, current)
     nest.grids[node.variable] = (node.lower, node.step)
+    rows = [lead for lead in state.leads if lead.inside == node.variable and _uses(node.body, lead.name)]
+    for lead in rows:
+        _add_lead(state, lead)
     if node.kind == "vector" and node.width > 1:
         assert lanes is None, "internal: a vector loop inside another"
         mask = _tail_mask(state, node, upper) if node.masked else None
@@ -286,7 +292,16 @@ def _emit_body(state: State, node: For, current: Value, upper: Value, ragged: tu
             _emit_nodes(state, node.body)
     b.known = {}
     nest.levels.pop()
-    del nest.variables[node.variable], nest.grids[node.variable]
+    for name in (node.variable, *(lead.name for lead in rows)):
+        del nest.variables[name]
+    del nest.grids[node.variable]
+
+
+def _uses(nodes: tuple[Node, ...], name: str) -> bool:
+    """Whether the bounds of a loop among these nodes use the integer."""
+    return any(
+        isinstance(node, For) and name in node.lower.variables() | node.upper.variables() for node in walk_nodes(nodes)
+    )
 
 
 def _tail_mask(state: State, node: For, upper: Value) -> Value | None:

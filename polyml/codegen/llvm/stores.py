@@ -95,7 +95,7 @@ def _is_aligned(state: State, where: Access, size: int) -> bool:
     itemsize = variable.dtype.itemsize
     if (variable.alignment or 1) % size == 0 and state.nest.multiple_of(flat) * itemsize % size == 0:
         return True
-    leads = [lead for lead in state.leads if lead.array == variable.name and lead.bytes % size == 0]
+    leads = [lead for lead in state.leads if lead.array == variable.name and not lead.row and lead.bytes % size == 0]
     return any(state.nest.multiple_of(flat - affine(lead.name)) * itemsize % size == 0 for lead in leads)
 
 

@@ -29,11 +29,11 @@ def factor_sums(graph: Graph) -> Graph:
         for name in read_names(op):
             count[name] = count.get(name, 0) + 1
     once = {name for name, n in count.items() if n == 1} - protected_names(graph)
-    ops = _factor_block(graph.ops, once, set(tensors_of(graph)))
+    ops = _factor_block(graph.ops, once, set(tensors_of(graph)), graph.context)
     return graph if ops is graph.ops else replace(graph, ops=ops)
 
 
-def _factor_block(ops: tuple[Op, ...], once: set[str], taken: set[str]) -> tuple[Op, ...]:
+def _factor_block(ops: tuple[Op, ...], once: set[str], taken: set[str], context: isl.Set) -> tuple[Op, ...]:
     result: list[Op] = []
     scalings: dict[str, Equation] = {}
     overwritten = {op.base.name for op in all_ops(ops) if isinstance(op, Equation) and op.base is not None}
@@ -41,10 +41,10 @@ def _factor_block(ops: tuple[Op, ...], once: set[str], taken: set[str]) -> tuple
     for op in ops:
         match op:
             case Loop():
-                body = _factor_block(op.body, once, taken)
+                body = _factor_block(op.body, once, taken, context)
                 result.append(op if body is op.body else replace(op, body=body))
             case Equation():
-                pair = _factored(op, scalings, taken)
+                pair = _factored(op, scalings, taken, context)
                 result += [op] if pair is None else pair
                 if _is_scaling(op) and op.result.name in once and not overwritten & set(read_names(op)):
                     scalings[op.result.name] = op
@@ -63,14 +63,16 @@ class _Product:
     over: list[Expr]
 
 
-def _factored(equation: Equation, scalings: Mapping[str, Equation], taken: set[str]) -> list[Op] | None:
+def _factored(
+    equation: Equation, scalings: Mapping[str, Equation], taken: set[str], context: isl.Set
+) -> list[Op] | None:
     """The sum without its invariant factors and the equation that applies them; None when there are none."""
     numeric = equation.result.dtype.is_float or equation.result.dtype.is_integer
     if equation.reduce != "sum" or not equation.reduced or equation.base is not None or not numeric:
         return None
     product = _Product([], [], [])
     _split(equation.body, equation, scalings, product)
-    if not product.inside or not (product.times or product.over) or not _fills_result(equation):
+    if not product.inside or not (product.times or product.over) or not _fills_result(equation, context):
         return None
     dtype = equation.result.dtype
     name = fresh_name(f"{equation.result.name}_sum", taken)
@@ -154,8 +156,8 @@ def _depends(expr: Expr, indices: Sequence[str]) -> bool:
     return False
 
 
-def _fills_result(equation: Equation) -> bool:
-    """True when every element of the result has something to sum, and the target is plain indices."""
+def _fills_result(equation: Equation, context: isl.Set) -> bool:
+    """True when every element of the result has something to sum, whatever the sizes, and the target is plain indices."""
     left = equation.indices[: len(equation.indices) - len(equation.reduced)]
     names = tuple(s.name if isinstance(s, Affine) else None for s in equation.target)
     if names != left:
@@ -166,7 +168,7 @@ def _fills_result(equation: Equation) -> bool:
     box = isl.Set(f"[{', '.join(sizes)}] -> {{ [{', '.join(left)}]{where} }}")
     count = len(equation.reduced)
     points = equation.domain.reset_tuple_id().project_out(isl.dim_type.set, len(left), count)
-    return bool(box.is_subset(points))
+    return bool(box.intersect_params(context).is_subset(points))
 
 
 def _multiplied(factors: Sequence[Expr]) -> Expr:

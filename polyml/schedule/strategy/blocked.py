@@ -19,6 +19,7 @@ from polyml.records import dataclass
 from polyml.schedule.block_copies import BlockedNest, block_index
 from polyml.schedule.strategy.block_threads import shared_loops
 from polyml.schedule.transforms import Loop, insert_loops, insert_mark, insert_sequence
+from polyml.scop.accesses import parameters_text
 
 __all__ = ["build_blocked"]
 
@@ -273,7 +274,8 @@ class _Builder:
             own = self.own(name, index) if condition else None
             limit = f" : {own} {text}" if own is not None else ""
             pieces.append(f"{name}[{', '.join(self.nest.domains[name])}]{limit}")
-        return isl.UnionSet(f"{{ {'; '.join(pieces)} }}")
+        sizes = sorted({v for end in self.nest.plan.ends.values() for v in end.variables()})
+        return isl.UnionSet(f"{parameters_text(tuple(sizes))}{{ {'; '.join(pieces)} }}")
 
     def split(
         self,
@@ -286,9 +288,11 @@ class _Builder:
         rest: _Build | None = None,
     ) -> isl.ScheduleNode:
         """Full tiles along the index, then the rest: both have a number of iterations that is known. rest: None: like full ones."""
-        extent = self.nest.plan.extents[index]
-        whole = extent // step * step
-        if whole in (0, extent):
+        plan = self.nest.plan
+        whole = str(plan.extents[index] // step * step)
+        if index in plan.ends:
+            whole = f"{step}*floor({plan.end(index)}/{step})"
+        elif int(whole) in (0, plan.extents[index]):
             return inside(leaf)
         return self.sequence(
             leaf, [(names, f"{index} < {whole}", inside), (names, f"{index} >= {whole}", rest or inside)]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 
 from polyml.errors import CodegenError, IllegalScheduleError, TransformError
@@ -152,7 +152,11 @@ every = given(
 )
 
 
+DIAMOND = ("diamond", 0, 0, 0, 0, 0)
+
+
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@example(start="fuse", chosen=[DIAMOND, DIAMOND, ("diamond", 0, 0, 0, 1, 1)], storage="contract")
 @every
 def test_refused_or_unchanged(start: str, chosen: list[tuple[str, int, int, int, int, int]], storage: str) -> None:
     _try(start, chosen, storage)
