@@ -131,6 +131,34 @@ def test_operands_are_packed_where_they_are_large_and_read_often() -> None:
     assert "K" in text
 
 
+@pytest.mark.parametrize(("left", "right"), [("n, k", "m, k"), ("k, n", "k, m")])
+def test_contractions_go_in_blocks(left: str, right: str) -> None:
+    shapes = {index: index.upper() for index in "nkm"}
+    declared = [" ".join(shapes[i] for i in part.split(", ")) for part in (left, right)]
+    text = f'def f(x: f32["{declared[0]}"], w: f32["{declared[1]}"]):\n    y[n, m] = x[{left}] * w[{right}]\n    return y\n'
+    f = polyml.einsum(text, dynamic=True, target=SMALL_CACHES, verify=True)
+    rng = np.random.default_rng(0)
+    for n, k, m in ((1, 1, 1), (17, 9, 48), (64, 65, 66), (40, 130, 131), (16, 600, 1)):
+        sizes = {"n": n, "k": k, "m": m}
+        x, w = (rng.standard_normal([sizes[i] for i in part.split(", ")], np.float32) for part in (left, right))
+        expected = np.einsum(f"{left.replace(', ', '')},{right.replace(', ', '')}->nm", x, w)
+        assert np.allclose(f(x, w), expected, atol=1e-4), (n, k, m)
+    assert len(f.kernels) == 1
+    (function,) = f.lower(x, w).stages.functions
+    local = [node.variable for node in walk_nodes(function.body) if isinstance(node, Allocate)]
+    panels = [v for v in local if v.name.startswith("w_panels")]
+    assert panels
+    assert all(extent.is_constant for v in panels for extent in v.shape)
+
+
+def test_a_mean_over_a_symbolic_extent_is_divided_once() -> None:
+    program = polyml.einsum('def f(x: f32["N K"]):\n    y[n] = x[n, k] / K\n    return y\n', dynamic=True)
+    (function,) = program.lower(np.ones((3, 40), "f4")).stages.functions
+    sums = [n for n in walk_nodes(function.body) if isinstance(n, Assign) and n.reduction == "sum"]
+    assert sums
+    assert not any("/" in str(node.value) for node in sums)
+
+
 def test_a_result_without_elements() -> None:
     f = polyml.einsum('def f(x: f32["N 0"]):\n    y[n, m] = x[n, m]\n    return y\n', dynamic=True)
     assert f(np.zeros((3, 0), "f4")).shape == (3, 0)

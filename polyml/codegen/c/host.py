@@ -46,6 +46,7 @@ def _host(name: str, plan: Plan, functions: Sequence[Function], sizes: Sequence[
         for argument in step.arguments
         if argument.array in functions[step.region].written
     }
+    shared = _with_empty_arrays(plan, functions)
     parameters = [f"int64_t {size}" for size in sizes]
     for buffer in arguments:
         constant = "" if buffer in written else "const "
@@ -59,7 +60,8 @@ def _host(name: str, plan: Plan, functions: Sequence[Function], sizes: Sequence[
     for step in plan.steps:
         match step:
             case Allocate():
-                body.append(f"    {names[step.buffer]} = malloc({_bytes(plan.buffers[step.buffer])});")
+                room = _bytes(plan.buffers[step.buffer]) if step.buffer not in shared else f"{_WIDEST}"
+                body.append(f"    {names[step.buffer]} = malloc({room});")
                 body += _leave_if(f"!{names[step.buffer]}", NO_MEMORY)
             case Launch():
                 body.append(f"    {_call(step, functions[step.region], names)};")
@@ -77,6 +79,21 @@ def _host(name: str, plan: Plan, functions: Sequence[Function], sizes: Sequence[
     body += [f"    (void){size};" for size in sizes if size not in used]
     body += [f"    (void){names[buffer]};" for buffer in arguments if names[buffer] not in used]
     return "\n".join([prototype, "{", *body, f"    return {'status' if leaves else '0'};", "}"])
+
+
+_WIDEST = 16
+"""Bytes of the widest element."""
+
+
+def _with_empty_arrays(plan: Plan, functions: Sequence[Function]) -> set[str]:
+    """Buffers of one element that arrays without elements are in, too: C has no such arrays, and compilers take them for one element of their own type."""
+    found = set()
+    for step in plan.steps:
+        if isinstance(step, Launch):
+            shapes = {variable.name: variable.shape for variable in functions[step.region].arguments}
+            empty = [a.buffer for a in step.arguments if Affine() in shapes.get(a.array, ())]
+            found |= {b for b in empty if all(extent == Affine((), 1) for extent in plan.buffers[b].shape)}
+    return found
 
 
 def _buffer_names(plan: Plan, taken: set[str]) -> dict[str, str]:

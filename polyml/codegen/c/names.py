@@ -13,7 +13,7 @@ _KEYWORDS = """auto break case char const continue default do double else enum e
 short signed sizeof static struct switch typedef union unsigned void volatile while _Bool _Complex _Imaginary asm typeof bool true false""".split()
 _LIBRARY = """abort aligned_alloc ceil ceilf copysign copysignf cos cosf erf erff exp expf fabs fabsf floor floorf fmod fmodf free int8_t int16_t
 int32_t int64_t uint8_t uint16_t uint32_t uint64_t isfinite isinf isnan log logf malloc main memcpy memset pow powf rint rintf sin sinf size_t sqrt
-sqrtf tanh tanhf INFINITY NAN NULL M_PI status candidate winner linux unix""".split()
+atan2 atan2f log1p log1pf sqrtf tanh tanhf INFINITY NAN NULL M_PI status candidate winner linux unix""".split()
 
 RESERVED = frozenset((*_KEYWORDS, *_LIBRARY))
 

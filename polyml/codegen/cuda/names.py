@@ -15,7 +15,7 @@ _RESERVED = frozenset(
     typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
     threadIdx blockIdx blockDim gridDim warpSize main scratch scratch_index NULL INFINITY NAN
     exp expf log logf sqrt sqrtf rsqrt sin sinf cos cosf tanh tanhf erf erff fabs fabsf pow powf fmod fmodf floor floorf ceil ceilf rint rintf
-    copysign copysignf y0 y1 yn j0 j1 jn y0f y1f ynf j0f j1f jnf gamma lgamma tgamma min max abs labs signbit isnan isinf unix linux""".split()
+    atan2 atan2f log1p log1pf copysign copysignf y0 y1 yn j0 j1 jn y0f y1f ynf j0f j1f jnf gamma lgamma tgamma min max abs labs signbit isnan isinf unix linux""".split()
 )
 
 

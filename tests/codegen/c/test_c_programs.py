@@ -129,6 +129,19 @@ def test_written_order_reads_like_the_program() -> None:
     assert "B[i] = 0.33333 * (A[i - 1] + A[i] + A[i + 1]);" in lines
 
 
+def test_arrays_without_elements_beside_a_flag() -> None:
+    text = """
+def f(x: f32["N N"], at: i32["N"], M: int):
+    t: f32["1 N"] = 2
+    t[i + 1, j] = x[i, j]
+    y: f32["M"] = 0
+    y[at[i]] += t[0, i]
+    return y
+"""
+    (found,) = through_c(text, np.zeros((0, 0), np.float32), np.zeros(0, np.int32), 3, flags=(*STRICT, "-fwrapv"))
+    np.testing.assert_array_equal(found, np.zeros(3))
+
+
 def test_symbolic_sizes() -> None:
     kernel = KERNELS["jacobi-1d"]
     arguments = kernel.arguments("MINI")
