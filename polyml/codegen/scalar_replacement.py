@@ -120,9 +120,8 @@ class _Replacement:
         for element, accesses in where.items():
             if not _is_worth_it([access for _, access in accesses], lanes):
                 continue
-            rivals = by_variable[element[0]].values()
-            one = accesses[0][1]
-            if any((r.indirect or r.element != element) and may_overlap(one, r, ranges, lanes) for r in rivals):
+            rivals = (r for (place, _), r in by_variable[element[0]].items() if place != element)
+            if any(may_overlap(accesses[0][1], r, ranges, lanes) for r in rivals):
                 continue
             first, last = accesses[0][0], accesses[-1][0]
             # Something is sure to write the element: then it exists, and nobody else may write it at the same time.
