@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.prefetch import Caches
@@ -25,6 +25,9 @@ __all__ = ["prefetch_rows"]
 
 LEAST = 8
 """Sums in the inner loop below which there is no time for anything else."""
+
+TOGETHER = 2
+"""Rows that one tile fetches from end to end, at most: more loads would take turns with those of its sums."""
 
 LONG = 32
 """Iterations of the inner loop below which its own loads are few, and the next tile's rows are near."""
@@ -171,13 +174,25 @@ class _Tiles:
         groups = _power(-(-rows.count // together))
         turn = (affine(loop.variable) // loop.step) % together
         free = next((outer for outer in between if outer.step > 0), None)
-        if groups == 1:
+        each = _rows_per_tile(rows, ahead, between)
+        if free is not None and each <= TOGETHER:
+            # A row or two per tile, from end to end: the address walks along with the operand's own.
+            first = (affine(free.variable) - free.lower) // free.step * each
+            yield from (_moved(rows, ahead, first + k) for k in range(each))
+        elif groups == 1:
             yield _moved(rows, ahead, turn)
         elif free is not None:
             yield _moved(rows, ahead, turn + (affine(free.variable) // free.step) % groups * together)
         else:
             for group in range(groups):
                 yield _moved(rows, ahead, turn + group * together)
+
+
+def _rows_per_tile(rows: _Rows, ahead: For, between: Sequence[For]) -> int:
+    """How many of the next rows each of the tiles along the same rows has to fetch, for all to be there in time."""
+    free = next((outer for outer in between if outer.step > 0), None)
+    span = None if free is None else Ranges((ahead, *between)).highest(free.upper - free.lower)
+    return rows.count if free is None or span is None else ceil(rows.count / max(1, ceil(span / free.step)))
 
 
 def _result_line(rows: _Rows, loop: For, ahead: For, width: int) -> Place:
