@@ -1,4 +1,4 @@
-"""The driver: the pipeline of docs/architecture.md, one function per stretch of it.
+"""The driver: the pipeline of docs/architecture.md, one function per stretch of it (that of one region: compiler_region.py).
 
     program --trace--> Graph --lower--> Lowered (regions, plan, scops, dependences, schedules, loops) --compile--> Kernel
 
@@ -8,27 +8,23 @@ isl's context is shared by the process, so each function runs under one lock.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 from polyml.codegen.generate import generate
-from polyml.codegen.large import either, where_worth
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.loops import Function
-from polyml.codegen.passes import LoopOptions, lower_loops
-from polyml.codegen.printer import loops_text
-from polyml.codegen.simplify import simplify
+from polyml.compiler_region import LoweredRegion, lower_region, may_arrange, to_loops
 from polyml.debug import compilation, debug_level, report, stage
 from polyml.einsum_frontend.arguments import ArgumentType, Signature
 from polyml.einsum_frontend.syntax import Program
-from polyml.errors import CodegenError, PolymlError
+from polyml.errors import PolymlError
 from polyml.graph.build import build as build_graph
 from polyml.graph.fuse import fuse
 from polyml.graph.ir import Graph
 from polyml.graph.plan import Plan, plan
 from polyml.graph.printer import graph_text
-from polyml.graph.region import Region
 from polyml.graph.rewrite import rewrite
 from polyml.graph.verify import verify
 from polyml.options import Options
@@ -39,22 +35,10 @@ from polyml.runtime.compiled import Compiled
 from polyml.runtime.dispatch import COMPILE_LOCK
 from polyml.runtime.keys import Key, with_numbers
 from polyml.runtime.signature import KernelSignature
-from polyml.schedule.driver import schedule
-from polyml.schedule.schedule import Note, Schedule
-from polyml.schedule.tree import print_tree
-from polyml.scop.bounds import prove_in_bounds
-from polyml.scop.build import build as build_scop
-from polyml.scop.dependences import Dependences, analyse
-from polyml.scop.expansion import expanded
-from polyml.scop.joined_indices import joined_rows
-from polyml.scop.memory_based import memory_based
-from polyml.scop.scop import Scop
-from polyml.scop.values import used_values
+from polyml.schedule.schedule import Schedule
 from polyml.sets.affine import Affine
-from polyml.sets.budget import BudgetExhausted, operation_budget
 
 __all__ = [
-    "LoweredRegion",
     "Stages",
     "c_text",
     "compile_stages",
@@ -62,7 +46,6 @@ __all__ = [
     "locked",
     "lower",
     "lower_program",
-    "may_arrange",
     "signature_for",
     "trace",
     "trace_program",
@@ -81,18 +64,6 @@ def locked(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
 
     return run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoweredRegion:
-    """One region at all its stops. notes: what its stages decided and refused, in order."""
-
-    region: Region
-    scop: Scop
-    dependences: Dependences
-    schedule: Schedule
-    loops: Function
-    notes: tuple[Note, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,124 +114,8 @@ def lower(graph: Graph, options: Options, strides: Mapping[str, tuple[int, ...]]
     for number, region in enumerate(regions):
         later = {memory.storage[t.name] for other in regions[number + 1 :] for t in other.inputs}
         results = {memory.storage[t.name] for t in region.outputs} - later
-        lowered.append(_lower_region(region, graph, memory, options, strides or {}, results))
+        lowered.append(lower_region(region, graph, memory, options, strides or {}, results))
     return Stages(graph=graph, plan=memory, regions=tuple(lowered), options=options)
-
-
-def _lower_region(
-    region: Region,
-    graph: Graph,
-    memory: Plan,
-    options: Options,
-    strides: Mapping[str, tuple[int, ...]],
-    results: Set[str],
-) -> LoweredRegion:
-    with stage("scop"):
-        scop = build_scop(
-            region.ops,
-            name=region.name,
-            sizes=graph.sizes,
-            context=graph.context,
-            inputs=region.inputs,
-            outputs=region.outputs,
-            storage=memory.storage,
-            strides=strides,
-        )
-    if may_arrange(options):
-        scop = joined_rows(scop, options.machine.vector_bytes)
-    if options.verify:
-        prove_in_bounds(scop)
-    with stage("dependences"):
-        scop, dependences, refused = _dependences(scop, options)
-    with stage("schedule"):
-        scheduled = schedule(scop, dependences, options.machine, options, results=results)
-    scheduled = replace(scheduled, notes=(*refused, *scheduled.notes))
-    try:
-        with operation_budget(options.budget, phase="AST generation"):
-            made = _to_loops(region, scheduled, options)
-            if not scheduled.worth:
-                return made
-            bare = schedule(scop, dependences, options.machine, options, results=results, pack=False)
-            unpacked = _to_loops(region, bare, options)
-            return replace(made, loops=where_worth(scheduled.worth, made.loops, unpacked.loops))
-    except (BudgetExhausted, CodegenError) as reason:
-        if options.scheduler == "written":
-            return _to_loops(region, scheduled, options)  # the last resort may take longer: after it there is nothing
-        plain = schedule(scop, dependences, options.machine, replace(options, scheduler="written"), results=results)
-        dropped = Note("fallback", scop.name, f"the schedule was dropped for the written order: {reason}")
-        return _to_loops(region, replace(plain, notes=(*scheduled.notes, dropped, *plain.notes)), options)
-
-
-def may_arrange(options: Options) -> bool:
-    """Whether the loops are ours to choose, and lanes are what they are chosen for."""
-    asked = options.tile_sizes is not None or options.register_tile is not None or options.costs is not None
-    return options.vectorize and options.scheduler == "ilp" and not asked and not options.machine.is_cuda
-
-
-def _dependences(scop: Scop, options: Options) -> tuple[Scop, Dependences, tuple[Note, ...]]:
-    """The scop with what its values need only, and exact dependences; or memory-based ones, and a note, when the budget does not suffice."""
-    try:
-        with operation_budget(options.budget, phase="dataflow"):
-            dependences = analyse(scop)
-            if options.scheduler == "written":
-                return scop, dependences, ()
-            needed = used_values(scop, dependences)
-            # isl's scheduler finds no schedule within its budget once nussinov's scalar is expanded, and a good one before.
-            if options.scheduler == "ilp":
-                needed = expanded(needed)
-            return (scop, dependences, ()) if needed is scop else (needed, analyse(needed), ())
-    except BudgetExhausted as reason:
-        return scop, memory_based(scop), (Note("fallback", scop.name, f"memory-based dependences: {reason}"),)
-
-
-def _to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredRegion:
-    report(f"schedule of {region.name}", lambda: print_tree(scheduled.tree, scheduled.scop), level=3)
-    with stage("loops"):
-        generated = generate(scheduled, name=region.name)
-    report(f"loops of {region.name} as generated", lambda: loops_text(generated), level=5)
-    if options.machine.is_cuda:
-        return LoweredRegion(
-            region=region, scop=scheduled.scop, dependences=scheduled.dependences, schedule=scheduled,
-            loops=simplify(generated),
-            notes=scheduled.notes,
-        )  # fmt: skip
-    with stage("loop passes"):
-        passes = LoopOptions(
-            vector_bytes=options.machine.vector_bytes,
-            precise=options.precise,
-            l1_bytes=options.machine.l1_bytes,
-            l2_bytes=options.machine.l2_bytes,
-            line_bytes=options.machine.line_bytes,
-            scans=options.vectorize,
-        )
-        loops, notes = lower_loops(
-            generated,
-            options=passes,
-            on_pass=lambda name, made: report(f"{region.name} after {name}", lambda: loops_text(made), level=5),
-        )
-        if scheduled.streamed_when_large:
-            streamed = scheduled.streamed | scheduled.streamed_when_large
-            again = generate(replace(scheduled, streamed=streamed), name=region.name)
-            large, more = lower_loops(again, options=replace(passes, large=True))
-            both = either(large, loops, l2_bytes=passes.l2_bytes)
-            if both is not loops:
-                loops, notes = (
-                    both,
-                    (*notes, *more, Note("streaming", region.name, "past the caches where results are large")),
-                )
-    report(f"loops of {region.name}", lambda: loops_text(loops), level=4)
-    decisions = (*scheduled.notes, *notes)
-    report(
-        f"choices of {region.name}", lambda: "\n".join(f"{n.stage}: {n.subject}: {n.text}" for n in decisions), level=2
-    )
-    return LoweredRegion(
-        region=region,
-        scop=scheduled.scop,
-        dependences=scheduled.dependences,
-        schedule=scheduled,
-        loops=loops,
-        notes=decisions,
-    )
 
 
 @locked
@@ -268,7 +123,7 @@ def with_schedules(stages: Stages, schedules: Mapping[str, Schedule]) -> Stages:
     """The same program with other schedules for some regions, by the region's name. They are taken as proved."""
     options = stages.options
     regions = tuple(
-        _to_loops(lowered.region, schedules[lowered.region.name], options)
+        to_loops(lowered.region, schedules[lowered.region.name], options)
         if lowered.region.name in schedules
         else lowered
         for lowered in stages.regions

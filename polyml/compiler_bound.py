@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from polyml.codegen.hoist_panels import Filling, hoist_panels
 from polyml.codegen.loops import Function
-from polyml.compiler import Stages, llvm_text, locked, lower, may_arrange, signature_for
+from polyml.compiler import Stages, llvm_text, locked, lower, signature_for
+from polyml.compiler_region import may_arrange
 from polyml.debug import compilation, stage
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import ArgumentError
