@@ -13,7 +13,6 @@ import argparse
 import csv
 import functools
 import math
-import os
 import statistics
 import sys
 import time
@@ -25,6 +24,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.command_line import with_threads, write_csv
 from polyml.demo.measure import interleaved
 
 Array = NDArray[np.generic]
@@ -229,18 +229,10 @@ def main() -> int:
         print(
             f"{family}: {ratio:.2f} times the best peer (worst {worst:.2f}), {limit:.2f} of the limit, {len(values)} cases"
         )
-    if options.csv and rows:
-        with open(options.csv, "w", newline="") as stream:
-            writer = csv.DictWriter(stream, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+    write_csv(options.csv, rows)
     return 0
 
 
 if __name__ == "__main__":
-    # Thread pools read these when their library loads: before NumPy does its first product.
-    wanted = str(next((sys.argv[k + 1] for k, a in enumerate(sys.argv[:-1]) if a == "--threads"), "1"))
-    if os.environ.get("OPENBLAS_NUM_THREADS") != wanted:
-        os.environ.update(OPENBLAS_NUM_THREADS=wanted, OMP_NUM_THREADS=wanted, POLYML_NUM_THREADS=wanted)
-        os.execv(sys.executable, [sys.executable, "-m", "benchmarks.contractions", *sys.argv[1:]])
+    with_threads("benchmarks.contractions")
     raise SystemExit(main())

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
 import statistics
 import sys
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.command_line import with_threads, write_csv
 from benchmarks.contractions import Array, Runner, in_turns, line
 
 CASES = Path(__file__).parent / "data" / "convolutions.csv"
@@ -200,18 +200,10 @@ def main() -> int:
         rows += made
         found.append((case, ratio, limit))
     report(found)
-    if options.csv and rows:
-        with open(options.csv, "w", newline="") as stream:
-            writer = csv.DictWriter(stream, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+    write_csv(options.csv, rows)
     return 0
 
 
 if __name__ == "__main__":
-    # Thread pools read these when their library loads: before NumPy does its first product.
-    wanted = str(next((sys.argv[k + 1] for k, a in enumerate(sys.argv[:-1]) if a == "--threads"), "1"))
-    if os.environ.get("OPENBLAS_NUM_THREADS") != wanted:
-        os.environ.update(OPENBLAS_NUM_THREADS=wanted, OMP_NUM_THREADS=wanted, POLYML_NUM_THREADS=wanted)
-        os.execv(sys.executable, [sys.executable, "-m", "benchmarks.convolutions", *sys.argv[1:]])
+    with_threads("benchmarks.convolutions")
     raise SystemExit(main())

@@ -9,9 +9,7 @@ once, measured as one more contender (benchmarks/limits.py), or in which its ope
 from __future__ import annotations
 
 import argparse
-import csv
 import functools
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +17,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from benchmarks.command_line import with_threads, write_csv
 from benchmarks.fused_cases import CASES, Array, Case
 from benchmarks.limits import Stream, seconds_at_peak
 from polyml.demo.measure import interleaved
@@ -132,21 +131,13 @@ def main(cases: Sequence[Case], description: str | None) -> int:
                     "error": error,
                 }
             )
-    if options.csv:
-        with open(options.csv, "w", newline="") as stream:
-            writer = csv.DictWriter(stream, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+    write_csv(options.csv, rows)
     return 0
 
 
 def start(cases: Sequence[Case], module: str, description: str | None) -> NoReturn:
     """Runs the command line of a module, in a process whose thread pools have as many threads as it asks for."""
-    # Thread pools read these when their library loads: before NumPy does its first product.
-    wanted = str(next((sys.argv[k + 1] for k, a in enumerate(sys.argv[:-1]) if a == "--threads"), "1"))
-    if os.environ.get("OPENBLAS_NUM_THREADS") != wanted:
-        os.environ.update(OPENBLAS_NUM_THREADS=wanted, OMP_NUM_THREADS=wanted, POLYML_NUM_THREADS=wanted)
-        os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
+    with_threads(module)
     raise SystemExit(main(cases, description))
 
 

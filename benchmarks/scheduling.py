@@ -8,7 +8,6 @@ CPU milliseconds, best of several runs in one process. Chains alternate elementw
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 import islpy as isl
 
 import polyml
+from benchmarks.command_line import write_csv
 from benchmarks.polybench import KERNELS, SIZES
 from polyml.dtypes import f32
 from polyml.expressions import Apply, Const, Read
@@ -165,11 +165,7 @@ def main() -> None:
     print(
         f"PolyBench, dependences and scheduling: median {statistics.median(kernels):.1f} ms, worst {max(kernels):.1f} ms"
     )
-    if options.csv:
-        with open(options.csv, "w", newline="") as stream:
-            writer = csv.DictWriter(stream, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+    write_csv(options.csv, rows)
 
 
 if __name__ == "__main__":
