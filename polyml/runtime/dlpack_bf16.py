@@ -36,10 +36,10 @@ class _Recast:
     def __dlpack_device__(self) -> object:
         return self.owner.__dlpack_device__()
 
-    def __dlpack__(self, **ignored: object) -> object:
-        """The capsule; whoever asks gets what the owner gives for NumPy: host memory, without a stream."""
+    def __dlpack__(self, *, max_version: object = None, **ignored: object) -> object:
+        """The capsule; whoever asks gets what the owner gives for NumPy: host memory, without a stream. Who names no version knows none (JAX)."""
         try:
-            capsule = self.owner.__dlpack__(max_version=(1, 0))
+            capsule = self.owner.__dlpack__() if max_version is None else self.owner.__dlpack__(max_version=(1, 0))
         except TypeError:  # older than version 1.0
             capsule = self.owner.__dlpack__()
         _set_code(capsule, self.code)

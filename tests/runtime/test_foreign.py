@@ -217,6 +217,11 @@ def test_jax() -> None:
     assert total == 48
     with pytest.raises(ArgumentError, match="read-only"):
         polyml.einsum(UPDATE)(jnp.ones(3), jnp.ones(3))
+    for dtype in ("bfloat16", "float16", "complex64", "int8"):
+        product = polyml.einsum("ij,jk->ik", jnp.ones((2, 3), dtype), jnp.ones((3, 4), dtype))
+        assert isinstance(product, type(y))
+        assert product.dtype == dtype
+        assert (product == 3).all()
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "c64", "c128"])
