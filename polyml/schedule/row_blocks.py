@@ -22,7 +22,7 @@ from math import prod
 
 from polyml.expressions import reads_of
 from polyml.records import dataclass
-from polyml.schedule.cost import RegisterTile, StatementModel
+from polyml.schedule.cost import RegisterTile, StatementModel, memory_strides
 from polyml.schedule.pivots import widest_tile
 from polyml.scop.expansion import expanded_along_loops
 from polyml.scop.scop import Scop, Statement
@@ -73,7 +73,10 @@ def plan_row_blocks(scop: Scop, models: Mapping[str, StatementModel], target: Ta
     numbers = [extent.constant for extent in array.shape]
     if prod(numbers) * array.dtype.itemsize <= target.l2_bytes // 2:
         return None
-    for dimension in range(len(numbers) - 1):
+    strides = memory_strides(array)
+    for dimension in range(len(numbers)):
+        if strides[dimension] == 1:  # the lanes'
+            continue
         rows = _rows(scop, array.name, dimension)
         kept = () if rows is None else _kept(scop, core, step, rows)
         if rows is None or not kept:
@@ -81,7 +84,8 @@ def plan_row_blocks(scop: Scop, models: Mapping[str, StatementModel], target: Ta
         row_bytes = prod(n for d, n in enumerate(numbers) if d != dimension) * array.dtype.itemsize
         room = min(target.l2_bytes // 4 // row_bytes, models[core.name].extents[step] // LEAST_BLOCKS)
         size = 1 << (room.bit_length() - 1) if room > 0 else 0
-        columns, crossed = _columns(scop, core, step, rows) if dimension == 0 and len(numbers) == 2 else (None, ())
+        lanes = 1 - dimension if len(numbers) == 2 and 1 in strides else None
+        columns, crossed = (None, ()) if lanes is None else _columns(scop, core, step, rows, lanes)
         both = (*kept, *crossed)
         made = expanded_along_loops(scop, both, prod(numbers) * array.dtype.itemsize)
         if size >= LEAST_STEPS and all(len(made.arrays[k].shape) > len(scop.arrays[k].shape) for k in both):
@@ -95,11 +99,11 @@ def plan_row_blocks(scop: Scop, models: Mapping[str, StatementModel], target: Ta
 
 
 def _columns(
-    scop: Scop, core: Statement, step: str, rows: Mapping[str, str]
+    scop: Scop, core: Statement, step: str, rows: Mapping[str, str], dimension: int
 ) -> tuple[dict[str, str] | None, tuple[str, ...]]:
-    """Per statement the index of its column, and the local arrays of steps' columns; None where beyond those there is not the core alone, or its columns are no lanes."""
-    columns = _rows(scop, core.target.array, 1)
-    if columns is None or scop.arrays[core.target.array].strides is not None:
+    """Per statement the index of its column, which stands in the dimension, and the local arrays of steps' columns; None where beyond those there is not the core alone."""
+    columns = _rows(scop, core.target.array, dimension)
+    if columns is None:
         return None, ()
     beyond = [name for name in scop.statements if step not in (rows[name], columns[name])]
     crossed = _kept(scop, core, step, columns)

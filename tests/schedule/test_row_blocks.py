@@ -60,6 +60,23 @@ def test_beyond_the_steps_rows_and_columns_are_register_tiles() -> None:
     assert re.search(r"a_value\w* = a\[.*\];\n\s+for \(k = k_tile; .*\{\n\s+a_value = min\(a_value, ", text)
 
 
+def test_rows_are_those_of_memory() -> None:
+    """Stored by columns, these take the rows' place."""
+    a = np.random.default_rng(4).integers(1, 1000, (66, 66)).astype(np.float64)
+    turned = np.asfortranarray(a)
+    program = polyml.einsum(PATHS, target=SMALL_CACHES)
+    assert "in one sweep over j" in program.explain(turned)
+    np.testing.assert_array_equal(program(turned), paths(a))
+
+
+def test_a_whole_number_type_and_a_view() -> None:
+    a = np.random.default_rng(5).integers(1, 1000, (80, 100)).astype(np.int32)
+    program = polyml.einsum(PATHS.replace("f64", "i32"), target=SMALL_CACHES)
+    assert "one sweep over i" in program.explain(a[:, :80])
+    expected = paths(a[:, :80])
+    np.testing.assert_array_equal(program(a[:, :80]), expected)
+
+
 OTHER_COLUMNS = """
 def f(a: f64["N N"]):
     for k in range(N):
