@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from polyml.codegen.cuda.barrier_check import barrier_faults
 from polyml.codegen.cuda.emit import emit_cuda
 from polyml.codegen.cuda.program import CudaRegion
 from polyml.codegen.cuda.split import split_kernels
+from polyml.codegen.generate import generate
 from polyml.compiler import Stages, locked
+from polyml.compiler_region import LoweredRegion
 from polyml.debug import report, stage
 from polyml.einsum_frontend.syntax import Program
+from polyml.errors import CodegenError
+from polyml.options import Options
 from polyml.runtime.build import signature_of
 from polyml.runtime.cuda import the_device
 from polyml.runtime.cuda_program import CudaCode, CudaKernel, Device
+from polyml.runtime.cuda_report import usage_lines
+from polyml.schedule.driver import schedule
 
-__all__ = ["cuda_kernel", "cuda_regions", "cuda_text", "kernel_on_device"]
+__all__ = ["cuda_kernel", "cuda_regions", "cuda_text", "kernel_lines", "kernel_on_device"]
 
 
 def cuda_regions(stages: Stages, *, prefix: str = "") -> tuple[CudaRegion, ...]:
     """The regions as kernels, whose names begin with `prefix`, and the host programs that launch them."""
     with stage("kernels"):
-        made = tuple(split_kernels(region.loops, prefix=f"{prefix}{region.region.name}") for region in stages.regions)
+        made = tuple(_kernels(region, stages.options, prefix) for region in stages.regions)
     if stages.options.verify:
         faults = [fault for region in made for kernel in region.kernels for fault in barrier_faults(kernel)]
         assert not faults, f"internal: threads meet without a barrier: {'; '.join(faults)}"
     return made
+
+
+def _kernels(region: LoweredRegion, options: Options, prefix: str) -> CudaRegion:
+    """The region's kernels; a single thread's where isl has taken the loops apart so that nobody knows who runs what."""
+    name = f"{prefix}{region.region.name}"
+    try:
+        return split_kernels(region.loops, prefix=name)
+    except CodegenError as reason:
+        report(f"{name} runs in one thread", str(reason), level=2)
+        found = region.schedule
+        plain = schedule(found.scop, found.dependences, options.machine, replace(options, parallel=False))
+        return split_kernels(generate(plain, name=region.region.name), prefix=name)
 
 
 def cuda_text(regions: Sequence[CudaRegion]) -> str:
@@ -34,6 +53,22 @@ def cuda_text(regions: Sequence[CudaRegion]) -> str:
         text = emit_cuda(regions)
     report("cuda", text, level=4, suffix="cu")
     return text
+
+
+def kernel_lines(stages: Stages) -> list[str]:
+    """What explain() tells of the kernels: threads, blocks and shared memory, and where a compiler is installed what they use of a core."""
+    regions = cuda_regions(stages)
+    code = _code(stages, regions, cuda_text(regions))
+    return [*(f"kernel {k.name}: {k}" for k in code.kernels), *usage_lines(code, code.kernels)]
+
+
+def _code(stages: Stages, regions: Sequence[CudaRegion], text: str) -> CudaCode:
+    return CudaCode(
+        text=text,
+        kernels=tuple(kernel for region in regions for kernel in region.kernels),
+        architecture=stages.options.machine.cpu,
+        precise=stages.options.precise,
+    )
 
 
 @locked
@@ -49,12 +84,7 @@ def cuda_kernel(
         DeviceUnavailableError: something that it needs is missing.
     """
     regions = regions or cuda_regions(stages)
-    code = CudaCode(
-        text=text or cuda_text(regions),
-        kernels=tuple(kernel for region in regions for kernel in region.kernels),
-        architecture=stages.options.machine.cpu,
-        precise=stages.options.precise,
-    )
+    code = _code(stages, regions, text or cuda_text(regions))
     ints = [value if isinstance(value, int) else None for value in stages.key]
     call = signature_of(program, stages.graph, stages.plan, [None] * len(stages.key), ints)
     return CudaKernel(call, stages.plan, regions, code, device)

@@ -95,9 +95,9 @@ class Lowered:
             lines.append(f"region {lowered.region.name}: statements {made}")
             lines += [f"  {note.stage}: {note.subject}: {note.text}" for note in lowered.notes]
         if self.stages.options.machine.is_cuda:
-            from polyml.compiler_cuda import cuda_regions  # what only a GPU needs
+            from polyml.compiler_cuda import kernel_lines  # what only a GPU needs
 
-            lines += [f"kernel {k.name}: {k}" for region in cuda_regions(self.stages) for k in region.kernels]
+            lines += kernel_lines(self.stages)
         return "\n".join(lines)
 
     @property

@@ -126,9 +126,11 @@ def _row(
 
 
 def _gpu(cpu: str) -> Fields:
-    """`vector_bytes` are those that a warp moves at once, `cpu` is the architecture that code is compiled for where no device says its own."""
+    """`vector_bytes` are those that a warp moves at once, `cpu` is the architecture that code is compiled for where no device says its own. The rows are those of
+    A100 and H100 (NVIDIA's whitepapers)."""
     row = _row("nvptx64-nvidia-cuda", cpu, "", 128, 255, fma=True, masked=True)
-    return {**row, "l1_bytes": 128 * _KIB, "l2_bytes": 40 * _MIB, "l3_bytes": 0, "line_bytes": 128, "cores": 108}
+    l1, l2, cores = (256, 50, 132) if cpu == "sm_90" else (192, 40, 108)
+    return {**row, "l1_bytes": l1 * _KIB, "l2_bytes": l2 * _MIB, "l3_bytes": 0, "line_bytes": 128, "cores": cores}
 
 
 _LINUX_X86 = "x86_64-unknown-linux-gnu"

@@ -25,7 +25,15 @@ from polyml.runtime.cache import store
 if TYPE_CHECKING:
     from polyml.runtime.cuda_program import CudaCode, Module  # brings LLVM with it, which the doctor does not need
 
-__all__ = ["PycudaDevice", "compile_cubin", "device_names", "find_nvcc", "missing_parts", "the_device"]
+__all__ = [
+    "PycudaDevice",
+    "compile_cubin",
+    "compiler_report",
+    "device_names",
+    "find_nvcc",
+    "missing_parts",
+    "the_device",
+]
 
 
 def find_nvcc() -> str | None:
@@ -42,23 +50,40 @@ def compile_cubin(code: CudaCode, architecture: str) -> bytes:
     Raises:
         DeviceUnavailableError: there is no compiler. CodegenError: it refuses the text.
     """
+    return _compiled(code, architecture)[0]
+
+
+def compiler_report(code: CudaCode, architecture: str) -> str:
+    """What the compiler says of the kernels: registers, spills, shared memory (see cuda_report.py).
+
+    Raises:
+        As compile_cubin.
+    """
+    return _compiled(code, architecture)[1]
+
+
+def _compiled(code: CudaCode, architecture: str) -> tuple[bytes, str]:
+    """The cubin and the report, from the disk cache where both are in it."""
     compiler = find_nvcc()
     if compiler is None:
         raise DeviceUnavailableError(
             "there is no CUDA compiler", hint="install the CUDA toolkit and add its bin folder to PATH (nvcc)"
         )
-    options = [f"-arch={architecture}", "-O3", *(["-fmad=false"] if code.precise else [])]
+    options = [f"-arch={architecture}", "-O3", "-Xptxas=-v", *(["-fmad=false"] if code.precise else [])]
     name = hashlib.sha256("\0".join([code.text, _version(compiler), *options]).encode()).hexdigest()
+    report = hashlib.sha256(f"{name} report".encode()).hexdigest()
     kept = store()
-    found = None if kept is None else kept.get(name)
-    if found is None:
-        found = _compiled(compiler, options, code.text)
-        if kept is not None:
-            kept.put(name, found)
-    return found
+    found = (None, None) if kept is None else (kept.get(name), kept.get(report))
+    if found[0] is not None and found[1] is not None:
+        return found[0], found[1].decode()
+    cubin, text = _run(compiler, options, code.text)
+    if kept is not None:
+        kept.put(name, cubin)
+        kept.put(report, text.encode())
+    return cubin, text
 
 
-def _compiled(compiler: str, options: Sequence[str], text: str) -> bytes:
+def _run(compiler: str, options: Sequence[str], text: str) -> tuple[bytes, str]:
     with tempfile.TemporaryDirectory() as work:
         source, made = Path(work, "kernels.cu"), Path(work, "kernels.cubin")
         source.write_text(text)
@@ -66,7 +91,7 @@ def _compiled(compiler: str, options: Sequence[str], text: str) -> bytes:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise CodegenError(f"nvcc refuses the generated code:\n{done.stderr.strip()[-2000:]}")
-        return made.read_bytes()
+        return made.read_bytes(), done.stderr
 
 
 @functools.cache

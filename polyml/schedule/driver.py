@@ -310,8 +310,8 @@ class _Work:
         """Blocks and threads, and storage contracted where these have room for it."""
         from polyml.schedule.partial_sums import split_reductions
         from polyml.schedule.strategy.cuda import apply_cuda_strategy  # what only a GPU needs
+        from polyml.schedule.strategy.cuda_nests import Staged, stage_contraction
         from polyml.schedule.strategy.cuda_room import SharedRoom
-        from polyml.schedule.strategy.cuda_stages import Staged, stage_contraction
 
         matcher = Matcher(self.scop, self.dependences, relax_reductions=not self.options.precise)
         scop, dependences = self.scop, self.dependences

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -51,14 +52,18 @@ class OnDevice:
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> EmulatedDevice:
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDevice]:
     made = EmulatedDevice()
     monkeypatch.setattr(cuda, "the_device", lambda: made)
     monkeypatch.setattr("polyml.compiler_cuda.the_device", lambda: made)
     monkeypatch.setitem(MAKERS, "tests", lambda like, shape, dtype: OnDevice(shape, dtype))
     OnDevice.device = made
     polyml.einsum('def first(x: f32["N"]):\n    y[n] = x[n]\n    return y\n', target="cuda")(np.ones(1, np.float32))
-    return made
+    yield made
+    for address in list(
+        made.live
+    ):  # with their guards they take so much room that compiled code would not lie together
+        made.free(address)
 
 
 TEXT = """

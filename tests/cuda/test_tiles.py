@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 import polyml
+from polyml.codegen.loops import For, Node
+from polyml.codegen.rewrite import walk_nodes
 from polyml.compiler import Stages, lower_program
+from polyml.errors import CodegenError
 from polyml.expressions import reads_of
 from polyml.schedule.owners import threads_of
 from polyml.schedule.schedule import Schedule
@@ -151,3 +154,21 @@ def test_explain_tells_the_tiles() -> None:
         in said
     )
     assert "kernel f_0_k0: 16 x 8 x 1 threads, blocks: v0 on y, v1 on x, 26624 bytes of shared memory" in said
+
+
+@needs_gxx
+def test_what_cannot_be_cut_into_kernels_runs_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles and accumulators, too, are right in any order that the proof allows."""
+    text, given, exact = CASES[1]
+    seen: list[int] = []
+
+    def refuse(body: tuple[Node, ...]) -> None:
+        seen.append(1)
+        if any(isinstance(node, For) and node.mapped for node in walk_nodes(body)):
+            raise CodegenError("the loop that says who runs an assignment is missing")
+
+    monkeypatch.setattr("polyml.codegen.cuda.split._require_bound", refuse)
+    batch = compile_batch([(text, given)], target=SMALL)
+    assert seen
+    assert "threadIdx" not in batch.text
+    np.testing.assert_allclose(results_of(batch.kernels[0](*given))[0], exact(*given), rtol=1e-4, atol=1e-4)

@@ -19,11 +19,12 @@ from polyml.sets.affine import Affine, affine
 __all__ = ["Loaded", "Moved", "Run", "runs", "vector_type"]
 
 _TYPES = {"f32": "float", "f64": "double", "i32": "int", "u32": "uint", "i64": "longlong", "u64": "ulonglong"}
+_TYPES |= {"f16": "ushort", "bf16": "ushort", "u16": "ushort", "i16": "short"}
 
 
 def vector_type(dtype: DType, count: int) -> str | None:
     """`float4`; None where CUDA has no such type."""
-    return f"{_TYPES[dtype.name]}{count}" if dtype.name in _TYPES else None
+    return f"{_TYPES[dtype.name]}{count}" if dtype.name in _TYPES and count in (2, 4) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,15 @@ def _fits(node: Assign, w: Writer) -> bool:
 
 
 def _apart(assigns: Sequence[Assign]) -> bool:
-    """Whether no assignment reads an array that one writes."""
+    """Whether no assignment reads what another one writes: of arrays that are written each reads its own element at most."""
     written = {node.target.variable for node in assigns}
-    return not any(use.read and use.variable in written for node in assigns for use in uses(node))
+    return not any(
+        use.read
+        and use.variable in written
+        and (use.variable, use.subscripts) != (node.target.variable, node.target.subscripts)
+        for node in assigns
+        for use in uses(node)
+    )
 
 
 def _grouped(assigns: Sequence[Assign], w: Writer) -> Iterator[Node | Run | Moved]:

@@ -27,12 +27,14 @@ from polyml.schedule.matching import Matcher
 from polyml.schedule.schedule import Note
 from polyml.schedule.staged import StagedNest
 from polyml.schedule.strategy.cuda_model import CudaModel, is_coincident
-from polyml.schedule.strategy.cuda_stages import MARK, Staged, build_staged
+from polyml.schedule.strategy.cuda_nests import MARK, Staged
+from polyml.schedule.strategy.cuda_stages import build_staged
 from polyml.schedule.transforms import (
     Loop,
     loops_of,
     merge_with_child,
     nest_loops,
+    quotient_loop,
     remainder_loop,
     split_band,
     tile_loop,
@@ -47,6 +49,9 @@ WARP, ROW_THREADS, LINE_THREADS = 32, 8, 256
 
 REGISTER_TILES = ((8, 4), (4, 4), (4, 2), (2, 2))
 """Elements of a thread along y and x, the largest first: the more, the fewer loads per operation, and the fewer blocks."""
+
+VECTOR_WORK, VECTOR_ROW = 4096, 1024
+"""Elements per core of the device, and of a row that a block shares, from which on a thread takes several neighbours: 16 bytes at a time, and still threads enough."""
 
 ONE_BLOCK = 8192
 """Iterations of the loops inside a time loop up to which one block is faster than launching again for each step."""
@@ -108,19 +113,25 @@ class CudaStrategy:
         tile = None if y is None else self._register_tile(node, x, y)
         if y is not None and tile is not None:
             return self._tiled_points(node, x, y, z, tile)
-        width = WARP if y is not None else min(LINE_THREADS, _round_up(extents[x], WARP))
+        vector = self.model.vector(node, x) if prod(extents) >= VECTOR_WORK * self.model.target.cores else 1
+        width = WARP if y is not None else min(LINE_THREADS, _round_up(extents[x] // vector, WARP))
         made: list[Loop] = []
         if z is not None:
             made.append(loops[z].marked("block.z"))
         if y is not None:
             made.append(tile_loop(loops[y], ROW_THREADS).marked(f"block.y:{ROW_THREADS}"))
-        made.append(tile_loop(loops[x], width).marked(f"block.x:{width}"))
+        if vector == 1:
+            made.append(tile_loop(loops[x], width).marked(f"block.x:{width}"))
+        else:  # by number, so that the vectors of a tile begin at a multiple
+            made.append(quotient_loop(loops[x], width * vector).marked("block.x"))
         if y is not None:
             made.append(loops[y].marked(f"thread.y:{ROW_THREADS}"))
-        made.append(loops[x].marked(f"thread.x:{width}"))
+        made.append(quotient_loop(loops[x], vector).marked(f"thread.x:{width}"))
         made += [loops[k] for k in others if k not in (y, z)]
+        made += [loops[x].marked(f"jam:{vector}")] if vector > 1 else []
         rows = "" if y is None else f" of {ROW_THREADS} x {self.model.name(node, y)}"
-        self._note(node, f"threads {width} x {self.model.name(node, x)}{rows}, one element each")
+        each = "one element each" if vector == 1 else f"{vector} neighbours each"
+        self._note(node, f"threads {width} x {self.model.name(node, x)}{rows}, {each}")
         return nest_loops(node, made)
 
     def _register_tile(self, node: isl.ScheduleNode, x: int, y: int) -> tuple[int, int] | None:
@@ -198,10 +209,14 @@ class CudaStrategy:
     def _threads(self, node: isl.ScheduleNode) -> isl.ScheduleNode:
         """The band shared by threads along its best loop; its other loops run inside each thread."""
         loops, x = loops_of(node), self.model.best(node)
-        width = min(LINE_THREADS, _round_up(self.model.extents(node)[x], WARP))
-        self._note(node, f"threads of a block share {self.model.name(node, x)}, {width} at a time")
+        extent = self.model.extents(node)[x]
+        vector = self.model.vector(node, x) if extent >= VECTOR_ROW else 1
+        width = min(LINE_THREADS, _round_up(extent // vector, WARP))
+        each = "" if vector == 1 else f", {vector} neighbours each"
+        self._note(node, f"threads of a block share {self.model.name(node, x)}, {width} at a time{each}")
         rest = [loop for k, loop in enumerate(loops) if k != x]
-        return nest_loops(node, [loops[x].marked(f"thread.x:{width}"), *rest])
+        rest += [loops[x].marked(f"jam:{vector}")] if vector > 1 else []
+        return nest_loops(node, [quotient_loop(loops[x], vector).marked(f"thread.x:{width}"), *rest])
 
     def _note(self, node: isl.ScheduleNode, text: str) -> None:
         self.notes.append(Note("mapping", " ".join(statements_below(node)), text))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import islpy as isl
 
+from polyml.expressions import Subscript, reads_of
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.matching import Matcher
 from polyml.schedule.tree import Kind, kind_of, members, nodes, statements_below
 from polyml.scop.scop import Scop
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 
 __all__ = ["CudaModel", "is_coincident"]
@@ -48,6 +49,44 @@ class CudaModel:
             if not self.matcher.carries_nothing(positions):
                 return False
         return True
+
+    def vector(self, node: isl.ScheduleNode, k: int) -> int:
+        """Neighbours along a loop that one thread should take, so that it moves 16 bytes at a time; 1: none. Everything that moves along the loop must do so by
+        single elements, from multiples of 16 bytes on; nothing may be a loop or a reduction below, and enough threads must be left."""
+        member, extents = members(node, self.scop)[k], self.extents(node)
+        names = statements_below(node)
+        if any(kind_of(below) == Kind.band for below in nodes(node.child(0))):
+            return 1
+        count = 16 // max(self.models[name].itemsize for name in names)
+        if count < 2 or extents[k] % count:
+            return 1
+        for name in names:
+            statement, index = self.scop.statements[name], member.index(name)
+            if index is None or statement.kind == "update" or statement.argument is not None:
+                return 1
+            accesses = [(statement.target.array, statement.target.subscripts)]
+            accesses += [(read.tensor, read.subscripts) for read in reads_of(statement.value)]
+            if not all(self._is_vector(array, subscripts, index, count) for array, subscripts in accesses):
+                return 1
+        return count
+
+    def _is_vector(self, name: str, subscripts: Sequence[Subscript], index: str, count: int) -> bool:
+        """Whether an access stands still along the index, or moves by single elements from multiples of `count` on."""
+        array, total, stride = self.scop.arrays[name], affine(0), 1
+        strides: list[int] = []
+        for extent in reversed(array.shape):
+            strides.insert(0, stride)
+            stride *= extent.constant if extent.is_constant else 0
+        for subscript, step in zip(subscripts, array.strides or strides, strict=True):
+            if not isinstance(subscript, Affine) or step == 0:
+                return False
+            total = total + subscript * step
+        if index not in total.variables():
+            return True
+        rest = total - affine(index)
+        return index not in rest.variables() and all(
+            c % count == 0 for c in (rest.constant, *(c for _, c in rest.terms))
+        )
 
     def costs(self, node: isl.ScheduleNode) -> tuple[float, float]:
         """Of all instances when threads run along the band's best loop, and when they run along the best one inside."""

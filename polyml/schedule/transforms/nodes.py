@@ -26,6 +26,7 @@ __all__ = [
     "loops_of",
     "merge_with_child",
     "nest_loops",
+    "quotient_loop",
     "remainder_loop",
     "single_members",
     "spliced",
@@ -71,6 +72,17 @@ def remainder_loop(loop: Loop, size: int) -> Loop:
         size: iterations per tile, >= 1.
     """
     return Loop(loop.row.mod_val(isl.Val.int_from_si(loop.row.get_ctx(), size)), loop.coincident)
+
+
+def quotient_loop(loop: Loop, size: int) -> Loop:
+    """The loop over the numbers of tiles: `floor(row / size)`.
+
+    Args:
+        size: iterations per tile, >= 1.
+    """
+    if size == 1:
+        return loop
+    return Loop(loop.row.scale_down_val(isl.Val.int_from_si(loop.row.get_ctx(), size)).floor(), loop.coincident)
 
 
 def insert_loops(node: isl.ScheduleNode, loops: Sequence[Loop]) -> isl.ScheduleNode:

@@ -42,11 +42,13 @@ EMU_HIDDEN emu_dim3 threadIdx, blockIdx, blockDim, gridDim;
   static inline name##2 make_##name##2(T x, T y) { return {x, y}; }
 #define EMU_VECTOR4(T, name)                                                            \
   EMU_VECTOR(T, name)                                                                   \
-  struct __attribute__((aligned(16))) name##4 { T x, y, z, w; };                        \
+  struct __attribute__((aligned(4 * sizeof(T)))) name##4 { T x, y, z, w; };                        \
   static inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 EMU_VECTOR4(float, float)
 EMU_VECTOR4(int, int)
 EMU_VECTOR4(unsigned, uint)
+EMU_VECTOR4(short, short)
+EMU_VECTOR4(unsigned short, ushort)
 EMU_VECTOR(double, double)
 EMU_VECTOR(long long, longlong)
 EMU_VECTOR(unsigned long long, ulonglong)

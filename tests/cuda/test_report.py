@@ -1,0 +1,49 @@
+"""The compiler's report, and how many blocks a core holds by it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.runtime.cuda import find_nvcc
+from polyml.runtime.cuda_report import Usage, occupancy, parse_report
+
+REPORT = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'f_0_k1' for 'sm_80'
+ptxas info    : Function properties for f_0_k1
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 10 registers, used 0 barriers, 368 bytes cmem[0]
+ptxas info    : Compiling entry function 'f_0_k0' for 'sm_80'
+ptxas info    : Function properties for f_0_k0
+    24 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 26624 bytes smem, 376 bytes cmem[0]
+"""
+
+
+def test_a_report_is_read() -> None:
+    assert parse_report(REPORT) == {"f_0_k1": Usage(10, 0, 0), "f_0_k0": Usage(255, 8, 26624)}
+
+
+@pytest.mark.parametrize(
+    ("usage", "threads", "capability", "expected"),
+    [
+        (Usage(128, 0, 26624), 128, 80, (4, 16, "registers")),
+        (Usage(32, 0, 0), 256, 80, (8, 64, "registers")),
+        (Usage(16, 0, 0), 256, 86, (6, 48, "warps")),
+        (Usage(16, 0, 0), 32, 90, (32, 32, "blocks")),
+        (Usage(32, 0, 40960), 64, 80, (4, 8, "shared memory")),
+        (Usage(33, 0, 0), 64, 90, (25, 50, "registers")),  # of 40: they come in units of 8 per thread
+    ],
+)
+def test_blocks_that_a_core_holds(usage: Usage, threads: int, capability: int, expected: tuple[int, int, str]) -> None:
+    assert occupancy(usage, threads, capability) == expected
+
+
+@pytest.mark.skipif(find_nvcc() is None, reason="nvcc is not installed")
+def test_explain_tells_registers() -> None:
+    text = 'def f(x: f32["N"]):\n    y[i] = 2 * x[i]\n    return y\n'
+    said = polyml.einsum(text, target="cuda").explain(np.ones(1000, np.float32))
+    assert "f_0_k0 on sm_80: " in said
+    assert " registers; a core holds 8 blocks, 64 of 64 warps" in said
