@@ -30,8 +30,7 @@ def lowered(text: str, *shape: int, threads: int = 1) -> polyml.Lowered:
     return polyml.einsum(text, target=SMALL_CACHES, threads=threads).lower(np.zeros(shape))
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("n", [64, 71, 83])
+@pytest.mark.parametrize(("n", "threads"), [(64, 1), (71, 2), (83, 1)])
 def test_shortest_paths(n: int, threads: int) -> None:
     a = np.random.default_rng(n).integers(1, 1000, (n, n)).astype(np.float64)
     a[3, 5] = np.nan
