@@ -198,8 +198,6 @@ def _dimension(scop: Scop, model: StatementModel, array: str, index: str, *, str
     reuse = model.instances / max(_elements(facts), 1)
     if not wanted or reuse < (MIN_REUSE if strided else PANEL_REUSE) or facts.kind != "input" or _written(scop, array):
         return None
-    if strided and not all(extent.is_constant for extent in facts.shape):
-        return None
     dimensions = set()
     for read in reads_of(statement.value):
         if read.tensor != array:
@@ -261,7 +259,8 @@ def _worth(scop: Scop, plan: _Plan, target: Target) -> Iterator[Product]:
     array, statement = scop.arrays[plan.array], scop.statements[plan.statement]
     if all(extent.is_constant for extent in array.shape):
         return
-    yield Product(array.shape, target.l2_bytes // 4 // array.dtype.itemsize + 1)
+    if plan.panel is not None:
+        yield Product(array.shape, target.l2_bytes // 4 // array.dtype.itemsize + 1)
     accesses = [(r.tensor, r.subscripts) for r in reads_of(statement.value)]
     used = {v for name, subscripts in accesses if name == plan.array for s in subscripts for v in _variables(s)}
     extents: dict[str, Affine] = {}
@@ -294,7 +293,7 @@ def _copy(scop: Scop, plan: _Plan) -> tuple[Array, Statement]:
         value=Read(plan.array, elements, source.dtype),
     )
     shape = plan.arranged(source.shape, affine(1))
-    if plan.panel is None and shape[-1].constant * source.dtype.itemsize % _PAGE == 0:
+    if plan.panel is None and shape[-1].is_constant and shape[-1].constant * source.dtype.itemsize % _PAGE == 0:
         # Rows at multiples of a page fall into the same few sets of a cache.
         shape = (*shape[:-1], shape[-1] + 64 // source.dtype.itemsize)
     return Array(name=plan.copy, dtype=source.dtype, shape=shape, kind="local"), statement

@@ -151,6 +151,18 @@ def test_contractions_go_in_blocks(left: str, right: str) -> None:
     assert all(extent.is_constant for v in panels for extent in v.shape)
 
 
+def test_operands_that_lanes_would_read_with_a_stride_are_copied() -> None:
+    text = 'def f(q: f32["N 8"], k: f32["M 8"]):\n    s[n, m] = q[n, d] * k[m, d]\n    y[n] = max[j](s[n, j])\n    return y\n'
+    f = polyml.einsum(text, dynamic=True, verify=True)
+    rng = np.random.default_rng(0)
+    for n, m in ((1, 1), (16, 5), (40, 33), (17, 100)):
+        q, k = (rng.standard_normal((size, 8), np.float32) for size in (n, m))
+        assert np.allclose(f(q, k), (q @ k.T).max(axis=1), atol=1e-4), (n, m)
+    assert len(f.kernels) == 1
+    (function,) = f.lower(q, k).stages.functions
+    assert any(n.variable.name.startswith("k_by_0") for n in walk_nodes(function.body) if isinstance(n, Allocate))
+
+
 def test_a_mean_over_a_symbolic_extent_is_divided_once() -> None:
     program = polyml.einsum('def f(x: f32["N K"]):\n    y[n] = x[n, k] / K\n    return y\n', dynamic=True)
     (function,) = program.lower(np.ones((3, 40), "f4")).stages.functions
