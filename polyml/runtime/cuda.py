@@ -6,6 +6,7 @@ are in the same one.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import os
@@ -195,6 +196,16 @@ class PycudaDevice:
     def to_host(self, array: Array, address: int) -> None:
         with _Current(self.context):
             self.driver.memcpy_dtoh(array, address)
+
+    def wait_for(self, stream: int) -> None:
+        with _Current(self.context):
+            status = ctypes.CDLL("libcuda.so.1").cuStreamSynchronize(ctypes.c_void_p(stream))
+            if status != 0:
+                raise DeviceUnavailableError(f"CUDA's driver cannot wait for stream {stream:#x}: error {status}")
+
+    def finish(self) -> None:
+        with _Current(self.context):
+            self.driver.Context.synchronize()
 
 
 _ALLOCATIONS: dict[int, object] = {}

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,17 +19,11 @@ from polyml.graph.plan import Launch as LaunchRegion
 from polyml.ops import OPS
 from polyml.records import dataclass
 from polyml.runtime.arguments import Array, Prepared, Wanted
+from polyml.runtime.cuda_memory import Memory
 from polyml.runtime.kernel import Kernel as CompiledKernel
 from polyml.runtime.signature import ArrayParameter, KernelSignature
 
-__all__ = ["ON_DEVICE", "CudaCode", "CudaKernel", "Device", "Module", "Resident"]
-
-
-ALIGNMENT = 16
-"""Bytes: of the first element of every array that a kernel sees."""
-
-ON_DEVICE: ContextVar[frozenset[int]] = ContextVar("polyml_on_device", default=frozenset())
-"""The ids of arrays whose memory is a device's, during a call: only their addresses, shapes and types may be looked at."""
+__all__ = ["CudaCode", "CudaKernel", "Device", "Module", "Resident"]
 
 
 class Module(Protocol):
@@ -74,6 +67,12 @@ class Device(Protocol):
 
     def to_host(self, array: Array, address: int) -> None:
         """Copies into a contiguous array, after all launches before."""
+
+    def wait_for(self, stream: int) -> None:
+        """Returns when all work on another library's stream, by its handle, is done."""
+
+    def finish(self) -> None:
+        """Returns when all launches before are done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +152,7 @@ class Resident:
         self.kernel, self.sizes = kernel, dict(sizes)
         self.arguments = tuple(zip(kernel.signature.buffers, arguments, strict=True))
         self.results = tuple(zip(kernel.signature.results, results, strict=True))
-        self.memory = _Memory(kernel.device)
+        self.memory = Memory(kernel.device)
 
     def __enter__(self) -> Resident:
         try:
@@ -185,64 +184,12 @@ class Resident:
             self.memory.get(result.name, array)
 
 
-class _Memory:
-    """Device memory of one call, by buffer; what was allocated is given back at the end, however it ends."""
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-        self.addresses: dict[str, int] = {}
-        self.theirs: set[str] = set()
-
-    def release(self) -> None:
-        for name in list(self.addresses):
-            self.free(name)
-
-    def allocate(self, name: str, size: int) -> int:
-        self.addresses[name] = self.device.allocate(max(size, 1))
-        return self.addresses[name]
-
-    def free(self, name: str) -> None:
-        address = self.addresses.pop(name)
-        if name not in self.theirs:
-            self.device.free(address)
-
-    def room(self, name: str, array: Array) -> bool:
-        """A place for the array: its own, if it is on the device, and where vectors can be read. *Returns* whether it is."""
-        if id(array) not in ON_DEVICE.get() or array.ctypes.data % ALIGNMENT:
-            self.allocate(name, array.nbytes)
-            return False
-        self.addresses[name] = array.ctypes.data
-        self.theirs.add(name)
-        return True
-
-    def put(self, name: str, array: Array) -> None:
-        if self.room(name, array) or not array.size:
-            return
-        if id(array) in ON_DEVICE.get():
-            self.device.on_device(self.addresses[name], array.ctypes.data, array.nbytes)
-        else:
-            self.device.to_device(self.addresses[name], np.ascontiguousarray(array))
-
-    def get(self, name: str, array: Array) -> None:
-        if not array.size or name in self.theirs:
-            return
-        if id(array) in ON_DEVICE.get():
-            self.device.on_device(array.ctypes.data, self.addresses[name], array.nbytes)
-            return
-        if array.flags.c_contiguous:
-            self.device.to_host(array, self.addresses[name])
-            return
-        copy = np.empty(array.shape, array.dtype)
-        self.device.to_host(copy, self.addresses[name])
-        np.copyto(array, copy)
-
-
 @dataclass(slots=True)
 class _Run:
     """One call. sizes: of the program, and the variables of the host loops that it is in."""
 
     kernel: CudaKernel
-    memory: _Memory
+    memory: Memory
     sizes: dict[str, int]
 
     def plan(self) -> None:

@@ -1,7 +1,8 @@
 """Arrays that are on the device already (CuPy, torch, pycuda, whatever has `__cuda_array_interface__`): used where they are, and results are new ones of that kind.
 
 A call sees stand-ins: NumPy arrays over the device's addresses, of which nothing is ever read here but address, shape and type. Kernels run on the legacy default
-stream, in order with whatever uses it too.
+stream, in order with whatever uses it too. Where an array says that it is used on another stream, the call waits for that one before, and for its own work
+after.
 
 Source: the CUDA Array Interface, version 3 (Numba's documentation).
 """
@@ -17,7 +18,8 @@ import numpy as np
 
 from polyml.errors import ArgumentError
 from polyml.runtime.arguments import Array, prepare, share_memory
-from polyml.runtime.cuda_program import ON_DEVICE, CudaKernel
+from polyml.runtime.cuda_memory import ON_DEVICE
+from polyml.runtime.cuda_program import CudaKernel
 
 if TYPE_CHECKING:
     from polyml.runtime.dispatch import Dispatcher
@@ -83,8 +85,13 @@ def _run(
     places = places if isinstance(places, tuple) else (places,)
     made = [(stand_in(place), place) for place in places]
     token = ON_DEVICE.set(ON_DEVICE.get() | {id(view) for view, _ in made})
+    streams = {stream for _, owner in [*pairs, *made] if (stream := _stream_of(owner)) not in IN_ORDER}
     try:
+        for stream in streams:
+            kernel.device.wait_for(stream)
         found = kernel.run(prepared, tuple(view for view, _ in made) if made else None)
+        if streams:
+            kernel.device.finish()
     finally:
         ON_DEVICE.reset(token)
     back = {id(view): owner for view, owner in [*pairs, *made]}
@@ -111,6 +118,18 @@ def stand_in(value: Any) -> Array:
         return np.empty(shape, dtype)
     memory = (ctypes.c_char * size).from_address(interface["data"][0])
     return np.frombuffer(memory, dtype).reshape(shape)
+
+
+IN_ORDER = (0, 1)
+"""Streams that the legacy default stream is in order with: itself, by both of its names."""
+
+
+def _stream_of(owner: Any) -> int:
+    """The stream on which an array's library works with it: as its interface says, and PyTorch's current one, which its interface keeps to itself."""
+    stream = owner.__cuda_array_interface__.get("stream")
+    if stream is None and type(owner).__module__.partition(".")[0] == "torch":
+        stream = importlib.import_module("torch").cuda.current_stream(owner.device).cuda_stream
+    return int(stream or 0)
 
 
 def _is_device(value: object) -> bool:

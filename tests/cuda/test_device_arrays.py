@@ -14,7 +14,7 @@ import polyml.runtime.cuda as cuda
 from polyml.errors import ArgumentError
 from polyml.runtime.device_arrays import MAKERS
 from tests.cuda.batch import needs_gxx
-from tests.cuda.emulator.device import EmulatedDevice
+from tests.cuda.emulator.device import EmulatedDevice, EmulatedModule
 
 pytestmark = needs_gxx
 
@@ -26,6 +26,7 @@ class OnDevice:
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None) -> None:
         self.shape, self.dtype, self.strides = shape, np.dtype(dtype), strides
+        self.stream: int | None = None
         self.address = self.device.allocate(max(1, self.dtype.itemsize * int(np.prod(shape))))
 
     @staticmethod
@@ -48,6 +49,7 @@ class OnDevice:
             "data": (self.address, False),
             "strides": self.strides,
             "version": 3,
+            "stream": self.stream,
         }
 
 
@@ -142,3 +144,20 @@ def x_host(array: OnDevice) -> np.ndarray:
     found = np.empty(array.shape, np.float32)
     ctypes.memmove(found.ctypes.data, array.address, found.nbytes)
     return found
+
+
+def test_other_streams_are_waited_for(device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the caller's stream has begun is done before the kernels run, and these are done when the call returns; the default stream is in order anyway."""
+    f = polyml.einsum(TEXT, target="cuda")
+    x, b, out = OnDevice.of(X), OnDevice.of(B), OnDevice(X.shape, X.dtype)
+    x.stream = b.stream = 1
+    f(x, b, 1.0, out=out)
+    assert device.events == []
+    launch = EmulatedModule.launch
+    monkeypatch.setattr(
+        EmulatedModule, "launch", lambda self, *given: (device.events.append("launch"), launch(self, *given))[1]
+    )
+    x.stream = out.stream = 77
+    f(x, b, 1.0, out=out)
+    assert (device.events[0], device.events[-1]) == ("wait for 77", "finish")
+    assert set(device.events[1:-1]) == {"launch"}

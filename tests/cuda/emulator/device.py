@@ -94,10 +94,12 @@ class EmulatedModule:
 
 @dataclass(slots=True)
 class EmulatedDevice:
-    """modules: libraries built ahead, by text; others are built when they are loaded. live: bytes per allocation that is not freed yet."""
+    """modules: libraries built ahead, by text; others are built when they are loaded. live: bytes per allocation that is not freed yet.
+    events: what was waited for."""
 
     modules: dict[str, EmulatedModule] = field(default_factory=dict)
     live: dict[int, int] = field(default_factory=dict)
+    events: list[str] = field(default_factory=list)
     support: ctypes.CDLL | None = None
 
     def load(self, code: CudaCode) -> EmulatedModule:
@@ -134,6 +136,12 @@ class EmulatedDevice:
 
     def on_device(self, target: int, source: int, size: int) -> None:
         ctypes.memmove(target, source, size)
+
+    def wait_for(self, stream: int) -> None:
+        self.events.append(f"wait for {stream}")
+
+    def finish(self) -> None:
+        self.events.append("finish")
 
     def to_host(self, array: np.ndarray, address: int) -> None:
         assert array.flags.c_contiguous
