@@ -13,7 +13,7 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Element", "ElementAccess", "Lanes", "accesses_of", "may_overlap"]
+__all__ = ["Certainties", "Element", "ElementAccess", "Lanes", "accesses_of", "may_overlap"]
 
 Element = tuple[str, tuple[Affine, ...]]
 """A memory element: the array and its subscripts."""
@@ -57,10 +57,14 @@ class ElementAccess:
         return self.variable, tuple(s for s in self.subscripts if isinstance(s, Affine))
 
 
-def accesses_of(node: Node, ranges: Ranges, *, of: Set[str]) -> list[ElementAccess]:
-    """The accesses to the variables `of`, by a node and all below it, in order of execution; `ranges` hold at the node."""
+Certainties = dict[tuple[int, ...], tuple[tuple[For, ...], bool]]
+"""Whether the last of these loops, each inside the one before, is sure to have an iteration; by their identities. Ranges take their time to say so."""
+
+
+def accesses_of(node: Node, ranges: Ranges, *, of: Set[str], known: Certainties | None = None) -> list[ElementAccess]:
+    """The accesses to the variables `of`, by a node and all below it, in order of execution; `ranges` hold at the node. known: what other calls have found out."""
     found: list[ElementAccess] = []
-    _collect((node,), _Path(ranges), of, found)
+    _collect((node,), _Path(ranges, {} if known is None else known), of, found)
     return found
 
 
@@ -100,6 +104,7 @@ class _Path:
     """What lies between a region and a node."""
 
     ranges: Ranges
+    known: Certainties
     conditional: bool = False
     loops: tuple[For, ...] = ()
     doubtful: tuple[For, ...] = ()
@@ -108,9 +113,12 @@ class _Path:
         return ElementAccess(variable, subscripts, read, write, self.conditional, self.loops, self.doubtful)
 
     def enter(self, loop: For) -> _Path:
-        runs = self.ranges.is_positive(loop.upper - loop.lower)
-        doubtful = self.doubtful if runs else (*self.doubtful, loop)
-        return _Path(self.ranges.enter(loop), self.conditional, (*self.loops, loop), doubtful)
+        around = (*self.ranges.loops, loop)
+        key = tuple(map(id, around))
+        if key not in self.known:
+            self.known[key] = around, self.ranges.is_positive(loop.upper - loop.lower)
+        doubtful = self.doubtful if self.known[key][1] else (*self.doubtful, loop)
+        return replace(self, ranges=self.ranges.enter(loop), loops=(*self.loops, loop), doubtful=doubtful)
 
 
 def _collect(nodes: tuple[Node, ...], path: _Path, of: Set[str], found: list[ElementAccess]) -> None:

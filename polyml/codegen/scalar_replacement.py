@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyml.codegen.element_accesses import Element, ElementAccess, Lanes, accesses_of, may_overlap
+from polyml.codegen.element_accesses import Certainties, Element, ElementAccess, Lanes, accesses_of, may_overlap
 from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Variable
 from polyml.codegen.ranges import Ranges
@@ -73,6 +73,7 @@ class _Replacement:
     def __init__(self, types: dict[str, DType], taken: set[str]) -> None:
         self.types = types
         self.taken = taken
+        self.known: Certainties = {}
 
     def region(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: Lanes | None) -> tuple[Node, ...]:
         """The region's nodes after promotion here and in the regions inside."""
@@ -110,7 +111,7 @@ class _Replacement:
         where: dict[Element, list[tuple[int, ElementAccess]]] = {}
         by_variable: dict[str, dict[tuple[Element | None, tuple[str, ...]], ElementAccess]] = {}
         for position, node in enumerate(nodes):
-            for access in accesses_of(node, ranges, of=self.types.keys() - inner):
+            for access in accesses_of(node, ranges, of=self.types.keys() - inner, known=self.known):
                 element = None if access.indirect else access.element
                 path = tuple(loop.variable for loop in access.loops)
                 by_variable.setdefault(access.variable, {})[(element, path)] = access
