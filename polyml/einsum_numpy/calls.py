@@ -7,6 +7,7 @@ stands `Form.slow`, which looks among all kernels of the form, plans and compile
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,9 @@ _ORDINARY = frozenset({np.ndarray, int, float, bool, list, tuple, np.float64, np
 
 _ARRAY_OR_NONE = frozenset({np.ndarray, type(None)})
 
+_PLAIN: Callable[..., Any] = getattr(importlib.import_module("numpy._core.multiarray"), "c_einsum", np.einsum)
+"""What numpy.einsum calls for arrays without `optimize`, after half a microsecond of looking at its arguments; private, so it need not be there."""
+
 _DISPATCH = np.ndarray.__array_function__
 
 Key = tuple[object, ...]
@@ -59,7 +63,18 @@ class Form:
         keywords: of numpy.einsum, `out` apart. options: of polyml.Options.
     """
 
-    __slots__ = ("_calls", "_compiled", "_front", "_hits", "_keywords", "_options", "_settings", "call", "subscripts")
+    __slots__ = (
+        "_calls",
+        "_compiled",
+        "_front",
+        "_hits",
+        "_keywords",
+        "_numpys",
+        "_options",
+        "_settings",
+        "call",
+        "subscripts",
+    )
 
     def __init__(self, subscripts: str, keywords: Mapping[str, object], options: Mapping[str, object]) -> None:
         self.subscripts = subscripts
@@ -70,6 +85,7 @@ class Form:
         self._hits: dict[Compiled, int] = {}
         self._front: tuple[Compiled, ...] = ()
         self.call: Callable[..., Any] = self.slow
+        self._numpys: Callable[..., Any] = np.einsum if "optimize" in keywords else _PLAIN
         if _gives_views(subscripts):
             self.call = self._view
 
@@ -101,7 +117,7 @@ class Form:
 
     def _view(self, *operands: object, out: object = None) -> Any:
         if out is None and len(operands) == 1 and type(operands[0]) is np.ndarray:
-            return np.einsum(self.subscripts, operands[0], **self._keywords)  # type: ignore[call-overload]
+            return self._numpys(self.subscripts, operands[0], **self._keywords)
         given = through_numpy(self._view, operands, {} if out is None else {"out": out})
         return self.numpy(*operands, out=out) if given is NotImplemented else given
 

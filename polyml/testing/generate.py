@@ -109,7 +109,7 @@ class _Program:
         scope = self.scope
         value = scope.reduced({}, 2)
         name = scope.fresh("s")
-        if self.chooser.flag(30):
+        if self.chooser.flag(30) and value.type.dtype.kind != "b":  # a bool added to a number is one
             self.line(f"{name} = 0")
             self.line(f"{name} += {value.text}")
         else:
