@@ -80,11 +80,12 @@ def stage_operands(
     tiles = [_tile(scop, plan, operand) for operand in plan.operands]
     arrays = {**scop.arrays, own.name: own}
     changed: dict[str, Statement] = {}
+    here = {index: index for index in plan.free}
     for name in before:
         statement = scop.statements[name]
         if statement.target == _renamed(update.target, indices[name]):
             changed[name] = replace(statement, target=Access(own.name, _digits(plan, indices[name])))
-    here = {index: index for index in plan.free}
+    loaded = None if changed else _loaded(plan, update, own)
     reads = {tile.source: tile for tile in tiles}
     visit = tuple(affine(index) // size for index, size in plan.visit)
 
@@ -96,23 +97,24 @@ def stage_operands(
     changed[update.name] = replace(update, target=Access(own.name, _digits(plan, here)), value=value)
     for name in after if (direct := _stays(scop, plan, before, after, indices)) else ():
         changed[name] = _reading(scop.statements[name], update.target, own, indices[name], plan)
-    result = None if direct else _result(plan, scop, update, own)
+    result = None if direct else _result(plan, update, own)
     copies = [_copy(scop, plan, tile) for tile in tiles]
     for tile in tiles:
         source = scop.arrays[tile.source]
         numbers = (affine(plan.count(index)) for index, _ in plan.visit)
         arrays[tile.array] = Array(name=tile.array, dtype=source.dtype, shape=(*numbers, *source.shape), kind="local")
-    order = _order(scop, changed, copies, result, plan.statement)
+    order = _order(scop, changed, [*copies, *([] if loaded is None else [loaded])], result, plan.statement)
     made = with_statements(scop, order, arrays)
-    names = (*(name for name in changed if name != update.name), *(() if result is None else (result.name,)))
+    new = tuple(made.name for made in (loaded, result) if made is not None)
+    names = (*(name for name in changed if name != update.name), *new)
     nest = StagedNest(
         plan=plan,
         tiles=tuple(tiles),
         accumulators=own.name,
         own=None if result is None else result.name,
-        before=before,
+        before=before if loaded is None else (loaded.name, *before),
         after=after if result is None else (result.name, *after),
-        indices={**indices, plan.statement: here, **({} if result is None else {result.name: here})},
+        indices={**indices, plan.statement: here, **dict.fromkeys(new, here)},
     )
     storage = {tile.array: _tile_storage(made, plan, tile) for tile in tiles}
     storage[own.name] = _own_storage(made, nest, (plan.statement, *names))
@@ -222,18 +224,25 @@ def _offset(statement: Statement, firsts: list[str]) -> isl.MultiAff:
     return isl.MultiAff(f"{{ {statement.name}[{', '.join(statement.indices)}] -> [{text}] }}")
 
 
-def _result(plan: TilePlan, scop: Scop, update: Statement, own: Array) -> Statement:
+def _loaded(plan: TilePlan, update: Statement, own: Array) -> Statement:
+    """accumulator[..] = result[..], where the sums go on from what is there."""
+    digits = Access(own.name, _digits(plan, {index: index for index in plan.free}))
+    value = Read(update.target.array, update.target.subscripts, own.dtype)
+    return _for_each(plan, f"S_{own.name}_from", digits, value, update)
+
+
+def _result(plan: TilePlan, update: Statement, own: Array) -> Statement:
     """result[..] = accumulator[..]."""
-    name = f"S_{own.name}"
+    value = Read(own.name, _digits(plan, {index: index for index in plan.free}), own.dtype)
+    return _for_each(plan, f"S_{own.name}", update.target, value, update)
+
+
+def _for_each(plan: TilePlan, name: str, target: Access, value: Read, update: Statement) -> Statement:
+    """A copy per element of the result."""
     box = " and ".join(f"0 <= {index} < {plan.extents[index]}" for index in plan.free)
+    domain = isl.Set(f"{{ {name}[{', '.join(plan.free)}] : {box} }}")
     return Statement(
-        name=name,
-        indices=plan.free,
-        domain=isl.Set(f"{{ {name}[{', '.join(plan.free)}] : {box} }}"),
-        kind="copy",
-        target=update.target,
-        value=Read(own.name, _digits(plan, {index: index for index in plan.free}), own.dtype),
-        span=update.span,
+        name=name, indices=plan.free, domain=domain, kind="copy", target=target, value=value, span=update.span
     )
 
 

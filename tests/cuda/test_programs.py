@@ -145,6 +145,10 @@ def test_register_tiles() -> None:
         np.testing.assert_allclose(kernel(x_, w, b), exact, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(batch.kernels[-1](x), np.tril(x.astype(np.float64) @ x.T), rtol=1e-4, atol=1e-5)
     assert batch.text.count("y_sum_2") > 10, "no register tiles"
+    onward = 'def f(c: f32["N M"], x: f32["N K"], w: f32["K M"]):\n    c[n, m] += x[n, k] * w[k, m]\n    return c\n'
+    c, w = rng.standard_normal((256, 256), dtype=np.float32), rng.standard_normal((3, 256), dtype=np.float32)
+    (kernel,) = compile_batch([(onward, [c, x[:256, :3].copy(), w])]).kernels
+    np.testing.assert_allclose(kernel(c.copy(), x[:256, :3].copy(), w), c + x[:256, :3] @ w, rtol=1e-4, atol=1e-5)
 
 
 def test_any_size() -> None:

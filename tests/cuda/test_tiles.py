@@ -36,6 +36,8 @@ DISTANCE = 'def f(x: f32["N K"], w: f32["M K"]):\n    y[n, m] = sqrt(sum[k]((x[n
 
 LARGE = (np.empty((4096, 4096), np.float32),) * 2
 
+ONWARD = 'def f(c: f32["N M"], x: f32["N K"], w: f32["K M"]):\n    c[n, m] += x[n, k] * w[k, m]\n    return c\n'
+
 RNG = np.random.default_rng(0)
 
 
@@ -56,6 +58,7 @@ CASES = [
     (BATCH, arrays((3, 20, 32), (3, 20, 40), dtype=np.float64), lambda x, w: np.einsum("bkn,bkm->bnm", x, w)),
     (FILTER, arrays((7, 66), (32, 7, 3)), filtered),
     (HALF, arrays((64, 16), (16, 64), dtype=np.float16), lambda x, w: x @ w),
+    (ONWARD, arrays((75, 64), (75, 40), (40, 64)), lambda c, x, w: c + x @ w),
     (DISTANCE, arrays((32, 8), (40, 8)), lambda x, w: np.sqrt(((x[:, None] - w) ** 2).sum(2))),
 ]
 
@@ -73,7 +76,7 @@ def test_results_in_every_order() -> None:
         expected = exact(*(a.astype(np.float64) for a in given))
         for order in range(4):
             kernel.module.orders = itertools.cycle((order,))
-            (found,) = results_of(kernel(*given))
+            (found,) = results_of(kernel(*(a.copy() for a in given)))
             bound = 4e-3 if found.dtype == np.float16 else 1e-4
             np.testing.assert_allclose(found, expected, rtol=bound, atol=bound)
 

@@ -55,6 +55,7 @@ class _Cooperation:
         self.types = types
         self.taken = taken
         self.settled: set[tuple[str, tuple[Subscript, ...]]] = set()
+        self.apart: frozenset[str] = frozenset()
 
     def uniform(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         """Nodes that all threads of a block reach."""
@@ -76,6 +77,7 @@ class _Cooperation:
         inner = {n.variable for n in walk_nodes((loop,)) if isinstance(n, For)}
         # Scratch memory inside the loop is each iteration's own.
         inner |= {n.variable.name for n in walk_nodes((loop,)) if isinstance(n, Allocate)}
+        self.apart = _apart(loop)
         # An element that the loop also reads or sets is not carried from one iteration to another: its updates belong to one thread.
         self.settled = {(u.variable, u.subscripts) for n in walk_nodes((loop,)) for u in uses(n) if u.read != u.write}
         found: dict[tuple[str, tuple[object, ...]], _Private] = {}
@@ -115,6 +117,8 @@ class _Cooperation:
             return False
         if not all(isinstance(s, Affine) for s in place.subscripts) or thread in names:
             return False
+        if any(isinstance(s, Affine) and s.name in self.apart for s in place.subscripts):
+            return False
         assert not names & inner, f"internal: threads share {place}, which moves inside each of them"
         return True
 
@@ -133,6 +137,13 @@ class _Cooperation:
                 name = fresh(f"own_{node.argument.variable}", self.taken)
                 found[key] = _pair(own, Variable(name=name, dtype=i64, shape=(), scope="register"), node)
         return found[key]
+
+
+def _apart(loop: For) -> frozenset[str]:
+    """Inner loops that begin at a thread's number and take steps of all threads: no value of theirs belongs to two threads."""
+    span = loop.upper - loop.lower
+    inner = (n for n in walk_nodes(loop.body) if isinstance(n, For) and n.lower.stride(loop.variable) == 1)
+    return frozenset(n.variable for n in inner if span.is_constant and span.constant <= n.step and loop.step == 1)
 
 
 def _scalar(node: Allocate) -> Allocate:

@@ -96,16 +96,17 @@ def _domains(scop: Scop, names: Sequence[str]) -> isl.UnionSet:
 def _nest(
     node: isl.ScheduleNode, plan: TilePlan, scop: Scop
 ) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, dict[str, str]]] | None:
-    """The statements before and after the contraction and their names for the result's indices, where the nest is one band of these with single statements inside,
-    one of which sets the sums."""
+    """The statements before and after the contraction and their names for the result's indices, where the nest is one band of these with single statements inside.
+    One of them may set the sums; else these go on from what is there."""
     if kind_of(node) != Kind.band or not is_coincident(node):
         return None
     while kind_of(node.child(0)) == Kind.band and is_coincident(node.child(0)):
         node = merge_with_child(node)
     inside, found = node.child(0), members(node, scop)
-    if kind_of(inside) != Kind.sequence:
-        return None
-    parts = [set_names(inside.child(k).filter_get_filter()) for k in range(inside.n_children())]
+    if kind_of(inside) == Kind.sequence:
+        parts = [set_names(inside.child(k).filter_get_filter()) for k in range(inside.n_children())]
+    else:
+        parts = [statements_below(node)]
     order = [part[0] for part in parts]
     along = [member.index(plan.statement) for member in found]
     if any(len(part) != 1 for part in parts) or len(set(order)) != len(order) or set(along) != set(plan.free):
@@ -121,6 +122,6 @@ def _nest(
     at = order.index(plan.statement)
     update = scop.statements[plan.statement]
     sets = [n for n in order[:at] if scop.statements[n].target.array == update.target.array]
-    if len(sets) != 1 or scop.statements[sets[0]].kind != "init":
+    if len(sets) > 1 or any(scop.statements[name].kind != "init" for name in sets):
         return None
     return tuple(order[:at]), tuple(order[at + 1 :]), indices
