@@ -118,8 +118,9 @@ def expanded(schedule: Schedule) -> Schedule:
 
 
 def storage_text(schedule: Schedule) -> list[str]:
-    """A line per array whose storage is not the array in full."""
-    return [f"{s.array}: {_extents(s)} at {s.place or 'the region'}" for s in schedule.storage.values()]
+    """A line per array whose storage is not the array in full, in the scop's order."""
+    kept = (schedule.storage[name] for name in schedule.scop.arrays if name in schedule.storage)
+    return [f"{s.array}: {_extents(s)} at {s.place or 'the region'}" for s in kept]
 
 
 def _extents(storage: Storage) -> str:

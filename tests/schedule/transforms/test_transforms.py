@@ -216,10 +216,11 @@ def test_marks_reach_their_loops_where_isl_adds_dimensions() -> None:
     assert code.count("vector") == 2
 
 
-def test_the_compilers_own_schedule_can_be_changed() -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_compilers_own_schedule_can_be_changed(threads: int) -> None:
     """Its tiles, marks, panels of packed operands and contracted arrays stay through a file, and through a step that leaves their places alone."""
     shapes = np.zeros((1024, 1024), np.float32), np.zeros((1024, 1024), np.float32)
-    own = pm.einsum(DENSE.replace("f64", "f32")).lower(*shapes).schedule.check()
+    own = pm.einsum(DENSE.replace("f64", "f32"), threads=threads).lower(*shapes).schedule.check()
     assert str(own.with_tree(own.text())) == str(own)
     parts = [line.partition(":")[0] for line in str(own).splitlines() if line.startswith("S_d")]
     changed = own.sequential(parts[0], own.loops_of(parts[0])[-1])
