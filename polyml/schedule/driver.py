@@ -310,27 +310,27 @@ class _Work:
         """Blocks and threads, and storage contracted where these have room for it."""
         from polyml.schedule.partial_sums import split_reductions
         from polyml.schedule.strategy.cuda import apply_cuda_strategy  # what only a GPU needs
-        from polyml.schedule.strategy.cuda_nests import Staged, stage_contraction
+        from polyml.schedule.strategy.cuda_nests import Staged, stage_contractions
         from polyml.schedule.strategy.cuda_room import SharedRoom
 
         matcher = Matcher(self.scop, self.dependences, relax_reductions=not self.options.precise)
-        scop, dependences = self.scop, self.dependences
+        scop, dependences, models = self.scop, self.dependences, model_statements(self.scop, matcher)
         split: tuple[Note, ...] = ()
+        notes: tuple[Note, ...] = ()
         if self.options.parallel and not self.options.precise:
-            scop, split = split_reductions(scop, model_statements(scop, matcher), self.target)
+            scop, split = split_reductions(scop, models, self.target)
         if split:
             dependences = analyse(scop)
             matcher = Matcher(scop, dependences, relax_reductions=True)
+            models = model_statements(scop, matcher)
         tree = order(scop, dependences, matcher, ())
         found = Staged(scop=scop, dependences=dependences, tree=tree, notes=split)
         if self.options.parallel:
-            found = stage_contraction(found, matcher, self.target)
+            found = stage_contractions(found, models, self.target)
             if found.nests:
                 matcher = Matcher(found.scop, found.dependences, relax_reductions=not self.options.precise)
-            models = model_statements(found.scop, matcher)
+                models = model_statements(found.scop, matcher)
             tree, notes = apply_cuda_strategy(found, matcher, models, self.target)
-        else:
-            notes = ()
         made = Schedule(
             scop=found.scop, dependences=found.dependences, tree=tree, storage=dict(found.storage),
             notes=(*found.notes, *notes),

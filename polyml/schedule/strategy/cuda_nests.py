@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.matching import Matcher
+from polyml.schedule.cost import StatementModel
 from polyml.schedule.schedule import Note, Storage
 from polyml.schedule.staged import StagedNest, stage_operands
 from polyml.schedule.strategy.cuda_model import is_coincident
 from polyml.schedule.strategy.cuda_tiles import TilePlan, plan_tiles
-from polyml.schedule.strategy.facts import model_statements
 from polyml.schedule.transforms import (
     graft,
     insert_mark,
@@ -25,7 +24,7 @@ from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.target import Target
 
-__all__ = ["MARK", "Staged", "stage_contraction"]
+__all__ = ["MARK", "Staged", "stage_contractions"]
 
 MARK = "staged:"
 """The mark `staged:<statement>` above a leaf stands for the whole nest of that contraction."""
@@ -43,15 +42,15 @@ class Staged:
     notes: tuple[Note, ...] = ()
 
 
-def stage_contraction(found: Staged, matcher: Matcher, target: Target) -> Staged:
+def stage_contractions(found: Staged, models: Mapping[str, StatementModel], target: Target) -> Staged:
     """The same with every contraction at the top of the tree that is worth it in tiles."""
-    if found.scop.sizes or not in_order(found.scop):
+    if found.scop.sizes:
         return found
-    models = model_statements(found.scop, matcher)
-    names = [name for name, model in models.items() if model.is_update]
-    plans = {name: plan for name in names if (plan := plan_tiles(found.scop, models[name], target)) is not None}
-    for plan in plans.values():
-        found = _staged(found, plan)
+    updates = [model for model in models.values() if model.is_update]
+    plans = [plan for model in updates if (plan := plan_tiles(found.scop, model, target)) is not None]
+    if plans and in_order(found.scop):
+        for plan in plans:
+            found = _staged(found, plan)
     return found
 
 
