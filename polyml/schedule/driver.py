@@ -243,7 +243,9 @@ class _Work:
     def _strategic(self, order: Order) -> Schedule:
         """The order of the statements, the target's strategy, contracted storage; for a CPU packed operands as well."""
         if self.target.is_cuda:
-            return self._mapped(order)
+            from polyml.schedule.mapped import map_to_gpu  # what only a GPU needs
+
+            return map_to_gpu(self.scop, self.dependences, self.target, self.options, order)
         relax = not self.options.precise
         matcher = Matcher(self.scop, self.dependences, relax_reductions=relax)
         models = model_statements(self.scop, matcher)
@@ -305,37 +307,6 @@ class _Work:
             packed=packed, matcher=matcher, models=models, target=self.target, options=self._strategy_options()
         )
         return block_contractions(tree, facts, plans) if plans else (tree, facts)
-
-    def _mapped(self, order: Callable[[Scop, Dependences, Matcher, tuple[str, ...]], isl.Schedule]) -> Schedule:
-        """Blocks and threads, and storage contracted where these have room for it."""
-        from polyml.schedule.partial_sums import split_reductions
-        from polyml.schedule.strategy.cuda import apply_cuda_strategy  # what only a GPU needs
-        from polyml.schedule.strategy.cuda_nests import Staged, stage_contractions
-        from polyml.schedule.strategy.cuda_room import SharedRoom
-
-        matcher = Matcher(self.scop, self.dependences, relax_reductions=not self.options.precise)
-        scop, dependences, models = self.scop, self.dependences, model_statements(self.scop, matcher)
-        split: tuple[Note, ...] = ()
-        notes: tuple[Note, ...] = ()
-        if self.options.parallel and not self.options.precise:
-            scop, split = split_reductions(scop, models, self.target)
-        if split:
-            dependences = analyse(scop)
-            matcher = Matcher(scop, dependences, relax_reductions=True)
-            models = model_statements(scop, matcher)
-        tree = order(scop, dependences, matcher, ())
-        found = Staged(scop=scop, dependences=dependences, tree=tree, notes=split)
-        if self.options.parallel:
-            found = stage_contractions(found, models, self.target)
-            if found.nests:
-                matcher = Matcher(found.scop, found.dependences, relax_reductions=not self.options.precise)
-                models = model_statements(found.scop, matcher)
-            tree, notes = apply_cuda_strategy(found, matcher, models, self.target)
-        made = Schedule(
-            scop=found.scop, dependences=found.dependences, tree=tree, storage=dict(found.storage),
-            notes=(*found.notes, *notes),
-        )  # fmt: skip
-        return contract_storage(made, room=SharedRoom())
 
     def written(self) -> Schedule:
         """The order as written."""

@@ -1,0 +1,59 @@
+"""A schedule for a GPU: long reductions cut, statements ordered, contractions in tiles, loops given to blocks and threads, storage where these have room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import islpy as isl
+
+from polyml.options import Options
+from polyml.schedule.matching import Matcher
+from polyml.schedule.partial_sums import split_reductions
+from polyml.schedule.schedule import Note, Schedule
+from polyml.schedule.storage import contract_storage
+from polyml.schedule.strategy.cuda import apply_cuda_strategy
+from polyml.schedule.strategy.cuda_nests import Staged, stage_contractions
+from polyml.schedule.strategy.cuda_room import SharedRoom
+from polyml.schedule.strategy.facts import model_statements
+from polyml.scop.dependences import Dependences, analyse
+from polyml.scop.scop import Scop
+from polyml.target import Target
+
+__all__ = ["map_to_gpu"]
+
+
+def map_to_gpu(
+    scop: Scop,
+    dependences: Dependences,
+    target: Target,
+    options: Options,
+    order: Callable[[Scop, Dependences, Matcher, tuple[str, ...]], isl.Schedule],
+) -> Schedule:
+    """The schedule, not proved yet. Its scop has partial results, tiles and accumulators beyond the given one's arrays.
+
+    Args:
+        order: makes the ordered tree; the last argument: copies that come ahead.
+    """
+    matcher = Matcher(scop, dependences, relax_reductions=not options.precise)
+    models = model_statements(scop, matcher)
+    split: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = ()
+    if options.parallel and not options.precise:
+        scop, split = split_reductions(scop, models, target)
+    if split:
+        dependences = analyse(scop)
+        matcher = Matcher(scop, dependences, relax_reductions=True)
+        models = model_statements(scop, matcher)
+    tree = order(scop, dependences, matcher, ())
+    found = Staged(scop=scop, dependences=dependences, tree=tree, notes=split)
+    if options.parallel:
+        found = stage_contractions(found, models, target)
+        if found.nests:
+            matcher = Matcher(found.scop, found.dependences, relax_reductions=not options.precise)
+            models = model_statements(found.scop, matcher)
+        tree, notes = apply_cuda_strategy(found, matcher, models, target)
+    made = Schedule(
+        scop=found.scop, dependences=found.dependences, tree=tree, storage=dict(found.storage),
+        notes=(*found.notes, *notes),
+    )  # fmt: skip
+    return contract_storage(made, room=SharedRoom())
