@@ -5,7 +5,7 @@ barriers are placed (barriers.py), for tests and for `verify`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import islpy as isl
 
@@ -13,6 +13,7 @@ from polyml.codegen.cuda.barriers import crosses_warps, is_together
 from polyml.codegen.cuda.program import Kernel
 from polyml.codegen.cuda.touches import Meeting, Nest, Step, Touches, loop_constraints
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, UpdateArgument
+from polyml.records import dataclass
 from polyml.scop.accesses import parameters_text
 
 __all__ = ["barrier_faults"]

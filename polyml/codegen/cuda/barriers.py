@@ -8,13 +8,14 @@ leaves the fewest in the whole body. A reduction across warps has barriers of it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from polyml.codegen.cuda.program import Kernel
 from polyml.codegen.cuda.touches import Nest, Step, Touches, has_phases
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, UpdateArgument
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes
+from polyml.records import dataclass
 
 __all__ = ["WARP", "crosses_warps", "is_together", "place_barriers"]
 

@@ -7,7 +7,7 @@ subscripts and bounds are quasi-affine (isl decides); what is not may be anythin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
 import islpy as isl
@@ -16,6 +16,7 @@ from polyml.codegen.cuda.program import AXES, Kernel
 from polyml.codegen.loops import Allocate, Assign, For, If, Node, UpdateArgument
 from polyml.codegen.rewrite import expressions, uses, walk_nodes
 from polyml.expressions import reads_of
+from polyml.records import dataclass
 from polyml.scop.accesses import parameters_text
 from polyml.sets.affine import Affine, Extremum, affine
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import islpy as isl
 
+from polyml.records import dataclass
 from polyml.schedule.tree import Kind, kind_of, mark_name, nodes
 
 __all__ = ["MAX_LOCAL_BYTES", "MAX_SHARED_BYTES", "SharedRoom"]
