@@ -57,3 +57,12 @@ def sweep(A: f64["T M N"]):
     a = np.random.default_rng(0).random((5, 24, 160))
     function = polyml.einsum(text, target=SMALL, threads=1)
     assert not tilings(function, a.copy())
+
+
+def test_a_chain_of_sums_into_one_number_has_no_columns() -> None:
+    function = polyml.einsum(
+        'def f(x: f32["N"], y: f32["N N"], z: f32["N N"]):\n    s = x[i] * y[i, j] * z[j, k]\n    return s\n',
+        precise=True,
+    )
+    x, y = np.arange(3, dtype="f4"), np.arange(9, dtype="f4").reshape(3, 3)
+    assert function(x, y, y) == (x @ y @ y).sum()

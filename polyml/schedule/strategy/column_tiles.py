@@ -98,11 +98,11 @@ def _lanes(core: StatementModel, step: str, facts: Facts) -> str | None:
     """The index along which the heaviest statement's result is contiguous, when another index goes along each column."""
     target = facts.scop.statements[core.name].target
     names = [s.name if isinstance(s, Affine) else None for s in target.subscripts]
-    if None in names or step in names[-1:] or len(core.extents) < 3:
+    if not names or None in names or names[-1] == step or len(core.extents) < 3:
         return None
     out = next(access for access in core.accesses if access.write)
     last = names[-1]
-    return last if last is not None and last != step and out.stride(last) == 1 else None
+    return last if last is not None and out.stride(last) == 1 else None
 
 
 def _bytes(core: StatementModel, box: Mapping[str, int]) -> int:
