@@ -30,12 +30,22 @@ entry:
   %waiting.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 10
   %members = load atomic i64, ptr %n.p acquire, align 8
   %member = icmp ult i64 %p, %members
-  br i1 %member, label %range, label %nothing
+  br i1 %member, label %joins, label %nothing
 nothing:
   ret i1 false
+joins:
+  %caller = icmp eq i64 %p, 0
+  br i1 %caller, label %begin, label %apart
+apart:
+  %cpu.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 11
+  %cpu = load atomic i32, ptr %cpu.p monotonic, align 4
+  call void @pool_leave(i64 %p, i32 %cpu)
+  br label %begin
+begin:
+  br label %range
 range:
-  %k = phi i64 [0, %entry], [%k.next, %used]
-  %any = phi i1 [false, %entry], [%any.now, %used]
+  %k = phi i64 [0, %begin], [%k.next, %used]
+  %any = phi i1 [false, %begin], [%any.now, %used]
   %more = icmp ult i64 %k, %members
   br i1 %more, label %chosen, label %all
 all:
@@ -43,7 +53,7 @@ all:
 chosen:
   %sum = add i64 %p, %k
   %r = urem i64 %sum, %members
-  %word.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 12, i64 %r, i64 0
+  %word.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 13, i64 %r, i64 0
   br label %claim
 claim:
   %any.now = phi i1 [%any, %chosen], [%any.now, %lost], [true, %ran]
@@ -149,7 +159,7 @@ set:
   %start = call i64 @pool_start(i64 %total, i64 %n, i64 %r)
   %at = select i1 %close, i64 1099511627775, i64 %start
   %word = or i64 %high, %at
-  %word.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 12, i64 %r, i64 0
+  %word.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 13, i64 %r, i64 0
   store atomic i64 %word, ptr %word.p release, align 8
   %r.next = add i64 %r, 1
   br label %next
@@ -226,6 +236,9 @@ post:
   store atomic i64 0, ptr %done.p release, align 8
   %waiting.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 10
   store atomic i32 0, ptr %waiting.p release, align 4
+  %cpu.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 11
+  %cpu = call i32 @pool_cpu()
+  store atomic i32 %cpu, ptr %cpu.p monotonic, align 4
   call void @pool_words(ptr %slot, i64 %generation, i64 %total, i64 %n, i1 false)
   %n.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 8
   store atomic i64 %n, ptr %n.p release, align 8

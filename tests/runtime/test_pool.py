@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -274,6 +275,23 @@ assert right()
 """
 )
 
+APART = (
+    KERNELS
+    + """
+for _ in range(20):
+    assert right(3)
+    time.sleep(0.005)
+mine = os.sched_getaffinity(0)
+threads = [os.sched_getaffinity(int(t)) for t in os.listdir("/proc/self/task") if int(t) != os.getpid()]
+assert all(cpus and cpus <= mine for cpus in threads), threads
+assert any(len(cpus) == len(mine) - 1 for cpus in threads) == (len(mine) > 1), threads
+os.sched_setaffinity(0, {max(mine)})
+assert right()
+os.sched_setaffinity(0, mine)
+assert right()
+"""
+)
+
 ENDS_AT_ONCE = (
     KERNELS
     + """
@@ -299,6 +317,11 @@ def test_forks_while_others_call() -> None:
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs affinity")
 def test_one_core() -> None:
     run(ONE_CORE)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
+def test_workers_that_are_woken_are_kept_from_the_cpu_of_their_caller() -> None:
+    run(APART)
 
 
 def test_the_process_ends_while_workers_work() -> None:
