@@ -93,7 +93,7 @@ def _pluto(kernel: Kernel, arguments: tuple[Argument, ...], threads: int) -> Bui
 
 CONTENDERS: tuple[Contender, ...] = (
     Contender("polyml", _polyml),
-    Contender("polyml, all threads", _polyml, threads="all"),
+    Contender("polyml on all threads", _polyml, threads="all"),
     Contender("gcc", _c_compiler("gcc", *C_FLAGS), compiler="gcc"),
     Contender("clang", _c_compiler("clang", *C_FLAGS), compiler="clang"),
     Contender("polly", _c_compiler("clang", *C_FLAGS, "-mllvm", "-polly"), compiler="clang"),
