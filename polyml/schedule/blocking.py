@@ -10,20 +10,18 @@ BLIS" (TOMS 2016), with the roles of the operands swapped: the broadcast operand
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Mapping
+from dataclasses import field
 from math import prod
 
-import islpy as isl
-
-from polyml.expressions import Subscript, reads_of
+from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.block_sizes import by_stride, depths, even, is_short, rows_fit, streamed_sizes, whole_sizes, widths
-from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel, model_statement
+from polyml.schedule.contraction_sides import Sides, at_large, sides_of, symbolic_ends
+from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
 from polyml.schedule.schedule import Product
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop, Statement
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine
 from polyml.target import Target
 
 __all__ = ["Blocking", "plan_blocking"]
@@ -31,12 +29,8 @@ __all__ = ["Blocking", "plan_blocking"]
 MIN_REUSE = 16
 """Times that an element of the vector operand must be read for packing to pay."""
 
-UNBOUNDED = 1 << 20
-"""What stands for a symbolic extent: more than any block."""
-
 MIN_DEPTH = 16
 """Length of the reduction below which the tile of C is all that matters."""
-
 
 APART = 0.9
 """Cost of a register tile, relative to one whose rows are neighbours in C, at which rows that are further apart are worth it."""
@@ -107,83 +101,85 @@ class Blocking:
 def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking | None:
     """The blocks of one update; None where it is no contraction of two or more operands, or packing would cost more than it saves."""
     statement = scop.statements[model.name]
-    ends = _ends(scop, statement, model)
+    ends = symbolic_ends(scop, statement, model)
     if ends is None:
         return None
     if ends:
-        model = _at_large(scop, statement, model, ends)
-    out = next(a for a in model.accesses if a.write)
-    free = [index for index in model.extents if out.stride(index) != 0]
-    reduced = [index for index in model.extents if out.stride(index) == 0]
-    if not free or not reduced:
+        model = at_large(scop, statement, model, ends)
+    sides = sides_of(model)
+    if sides is None:
         return None
-    lanes = min(free, key=lambda index: abs(out.stride(index) or 0))
-    reads = [a for a in model.accesses if not a.write]
-    vector = [a for a in reads if a.stride(lanes) != 0]
-    others = [a for a in reads if a.stride(lanes) == 0]
-    if len(vector) != 1 or not others or abs(out.stride(lanes) or 0) != 1:
+    out, operand = sides.out, sides.operand
+    rows, tile = _register_tile(model, sides.lanes, by_stride(sides.rows, out)[::-1], len(sides.others), target)
+    packed = _pays(model, operand, sides.rows, sides.reduced, target)
+    if not packed and not (_streams(model, sides, target) and _is_alone(scop, statement, sides)):
         return None
-    operand = vector[0]
-    row_side = [i for i in free if operand.stride(i) == 0]
-    both = [i for i in free if operand.stride(i) != 0 and any(a.stride(i) != 0 for a in others)]
-    vector_side = [i for i in free if i not in row_side and i not in both and i != lanes]
-    if not row_side or any(operand.stride(i) == 0 for i in reduced):
-        return None
-    rows, tile = _register_tile(model, lanes, by_stride(row_side, out)[::-1], len(others), target)
-    reduced = _reduction_order(reduced, others, operand)
-    packed = _pays(model, operand, row_side, reduced, target)
-    if not packed and not _streams(model, operand, lanes, reduced, target):
-        return None
-    width = tile.vectors * target.lanes(model.itemsize)
-    depth = depths(scop, statement, model, reduced, tile.rows, target)
-    inner = min((*vector_side, *reduced, lanes), key=lambda i: abs(operand.stride(i) or 0))
-    sizes = depth | widths(model, lanes, vector_side, out, width, prod(depth.values()), target, first=inner)
-    sizes[rows] = even(model.extents[rows], target.l2_bytes // 8 // (prod(depth.values()) * model.itemsize), tile.rows)
-    if not packed:
-        if vector_side or any(
-            s.name != statement.name and _reads(s, statement.target.array) for s in scop.statements.values()
-        ):
-            return None
-        sizes = streamed_sizes(model, lanes, rows, reduced[-1], tile, width, target)
-    ordered: tuple[str, ...] = ()
-    if packed and is_short(model, out, depth, width, target):
-        ordered = tuple(by_stride([i for i in (*vector_side, *row_side) if i != rows], out))
-        sizes = depth | whole_sizes(model, lanes, vector_side, out, width, prod(depth.values()), target, first=inner)
-        sizes |= {index: model.extents[index] for index in row_side}
-    row_operand = _packed_rows(model, others, rows, reduced, target) if packed else None
-    held = [i for i in model.extents if operand.stride(i) != 0 and i not in both]
-    held += [i for i in (rows, *reduced) if row_operand is not None]
+    depth = depths(scop, statement, model, sides.reduced, tile.rows, target)
+    short = packed and is_short(model, out, depth, tile.vectors * target.lanes(model.itemsize), target)
+    sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short)
+    row_operand = _packed_rows(model, sides.others, rows, sides.reduced, target) if packed else None
+    held = [i for i in model.extents if operand.stride(i) != 0 and i not in sides.batch]
+    held += [i for i in (rows, *sides.reduced) if row_operand is not None]
     if any(i in ends and sizes.get(i, 1) >= model.extents[i] for i in held):
         return None
-    several = any(sizes[index] < model.extents[index] for index in (*vector_side, lanes))
-    ahead = several and not ordered and row_operand is not None and rows_fit(model, out, others[0], depth, target)
+    several = any(sizes[index] < model.extents[index] for index in (*sides.columns, sides.lanes))
+    ahead = several and not short and row_operand is not None and rows_fit(model, out, sides.others[0], depth, target)
     if ahead:
-        sizes |= {index: model.extents[index] for index in row_side}
-    order = by_stride([*vector_side, *reduced, lanes], operand)
-    if inner != lanes:
-        # Rows of the operand along its own contiguous index, a vector of them at a time, are transposed in registers.
-        order = [*(i for i in order if i not in (lanes, inner)), lanes, inner]
+        sizes |= {index: model.extents[index] for index in sides.rows}
+    across = by_stride([i for i in (*sides.columns, *sides.rows) if i != rows], out)
     return Blocking(
         statement=model.name,
-        lanes=lanes,
+        lanes=sides.lanes,
         rows=rows,
         tile=tile,
-        width=width,
-        batch=tuple(both),
-        vector_side=tuple(by_stride(vector_side, out)),
-        row_side=tuple(i for i in by_stride(row_side, out) if i != rows),
-        reduced=tuple(reduced),
+        width=tile.vectors * target.lanes(model.itemsize),
+        batch=tuple(sides.batch),
+        vector_side=tuple(by_stride(sides.columns, out)),
+        row_side=tuple(i for i in by_stride(sides.rows, out) if i != rows),
+        reduced=tuple(sides.reduced),
         extents=dict(model.extents),
         sizes=sizes,
         vector_operand=operand.array,
         packed=packed,
         row_operand=row_operand,
-        source_order=tuple(order),
-        result_order=ordered,
+        source_order=tuple(_source_order(sides)),
+        result_order=tuple(across) if short else (),
         rows_ahead=ahead,
         ends=ends,
-        worth=_worth(scop, operand, held, row_side, reduced, ends, target) if ends else (),
+        worth=_worth(scop, operand, held, sides.rows, sides.reduced, ends, target) if ends else (),
     )
+
+
+def _sizes(
+    model: StatementModel,
+    sides: Sides,
+    rows: str,
+    tile: RegisterTile,
+    depth: Mapping[str, int],
+    target: Target,
+    *,
+    packed: bool,
+    short: bool,
+) -> dict[str, int]:
+    """Iterations per block. depth: those of the reduction; short: it is one block, and C is written in the order of its memory."""
+    width, deep = tile.vectors * target.lanes(model.itemsize), prod(depth.values())
+    if not packed:
+        return streamed_sizes(model, sides.lanes, rows, sides.reduced[-1], tile, width, target)
+    if short:
+        whole = whole_sizes(model, sides.lanes, sides.columns, sides.out, width, deep, target, first=sides.first)
+        return {**depth, **whole, **{index: model.extents[index] for index in sides.rows}}
+    blocks = widths(model, sides.lanes, sides.columns, sides.out, width, deep, target, first=sides.first)
+    of_rows = even(model.extents[rows], target.l2_bytes // 8 // (deep * model.itemsize), tile.rows)
+    return {**depth, **blocks, rows: of_rows}
+
+
+def _source_order(sides: Sides) -> list[str]:
+    """The loops that pack a block of the vector operand."""
+    order = by_stride([*sides.columns, *sides.reduced, sides.lanes], sides.operand)
+    if sides.first == sides.lanes:
+        return order
+    # Rows of the operand along its own contiguous index, a vector of them at a time, are transposed in registers.
+    return [*(i for i in order if i not in (sides.lanes, sides.first)), sides.lanes, sides.first]
 
 
 def _worth(
@@ -204,69 +200,6 @@ def _worth(
     return tuple(found)
 
 
-def _ends(scop: Scop, statement: Statement, model: StatementModel) -> dict[str, Affine] | None:
-    """The symbolic extents of an update whose operands are inputs, each read once, by plain indices that start at 0; None for any other statement."""
-    if statement.kind != "update" or statement.argument is not None or statement.loop_depth:
-        return None
-    reads = list(dict.fromkeys(reads_of(statement.value)))
-    arrays = [read.tensor for read in reads]
-    if len(set(arrays)) != len(arrays) or any(scop.arrays[a].kind != "input" for a in arrays):
-        return None
-    accesses = [*(read.subscripts for read in reads), statement.target.subscripts]
-    for subscripts in accesses:
-        names = [s.name if isinstance(s, Affine) else None for s in subscripts]
-        if None in names or len(set(names)) != len(names):
-            return None
-    if any(scop.arrays[a].dtype.itemsize != model.itemsize for a in (*arrays, statement.target.array)):
-        return None
-    if scop.sizes:
-        return _symbolic_box(
-            scop, statement, [*zip(arrays, accesses, strict=False), (statement.target.array, accesses[-1])]
-        )
-    bounded = all(
-        statement.domain.dim_min_val(k).is_zero() and statement.domain.dim_max_val(k).is_int()
-        for k in range(len(statement.indices))
-    )
-    return {} if bounded else None
-
-
-def _at_large(scop: Scop, statement: Statement, model: StatementModel, ends: Mapping[str, Affine]) -> StatementModel:
-    """The model with a large number for each size, in strides, too."""
-    sizes = dict.fromkeys(scop.sizes, UNBOUNDED)
-    arrays = {
-        name: replace(array, shape=tuple(affine(extent.evaluate(sizes)) for extent in array.shape))
-        for name, array in scop.arrays.items()
-    }
-    extents = {**model.extents, **{index: end.evaluate(sizes) for index, end in ends.items()}}
-    return model_statement(statement, replace(scop, arrays=arrays), extents)
-
-
-def _symbolic_box(
-    scop: Scop, statement: Statement, accesses: Sequence[tuple[str, Sequence[Subscript]]]
-) -> dict[str, Affine] | None:
-    """The symbolic ones among the extents of the arrays that the statement's indices run along, when its domain is that box; else None."""
-    ends: dict[str, Affine] = {}
-    for array, subscripts in accesses:
-        for subscript, extent in zip(subscripts, scop.arrays[array].shape, strict=True):
-            if isinstance(subscript, Affine) and subscript.name is not None:
-                ends.setdefault(subscript.name, extent)
-    if set(ends) != set(statement.indices):
-        return None
-    limits = " and ".join(f"0 <= {i} < {ends[i].isl_text()}" for i in statement.indices)
-    box = isl.Set(f"{parameters_text(scop.sizes)}{{ {statement.name}[{', '.join(statement.indices)}] : {limits} }}")
-    known = scop.context
-    if not box.intersect_params(known).is_equal(statement.domain.intersect_params(known)):
-        return None
-    return {index: end for index, end in ends.items() if not end.is_constant}
-
-
-def _reduction_order(reduced: list[str], others: list[AccessModel], operand: AccessModel) -> list[str]:
-    """Innermost the index along which the broadcast operand is contiguous, so that its rows need no packing."""
-    return sorted(
-        reduced, key=lambda i: (-min(abs(a.stride(i) or 1 << 40) for a in others), -abs(operand.stride(i) or 0))
-    )
-
-
 def _pays(model: StatementModel, operand: AccessModel, row_side: list[str], reduced: list[str], target: Target) -> bool:
     reuse = prod(model.extents[i] for i in row_side)
     depth = prod(model.extents[i] for i in reduced)
@@ -274,15 +207,20 @@ def _pays(model: StatementModel, operand: AccessModel, row_side: list[str], redu
     return reuse >= MIN_REUSE and depth >= MIN_DEPTH and size > target.l1_bytes // 2
 
 
-def _streams(model: StatementModel, operand: AccessModel, lanes: str, reduced: list[str], target: Target) -> bool:
+def _streams(model: StatementModel, sides: Sides, target: Target) -> bool:
     """Whether memory is what it waits for: a contiguous operand that no private cache holds, each element read a few times at once."""
+    operand = sides.operand
     size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0)
     few = model.instances * model.itemsize < MIN_REUSE * size
-    return few and size > target.l2_bytes and operand.stride(lanes) == 1 and len(reduced) == 1
+    return few and size > target.l2_bytes and operand.stride(sides.lanes) == 1 and len(sides.reduced) == 1
 
 
-def _reads(statement: Statement, array: str) -> bool:
-    return any(read.tensor == array for read in reads_of(statement.value))
+def _is_alone(scop: Scop, statement: Statement, sides: Sides) -> bool:
+    """Whether lanes are the only columns, and no other statement reads C."""
+    others = [s for s in scop.statements.values() if s.name != statement.name]
+    return not sides.columns and not any(
+        read.tensor == statement.target.array for s in others for read in reads_of(s.value)
+    )
 
 
 def _register_tile(

@@ -1,0 +1,134 @@
+"""Which updates are contractions, and what each of their indices is: C[rows, columns, lanes] (+)= f(R[rows, reduced], V[reduced, columns, lanes]).
+
+Lanes run along C's contiguous index; V is the one operand that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import islpy as isl
+
+from polyml.expressions import Subscript, reads_of
+from polyml.records import dataclass
+from polyml.schedule.cost import AccessModel, StatementModel, model_statement
+from polyml.scop.accesses import parameters_text
+from polyml.scop.scop import Scop, Statement
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["Sides", "at_large", "sides_of", "symbolic_ends"]
+
+UNBOUNDED = 1 << 20
+"""What stands for a symbolic extent: more than any block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """The result C, the operand V that has lanes, the other operands; and the indices by role.
+
+    rows: of C, not of V; batch: of C, V and another operand; columns: the others of C and V beside `lanes`. reduced: not of C, all of V; innermost the one along
+    which the broadcast operand is contiguous, so that its rows need no packing.
+    """
+
+    out: AccessModel
+    operand: AccessModel
+    others: list[AccessModel]
+    lanes: str
+    rows: list[str]
+    batch: list[str]
+    columns: list[str]
+    reduced: list[str]
+
+    @property
+    def first(self) -> str:
+        """The index along which V is contiguous, or nearly."""
+        return min((*self.columns, *self.reduced, self.lanes), key=lambda i: abs(self.operand.stride(i) or 0))
+
+
+def sides_of(model: StatementModel) -> Sides | None:
+    """The roles of an update's indices; None where it is no contraction with lanes along C's memory."""
+    out = next(a for a in model.accesses if a.write)
+    free = [index for index in model.extents if out.stride(index) != 0]
+    reduced = [index for index in model.extents if out.stride(index) == 0]
+    if not free or not reduced:
+        return None
+    lanes = min(free, key=lambda index: abs(out.stride(index) or 0))
+    reads = [a for a in model.accesses if not a.write]
+    vector = [a for a in reads if a.stride(lanes) != 0]
+    others = [a for a in reads if a.stride(lanes) == 0]
+    if len(vector) != 1 or not others or abs(out.stride(lanes) or 0) != 1:
+        return None
+    operand = vector[0]
+    rows = [i for i in free if operand.stride(i) == 0]
+    batch = [i for i in free if operand.stride(i) != 0 and any(a.stride(i) != 0 for a in others)]
+    if not rows or any(operand.stride(i) == 0 for i in reduced):
+        return None
+    return Sides(
+        out=out,
+        operand=operand,
+        others=others,
+        lanes=lanes,
+        rows=rows,
+        batch=batch,
+        columns=[i for i in free if i not in rows and i not in batch and i != lanes],
+        reduced=sorted(
+            reduced, key=lambda i: (-min(abs(a.stride(i) or 1 << 40) for a in others), -abs(operand.stride(i) or 0))
+        ),
+    )
+
+
+def symbolic_ends(scop: Scop, statement: Statement, model: StatementModel) -> dict[str, Affine] | None:
+    """The symbolic extents of an update whose operands are inputs, each read once, by plain indices that start at 0; None for any other statement."""
+    if statement.kind != "update" or statement.argument is not None or statement.loop_depth:
+        return None
+    reads = list(dict.fromkeys(reads_of(statement.value)))
+    arrays = [read.tensor for read in reads]
+    if len(set(arrays)) != len(arrays) or any(scop.arrays[a].kind != "input" for a in arrays):
+        return None
+    accesses = [*(read.subscripts for read in reads), statement.target.subscripts]
+    for subscripts in accesses:
+        names = [s.name if isinstance(s, Affine) else None for s in subscripts]
+        if None in names or len(set(names)) != len(names):
+            return None
+    if any(scop.arrays[a].dtype.itemsize != model.itemsize for a in (*arrays, statement.target.array)):
+        return None
+    if scop.sizes:
+        return _symbolic_box(
+            scop, statement, [*zip(arrays, accesses, strict=False), (statement.target.array, accesses[-1])]
+        )
+    bounded = all(
+        statement.domain.dim_min_val(k).is_zero() and statement.domain.dim_max_val(k).is_int()
+        for k in range(len(statement.indices))
+    )
+    return {} if bounded else None
+
+
+def at_large(scop: Scop, statement: Statement, model: StatementModel, ends: Mapping[str, Affine]) -> StatementModel:
+    """The model with a large number for each size, in strides, too."""
+    sizes = dict.fromkeys(scop.sizes, UNBOUNDED)
+    arrays = {
+        name: replace(array, shape=tuple(affine(extent.evaluate(sizes)) for extent in array.shape))
+        for name, array in scop.arrays.items()
+    }
+    extents = {**model.extents, **{index: end.evaluate(sizes) for index, end in ends.items()}}
+    return model_statement(statement, replace(scop, arrays=arrays), extents)
+
+
+def _symbolic_box(
+    scop: Scop, statement: Statement, accesses: Sequence[tuple[str, Sequence[Subscript]]]
+) -> dict[str, Affine] | None:
+    """The symbolic ones among the extents of the arrays that the statement's indices run along, when its domain is that box; else None."""
+    ends: dict[str, Affine] = {}
+    for array, subscripts in accesses:
+        for subscript, extent in zip(subscripts, scop.arrays[array].shape, strict=True):
+            if isinstance(subscript, Affine) and subscript.name is not None:
+                ends.setdefault(subscript.name, extent)
+    if set(ends) != set(statement.indices):
+        return None
+    limits = " and ".join(f"0 <= {i} < {ends[i].isl_text()}" for i in statement.indices)
+    box = isl.Set(f"{parameters_text(scop.sizes)}{{ {statement.name}[{', '.join(statement.indices)}] : {limits} }}")
+    known = scop.context
+    if not box.intersect_params(known).is_equal(statement.domain.intersect_params(known)):
+        return None
+    return {index: end for index, end in ends.items() if not end.is_constant}
