@@ -1,13 +1,35 @@
-"""What the benchmarks' command lines have in common: a process with the asked number of threads in every pool, and the table as a CSV file."""
+"""What the benchmarks' command lines have in common: options, a process with the asked number of threads in every pool, and the table as a CSV file."""
 
 from __future__ import annotations
 
+import argparse
 import csv
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["with_threads", "write_csv"]
+__all__ = ["clock_of", "timing_options", "with_threads", "write_csv"]
+
+
+def timing_options(parser: argparse.ArgumentParser, *, seconds: float = 1.0) -> None:
+    """Adds --only, --threads, --seconds (of that default), --csv and --clock."""
+    parser.add_argument(
+        "--only", default="", help="names (or beginnings of names, where there are families), comma-separated"
+    )
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=seconds, help="per case")
+    parser.add_argument("--csv", default=None)
+    parser.add_argument(
+        "--clock", default="wall", choices=("wall", "cpu"), help="cpu: time of the calling thread, for a busy machine"
+    )
+
+
+def clock_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Callable[[], float]:
+    """The clock that was asked for; one thread's does not go with several threads."""
+    if options.clock == "cpu" and options.threads != 1:
+        parser.error("--clock cpu sees one thread only")
+    return time.thread_time if options.clock == "cpu" else time.perf_counter
 
 
 def with_threads(module: str) -> None:

@@ -15,7 +15,6 @@ import functools
 import math
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.command_line import with_threads, write_csv
+from benchmarks.command_line import clock_of, timing_options, with_threads, write_csv
 from polyml.demo.measure import interleaved
 
 Array = NDArray[np.generic]
@@ -195,17 +194,9 @@ def main() -> int:
     parser.add_argument("--gemm", default=None, help="sizes, comma-separated; alone: matrix products only")
     parser.add_argument("--layouts", default="nn,nt,tn,tt")
     parser.add_argument("--dtype", default="", choices=("", "float32", "float64"))
-    parser.add_argument("--only", default="", help="beginnings of names, comma-separated")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=1.0, help="per case")
-    parser.add_argument("--csv", default=None)
-    parser.add_argument(
-        "--clock", default="wall", choices=("wall", "cpu"), help="cpu: time of the calling thread, for a busy machine"
-    )
+    timing_options(parser)
     options = parser.parse_args()
-    if options.clock == "cpu" and options.threads != 1:
-        parser.error("--clock cpu sees one thread only")
-    clock = time.thread_time if options.clock == "cpu" else time.perf_counter
+    clock = clock_of(parser, options)
     only = tuple(name for name in options.only.split(",") if name)
     if options.gemm is not None:
         cases = list(gemm_cases(tuple(int(n) for n in options.gemm.split(",")), options.layouts.split(",")))

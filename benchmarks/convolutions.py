@@ -13,14 +13,13 @@ import argparse
 import csv
 import statistics
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.command_line import with_threads, write_csv
+from benchmarks.command_line import clock_of, timing_options, with_threads, write_csv
 from benchmarks.contractions import Array, Runner, in_turns, line
 
 CASES = Path(__file__).parent / "data" / "convolutions.csv"
@@ -166,17 +165,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=Path, default=CASES)
     parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
-    parser.add_argument("--only", default="", help="beginnings of names, comma-separated")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=1.0, help="per case")
-    parser.add_argument("--csv", default=None)
-    parser.add_argument(
-        "--clock", default="wall", choices=("wall", "cpu"), help="cpu: time of the calling thread, for a busy machine"
-    )
+    timing_options(parser)
     options = parser.parse_args()
-    if options.clock == "cpu" and options.threads != 1:
-        parser.error("--clock cpu sees one thread only")
-    clock = time.thread_time if options.clock == "cpu" else time.perf_counter
+    clock = clock_of(parser, options)
     only = tuple(name for name in options.only.split(",") if name)
     rows: list[dict[str, object]] = []
     found: list[tuple[Convolution, float, float]] = []

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from benchmarks.command_line import with_threads, write_csv
+from benchmarks.command_line import clock_of, timing_options, with_threads, write_csv
 from benchmarks.fused_cases import CASES, Array, Case
 from benchmarks.limits import Stream, seconds_at_peak
 from polyml.demo.measure import interleaved
@@ -75,20 +75,9 @@ def onnx_runner(make: Callable[[], list[object]], arguments: tuple[Array, ...], 
 
 def main(cases: Sequence[Case], description: str | None) -> int:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--only", default="", help="names, comma-separated")
-    parser.add_argument(
-        "--clock",
-        choices=("wall", "cpu"),
-        default="wall",
-        help="cpu: of the calling thread, where others use the machine",
-    )
-    parser.add_argument("--seconds", type=float, default=2.0, help="per case")
-    parser.add_argument("--csv", default=None)
+    timing_options(parser, seconds=2.0)
     options = parser.parse_args()
-    if options.clock == "cpu" and options.threads != 1:
-        parser.error("--clock cpu sees one thread only")
-    clock = time.thread_time if options.clock == "cpu" else time.perf_counter
+    clock = clock_of(parser, options)
     names = [n for n in options.only.split(",") if n]
     rows: list[dict[str, object]] = []
     print(

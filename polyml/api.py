@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from polyml.bound import Bound
 from polyml.einsum_frontend.any_size import AnyShapes, any_shapes
 from polyml.einsum_frontend.printer import format_program
 from polyml.einsum_frontend.source import program_from_function, program_from_text
@@ -25,7 +26,6 @@ from polyml.einsum_numpy.subscripts import subscripts_of_sublists
 from polyml.errors import PolymlError, SubscriptsSyntaxError
 from polyml.options import Options
 from polyml.runtime.arguments import AnySize
-from polyml.runtime.bound import Bound
 from polyml.runtime.dispatch import COMPILE_LOCK, Dispatcher, wanted_of
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ LAST_RESORT = 200_000_000
 """isl operations for the proof of the written order, whatever the budget."""
 
 ISL_SHARE = 100
-"""Of the budget's operations isl's scheduler gets one in so many, pivots of large tableaus: PolyBench needs less than 200,000 per kernel (0.6 s at most)."""
+"""Of the budget's operations isl's scheduler gets one in so many, pivots of large tableaus: PolyBench needs less than 200,000 per kernel (at most 0.4 s at SMALL)."""
 
 ISL_SHARE_INSTEAD = 1000
 """The same where it stands in for the integer programs, which found nothing: the time is spent, and pivots can grow without bound (nussinov with its scalar

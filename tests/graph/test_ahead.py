@@ -91,7 +91,7 @@ def test_functions_of_operands_that_are_used_often_are_computed_once(
 
 
 def test_what_is_not_computed_for_each_element_stays() -> None:
-    """An operand that is guarded by its own index, and one that is gathered."""
+    """Rows that are gathered: not all of them, and some of them often."""
     gathered = program(
         'k: f32["S D"], i: i32["S"], v: f32["S E"]', "m[d, e] = sum[s](exp(k[i[s], d]) * v[s, e])", "return m"
     )

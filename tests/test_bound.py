@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import polyml
+from polyml import bound as module
 from polyml.compiler_bound import lower_bound
 from polyml.errors import ArgumentError, DTypeError, PolymlError, ShapeError
-from polyml.runtime import bound as module
 from polyml.target import Target
 
 SMALL = Target("host", l1_bytes=2048, l2_bytes=16 * 1024, cores=2)
