@@ -7,7 +7,6 @@ import ctypes.util
 import difflib
 import os
 import platform
-import shutil
 import subprocess
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +16,8 @@ from polyml.options import VARIABLES
 from polyml.records import dataclass
 from polyml.runtime.cache import store
 from polyml.runtime.cuda import device_names
+from polyml.runtime.cuda_compile import NO_COMPILER, find_nvcc
+from polyml.runtime.cuda_nvrtc import find_nvrtc
 from polyml.target import Target
 
 __all__ = ["Finding", "examine", "report_text"]
@@ -173,15 +174,15 @@ def _cuda() -> Iterator[Finding]:
         yield Finding("CUDA driver", "libcuda is present")
     except OSError:
         yield Finding("CUDA driver", "no libcuda", "install NVIDIA's driver, if there is such a GPU", needed=False)
-    compiler = shutil.which("nvcc")
-    if compiler is None:
-        yield Finding(
-            "nvcc", "not on the path", "install the CUDA toolkit, and add its bin folder to PATH", needed=False
-        )
-    else:
-        done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False, timeout=30)
-        release = next((line.strip() for line in done.stdout.splitlines() if "release" in line), compiler)
+    path, library = find_nvcc(), find_nvrtc()
+    if path is not None:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=30)
+        release = next((line.strip() for line in done.stdout.splitlines() if "release" in line), path)
         yield Finding("nvcc", release)
+    if library is not None:
+        yield Finding("NVRTC", library.version)
+    if path is None and library is None:
+        yield Finding("CUDA compiler", *NO_COMPILER, needed=False)
     try:
         yield Finding("pycuda", version("pycuda"))
     except PackageNotFoundError:

@@ -125,6 +125,7 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
     ),
     EnvironmentVariable("POLYML_CACHE_BYTES", None, "bound of that folder, in bytes"),
     EnvironmentVariable("POLYML_THREADS", None, "pool (default): polyml's own threads; openmp: an OpenMP runtime's"),
+    EnvironmentVariable("POLYML_CUDA_COMPILER", None, "nvcc or nvrtc; default: NVRTC where it is installed, else nvcc"),
     EnvironmentVariable("POLYML_OPENMP", None, "with POLYML_THREADS=openmp: the library to use, a path or a name"),
 )
 

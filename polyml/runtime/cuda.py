@@ -1,4 +1,4 @@
-"""The GPU of this machine: CUDA C compiled to a cubin by nvcc (kept in the disk cache), loaded and launched through pycuda.
+"""The GPU of this machine: cubins (cuda_compile.py) loaded and launched through pycuda.
 
 pycuda is an optional extra and is imported when the first kernel is loaded. The first device is used, in its primary context, so that other libraries' arrays
 are in the same one.
@@ -6,106 +6,43 @@ are in the same one.
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import hashlib
-import os
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Sequence
-from pathlib import Path
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import field
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from polyml.errors import CodegenError, DeviceUnavailableError
+from polyml.errors import DeviceUnavailableError
 from polyml.records import dataclass
 from polyml.runtime.arguments import Array
-from polyml.runtime.cache import store
+from polyml.runtime.cuda_compile import NO_COMPILER, compile_cubin, find_compiler
+from polyml.runtime.cuda_pool import Pool
+from polyml.runtime.cuda_staging import Staging
+from polyml.runtime.cuda_streams import behind
 
 if TYPE_CHECKING:
-    from polyml.runtime.cuda_program import CudaCode, Module  # brings LLVM with it, which the doctor does not need
+    from polyml.runtime.cuda_program import CudaCode  # brings LLVM with it, which the doctor does not need
 
-__all__ = [
-    "PycudaDevice",
-    "compile_cubin",
-    "compiler_report",
-    "device_names",
-    "find_nvcc",
-    "missing_parts",
-    "the_device",
-]
+__all__ = ["PycudaDevice", "device_names", "missing_parts", "the_device"]
 
+IN_ORDER = (0, 1)
+"""Streams that the legacy default stream, and every stream of ours, is in order with: that one itself, by both of its names."""
 
-def find_nvcc() -> str | None:
-    """The compiler: on the path, or in CUDA_HOME."""
-    found = shutil.which("nvcc")
-    if found is None and "CUDA_HOME" in os.environ:
-        found = shutil.which("nvcc", path=str(Path(os.environ["CUDA_HOME"]) / "bin"))
-    return found
+KEPT = 16
+"""Of the device's memory that part at most waits for the next call."""
 
+MOST_STREAMS = 32
+"""Of ours, before all are made anew."""
 
-def compile_cubin(code: CudaCode, architecture: str) -> bytes:
-    """The kernels compiled for one architecture ("sm_90"), from polyml's disk cache where they are in it.
-
-    Raises:
-        DeviceUnavailableError: there is no compiler. CodegenError: it refuses the text.
-    """
-    return _compiled(code, architecture)[0]
-
-
-def compiler_report(code: CudaCode, architecture: str) -> str:
-    """What the compiler says of the kernels: registers, spills, shared memory (see cuda_report.py).
-
-    Raises:
-        As compile_cubin.
-    """
-    return _compiled(code, architecture)[1]
-
-
-def _compiled(code: CudaCode, architecture: str) -> tuple[bytes, str]:
-    """The cubin and the report, from the disk cache where both are in it."""
-    compiler = find_nvcc()
-    if compiler is None:
-        raise DeviceUnavailableError(
-            "there is no CUDA compiler", hint="install the CUDA toolkit and add its bin folder to PATH (nvcc)"
-        )
-    options = [f"-arch={architecture}", "-O3", "-Xptxas=-v", *(["-fmad=false"] if code.precise else [])]
-    name = hashlib.sha256("\0".join([code.text, _version(compiler), *options]).encode()).hexdigest()
-    report = hashlib.sha256(f"{name} report".encode()).hexdigest()
-    kept = store()
-    found = (None, None) if kept is None else (kept.get(name), kept.get(report))
-    if found[0] is not None and found[1] is not None:
-        return found[0], found[1].decode()
-    cubin, text = _run(compiler, options, code.text)
-    if kept is not None:
-        kept.put(name, cubin)
-        kept.put(report, text.encode())
-    return cubin, text
-
-
-def _run(compiler: str, options: Sequence[str], text: str) -> tuple[bytes, str]:
-    with tempfile.TemporaryDirectory() as work:
-        source, made = Path(work, "kernels.cu"), Path(work, "kernels.cubin")
-        source.write_text(text)
-        command = [compiler, "--cubin", *options, "-o", str(made), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise CodegenError(f"nvcc refuses the generated code:\n{done.stderr.strip()[-2000:]}")
-        return made.read_bytes(), done.stderr
-
-
-@functools.cache
-def _version(compiler: str) -> str:
-    done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
-    return done.stdout
+Shape = tuple[int, int, int]
 
 
 def missing_parts() -> tuple[tuple[str, str], ...]:
     """What a GPU run lacks here, each with its remedy; empty when a kernel can run."""
     found: list[tuple[str, str]] = []
-    if find_nvcc() is None:
-        found.append(("no CUDA compiler (nvcc)", "install the CUDA toolkit and add its bin folder to PATH"))
+    if find_compiler() is None:
+        found.append(NO_COMPILER)
     try:
         _driver()
     except DeviceUnavailableError as fault:
@@ -155,93 +92,140 @@ def the_device() -> PycudaDevice:
     driver = _driver()
     device = driver.Device(0)
     major, minor = device.compute_capability()
-    return PycudaDevice(driver, device.retain_primary_context(), f"sm_{major}{minor}")
+    return PycudaDevice(driver, device.retain_primary_context(), f"sm_{major}{minor}", device.total_memory())
+
+
+class PycudaDevice:
+    """A device through pycuda. context: is made current around each use; memory: bytes that it has in all."""
+
+    def __init__(self, driver: ModuleType, context: object, architecture: str, memory: int) -> None:
+        self.driver, self.context, self.architecture = driver, context, architecture
+        self.pool = Pool(self._allocate, self._free, memory // KEPT)
+        self.staging = Staging(driver)
+        self.allocations: dict[int, object] = {}  # pycuda frees one with the last reference to it
+        self.streams: dict[int, tuple[int, Any]] = {}  # by the caller's handle: a number and a stream of ours
+        self.made = 0
+        self.lock = threading.Lock()
+
+    def load(self, code: CudaCode) -> PycudaModule:
+        binary = compile_cubin(code, self.architecture)
+        with _Current(self.context):
+            return PycudaModule(self.driver.module_from_buffer(binary))
+
+    def queue(self, streams: Collection[int] = ()) -> PycudaQueue:
+        """Work behind all that is on these streams now, by their handles; what they get after the queue is closed is behind its work.
+
+        Where only the legacy default stream is used, it is that one. Else the first stream's own companion, which the default stream is in order with.
+        """
+        others = tuple(sorted(stream for stream in streams if stream not in IN_ORDER))
+        if not others:
+            return PycudaQueue(self, 0, None, ())
+        with _Current(self.context):
+            number, stream = self._companion(others[0])
+            for other in others:
+                behind(stream.handle, other)
+        return PycudaQueue(self, number, stream, others)
+
+    def finish(self) -> None:
+        """Returns when all work of all queues is done."""
+        with _Current(self.context):
+            self._wait()
+
+    def _companion(self, handle: int) -> tuple[int, Any]:
+        """A stream of ours for another library's, with a number that no other has (handles come and go)."""
+        with self.lock:
+            found = self.streams.get(handle)
+            if found is None:
+                if len(self.streams) >= MOST_STREAMS:
+                    self._wait()
+                    self.pool.trim()
+                    self.streams.clear()
+                self.made += 1
+                found = self.streams[handle] = self.made, self.driver.Stream()
+            return found
+
+    def _wait(self) -> None:
+        self.driver.Context.synchronize()
+
+    def _allocate(self, size: int) -> int | None:
+        try:
+            allocation = self.driver.mem_alloc(size)
+        except self.driver.MemoryError:
+            return None
+        self.allocations[int(allocation)] = allocation
+        return int(allocation)
+
+    def _free(self, address: int) -> None:
+        self._wait()  # work that uses it may still be under way
+        self.allocations.pop(address).free()  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)
-class PycudaDevice:
-    """A device through pycuda. context: is made current around each use."""
+class PycudaQueue:
+    """Work in order. number: of the stream, which is pycuda's, None for the legacy default one; others: the streams that go on behind it."""
 
-    driver: ModuleType
-    context: object
-    architecture: str
-
-    def load(self, code: CudaCode) -> Module:
-        binary = compile_cubin(code, self.architecture)
-        with _Current(self.context):
-            return _PycudaModule(self, self.driver.module_from_buffer(binary), {})
+    device: PycudaDevice
+    number: int
+    stream: Any
+    others: tuple[int, ...]
 
     def allocate(self, size: int) -> int:
-        with _Current(self.context):
-            try:
-                allocation = self.driver.mem_alloc(size)
-            except self.driver.MemoryError as fault:
-                free, total = self.driver.mem_get_info()
-                raise MemoryError(f"the device has no {size} bytes: {free} of {total} bytes are free") from fault
-            _ALLOCATIONS[int(allocation)] = allocation
-            return int(allocation)
+        device = self.device
+        with _Current(device.context):
+            address = device.pool.take(self.number, size)
+            if address is None:
+                free, total = device.driver.mem_get_info()
+                raise MemoryError(f"the device has no {size} bytes: {free} of {total} bytes are free")
+            return address
 
     def free(self, address: int) -> None:
-        with _Current(self.context):
-            _ALLOCATIONS.pop(address).free()  # type: ignore[attr-defined]
+        with _Current(self.device.context):
+            self.device.pool.give(self.number, address)
 
     def to_device(self, address: int, array: Array) -> None:
-        with _Current(self.context):
-            self.driver.memcpy_htod(address, array)
+        with _Current(self.device.context):
+            self.device.staging.to_device(address, array, self.stream)
 
     def on_device(self, target: int, source: int, size: int) -> None:
-        with _Current(self.context):
-            self.driver.memcpy_dtod(target, source, size)
+        with _Current(self.device.context):
+            self.device.driver.memcpy_dtod_async(target, source, size, self.stream)
 
     def to_host(self, array: Array, address: int) -> None:
-        with _Current(self.context):
-            self.driver.memcpy_dtoh(array, address)
+        with _Current(self.device.context):
+            self.device.staging.to_host(array, address, self.stream)
 
-    def wait_for(self, stream: int) -> None:
-        with _Current(self.context):
-            status = ctypes.CDLL("libcuda.so.1").cuStreamSynchronize(ctypes.c_void_p(stream))
-            if status != 0:
-                raise DeviceUnavailableError(f"CUDA's driver cannot wait for stream {stream:#x}: error {status}")
+    def launch(
+        self, module: PycudaModule, name: str, grid: Shape, block: Shape, pointers: Sequence[int], sizes: Sequence[int]
+    ) -> None:
+        with _Current(self.device.context):
+            function = module.functions.get(name)
+            if function is None:
+                function = module.module.get_function(name)
+                function.prepare("P" * len(pointers) + "q" * len(sizes))
+                module.functions[name] = function
+            function.prepared_async_call(grid, block, self.stream, *pointers, *sizes)
 
-    def finish(self) -> None:
-        with _Current(self.context):
-            self.driver.Context.synchronize()
-
-
-_ALLOCATIONS: dict[int, object] = {}
-"""pycuda frees an allocation with the last reference to it."""
+    def close(self) -> None:
+        if self.others:
+            with _Current(self.device.context):
+                for other in self.others:
+                    behind(other, self.stream.handle)
 
 
 @dataclass(frozen=True, slots=True)
 class _Current:
     """The context is current within the block, and whatever was before is after."""
 
-    context: object
+    context: Any
 
     def __enter__(self) -> None:
-        self.context.push()  # type: ignore[attr-defined]
+        self.context.push()
 
     def __exit__(self, *reason: object) -> None:
-        self.context.pop()  # type: ignore[attr-defined]
+        self.context.pop()
 
 
 @dataclass(frozen=True, slots=True)
-class _PycudaModule:
-    device: PycudaDevice
-    module: object
-    functions: dict[str, object]
-
-    def launch(
-        self,
-        name: str,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        pointers: Sequence[int],
-        sizes: Sequence[int],
-    ) -> None:
-        with _Current(self.device.context):
-            function = self.functions.get(name)
-            if function is None:
-                function = self.functions[name] = self.module.get_function(name)  # type: ignore[attr-defined]
-                function.prepare("P" * len(pointers) + "q" * len(sizes))
-            function.prepared_call(grid, block, *pointers, *sizes)  # type: ignore[attr-defined]
+class PycudaModule:
+    module: Any
+    functions: dict[str, Any] = field(default_factory=dict)

@@ -10,9 +10,9 @@ import numpy as np
 from polyml.runtime.arguments import Array
 
 if TYPE_CHECKING:
-    from polyml.runtime.cuda_program import Device
+    from polyml.runtime.cuda_program import Queue
 
-__all__ = ["ALIGNMENT", "ON_DEVICE", "Memory"]
+__all__ = ["ALIGNMENT", "ON_DEVICE", "STREAMS", "Memory"]
 
 ALIGNMENT = 16
 """Bytes: of the first element of every array that a kernel sees."""
@@ -20,12 +20,15 @@ ALIGNMENT = 16
 ON_DEVICE: ContextVar[frozenset[int]] = ContextVar("polyml_on_device", default=frozenset())
 """The ids of arrays whose memory is a device's, during a call: only their addresses, shapes and types may be looked at."""
 
+STREAMS: ContextVar[frozenset[int]] = ContextVar("polyml_streams", default=frozenset())
+"""The streams that these arrays are used on, by their handles."""
+
 
 class Memory:
     """Device memory of one call, by buffer; what was allocated is given back at the end, however it ends."""
 
-    def __init__(self, device: Device) -> None:
-        self.device = device
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
         self.addresses: dict[str, int] = {}
         self.theirs: set[str] = set()
 
@@ -34,13 +37,13 @@ class Memory:
             self.free(name)
 
     def allocate(self, name: str, size: int) -> int:
-        self.addresses[name] = self.device.allocate(max(size, 1))
+        self.addresses[name] = self.queue.allocate(max(size, 1))
         return self.addresses[name]
 
     def free(self, name: str) -> None:
         address = self.addresses.pop(name)
         if name not in self.theirs:
-            self.device.free(address)
+            self.queue.free(address)
 
     def room(self, name: str, array: Array) -> bool:
         """A place for the array: its own, if it is on the device, and where vectors can be read. *Returns* whether it is."""
@@ -55,19 +58,19 @@ class Memory:
         if self.room(name, array) or not array.size:
             return
         if id(array) in ON_DEVICE.get():
-            self.device.on_device(self.addresses[name], array.ctypes.data, array.nbytes)
+            self.queue.on_device(self.addresses[name], array.ctypes.data, array.nbytes)
         else:
-            self.device.to_device(self.addresses[name], np.ascontiguousarray(array))
+            self.queue.to_device(self.addresses[name], np.ascontiguousarray(array))
 
     def get(self, name: str, array: Array) -> None:
         if not array.size or name in self.theirs:
             return
         if id(array) in ON_DEVICE.get():
-            self.device.on_device(array.ctypes.data, self.addresses[name], array.nbytes)
+            self.queue.on_device(array.ctypes.data, self.addresses[name], array.nbytes)
             return
         if array.flags.c_contiguous:
-            self.device.to_host(array, self.addresses[name])
+            self.queue.to_host(array, self.addresses[name])
             return
         copy = np.empty(array.shape, array.dtype)
-        self.device.to_host(copy, self.addresses[name])
+        self.queue.to_host(copy, self.addresses[name])
         np.copyto(array, copy)

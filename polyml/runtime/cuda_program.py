@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,60 +19,61 @@ from polyml.graph.plan import Launch as LaunchRegion
 from polyml.ops import OPS
 from polyml.records import dataclass
 from polyml.runtime.arguments import Array, Prepared, Wanted
-from polyml.runtime.cuda_memory import Memory
+from polyml.runtime.cuda_memory import STREAMS, Memory
 from polyml.runtime.kernel import Kernel as CompiledKernel
 from polyml.runtime.signature import ArrayParameter, KernelSignature
 
-__all__ = ["CudaCode", "CudaKernel", "Device", "Module", "Resident"]
+__all__ = ["CudaCode", "CudaKernel", "Device", "Queue", "Resident"]
+
+Shape = tuple[int, int, int]
 
 
-class Module(Protocol):
-    """Loaded kernels."""
+class Queue(Protocol):
+    """Work that a device does in order, while the host goes on."""
+
+    def allocate(self, size: int) -> int:
+        """The address of `size` bytes (at least 1) for the queue's work.
+
+        Raises:
+            MemoryError: with the sizes.
+        """
+
+    def free(self, address: int) -> None:
+        """The memory is not needed behind the work so far."""
+
+    def to_device(self, address: int, array: Array) -> None:
+        """Copies a contiguous array in; it may change once this returns."""
+
+    def on_device(self, target: int, source: int, size: int) -> None:
+        """Copies so many bytes from one address to another."""
+
+    def to_host(self, array: Array, address: int) -> None:
+        """Copies into a contiguous array, after all work before; returns when it is there."""
 
     def launch(
-        self,
-        name: str,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        pointers: Sequence[int],
-        sizes: Sequence[int],
+        self, module: Any, name: str, grid: Shape, block: Shape, pointers: Sequence[int], sizes: Sequence[int]
     ) -> None:
-        """Starts a kernel: its arguments are device addresses, then sizes as i64. Launches run in order."""
+        """Starts a kernel of a module that the device has loaded: its arguments are device addresses, then sizes as i64."""
+
+    def close(self) -> None:
+        """No more work: what the streams that it was made for get from now on comes behind it."""
 
 
 class Device(Protocol):
     """A GPU, or what stands for one."""
 
-    def load(self, code: CudaCode) -> Module:
+    def load(self, code: CudaCode) -> object:
         """The code, compiled and loaded.
 
         Raises:
             DeviceUnavailableError: the device, its driver or its compiler is missing.
         """
 
-    def allocate(self, size: int) -> int:
-        """The address of `size` bytes (at least 1).
-
-        Raises:
-            MemoryError: with the sizes.
-        """
-
-    def free(self, address: int) -> None: ...
-
-    def to_device(self, address: int, array: Array) -> None:
-        """Copies a contiguous array in."""
-
-    def on_device(self, target: int, source: int, size: int) -> None:
-        """Copies so many bytes from one address to another."""
-
-    def to_host(self, array: Array, address: int) -> None:
-        """Copies into a contiguous array, after all launches before."""
-
-    def wait_for(self, stream: int) -> None:
-        """Returns when all work on another library's stream, by its handle, is done."""
+    def queue(self, streams: Collection[int] = ()) -> Queue:
+        """A queue whose work is behind all that other libraries' streams, by their handles, have now."""
 
     def finish(self) -> None:
-        """Returns when all launches before are done."""
+        """Returns when all work of all queues is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +153,8 @@ class Resident:
         self.kernel, self.sizes = kernel, dict(sizes)
         self.arguments = tuple(zip(kernel.signature.buffers, arguments, strict=True))
         self.results = tuple(zip(kernel.signature.results, results, strict=True))
-        self.memory = Memory(kernel.device)
+        self.queue = kernel.device.queue(STREAMS.get())
+        self.memory = Memory(self.queue)
 
     def __enter__(self) -> Resident:
         try:
@@ -160,13 +162,14 @@ class Resident:
                 self.memory.put(parameter.name, value)
             for result, array in self.results:
                 self.memory.room(result.name, array)
-        except MemoryError:
-            self.memory.release()
+        except BaseException:
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *reason: object) -> None:
         self.memory.release()
+        self.queue.close()
 
     def __call__(self) -> None:
         """Runs the plan.
@@ -174,7 +177,7 @@ class Resident:
         Raises:
             SubscriptError: an index check failed. MemoryError.
         """
-        _Run(self.kernel, self.memory, dict(self.sizes)).plan()
+        _Run(self.kernel, self.queue, self.memory, dict(self.sizes)).plan()
 
     def fetch(self) -> None:
         for parameter, value in self.arguments:
@@ -189,6 +192,7 @@ class _Run:
     """One call. sizes: of the program, and the variables of the host loops that it is in."""
 
     kernel: CudaKernel
+    queue: Queue
     memory: Memory
     sizes: dict[str, int]
 
@@ -204,7 +208,7 @@ class _Run:
                 case CheckFlag(buffer=buffer, message=message):
                     checks += 1
                     flag = np.zeros(1, np.bool_)
-                    self.kernel.device.to_host(flag, self.memory.addresses[buffer])
+                    self.queue.to_host(flag, self.memory.addresses[buffer])
                     if flag[0]:
                         raise SubscriptError(message)
                 case Free(buffer=buffer):
@@ -244,7 +248,7 @@ class _Run:
         if grid is None:
             return
         pointers = [arguments[variable.name] for variable in kernel.function.arguments]
-        self.kernel.module.launch(kernel.name, grid, kernel.threads, pointers, list(sizes.values()))
+        self.queue.launch(self.kernel.module, kernel.name, grid, kernel.threads, pointers, list(sizes.values()))
 
 
 def _value(expr: Expr, sizes: Mapping[str, int]) -> object:

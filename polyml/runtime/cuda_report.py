@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from polyml.records import dataclass
-from polyml.runtime.cuda import compiler_report, find_nvcc
+from polyml.runtime.cuda_compile import compiler_report, find_compiler
 
 if TYPE_CHECKING:
     from polyml.codegen.cuda.program import Kernel
@@ -79,7 +79,7 @@ def occupancy(usage: Usage, threads: int, capability: int) -> tuple[int, int, st
 
 def usage_lines(code: CudaCode, kernels: Sequence[Kernel]) -> list[str]:
     """A line per kernel for explain(); none without a compiler."""
-    if find_nvcc() is None or not kernels:
+    if find_compiler() is None or not kernels:
         return []
     architecture = code.architecture
     capability = int(re.sub(r"\D", "", architecture) or 80)

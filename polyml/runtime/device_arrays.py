@@ -1,8 +1,8 @@
-"""Arrays that are on the device already (CuPy, torch, pycuda, whatever has `__cuda_array_interface__`): used where they are, and results are new ones of that kind.
+"""Arrays that are on the device already (CuPy, torch, JAX, pycuda, whatever has `__cuda_array_interface__` or speaks DLPack): used where they are, and results are new ones of
+that kind.
 
-A call sees stand-ins: NumPy arrays over the device's addresses, of which nothing is ever read here but address, shape and type. Kernels run on the legacy default
-stream, in order with whatever uses it too. Where an array says that it is used on another stream, the call waits for that one before, and for its own work
-after.
+A call sees stand-ins: NumPy arrays over the device's addresses, of which nothing is ever read here but address, shape and type. Kernels run behind what the arrays'
+streams have, and these go on behind the kernels; the call itself returns at once. JAX knows no streams of others: for its arrays the call waits.
 
 Source: the CUDA Array Interface, version 3 (Numba's documentation).
 """
@@ -18,8 +18,9 @@ import numpy as np
 
 from polyml.errors import ArgumentError
 from polyml.runtime.arguments import Array, prepare, share_memory
-from polyml.runtime.cuda_memory import ON_DEVICE
+from polyml.runtime.cuda_memory import ON_DEVICE, STREAMS
 from polyml.runtime.cuda_program import CudaKernel
+from polyml.runtime.dlpack_device import DeviceTensor, dlpack_tensor, speaks_dlpack
 
 if TYPE_CHECKING:
     from polyml.runtime.dispatch import Dispatcher
@@ -39,12 +40,20 @@ def _torch(like: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> object:
     return torch.empty(shape, dtype=getattr(torch, dtype.name), device=like.device)
 
 
+def _jax(like: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> object:
+    """New, and seen by nobody yet: so it can be filled although JAX's arrays never change."""
+    return importlib.import_module("jax.numpy").empty(shape, dtype).block_until_ready()
+
+
 def _pycuda(like: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> object:
     return importlib.import_module("pycuda.gpuarray").empty(shape, dtype)
 
 
-MAKERS: dict[str, Maker] = {"cupy": _cupy, "torch": _torch, "pycuda": _pycuda}
+MAKERS: dict[str, Maker] = {"cupy": _cupy, "torch": _torch, "pycuda": _pycuda, "jax": _jax, "jaxlib": _jax}
 """By the package that the array's class comes from."""
+
+WITHOUT_STREAMS = ("jax", "jaxlib")
+"""Libraries that take every array as finished."""
 
 
 def call_on_device(program: Dispatcher, args: Sequence[object], keywords: Mapping[str, object]) -> object:
@@ -83,61 +92,88 @@ def _run(
     if places is None:
         places = tuple(_made(pairs[0][1], *result) for result in kernel.results_of(prepared))
     places = places if isinstance(places, tuple) else (places,)
-    made = [(stand_in(place), place) for place in places]
-    token = ON_DEVICE.set(ON_DEVICE.get() | {id(view) for view, _ in made})
-    streams = {stream for _, owner in [*pairs, *made] if (stream := _stream_of(owner)) not in IN_ORDER}
+    made = [(stand_in(place, new=True), place) for place in places]
+    owners = [owner for _, owner in [*pairs, *made]]
+    tokens = (
+        ON_DEVICE.set(ON_DEVICE.get() | {id(view) for view, _ in made}),
+        STREAMS.set(frozenset(map(_stream_of, owners))),
+    )
     try:
-        for stream in streams:
-            kernel.device.wait_for(stream)
         found = kernel.run(prepared, tuple(view for view, _ in made) if made else None)
-        if streams:
+        if any(_package(owner) in WITHOUT_STREAMS for owner in owners):
             kernel.device.finish()
     finally:
-        ON_DEVICE.reset(token)
+        ON_DEVICE.reset(tokens[0])
+        STREAMS.reset(tokens[1])
     back = {id(view): owner for view, owner in [*pairs, *made]}
     if isinstance(found, tuple):
         return tuple(back.get(id(item), item) for item in found)
     return back.get(id(found), found)
 
 
-def stand_in(value: Any) -> Array:
+def stand_in(value: Any, *, new: bool = False) -> Array:
     """A NumPy array with the address, shape and type of a device array. Its elements must not be touched.
 
+    Args:
+        new: it was made for this call, so that it can be written whatever its library says.
+
     Raises:
-        ArgumentError: it is not contiguous.
+        ArgumentError: it is not contiguous, or of an unknown element type.
     """
-    interface = value.__cuda_array_interface__
-    dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
-    size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-    strides, expected = interface.get("strides"), np.empty(0, dtype).itemsize
-    for extent, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
+    tensor = _described(value)
+    dtype, size = tensor.dtype, tensor.dtype.itemsize * int(np.prod(tensor.shape, dtype=np.int64))
+    expected = dtype.itemsize
+    for extent, stride in zip(reversed(tensor.shape), reversed(tensor.strides or ()), strict=False):
         if extent > 1 and stride != expected and size:
             raise ArgumentError("a device array is not contiguous", hint="pass a contiguous copy of it")
         expected *= extent
     if size == 0:
-        return np.empty(shape, dtype)
-    memory = (ctypes.c_char * size).from_address(interface["data"][0])
-    return np.frombuffer(memory, dtype).reshape(shape)
+        return np.empty(tensor.shape, dtype)
+    memory: Any = (ctypes.c_char * size).from_address(tensor.address)
+    memory.owner = tensor.owner  # the view keeps it
+    view = np.frombuffer(memory, dtype).reshape(tensor.shape)
+    view.flags.writeable = new or tensor.writeable
+    return view
 
 
-IN_ORDER = (0, 1)
-"""Streams that the legacy default stream is in order with: itself, by both of its names."""
+def _described(value: Any) -> DeviceTensor:
+    interface = _interface(value)
+    if interface is None:
+        return dlpack_tensor(value)
+    address, read_only = interface["data"]
+    strides = interface.get("strides")
+    dtype = np.dtype(interface["typestr"])
+    return DeviceTensor(address, tuple(interface["shape"]), dtype, strides, not read_only, value)
+
+
+def _interface(value: Any) -> Any:
+    """The CUDA Array Interface; None where there is none, or none for this element type (torch's and JAX's bf16)."""
+    try:
+        return value.__cuda_array_interface__
+    except (AttributeError, TypeError, RuntimeError):
+        return None
 
 
 def _stream_of(owner: Any) -> int:
     """The stream on which an array's library works with it: as its interface says, and PyTorch's current one, which its interface keeps to itself."""
-    stream = owner.__cuda_array_interface__.get("stream")
-    if stream is None and type(owner).__module__.partition(".")[0] == "torch":
+    stream = (_interface(owner) or {}).get("stream")
+    if stream is None and _package(owner) == "torch":
         stream = importlib.import_module("torch").cuda.current_stream(owner.device).cuda_stream
     return int(stream or 0)
 
 
+def _package(owner: object) -> str:
+    return type(owner).__module__.partition(".")[0]
+
+
 def _is_device(value: object) -> bool:
-    return not isinstance(value, np.ndarray | int | float) and hasattr(value, "__cuda_array_interface__")
+    if isinstance(value, np.ndarray | np.generic | int | float):
+        return False
+    return _interface(value) is not None or speaks_dlpack(value)
 
 
 def _made(like: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> object:
-    maker = MAKERS.get(type(like).__module__.partition(".")[0])
+    maker = MAKERS.get(_package(like))
     if maker is None:
         raise ArgumentError(
             f"results cannot be made as {type(like).__name__}", hint="pass out= with device arrays for them"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +14,9 @@ import polyml
 import polyml.runtime.cuda as cuda
 from polyml.errors import ArgumentError
 from polyml.runtime.device_arrays import MAKERS
+from polyml.runtime.dlpack_device import _Tensor, _Versioned
 from tests.cuda.batch import needs_gxx
-from tests.cuda.emulator.device import EmulatedDevice, EmulatedModule
+from tests.cuda.emulator.device import EmulatedDevice
 
 pytestmark = needs_gxx
 
@@ -27,6 +29,7 @@ class OnDevice:
     def __init__(self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None) -> None:
         self.shape, self.dtype, self.strides = shape, np.dtype(dtype), strides
         self.stream: int | None = None
+        self.read_only = False
         self.address = self.device.allocate(max(1, self.dtype.itemsize * int(np.prod(shape))))
 
     @staticmethod
@@ -46,7 +49,7 @@ class OnDevice:
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
-            "data": (self.address, False),
+            "data": (self.address, self.read_only),
             "strides": self.strides,
             "version": 3,
             "stream": self.stream,
@@ -146,18 +149,88 @@ def x_host(array: OnDevice) -> np.ndarray:
     return found
 
 
-def test_other_streams_are_waited_for(device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the caller's stream has begun is done before the kernels run, and these are done when the call returns; the default stream is in order anyway."""
+def test_kernels_come_behind_the_arrays_streams(device: EmulatedDevice) -> None:
+    """The default stream is in order anyway, by either name; the call waits for nothing."""
     f = polyml.einsum(TEXT, target="cuda")
     x, b, out = OnDevice.of(X), OnDevice.of(B), OnDevice(X.shape, X.dtype)
     x.stream = b.stream = 1
     f(x, b, 1.0, out=out)
     assert device.events == []
-    launch = EmulatedModule.launch
-    monkeypatch.setattr(
-        EmulatedModule, "launch", lambda self, *given: (device.events.append("launch"), launch(self, *given))[1]
-    )
     x.stream = out.stream = 77
+    b.stream = 2
     f(x, b, 1.0, out=out)
-    assert (device.events[0], device.events[-1]) == ("wait for 77", "finish")
-    assert set(device.events[1:-1]) == {"launch"}
+    assert device.events == ["behind 2", "behind 77"]
+
+
+def test_libraries_without_streams_get_finished_results(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyml.runtime.device_arrays.WITHOUT_STREAMS", ("tests",))
+    f = polyml.einsum(TEXT, target="cuda")
+    y = f(OnDevice.of(X), OnDevice.of(B), 3.0)
+    assert np.array_equal(y.host, 3 * X + B)
+    assert device.events == ["finish"]
+
+
+def test_read_only_arrays_are_not_updated(device: EmulatedDevice) -> None:
+    f = polyml.einsum(TEXT, target="cuda")
+    x, b = OnDevice.of(X), OnDevice.of(B)
+    b.read_only = True
+    with pytest.raises(ArgumentError, match="read-only"):
+        f(x, b, 3.0)
+
+
+class ByDlpack:
+    """An array in the emulated device's memory that speaks DLPack alone; of bf16 elements, as torch has them, when told so."""
+
+    def __init__(self, array: np.ndarray, *, bf16: bool = False, versioned: bool = True) -> None:
+        self.memory = OnDevice.of(array)
+        self.versioned = versioned
+        self.asked: list[object] = []
+        rank = array.ndim
+        self.shape = (ctypes.c_int64 * max(rank, 1))(*array.shape)
+        code = (4, 16) if bf16 else (2, 8 * array.itemsize)
+        self.tensor = _Tensor(self.memory.address, 2, 0, rank, *code, 1, self.shape, None, 0)
+        self.whole = _Versioned(1, 0, None, None, 0, self.tensor)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, **keywords: object) -> object:
+        if not self.versioned and "max_version" in keywords:
+            raise TypeError("unexpected keyword")
+        self.asked.append(keywords["stream"])
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        if self.versioned:
+            return make(ctypes.addressof(self.whole), b"dltensor_versioned", None)
+        return make(ctypes.addressof(self.tensor), b"dltensor", None)
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+def test_arrays_that_speak_dlpack(device: EmulatedDevice, versioned: bool) -> None:
+    f = polyml.einsum(TEXT, target="cuda")
+    x, b, out = ByDlpack(X, versioned=versioned), ByDlpack(B, versioned=versioned), OnDevice(X.shape, X.dtype)
+    assert f(x, b, 3.0, out=out) is out
+    assert np.array_equal(out.host, 3 * X + B)
+    assert np.array_equal(b.memory.host, 2 * B)
+    assert x.asked == [1], "its library makes the default stream wait"
+
+
+def test_dlpack_brings_bf16(device: EmulatedDevice) -> None:
+    f = polyml.einsum('def f(x: bf16["N"]):\n    y[n] = f32(2 * x[n])\n    return y\n', target="cuda")
+    bits = np.array([0x3F80, 0x4000, 0xC040], np.uint16)  # 1, 2, -3
+    out = OnDevice((3,), np.float32)
+    f(ByDlpack(bits, bf16=True), out=out)
+    assert out.host.tolist() == [2, 4, -6]
+
+
+def test_no_memory_is_lost(device: EmulatedDevice) -> None:
+    f = polyml.einsum(TEXT, target="cuda")
+    x, b, out = ByDlpack(X), OnDevice.of(B), OnDevice(X.shape, X.dtype)
+    f(x, b, 0.0, out=out)
+    before, references = dict(device.live), sys.getrefcount(x)
+    for _ in range(300):
+        f(x, b, 0.0, out=out)
+    assert device.live == before
+    assert sys.getrefcount(x) == references

@@ -12,7 +12,7 @@ import pytest
 from polyml.demo.showcase import SHOWCASES
 from polyml.dtypes import f32, f64, i8, i64, u32
 from polyml.errors import CodegenError
-from polyml.runtime.cuda import compile_cubin, find_nvcc
+from polyml.runtime.cuda_compile import compile_cubin, find_nvcc
 from polyml.runtime.cuda_program import CudaCode
 from tests.cuda.batch import compile_batch
 from tests.cuda.test_ops import op_programs
@@ -43,6 +43,7 @@ def test_everything_compiles(tmp_path: Path) -> None:
 
 def test_cubins_are_kept_and_bad_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYML_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("POLYML_CUDA_COMPILER", "nvcc")
     text = 'extern "C" __global__ void f(float* x) { x[0] = 1; }\n'
     code = CudaCode(text=text, kernels=(), architecture="sm_80")
     first = compile_cubin(code, "sm_80")

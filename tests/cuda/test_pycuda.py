@@ -24,6 +24,10 @@ class Driver:
 
     MemoryError = OutOfMemory
 
+    class Context:
+        @staticmethod
+        def synchronize() -> None: ...
+
     def __init__(self) -> None:
         self.depth, self.next, self.room = 0, 4096, 1 << 20
         self.live: dict[int, int] = {}
@@ -69,12 +73,14 @@ class Driver:
         assert self.depth == 1
         self.events.append(("load", binary))
 
-        def prepared_call(grid: tuple[int, ...], block: tuple[int, ...], *arguments: int) -> None:
-            assert self.depth == 1
+        def prepared_async_call(grid: tuple[int, ...], block: tuple[int, ...], stream: object, *arguments: int) -> None:
+            assert (self.depth, stream) == (1, None)
             self.events.append(("run", grid, block, len(arguments)))
 
         def get_function(name: str) -> object:
-            return SimpleNamespace(prepare=lambda text: self.events.append((name, text)), prepared_call=prepared_call)
+            return SimpleNamespace(
+                prepare=lambda text: self.events.append((name, text)), prepared_async_call=prepared_async_call
+            )
 
         return SimpleNamespace(get_function=get_function)
 
@@ -85,7 +91,7 @@ TEXT = 'def f(x: f32["N M"], n: int):\n    y[i, j] = 2 * x[i, j] + n\n    return
 def test_the_calls_that_pycuda_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver()
     monkeypatch.setattr(cuda, "compile_cubin", lambda code, architecture: architecture.encode())
-    device = PycudaDevice(driver, driver, "sm_90")  # type: ignore[arg-type]
+    device = PycudaDevice(driver, driver, "sm_90", 1 << 20)  # type: ignore[arg-type]
     x = np.ones((100, 70), np.float32)
     program = polyml.einsum(TEXT, target="cuda", dynamic=True)
     key = program.key_of(x, 3)
@@ -97,11 +103,12 @@ def test_the_calls_that_pycuda_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert driver.events == [
         ("load", b"sm_90"), ("in", 28000), (name, "PPqqq"), run, ("out", 28000), ("in", 28000), run, ("out", 28000),
     ]  # fmt: skip
-    assert (driver.depth, driver.live) == (0, {})
+    assert (driver.depth, sorted(driver.live.values())) == (0, [28672, 28672]), "kept for the next call"
     driver.room = 100
-    with pytest.raises(MemoryError, match="the device has no 28000 bytes: 100 of 1048576 bytes are free"):
-        kernel(x, 3)
-    assert (driver.depth, driver.live) == (0, {})
+    large = np.ones((200, 70), np.float32)
+    with pytest.raises(MemoryError, match="the device has no 56000 bytes: 100 of 1048576 bytes are free"):
+        kernel(large, 3)
+    assert (driver.depth, driver.live) == (0, {}), "what was kept goes back before memory runs out"
 
 
 def test_a_fault_of_the_compiler_leaves_no_context(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +120,7 @@ def test_a_fault_of_the_compiler_leaves_no_context(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(cuda, "compile_cubin", refuse)
     program = polyml.einsum(TEXT, target="cuda")
     key = program.key_of(np.ones((2, 2), np.float32), 3)
-    device = PycudaDevice(driver, driver, "sm_90")  # type: ignore[arg-type]
+    device = PycudaDevice(driver, driver, "sm_90", 1 << 20)  # type: ignore[arg-type]
     with pytest.raises(CodegenError):
         cuda_kernel(program.program, lower_program(program.program, key, program.options), device)
     assert driver.depth == 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.runtime.cuda import find_nvcc
+from polyml.runtime.cuda_compile import find_nvcc
 from polyml.runtime.cuda_report import Usage, occupancy, parse_report
 
 REPORT = """\

@@ -24,7 +24,7 @@ def nothing_there(monkeypatch: pytest.MonkeyPatch) -> None:
         raise DeviceUnavailableError("pycuda is not installed", hint="pip install 'polyml-compiler[cuda]'")
 
     monkeypatch.setattr(cuda, "_driver", refuse)
-    monkeypatch.setattr(cuda, "find_nvcc", lambda: None)
+    monkeypatch.setattr(cuda, "find_compiler", lambda: None)
     cuda.the_device.cache_clear()
 
 
@@ -38,7 +38,7 @@ def test_a_call_says_what_is_missing() -> None:
 def test_the_demo_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--target", "cuda"]) == 1
     said = capsys.readouterr().out
-    assert "no CUDA compiler (nvcc)" in said
+    assert "no CUDA compiler (nvcc or NVRTC)" in said
     assert "pip install 'polyml-compiler[cuda]'" in said
 
 

@@ -7,9 +7,10 @@ import itertools
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -74,7 +75,7 @@ class EmulatedModule:
     launches: int = 0
     most: tuple[int, int, int] | None = None
 
-    def launch(
+    def run(
         self,
         name: str,
         grid: tuple[int, int, int],
@@ -95,7 +96,7 @@ class EmulatedModule:
 @dataclass(slots=True)
 class EmulatedDevice:
     """modules: libraries built ahead, by text; others are built when they are loaded. live: bytes per allocation that is not freed yet.
-    events: what was waited for."""
+    events: queues for other libraries' streams, and what was waited for."""
 
     modules: dict[str, EmulatedModule] = field(default_factory=dict)
     live: dict[int, int] = field(default_factory=dict)
@@ -137,8 +138,15 @@ class EmulatedDevice:
     def on_device(self, target: int, source: int, size: int) -> None:
         ctypes.memmove(target, source, size)
 
-    def wait_for(self, stream: int) -> None:
-        self.events.append(f"wait for {stream}")
+    def launch(self, module: EmulatedModule, name: str, *given: Any) -> None:
+        module.run(name, *given)
+
+    def queue(self, streams: Collection[int] = ()) -> EmulatedDevice:
+        """Work is done at once, so that the device is its own queue."""
+        self.events += [f"behind {stream}" for stream in sorted(streams) if stream not in (0, 1)]
+        return self
+
+    def close(self) -> None: ...
 
     def finish(self) -> None:
         self.events.append("finish")

@@ -1,0 +1,126 @@
+"""CUDA C -> cubin: by NVRTC in this process where it is installed (a tenth of the time), else by nvcc; kept in the disk cache.
+
+POLYML_CUDA_COMPILER=nvcc or nvrtc says which.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from polyml.errors import CodegenError, DeviceUnavailableError, PolymlError
+from polyml.records import dataclass
+from polyml.runtime.cache import store
+from polyml.runtime.cuda_nvrtc import find_nvrtc
+
+if TYPE_CHECKING:
+    from polyml.runtime.cuda_program import CudaCode  # brings LLVM with it, which the doctor does not need
+
+__all__ = ["NO_COMPILER", "Compiler", "compile_cubin", "compiler_report", "find_compiler", "find_nvcc"]
+
+VARIABLE = "POLYML_CUDA_COMPILER"
+NO_COMPILER = (
+    "there is no CUDA compiler (nvcc or NVRTC)",
+    "pip install nvidia-cuda-nvrtc, or install the CUDA toolkit and add its bin folder to PATH",
+)
+"""What is said where none is found, and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """name: "nvcc" or "nvrtc"; version: tells apart what would compile differently. run: (text, options) -> the cubin and what the compiler says; it raises CodegenError."""
+
+    name: str
+    version: str
+    run: Callable[[str, Sequence[str]], tuple[bytes, str]]
+
+    def options(self, architecture: str, *, precise: bool) -> list[str]:
+        """For one architecture ("sm_90"), with the report of registers. precise: without fused multiply-add."""
+        fused = ["--fmad=false"] if precise else []
+        level = ["-O3"] if self.name == "nvcc" else []
+        return [f"--gpu-architecture={architecture}", *level, "--ptxas-options=-v", *fused]
+
+
+def find_nvcc() -> str | None:
+    """nvcc: on the path, or in CUDA_HOME."""
+    found = shutil.which("nvcc")
+    if found is None and "CUDA_HOME" in os.environ:
+        found = shutil.which("nvcc", path=str(Path(os.environ["CUDA_HOME"]) / "bin"))
+    return found
+
+
+def find_compiler() -> Compiler | None:
+    """The compiler in use, None where there is none.
+
+    Raises:
+        PolymlError: POLYML_CUDA_COMPILER names no compiler.
+    """
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted not in ("", "nvcc", "nvrtc"):
+        raise PolymlError(f'{VARIABLE} is "{wanted}"', hint="nvcc, nvrtc, or nothing: NVRTC where it is installed")
+    library = find_nvrtc() if wanted != "nvcc" else None
+    if library is not None:
+        return Compiler("nvrtc", library.version, library.compile)
+    path = find_nvcc() if wanted != "nvrtc" else None
+    return None if path is None else Compiler("nvcc", _version(path), functools.partial(_run, path))
+
+
+def compile_cubin(code: CudaCode, architecture: str) -> bytes:
+    """The kernels compiled for one architecture ("sm_90"), from polyml's disk cache where they are in it.
+
+    Raises:
+        DeviceUnavailableError: there is no compiler. CodegenError: it refuses the text.
+    """
+    return _compiled(code, architecture)[0]
+
+
+def compiler_report(code: CudaCode, architecture: str) -> str:
+    """What the compiler says of the kernels: registers, spills, shared memory (see cuda_report.py).
+
+    Raises:
+        As compile_cubin.
+    """
+    return _compiled(code, architecture)[1]
+
+
+def _compiled(code: CudaCode, architecture: str) -> tuple[bytes, str]:
+    """The cubin and the report, from the disk cache where both are in it."""
+    compiler = find_compiler()
+    if compiler is None:
+        raise DeviceUnavailableError(NO_COMPILER[0], hint=NO_COMPILER[1])
+    options = compiler.options(architecture, precise=code.precise)
+    name = hashlib.sha256("\0".join([code.text, compiler.name, compiler.version, *options]).encode()).hexdigest()
+    report = hashlib.sha256(f"{name} report".encode()).hexdigest()
+    kept = store()
+    found = (None, None) if kept is None else (kept.get(name), kept.get(report))
+    if found[0] is not None and found[1] is not None:
+        return found[0], found[1].decode()
+    cubin, text = compiler.run(code.text, options)
+    if kept is not None:
+        kept.put(name, cubin)
+        kept.put(report, text.encode())
+    return cubin, text
+
+
+def _run(compiler: str, text: str, options: Sequence[str]) -> tuple[bytes, str]:
+    with tempfile.TemporaryDirectory() as work:
+        source, made = Path(work, "kernels.cu"), Path(work, "kernels.cubin")
+        source.write_text(text)
+        command = [compiler, "--cubin", *options, "-o", str(made), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise CodegenError(f"nvcc refuses the generated code:\n{done.stderr.strip()[-2000:]}")
+        return made.read_bytes(), done.stderr
+
+
+@functools.cache
+def _version(compiler: str) -> str:
+    done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout
