@@ -280,6 +280,23 @@ def test_a_factor_stays_where_some_sums_are_empty() -> None:
     assert len(lines(factor_sums(graph(text.replace("k < i", "k <= i"))))) == 2
 
 
+def test_a_factor_leaves_half_a_matrix_of_sums_when_nobody_reads_the_other_half() -> None:
+    text = """
+        x: f32[5, 4]
+        a: f32
+        tensor(s, f32[5, 5])
+        tensor(y, f32[5, 5])
+        if j <= i: s[i, j] = sum[k](a * x[i, k] * x[j, k])
+        if j <= i: y[i, j] = s[i, j] + 1.0
+        return y
+    """
+    changed = factor_sums(remove_dead(simplify(graph(text))))
+    assert any(line.endswith("sum_k x[i, k] * x[j, k]") for line in lines(changed))
+    verify(changed)
+    read_across = graph(text.replace("s[i, j] + 1.0", "s[j, i] + 1.0"))
+    assert not any("s_sum" in line for line in lines(factor_sums(read_across)))
+
+
 def test_padding_written_as_where_becomes_a_domain() -> None:
     g = graph("""
         x: f32[9]

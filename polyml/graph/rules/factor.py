@@ -1,5 +1,7 @@
 """Factors that do not depend on the reduced indices moved out of sums: `sum_k a[n] * x[n, k]` becomes `a[n] * sum_k x[n, k]`.
 
+Where some elements have nothing to sum (half a matrix), they must stay zero whatever the factor is, unless nobody reads them.
+
 The factor may sit in an elementwise producer that only scales: attention's `sum_j (e[i, j] / z[i]) * v[j, d]` divides once per result instead of once per weight.
 The language allows it; results may differ in rounding (so it is off where the written order is asked for).
 """
@@ -15,7 +17,7 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, walk
 from polyml.graph.edit import fresh_name, protected_names
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.inline import is_elementwise, read_through
-from polyml.graph.traverse import all_ops, read_names, tensors_of
+from polyml.graph.traverse import all_ops, equation_reads, read_names, tensors_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
@@ -29,11 +31,11 @@ def factor_sums(graph: Graph) -> Graph:
         for name in read_names(op):
             count[name] = count.get(name, 0) + 1
     once = {name for name, n in count.items() if n == 1} - protected_names(graph)
-    ops = _factor_block(graph.ops, once, set(tensors_of(graph)), graph.context)
+    ops = _factor_block(graph.ops, once, set(tensors_of(graph)), graph)
     return graph if ops is graph.ops else replace(graph, ops=ops)
 
 
-def _factor_block(ops: tuple[Op, ...], once: set[str], taken: set[str], context: isl.Set) -> tuple[Op, ...]:
+def _factor_block(ops: tuple[Op, ...], once: set[str], taken: set[str], graph: Graph) -> tuple[Op, ...]:
     result: list[Op] = []
     scalings: dict[str, Equation] = {}
     overwritten = {op.base.name for op in all_ops(ops) if isinstance(op, Equation) and op.base is not None}
@@ -41,10 +43,10 @@ def _factor_block(ops: tuple[Op, ...], once: set[str], taken: set[str], context:
     for op in ops:
         match op:
             case Loop():
-                body = _factor_block(op.body, once, taken, context)
+                body = _factor_block(op.body, once, taken, graph)
                 result.append(op if body is op.body else replace(op, body=body))
             case Equation():
-                pair = _factored(op, scalings, taken, context)
+                pair = _factored(op, scalings, taken, graph)
                 result += [op] if pair is None else pair
                 if _is_scaling(op) and op.result.name in once and not overwritten & set(read_names(op)):
                     scalings[op.result.name] = op
@@ -64,7 +66,7 @@ class _Product:
 
 
 def _factored(
-    equation: Equation, scalings: Mapping[str, Equation], taken: set[str], context: isl.Set
+    equation: Equation, scalings: Mapping[str, Equation], taken: set[str], graph: Graph
 ) -> list[Op] | None:
     """The sum without its invariant factors and the equation that applies them; None when there are none."""
     numeric = equation.result.dtype.is_float or equation.result.dtype.is_integer
@@ -72,13 +74,19 @@ def _factored(
         return None
     product = _Product([], [], [])
     _split(equation.body, equation, scalings, product)
-    if not product.inside or not (product.times or product.over) or not _fills_result(equation, context):
+    if not product.inside or not (product.times or product.over):
+        return None
+    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+    if tuple(s.name if isinstance(s, Affine) else None for s in equation.target) != left:
+        return None
+    points = equation.domain.reset_tuple_id().project_out(isl.dim_type.set, len(left), len(equation.reduced))
+    whole = _whole(equation, left)
+    if not whole.intersect_params(graph.context).is_subset(points) and not _read_within(equation, points, graph):
         return None
     dtype = equation.result.dtype
     name = fresh_name(f"{equation.result.name}_sum", taken)
     taken.add(name)
     partial = Tensor(name, dtype, equation.result.shape, equation.result.label)
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
     body: Expr = Read(name, equation.target, dtype)
     for factor in product.times:
         body = Apply("mul", (body, factor), dtype)
@@ -91,11 +99,10 @@ def _factored(
         body=_multiplied(product.inside),
         instances=None,
     )
-    outside = equation.domain.project_out(isl.dim_type.set, len(left), len(equation.reduced))
     scaled = replace(
         equation,
         indices=left,
-        domain=outside.set_tuple_name(equation.result.name),
+        domain=whole.set_tuple_name(equation.result.name),
         body=body,
         reduce=None,
         reduced=(),
@@ -156,19 +163,41 @@ def _depends(expr: Expr, indices: Sequence[str]) -> bool:
     return False
 
 
-def _fills_result(equation: Equation, context: isl.Set) -> bool:
-    """True when every element of the result has something to sum, whatever the sizes, and the target is plain indices."""
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
-    names = tuple(s.name if isinstance(s, Affine) else None for s in equation.target)
-    if names != left:
-        return False
+def _whole(equation: Equation, left: Sequence[str]) -> isl.Set:
+    """All elements of the result, as points of the left side."""
     limits = [f"0 <= {name} < {n.isl_text()}" for name, n in zip(left, equation.result.shape, strict=True)]
     sizes = sorted({name for extent in equation.result.shape for name in extent.variables()})
     where = f" : {' and '.join(limits)}" if limits else ""
-    box = isl.Set(f"[{', '.join(sizes)}] -> {{ [{', '.join(left)}]{where} }}")
-    count = len(equation.reduced)
-    points = equation.domain.reset_tuple_id().project_out(isl.dim_type.set, len(left), count)
-    return bool(box.intersect_params(context).is_subset(points))
+    return isl.Set(f"[{', '.join(sizes)}] -> {{ [{', '.join(left)}]{where} }}")
+
+
+def _read_within(equation: Equation, points: isl.Set, graph: Graph) -> bool:
+    """Whether elements without anything to sum, which must stay zero, are read by nobody."""
+    name = equation.result.name
+    if name in protected_names(graph):
+        return False
+    for op in all_ops(graph.ops):
+        match op:
+            case Equation():
+                reads = [read for read in equation_reads(op) if read.tensor == name]
+                kept = op.base is not None and op.base.name == name
+                if kept or not all(_image(op, read).is_subset(points) for read in reads):
+                    return False
+            case Loop() if any(name in (c.initial.name, c.next.name) for c in op.carried):
+                return False
+            case _:
+                pass
+    return True
+
+
+def _image(equation: Equation, read: Read) -> isl.Set:
+    """The elements that an equation reads; all that there could be where an index is a value."""
+    places = [s for s in read.subscripts if isinstance(s, Affine)]
+    if len(places) < len(read.subscripts):
+        return isl.Set(f"{{ [{', '.join(f'e{d}' for d in range(len(read.subscripts)))}] }}")
+    names = sorted({name for place in places for name in place.variables()} - set(equation.indices))
+    text = f"[{', '.join(equation.indices)}] -> [{', '.join(place.isl_text() for place in places)}]"
+    return equation.domain.reset_tuple_id().apply(isl.Map(f"[{', '.join(names)}] -> {{ {text} }}"))
 
 
 def _multiplied(factors: Sequence[Expr]) -> Expr:
