@@ -17,7 +17,7 @@ from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue
 from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, maximum, minimum
 
-__all__ = ["common_range", "cut_interior", "depends_on", "over_hull", "over_lanes"]
+__all__ = ["common_range", "cut_interior", "depends_on", "extreme", "over_hull", "over_lanes", "within"]
 
 _WASTE = 2
 """How many times as many iterations the hull may have as one lane, at most."""
@@ -92,9 +92,9 @@ def _thirds(inner: For, variable: str, extent: tuple[Affine, Affine]) -> Iterato
     if variable not in inner.lower.variables() | inner.upper.variables() or inner.step != 1:
         yield inner
         return
-    first, last = (_extreme(bound, variable, extent, s) for bound, s in ((inner.lower, -1), (inner.upper, 1)))
+    first, last = (extreme(bound, variable, extent, s) for bound, s in ((inner.lower, -1), (inner.upper, 1)))
     start, end = common_range(inner, variable, extent)
-    some = (If(condition=_within(inner, variable), then=inner.body),)
+    some = (If(condition=within(inner, variable), then=inner.body),)
     if variable in inner.lower.variables():
         yield replace(inner, lower=first, upper=start, body=some)
     yield replace(inner, lower=start, upper=end)
@@ -104,12 +104,12 @@ def _thirds(inner: For, variable: str, extent: tuple[Affine, Affine]) -> Iterato
 
 def common_range(inner: For, variable: str, extent: tuple[Affine, Affine]) -> tuple[Affine, Affine]:
     """What the inner loop runs for every value of `variable` from `extent[0]` to `extent[1]`: start and end, which is not before the start."""
-    last = _extreme(inner.upper, variable, extent, 1)
-    start = minimum([_extreme(inner.lower, variable, extent, 1), last])
-    return start, maximum([start, minimum([_extreme(inner.upper, variable, extent, -1), last])])
+    last = extreme(inner.upper, variable, extent, 1)
+    start = minimum([extreme(inner.lower, variable, extent, 1), last])
+    return start, maximum([start, minimum([extreme(inner.upper, variable, extent, -1), last])])
 
 
-def _within(inner: For, variable: str) -> Expr:
+def within(inner: For, variable: str) -> Expr:
     """Whether the iteration is within those bounds of the loop that depend on the variable."""
     value = IndexValue(affine(inner.variable), i64)
     conditions: list[Expr] = []
@@ -123,7 +123,7 @@ def _within(inner: For, variable: str) -> Expr:
 def _hull(inner: For, variable: str, extent: tuple[int, int]) -> For:
     if variable not in inner.lower.variables() | inner.upper.variables():
         return inner
-    lower, upper = _extreme(inner.lower, variable, extent, -1), _extreme(inner.upper, variable, extent, 1)
+    lower, upper = extreme(inner.lower, variable, extent, -1), extreme(inner.upper, variable, extent, 1)
     middle = (extent[0] + extent[1]) // 2
     usual = (inner.upper - inner.lower).substitute({variable: middle})
     trips = upper - lower
@@ -131,12 +131,12 @@ def _hull(inner: For, variable: str, extent: tuple[int, int]) -> For:
         return inner
     if inner.step != 1 and variable in inner.lower.variables():
         return inner
-    made = replace(inner, lower=lower, upper=upper, body=(If(condition=_within(inner, variable), then=inner.body),))
+    made = replace(inner, lower=lower, upper=upper, body=(If(condition=within(inner, variable), then=inner.body),))
     small = trips.constant <= _UNROLL and not any(isinstance(node, For) for node in walk_nodes(inner.body))
     return replace(made, kind="unroll", factor=trips.constant) if small and inner.kind == "sequential" else made
 
 
-def _extreme(value: Affine, variable: str, extent: tuple[Affine, Affine] | tuple[int, int], sense: int) -> Affine:
+def extreme(value: Affine, variable: str, extent: tuple[Affine, Affine] | tuple[int, int], sense: int) -> Affine:
     """An expression without `variable` that is never above (sense -1) or below (sense 1) the value for the variable within `extent`."""
     total = Affine((), value.constant)
     for atom, coefficient in value.terms:
@@ -145,9 +145,9 @@ def _extreme(value: Affine, variable: str, extent: tuple[Affine, Affine] | tuple
             case str():
                 term = affine(atom if atom != variable else extent[inward > 0])
             case FloorDiv():
-                term = _extreme(atom.numerator, variable, extent, inward) // atom.denominator
+                term = extreme(atom.numerator, variable, extent, inward) // atom.denominator
             case Extremum():
-                operands = [_extreme(operand, variable, extent, inward) for operand in atom.operands]
+                operands = [extreme(operand, variable, extent, inward) for operand in atom.operands]
                 term = (minimum if atom.kind == "min" else maximum)(operands)
         total = total + term * coefficient
     return total

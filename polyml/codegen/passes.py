@@ -9,6 +9,7 @@ from polyml.codegen.prefetch import Caches, prefetch
 from polyml.codegen.prefetch_columns import prefetch_columns
 from polyml.codegen.prefetch_rows import prefetch_rows
 from polyml.codegen.prefetch_tiles import prefetch_tiles
+from polyml.codegen.ragged_tiles import widen_tiles
 from polyml.codegen.recurrences import order_sums
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.scalar_replacement import scalar_replacement
@@ -56,6 +57,8 @@ class Pass:
 
 PASSES: tuple[Pass, ...] = (
     Pass("simplify", lambda f, _: (simplify(f), ())),
+    # Ordering: before "cut_triangles", which takes the ragged rows that are left.
+    Pass("widen_tiles", lambda f, _: (widen_tiles(f), ())),
     # Ordering: before vectors, which then have whole rows.
     Pass("cut_triangles", lambda f, _: (cut_triangles(f), ())),
     # Ordering: before vectors, which it asks for.

@@ -65,9 +65,7 @@ class _Product:
     over: list[Expr]
 
 
-def _factored(
-    equation: Equation, scalings: Mapping[str, Equation], taken: set[str], graph: Graph
-) -> list[Op] | None:
+def _factored(equation: Equation, scalings: Mapping[str, Equation], taken: set[str], graph: Graph) -> list[Op] | None:
     """The sum without its invariant factors and the equation that applies them; None when there are none."""
     numeric = equation.result.dtype.is_float or equation.result.dtype.is_integer
     if equation.reduce != "sum" or not equation.reduced or equation.base is not None or not numeric:

@@ -203,18 +203,20 @@ class _Builder:
         def tile(node: isl.ScheduleNode) -> isl.ScheduleNode:
             if teeth.is_empty():
                 return self.register_tile(node)
-            pieces = [(full, self.register_tile), (teeth, self.edge)]
+            pieces = [(full, self.register_tile), (teeth, self.row_by_row)]
             # In the order of the sum.
             across = self.parts.dependences.reduction.intersect_domain(teeth.to_union_set())
             if not across.intersect_range(full.to_union_set()).is_empty():
                 pieces.reverse()
             return self.pieces(node, pieces)
 
+        # Side by side in a strip, since both read its panel.
         parts: list[tuple[isl.Set, _Build]] = [
-            (near, lambda node: self.nested(node, [strip, panel, rows], tile)),
-            (rest, lambda node: self.nested(node, [strip, panel], self.edge)),
+            (near, lambda node: self.nested(node, [rows], tile)),
+            (rest, self.edge),
         ]
-        return self.pieces(leaf, [part for part in parts if not part[0].is_empty()])
+        parts = [part for part in parts if not part[0].is_empty()]
+        return self.nested(leaf, [strip, panel], lambda node: self.pieces(node, parts))
 
     def pieces(self, leaf: isl.ScheduleNode, parts: Sequence[tuple[isl.Set, _Build]]) -> isl.ScheduleNode:
         """Pieces of one statement in order."""
@@ -241,14 +243,19 @@ class _Builder:
                 full = full.intersect(statement.domain.preimage_multi_aff(at))
         return full
 
-    def register_tile(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+    def register_tile(self, leaf: isl.ScheduleNode, *, vectors: int = 0) -> isl.ScheduleNode:
+        """vectors: 0: as many as the plan has."""
         names, tile = self.names_at(leaf), self.parts.plan.tile
         rows = Loop(self.loop("rows", names).row, True, f"jam:{tile.rows}")
-        lanes = Loop(self.loop("lanes", names).row, True, f"vector:{tile.vectors}")
+        lanes = Loop(self.loop("lanes", names).row, True, f"vector:{vectors or tile.vectors}")
         return insert_loops(leaf, [rows, lanes, self.loop("pivot", names)])
 
     def edge(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
-        """Tiles that are not full: row by row."""
+        """Tiles that are not full: those of their rows and lanes that there are, a vector at a time, which are chains enough and little code."""
+        rows = tile_loop(self.loop("rows", self.names_at(leaf)), self.parts.plan.tile.rows)
+        return self.nested(leaf, [rows], lambda node: self.register_tile(node, vectors=1))
+
+    def row_by_row(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         names = self.names_at(leaf)
         lanes = Loop(self.loop("lanes", names).row, True, f"vector:{self.parts.plan.tile.vectors}")
         return insert_loops(leaf, [Loop(self.loop("rows", names).row, True), lanes, self.loop("pivot", names)])
