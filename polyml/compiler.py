@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 from polyml.codegen.generate import generate
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.loops import Function
-from polyml.compiler_region import LoweredRegion, lower_region, may_arrange, to_loops
+from polyml.compiler_region import LoweredRegion, lower_region, rewrite_for, to_loops
 from polyml.debug import compilation, debug_level, report, stage
 from polyml.einsum_frontend.arguments import ArgumentType, Signature
 from polyml.einsum_frontend.syntax import Program
@@ -25,7 +25,6 @@ from polyml.graph.fuse import fuse
 from polyml.graph.ir import Graph
 from polyml.graph.plan import Plan, plan
 from polyml.graph.printer import graph_text
-from polyml.graph.rewrite import rewrite
 from polyml.graph.verify import verify
 from polyml.options import Options
 from polyml.records import dataclass
@@ -47,6 +46,7 @@ __all__ = [
     "lower",
     "lower_program",
     "signature_for",
+    "strides_of",
     "trace",
     "trace_program",
     "with_schedules",
@@ -82,8 +82,8 @@ class Stages:
 
 
 @locked
-def trace(program: Program, signature: Signature, options: Options) -> Graph:
-    """The graph of the program for these argument types, rewritten.
+def trace(program: Program, signature: Signature, options: Options, key: Key = ()) -> Graph:
+    """The graph of the program for these argument types, rewritten; with a key, for its layouts.
 
     Raises:
         PolymlError: what index ranges, types and proofs refuse.
@@ -93,7 +93,7 @@ def trace(program: Program, signature: Signature, options: Options) -> Graph:
     _verify(graph, options)
     report("graph as built", lambda: graph_text(graph), level=5)
     with stage("rewrite"):
-        graph = rewrite(graph, precise=options.precise, cache=options.machine.l2_bytes, windows=may_arrange(options))
+        graph = rewrite_for(graph, options, strides_of(program, key, graph))
     _verify(graph, options)
     report("graph", lambda: graph_text(graph), level=2)
     return graph
@@ -140,6 +140,7 @@ def llvm_text(functions: Sequence[Function], options: Options) -> str:
             parallel=options.parallel,
             scalef=options.machine.scalef,
             half=options.machine.converts_half,
+            dot_bf16=options.machine.multiplies_bf16,
         )
     report("llvm", text, level=4, suffix="ll")
     return text
@@ -177,19 +178,24 @@ def lower_program(program: Program, key: Key, options: Options) -> Stages:
             exact = with_numbers(found)
             if exact == found:
                 raise
-            return _lower_for(program, exact, trace(program, signature_for(program, exact), options), options)
+            return _lower_for(program, exact, trace(program, signature_for(program, exact), options, exact), options)
 
 
 def _lower_for(program: Program, key: Key, graph: Graph, options: Options) -> Stages:
+    # A device gets contiguous copies, whatever the layout was.
+    strides = {} if options.machine.is_cuda else strides_of(program, key, graph)
+    return replace(lower(graph, options, strides), key=key)
+
+
+def strides_of(program: Program, key: Key, graph: Graph) -> dict[str, tuple[int, ...]]:
+    """The strides of inputs that are not contiguous, by the tensor's name; none for an empty key."""
     names = iter(item.tensor.name for item in graph.inputs)
     strides: dict[str, tuple[int, ...]] = {}
-    for parameter, layout in zip(program.parameters, key, strict=True):
+    for parameter, layout in zip(program.parameters, key, strict=False):
         name = None if parameter.is_size else next(names)
-        # A device gets contiguous copies, whatever the layout was.
-        if name is None or not isinstance(layout, Layout) or layout.strides is None or options.machine.is_cuda:
-            continue
-        strides[name] = layout.strides
-    return replace(lower(graph, options, strides), key=key)
+        if name is not None and isinstance(layout, Layout) and layout.strides is not None:
+            strides[name] = layout.strides
+    return strides
 
 
 @locked
@@ -204,11 +210,11 @@ def trace_program(program: Program, key: Key, options: Options) -> tuple[Graph, 
     attempts = [key, *(with_numbers(key, (k,)) for k in free if len(free) > 1)] if free else []
     for attempt in attempts:
         try:
-            return trace(program, signature_for(program, attempt), options), attempt
+            return trace(program, signature_for(program, attempt), options, attempt), attempt
         except PolymlError:  # at numbers it may be right, or else it is told what is wrong with them
             continue
     exact = with_numbers(key)
-    return trace(program, signature_for(program, exact), options), exact
+    return trace(program, signature_for(program, exact), options, exact), exact
 
 
 @locked

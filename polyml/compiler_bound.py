@@ -5,13 +5,13 @@ program --split--> Graph (once) and Graph (calls) --lower--> Stages --hoist pane
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from polyml.codegen.hoist_panels import Filling, hoist_panels
 from polyml.codegen.loops import Function
-from polyml.compiler import Stages, llvm_text, locked, lower, signature_for
-from polyml.compiler_region import may_arrange
+from polyml.compiler import Stages, llvm_text, locked, lower, signature_for, strides_of
+from polyml.compiler_region import rewrite_for
 from polyml.debug import compilation, stage
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import ArgumentError
@@ -75,12 +75,8 @@ def lower_bound(program: Program, key: Key, options: Options, bound: Set[str]) -
                     span=parameter.span,
                     hint=f"leave {parameter.name} out of bind, and pass it with each call",
                 )
-        once, rest = _split(graph, constants, options)
-        strides = {
-            names[p.name]: layout.strides
-            for p, layout in zip(program.parameters, key, strict=True)
-            if isinstance(layout, Layout) and layout.strides is not None
-        }
+        strides = strides_of(program, key, graph)
+        once, rest = _split(graph, constants, options, strides)
         stages = lower(rest, options, strides)
         before = None if once is None else lower(once, options, {n: s for n, s in strides.items() if n in constants})
     made = {t.name for t in once.outputs} if once is not None else set()
@@ -99,15 +95,16 @@ def lower_bound(program: Program, key: Key, options: Options, bound: Set[str]) -
     )
 
 
-def _split(graph: Graph, constants: Set[str], options: Options) -> tuple[Graph | None, Graph]:
+def _split(
+    graph: Graph, constants: Set[str], options: Options, strides: Mapping[str, tuple[int, ...]]
+) -> tuple[Graph | None, Graph]:
     """Both graphs, rewritten. What rewriting makes of constants alone (a conversion, say) moves too, where nothing else did."""
     once, rest = split_constants(graph, constants)
-    machine = options.machine
-    rest = rewrite(rest, precise=options.precise, cache=machine.l2_bytes, windows=may_arrange(options))
+    rest = rewrite_for(rest, options, strides)
     if once is None:
         once, rest = split_constants(rest, constants)
         return once, rest
-    return rewrite(once, precise=options.precise, cache=machine.l2_bytes), rest
+    return rewrite(once, precise=options.precise, cache=options.machine.l2_bytes), rest
 
 
 def _without_fillings(

@@ -13,9 +13,11 @@ from polyml.codegen.printer import loops_text
 from polyml.codegen.simplify import simplify
 from polyml.debug import report, stage
 from polyml.errors import CodegenError
+from polyml.expressions import Apply, walk
 from polyml.graph.ir import Graph
 from polyml.graph.plan import Plan
 from polyml.graph.region import Region
+from polyml.graph.rewrite import rewrite
 from polyml.options import Options
 from polyml.records import dataclass
 from polyml.schedule.driver import schedule
@@ -31,7 +33,7 @@ from polyml.scop.scop import Scop
 from polyml.scop.values import used_values
 from polyml.sets.budget import BudgetExhausted, operation_budget
 
-__all__ = ["LoweredRegion", "lower_region", "may_arrange", "to_loops"]
+__all__ = ["LoweredRegion", "lower_region", "may_arrange", "rewrite_for", "to_loops"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ def lower_region(
         scop, dependences, refused = _dependences(scop, options)
     with stage("schedule"):
         scheduled = schedule(scop, dependences, options.machine, options, results=results)
-    scheduled = replace(scheduled, notes=(*refused, *scheduled.notes))
+    scheduled = replace(scheduled, notes=(*refused, *_products(scheduled.scop, options), *scheduled.notes))
     try:
         with operation_budget(options.budget, phase="AST generation"):
             made = to_loops(region, scheduled, options)
@@ -95,10 +97,33 @@ def lower_region(
         return to_loops(region, replace(plain, notes=(*scheduled.notes, dropped, *plain.notes)), options)
 
 
+def rewrite_for(graph: Graph, options: Options, strides: Mapping[str, tuple[int, ...]]) -> Graph:
+    """The graph in the form that suits the machine. strides: as of `lower_region`."""
+    machine, free = options.machine, may_arrange(options)
+    return rewrite(
+        graph,
+        precise=options.precise,
+        cache=machine.l2_bytes,
+        windows=free,
+        dot_bf16=machine.dot_bf16 if free else 0.0,
+        strided={name for name, steps in strides.items() if steps and steps[-1] != 1},
+    )
+
+
 def may_arrange(options: Options) -> bool:
     """Whether the loops are ours to choose, and lanes are what they are chosen for."""
     asked = options.tile_sizes is not None or options.register_tile is not None or options.costs is not None
     return options.vectorize and options.scheduler == "ilp" and not asked and not options.machine.is_cuda
+
+
+def _products(scop: Scop, options: Options) -> tuple[Note, ...]:
+    """What is computed by an instruction that differs from others in its results."""
+    how = "vdpbf16ps, subnormal numbers count as zero" if options.machine.multiplies_bf16 else "in f32"
+    return tuple(
+        Note("products", name, f"pairs of bf16, two products at once ({how})")
+        for name, statement in scop.statements.items()
+        if any(isinstance(node, Apply) and node.op == "dot_bf16" for node in walk(statement.value))
+    )
 
 
 def _dependences(scop: Scop, options: Options) -> tuple[Scop, Dependences, tuple[Note, ...]]:

@@ -14,7 +14,19 @@ from polyml.dtypes import DType
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
-__all__ = ["Apply", "Const", "Expr", "IndexValue", "Read", "Subscript", "map_reads", "reads_of", "substitute", "walk"]
+__all__ = [
+    "Apply",
+    "Const",
+    "Expr",
+    "IndexValue",
+    "Read",
+    "Subscript",
+    "map_reads",
+    "neighbours",
+    "reads_of",
+    "substitute",
+    "walk",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,19 @@ def walk(expr: Expr) -> Iterator[Expr]:
 def reads_of(expr: Expr) -> list[Read]:
     """All reads, those inside gathered subscripts included, in the order of the text."""
     return [node for node in walk(expr) if isinstance(node, Read)]
+
+
+def neighbours(expr: Apply) -> Read | None:
+    """The first of two elements, where the op is applied to an element and the one behind it along the last dimension; else None."""
+    match expr.args:
+        case (
+            Read(subscripts=(*outer, Affine() as one)) as first,
+            Read(subscripts=(*same, Affine() as other)) as second,
+        ):
+            beside = first.tensor == second.tensor and outer == same and other - one == Affine(constant=1)
+            return first if beside else None
+        case _:
+            return None
 
 
 def substitute(expr: Expr, values: Mapping[str, Affine | int]) -> Expr:

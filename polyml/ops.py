@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from polyml.dtypes import DType, boolean, c64, c128, f32, f64, i64
+from polyml.dtypes import DType, bf16, boolean, c64, c128, f32, f64, i64
 from polyml.records import dataclass
 
 __all__ = ["FUNCTIONS", "OPS", "REDUCTIONS", "Op", "Reduction", "Rule", "result_dtype"]
@@ -20,7 +20,7 @@ Rule = Literal["same", "float", "true_divide", "comparison", "logical", "select"
 """How the result's dtype follows from the promoted dtype of the arguments:
 
 same: that dtype; float: the float that computes it (integers: f64 from 32 bits up, else f32); true_divide: a float dtype, else f64;
-comparison, logical: bool; select: that of the two values (the condition does not count); cast: given;
+comparison, logical: bool; select: that of the two values (the condition does not count); cast: given, u32 of a pair of bf16, f32 of a product of pairs;
 part: the float of the parts of a complex type; pair: the complex type of two parts.
 """
 
@@ -73,6 +73,20 @@ def _pair(x: Any, y: Any) -> Any:
     return result[()]
 
 
+def _pair_bf16(x: Any, y: Any) -> Any:
+    first, second = (np.asarray(v).astype(bf16.numpy).view(np.uint16).astype(np.uint32) for v in (x, y))
+    return (first | second << 16)[()]
+
+
+def _dot_bf16(x: Any, y: Any) -> Any:
+    (a, b), (c, d) = (
+        tuple(part.astype(np.uint32).view(np.float32) for part in (bits << 16, bits & 0xFFFF0000))
+        for bits in (np.asarray(x), np.asarray(y))
+    )
+    with np.errstate(all="ignore"):
+        return (a * c + b * d)[()]
+
+
 _ROWS = (
     Op("add", 2, "same", np.add),
     Op("sub", 2, "same", np.subtract),
@@ -99,6 +113,8 @@ _ROWS = (
     Op("real", 1, "part", np.real),
     Op("imag", 1, "part", np.imag),
     Op("complex", 2, "pair", _pair),
+    Op("pair_bf16", 2, "cast", _pair_bf16),  # two bf16 as 32 bits, the first one low
+    Op("dot_bf16", 2, "cast", _dot_bf16),  # x0*y0 + x1*y1 of two pairs
     Op("exp", 1, "float", np.exp),
     Op("log", 1, "float", np.log),
     Op("sqrt", 1, "float", np.sqrt),

@@ -28,6 +28,7 @@ class Target:
     name: as asked for. triple, cpu, features: LLVM's; features is "+avx2,-avx512f" text, empty for what `cpu` implies.
     vector_bytes: of one vector register, at the width that code should use. vector_registers: how many there are.
     fma: fused multiply-add exists in hardware. masked: predicated vector loads and stores are cheap.
+    dot_bf16: how many vector multiply-adds of f32 take as long as one instruction that adds two products of bf16 to each f32; 0: there is none.
     l1_bytes, l2_bytes: data cache of one core. l3_bytes: last level, shared (a virtual machine may report more than it gets); 0: there is none.
     line_bytes: of a cache line. cores: that a process on this machine may use.
     """
@@ -40,13 +41,14 @@ class Target:
     vector_registers: int
     fma: bool
     masked: bool
+    dot_bf16: float
     l1_bytes: int
     l2_bytes: int
     l3_bytes: int
     line_bytes: int
     cores: int
 
-    def __init__(self, name: str = "host", **fields: str | int | bool) -> None:
+    def __init__(self, name: str = "host", **fields: str | float | bool) -> None:
         """The machine called `name`, with `fields` replaced.
 
         Raises:
@@ -89,6 +91,11 @@ class Target:
         return self.architecture in ("aarch64", "arm64")
 
     @property
+    def multiplies_bf16(self) -> bool:
+        """Whether it has the instruction (AVX512_BF16) that `dot_bf16` counts; where it has not, a `dot_bf16` that somebody gives is computed in f32."""
+        return self.architecture == "x86_64" and {"+avx512bf16", "+avx512vl"} <= set(self.features.split(","))
+
+    @property
     def runs_here(self) -> bool:
         """Whether code for this target can run in this process."""
         if self.name == "host":
@@ -113,7 +120,7 @@ class Target:
         return f"{self.name} ({self.cpu}, {vectors}, {caches}, {self.cores} cores)"
 
 
-Fields = Mapping[str, str | int | bool]
+Fields = Mapping[str, str | float | bool]
 
 
 def _row(
@@ -121,7 +128,7 @@ def _row(
 ) -> Fields:
     return {
         "triple": triple, "cpu": cpu, "features": features, "vector_bytes": vector_bytes, "vector_registers": vector_registers,
-        "fma": fma, "masked": masked, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "cores": 4,
+        "fma": fma, "masked": masked, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "cores": 4,
     }  # fmt: skip
 
 
@@ -177,8 +184,8 @@ def _host_fields() -> Fields:
         text = f"{text},-prefer-256-bit"
     return {
         "triple": llvm.get_process_triple(), "cpu": llvm.get_host_cpu_name(), "features": text, "vector_bytes": vector_bytes,
-        "vector_registers": registers, "fma": fma, "masked": masked, "l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, "line_bytes": line,
-        "cores": available_cores(),
+        "vector_registers": registers, "fma": fma, "masked": masked, "dot_bf16": _dot_bf16(llvm.get_host_cpu_name(), has),
+        "l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, "line_bytes": line, "cores": available_cores(),
     }  # fmt: skip
 
 
@@ -194,6 +201,14 @@ def _vector_unit(triple: str, has: set[str]) -> tuple[int, int, bool, bool]:
     if "avx2" in has:
         return 32, 16, "fma" in has, True
     return 16, 16, "fma" in has, False
+
+
+def _dot_bf16(cpu: str, has: set[str]) -> float:
+    """vdpbf16ps on 512 bits: one on every port for multiply-adds of AMD's cores; measured on Emerald Rapids it takes as long as four multiply-adds (Intel's cores have
+    tiles for large products). Not known of other cores: taken for Intel's."""
+    if not {"avx512bf16", "avx512vl"} <= has:
+        return 0.0
+    return 1.0 if cpu.startswith("znver") else 4.0
 
 
 def available_cores() -> int:

@@ -1,4 +1,4 @@
-"""Conversions between half precision and f32 as C functions, for the emitters of C and CUDA C: the arithmetic of codegen/llvm/half.py, one value at a time."""
+"""Conversions between half precision and f32, and products of pairs of bf16, as C functions, for the emitters of C and CUDA C: the arithmetic of codegen/llvm/half.py, one value at a time."""
 
 from __future__ import annotations
 
@@ -23,6 +23,19 @@ uint16_t narrow_bf16(float value)
     if (value != value)
         return (uint16_t)(bits >> 16 | 0x40u);
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}""",
+    "pair_bf16": "uint32_t pair_bf16(uint16_t first, uint16_t second) { return first | (uint32_t)second << 16; }",
+    "dot_bf16": """\
+float dot_bf16(uint32_t x, uint32_t y)
+{
+    uint32_t bits[4];
+    float parts[4];
+    bits[0] = x << 16;
+    bits[1] = y << 16;
+    bits[2] = x & 0xffff0000u;
+    bits[3] = y & 0xffff0000u;
+    memcpy(parts, bits, sizeof parts);
+    return parts[0] * parts[1] + parts[2] * parts[3];
 }""",
     "widen_f16": """\
 float widen_f16(uint16_t half)

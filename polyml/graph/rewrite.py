@@ -6,7 +6,7 @@ Each rule takes a Graph and gives an equal one (the same object when it does not
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 from polyml.graph.ir import Graph
 from polyml.graph.rules.absorb import absorb_copies
@@ -17,6 +17,7 @@ from polyml.graph.rules.dead import remove_dead
 from polyml.graph.rules.factor import factor_sums
 from polyml.graph.rules.hoist import hoist
 from polyml.graph.rules.inline import inline_elementwise
+from polyml.graph.rules.pairs import pair_products
 from polyml.graph.rules.restrict import restrict_domains
 from polyml.graph.rules.simplify import simplify
 from polyml.graph.rules.split import split_products
@@ -60,6 +61,8 @@ def rewrite(
     precise: bool = False,
     cache: int = 0,
     windows: bool = False,
+    dot_bf16: float = 0.0,
+    strided: Set[str] = frozenset(),
     observe: Callable[[str, Graph], None] | None = None,
 ) -> Graph:
     """The graph in its simplest equal form, settled for planning (storage.settle_results).
@@ -67,6 +70,7 @@ def rewrite(
     Args:
         precise: leave out the rules that may change rounding. cache: bytes that a core keeps close (0: not known).
         windows: sums over windows may read them from tensors of their own (rules/windows.py).
+        dot_bf16: Target.dot_bf16, where sums may use the instruction (rules/pairs.py). strided: inputs whose last dimension is not contiguous.
         observe: called with the rule's name and the new graph after each change.
     """
     chosen = [rule for rule in rules if rule.exact or not precise]
@@ -81,6 +85,8 @@ def rewrite(
         graph = _to_fixpoint(settled, chosen, observe)
     # Ordering: last, since inlining would undo it.
     last: list[tuple[str, Callable[[Graph], Graph]]] = [("ahead", compute_once)]
+    if dot_bf16 and not precise:
+        last.insert(0, ("pairs", functools.partial(pair_products, dot=dot_bf16, strided=strided)))
     if not precise and cache:
         last.append(("split", functools.partial(split_products, cache=cache)))
     if windows and not precise:

@@ -6,10 +6,11 @@ element at a time. Nothing is measured here; a tuner above may replace the choic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import ceil, prod
 
-from polyml.expressions import Apply, Expr, Subscript, reads_of, walk
+from polyml.expressions import Apply, Expr, Read, Subscript, neighbours, reads_of, walk
 from polyml.records import dataclass
 from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
@@ -32,7 +33,7 @@ _BROADCAST, _CONTIGUOUS, _REVERSED, _TRANSPOSED = 0.25, 1.0, 2.0, 4.0
 _REDUCTION_PENALTY = 1.1
 _WEIGHTS = {
     "div": 6.0, "mod": 20.0, "floordiv": 20.0, "sqrt": 6.0, "rsqrt": 10.0, "exp": 12.0, "log": 14.0, "log1p": 22.0, "atan2": 24.0, "tanh": 16.0, "sigmoid": 16.0,
-    "erf": 20.0, "gelu": 24.0, "sin": 14.0, "cos": 14.0, "pow": 60.0, "min": 2.0, "max": 2.0, "real": 0.25, "imag": 0.25, "complex": 1.0,
+    "erf": 20.0, "gelu": 24.0, "sin": 14.0, "cos": 14.0, "pow": 60.0, "min": 2.0, "max": 2.0, "real": 0.25, "imag": 0.25, "complex": 1.0, "pair_bf16": 0.0,
 }  # fmt: skip
 
 
@@ -175,10 +176,7 @@ def _waste(extent: int, step: int) -> float:
 
 def model_statement(statement: Statement, scop: Scop, extents: Mapping[str, int | None]) -> StatementModel:
     """The model of one statement. extents: width of its box per index, None where it depends on sizes."""
-    accesses = [
-        _model_access(scop.arrays[r.tensor], r.subscripts, statement.indices, write=False)
-        for r in dict.fromkeys(reads_of(statement.value))
-    ]
+    accesses = [_model_read(scop, expr, statement.indices) for expr in dict.fromkeys(_elements(statement.value))]
     accesses.append(
         _model_access(scop.arrays[statement.target.array], statement.target.subscripts, statement.indices, write=True)
     )
@@ -192,6 +190,31 @@ def model_statement(statement: Statement, scop: Scop, extents: Mapping[str, int 
         itemsize=max(sizes),
         is_update=statement.kind == "update",
     )
+
+
+def _elements(expr: Expr) -> Iterator[Read | Apply]:
+    """What is read, gathered subscripts included: elements, and neighbours that are read at once (an Apply)."""
+    match expr:
+        case Apply(op="pair_bf16") if neighbours(expr) is not None:
+            yield expr
+        case Apply(args=args):
+            for arg in args:
+                yield from _elements(arg)
+        case Read():
+            yield expr
+            for subscript in expr.subscripts:
+                if not isinstance(subscript, Affine):
+                    yield from _elements(subscript)
+
+
+def _model_read(scop: Scop, expr: Read | Apply, indices: tuple[str, ...]) -> AccessModel:
+    read = expr if isinstance(expr, Read) else neighbours(expr)
+    assert read is not None, "internal: a pair of elements that are no neighbours"
+    model = _model_access(scop.arrays[read.tensor], read.subscripts, indices, write=False)
+    if expr is read:
+        return model
+    strides = {i: step if step is None or step % 2 else step // 2 for i, step in model.strides.items()}
+    return replace(model, strides=strides)
 
 
 def _fused(operations: float, combine: float) -> float:

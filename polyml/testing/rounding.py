@@ -13,13 +13,13 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from polyml.dtypes import DTYPES, DType, bf16
+from polyml.dtypes import DTYPES, DType, bf16, f32
 from polyml.einsum_frontend.interpreter_types import BINARY_OPS, COMPARE_OPS
 from polyml.einsum_frontend.interpreter_values import Evaluator
 from polyml.einsum_frontend.syntax import (
@@ -124,12 +124,21 @@ class BoundedEvaluator(Evaluator):
                 return applied(name, parts, dtype)
             case Unary():
                 return parts[0].bound
+            case Binary(op="*"):
+                return applied("mul", [self._perhaps_flushed(part) for part in parts], dtype)
             case Binary(op=op):
                 return applied(BINARY_OPS[op], parts, dtype)
             case Reducer():
                 return _reduced(expr.kind, found, parts, dtype)
             case Compare() | Boolean():
                 raise AssertionError("internal: a comparison is a bool")
+
+    def _perhaps_flushed(self, part: Part) -> Part:
+        """A factor of bf16: machines that multiply this type take subnormal numbers for zero."""
+        inner = part.expr.args[0] if isinstance(part.expr, Call) and part.expr.function in DTYPES else part.expr
+        if self.types[id(inner)].dtype != bf16 or not 0 < _size(part.value) < _limits(bf16)[2]:
+            return part
+        return replace(part, bound=part.bound + _size(part.value))
 
     def _read_bound(self, subscripts: Sequence[Part]) -> float:
         """The bound of the element that was read last (a padded zero has none)."""
@@ -204,7 +213,10 @@ def _reduced(kind: str, found: np.generic, parts: Sequence[Part], dtype: DType) 
     """The bound of a reduction, in any order of its terms."""
     match kind:
         case "sum":
-            return sum(part.bound for part in parts) + len(parts) * unit(dtype) * sum(_size(p.value) for p in parts)
+            size = sum(_size(p.value) for p in parts)
+            if size > _limits(f32 if dtype.is_half else dtype)[1]:
+                return math.inf  # a partial sum may overflow
+            return sum(part.bound for part in parts) + len(parts) * unit(dtype) * size
         case "prod":
             if any(math.isinf(part.bound) for part in parts):
                 return math.inf

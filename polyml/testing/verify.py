@@ -202,7 +202,9 @@ def _compared(program: str, record: Record, tensors: dict[str, Array]) -> Report
         allowed = _SLACK * bounds + unit(dtype) * np.where(np.isfinite(exact), np.abs(exact).astype(np.float64), 0)
         error = _errors(actual, exact)
         judged = np.isfinite(bounds)
-        ratio = np.where(judged, np.where(error > allowed, 1 + error, error / np.maximum(allowed, 1e-300)), -1.0)
+        with np.errstate(invalid="ignore"):
+            relative = error / np.maximum(allowed, 1e-300)
+        ratio = np.where(judged, np.where(error > allowed, 1 + error, relative), -1.0)
         wrong = judged & (error > allowed)
         report = replace(
             report,

@@ -46,6 +46,8 @@ EMITTED = frozenset(
         "real",
         "imag",
         "complex",
+        "pair_bf16",
+        "dot_bf16",
     )
 )
 """The ops that `expression_text` knows."""
@@ -139,6 +141,8 @@ class _Writer:
                 return f"{self.text(expr.args[0], _PRIMARY)}.{expr.op[:2]}", _PRIMARY
             case "complex":
                 return f"({c_type(expr.dtype)}){{{', '.join(self.text(arg, _CHOICE) for arg in expr.args)}}}", _PREFIX
+            case "pair_bf16" | "dot_bf16":
+                return f"{expr.op}({', '.join(self.text(arg, _CHOICE) for arg in expr.args)})", _PRIMARY
             case _:
                 return self.call(expr), _PRIMARY
 

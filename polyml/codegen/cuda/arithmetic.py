@@ -122,6 +122,14 @@ def _is_atom(text: str) -> bool:
     return text.replace("_", "").isalnum()
 
 
+def _of_pairs(name: str) -> Row:
+    def row(args: tuple[str, ...], dtype: DType, use: Use) -> str:
+        use(name, f32)
+        return f"{name}({', '.join(args)})"
+
+    return row
+
+
 ARITHMETIC: dict[str, Row] = {
     "add": _wrapping("+"), "sub": _wrapping("-"), "mul": _wrapping("*"), "div": _infix("/"), "floordiv": _helper("floordiv"), "mod": _helper("mod"),
     "pow": lambda args, dtype, use: power(args, dtype, None, use), "neg": _neg, "abs": _abs,
@@ -133,5 +141,6 @@ ARITHMETIC: dict[str, Row] = {
     "sigmoid": _helper("sigmoid"), "erf": _math("erf"), "relu": _relu, "gelu": _helper("gelu"),
     "real": lambda args, dtype, use: f"{args[0]}.re", "imag": lambda args, dtype, use: f"{args[0]}.im",
     "complex": lambda args, dtype, use: f"{'c64' if dtype == f32 else 'c128'}{{{args[0]}, {args[1]}}}",
+    "pair_bf16": _of_pairs("pair_bf16"), "dot_bf16": _of_pairs("dot_bf16"),
     "floor": _rounding("floor"), "ceil": _rounding("ceil"), "round": _rounding("rint"),
 }  # fmt: skip

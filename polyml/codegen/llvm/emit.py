@@ -57,13 +57,14 @@ def emit_module(
     parallel: bool = True,
     scalef: bool = False,
     half: bool = True,
+    dot_bf16: bool = False,
 ) -> str:
     """The functions as the text of one LLVM module, without a target.
 
-    precise: no contraction of products into sums. parallel: False runs parallel loops in place, on the calling thread. scalef, half: see Module; without scalef
-    the text serves every target that converts f16 itself.
+    precise: no contraction of products into sums. parallel: False runs parallel loops in place, on the calling thread. scalef, half, dot_bf16: see Module; without scalef
+    and dot_bf16 the text serves every target that converts f16 itself.
     """
-    module = Module(scalef=scalef, half=half)
+    module = Module(scalef=scalef, half=half, dot_bf16=dot_bf16)
     for function in functions:
         emit_function(module, function, precise=precise, parallel=parallel)
     return module.text()

@@ -10,6 +10,7 @@ from polyml.codegen.llvm.ir import Lines, Value, constant, type_of
 from polyml.codegen.llvm.math import MATH, vector_math
 from polyml.codegen.llvm.math.quotient import WIDE, divide_by_one
 from polyml.codegen.llvm.memory import is_known, load, load_part
+from polyml.codegen.llvm.pairs import dot_of_pairs, pair
 from polyml.codegen.llvm.power import float_power, integer_power
 from polyml.codegen.llvm.state import State
 from polyml.dtypes import DType
@@ -17,7 +18,9 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
 
 __all__ = ["EMITTED", "evaluate", "product_factors"]
 
-EMITTED: frozenset[str] = frozenset({"select", "cast", "pow", "real", "imag", "complex", *ARITHMETIC, *MATH})
+EMITTED: frozenset[str] = frozenset(
+    {"select", "cast", "pow", "real", "imag", "complex", "pair_bf16", "dot_bf16", *ARITHMETIC, *MATH}
+)
 """The ops that `evaluate` knows."""
 
 
@@ -36,6 +39,8 @@ def evaluate(state: State, expr: Expr) -> Value:
             return _select(state, expr)
         case Apply(op="real" | "imag", args=(Read() as read,)):
             return load_part(state, read.tensor, read.subscripts, evaluate, expr.op == "imag")
+        case Apply(op="pair_bf16"):
+            return pair(state, expr, evaluate)
         case Apply(op="add" | "sub"):
             return _sum(state, expr)
         case Apply(op="div"):
@@ -57,6 +62,8 @@ def _apply(state: State, expr: Apply, args: tuple[Value, ...]) -> Value:
             return (float_power if dtype.is_float else integer_power)(b, args[0], args[1], dtype, exponent)
         case "real" | "imag":
             return b.part_of(args[0], int(expr.op == "imag"))
+        case "dot_bf16":
+            return dot_of_pairs(b, args[0], args[1], constant(type_of(expr.dtype, args[0].lanes), 0))
         case "complex":
             return b.paired(args[0], args[1], expr.dtype.name)
         case op if op in ARITHMETIC:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from polyml.codegen.llvm.addresses import Offset, Term
-from polyml.codegen.llvm.ir import POINTER, Type, Value, constant, integer, type_of
+from polyml.codegen.llvm.ir import I32, POINTER, Type, Value, constant, integer, type_of
 from polyml.codegen.llvm.state import Lanes, Slot, State, stored_type
 from polyml.expressions import Expr, Subscript
 from polyml.records import dataclass
@@ -19,6 +19,7 @@ __all__ = [
     "forget",
     "is_known",
     "load",
+    "load_neighbours",
     "load_part",
     "part_pointers",
     "pointers_of",
@@ -157,6 +158,32 @@ def load_part(state: State, name: str, subscripts: tuple[Subscript, ...], evalua
     return b.part_of(load(state, name, subscripts, evaluate), int(imaginary))
 
 
+def load_neighbours(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate) -> Value | None:
+    """The element of 16 bits and the one behind it as one number of 32, the first one low; None where they are not side by side in memory."""
+    b, slot, lanes = state.builder, state.slots[name], state.lanes
+    if slot.variable.scope == "register" or slot.variable.lanes > 1 or slot.strides[-1] != 1:
+        return None
+    guarded = lanes is not None and lanes.any is not None
+    key = ("load", name, subscripts, (lanes, "neighbours"))
+    found = b.known.get(key)
+    if found is None:
+        where = access(state, name, subscripts, evaluate)
+        align = slot.variable.dtype.alignment
+        if where.stride == 0:
+            if guarded:
+                return None
+            found = b.emit(I32, f"load i32, {where.pointer}, align {align}")
+        else:
+            assert lanes is not None
+            type_ = type_of("i32", lanes.width)
+            if where.stride == 2:
+                found = _load_run(state, where.pointer, align, type_)
+            else:
+                found = _gather(state, pointers_of(state, where), type_, align)
+        b.known[key] = found
+    return found
+
+
 def is_known(state: State, name: str, subscripts: tuple[Subscript, ...]) -> bool:
     """Whether reading the element for these lanes touches no memory: it is in a register, or what was just read is used again."""
     if state.slots[name].variable.scope == "register":
@@ -225,9 +252,15 @@ _ZERO = "@polyml.zero = internal constant [64 x i8] zeroinitializer, align 64"
 
 
 def _load_contiguous(state: State, pointer: Value, align: int, where: Access) -> Value:
+    lanes = state.lanes
+    assert lanes is not None
+    return _load_run(state, pointer, align, stored_type(where.slot.variable, lanes.width))
+
+
+def _load_run(state: State, pointer: Value, align: int, type_: Type) -> Value:
+    """A vector from the address on, of the lanes that act."""
     b, lanes = state.builder, state.lanes
     assert lanes is not None
-    type_ = stored_type(where.slot.variable, lanes.width)
     if lanes.mask is None:
         return b.emit(type_, f"load {type_}, {pointer}, align {align}")
     mask = b.twice(lanes.mask) if type_.is_pair else lanes.mask

@@ -9,6 +9,7 @@ from polyml.codegen.llvm.arithmetic import ARITHMETIC, multiply_add
 from polyml.codegen.llvm.expression import evaluate, product_factors
 from polyml.codegen.llvm.ir import Value, constant
 from polyml.codegen.llvm.memory import Access, access, forget, load
+from polyml.codegen.llvm.pairs import dot_of_pairs
 from polyml.codegen.llvm.state import State, stored_type
 from polyml.codegen.llvm.stores import store
 from polyml.codegen.loops import Assign, Place, Scan, UpdateArgument
@@ -48,6 +49,11 @@ def assign(state: State, node: Assign) -> None:
 
 def _combined_with(state: State, node: Assign, read: Callable[[], Value], dtype: DType) -> Value:
     """combine(target, value), with a product fused into a sum, and each of several."""
+    match node.value:
+        case Apply(op="dot_bf16", args=(left, right)) if node.reduction == "sum" and dtype.name == "f32":
+            x, y, total = evaluate(state, left), evaluate(state, right), read()
+            lanes, b = max(x.lanes, y.lanes, total.lanes), state.builder
+            return dot_of_pairs(b, b.splat(x, lanes), b.splat(y, lanes), b.splat(total, lanes))
     products = _products(state, node.value) if node.reduction == "sum" else None
     if products is not None:
         total = read()

@@ -17,6 +17,7 @@ from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
+from polyml.graph.rules.boxes import box, hull_extents
 from polyml.graph.traverse import tensors_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
@@ -63,7 +64,7 @@ def unfold_windows(graph: Graph) -> Graph:
         name = fresh_name(f"{label}_windows", tensors)
         result = tensors[name] = Tensor(name, op.result.dtype, shape, name)
         places = tuple(affine(index) for index in window.indices)
-        domain = _box(name, window.indices, window.extents)
+        domain = box(name, window.indices, window.extents)
         made.append(
             Equation(
                 result=result,
@@ -76,7 +77,7 @@ def unfold_windows(graph: Graph) -> Graph:
             )
         )
         body = Apply("mul", (Read(name, places, result.dtype), window.other), op.body.dtype)
-        whole = _box(op.result.name, op.indices, window.extents)
+        whole = box(op.result.name, op.indices, window.extents)
         made.append(replace(op, body=body, domain=whole, padded=False))
     return graph if len(made) == len(graph.ops) else replace(graph, ops=tuple(made))
 
@@ -105,7 +106,7 @@ def _is_plain(read: Read) -> bool:
 def _paying(
     equation: Equation, left: tuple[str, ...], read: Read, other: Read, tensors: dict[str, Tensor]
 ) -> _Window | None:
-    extents = _extents(equation)
+    extents = hull_extents(equation)
     shape = tensors[read.tensor].shape
     if extents is None or not all(extent.is_constant for extent in shape):
         return None
@@ -129,7 +130,7 @@ def _paying(
 
 def _padded(equation: Equation, read: Read, extents: dict[str, int], shape: list[int]) -> Expr | None:
     """The element, zero outside its tensor where the equation allows that; None where other terms are left out than those."""
-    whole = _box(equation.result.name, equation.indices, extents)
+    whole = box(equation.result.name, equation.indices, extents)
     if equation.domain.is_equal(whole):
         return read
     conditions: list[Expr] = []
@@ -149,22 +150,3 @@ def _padded(equation: Equation, read: Read, extents: dict[str, int], shape: list
     for part in conditions[1:]:
         condition = Apply("and", (condition, part), boolean)
     return Apply("select", (condition, read, Const(0.0, read.dtype)), read.dtype)
-
-
-def _extents(equation: Equation) -> dict[str, int] | None:
-    """The number of values of each index, all from 0 on; None where that is no number."""
-    found = dict[str, int]()
-    for position, index in enumerate(equation.indices):
-        low, high = equation.domain.dim_min_val(position), equation.domain.dim_max_val(position)
-        if not low.is_zero() or not high.is_int():
-            return None
-        found[index] = high.to_python() + 1
-    # Points whose sum has no terms are none of the domain's, and are results.
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
-    whole = tuple(affine(found[index]) for index in left) == equation.result.shape
-    return found if whole and not equation.domain.dim(isl.dim_type.param) else None
-
-
-def _box(name: str, indices: tuple[str, ...], extents: dict[str, int]) -> isl.Set:
-    limits = " and ".join(f"0 <= {index} < {extents[index]}" for index in indices)
-    return isl.Set(f"{{ {name}[{', '.join(indices)}] : {limits} }}")

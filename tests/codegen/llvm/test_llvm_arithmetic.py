@@ -31,7 +31,8 @@ FLOAT_ONLY = {
     "gelu",
     "div",
 }
-ARITHMETIC = sorted(OPS.keys() - FLOAT_ONLY - {"select", "cast", "pow", "real", "imag", "complex"})
+OTHER = {"select", "cast", "pow", "real", "imag", "complex", "pair_bf16", "dot_bf16"}
+ARITHMETIC = sorted(OPS.keys() - FLOAT_ONLY - OTHER)
 
 
 def test_every_op_and_reduction_has_a_row() -> None:
