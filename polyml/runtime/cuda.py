@@ -6,6 +6,7 @@ are in the same one.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import threading
 from collections.abc import Collection, Sequence
@@ -92,7 +93,9 @@ def the_device() -> PycudaDevice:
     driver = _driver()
     device = driver.Device(0)
     major, minor = device.compute_capability()
-    return PycudaDevice(driver, device.retain_primary_context(), f"sm_{major}{minor}", device.total_memory())
+    context = device.retain_primary_context()
+    atexit.register(context.detach)  # left to itself it goes as a context of another kind would, and the driver complains
+    return PycudaDevice(driver, context, f"sm_{major}{minor}", device.total_memory())
 
 
 class PycudaDevice:

@@ -44,11 +44,10 @@ def compile_batch(
         stages = lower_program(program.program, key, program.options)
         lowered.append((program.program, stages, cuda_regions(stages, prefix=f"p{number}_")))
     text = emit_cuda([region for *_, regions in lowered for region in regions])
-    kernels = tuple(kernel for *_, regions in lowered for region in regions for kernel in region.kernels)
     device = EmulatedDevice()
     made: list[CudaKernel] = []
     if build:
-        device.modules[text] = EmulatedModule(build_library(text, kernels))
+        device.modules[text] = EmulatedModule(build_library(text))
         made = [cuda_kernel(p, stages, device, regions=regions, text=text) for p, stages, regions in lowered]
     return Batch(tuple(made), text, device)
 

@@ -121,8 +121,7 @@ def kernel_of(name: str, change: tuple[str, str] | None = None) -> CudaKernel:
     if change is not None:
         assert change[0] in written, written
         written = written.replace(*change)
-    kernels = tuple(kernel for region in regions for kernel in region.kernels)
-    device = EmulatedDevice({written: EmulatedModule(build(written, kernels))})
+    device = EmulatedDevice({written: EmulatedModule(build(written))})
     return cuda_kernel(program.program, stages, device, regions=regions, text=written)
 
 

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from polyml.codegen.cuda.program import Kernel
-from polyml.codegen.cuda.types import c_type
 from polyml.runtime.cuda_program import CudaCode
+from tests.cuda.emulator.build import library_bytes
 
-__all__ = ["EmulatedDevice", "EmulatedModule", "EmulationFault", "build", "launchers"]
+__all__ = ["EmulatedDevice", "EmulatedModule", "EmulationFault", "build"]
 
-HEADER = Path(__file__).with_name("cuda_emulator.h")
 FAULTS = {1: "a barrier that not all threads reach", 2: "an access outside of the arrays", 3: "a shuffle from no lane"}
 
 
@@ -28,41 +23,12 @@ class EmulationFault(AssertionError):
     """A kernel did what a GPU does not allow."""
 
 
-def launchers(kernels: Sequence[Kernel]) -> str:
-    """Functions with one signature for all kernels: extents of grid and block, an order, and the arguments as 64-bit words."""
-    made = []
-    for kernel in kernels:
-        variables = kernel.function.arguments
-        words = [f"({c_type(v.dtype)}*)words[{k}]" for k, v in enumerate(variables)]
-        words += [f"(long long)words[{len(variables) + k}]" for k in range(len(kernel.function.sizes))]
-        made.append(
-            f'extern "C" int launch_{kernel.name}(const unsigned* dims, unsigned order, const unsigned long long* words) {{\n'
-            f"  return emu::launch([=] {{ {kernel.name}({', '.join(words)}); }}, dims, order);\n}}"
-        )
-    return "\n".join(made)
-
-
-def build(text: str, kernels: Sequence[Kernel]) -> ctypes.CDLL:
-    """The kernels as a library: the generated text as it stands, between the emulator and the launchers."""
-    compiler = shutil.which("g++")
-    assert compiler is not None, "the emulator needs g++"
-    with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
-        source.write_text(f'#include "{HEADER}"\n{text}\n{launchers(kernels)}\n')
-        options = [
-            f"-I{HEADER.parent}",
-            "-std=c++17",
-            "-O1",
-            "-fPIC",
-            "-shared",
-            "-ffp-contract=off",
-            "-fno-strict-aliasing",
-            "-w",
-        ]
-        options += ["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"]  # a vector at the wrong address traps
-        done = subprocess.run([compiler, *options, "-o", library, source], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{done.stderr[:3000]}\n{text}"
-        return ctypes.CDLL(str(library))
+def build(text: str) -> ctypes.CDLL:
+    """The kernels, loaded."""
+    with tempfile.NamedTemporaryFile(suffix=".so") as file:
+        file.write(library_bytes(text))
+        file.flush()
+        return ctypes.CDLL(file.name)
 
 
 @dataclass(slots=True)
@@ -106,7 +72,7 @@ class EmulatedDevice:
     def load(self, code: CudaCode) -> EmulatedModule:
         found = self.modules.get(code.text)
         if found is None:
-            found = self.modules[code.text] = EmulatedModule(build(code.text, code.kernels))
+            found = self.modules[code.text] = EmulatedModule(build(code.text))
         self.use(found.library)
         return found
 
