@@ -94,7 +94,9 @@ def the_device() -> PycudaDevice:
     device = driver.Device(0)
     major, minor = device.compute_capability()
     context = device.retain_primary_context()
-    atexit.register(context.detach)  # left to itself it goes as a context of another kind would, and the driver complains
+    atexit.register(
+        context.detach
+    )  # left to itself it goes as a context of another kind would, and the driver complains
     return PycudaDevice(driver, context, f"sm_{major}{minor}", device.total_memory())
 
 

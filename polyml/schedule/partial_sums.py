@@ -2,6 +2,8 @@
 second kernel combines these. The order of a sum depends on sizes only, so that results are the same each time.
 
 Rewrite: S: s += x[i] -> S[b, r]: p[b] += x[size * b + r]; S_combine[b]: s += p[b].
+argmax and argmin: S: (s, a) max= (x[i], i) -> (p[b], q[b]) max= (x[size * b + r], size * b + r); (s, w) max= (p[b], b); a = q[w]. Parts are in order, so that the first of
+equals stays the winner.
 
 Source: rfactor, Suriana, Adams and Kamil, "Parallel associative reductions in Halide" (CGO 2017).
 """
@@ -47,12 +49,13 @@ def split_reductions(scop: Scop, models: Mapping[str, StatementModel], target: T
             statements[name] = s
             continue
         index, size, count = found[name]
-        part, made = _parts(scop, s, index, size, count)
-        arrays[part.name] = part
+        own, made = _parts(scop, s, index, size, count)
+        arrays |= {array.name: array for array in own}
         # What sets the result goes to where it is combined: into the same kernel.
         setting = [n for n, t in statements.items() if t.kind == "init" and t.target.array == s.target.array]
         moved = {n: statements.pop(n) for n in setting}
-        statements |= {m.name: m for m in made[:-1]} | moved | {made[-1].name: made[-1]}
+        moved = {n: _also_setting(t, made[2].argument) for n, t in moved.items()}
+        statements |= {m.name: m for m in made[:2]} | moved | {m.name: m for m in made[2:]}
         notes.append(Note("partial sums", name, f"{count} parts along {index}, combined by another kernel"))
     return with_statements(scop, statements, arrays), tuple(notes)
 
@@ -60,12 +63,15 @@ def split_reductions(scop: Scop, models: Mapping[str, StatementModel], target: T
 def _which(scop: Scop, model: StatementModel, target: Target) -> tuple[str, int, int] | None:
     """Which loop of a reduction is cut, into pieces of which size, and how many there are."""
     s = scop.statements[model.name]
-    if s.kind != "update" or s.argument is not None or s.loop_depth or not s.domain.is_box():
+    if s.kind != "update" or s.loop_depth or not s.domain.is_box():
         return None
     ends = range(len(s.indices))
     if not all(s.domain.dim_min_val(k).is_zero() and s.domain.dim_max_val(k).is_int() for k in ends):
         return None
-    if not all(isinstance(subscript, Affine) for subscript in s.target.subscripts):
+    targets = [s.target] if s.argument is None else [s.target, s.argument]
+    if not all(isinstance(subscript, Affine) for target in targets for subscript in target.subscripts):
+        return None
+    if s.argument is not None and s.argument.subscripts != s.target.subscripts:
         return None
     out = next(a for a in model.accesses if a.write)
     free = [i for i in s.indices if out.stride(i) != 0]
@@ -84,48 +90,64 @@ def _which(scop: Scop, model: StatementModel, target: Target) -> tuple[str, int,
     return (outer, size, count) if count >= 4 else None
 
 
-def _parts(scop: Scop, s: Statement, index: str, size: int, count: int) -> tuple[Array, list[Statement]]:
-    """The partial results, and the statements that set, update and combine them."""
+def _parts(scop: Scop, s: Statement, index: str, size: int, count: int) -> tuple[list[Array], list[Statement]]:
+    """The partial results, and the statements that set, update and combine them (in this order), and for argmax and argmin tell the winner."""
     taken = {*s.indices, *scop.arrays, *scop.sizes, *scop.statements}
     block, inside = _fresh(f"{index}_part", taken), _fresh(f"{index}_in", taken)
     whole = scop.arrays[s.target.array]
     assert s.reduction is not None, "internal: an update without a reduction"
     elements = tuple(_fresh(f"e{d}", taken) for d in range(len(whole.shape)))
-    part = Array(
-        name=_fresh(f"{whole.name}_part", taken), dtype=whole.dtype, shape=(affine(count), *whole.shape), kind="local"
-    )
-    position = s.indices.index(index)
-    old = s.domain
-    indices = (*s.indices[:position], inside, *s.indices[position + 1 :])
+    shape = (affine(count), *whole.shape)
+    part = Array(name=_fresh(f"{whole.name}_part", taken), dtype=whole.dtype, shape=shape, kind="local")
+    position, old = s.indices.index(index), s.domain
+    indices = (block, *s.indices[:position], inside, *s.indices[position + 1 :])
     value = {index: affine(block) * size + affine(inside)}
     map_text = ", ".join(i if i != index else f"{size}*{block} + {inside}" for i in s.indices)
-    update_indices = (block, *indices)
-    into = isl.Map(f"{{ {s.name}[{', '.join(update_indices)}] -> {s.name}[{map_text}] : 0 <= {inside} < {size} }}")
-    domain = old.apply(into.reverse())
-    target = Access(
-        part.name, (affine(block), *(t.substitute(value) for t in s.target.subscripts if isinstance(t, Affine)))
-    )
-    update = replace(s, indices=update_indices, domain=domain, target=target, value=substitute(s.value, value))
+    into = isl.Map(f"{{ {s.name}[{', '.join(indices)}] -> {s.name}[{map_text}] : 0 <= {inside} < {size} }}")
+    places = tuple(t for t in s.target.subscripts if isinstance(t, Affine))
     reached = old.apply(
-        isl.Map(
-            f"{{ {s.name}[{', '.join(s.indices)}] -> [{', '.join(t.isl_text() for t in s.target.subscripts if isinstance(t, Affine))}] }}"
-        )
+        isl.Map(f"{{ {s.name}[{', '.join(s.indices)}] -> [{', '.join(t.isl_text() for t in places)}] }}")
     )
     numbers = isl.Set(f"{{ [b] : 0 <= b < {count} }}")
-    names = (f"S_{part.name}_init", f"S_{part.name}_combine")
+    names = tuple(_fresh(f"S_{part.name}_{what}", taken) for what in ("init", "combine", "winner"))
     identity = REDUCTIONS[s.reduction].identity(whole.dtype)
-    own = (affine(block), *map(affine, elements))
+    own, here = (affine(block), *map(affine, elements)), (affine(block), *(t.substitute(value) for t in places))
+    result = tuple(map(affine, elements))
     init = Statement(
         name=names[0], indices=(block, *elements), domain=_product(numbers, reached).set_tuple_name(names[0]), kind="init",
         target=Access(part.name, own), value=Const(0 if identity is None else identity, whole.dtype), reduction=s.reduction,
         span=s.span,
     )  # fmt: skip
+    update = replace(
+        s, indices=indices, domain=old.apply(into.reverse()), target=Access(part.name, here), value=substitute(s.value, value)
+    )  # fmt: skip
     combine = Statement(
         name=names[1], indices=(*elements, block), domain=_product(reached, numbers).set_tuple_name(names[1]), kind="update",
-        target=Access(whole.name, tuple(map(affine, elements))), value=Read(part.name, own, whole.dtype), reduction=s.reduction,
-        span=s.span,
+        target=Access(whole.name, result), value=Read(part.name, own, whole.dtype), reduction=s.reduction, span=s.span,
     )  # fmt: skip
-    return part, [init, update, combine]
+    if s.argument is None or s.argument_value is None:
+        return [part], [init, update, combine]
+    last = scop.arrays[s.argument.array]
+    best = Array(name=_fresh(f"{last.name}_part", taken), dtype=last.dtype, shape=shape, kind="local")
+    which = Array(name=_fresh(f"{last.name}_which", taken), dtype=last.dtype, shape=whole.shape, kind="local")
+    init = replace(init, argument=Access(best.name, own))
+    update = replace(
+        update, argument=Access(best.name, here), argument_value=s.argument_value.substitute(value)
+    )  # fmt: skip
+    combine = replace(combine, argument=Access(which.name, result), argument_value=affine(block))
+    winner = Statement(
+        name=names[2], indices=elements, domain=reached.set_tuple_name(names[2]), kind="assign",
+        target=Access(last.name, result), span=s.span,
+        value=Read(best.name, (Read(which.name, result, last.dtype), *result), last.dtype),
+    )  # fmt: skip
+    return [part, best, which], [init, update, combine, winner]
+
+
+def _also_setting(init: Statement, argument: Access | None) -> Statement:
+    """What sets the best value with the winner's part in the place of the winner."""
+    if argument is None or init.argument is None:
+        return init
+    return replace(init, argument=replace(init.argument, array=argument.array))
 
 
 def _product(left: isl.Set, right: isl.Set) -> isl.Set:

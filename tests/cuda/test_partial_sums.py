@@ -18,16 +18,24 @@ LARGEST = 'def f(x: f32["N M"]):\n    s = max[i, j](x[i, j])\n    return s\n'
 ROWS = 'def f(x: f32["N M"]):\n    s[i] = x[i, j]\n    return s\n'
 COLUMNS = 'def f(x: i32["N M"]):\n    s[j] = x[i, j]\n    return s\n'
 NORM = 'def f(x: f32["N"]):\n    m = sum[i](x[i]) / N\n    y[i] = x[i] - m\n    return y\n'
+WINNER = 'def f(x: f32["N"]):\n    s = argmax[i](x[i])\n    return s\n'
+WINNERS = 'def f(x: f32["N M"]):\n    s[i] = argmin[j](x[i, j])\n    return s\n'
 
 RNG = np.random.default_rng(0)
 LONG = RNG.standard_normal(70_001, dtype=np.float32)
 WIDE = RNG.standard_normal((3, 70_000), dtype=np.float32)
+TIES = np.repeat(RNG.integers(0, 9, 7_000), 10).astype(np.float32)
+NANS = LONG.copy()
+NANS[[69_000, 40_003, 50_000]] = np.nan
 CASES = [
     (SQUARES, LONG, lambda x: (x * x).sum()),
     (LARGEST, LONG[:70_000].reshape(280, 250), lambda x: x.max()),
     (ROWS, WIDE, lambda x: x.sum(1)),
     (COLUMNS, RNG.integers(-9, 9, (2000, 33)).astype(np.int32), lambda x: x.sum(0)),
     (NORM, LONG, lambda x: x - x.mean()),
+    (WINNER, TIES, lambda x: x.argmax()),
+    (WINNER, NANS, lambda x: x.argmax()),
+    (WINNERS, WIDE, lambda x: x.argmin(1)),
 ]
 
 
@@ -43,7 +51,7 @@ def test_results_in_every_order() -> None:
         assert all(np.array_equal(found[0], other) for other in found), "sums depend on the order of blocks"
 
 
-@pytest.mark.parametrize(("case", "kernels"), [(0, 2), (1, 2), (2, 2), (3, 2)])
+@pytest.mark.parametrize(("case", "kernels"), [(0, 2), (1, 2), (2, 2), (3, 2), (5, 2), (7, 2)])
 def test_two_kernels(case: int, kernels: int) -> None:
     text, x, _ = CASES[case]
     (region,) = regions_of(text, x)
