@@ -100,7 +100,8 @@ def _split(
 ) -> tuple[Graph | None, Graph]:
     """Both graphs, rewritten. What rewriting makes of constants alone (a conversion, say) moves too, where nothing else did."""
     once, rest = split_constants(graph, constants)
-    rest = rewrite_for(rest, options, strides)
+    known = constants | ({t.name for t in once.outputs} if once is not None else set())
+    rest = rewrite_for(rest, options, strides, constants=known)
     if once is None:
         once, rest = split_constants(rest, constants)
         return once, rest

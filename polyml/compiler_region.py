@@ -97,15 +97,18 @@ def lower_region(
         return to_loops(region, replace(plain, notes=(*scheduled.notes, dropped, *plain.notes)), options)
 
 
-def rewrite_for(graph: Graph, options: Options, strides: Mapping[str, tuple[int, ...]]) -> Graph:
-    """The graph in the form that suits the machine. strides: as of `lower_region`."""
+def rewrite_for(
+    graph: Graph, options: Options, strides: Mapping[str, tuple[int, ...]], *, constants: Set[str] = frozenset()
+) -> Graph:
+    """The graph in the form that suits the machine. strides: as of `lower_region`; constants: names of inputs that never change."""
     machine, free = options.machine, may_arrange(options)
     return rewrite(
         graph,
         precise=options.precise,
         cache=machine.l2_bytes,
-        windows=free,
         dot_bf16=machine.dot_bf16 if free else 0.0,
+        vector_bytes=machine.vector_bytes if free else 0,
+        constants=constants,
         strided={name for name, steps in strides.items() if steps and steps[-1] != 1},
     )
 

@@ -21,7 +21,7 @@ from polyml.graph.rules.pairs import pair_products
 from polyml.graph.rules.restrict import restrict_domains
 from polyml.graph.rules.simplify import simplify
 from polyml.graph.rules.split import split_products
-from polyml.graph.rules.windows import unfold_windows
+from polyml.graph.rules.windows import lanes_along_filters
 from polyml.graph.storage import settle_results
 from polyml.records import dataclass
 
@@ -60,17 +60,18 @@ def rewrite(
     rules: Sequence[Rule] = RULES,
     precise: bool = False,
     cache: int = 0,
-    windows: bool = False,
     dot_bf16: float = 0.0,
     strided: Set[str] = frozenset(),
+    vector_bytes: int = 0,
+    constants: Set[str] = frozenset(),
     observe: Callable[[str, Graph], None] | None = None,
 ) -> Graph:
     """The graph in its simplest equal form, settled for planning (storage.settle_results).
 
     Args:
         precise: leave out the rules that may change rounding. cache: bytes that a core keeps close (0: not known).
-        windows: sums over windows may read them from tensors of their own (rules/windows.py).
         dot_bf16: Target.dot_bf16, where sums may use the instruction (rules/pairs.py). strided: inputs whose last dimension is not contiguous.
+        vector_bytes: of a register, where sums over windows may be arranged for lanes (rules/windows.py; 0: leave them). constants: inputs that never change.
         observe: called with the rule's name and the new graph after each change.
     """
     chosen = [rule for rule in rules if rule.exact or not precise]
@@ -89,8 +90,9 @@ def rewrite(
         last.insert(0, ("pairs", functools.partial(pair_products, dot=dot_bf16, strided=strided)))
     if not precise and cache:
         last.append(("split", functools.partial(split_products, cache=cache)))
-    if windows and not precise:
-        last.append(("windows", unfold_windows))
+    if vector_bytes and not precise:
+        arrange = functools.partial(lanes_along_filters, vector_bytes=vector_bytes, constants=constants)
+        last.append(("windows", arrange))
     for name, apply in last:
         after = apply(graph)
         if after is not graph and observe is not None:

@@ -39,11 +39,13 @@ class BlockCopies:
 
 @dataclass(frozen=True, slots=True)
 class BlockedNest:
-    """A contraction with what surrounds it. statements: in order, the contraction among them; indices: per statement, the name of each index of C."""
+    """A contraction with what surrounds it. statements: in order, the contraction among them; after: those that follow when rows of C are finished, where the plan is turned;
+    indices: per statement, the name of each index of C."""
 
     plan: Blocking
     copies: BlockCopies
     statements: tuple[str, ...]
+    after: tuple[str, ...]
     indices: Mapping[str, Mapping[str, str]]
     domains: Mapping[str, tuple[str, ...]]
 

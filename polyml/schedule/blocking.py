@@ -17,7 +17,7 @@ from math import prod
 from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.block_sizes import by_stride, depths, even, is_short, rows_fit, streamed_sizes, whole_sizes, widths
-from polyml.schedule.contraction_sides import Sides, at_large, sides_of, symbolic_ends
+from polyml.schedule.contraction_sides import Sides, at_large, is_plain, is_turned, sides_of, symbolic_ends
 from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Scop, Statement
@@ -43,7 +43,7 @@ class Blocking:
     lanes, rows: of the register tile. vector_side, row_side: the other indices of C that only one operand has; batch: those that both have. reduced: the
     reduction's. sizes: iterations per block, for `lanes`, `vector_side` and `reduced`. vector_operand: the array that is packed into panels of `width` (when `packed`);
     row_operand: the other one where its rows are packed too, else None; `sizes` then has a block of `rows`. source_order: the loops that pack
-    a block of the vector operand. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
+    a block of the vector operand. turned: the result is read again, row by row, by a statement that lays it out with `rows` innermost. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
     indices of both sides, in the order of C's memory, that loops around the register tile follow. rows_ahead: all rows are packed once per block of the reduction, whose
     blocks are then the outer ones. ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
     """
@@ -63,6 +63,7 @@ class Blocking:
     packed: bool
     row_operand: str | None
     source_order: tuple[str, ...]
+    turned: bool = False
     result_order: tuple[str, ...] = ()
     rows_ahead: bool = False
     ends: Mapping[str, Affine] = field(default_factory=dict)
@@ -110,17 +111,22 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     if sides is None:
         return None
     out, operand = sides.out, sides.operand
-    rows, tile = _register_tile(model, sides.lanes, by_stride(sides.rows, out)[::-1], len(sides.others), target)
-    packed = _pays(model, operand, sides.rows, sides.reduced, target)
+    turned = is_turned(scop, statement, sides.lanes)
+    inner = by_stride(sides.rows, out)[::-1]
+    rows, tile = _register_tile(model, sides.lanes, inner[:1] if turned else inner, len(sides.others), target)
+    packed = _pays(model, operand, sides, target, turned=turned)
     if not packed and not (_streams(model, sides, target) and _is_alone(scop, statement, sides)):
         return None
     depth = depths(scop, statement, model, sides.reduced, tile.rows, target)
     short = packed and is_short(model, out, depth, tile.vectors * target.lanes(model.itemsize), target)
     sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short)
-    row_operand = _packed_rows(model, sides.others, rows, sides.reduced, target) if packed else None
+    windows = any(not is_plain(read.subscripts) for read in reads_of(statement.value))
+    row_operand = _packed_rows(model, sides.others, rows, sides.reduced, target) if packed and not windows else None
     held = [i for i in model.extents if operand.stride(i) != 0 and i not in sides.batch]
     held += [i for i in (rows, *sides.reduced) if row_operand is not None]
     if any(i in ends and sizes.get(i, 1) >= model.extents[i] for i in held):
+        return None
+    if turned and (short or row_operand is not None or not packed or ends):
         return None
     several = any(sizes[index] < model.extents[index] for index in (*sides.columns, sides.lanes))
     ahead = several and not short and row_operand is not None and rows_fit(model, out, sides.others[0], depth, target)
@@ -143,6 +149,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         packed=packed,
         row_operand=row_operand,
         source_order=tuple(_source_order(sides)),
+        turned=turned,
         result_order=tuple(across) if short else (),
         rows_ahead=ahead,
         ends=ends,
@@ -200,11 +207,12 @@ def _worth(
     return tuple(found)
 
 
-def _pays(model: StatementModel, operand: AccessModel, row_side: list[str], reduced: list[str], target: Target) -> bool:
-    reuse = prod(model.extents[i] for i in row_side)
-    depth = prod(model.extents[i] for i in reduced)
+def _pays(model: StatementModel, operand: AccessModel, sides: Sides, target: Target, *, turned: bool) -> bool:
+    reuse = prod(model.extents[i] for i in sides.rows)
+    depth = prod(model.extents[i] for i in sides.reduced)
     size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0)
-    return reuse >= MIN_REUSE and depth >= MIN_DEPTH and size > target.l1_bytes // 2
+    large = size > target.l1_bytes // 2 or (turned and operand.stride(sides.lanes) != 1)
+    return reuse >= MIN_REUSE and depth >= MIN_DEPTH and large
 
 
 def _streams(model: StatementModel, sides: Sides, target: Target) -> bool:

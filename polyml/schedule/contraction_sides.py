@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.expressions import Subscript, reads_of
+from polyml.expressions import Read, Subscript, reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import AccessModel, StatementModel, model_statement
 from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Sides", "at_large", "sides_of", "symbolic_ends"]
+__all__ = ["Sides", "at_large", "is_plain", "is_turned", "sides_of", "symbolic_ends"]
 
 UNBOUNDED = 1 << 20
 """What stands for a symbolic extent: more than any block."""
@@ -79,7 +79,8 @@ def sides_of(model: StatementModel) -> Sides | None:
 
 
 def symbolic_ends(scop: Scop, statement: Statement, model: StatementModel) -> dict[str, Affine] | None:
-    """The symbolic extents of an update whose operands are inputs, each read once, by plain indices that start at 0; None for any other statement."""
+    """The symbolic extents of an update whose operands are inputs, each read once, by indices that start at 0 (plain ones, but for windows of a broadcast operand);
+    None for any other statement."""
     if statement.kind != "update" or statement.argument is not None or statement.loop_depth:
         return None
     reads = list(dict.fromkeys(reads_of(statement.value)))
@@ -87,10 +88,12 @@ def symbolic_ends(scop: Scop, statement: Statement, model: StatementModel) -> di
     if len(set(arrays)) != len(arrays) or any(scop.arrays[a].kind != "input" for a in arrays):
         return None
     accesses = [*(read.subscripts for read in reads), statement.target.subscripts]
-    for subscripts in accesses:
-        names = [s.name if isinstance(s, Affine) else None for s in subscripts]
-        if None in names or len(set(names)) != len(names):
-            return None
+    plain = [is_plain(subscripts) for subscripts in accesses]
+    # Windows of a broadcast operand are read where they lie.
+    if not plain[-1] or not all(isinstance(s, Affine) for subscripts in accesses for s in subscripts):
+        return None
+    if not all(plain) and (scop.sizes or _vector_reads(statement, reads, plain)):
+        return None
     if any(scop.arrays[a].dtype.itemsize != model.itemsize for a in (*arrays, statement.target.array)):
         return None
     if scop.sizes:
@@ -101,7 +104,31 @@ def symbolic_ends(scop: Scop, statement: Statement, model: StatementModel) -> di
         statement.domain.dim_min_val(k).is_zero() and statement.domain.dim_max_val(k).is_int()
         for k in range(len(statement.indices))
     )
-    return {} if bounded else None
+    return {} if bounded and (all(plain) or statement.domain.is_box()) else None
+
+
+def is_plain(subscripts: Sequence[Subscript]) -> bool:
+    """Whether every subscript is an index of its own."""
+    names = [s.name if isinstance(s, Affine) else None for s in subscripts]
+    return None not in names and len(set(names)) == len(names)
+
+
+def _vector_reads(statement: Statement, reads: Sequence[Read], plain: Sequence[bool]) -> bool:
+    """Whether one of the reads that are not plain moves along with the result's last dimension."""
+    last = statement.target.subscripts[-1:]
+    lanes = {name for s in last if isinstance(s, Affine) for name in s.variables()}
+    others = (read for read, known in zip(reads, plain, strict=False) if not known)
+    return any(isinstance(s, Affine) and s.variables() & lanes for read in others for s in read.subscripts)
+
+
+def is_turned(scop: Scop, statement: Statement, lanes: str) -> bool:
+    """Whether another statement reads the result, and lays it out with another index than the lanes' innermost."""
+    position = next(k for k, s in enumerate(statement.target.subscripts) if isinstance(s, Affine) and s.name == lanes)
+    for other in scop.statements.values():
+        for read in reads_of(other.value) if other.name != statement.name else ():
+            if read.tensor == statement.target.array and other.target.subscripts:
+                return read.subscripts[position] != other.target.subscripts[-1]
+    return False
 
 
 def at_large(scop: Scop, statement: Statement, model: StatementModel, ends: Mapping[str, Affine]) -> StatementModel:

@@ -1,4 +1,4 @@
-"""Sums over windows as products of tensors: where they become that, where they stay, and that results are the same."""
+"""Sums over windows with lanes along the filters: where they get them, where they stay, and that results are the same."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.graph.ir import Graph
+from polyml.graph.ir import Equation, Graph
 
 CONVOLUTION = """
 def convolution(x: f32["C H W"], w: f32["O C {k} {k}"]):
@@ -34,22 +34,67 @@ def graph_of(program: str, *args: np.ndarray, **options: object) -> Graph:
     return polyml.einsum(program, **options).trace(*args)
 
 
-def unfolded(graph: Graph) -> bool:
-    return any(tensor.name.endswith("_windows") for op in graph.ops if hasattr(op, "result") for tensor in [op.result])
+def along_filters(graph: Graph) -> bool:
+    return any(op.result.name.endswith("_last") for op in graph.ops if isinstance(op, Equation))
 
 
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 1, 1), (3, 2, 1), (5, 2, 2), (1, 2, 0), (3, 1, 0)])
 @pytest.mark.parametrize("size", [14, 15])
-def test_windows_are_unfolded_and_right(kernel: int, stride: int, padding: int, size: int) -> None:
-    x, w = numbers(24, size, size), numbers(128, 24, kernel, kernel, seed=1)
+@pytest.mark.parametrize("filters", [16, 47, 96])
+def test_lanes_run_along_filters(kernel: int, stride: int, padding: int, size: int, filters: int) -> None:
+    channels = 48 if kernel > 1 else 512
+    x, w = numbers(channels, size, size), numbers(filters, channels, kernel, kernel, seed=1)
     program = text(kernel, stride, padding)
-    if kernel == 1:
-        w = numbers(1024, 24, 1, 1, seed=1)
     function = polyml.einsum(program, verify=True)
-    assert unfolded(graph_of(program, x, w))
+    assert along_filters(graph_of(program, x, w))
     stages = function.lower(x, w).stages
-    assert len(stages.regions) == 2, "the second reads its operand from memory"
+    assert len(stages.regions) == 1 + (padding > 0), "the sum and what lays it out are one"
+    assert not any(note.stage == "fallback" for region in stages.regions for note in region.notes)
     np.testing.assert_array_equal(function(x, w), expected(x, w, stride, padding))
+    np.testing.assert_array_equal(function.bind(w=w)(x), expected(x, w, stride, padding))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    ("program", "shapes"),
+    [
+        ("y[o, n] = pad(x, ((0, 0), (4, 4)))[c, n + k] * w[o, c, k]", ((40, 333), (50, 40, 9))),
+        ("y[b, o, n] = x[b, c, 2*n + k] * w[o, c, k]", ((3, 40, 61), (50, 40, 5))),
+        ("y[g, o, p] = x[g, c, 2*p + k] * w[g, o, c, k]", ((3, 40, 133), (3, 50, 40, 5))),
+        ("y[o, a, p] = x[c, 3*p + k] * w[o, a, c, k]", ((40, 83), (5, 31, 40, 5))),
+        ("y[p, o] = pad(x, ((2, 2), (0, 0)))[p + k, c] * w[k, c, o]", ((133, 40), (5, 40, 50))),
+        ("y[o, d, p, q] = pad(x, ((0, 0), (1, 1), (1, 1), (1, 1)))[c, d + t, p + r, q + s] * w[o, c, t, r, s]", ((9, 6, 7, 18), (33, 9, 3, 3, 3))),
+    ],
+    ids=("row", "batch", "groups", "two-filters", "channels-last", "volume"),
+)  # fmt: skip
+def test_other_windows(program: str, shapes: tuple[tuple[int, ...], ...], threads: int) -> None:
+    names = [" ".join(f"{n}{k}" for k in range(len(shape))) for n, shape in zip("AB", shapes, strict=True)]
+    x, w = numbers(*shapes[0]), numbers(*shapes[1], seed=1)
+    whole = f'def windows(x: f64["{names[0]}"], w: f64["{names[1]}"]):\n    {program}\n    return y\n'
+    plain = polyml.einsum(whole, scheduler="written")(x.astype(np.float64), w.astype(np.float64))
+    function = polyml.einsum(whole.replace("f64", "f32"), verify=True, threads=threads)
+    made = [op.result.name for op in function.trace(x, w).ops if isinstance(op, Equation)]
+    assert len(made) > 1, made
+    np.testing.assert_array_equal(function(x, w), plain)
+    np.testing.assert_array_equal(function.bind(w=w)(x), plain)
+
+
+def test_what_follows_is_computed_row_by_row() -> None:
+    """Bias, normalization, a residual and relu read rows of the result while they are near."""
+    x, w, r = numbers(24, 14, 14), numbers(48, 24, 3, 3, seed=1), numbers(48, 14, 14, seed=2)
+    b = numbers(48, seed=3)
+    program = """
+def layer(x: f32["C H W"], w: f32["O C 3 3"], b: f32["O"], r: f32["O H W"]):
+    y[o, p, q] = pad(x, ((0, 0), (1, 1), (1, 1)))[c, p + r0, q + s] * w[o, c, r0, s]
+    z[o, p, q] = relu(y[o, p, q] * b[o] + r[o, p, q])
+    return z
+"""
+    function = polyml.einsum(program, verify=True)
+    stages = function.lower(x, w, b, r).stages
+    assert len(stages.regions) == 2
+    wanted = np.maximum(expected(x, w, 1, 1) * b[:, None, None] + r, 0)
+    np.testing.assert_array_equal(function(x, w, b, r), wanted)
+    np.testing.assert_array_equal(function.bind(w=w, b=b)(x, r), wanted)
 
 
 def test_values_beside_padding_count_once() -> None:
@@ -63,12 +108,13 @@ def test_values_beside_padding_count_once() -> None:
 
 def test_what_stays() -> None:
     x, w = numbers(24, 14, 14), numbers(128, 24, 3, 3, seed=1)
-    assert unfolded(graph_of(text(3, 1, 1), x, w))
-    assert not unfolded(graph_of(text(3, 1, 1), x, w[:64])), "each window is used 64 times"
-    assert unfolded(graph_of(text(3, 2, 1), x, w[:100])), "rows with gaps cost more where they are"
-    assert not unfolded(graph_of(text(3, 1, 1), x[:, :4, :4], w)), "little work"
+    assert along_filters(graph_of(text(3, 1, 1), x, w))
+    assert not along_filters(graph_of(text(3, 1, 1), x, w[:4])), "four filters waste most of a vector"
+    assert along_filters(graph_of(text(3, 2, 1), x, w[:100])), "rows with gaps cost more where they are"
+    assert not along_filters(graph_of(text(3, 1, 0), numbers(24, 34, 34), w[:100])), "whole vectors as they are"
+    assert not along_filters(graph_of(text(3, 1, 1), x[:, :4, :4], w[:32])), "little work"
     for options in ({"precise": True}, {"scheduler": "written"}, {"tile_sizes": (8, 8)}, {"target": "cuda"}):
-        assert not unfolded(graph_of(text(3, 1, 1), x, w, **options)), options
+        assert not along_filters(graph_of(text(3, 1, 1), x, w, **options)), options
 
 
 def test_terms_that_a_condition_leaves_out_stay_out() -> None:
@@ -81,7 +127,7 @@ def same_size(x: f32["C N"], w: f32["O C 3"]):
 """
     x, w = numbers(24, 1000), numbers(128, 24, 3, seed=1)
     w[:, :, 0] = np.inf
-    assert not unfolded(graph_of(program, np.ones_like(x), w))
+    assert not along_filters(graph_of(program, np.ones_like(x), w))
     first = polyml.einsum(program)(np.ones_like(x), w)[:, 0]
     np.testing.assert_array_equal(first, w[:, :, 1:].sum((1, 2)))
 

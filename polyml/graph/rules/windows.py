@@ -1,20 +1,27 @@
-"""Windows as a tensor of their own: `sum[c, r, s](x[c, 2*p + r, 2*q + s] * w[o, c, r, s])` becomes a product of `v[c, r, s, p, q] = x[c, 2*p + r, 2*q + s]` and w.
+"""Sums over windows, lanes along the filters: `y[o, p, q] = sum[c, r, s](x[c, p + r - 1, q + s - 1] * w[o, c, r, s])` becomes
 
-A contraction of two operands with plain subscripts runs in register tiles from packed panels (schedule/blocking.py), whatever its extents; windows with padding have ragged
-rows, and strided ones need single elements. Unfolding costs about as much as a few multiplications per element, so it pays where the other operand uses each element many times.
+    x_padded[c, h, v] = x[c, h - 1, v - 1], zero outside
+    y_last[p, q, o] = sum[c, r, s](x_padded[c, p + r, q + s] * w[o, c, r, s])
+    y[o, p, q] = y_last[p, q, o]
 
-Source: Chellapilla, Puri and Simard, "High performance convolutional neural networks for document processing" (2006), on unfolding.
+Elements of windows are then broadcast from where they lie, whatever the stride or the dilation, and weights come in vectors from packed panels (schedule/blocking.py). With lanes along q
+short rows waste parts of vectors, strided ones need single elements, and padding makes them ragged. The result goes back in blocks that are transposed in registers, row by row
+(schedule/strategy/blocked.py). Where lanes run along the filters anyway, padding alone becomes a tensor.
+
+Source: Georganas et al., "Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures" (SC 2018), on broadcasting the input.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 
 import islpy as isl
 
 from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read
+from polyml.graph.build_parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, hull_extents
@@ -22,36 +29,40 @@ from polyml.graph.traverse import tensors_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["unfold_windows"]
-
-USES = 96
-"""Times that an element of a window must be used to pay for the copy, where its rows are contiguous."""
-
-STRIDED_USES = 16
-"""The same where the rows have gaps, which lanes would gather."""
+__all__ = ["lanes_along_filters"]
 
 DEPTH = 16
 """Terms of a sum, at least."""
 
-LEAST_WORK = 1 << 20
+LEAST_WORK = 1 << 18
 """Products below which it does not matter."""
 
-GROWTH = 16
-"""Elements of the windows per element of their source, at most."""
+SHARED = 8
+"""Rows of a register tile that share a vector which they load."""
+
+PLACED = 1.0
+"""Cycles for an element that changes its place, through registers: of the result, of packed weights, of the padded tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """What reads windows (zero where that is padding), the other factor, and the indices that the first depends on, the reduced ones first."""
+    """A sum over windows: what reads them, the other factor; the extents of all indices; those of the left side that only the other factor has, and all others; whether some of the terms
+    that the box of all indices has are padding."""
 
-    factor: Expr
+    read: Read
     other: Read
-    indices: tuple[str, ...]
     extents: dict[str, int]
+    filters: tuple[str, ...]
+    points: tuple[str, ...]
+    padded: bool
 
 
-def unfold_windows(graph: Graph) -> Graph:
-    """The graph with such windows as tensors; sums in loops stay as they are."""
+def lanes_along_filters(graph: Graph, *, vector_bytes: int, constants: Set[str] = frozenset()) -> Graph:
+    """The graph with such sums as above where that costs less; sums in loops stay as they are.
+
+    Args:
+        constants: names of inputs that never change, whose panels are packed once.
+    """
     tensors = tensors_of(graph)
     made: list[Op] = []
     for op in graph.ops:
@@ -59,26 +70,12 @@ def unfold_windows(graph: Graph) -> Graph:
         if window is None or not isinstance(op, Equation):
             made.append(op)
             continue
-        shape = tuple(affine(window.extents[index]) for index in window.indices)
-        label = next(iter(reads_of(window.factor))).tensor
-        name = fresh_name(f"{label}_windows", tensors)
-        result = tensors[name] = Tensor(name, op.result.dtype, shape, name)
-        places = tuple(affine(index) for index in window.indices)
-        domain = box(name, window.indices, window.extents)
-        made.append(
-            Equation(
-                result=result,
-                indices=window.indices,
-                domain=domain,
-                target=places,
-                body=window.factor,
-                span=op.span,
-                apart=True,
-            )
-        )
-        body = Apply("mul", (Read(name, places, result.dtype), window.other), op.body.dtype)
-        whole = box(op.result.name, op.indices, window.extents)
-        made.append(replace(op, body=body, domain=whole, padded=False))
+        lanes = max(1, vector_bytes // op.result.dtype.itemsize)
+        turned = op.target[-1] != affine(window.filters[-1])
+        if not _pays(op, window, lanes, constant=window.other.tensor in constants, turned=turned):
+            made.append(op)
+            continue
+        made += _changed(op, window, turned, tensors)
     return graph if len(made) == len(graph.ops) else replace(graph, ops=tuple(made))
 
 
@@ -94,7 +91,7 @@ def _window(equation: Equation, tensors: dict[str, Tensor]) -> _Window | None:
         if not isinstance(window, Read) or not isinstance(other, Read) or _is_plain(window) or not _is_plain(other):
             continue
         if all(isinstance(s, Affine) for s in window.subscripts):
-            return _paying(equation, left, window, other, tensors)
+            return _roles(equation, left, window, other, tensors)
     return None
 
 
@@ -103,50 +100,119 @@ def _is_plain(read: Read) -> bool:
     return None not in names and len(set(names)) == len(names)
 
 
-def _paying(
+def _roles(
     equation: Equation, left: tuple[str, ...], read: Read, other: Read, tensors: dict[str, Tensor]
 ) -> _Window | None:
     extents = hull_extents(equation)
     shape = tensors[read.tensor].shape
     if extents is None or not all(extent.is_constant for extent in shape):
         return None
-    places = [s for s in read.subscripts if isinstance(s, Affine)]
-    used = {name for place in places for name in place.variables()}
+    used = {name for s in read.subscripts if isinstance(s, Affine) for name in s.variables()}
     weights = {s.name for s in other.subscripts if isinstance(s, Affine)}
-    inside = tuple(index for index in (*equation.reduced, *left) if index in used)
-    if not used <= set(equation.indices) or not set(equation.reduced) <= used & weights or left[-1] not in used:
+    filters = tuple(index for index in left if index in weights and index not in used)
+    points = tuple(index for index in left if index not in filters)
+    if not used <= set(equation.indices) or not set(equation.reduced) <= used & weights or not filters or not points:
         return None
-    uses = prod(extents[index] for index in left if index not in used)
-    pays = (
-        uses >= (USES if places[-1].stride(left[-1]) == 1 else STRIDED_USES)
-        and prod(extents[index] for index in equation.reduced) >= DEPTH
-        and prod(extents.values()) >= LEAST_WORK
-        and prod(extents[index] for index in inside) <= GROWTH * prod(extent.constant for extent in shape)
-        and not set(left) & weights & used
-    )
-    factor = _padded(equation, read, extents, [extent.constant for extent in shape]) if pays else None
-    return None if factor is None else _Window(factor, other, inside, extents)
-
-
-def _padded(equation: Equation, read: Read, extents: dict[str, int], shape: list[int]) -> Expr | None:
-    """The element, zero outside its tensor where the equation allows that; None where other terms are left out than those."""
     whole = box(equation.result.name, equation.indices, extents)
-    if equation.domain.is_equal(whole):
-        return read
-    conditions: list[Expr] = []
-    texts: list[str] = []
-    for place, extent in zip(read.subscripts, shape, strict=True):
-        assert isinstance(place, Affine), "internal: a window with a computed subscript"
-        if place.name is None:
-            value = IndexValue(place, i64)
-            conditions.append(Apply("ge", (value, Const(0, i64)), boolean))
-            conditions.append(Apply("lt", (value, Const(extent, i64)), boolean))
-            texts.append(f"0 <= {place.isl_text()} < {extent}")
-    where = " and ".join(texts)
-    within = isl.Set(f"{{ {equation.result.name}[{', '.join(equation.indices)}] : {where} }}")
-    if not equation.padded or not equation.domain.is_equal(whole.intersect(within)):
+    padded = not equation.domain.is_equal(whole)
+    if padded and not (equation.padded and equation.domain.is_equal(whole.intersect(_inside(equation, read, shape)))):
         return None
+    return _Window(read, other, extents, filters, points, padded)
+
+
+def _inside(equation: Equation, read: Read, shape: tuple[Affine, ...]) -> isl.Set:
+    """The points that read an element of the tensor."""
+    limits = [
+        f"0 <= {place.isl_text()} < {extent.isl_text()}"
+        for place, extent in zip(read.subscripts, shape, strict=True)
+        if isinstance(place, Affine)
+    ]
+    return isl.Set(f"{{ {equation.result.name}[{', '.join(equation.indices)}] : {' and '.join(limits)} }}")
+
+
+def _pays(equation: Equation, window: _Window, lanes: int, *, constant: bool, turned: bool) -> bool:
+    """Cycles of lanes along the filters beside those of lanes where they are: two vectors of products a cycle, loads of windows shared by the rows of a tile; and what is moved."""
+    extents, padding = window.extents, _padded_shape(window) if window.padded else ()
+    depth = prod(extents[i] for i in equation.reduced)
+    filters, points = (prod(extents[i] for i in part) for part in (window.filters, window.points))
+    if depth < DEPTH or depth * filters * points < LEAST_WORK:
+        return False
+    moved = prod(high - low for low, high in padding)
+    last = extents[window.filters[-1]]
+    products = points * depth * (filters // last * ceil(last / lanes)) * 0.5
+    if not turned:
+        return window.padded and moved * PLACED < products
+    row = window.points[-1]
+    step = sum(s.stride(row) or 0 for s in window.read.subscripts[-1:] if isinstance(s, Affine))
+    load = 1.0 if step == 1 and not window.padded else float(lanes)
+    vectors = points // extents[row] * ceil(extents[row] / lanes) * depth * filters
+    here = vectors * (0.5 + load / 2 / SHARED)
+    moved += points * filters + (0 if constant else depth * filters)
+    return products + moved * PLACED < here
+
+
+def _padded_shape(window: _Window) -> tuple[tuple[int, int], ...]:
+    """Per dimension the first place that windows reach, and the one behind the last."""
+    return tuple(_reach(s, window.extents) for s in window.read.subscripts if isinstance(s, Affine))
+
+
+def _reach(place: Affine, extents: Mapping[str, int]) -> tuple[int, int]:
+    low = high = place.constant
+    for name in place.variables():
+        most = (place.stride(name) or 0) * (extents[name] - 1)
+        low, high = low + min(most, 0), high + max(most, 0)
+    return low, high + 1
+
+
+def _changed(equation: Equation, window: _Window, turned: bool, tensors: dict[str, Tensor]) -> list[Op]:
+    made: list[Op] = []
+    read = window.read
+    if window.padded:
+        read, padding = _padded(equation, window, tensors)
+        made.append(padding)
+    body = Apply("mul", (read, window.other), equation.body.dtype)
+    if not turned:
+        domain = box(equation.result.name, equation.indices, window.extents)
+        return [*made, replace(equation, body=body, domain=domain, padded=False)]
+    order = (*window.points, *window.filters)
+    name = fresh_name(f"{equation.result.name}_last", tensors)
+    shape = tuple(affine(window.extents[index]) for index in order)
+    last = tensors[name] = Tensor(name, equation.result.dtype, shape, equation.result.label)
+    indices = (*order, *equation.reduced)
+    domain, target = box(name, indices, window.extents), tuple(map(affine, order))
+    made.append(replace(equation, result=last, indices=indices, domain=domain, target=target, body=body, padded=False))
+    names = {index: f"i{k}" for k, index in enumerate(equation.indices[: len(order)])}
+    back = Read(name, tuple(affine(names[index]) for index in order), last.dtype)
+    made.append(fill(equation.result, back, equation.span))
+    return made
+
+
+def _padded(equation: Equation, window: _Window, tensors: dict[str, Tensor]) -> tuple[Read, Equation]:
+    """The read from a tensor with the padding around it, and the equation that makes it."""
+    source = tensors[window.read.tensor]
+    name = fresh_name(f"{source.name}_padded", tensors)
+    conditions: list[Expr] = []
+    places: list[Affine] = []
+    subscripts: list[Affine] = []
+    shape: list[Affine] = []
+    for d, (place, extent, (low, high)) in enumerate(
+        zip(window.read.subscripts, source.shape, _padded_shape(window), strict=True)
+    ):
+        assert isinstance(place, Affine), "internal: a window with a computed subscript"
+        low, high = min(low, 0) if place.name is None else 0, high if place.name is None else extent.constant
+        inner = affine(f"i{d}") + low
+        if low < 0:
+            conditions.append(Apply("ge", (IndexValue(inner, i64), Const(0, i64)), boolean))
+        if high > extent.constant:
+            conditions.append(Apply("lt", (IndexValue(inner, i64), Const(extent.constant, i64)), boolean))
+        places.append(inner)
+        subscripts.append(place - low)
+        shape.append(affine(high - low))
+    tensor = tensors[name] = Tensor(name, source.dtype, tuple(shape), name)
+    inside = Read(source.name, tuple(places), source.dtype)
     condition = conditions[0]
     for part in conditions[1:]:
         condition = Apply("and", (condition, part), boolean)
-    return Apply("select", (condition, read, Const(0.0, read.dtype)), read.dtype)
+    value = Apply("select", (condition, inside, Const(0.0, source.dtype)), source.dtype)
+    made = replace(fill(tensor, value, equation.span), apart=True)
+    return Read(name, tuple(subscripts), source.dtype), made

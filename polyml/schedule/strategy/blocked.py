@@ -7,31 +7,26 @@ batch, blocks of the vector side, blocks of the reduction
     panels of the block: full ones, then the rest
       jammed rows, lanes
         initialize (in the first block of the reduction), reduce, finish
+    what lays finished rows out in another order (a turned plan)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.block_copies import BlockedNest, block_index
+from polyml.schedule.block_copies import BlockedNest
+from polyml.schedule.strategy.block_parts import BlockParts, Build, Part
 from polyml.schedule.strategy.block_threads import shared_loops
-from polyml.schedule.transforms import Loop, insert_loops, insert_mark, insert_sequence
-from polyml.scop.accesses import parameters_text
+from polyml.schedule.transforms import Loop, insert_loops
 
 __all__ = ["build_blocked"]
 
 
 CHUNK = 256
 """Elements of a row that are packed before the next row: a run that memory delivers well, into no more panels than L1 has room for lines of."""
-
-_Build = Callable[[isl.ScheduleNode], isl.ScheduleNode]
-"""From a leaf to the subtree in its place."""
-
-_Part = tuple[Sequence[str], str, _Build]
-"""Statements, a condition on them, and what is made of their leaf."""
 
 
 def build_blocked(leaf: isl.ScheduleNode, nest: BlockedNest, *, threads: int) -> isl.ScheduleNode:
@@ -40,11 +35,10 @@ def build_blocked(leaf: isl.ScheduleNode, nest: BlockedNest, *, threads: int) ->
 
 
 @dataclass(frozen=True, slots=True)
-class _Builder:
-    nest: BlockedNest
+class _Builder(BlockParts):
     threads: int
 
-    # -- levels, outermost first --------------------------------------------------------------------------------------------------
+    # Levels, outermost first.
 
     def all(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         plan, copies = self.nest.plan, self.nest.copies
@@ -57,7 +51,7 @@ class _Builder:
         if plan.rows_ahead and copies.row_copy is not None and copies.row_array is not None:
             rows, array = copies.row_copy, copies.row_array
             loops += self.tiles(sums, everything, shared)
-            parts: list[_Part] = [((rows,), "", lambda n: self.pack_rows(n, shared))]
+            parts: list[Part] = [((rows,), "", lambda n: self.pack_rows(n, shared))]
             names = tuple(name for name in everything if name != rows)
             parts.append((names, "", lambda n: self.columns(n, [], names, shared)))
             return self.nested(leaf, loops, self.within(array, lambda n: self.sequence(n, parts)))
@@ -82,7 +76,7 @@ class _Builder:
         vector_copy, array = copies.vector_copy, copies.vector_array
         if vector_copy is None or array is None:
             return self.nested(leaf, loops, lambda n: self.rows(n, shared))
-        parts: list[_Part] = [((vector_copy,), "", lambda n: self.pack(n, vector_copy, shared))]
+        parts: list[Part] = [((vector_copy,), "", lambda n: self.pack(n, vector_copy, shared))]
         arrays = [array]
         if not plan.result_order:
             inner = tuple(name for name in names if name != vector_copy)
@@ -96,12 +90,12 @@ class _Builder:
         def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
             return self.sequence(node, parts)
 
-        build: _Build = inside
+        build: Build = inside
         for name in arrays:
             build = self.within(name, build)
         return self.nested(leaf, loops, build)
 
-    def within(self, array: str, inside: _Build) -> _Build:
+    def within(self, array: str, inside: Build) -> Build:
         return lambda node: self.allocated(node, array, inside)
 
     def in_result_order(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
@@ -138,6 +132,8 @@ class _Builder:
 
     def rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         plan = self.nest.plan
+        if self.nest.after:
+            return self.turned_rows(leaf, shared)
         packed, inside = self.nest.copies.row_copy is not None, not plan.rows_ahead
         names = self.without_vector_copy if inside else self.nest.statements
         loops = [self.loop(i, names) for i in plan.row_side]
@@ -149,6 +145,34 @@ class _Builder:
         return self.nested(
             leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, lambda inner: part(inner, shared))
         )
+
+    def turned_rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
+        """A row of the result at a time, or a register tile's rows; when it is finished, what follows lays it out in another order."""
+        plan, statements, after = self.nest.plan, self.nest.statements, self.nest.after
+        names = (*statements, *after)
+        loops = [self.loop(i, names) for i in plan.row_side]
+        if shared == "row side":
+            loops[0] = loops[0].marked("parallel")
+
+        def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            parts: list[Part] = [(statements, "", lambda n: self.panels(n, jam_inside=False))]
+            parts += [((name,), "", lambda n, name=name: self.turn(n, name)) for name in after]  # type: ignore[misc]
+            return self.sequence(node, parts)
+
+        def tiles(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            tile = self.loop(plan.rows, names, tile=plan.tile.rows)
+            return self.nested(node, [tile.marked("parallel" if shared == "rows" else None)], inside)
+
+        if loops and shared != "rows":
+            return self.nested(leaf, loops, inside)
+        return self.nested(leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, tiles))
+
+    def turn(self, leaf: isl.ScheduleNode, name: str) -> isl.ScheduleNode:
+        """A statement with lanes along the rows: inside, it walks along what were lanes, so that blocks are transposed in registers."""
+        plan = self.nest.plan
+        outer = [self.loop(i, (name,)) for i in plan.vector_side]
+        inner = [self.loop(plan.rows, (name,)).marked("vector:1"), self.loop(plan.lanes, (name,))]
+        return insert_loops(leaf, [*outer, *inner])
 
     def row_tiles(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         """A register tile's rows at a time."""
@@ -210,93 +234,10 @@ class _Builder:
     def kernel(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         own = (self.nest.plan.statement,)
         reduce = [self.loop(i, own) for i in self.nest.plan.reduced]
-        parts: list[_Part] = []
+        parts: list[Part] = []
         for name in self.nest.statements:
             parts.append(((name,), "", (lambda n: insert_loops(n, reduce)) if name == own[0] else (lambda n: n)))
         return self.sequence(leaf, parts)
-
-    # -- parts --------------------------------------------------------------------------------------------------------------------
-
-    @property
-    def without_vector_copy(self) -> tuple[str, ...]:
-        copies = self.nest.copies
-        return self.nest.statements if copies.row_copy is None else (copies.row_copy, *self.nest.statements)
-
-    @property
-    def everything(self) -> tuple[str, ...]:
-        copy = self.nest.copies.vector_copy
-        return self.without_vector_copy if copy is None else (copy, *self.without_vector_copy)
-
-    def loop(self, index: str, names: Sequence[str], *, tile: int | None = None) -> Loop:
-        """The loop over `index`, or over its tiles (at the first iteration of each), for the statements that run along it; those of other statements stand
-        at 0: they belong to the first block."""
-        pieces = []
-        for name in names:
-            mine, repeated = self.own(name, index), block_index(index) in self.nest.domains[name]
-            value = "0" if mine is None else mine if tile is None else f"{tile}*floor({mine}/{tile})"
-            if mine is None and repeated:
-                value = f"{tile}*{block_index(index)}"
-            pieces.append(f"{name}[{', '.join(self.nest.domains[name])}] -> [({value})]")
-        coincident = index not in self.nest.plan.reduced
-        return Loop(isl.UnionPwAff(f"{{ {'; '.join(pieces)} }}"), coincident)
-
-    def own(self, name: str, index: str) -> str | None:
-        if name in self.nest.indices:
-            return self.nest.indices[name].get(index)
-        return index if index in self.nest.domains[name] else None
-
-    def nested(self, leaf: isl.ScheduleNode, loops: Sequence[Loop], inside: _Build) -> isl.ScheduleNode:
-        """The loops around what `inside` makes. *Returns* the node in the leaf's place."""
-        if not loops:
-            return inside(leaf)
-        depth = len(loops) + sum(loop.mark is not None for loop in loops)
-        node = insert_loops(leaf, loops)
-        for _ in range(depth):
-            node = node.child(0)
-        return inside(node).ancestor(depth)
-
-    def allocated(self, leaf: isl.ScheduleNode, array: str, inside: _Build) -> isl.ScheduleNode:
-        return insert_mark(inside(leaf), f"allocate:{array}")
-
-    def sequence(self, leaf: isl.ScheduleNode, parts: Sequence[_Part]) -> isl.ScheduleNode:
-        """A sequence of parts: statements, a condition on them (by the plan's index, `%` stands for it), and what is made of the part's leaf."""
-        if len(parts) == 1:
-            return parts[0][2](leaf)
-        node = insert_sequence(leaf, [self.filter(names, condition) for names, condition, _ in parts])
-        for position, (_, _, build) in enumerate(parts):
-            node = build(node.child(position).child(0)).parent().parent()
-        return node
-
-    def filter(self, names: Sequence[str], condition: str) -> isl.UnionSet:
-        index, _, text = condition.partition(" ")
-        pieces = []
-        for name in names:
-            own = self.own(name, index) if condition else None
-            limit = f" : {own} {text}" if own is not None else ""
-            pieces.append(f"{name}[{', '.join(self.nest.domains[name])}]{limit}")
-        sizes = sorted({v for end in self.nest.plan.ends.values() for v in end.variables()})
-        return isl.UnionSet(f"{parameters_text(tuple(sizes))}{{ {'; '.join(pieces)} }}")
-
-    def split(
-        self,
-        leaf: isl.ScheduleNode,
-        index: str,
-        step: int,
-        names: Sequence[str],
-        inside: _Build,
-        *,
-        rest: _Build | None = None,
-    ) -> isl.ScheduleNode:
-        """Full tiles along the index, then the rest: both have a number of iterations that is known. rest: None: like full ones."""
-        plan = self.nest.plan
-        whole = str(plan.extents[index] // step * step)
-        if index in plan.ends:
-            whole = f"{step}*floor({plan.end(index)}/{step})"
-        elif int(whole) in (0, plan.extents[index]):
-            return inside(leaf)
-        return self.sequence(
-            leaf, [(names, f"{index} < {whole}", inside), (names, f"{index} >= {whole}", rest or inside)]
-        )
 
 
 def _chunk(block: int, step: int, *, whole: bool) -> int:

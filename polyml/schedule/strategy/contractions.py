@@ -26,6 +26,7 @@ MARK = "blocked:"
 class _Found:
     plan: Blocking
     statements: tuple[str, ...]
+    after: tuple[str, ...]
     indices: dict[str, dict[str, str]]
 
 
@@ -46,9 +47,13 @@ def block_contractions(
     nests: dict[str, BlockedNest] = {}
     for nest in found.values():
         packed, copies = copy_blocks(packed, nest.plan)
-        names = [*nest.statements, *(copy for copy in (copies.vector_copy, copies.row_copy) if copy is not None)]
+        names = [
+            *nest.statements,
+            *nest.after,
+            *(copy for copy in (copies.vector_copy, copies.row_copy) if copy is not None),
+        ]
         domains = {name: packed.scop.statements[name].indices for name in names}
-        nests[nest.plan.statement] = BlockedNest(nest.plan, copies, nest.statements, nest.indices, domains)
+        nests[nest.plan.statement] = BlockedNest(nest.plan, copies, nest.statements, nest.after, nest.indices, domains)
     leaf = isl.Schedule.from_domain(packed.scop.domain).get_root().child(0)
     if kind_of(node) != Kind.sequence:
         made = insert_mark(leaf, MARK + found[0].plan.statement)
@@ -101,4 +106,5 @@ def _nest(node: isl.ScheduleNode, plan: Blocking, facts: Facts) -> _Found | None
         if name != plan.statement and len(facts.models[name].extents) != len(band.loops):
             return None
     indices[plan.statement] |= {index: index for index in plan.reduced}
-    return _Found(plan, tuple(order), indices)
+    inner = order.index(plan.statement) + 1 if plan.turned else len(order)
+    return _Found(plan, tuple(order[:inner]), tuple(order[inner:]), indices)
