@@ -32,6 +32,7 @@ class Options:
     target: the machine; None: this one (`machine` says which).
     threads: how many threads a kernel may use; None: POLYML_NUM_THREADS or the available cores, asked at each call.
     precise: keep the written order of floating-point operations: no FMA, no reassociation.
+    atomics: (CUDA) sums over several blocks, and into computed elements, by atomic operations: more threads have work, and the order of a sum is another each time.
     fusion: ops may share a region, and its statements share loops: "none", "smart" (True: where nothing is lost by it), "maximal" (wherever it is legal);
         False: every op is a region of its own.
     scheduler: polyml's integer programs, isl's scheduler, or the order as written. costs: what "ilp" decides by, the most important first (names of
@@ -51,6 +52,7 @@ class Options:
     target: Target | None = None
     threads: int | None = None
     precise: bool = False
+    atomics: bool = False
     fusion: bool | FusionPolicy = True
     scheduler: Scheduler = "ilp"
     costs: tuple[CostName, ...] | None = None
@@ -118,6 +120,7 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
     EnvironmentVariable("POLYML_VECTORIZE", "vectorize", "0: no vector loops"),
     EnvironmentVariable("POLYML_PARALLEL", "parallel", "0: no parallel loops"),
     EnvironmentVariable("POLYML_PRECISE", "precise", "1: keep the written order of floating-point operations"),
+    EnvironmentVariable("POLYML_ATOMICS", "atomics", "1: on a GPU sums may use atomic operations, in no fixed order"),
     EnvironmentVariable("POLYML_VERIFY", "verify", "1: check every stage's output"),
     EnvironmentVariable("POLYML_BUDGET", "budget", "isl operations per phase before its fallback"),
     EnvironmentVariable(
@@ -251,6 +254,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "target": _target,
     "threads": _integer(1, 4096, optional=True),
     "precise": _flag,
+    "atomics": _flag,
     "fusion": _fusion,
     "scheduler": _scheduler,
     "costs": _costs,

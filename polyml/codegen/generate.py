@@ -238,7 +238,9 @@ class _Builder:
         if statement.kind != "update":
             return (Assign(target=target, value=expression(statement.value), streaming=streaming),)
         if statement.argument is None:
-            return (Assign(target=target, value=expression(statement.value), reduction=statement.reduction),)
+            atomic = statement.name in self.schedule.atomic
+            value = expression(statement.value)
+            return (Assign(target=target, value=value, reduction=statement.reduction, atomic=atomic),)
         assert statement.argument_value is not None, "internal: an argmax update without its index"
         assert statement.reduction in ("argmax", "argmin"), "internal: an argument of a plain reduction"
         return (

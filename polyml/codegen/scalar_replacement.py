@@ -37,7 +37,9 @@ def scalar_replacement(function: Function) -> Function:
         for use in uses(node):
             read |= {use.variable} if use.read else set()
             written |= {use.variable} if use.write else set()
-    types = {name: dtype for name, dtype in types.items() if name in read & written}
+    # Other threads update such elements meanwhile.
+    shared = {n.target.variable for n in walk_nodes(function.body) if isinstance(n, Assign) and n.atomic}
+    types = {name: dtype for name, dtype in types.items() if name in (read & written) - shared}
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
     body = _Replacement(types, taken).region(function.body, Ranges(), None) if types else function.body
     body = _drop_unread(body)

@@ -6,7 +6,7 @@ pairs that it separates; a sequence must not have a sink in an earlier child tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import islpy as isl
 
@@ -26,6 +26,7 @@ def check(schedule: Schedule, *, relax_reductions: bool = True) -> None:
 
     A `parallel` or `jam` band must carry neither a dependence nor a reduction (of different iterations at once), a `vector` band may carry reductions
     into elements that do not depend on it (its lanes are privatized). `block` is held to the rule of `parallel`, `thread` to that of `vector`. Without `relax_reductions` the order within a reduction is kept as well.
+    Updates that are atomic may meet in any of both.
 
     Raises:
         IllegalScheduleError: with one violated pair of instances.
@@ -33,8 +34,9 @@ def check(schedule: Schedule, *, relax_reductions: bool = True) -> None:
     found = schedule.dependences
     kinds = {"flow": found.flow, "anti": found.anti, "output": found.output, "reduction": found.reduction}
     check_tree(
-        schedule.tree, schedule.scop, found.validity, found.reduction, relax_reductions=relax_reductions, kinds=kinds
-    )
+        schedule.tree, schedule.scop, found.validity, found.reduction,
+        relax_reductions=relax_reductions, kinds=kinds, atomic=schedule.atomic,
+    )  # fmt: skip
 
 
 def check_tree(
@@ -45,19 +47,21 @@ def check_tree(
     *,
     relax_reductions: bool = True,
     kinds: Mapping[str, isl.UnionMap] | None = None,
+    atomic: Set[str] = frozenset(),
 ) -> None:
-    """`check` on a tree of its own. kinds: the dependences by kind, to name the one that is violated."""
+    """`check` on a tree of its own. kinds: the dependences by kind, to name the one that is violated. atomic: statements."""
     if not tree.get_domain().is_equal(scop.domain):
         raise IllegalScheduleError("the schedule's instances are not those of the region")
     strict = validity if relax_reductions else validity.union(reduction)
     relaxed = reduction if relax_reductions else isl.UnionMap.empty(reduction.get_space())
-    _Walk(scop, kinds or {"reduction": reduction}).visit(tree.get_root().child(0), strict, relaxed, None)
+    _Walk(scop, kinds or {"reduction": reduction}, atomic).visit(tree.get_root().child(0), strict, relaxed, None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
     scop: Scop
     kinds: Mapping[str, isl.UnionMap]
+    atomic: Set[str]
 
     def visit(self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: isl.UnionMap, mark: str | None) -> None:
         """`strict`, `relaxed`: dependences between instances below the node that the path to it has left unordered. mark: the one right above."""
@@ -92,12 +96,22 @@ class _Walk:
             strict = equal
         if not relaxed.plain_is_empty():
             equal = relaxed.eq_at_multi_union_pw_aff(partial)
+            carried = relaxed.subtract(equal)
+            if kind in ("block", "thread") and self.atomic:
+                carried = self._without_atomic(carried)
             if kind in ("parallel", "jam", "block"):
-                self._refuse_unless_empty(relaxed.subtract(equal), f"update one element at once in a {kind} loop")
+                self._refuse_unless_empty(carried, f"update one element at once in a {kind} loop")
             elif kind in ("vector", "thread"):
-                self._require_private(node, relaxed.subtract(equal))
+                self._require_private(node, carried)
             relaxed = equal
         return strict, relaxed
+
+    def _without_atomic(self, carried: isl.UnionMap) -> isl.UnionMap:
+        """The pairs of updates that are not both atomic."""
+        together = isl.UnionSet.empty(carried.get_space())
+        for name in self.atomic:
+            together = together.union(self.scop.statements[name].domain.to_union_set())
+        return carried.subtract(carried.intersect_domain(together).intersect_range(together))
 
     def _require_private(self, band: isl.ScheduleNode, carried: isl.UnionMap) -> None:
         """The reductions that a vector loop carries must go to elements that do not depend on it."""

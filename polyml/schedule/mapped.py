@@ -12,6 +12,8 @@ from polyml.schedule.partial_sums import split_reductions
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage import contract_storage
 from polyml.schedule.strategy.cuda import apply_cuda_strategy
+from polyml.schedule.strategy.cuda_atomics import row_cuts
+from polyml.schedule.strategy.cuda_model import CudaModel
 from polyml.schedule.strategy.cuda_nests import Staged, stage_contractions
 from polyml.schedule.strategy.cuda_room import SharedRoom
 from polyml.schedule.strategy.facts import model_statements
@@ -38,8 +40,10 @@ def map_to_gpu(
     models = model_statements(scop, matcher)
     split: tuple[Note, ...] = ()
     notes: tuple[Note, ...] = ()
+    updates: frozenset[str] = frozenset()
     if options.parallel and not options.precise:
-        scop, split = split_reductions(scop, models, target)
+        atomic = row_cuts(CudaModel(scop, matcher, models, target)) if options.atomics else {}
+        scop, split = split_reductions(scop, models, target, but=atomic.keys())
     if split:
         dependences = analyse(scop)
         matcher = Matcher(scop, dependences, relax_reductions=True)
@@ -51,9 +55,10 @@ def map_to_gpu(
         if found.nests:
             matcher = Matcher(found.scop, found.dependences, relax_reductions=not options.precise)
             models = model_statements(found.scop, matcher)
-        tree, notes = apply_cuda_strategy(found, matcher, models, target)
+        atomics = options.atomics and not options.precise
+        tree, notes, updates = apply_cuda_strategy(found, matcher, models, target, atomics=atomics)
     made = Schedule(
         scop=found.scop, dependences=found.dependences, tree=tree, storage=dict(found.storage),
-        notes=(*found.notes, *notes),
+        notes=(*found.notes, *notes), atomic=updates,
     )  # fmt: skip
     return contract_storage(made, room=SharedRoom())

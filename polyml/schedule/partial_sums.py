@@ -10,7 +10,7 @@ Source: rfactor, Suriana, Adams and Kamil, "Parallel associative reductions in H
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from math import ceil, prod
 
@@ -25,7 +25,7 @@ from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 
-__all__ = ["split_reductions"]
+__all__ = ["cut_of", "split_reductions"]
 
 LEAST_WORK = 16384
 """Iterations of a part below which another block is not worth its launch and its result."""
@@ -37,9 +37,19 @@ LINE = 256
 """Results that one block computes at a time where neighbouring threads have neighbouring ones."""
 
 
-def split_reductions(scop: Scop, models: Mapping[str, StatementModel], target: Target) -> tuple[Scop, tuple[Note, ...]]:
-    """The scop with partial results for the reductions that would leave most of the device idle; the same scop where there are none."""
-    found = {name: cut for name, model in models.items() if (cut := _which(scop, model, target)) is not None}
+def split_reductions(
+    scop: Scop, models: Mapping[str, StatementModel], target: Target, *, but: Set[str] = frozenset()
+) -> tuple[Scop, tuple[Note, ...]]:
+    """The scop with partial results for the reductions that would leave most of the device idle; the same scop where there are none.
+
+    Args:
+        but: updates that are left as they are.
+    """
+    found = {
+        name: cut
+        for name, model in models.items()
+        if name not in but and (cut := cut_of(scop, model, target)) is not None
+    }
     if not found or scop.sizes or not in_order(scop):
         return scop, ()
     arrays, statements = dict(scop.arrays), dict[str, Statement]()
@@ -60,7 +70,7 @@ def split_reductions(scop: Scop, models: Mapping[str, StatementModel], target: T
     return with_statements(scop, statements, arrays), tuple(notes)
 
 
-def _which(scop: Scop, model: StatementModel, target: Target) -> tuple[str, int, int] | None:
+def cut_of(scop: Scop, model: StatementModel, target: Target) -> tuple[str, int, int] | None:
     """Which loop of a reduction is cut, into pieces of which size, and how many there are."""
     s = scop.statements[model.name]
     if s.kind != "update" or s.loop_depth or not s.domain.is_box():

@@ -69,6 +69,7 @@ class Schedule(Shown):
         "allocate:<array>" stands above the subtree that an array lives in.
     storage: for local arrays; one that is absent lives in the region's scope in full.
     worth: what must hold for it to be better than a schedule without packed operands (`schedule(pack=False)`).
+    atomic: (GPU) updates that several threads may do to one element at once.
     streamed: arrays whose stores should bypass the caches; streamed_when_large: those of symbolic size, where that is large.
     """
 
@@ -78,6 +79,7 @@ class Schedule(Shown):
     storage: dict[str, Storage]
     notes: tuple[Note, ...] = ()
     worth: tuple[Product, ...] = ()
+    atomic: frozenset[str] = frozenset()
     streamed: frozenset[str] = frozenset()
     streamed_when_large: frozenset[str] = frozenset()
 

@@ -32,7 +32,7 @@ def test_every_variable_reaches_its_field(monkeypatch: pytest.MonkeyPatch) -> No
     values = {
         "debug": ("6", 6), "dump": ("/d", "/d"), "threads": ("2", 2), "target": ("x86-64-v3", Target("x86-64-v3")),
         "scheduler": ("written", "written"), "fusion": ("0", False), "vectorize": ("0", False), "parallel": ("0", False),
-        "costs": ("reuse,order", ("reuse", "order")), "precise": ("1", True), "verify": ("1", True), "budget": ("100", 100),
+        "costs": ("reuse,order", ("reuse", "order")), "precise": ("1", True), "atomics": ("1", True), "verify": ("1", True), "budget": ("100", 100),
     }  # fmt: skip
     for row in VARIABLES:
         if row.field is not None:

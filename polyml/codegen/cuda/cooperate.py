@@ -132,7 +132,7 @@ class _Cooperation:
             name = fresh(f"own_{target.variable}", self.taken)
             own = Variable(name=name, dtype=dtype, shape=(), scope="register")
             if isinstance(node, Assign):
-                found[key] = _plain(own, target, node.reduction or "")
+                found[key] = _plain(own, target, node.reduction or "", atomic=node.atomic)
             else:
                 name = fresh(f"own_{node.argument.variable}", self.taken)
                 found[key] = _pair(own, Variable(name=name, dtype=i64, shape=(), scope="register"), node)
@@ -169,12 +169,12 @@ class _Private:
         self.variables, self.fills, self.gather = variables, fills, gather
 
 
-def _plain(own: Variable, target: Place, reduction: str) -> _Private:
+def _plain(own: Variable, target: Place, reduction: str, *, atomic: bool) -> _Private:
     identity = REDUCTIONS[reduction].identity(own.dtype)
     assert identity is not None, "internal: argmax and argmin are UpdateArgument"
     value: Expr = Const(identity, own.dtype)
     fill = Assign(target=Place(own.name, ()), value=value)
-    gather = Assign(target=target, value=Read(own.name, (), own.dtype), reduction=reduction, across=True)
+    gather = Assign(target=target, value=Read(own.name, (), own.dtype), reduction=reduction, across=True, atomic=atomic)
     return _Private((own,), (fill,), gather)
 
 

@@ -111,6 +111,23 @@ __device__ void pm_block_{name}_{t}({T}& value, long long& index, {T}* scratch, 
   }}
   __syncthreads();
 }}"""
+_ATOMIC_ADD = """\
+__device__ __forceinline__ void pm_{name}_{t}({T}* target, {T} value) {{
+  atomicAdd(({B}*)target, ({B})value);
+}}"""
+_ATOMIC = """\
+__device__ __forceinline__ void pm_{name}_{t}({T}* target, {T} other) {{
+  // combines the value with the target's, whatever others do to that meanwhile
+  union {{ {B} bits; {T} value; }} now, next;
+  now.bits = *(volatile {B}*)target;
+  for (;;) {{
+    const {T} value = now.value;
+    next.value = {combine};
+    const {B} before = atomicCAS(({B}*)target, now.bits, next.bits);
+    if (before == now.bits) return;
+    now.bits = before;
+  }}
+}}"""
 _OFFSET = """\
 __device__ __forceinline__ long long pm_offset(long long id, long long first, long long count) {
   // the smallest d >= 0 with (first + d) % count == id
@@ -146,6 +163,7 @@ HELPERS: dict[str, tuple[str, ...]] = {
     "mod": (_INT_MOD, _UNSIGNED_MOD, _FLOAT_MOD), "pow": (_INT_POW,), "sigmoid": (_SIGMOID,), "gelu": (_GELU,),
     "argmax": (_BEATS,), "argmin": (_BEATS,), "block_argmax": (_BLOCK_PAIR,), "block_argmin": (_BLOCK_PAIR,),
     **{f"block_{op}": (_BLOCK,) for op in _COMBINE},
+    "atomic_sum": (_ATOMIC_ADD,), "atomic_prod": (_ATOMIC,), "atomic_max": (_ATOMIC,), "atomic_min": (_ATOMIC,),
     **{name: (_plain_types(text),) for name, text in HALF.items()},
 }  # fmt: skip
 """Texts by name: for signed integers, unsigned ones and floats, where these differ."""
@@ -155,6 +173,8 @@ _NEEDS = {
     "block_min": "min",
     "block_argmax": "argmax",
     "block_argmin": "argmin",
+    "atomic_max": "max",
+    "atomic_min": "min",
 }
 
 
@@ -177,9 +197,11 @@ def _text(name: str, dtype: DType | None) -> str:
     texts = HELPERS[name]
     if dtype is None:
         return texts[0]
-    kind = name.removeprefix("block_")
+    kind = name.removeprefix("block_").removeprefix("atomic_")
+    words = _unsigned(dtype)  # what atomic operations compare, and add unless it is a float
     values = {
-        "T": c_type(dtype), "t": dtype.name, "U": _unsigned(dtype), "f": "f" if dtype.bits == 32 else "", "name": kind, "op": kind,
+        "T": c_type(dtype), "t": dtype.name, "U": _unsigned(dtype), "f": "f" if dtype.bits == 32 else "", "name": name if name.startswith("atomic_") else kind, "op": kind,
+        "B": c_type(dtype) if name == "atomic_sum" and dtype.is_float else words,
         "nan": "a != a || " if dtype.is_float else "", "minus_one": "b == -1",
         "order": ">" if kind == "argmax" else "<", "shuffled": "" if dtype.bits >= 32 else "(int)",
     }  # fmt: skip

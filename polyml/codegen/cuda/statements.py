@@ -17,7 +17,7 @@ from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extremum
 
-__all__ = ["INDENT", "ThreadCode", "combined", "owned_loop"]
+__all__ = ["INDENT", "ThreadCode", "atomic_update", "combined", "owned_loop"]
 
 INDENT = "  "
 
@@ -108,6 +108,8 @@ class ThreadCode:
         if node.reduction is None:
             return f"{target} = {_bare(value)};"
         dtype = w.variables[node.target.variable].dtype
+        if node.atomic:
+            return atomic_update(w, node.reduction, _bare(value), target, dtype)
         if node.reduction == "sum" and dtype.is_float:
             return f"{target} += {_bare(value)};"
         return f"{target} = {combined(w, node.reduction, value, target, dtype)};"
@@ -236,6 +238,13 @@ def combined(w: Writer, reduction: str, value: str, target: str, dtype: DType) -
     op = REDUCTIONS[reduction].combine
     assert op is not None, "internal: argmax and argmin are UpdateArgument"
     return ARITHMETIC[op]((value, target), dtype, w.use)
+
+
+def atomic_update(w: Writer, reduction: str, value: str, target: str, dtype: DType) -> str:
+    """combine(target, value) where others do so at the same time."""
+    name = f"atomic_{reduction}"
+    w.use(name, dtype)
+    return f"{helper_name(name, dtype)}(&{target}, {value});"
 
 
 def declaration(variable: Variable, w: Writer) -> str:

@@ -12,7 +12,15 @@ from polyml.codegen.cuda.cooperate import written_by
 from polyml.codegen.cuda.expression import Writer
 from polyml.codegen.cuda.helpers import helper_name
 from polyml.codegen.cuda.program import AXES, Kernel
-from polyml.codegen.cuda.statements import INDENT, ThreadCode, combined, declaration, elements, owned_loop
+from polyml.codegen.cuda.statements import (
+    INDENT,
+    ThreadCode,
+    atomic_update,
+    combined,
+    declaration,
+    elements,
+    owned_loop,
+)
 from polyml.codegen.cuda.types import c_type
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, UpdateArgument
 from polyml.codegen.rewrite import walk_nodes
@@ -135,6 +143,8 @@ class BlockCode:
         lines = [f"{indent}{own} = {helper_name(name, dtype)}({own}, {self.room(c_type(dtype), dtype.name)});"]
         target = w.element(node.target.variable, node.target.subscripts)
         update = f"{target} = {combined(w, node.reduction, own, target, dtype)};"
+        if node.atomic and w.variables[node.target.variable].scope != "register":
+            update = atomic_update(w, node.reduction, own, target, dtype)
         return lines + self.finish([update], node.target.variable, indent)
 
     def combine_pair(self, node: UpdateArgument, indent: str) -> list[str]:

@@ -9,6 +9,8 @@
 3. Inside a block: a coincident band is shared by the threads along its best loop; a band of reductions too, with a private accumulator per thread
    that the block combines; a band that carries a dependence is a loop of the block, with barriers.
 4. Whatever is left runs in one thread.
+5. By option (`atomics`): an update that would leave most of the device idle is a grid over all its loops, threads update elements by atomic operations; where it is a reduction
+   of rows, a block's threads share a piece of the row first.
 
 Every `block` and `thread` loop is proved free of dependences by legality.py; barriers are put where threads exchange something (codegen/cuda/barriers.py).
 """
@@ -26,6 +28,7 @@ from polyml.schedule.cost import StatementModel
 from polyml.schedule.matching import Matcher
 from polyml.schedule.schedule import Note
 from polyml.schedule.staged import StagedNest
+from polyml.schedule.strategy.cuda_atomics import merged, parted, row_cuts, update_of
 from polyml.schedule.strategy.cuda_model import CudaModel, is_coincident
 from polyml.schedule.strategy.cuda_nests import MARK, Staged
 from polyml.schedule.strategy.cuda_stages import build_staged
@@ -58,12 +61,13 @@ ONE_BLOCK = 8192
 
 
 def apply_cuda_strategy(
-    found: Staged, matcher: Matcher, models: Mapping[str, StatementModel], target: Target
-) -> tuple[isl.Schedule, tuple[Note, ...]]:
-    """The ordered tree with its loops mapped, and what was decided."""
-    worker = CudaStrategy(CudaModel(found.scop, matcher, models, target), {n.plan.statement: n for n in found.nests})
+    found: Staged, matcher: Matcher, models: Mapping[str, StatementModel], target: Target, *, atomics: bool = False
+) -> tuple[isl.Schedule, tuple[Note, ...], frozenset[str]]:
+    """The ordered tree with its loops mapped, what was decided, and which updates are atomic (none without `atomics`)."""
+    model = CudaModel(found.scop, matcher, models, target)
+    worker = CudaStrategy(model, {n.plan.statement: n for n in found.nests}, atomics)
     node = worker.visit(found.tree.get_root().child(0))
-    return node.get_schedule(), tuple(worker.notes)
+    return node.get_schedule(), tuple(worker.notes), frozenset(worker.atomic)
 
 
 @dataclass(slots=True)
@@ -72,7 +76,9 @@ class CudaStrategy:
 
     model: CudaModel
     nests: Mapping[str, StagedNest]
+    atomics: bool
     notes: list[Note] = field(default_factory=list)
+    atomic: set[str] = field(default_factory=set)
 
     # -- the top: kernels ---------------------------------------------------------------------------------------------------------
 
@@ -94,6 +100,13 @@ class CudaStrategy:
                 return self.visit(node.child(0)).parent()
 
     def _band(self, node: isl.ScheduleNode) -> isl.ScheduleNode:
+        if self.atomics:
+            name = update_of(node, self.model)
+            if name is not None:
+                return self._atomically(node, name)
+            apart = parted(node, self.model)
+            if apart is not None:
+                return self.visit(apart)
         node = _uniform(node)
         if is_coincident(node):
             here, inside = self.model.costs(node)
@@ -186,6 +199,26 @@ class CudaStrategy:
         for _ in range(depth):
             node = node.child(0)
         return self.inside_block(node).ancestor(depth)
+
+    def _atomically(self, node: isl.ScheduleNode, name: str) -> isl.ScheduleNode:
+        """5: all loops at once."""
+        node = merged(node)
+        self.atomic.add(name)
+        self._note(node, "elements are updated by atomic operations")
+        cut = row_cuts(self.model).get(name)
+        if cut is None:
+            return self._points(node)
+        loops, statement = loops_of(node), self.model.scop.statements[name]
+        indices = [member.index(name) or "" for member in members(node, self.model.scop)]
+        reduced = [self.model.matcher.is_reduction(name, statement.indices.index(index)) for index in indices]
+        free = [loop for loop, inside in zip(loops, reduced, strict=True) if not inside]
+        made = [loop.marked(f"block.{axis}") for loop, axis in zip(free, "zy", strict=False)] + free[2:]
+        made.append(tile_loop(loops[indices.index(cut[0])], cut[1]).marked(f"block.x:{cut[1]}"))
+        depth = len(made) + sum(loop.mark is not None for loop in made)
+        node = nest_loops(node, [*made, *(loop for loop, inside in zip(loops, reduced, strict=True) if inside)])
+        for _ in range(depth):
+            node = node.child(0)
+        return self._threads(merged(node)).ancestor(depth)
 
     # -- inside a block -----------------------------------------------------------------------------------------------------------
 

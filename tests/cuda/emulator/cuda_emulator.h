@@ -279,6 +279,19 @@ static T exchange(T value, int source) {
 
 static inline void __syncthreads() { emu::wait(emu::at_barrier); }
 static inline void __syncwarp(unsigned = 0xffffffffu) { emu::wait(emu::at_warp); }
+// Threads of a block run in turns, blocks one after another: nothing comes in between.
+template <typename T>
+static inline T atomicAdd(T* target, T value) {
+  const T before = *target;
+  *target = before + value;
+  return before;
+}
+template <typename T>
+static inline T atomicCAS(T* target, T expected, T value) {
+  const T before = *target;
+  if (before == expected) *target = value;
+  return before;
+}
 template <typename T>
 static inline T __shfl_xor_sync(unsigned, T value, int mask) {
   return emu::exchange(value, (emu::current % 32) ^ mask);
