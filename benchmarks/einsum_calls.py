@@ -41,10 +41,14 @@ def best(calls: list[Callable[[], object]]) -> list[float]:
     return times
 
 
-def measure(subscripts: str, ranks: tuple[int, ...], size: int, dtype: str) -> tuple[float, float, float]:
-    """Seconds per call: polyml, numpy.einsum(optimize=True), numpy.einsum."""
+def measure(
+    subscripts: str, ranks: tuple[int, ...], size: int, dtype: str, listed: bool = False
+) -> tuple[float, float, float]:
+    """Seconds per call: polyml, numpy.einsum(optimize=True), numpy.einsum. listed: operands are lists and numbers."""
     rng = np.random.default_rng(0)
     operands: list[Any] = [np.asarray(rng.standard_normal((size,) * rank)).astype(dtype) for rank in ranks]
+    if listed:
+        operands = [operand.tolist() for operand in operands]
     assert np.allclose(polyml.einsum(subscripts, *operands), np.einsum(subscripts, *operands), atol=1e-3)
     polyml.einsum(subscripts, *operands)
     own, optimized, plain = best(
@@ -61,14 +65,14 @@ def main() -> int:
     print(f"{'subscripts':<22}{'size':>5}{'polyml':>10}{'optimize=True':>16}{'numpy':>10}{'speedup':>10}{'plain':>8}")
     speedups: list[float] = []
     plains: list[float] = []
-    for subscripts, *ranks in CASES:
-        for size in SIZES:
-            own, optimized, plain = measure(subscripts, tuple(ranks), size, "f4")
-            speedups.append(optimized / own)
-            plains.append(plain / own)
-            print(
-                f"{subscripts:<22}{size:>5}{1e9 * own:>7.0f} ns{1e9 * optimized:>13.0f} ns{1e9 * plain:>7.0f} ns{speedups[-1]:>9.2f}x{plains[-1]:>7.2f}x"
-            )
+    calls = [(*case, size, False) for case in CASES for size in SIZES] + [(*case, 4, True) for case in CASES]
+    for subscripts, *ranks, size, listed in calls:
+        own, optimized, plain = measure(subscripts, tuple(ranks), size, "f4", listed)
+        speedups.append(optimized / own)
+        plains.append(plain / own)
+        print(
+            f"{subscripts + ' (lists)' * listed:<22}{size:>5}{1e9 * own:>7.0f} ns{1e9 * optimized:>13.0f} ns{1e9 * plain:>7.0f} ns{speedups[-1]:>9.2f}x{plains[-1]:>7.2f}x"
+        )
     for name, values in (("numpy.einsum(optimize=True)", speedups), ("numpy.einsum", plains)):
         mean = math.exp(sum(map(math.log, values)) / len(values))
         print(f"over {name}: geometric mean {mean:.2f}x, least {min(values):.2f}x")

@@ -46,6 +46,8 @@ _MOST_FORMS = 4096
 _ORDINARY = frozenset({np.ndarray, int, float, bool, list, tuple, np.float64, np.float32, np.int64, np.int32, np.bool_})
 """Types of operands that are neither another library's arrays nor dispatched by NumPy."""
 
+_ONLY_ARRAYS = frozenset({np.ndarray})
+
 _ARRAY_OR_NONE = frozenset({np.ndarray, type(None)})
 
 _PLAIN: Callable[..., Any] = getattr(importlib.import_module("numpy._core.multiarray"), "c_einsum", np.einsum)
@@ -116,13 +118,16 @@ class Form:
             return out
 
     def _view(self, *operands: object, out: object = None) -> Any:
-        if out is None and len(operands) == 1 and type(operands[0]) is np.ndarray:
+        if out is None and len(operands) == 1 and type(operands[0]) in _ORDINARY:
             return self._numpys(self.subscripts, operands[0], **self._keywords)
         given = through_numpy(self._view, operands, {} if out is None else {"out": out})
         return self.numpy(*operands, out=out) if given is NotImplemented else given
 
     def slow(self, *operands: object, out: Any = None) -> Any:
         """Any call: looks up, else plans and compiles."""
+        if out is None and not _ONLY_ARRAYS.issuperset(kinds := set(map(type, operands))) and kinds <= _ORDINARY:
+            # Numbers and lists: as arrays they go through the chain.
+            return self.call(*map(_array, operands))
         if not (_ORDINARY.issuperset(map(type, operands)) and type(out) in _ARRAY_OR_NONE):
             given = through_numpy(self.call, operands, {} if out is None else {"out": out})
             if given is not NotImplemented:
@@ -267,6 +272,9 @@ def is_subscripts(text: str) -> bool:
     except PolymlError:
         return False
     return True
+
+
+_array: Callable[[object], Array] = np.asarray
 
 
 def _arrays(operands: Sequence[object]) -> list[Array]:

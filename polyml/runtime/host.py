@@ -2,7 +2,7 @@
 
     i32 @name(ptr arrays, ptr sizes)
 
-polyml.runtime.signature says what both hold and what it returns. It calls each region's function with the addresses of its arrays and then the sizes, and needs
+polyml.runtime.signature says what both hold and what it returns. It calls each region's function with the addresses of its arrays and then the sizes (`i32`: not 0 where it found no memory), and needs
 neither the GIL nor Python. Small temporaries live on the stack, the others are scratch memory
 (polyml.runtime.scratch_text) and are given back on every way out.
 """
@@ -72,12 +72,13 @@ def _launch(
 ) -> None:
     place = {argument.array: argument.buffer for argument in step.arguments}
     values = [f"ptr {buffers[place[v.name]]}" for v in function.arguments] + [f"i64 {sizes[s]}" for s in function.sizes]
-    ir.do(f"call void @{function.name}({', '.join(values)})")
+    status = ir.value(f"call i32 @{function.name}({', '.join(values)})")
+    _leave_if(ir, ir.value(f"icmp ne i32 {status}, 0"), NO_MEMORY)
 
 
 def _declare(functions: Sequence[Function]) -> str:
     kinds = {f.name: ", ".join(["ptr"] * len(f.arguments) + ["i64"] * len(f.sizes)) for f in functions}
-    return "".join(f"declare void @{function}({kind})\n" for function, kind in kinds.items())
+    return "".join(f"declare i32 @{function}({kind})\n" for function, kind in kinds.items())
 
 
 def _declare_temporaries(ir: IrWriter, plan: Plan, buffers: dict[str, str]) -> dict[str, str]:

@@ -104,3 +104,26 @@ def test_the_comparison_notices() -> None:
         compare(Call((subscripts, *operands)), np.einsum)
         with pytest.raises(AssertionError):
             compare(Call((subscripts, *operands)), other)
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "operands"),
+    [
+        ("i,i->", ([1, 2], [3.5, 4])), ("ij,jk->ik", ([[1, 2], [3, 4]], np.eye(2))), (",ij->ij", (2, np.eye(2, dtype=np.float32))), (",->", (True, 2)),
+        (",->", (np.float64(0.5), 3)), ("ij->ji", ([[1, 2, 3]],)), ("i->i", ((1.5, 2),)), ("i->", ([],)), ("ij->j", (((1, 2), (3, 4)),)), ("->", (3,)),
+    ],
+)  # fmt: skip
+def test_numbers_and_lists(subscripts: str, operands: tuple[object, ...]) -> None:
+    """What numpy.einsum gives, of its type, the first time and later."""
+    expected = np.einsum(subscripts, *operands)
+    for _ in range(3):
+        found = polyml.einsum(subscripts, *operands)
+        assert type(found) is type(expected)
+        assert np.asarray(found).dtype == np.asarray(expected).dtype
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_ragged_lists_are_refused_as_numpy_does() -> None:
+    for call in (np.einsum, polyml.einsum):
+        with pytest.raises(ValueError, match="inhomogeneous"):
+            call("ij->i", [[1, 2], [3]])

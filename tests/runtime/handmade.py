@@ -71,7 +71,7 @@ def make_kernel(
 
 
 ADD = """
-define void @add(ptr %a, ptr %b, ptr %o) {
+define i32 @add(ptr %a, ptr %b, ptr %o) {
 start:
   br label %loop
 loop:
@@ -87,7 +87,7 @@ loop:
   %more = icmp slt i64 %next, 64
   br i1 %more, label %loop, label %end
 end:
-  ret void
+  ret i32 0
 }
 """
 
@@ -105,6 +105,6 @@ def copy_region(name: str, itemsize: int, count: int = 1) -> str:
     """`void @name(ptr from, ptr to)` copies so many elements."""
     size = itemsize * count
     return (
-        f"define void @{name}(ptr %from, ptr %to) {{\n"
-        f"  call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr %from, i64 {size}, i1 false)\n  ret void\n}}\n"
+        f"define i32 @{name}(ptr %from, ptr %to) {{\n"
+        f"  call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr %from, i64 {size}, i1 false)\n  ret i32 0\n}}\n"
     )

@@ -144,11 +144,11 @@ def copy_kernel_of(*extents: int, strides: tuple[int, ...] | None = None) -> Ker
 
 def test_other_strides_by_specialization() -> None:
     region = """
-define void @f(ptr %x, ptr %o) {
+define i32 @f(ptr %x, ptr %o) {
   %p = getelementptr float, ptr %x, i64 -3
   %v = load float, ptr %p, align 4
   store float %v, ptr %o, align 4
-  ret void
+  ret i32 0
 }
 """
     entry = only(
@@ -162,7 +162,7 @@ define void @f(ptr %x, ptr %o) {
 
 
 def test_empty_arrays() -> None:
-    nothing = "define void @f(ptr %x, ptr %o) {\n  ret void\n}\n"
+    nothing = "define i32 @f(ptr %x, ptr %o) {\n  ret i32 0\n}\n"
     entry = only(make_kernel([array("x", 0, 3)], [result("o", 3, 0)], nothing, [function("f", ("x", "o"))]))
     made = entry(np.zeros((6, 0), np.float32).T[:, ::2])
     assert isinstance(made, np.ndarray)
@@ -244,7 +244,7 @@ def test_half_scalars_are_rounded_as_in_numpy(name: str) -> None:
 def size_kernel(*parameters: object, sizes: tuple[str, ...], extent: tuple[object, ...]) -> Kernel:
     """o[extent] with o[0] = the first size."""
     passed = ", ".join(f"i64 %{s}" for s in sizes)
-    region = f"define void @f(ptr %o, {passed}) {{\n  store i64 %{sizes[0]}, ptr %o\n  ret void\n}}\n"
+    region = f"define i32 @f(ptr %o, {passed}) {{\n  store i64 %{sizes[0]}, ptr %o\n  ret i32 0\n}}\n"
     return make_kernel(
         parameters, [result("o", *extent, dtype=i64)], region, [function("f", ("o",), sizes)], sizes=sizes
     )  # type: ignore[arg-type]
@@ -430,7 +430,7 @@ def test_a_failed_check_raises_and_leaves_the_arrays_alone() -> None:
 
 
 def test_no_memory() -> None:
-    region = "define void @f(ptr %t) {\n  ret void\n}\n"
+    region = "define i32 @f(ptr %t) {\n  ret i32 0\n}\n"
     kernel = make_kernel(
         [SizeParameter(name="N")],
         [],
@@ -473,14 +473,14 @@ def test_eight_threads(add: Kernel, operands: tuple[np.ndarray, np.ndarray]) -> 
 
 def test_the_gil_is_free_while_a_kernel_runs() -> None:
     region = """
-define void @f(ptr %x) {
+define i32 @f(ptr %x) {
   br label %wait
 wait:
   %v = load atomic float, ptr %x monotonic, align 4
   %zero = fcmp oeq float %v, 0.0
   br i1 %zero, label %wait, label %end
 end:
-  ret void
+  ret i32 0
 }
 """
     kernel = make_kernel([array("x", 1)], [], region, [function("f", ("x",))])

@@ -107,15 +107,15 @@ def test_text(golden: object) -> None:
 def test_two_small_temporaries_are_apart() -> None:
     """s = x, t = flag, then o = s: a write into t does not reach s."""
     region = """
-define void @put(ptr %s, ptr %t) {
+define i32 @put(ptr %s, ptr %t) {
   store float 5.0, ptr %s
   store i8 0, ptr %t
-  ret void
+  ret i32 0
 }
-define void @get(ptr %s, ptr %o) {
+define i32 @get(ptr %s, ptr %o) {
   %v = load float, ptr %s
   store float %v, ptr %o
-  ret void
+  ret i32 0
 }
 """
     kernel = make_kernel(

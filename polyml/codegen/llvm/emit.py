@@ -1,6 +1,6 @@
 """Loops to LLVM IR: walks a Function once and writes text.
 
-    void @name(ptr noalias nonnull a0, ..., i64 N, ...)     one per Function: pointers in the order of `arguments`, then the sizes
+    i32 @name(ptr noalias nonnull a0, ..., i64 N, ...)      one per Function: pointers in the order of `arguments`, then the sizes; 0 or NO_MEMORY (frame.py)
 
 A parallel loop's body becomes a function of its own that runs a range of the loop, and the loop a call of the runtime:
 
@@ -18,11 +18,12 @@ from polyml.codegen.llvm.addresses import Level, Nest
 from polyml.codegen.llvm.arithmetic import cast
 from polyml.codegen.llvm.captures import captured
 from polyml.codegen.llvm.expression import evaluate
-from polyml.codegen.llvm.ir import ENTRY, INDEX, POINTER, Builder, Lines, Module, Value, integer
+from polyml.codegen.llvm.frame import failure_of, finish, leave_if_failed
+from polyml.codegen.llvm.ir import INDEX, POINTER, Builder, Lines, Module, Value, integer
 from polyml.codegen.llvm.memory import access, prefetch
 from polyml.codegen.llvm.reductions import assign, update_argument
 from polyml.codegen.llvm.state import Lanes, State
-from polyml.codegen.llvm.storage import add_slot, make_room, release
+from polyml.codegen.llvm.storage import add_slot, make_room
 from polyml.codegen.llvm.transpose import transpose_block
 from polyml.codegen.loops import (
     Allocate,
@@ -46,7 +47,6 @@ __all__ = ["PARALLEL", "emit_function", "emit_module"]
 
 PARALLEL = "polyml_parallel"
 """The runtime's entry for parallel loops."""
-
 _LANES_OF_I32_MASKS = 16
 
 
@@ -81,7 +81,7 @@ def emit_function(module: Module, function: Function, *, precise: bool = False, 
     parameters = [_pointer_parameter(v, written=v.name in function.written) for v in function.arguments]
     parameters += [f"i64 %{_size(name)}" for name in function.sizes]
     _emit_nodes(state, function.body)
-    _finish(state, f"define void @{function.name}({', '.join(parameters)})")
+    finish(state, f"define i32 @{function.name}({', '.join(parameters)})", status=True)
 
 
 def _size(name: str) -> str:
@@ -128,25 +128,6 @@ def _add_lead(state: State, lead: Lead) -> None:
         ahead = b.binary("and", b.binary("sub", integer(0), address), integer(lead.bytes - 1))
         elements = b.binary("lshr", ahead, integer(slot.variable.dtype.itemsize.bit_length() - 1))
     state.nest.variables[lead.name] = (level, elements)
-
-
-def _finish(state: State, header: str) -> None:
-    b = state.builder
-    release(state)
-    if state.streams:  # they are not ordered with other stores: whoever learns that this function is done must see them
-        b.write("fence seq_cst")
-    b.write("ret void")
-    attributes = 'nounwind "prefer-vector-width"="512"'
-    body = "\n".join(_flat([f"{ENTRY}:", state.entry, b.lines]))
-    b.module.definitions[state.name] = f"{header} {attributes} {{\n{body}\n}}"
-
-
-def _flat(lines: Lines) -> Iterable[str]:
-    for line in lines:
-        if isinstance(line, str):
-            yield line
-        else:
-            yield from _flat(line)
 
 
 # -- nodes ------------------------------------------------------------------------------------------------------------------------
@@ -328,7 +309,9 @@ def _emit_parallel(state: State, node: For) -> None:
     b = state.builder
     arrays, scalars = captured(state, node)
     values = [state.slots[name].pointer for name in arrays] + [state.nest.variables[name][1] for name in scalars]
-    body = _outline(state, node, arrays, scalars)
+    body, may_fail = _outline(state, node, arrays, scalars)
+    if may_fail:
+        values.append(failure_of(state))
     with b.into(state.entry):
         context = b.emit(POINTER, f"alloca [{max(len(values), 1)} x i64], align 8")
     for position, value in enumerate(values):
@@ -346,10 +329,13 @@ def _emit_parallel(state: State, node: For) -> None:
     b.write(f"call void @{PARALLEL}(ptr @{body}, {context}, {lower}, {upper}, i64 {node.step})")
     b.jump(after)
     b.start(after)
+    if may_fail:
+        leave_if_failed(state)
 
 
-def _outline(state: State, node: For, arrays: list[str], scalars: list[str]) -> str:
-    """Two functions: the body with restricted pointers as parameters, and the runtime's view of it, which unpacks the context."""
+def _outline(state: State, node: For, arrays: list[str], scalars: list[str]) -> tuple[str, bool]:
+    """Two functions: the body with restricted pointers as parameters, and the runtime's view of it, which unpacks the context. Whether it may find no memory: then the last
+    pointer of the context is where that is noted."""
     module = state.builder.module
     state.bodies += 1
     name = f"{state.name}.body{state.bodies}"
@@ -366,13 +352,19 @@ def _outline(state: State, node: For, arrays: list[str], scalars: list[str]) -> 
     parameters = [f"ptr noalias nonnull %{_argument(array)}" for array in arrays] + [
         f"i64 %{_size(scalar)}" for scalar in scalars
     ]
-    _finish(inner, f"define internal void @{name}.range({', '.join([*parameters, str(lower), str(upper)])}) noinline")
+    types = [POINTER] * len(arrays) + [INDEX] * len(scalars)
+    if inner.heap:
+        inner.failure = Value(POINTER, "%failure")
+        parameters.append(str(inner.failure))
+        types.append(POINTER)
+    header = f"define internal void @{name}.range({', '.join([*parameters, str(lower), str(upper)])}) noinline"
+    finish(inner, header, status=False)
     unpack, arguments = [], []
-    for position, type_ in enumerate([POINTER] * len(arrays) + [INDEX] * len(scalars)):
+    for position, type_ in enumerate(types):
         unpack.append(f"  %s{position} = getelementptr i64, ptr %context, i64 {position}")
         unpack.append(f"  %a{position} = load {type_}, ptr %s{position}, align 8")
         arguments.append(f"{type_} %a{position}")
     call = f"  call void @{name}.range({', '.join([*arguments, 'i64 %lower', 'i64 %upper'])})"
     header = f"define internal void @{name}(ptr %context, i64 %lower, i64 %upper) nounwind {{"
     module.definitions[name] = "\n".join([header, *unpack, call, "  ret void", "}"])
-    return name
+    return name, bool(inner.heap)

@@ -44,7 +44,7 @@ class Slot:
 @dataclass(slots=True)
 class State:
     """One LLVM function under construction. `lanes` is None outside vector loops; `precise` forbids contraction and reassociation.
-    streams: it has stores that bypass the caches. unforeseen: by width, a mask of all lanes that LLVM does not know."""
+    heap: addresses from the heap, null where there was no memory; failure: the i32 in which that is noted. streams: it has stores that bypass the caches. unforeseen: by width, a mask of all lanes that LLVM does not know."""
 
     builder: Builder
     nest: Nest
@@ -55,6 +55,7 @@ class State:
     lanes: Lanes | None = None
     entry: Lines = field(default_factory=list)
     heap: list[Value] = field(default_factory=list)
+    failure: Value | None = None
     stack_bytes: int = 0
     bodies: int = 0
     leads: tuple[Lead, ...] = ()
