@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
-from polyml.graph.fusion_cost import Profile, bytes_saved, memory_of, profiles
+from polyml.graph.fusion_cost import bytes_saved
 from polyml.graph.ir import Check, Equation, Graph, Loop
+from polyml.graph.profiles import Profile, memory_of, profiles
 from polyml.graph.region import Region
 from polyml.graph.traverse import all_ops, estimated_bytes, read_names, results_of, tensors_of
 

@@ -5,159 +5,25 @@ and that no op of the region reduces over. If such a slice fits into the cache, 
 arithmetic per byte (a contraction) wants to tile all its own dimensions; tied to slices along some of them it reads its other operands again for each slice,
 so that saving counts only if these stay in cache too, and the tensor would not.
 
-A loop counts as its equations, whose indices its variable joins: as one of those that may be a common outer loop where all accesses of what the loop carries
-follow it step by step, at the same distance.
+Rows of a tensor may be a common loop even for ops that reduce over them (`_shares_rows`): those get partial sums (schedule/row_sums.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from math import prod
-from typing import assert_never
 
-from polyml.expressions import Subscript
-from polyml.graph.ir import Check, Equation, Loop, Op, Tensor
-from polyml.graph.traverse import (
-    UNKNOWN_EXTENT,
-    all_ops,
-    equation_reads,
-    estimated_bytes,
-    index_extents,
-    is_name_plus_constant,
-)
-from polyml.records import dataclass
-from polyml.sets.affine import Affine, affine
+from polyml.graph.ir import Tensor
+from polyml.graph.profiles import HEAVY, Profile
+from polyml.graph.traverse import estimated_bytes
 
-__all__ = ["Profile", "bytes_saved", "memory_of", "profiles"]
-
-_HEAVY = 6
-"""Body evaluations per element touched from which an equation counts as a contraction."""
+__all__ = ["bytes_saved"]
 
 _L1_SHARE = 32
 """L2 is about so many times as large as L1."""
 
-Dimensions = tuple[str | None, ...]
-"""Per dimension of a tensor the index that runs along it, or None."""
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """What the cost model knows about one equation.
-
-    accesses: (memory, index per dimension), write: the last of them; touched: the memory; gathered: what it reads or writes at computed places.
-    serial: indices that cannot be a common outer loop.
-    """
-
-    equation: Equation
-    extents: dict[str, int]
-    accesses: tuple[tuple[str, Dimensions], ...]
-    write: tuple[str, Dimensions]
-    touched: frozenset[str]
-    gathered: frozenset[str]
-    heavy: bool
-    serial: frozenset[str]
-
-    @property
-    def result(self) -> str:
-        return self.equation.result.name
-
-    def read_bytes(self, tensor: Tensor) -> int:
-        """Of the tensor; what an update keeps counts."""
-        return max((self._bytes(tensor, d) for name, d in self.accesses[:-1] if name == tensor.name), default=0)
-
-    def written_bytes(self, tensor: Tensor) -> int:
-        return self._bytes(tensor, self.write[1]) if self.write[0] == tensor.name else 0
-
-    def _bytes(self, tensor: Tensor, dimensions: Dimensions) -> int:
-        size = estimated_bytes(tensor)
-        if tensor.name in self.gathered:
-            return size
-        return min(prod(self.extents[i] for i in dimensions if i is not None) * tensor.dtype.itemsize, size)
-
-
-def memory_of(ops: Iterable[Op], first: dict[str, str] | None = None) -> dict[str, str]:
-    """Per tensor that is a later version of another (an update of it, or what a loop carries) the first version; added to `first`."""
-    first = {} if first is None else first
-    for op in ops:
-        match op:
-            case Equation():
-                if op.base is not None:
-                    first[op.result.name] = first.get(op.base.name, op.base.name)
-            case Loop():
-                for carried in op.carried:
-                    origin = first.get(carried.initial.name, carried.initial.name)
-                    first[carried.inner.name] = first[carried.result.name] = origin
-                memory_of(op.body, first)
-            case Check():
-                pass
-            case _:
-                assert_never(op)
-    return first
-
-
-def profiles(op: Equation | Loop, tensors: dict[str, Tensor], memory: Mapping[str, str]) -> tuple[Profile, ...]:
-    """Measures an equation, or those of a loop. memory: of `memory_of`."""
-    return tuple(_profiles(op, tensors, memory, {}, frozenset()))
-
-
-def _profiles(
-    op: Op, tensors: dict[str, Tensor], memory: Mapping[str, str], around: dict[str, int], serial: frozenset[str]
-) -> Iterator[Profile]:
-    """around: the variables of the loops outside with their numbers of iterations; serial: those that carry something."""
-    match op:
-        case Equation():
-            yield _profile(op, tensors, memory, around, serial)
-        case Loop():
-            trips = op.stop - op.start
-            extent = max(-(-trips.constant // op.step), 0) if trips.is_constant else UNKNOWN_EXTENT
-            inside = serial if _is_parallel(op, memory) else serial | {op.variable}
-            for inner in op.body:
-                yield from _profiles(inner, tensors, memory, {**around, op.variable: extent}, inside)
-        case Check():
-            pass
-
-
-def _profile(
-    equation: Equation,
-    tensors: dict[str, Tensor],
-    memory: Mapping[str, str],
-    around: dict[str, int],
-    serial: frozenset[str],
-) -> Profile:
-    extents = around | index_extents(equation)
-    accesses: list[tuple[str, Dimensions]] = []
-    gathered = set()
-    for name, subscripts in _accesses(equation, memory):
-        dimensions = tuple(is_name_plus_constant(s, tuple(extents)) for s in subscripts)
-        accesses.append((name, dimensions))
-        if any(d is None and not hasattr(s, "terms") for d, s in zip(dimensions, subscripts, strict=True)):
-            gathered.add(name)
-    touched = frozenset(name for name, _ in accesses)
-    elements = sum(estimated_bytes(tensors[name]) // tensors[name].dtype.itemsize for name in touched)
-    heavy = bool(equation.reduced) and prod(extents.values()) >= _HEAVY * elements
-    serial = serial | frozenset(equation.reduced)
-    return Profile(equation, extents, tuple(accesses), accesses[-1], touched, frozenset(gathered), heavy, serial)
-
-
-def _accesses(equation: Equation, memory: Mapping[str, str]) -> list[tuple[str, tuple[Subscript, ...]]]:
-    """Reads, the base and the result, as memory and subscripts."""
-    named = [(read.tensor, read.subscripts) for read in equation_reads(equation)]
-    named += [] if equation.base is None else [(equation.base.name, equation.target)]
-    named.append((equation.result.name, equation.target))
-    return [(memory.get(name, name), subscripts) for name, subscripts in named]
-
-
-def _is_parallel(loop: Loop, memory: Mapping[str, str]) -> bool:
-    """Whether all accesses of what the loop carries are in one dimension at one distance from the loop's variable."""
-    carried = {memory[c.inner.name] for c in loop.carried}
-    places: dict[str, set[tuple[int, Affine]]] = {}
-    for op in all_ops(loop.body):
-        for name, subscripts in _accesses(op, memory) if isinstance(op, Equation) else ():
-            if name in carried:
-                distances = {(d, s - affine(loop.variable)) for d, s in enumerate(subscripts) if isinstance(s, Affine)}
-                along = {(d, distance) for d, distance in distances if distance.is_constant}
-                places[name] = places[name] & along if name in places else along
-    return all(places.values())
+_LARGE = 2
+"""Tensors of so many times the cache's size are read row by row together, though some reduce over the rows."""
 
 
 def bytes_saved(
@@ -181,9 +47,9 @@ def bytes_saved(
         shared = frozenset() if gathered else _shared_classes(name, touching, outer)
         extent = prod(_class_extent(c, touching[0], outer) for c in shared)
         size = estimated_bytes(tensors[name])
-        if size > cache_bytes // 2 * max(extent, 1):
-            continue
-        if not all(_keeps_reuse(p, name, shared, outer, tensors, cache_bytes) for p in touching):
+        fits = size <= cache_bytes // 2 * max(extent, 1)
+        fits = fits and all(_keeps_reuse(p, name, shared, outer, tensors, cache_bytes) for p in touching)
+        if not fits and not (size >= _LARGE * cache_bytes and _shares_rows(name, profiles, tensors, cache_bytes)):
             continue
         reads = [p.read_bytes(tensors[name]) for p in movers]
         writes = [p.written_bytes(tensors[name]) for p in movers]
@@ -194,6 +60,21 @@ def bytes_saved(
 
 def _outer_classes(profiles: Sequence[Profile]) -> dict[tuple[str, str], tuple[str, str]]:
     """Per (equation, index) its class, for the classes that may be common outer loops: reduced nowhere, one index per equation."""
+    found = _classes(profiles)
+    members: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for key, root in found.items():
+        members.setdefault(root, []).append(key)
+    reduced = {(p.result, i) for p in profiles for i in p.serial}
+    return {
+        key: root
+        for root, keys in members.items()
+        if not reduced.intersection(keys) and len({result for result, _ in keys}) == len(keys)
+        for key in keys
+    }
+
+
+def _classes(profiles: Sequence[Profile]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Per (equation, index) its class: what follows the same dimension of a tensor is in one."""
     parent = {(p.result, i): (p.result, i) for p in profiles for i in p.extents}
 
     def find(key: tuple[str, str]) -> tuple[str, str]:
@@ -208,16 +89,7 @@ def _outer_classes(profiles: Sequence[Profile]) -> dict[tuple[str, str], tuple[s
                 if index is not None:
                     first = along.setdefault((name, d), (p.result, index))
                     parent[find((p.result, index))] = find(first)
-    members: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for key in parent:
-        members.setdefault(find(key), []).append(key)
-    reduced = {(p.result, i) for p in profiles for i in p.serial}
-    return {
-        key: root
-        for root, keys in members.items()
-        if not reduced.intersection(keys) and len({result for result, _ in keys}) == len(keys)
-        for key in keys
-    }
+    return {key: find(key) for key in parent}
 
 
 def _class_extent(c: tuple[str, str], p: Profile, outer: dict[tuple[str, str], tuple[str, str]]) -> int:
@@ -289,4 +161,43 @@ def _is_heavy_inside(
         sliced = prod(p.extents[i] for i in dimensions if i is not None and outer.get((p.result, i)) in shared)
         touched += estimated_bytes(tensors[operand]) // tensors[operand].dtype.itemsize // max(sliced, 1)
         size += estimated_bytes(tensors[operand]) // max(sliced, 1)
-    return inside >= _HEAVY * touched and size > cache_bytes // _L1_SHARE
+    return inside >= HEAVY * touched and size > cache_bytes // _L1_SHARE
+
+
+def _shares_rows(name: str, profiles: Sequence[Profile], tensors: dict[str, Tensor], cache_bytes: int) -> bool:
+    """Whether all that touches the tensor can go through its rows in one loop, some with sums over them of their own, combined afterwards: then nothing that follows
+    the rows may need such a sum, and both some rows and a sum fit in the cache."""
+    touching = [p for p in profiles if name in p.touched]
+    rows = {d[0] for p in touching for accessed, d in p.accesses if accessed == name and len(d) > 1}
+    if (
+        not rows
+        or None in rows
+        or any(p.heavy or name in p.gathered or set(p.extents) != set(p.equation.indices) for p in touching)
+    ):
+        return False
+    classes = _classes(profiles)
+    roots = {classes[p.result, i] for p in touching for a, d in p.accesses if a == name for i in d[:1] if i is not None}
+    if len(roots) != 1:
+        return False
+    (root,) = roots
+    index = {p.result: [i for i in p.extents if classes[p.result, i] == root] for p in profiles}
+    sums = [p for p in profiles if any(i in p.serial for i in index[p.result])]
+    follows = [p for p in touching if p not in sums]
+    if not sums or not follows or any(len(own) > 1 for own in index.values()):
+        return False
+    row = estimated_bytes(tensors[name]) // max(follows[0].extents[index[follows[0].result][0]], 1)
+    if row > cache_bytes // 8 or any(p.written_bytes(tensors[p.write[0]]) > cache_bytes // 4 for p in sums):
+        return False
+    late: list[Profile] = []
+    for n, p in enumerate(profiles):
+        waits = any(_touches(q, p) for q in late)
+        if waits and index[p.result]:
+            return False
+        if waits or p in sums or (not index[p.result] and any(_touches(q, p) for q in profiles[:n] if index[q.result])):
+            late.append(p)
+    return True
+
+
+def _touches(earlier: Profile, later: Profile) -> bool:
+    """Whether the later equation has to wait for the earlier one."""
+    return earlier.write[0] in later.touched or later.write[0] in earlier.touched

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
+from functools import partial
 
 import islpy as isl
 
@@ -18,7 +19,7 @@ from polyml.schedule.blocking import Blocking, plan_blocking
 from polyml.schedule.columns_aside import with_columns_aside
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.ilp.costs import DEFAULT_COSTS
-from polyml.schedule.ilp.driver import NODES, schedule_by_ilp
+from polyml.schedule.ilp.driver import NODES, Outline, schedule_by_ilp
 from polyml.schedule.ilp.solve import SolverLimit
 from polyml.schedule.isl_scheduler import tree_by_isl, tree_from_written_order
 from polyml.schedule.joined import join_updates
@@ -28,6 +29,7 @@ from polyml.schedule.pack import Packed, pack_operands
 from polyml.schedule.pivot_parts import PivotParts, split_at_pivots
 from polyml.schedule.pivots import plan_pivots, updates_in_place, within_block
 from polyml.schedule.row_blocks import plan_row_blocks
+from polyml.schedule.row_sums import large_matrices, plan_row_sums
 from polyml.schedule.schedule import Note, Schedule, Storage
 from polyml.schedule.slanted import plan_slanted, slanted_parts, split_around
 from polyml.schedule.storage import contract_storage
@@ -85,6 +87,7 @@ def schedule(
         attempts.insert(0, ("isl's schedule", work.by_isl))
     if options.scheduler == "ilp":
         attempts.insert(0, ("the schedule by integer programs", work.by_ilp))
+        attempts.insert(0, ("sums over blocks of rows", work.by_row_sums))
         attempts.insert(0, ("columns aside", work.by_columns))
         attempts.insert(0, ("several steps in a sweep", work.by_row_blocks))
         attempts.insert(0, ("blocks of a slanted contraction", work.by_slants))
@@ -199,6 +202,19 @@ class _Work:
         scop = with_columns_aside(self.scop, self.target) if self._may_block() else None
         return None if scop is None else replace(self, scop=scop, dependences=analyse(scop)).by_ilp()
 
+    def by_row_sums(self) -> Schedule | None:
+        """All that reads the rows of a large matrix in one sweep over blocks of them; None where there is none."""
+        if not self._may_block() or self.options.precise or not large_matrices(self.scop, self.target):
+            return None
+        matcher = Matcher(self.scop, self.dependences, relax_reductions=True)
+        models = model_statements(self.scop, matcher)
+        plan = plan_row_sums(self.scop, matcher, models, self.target)
+        if plan is None:
+            return None
+        work = replace(self, scop=plan.scop, dependences=analyse(plan.scop), pack=False)
+        made = work._strategic(partial(work._ilp_tree, outline=plan.outline))
+        return replace(made, notes=(Note("blocking", " ".join(plan.rows), str(plan)), *made.notes))
+
     def _may_block(self) -> bool:
         """Whether the caller leaves it to us, and all extents are numbers."""
         asked = (self.options.costs, self.options.tile_sizes, self.options.register_tile)
@@ -212,7 +228,14 @@ class _Work:
         """The strategy on the tree of polyml's own scheduler."""
         return self._strategic(self._ilp_tree)
 
-    def _ilp_tree(self, scop: Scop, dependences: Dependences, matcher: Matcher, ahead: tuple[str, ...]) -> isl.Schedule:
+    def _ilp_tree(
+        self,
+        scop: Scop,
+        dependences: Dependences,
+        matcher: Matcher,
+        ahead: tuple[str, ...],
+        outline: Outline | None = None,
+    ) -> isl.Schedule:
         tree, made = schedule_by_ilp(
             scop,
             dependences,
@@ -221,6 +244,7 @@ class _Work:
             costs=self.options.costs or DEFAULT_COSTS,
             fusion=self.options.fusion_policy,
             ahead=ahead,
+            outline=outline,
             nodes=min(NODES, max(1, self.options.budget // 1000)),
         )
         report(f"integer programs of {scop.name}", str(made), level=6)

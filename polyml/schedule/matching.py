@@ -41,6 +41,11 @@ class Matcher:
         self._accesses = {name: _accesses(statement) for name, statement in scop.statements.items()}
         self._hints: dict[Pair, tuple[tuple[int, int], ...]] = {}
 
+    @property
+    def edges(self) -> frozenset[Pair]:
+        """Which statements depend on which: source and sink."""
+        return frozenset(self._maps)
+
     def carries_nothing(self, assignment: Assignment) -> bool:
         """Whether a loop shared that way has zero distance for every dependence between its statements, reductions apart."""
         return all(

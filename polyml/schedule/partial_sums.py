@@ -25,7 +25,7 @@ from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 
-__all__ = ["cut_of", "split_reductions"]
+__all__ = ["cut_of", "parts_of_sum", "split_reductions"]
 
 LEAST_WORK = 16384
 """Iterations of a part below which another block is not worth its launch and its result."""
@@ -59,7 +59,7 @@ def split_reductions(
             statements[name] = s
             continue
         index, size, count = found[name]
-        own, made = _parts(scop, s, index, size, count)
+        own, made = parts_of_sum(scop, s, index, size, count)
         arrays |= {array.name: array for array in own}
         # What sets the result goes to where it is combined: into the same kernel.
         setting = [n for n, t in statements.items() if t.kind == "init" and t.target.array == s.target.array]
@@ -100,7 +100,7 @@ def cut_of(scop: Scop, model: StatementModel, target: Target) -> tuple[str, int,
     return (outer, size, count) if count >= 4 else None
 
 
-def _parts(scop: Scop, s: Statement, index: str, size: int, count: int) -> tuple[list[Array], list[Statement]]:
+def parts_of_sum(scop: Scop, s: Statement, index: str, size: int, count: int) -> tuple[list[Array], list[Statement]]:
     """The partial results, and the statements that set, update and combine them (in this order), and for argmax and argmin tell the winner."""
     taken = {*s.indices, *scop.arrays, *scop.sizes, *scop.statements}
     block, inside = _fresh(f"{index}_part", taken), _fresh(f"{index}_in", taken)

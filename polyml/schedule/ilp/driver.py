@@ -10,7 +10,7 @@ The tree is proved legal afterwards, like every other (legality.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import islpy as isl
 
@@ -20,7 +20,7 @@ from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone, cones_of
 from polyml.schedule.ilp.costs import DEFAULT_COSTS
 from polyml.schedule.ilp.fusion import Part, parts_of
-from polyml.schedule.ilp.hyperplanes import Hyperplane, row_function, satisfied
+from polyml.schedule.ilp.hyperplanes import Hyperplane, row_function, satisfied, unit
 from polyml.schedule.ilp.problem import Basis, Problem, extended, within
 from polyml.schedule.ilp.solve import Solver
 from polyml.schedule.matching import Matcher
@@ -28,10 +28,23 @@ from polyml.schedule.transforms import Loop, insert_band, insert_sequence
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 
-__all__ = ["NODES", "Statistics", "schedule_by_ilp"]
+__all__ = ["NODES", "Around", "Outline", "Statistics", "schedule_by_ilp"]
 
 NODES = 3_000
 """Linear programs that the scheduling of one region may take before its fallback."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """A loop that is given: along an index of each statement, none of which carries anything but reductions along it (nothing at all: parallel)."""
+
+    indices: Mapping[str, str]
+    parallel: bool
+    inside: Outline
+
+
+Outline = tuple["Around | tuple[str, ...]", ...]
+"""What runs one after the other: loops that are given, and groups of statements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +74,7 @@ def schedule_by_ilp(
     costs: Sequence[str] = DEFAULT_COSTS,
     fusion: FusionPolicy = "smart",
     ahead: tuple[str, ...] = (),
+    outline: Outline | None = None,
     nodes: int = NODES,
 ) -> tuple[isl.Schedule, Statistics]:
     """A tree of bands that respects the dependences, reductions among them unless they are relaxed.
@@ -68,6 +82,7 @@ def schedule_by_ilp(
     Args:
         costs: names of polyml.schedule.ilp.costs.COSTS, the most important first.
         ahead: statements that run before all others, on their own (copies of inputs).
+        outline: which of the others run together, where that is decided.
         nodes: linear programs that may be solved.
 
     Raises:
@@ -77,15 +92,15 @@ def schedule_by_ilp(
     worker = _Scheduler(Problem(scop, tuple(costs), Solver(nodes)), matcher, fusion)
     # A statement without instances has no place in the tree.
     alive = [name for name, statement in scop.statements.items() if not statement.domain.is_empty()]
-    groups: list[tuple[str, ...]] = [(name,) for name in ahead if name in alive]
-    if rest := tuple(name for name in alive if name not in ahead):
+    groups: list[Around | tuple[str, ...]] = [(name,) for name in ahead if name in alive]
+    if outline is not None:
+        groups += outline
+    elif rest := tuple(name for name in alive if name not in ahead):
         groups.append(rest)
     basis: Basis = dict.fromkeys(scop.statements, ())
     node = isl.Schedule.from_domain(scop.domain).get_root().child(0)
-    if len(groups) == 1:
-        node, _ = worker.place(node, groups[0], cones, basis)
-    elif groups:
-        node, _ = worker.sequence(node, groups, cones, basis)
+    if groups:
+        node = worker.outline(node, groups, cones, basis)
     solver = worker.problem.solver
     made = Statistics(len(cones), solver.programs, solver.solved, solver.seconds, solver.rows, solver.columns)
     return node.get_schedule(), made
@@ -96,6 +111,31 @@ class _Scheduler:
     problem: Problem
     matcher: Matcher
     fusion: FusionPolicy
+
+    def outline(
+        self, leaf: isl.ScheduleNode, groups: Sequence[Around | tuple[str, ...]], cones: Sequence[Cone], basis: Basis
+    ) -> isl.ScheduleNode:
+        """The leaf replaced by what is given, one after the other, and the loops of each group inside."""
+        names = [group if isinstance(group, tuple) else tuple(group.indices) for group in groups]
+        if len(groups) == 1:
+            return self._outlined(leaf, groups[0], within(cones, names[0]), basis)
+        node = insert_sequence(leaf, [self._domain(group) for group in names])
+        for position, group in enumerate(groups):
+            below = self._outlined(node.child(position).child(0), group, within(cones, names[position]), basis)
+            node = below.parent().parent()
+        return node
+
+    def _outlined(
+        self, leaf: isl.ScheduleNode, group: Around | tuple[str, ...], cones: Sequence[Cone], basis: Basis
+    ) -> isl.ScheduleNode:
+        if isinstance(group, tuple):
+            return self.place(leaf, group, cones, basis)[0]
+        statements, sizes = self.problem.scop.statements, len(self.problem.scop.sizes)
+        places = {name: statements[name].indices for name in group.indices}
+        rows = {name: unit(len(own), own.index(group.indices[name]), sizes) for name, own in places.items()}
+        loop = Hyperplane(rows, parallel=group.parallel, free=True)
+        node = insert_band(leaf, [self._loop(tuple(rows), loop)], permutable=True)
+        return self.outline(node.child(0), group.inside, cones, extended(basis, [loop])).parent()
 
     def place(
         self, leaf: isl.ScheduleNode, group: tuple[str, ...], cones: Sequence[Cone], basis: Basis

@@ -1,0 +1,178 @@
+"""Products with a matrix and its transpose in one sweep over blocks of rows: results, whatever the shape and the threads; which programs do, and which must not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import polyml
+from benchmarks.polybench import KERNELS
+from polyml.target import Target
+
+SMALL = Target("host", l1_bytes=4096, l2_bytes=32 * 1024, cores=2)
+"""This machine with caches so small that blocks appear at test sizes."""
+
+LAYER = """
+def backward(g: f32["N M"], x: f32["N M"], w: f32["M"]):
+    dw[j] = g[i, j] * x[i, j]
+    db[j] = sum[i](g[i, j])
+    c[i] = g[i, j] * x[i, j] * w[j]
+    dx[i, j] = g[i, j] * w[j] - c[i] * x[i, j]
+    return dx, dw, db
+"""
+
+
+def blocks(program: polyml.Einsum, *arguments: object) -> list[str]:
+    """What is said about blocks of rows, and nothing fell back."""
+    notes = [note for region in program.lower(*arguments).stages.regions for note in region.notes]
+    assert not [note for note in notes if note.stage == "fallback"]
+    return [note.text for note in notes if "rows of" in note.text and "summed over" in note.text]
+
+
+@pytest.mark.parametrize("name", ["atax", "bicg", "mvt", "gemver"])
+@pytest.mark.parametrize("shape", [(203, 131), (64, 401), (2051, 9), (97, 97)])
+def test_products_with_a_matrix_and_its_transpose(name: str, shape: tuple[int, int]) -> None:
+    kernel = KERNELS[name]
+    rows, columns = shape
+    if name in ("mvt", "gemver"):
+        rows = columns = max(97, rows if rows < 1000 else columns)
+    sizes = {"M": rows, "N": columns} if name == "atax" else {"N": rows, "M": columns}
+    arguments = kernel.data(sizes, np.random.default_rng(1))
+    expected = kernel.reference(*(np.copy(a) for a in arguments))
+    found = []
+    for threads in (1, 2, 3):
+        program = kernel.program(target=SMALL, threads=threads, verify=True)
+        assert blocks(program, *arguments)
+        result = program(*(np.copy(a) for a in arguments))
+        found.append(result if isinstance(result, tuple) else (result,))
+        for got, want in zip(found[-1], expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-12)
+        assert all(np.array_equal(a, b) for a, b in zip(found[0], found[-1], strict=True)), "threads change results"
+
+
+def test_a_matrix_and_its_transpose_take_one_loop_over_rows() -> None:
+    program = polyml.einsum(
+        """
+def pair(A: f32["N M"], x: f32["M"]):
+    y[i] = A[i, j] * x[j]
+    h[i] = max(y[i], 0)
+    z[j] = A[i, j] * h[i]
+    return y, z
+""",
+        target=SMALL,
+    )
+    rng = np.random.default_rng(0)
+    a, x = rng.standard_normal((301, 77), np.float32), rng.standard_normal(77, np.float32)
+    assert len(program.lower(a, x).stages.regions) == 1
+    (note,) = blocks(program, a, x)
+    assert note == "blocks of 16 rows of A for all that reads them; z: summed over 2 parts"
+    y, z = program(a, x)
+    wide = a.astype(float)
+    np.testing.assert_allclose(y, wide @ x, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(z, wide.T @ np.maximum(wide @ x, 0), rtol=1e-4, atol=1e-3)
+
+
+def test_gradients_of_rows() -> None:
+    rng = np.random.default_rng(0)
+    g, x, w = rng.standard_normal((263, 65)), rng.standard_normal((263, 65)), rng.standard_normal(65)
+    single = [v.astype(np.float32) for v in (g, x, w)]
+    program = polyml.einsum(LAYER, target=SMALL, verify=True)
+    assert blocks(program, *single)
+    dx, dw, db = program(*single)
+    g, x, w = (v.astype(float) for v in single)
+    np.testing.assert_allclose(dw, (g * x).sum(0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(db, g.sum(0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(dx, g * w - (g * x * w).sum(1)[:, None] * x, rtol=1e-4, atol=1e-3)
+
+
+def test_columns_of_a_matrix_that_lies_the_other_way() -> None:
+    """Blocks go along the longest strides: here columns."""
+    kernel = KERNELS["bicg"]
+    arguments = kernel.data({"N": 150, "M": 170}, np.random.default_rng(1))
+    turned = (np.asfortranarray(arguments[0]), *arguments[1:])
+    program = kernel.program(target=SMALL, verify=True)
+    assert blocks(program, *turned)
+    for got, want in zip(program(*turned), kernel.reference(*arguments), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+STAY = {
+    "all of the sum is needed": "y[j] = A[i, j] * r[i]\n    z[i] = A[i, j] * y[j]\n    return y, z",
+    "through a number": "y[j] = A[i, j] * r[i]\n    t = sum[j](y[j])\n    z[i] = sum[j](max(A[i, j], t))\n    return y, z",
+    "both over the rows": "y[j] = A[i, j] * r[i]\n    z[j] = A[i, j] * A[i, j]\n    return y, z",
+    "other rows": "y[j] = A[i, j] * r[i]\n    z[i] = sum[j](A[N - 1 - i, j])\n    return y, z",
+    "rows of its own transpose": "y[j] = A[i, j] * r[i]\n    z[i] = sum[j](A[i, j] * A[j, i])\n    return y, z",
+}
+
+
+@pytest.mark.parametrize("case", STAY)
+def test_others_stay(case: str) -> None:
+    program = polyml.einsum(f'def f(A: f64["N N"], r: f64["N"]):\n    {STAY[case]}\n', target=SMALL, verify=True)
+    a, r = np.random.default_rng(0).random((110, 110)), np.random.default_rng(1).random(110)
+    assert not blocks(program, a, r)
+    y = a.T @ r
+    z = {
+        "all of the sum is needed": lambda: a @ y,
+        "through a number": lambda: np.maximum(a, y.sum()).sum(1),
+        "both over the rows": lambda: (a * a).sum(0),
+        "other rows": lambda: a[::-1].sum(1),
+        "rows of its own transpose": lambda: (a * a.T).sum(1),
+    }[case]()
+    for got, want in zip(program(a, r), (y, z), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+def test_precise_sums_and_small_matrices_stay() -> None:
+    kernel = KERNELS["bicg"]
+    arguments = kernel.data({"N": 150, "M": 170}, np.random.default_rng(1))
+    assert not blocks(kernel.program(target=SMALL, precise=True), *arguments)
+    assert not blocks(kernel.program(target=Target("host", l2_bytes=1 << 20)), *arguments)
+
+
+MENU = {
+    "along": ("{n}[i] = A[i, j] * x[j]", lambda a, x, r: a @ x),
+    "down": ("{n}[j] = A[i, j] * r[i]", lambda a, x, r: a.T @ r),
+    "scaled sums": ("{n}[j] = sum[i](A[i, j] * x[j])", lambda a, x, r: a.sum(0) * x),
+    "below": ("{n}[j] = sum[i](max(A[i, j], x[j]))", lambda a, x, r: np.maximum(a, x).sum(0)),
+    "largest": ("{n}[j] = max[i](A[i, j])", lambda a, x, r: a.max(0)),
+    "scaled": ("{n}[i, j] = A[i, j] * r[i]", lambda a, x, r: a * r[:, None]),
+    "all": ("{n} = sum[i, j](A[i, j])", lambda a, x, r: a.sum()),
+}
+THEN = {
+    "matrix": ("A[i, j] += 2 * x[j]", "a"),
+    "rows": ("r[i] += A[i, j] * x[j]", "r"),
+    "columns": ("x[j] += A[i, j] * r[i]", "x"),
+    "none": ("", ""),
+}
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    steps=st.lists(st.tuples(st.sampled_from(list(MENU)), st.sampled_from(list(THEN))), min_size=1, max_size=4),
+    rows=st.integers(40, 120),
+)
+def test_any_order_of_readers_and_writers(steps: list[tuple[str, str]], rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    a, x, r = rng.random((rows, 50)) / 8, rng.random(50) / 8, rng.random(rows) / 8
+    lines, expected = [], []
+    now = {"a": a.copy(), "x": x.copy(), "r": r.copy()}
+    for k, (reader, writer) in enumerate(steps):
+        lines.append(MENU[reader][0].format(n=f"v{k}"))
+        expected.append(MENU[reader][1](**now))
+        text, changed = THEN[writer]
+        if changed:
+            lines.append(text)
+        if changed == "a":
+            now["a"] = now["a"] + 2 * now["x"]
+        elif changed == "r":
+            now["r"] = now["r"] + now["a"] @ now["x"]
+        elif changed == "x":
+            now["x"] = now["x"] + now["a"].T @ now["r"]
+    returned = ", ".join(["A", "x", "r", *(f"v{k}" for k in range(len(steps)))])
+    body = "\n    ".join([*lines, f"return {returned}"])
+    tiny = Target("host", l1_bytes=1024, l2_bytes=8192, cores=2)
+    program = polyml.einsum(f'def f(A: f64["N M"], x: f64["M"], r: f64["N"]):\n    {body}\n', target=tiny, verify=True)
+    for got, want in zip(program(a, x, r), (now["a"], now["x"], now["r"], *expected), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9)
