@@ -279,9 +279,11 @@ def _step_cycles(model: StatementModel, rows: int, vectors: int, operands: int) 
 def _packed_rows(
     model: StatementModel, others: list[AccessModel], rows: str, reduced: list[str], target: Target
 ) -> str | None:
-    """The broadcast operand, when its elements along the reduction are apart and it does not stay in L1 anyway."""
+    """The broadcast operand, when its elements along the reduction are apart and it does not stay close anyway: in L1, or in L2 where a tile's rows are neighbours, one or two cache lines
+    per iteration."""
     operand = others[0]
     size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0)
     apart = abs(operand.stride(reduced[-1]) or 0) != 1
-    needed = len(others) == 1 and apart and size > target.l1_bytes // 2 and operand.stride(rows) != 0
+    close = target.l2_bytes if abs(operand.stride(rows) or 0) == 1 else target.l1_bytes
+    needed = len(others) == 1 and apart and size > close // 2 and operand.stride(rows) != 0
     return operand.array if needed and all(operand.stride(i) != 0 for i in reduced) else None

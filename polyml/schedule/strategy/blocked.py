@@ -25,8 +25,9 @@ from polyml.schedule.transforms import Loop, insert_loops
 __all__ = ["build_blocked"]
 
 
-CHUNK = 256
-"""Elements of a row that are packed before the next row: a run that memory delivers well, into no more panels than L1 has room for lines of."""
+TOGETHER = 8
+"""Rows of the source that are packed side by side, a register tile's part of each: streams that prefetchers follow, and what a panel gets at a time are whole cache lines. Row by row, all
+panels have a line in the making, which lie a panel apart and meet in a few sets of L1."""
 
 
 def build_blocked(leaf: isl.ScheduleNode, nest: BlockedNest, *, threads: int) -> isl.ScheduleNode:
@@ -208,13 +209,11 @@ class _Builder(BlockParts):
         copy = (self.nest.copies.row_copy,)
         whole = plan.result_order or plan.rows_ahead
         loops = [self.loop(i, copy) for i in plan.row_side] if whole else []
-        block = (plan.extents if whole else plan.sizes)[plan.rows]
-        if block > CHUNK:
-            loops.append(self.loop(plan.rows, copy, tile=_chunk(block, plan.tile.rows, whole=bool(whole))))
-        loops += [self.loop(i, copy) for i in plan.reduced]
+        *outer, last = plan.reduced
+        loops += [*(self.loop(i, copy) for i in outer), self.loop(last, copy, tile=TOGETHER)]
         if shared in ("rows", "row side"):
             loops[0] = loops[0].marked("parallel")
-        loops.append(self.loop(plan.rows, copy, tile=plan.tile.rows))
+        loops += [self.loop(plan.rows, copy, tile=plan.tile.rows), self.loop(last, copy)]
         return insert_loops(leaf, [*loops, self.loop(plan.rows, copy).marked("vector:1")])
 
     def panels(self, leaf: isl.ScheduleNode, *, jam_inside: bool) -> isl.ScheduleNode:
@@ -238,12 +237,3 @@ class _Builder(BlockParts):
         for name in self.nest.statements:
             parts.append(((name,), "", (lambda n: insert_loops(n, reduce)) if name == own[0] else (lambda n: n)))
         return self.sequence(leaf, parts)
-
-
-def _chunk(block: int, step: int, *, whole: bool) -> int:
-    """Elements of a row to pack before the next row's: whole tiles. Within a block of several they part it evenly, so that no chunk lies in two blocks."""
-    most = CHUNK // step
-    if whole:
-        return most * step
-    tiles = block // step
-    return step * max(k for k in range(1, most + 1) if tiles % k == 0)
