@@ -18,6 +18,7 @@ from polyml.graph.rules.factor import factor_sums
 from polyml.graph.rules.hoist import hoist
 from polyml.graph.rules.inline import inline_elementwise
 from polyml.graph.rules.pairs import pair_products
+from polyml.graph.rules.pieces import join_pieces
 from polyml.graph.rules.restrict import restrict_domains
 from polyml.graph.rules.simplify import simplify
 from polyml.graph.rules.split import split_products
@@ -71,7 +72,7 @@ def rewrite(
     Args:
         precise: leave out the rules that may change rounding. cache: bytes that a core keeps close (0: not known).
         dot_bf16: Target.dot_bf16, where sums may use the instruction (rules/pairs.py). strided: inputs whose last dimension is not contiguous.
-        vector_bytes: of a register, where sums over windows may be arranged for lanes (rules/windows.py; 0: leave them). constants: inputs that never change.
+        vector_bytes: of a register, where sums over windows may be arranged for lanes (rules/windows.py; 0: leave them), or of operands in parts joined (rules/pieces.py). constants: inputs that never change.
         observe: called with the rule's name and the new graph after each change.
     """
     chosen = [rule for rule in rules if rule.exact or not precise]
@@ -93,6 +94,7 @@ def rewrite(
     if vector_bytes and not precise:
         arrange = functools.partial(lanes_along_filters, vector_bytes=vector_bytes, constants=constants)
         last.append(("windows", arrange))
+        last.append(("pieces", join_pieces))
     for name, apply in last:
         after = apply(graph)
         if after is not graph and observe is not None:

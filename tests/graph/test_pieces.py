@@ -1,0 +1,73 @@
+"""Sums over parts of a range become one where their operands do: what is joined, what is not, and the results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+
+SYMMETRIC = """
+def f(a: f64["N N"], b: f64["N M"]):
+    c[i, j] = 2.0 * (sum[k, k <= i](a[i, k] * b[k, j]) + sum[k, k > i](a[k, i] * b[k, j]))
+    return c
+"""
+
+
+def graph_of(source: str, *, columns: int = 40, **options: bool) -> str:
+    a, b = np.ones((20, 20)), np.ones((20, columns))
+    return polyml.einsum(source, **options).lower(a, b).text("graph")
+
+
+def test_halves_of_a_symmetric_matrix_become_one() -> None:
+    text = graph_of(SYMMETRIC)
+    assert "where(i - k >= 0, a[i, k], a[k, i])" in text
+    assert text.count("= sum_") == 1
+    assert "where" not in graph_of(SYMMETRIC, precise=True)
+    assert "where" not in graph_of(SYMMETRIC, columns=8)  # hardly used
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("k > i", "k >= i"),  # the diagonal counts twice
+        ("k > i", "k > i + 1"),  # something is left out
+        ("a[k, i] * b[k, j]", "a[k, i] * b[i, j]"),  # no common factor
+        (") + sum", ") - sum"),
+    ],
+)
+def test_refused(old: str, new: str) -> None:
+    assert "where" not in graph_of(SYMMETRIC.replace(old, new))
+
+
+def test_a_sum_that_is_read_elsewhere_stays() -> None:
+    text = """
+def f(a: f64["N N"], b: f64["N M"]):
+    s[i, j] = sum[k, k <= i](a[i, k] * b[k, j])
+    c[i, j] = s[i, j] + sum[k, k > i](a[k, i] * b[k, j])
+    return c, s
+"""
+    assert "where" not in graph_of(text)
+    assert "where" in graph_of(text.replace("return c, s", "return c"))
+
+
+@pytest.mark.parametrize("n", [1, 16, 61])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_results(n: int, side: str) -> None:
+    """A symmetric matrix on either side; what its other half holds is not read as a number."""
+    product = "a[i, k] * b[k, j]", "a[k, i] * b[k, j]"
+    if side == "right":
+        product = "b[i, k] * a[j, k]", "b[i, k] * a[k, j]"
+    row = "i" if side == "left" else "j"
+    text = f"""
+def f(a: f64["N N"], b: f64["{"N M" if side == "left" else "M N"}"]):
+    c[i, j] = sum[k, k <= {row}]({product[0]}) + sum[k, k > {row}]({product[1]})
+    return c
+"""
+    rng = np.random.default_rng(0)
+    lower = np.tril(rng.random((n, n)))
+    b = rng.random((n, 83) if side == "left" else (83, n))
+    whole = lower + np.tril(lower, -1).T
+    lower[np.triu_indices(n, 1)] = np.nan
+    found = polyml.einsum(text, threads=1)(lower, b)
+    np.testing.assert_allclose(found, whole @ b if side == "left" else b @ whole, rtol=1e-12)
