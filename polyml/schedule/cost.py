@@ -31,6 +31,8 @@ UNKNOWN_EXTENT = 1_000
 
 _BROADCAST, _CONTIGUOUS, _REVERSED, _TRANSPOSED = 0.25, 1.0, 2.0, 4.0
 _REDUCTION_PENALTY = 1.1
+_SHUFFLED = 4
+"""Up to this stride a vector is as many contiguous loads, and shuffles between them."""
 _WEIGHTS = {
     "div": 6.0, "mod": 20.0, "floordiv": 20.0, "sqrt": 6.0, "rsqrt": 10.0, "exp": 12.0, "log": 14.0, "log1p": 22.0, "atan2": 24.0, "tanh": 16.0, "sigmoid": 16.0,
     "erf": 20.0, "gelu": 24.0, "sin": 14.0, "cos": 14.0, "pow": 60.0, "min": 2.0, "max": 2.0, "real": 0.25, "imag": 0.25, "complex": 1.0, "pair_bf16": 0.0,
@@ -105,6 +107,8 @@ class StatementModel:
                 cost = _REVERSED
             case _ if contiguous:
                 cost = _CONTIGUOUS
+            case int(stride) if 1 < stride <= _SHUFFLED and not access.write:
+                cost = min(2.0 * stride - 1, float(lanes))
             case _ if any(access.stride(walked) in (1, -1) for walked in self.recurrences - {index}):
                 cost = min(_TRANSPOSED, float(lanes))  # rows, by blocks (codegen/transposes.py)
             case _:
@@ -161,7 +165,8 @@ def _tile_cycles(
     loads = 0.0
     for access in reads:
         along = access.stride(vector)
-        each = 1.0 if along in (0, 1) else float(lanes)
+        few = along is not None and 1 < along <= _SHUFFLED
+        each = 1.0 if along in (0, 1) else min(2.0 * (along or 0) - 1, float(lanes)) if few else float(lanes)
         copies = rows if jam is not None and access.stride(jam) != 0 else 1
         loads += each * copies * (vectors if along != 0 else 1)
     arithmetic = max(model.operations, 1.0) * rows * vectors / 2

@@ -225,8 +225,11 @@ def _load(state: State, where: Access) -> Value:
         first = b.emit(POINTER, f"getelementptr {type_.of(1)}, {where.pointer}, i64 {1 - lanes.width}")
         with state.within(reversed_lanes(state)):
             return reverse(state, _load_contiguous(state, first, align, where))
-    if where.stride is not None and 1 < where.stride <= _WIDEST_SHUFFLED_STRIDE and lanes.mask is None:
-        return _load_strided(state, where, where.stride)
+    if where.stride is not None and 1 < where.stride <= _WIDEST_SHUFFLED_STRIDE:
+        if lanes.mask is None:
+            return _load_strided(state, where, where.stride)
+        if not type_.is_pair:
+            return _load_strided_masked(state, where, where.stride)
     pointers = pointers_of(state, where)
     if not type_.is_pair:
         return _gather(state, pointers, type_, align)
@@ -287,6 +290,30 @@ def _load_strided(state: State, where: Access, stride: int) -> Value:
             result = b.shuffle(part, [lane if owner == 0 else 0 for owner, lane in picked])
         else:
             order = [width + lane if owner == which else k for k, (owner, lane) in enumerate(picked)]
+            result = b.shuffle(result, order, part)
+    assert result is not None
+    return result
+
+
+def _load_strided_masked(state: State, where: Access, stride: int) -> Value:
+    """The same where not all lanes act: each of the loads touches the elements of those that do, by masks that are spread like them."""
+    b, width, lanes = state.builder, state.width, state.lanes
+    assert lanes is not None
+    assert lanes.mask is not None
+    type_ = stored_type(where.slot.variable, width)
+    none = Value(lanes.mask.type, "zeroinitializer")
+    owners = [divmod(lane * stride, width) for lane in range(width)]
+    result: Value | None = None
+    for which in range(owners[-1][0] + 1):
+        inside = {at: lane for lane, (owner, at) in enumerate(owners) if owner == which}
+        mask = b.shuffle(lanes.mask, [inside.get(at, width) for at in range(width)], none)
+        pointer = b.emit(POINTER, f"getelementptr {type_.of(1)}, {where.pointer}, i64 {which * width}")
+        with state.within(replace(lanes, mask=mask)):
+            part = _load_run(state, pointer, where.slot.variable.dtype.alignment, type_)
+        if result is None:
+            result = b.shuffle(part, [at if owner == 0 else 0 for owner, at in owners])
+        else:
+            order = [width + at if owner == which else k for k, (owner, at) in enumerate(owners)]
             result = b.shuffle(result, order, part)
     assert result is not None
     return result

@@ -34,11 +34,14 @@ __all__ = ["lanes_along_filters"]
 DEPTH = 16
 """Terms of a sum, at least."""
 
-LEAST_WORK = 1 << 18
+LEAST_WORK = 1 << 16
 """Products below which it does not matter."""
 
 SHARED = 8
 """Rows of a register tile that share a vector which they load."""
+
+SHORT = 2
+"""Vectors of a row in which edges are so much of it that padding is better copied than asked for."""
 
 PLACED = 1.0
 """Cycles for an element that changes its place, through registers: of the result, of packed weights, of the padded tensor."""
@@ -71,7 +74,7 @@ def lanes_along_filters(graph: Graph, *, vector_bytes: int, constants: Set[str] 
             made.append(op)
             continue
         lanes = max(1, vector_bytes // op.result.dtype.itemsize)
-        turned = op.target[-1] != affine(window.filters[-1])
+        turned = bool(window.filters) and op.target[-1] != affine(window.filters[-1])
         if not _pays(op, window, lanes, constant=window.other.tensor in constants, turned=turned):
             made.append(op)
             continue
@@ -111,7 +114,7 @@ def _roles(
     weights = {s.name for s in other.subscripts if isinstance(s, Affine)}
     filters = tuple(index for index in left if index in weights and index not in used)
     points = tuple(index for index in left if index not in filters)
-    if not used <= set(equation.indices) or not set(equation.reduced) <= used & weights or not filters or not points:
+    if not used <= set(equation.indices) or not set(equation.reduced) <= used & weights or not points:
         return None
     whole = box(equation.result.name, equation.indices, extents)
     padded = not equation.domain.is_equal(whole)
@@ -135,7 +138,11 @@ def _pays(equation: Equation, window: _Window, lanes: int, *, constant: bool, tu
     extents, padding = window.extents, _padded_shape(window) if window.padded else ()
     depth = prod(extents[i] for i in equation.reduced)
     filters, points = (prod(extents[i] for i in part) for part in (window.filters, window.points))
-    if depth < DEPTH or depth * filters * points < LEAST_WORK:
+    if depth * filters * points < LEAST_WORK:
+        return False
+    if not window.filters:
+        return window.padded and extents[window.points[-1]] <= SHORT * lanes
+    if depth < DEPTH:
         return False
     moved = prod(high - low for low, high in padding)
     last = extents[window.filters[-1]]
@@ -169,6 +176,7 @@ def _changed(equation: Equation, window: _Window, turned: bool, tensors: dict[st
     read = window.read
     if window.padded:
         read, padding = _padded(equation, window, tensors)
+        padding = replace(padding, apart=bool(window.filters))
         made.append(padding)
     body = Apply("mul", (read, window.other), equation.body.dtype)
     if not turned:

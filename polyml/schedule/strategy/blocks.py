@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import prod
 
+from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import register_tile
 from polyml.schedule.strategy.bands import Band, Place, has_inner_loops, is_coincident, take_band
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import lanes_here
 from polyml.schedule.tree import Kind, kind_of
+from polyml.sets.affine import Affine
 
 __all__ = ["BlockPlan", "groups_of", "plan_block"]
 
@@ -19,6 +21,9 @@ JAM_GAIN = 1.2
 
 MAX_BLOCK = 64
 """Iterations per block, at most."""
+
+AT_ONCE = 8
+"""Iterations that hand windows over together: enough for their stores to be in L1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +53,30 @@ def plan_block(band: Band, facts: Facts, place: Place) -> BlockPlan | None:
             rows.setdefault(member, {})[position] = count
             work[member] = work.get(member, 0.0) + facts.models[inner.core].work
     if not rows:
-        return None
+        return _window_block(band, facts, sequence.n_children())
     member = max(rows, key=lambda k: work[k])
     size = _block_size(band, member, max(rows[member].values()), facts)
     return BlockPlan(member, size, frozenset(rows[member]))
+
+
+def _window_block(band: Band, facts: Facts, children: int) -> BlockPlan | None:
+    """Several iterations at a time where one hands a small array over that is read at other offsets than it was written: a load that needs parts of several stores waits until they are in
+    L1, and with it everything behind."""
+    found = [
+        name for name in band.statements if facts.scop.arrays[facts.scop.statements[name].target.array].kind == "local"
+    ]
+    arrays = {facts.scop.statements[name].target.array: name for name in found if not facts.models[name].is_update}
+    handed = 0
+    for name in band.statements:
+        for read in dict.fromkeys(reads_of(facts.scop.statements[name].value)):
+            if read.tensor in arrays and isinstance(last := read.subscripts[-1], Affine) and last.name is None:
+                maker = facts.models[arrays[read.tensor]]
+                own = band.own(maker.name)
+                handed += maker.itemsize * prod(extent for i, extent in maker.extents.items() if i not in own)
+    member = len(band.loops) - 1
+    if not handed or AT_ONCE * handed > facts.target.l1_bytes // 4 or band.extents[member] <= AT_ONCE:
+        return None
+    return BlockPlan(member, AT_ONCE, frozenset(range(children)))
 
 
 def _wish(outer: Band, inner: Band, facts: Facts) -> tuple[int, int] | None:
