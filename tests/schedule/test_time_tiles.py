@@ -165,7 +165,11 @@ def test_sizes_follow_from_the_caches() -> None:
     assert sizes_of(double, *large) == "time tiles: t by 16, i by 16, j by 128"
     assert sizes_of(double, *large, l1_bytes=96 * 1024) == "time tiles: t by 32, i by 32, j by 128"
     assert sizes_of(double, 100, *grids(70, 70)) == ""  # it stays in L1 from step to step
-    assert sizes_of(HEAT_3D, 100, *grids(120, 120, 120)).endswith("i by 12, j by 12")  # blocks in L2, rows whole
+    assert sizes_of(HEAT_3D, 100, *grids(120, 120, 120)).endswith(
+        "t by 8, i by 8, j by 16"
+    )  # blocks in L2, rows whole, three times 8 + 2 of them in L1
+    wide = sizes_of(HEAT_3D, 100, *grids(120, 120, 120), l1_bytes=64 * 1024)
+    assert wide.endswith("i by 12, j by 12")
     assert sizes_of(double, 3, *large[1:]) != ""  # an integer that is not known
     history = HISTORY_1D.replace('f64["T N"]', 'f64["3 N"]').replace("range(1, T)", "range(1, 3)")
     assert sizes_of(history, *grids(3, 1_000_000, count=1)) == ""  # too few steps

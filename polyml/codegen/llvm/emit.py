@@ -21,6 +21,7 @@ from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.frame import failure_of, finish, leave_if_failed
 from polyml.codegen.llvm.ir import INDEX, POINTER, Builder, Lines, Module, Value, integer
 from polyml.codegen.llvm.memory import access, prefetch
+from polyml.codegen.llvm.neighbours import emit_shifted, neighbouring_reads
 from polyml.codegen.llvm.reductions import assign, update_argument
 from polyml.codegen.llvm.state import Lanes, State
 from polyml.codegen.llvm.storage import add_slot, make_room
@@ -48,6 +49,9 @@ __all__ = ["PARALLEL", "emit_function", "emit_module"]
 PARALLEL = "polyml_parallel"
 """The runtime's entry for parallel loops."""
 _LANES_OF_I32_MASKS = 16
+
+_FEW = 2
+"""Iterations for which nothing is carried along."""
 
 
 def emit_module(
@@ -231,6 +235,13 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
     if trips == 1:
         _emit_body(state, node, lower, upper, ragged)
         return
+    rows = neighbouring_reads(state, node) if trips is None or trips > _FEW else []
+    if rows:
+        emit_shifted(
+            state, node, (lower, upper), rows, lambda value: _inside(state, node, value, upper, None),
+            lambda: _emit_nodes(state, node.body), evaluate,
+        )  # fmt: skip
+        return
     loop, after, before = b.fresh("loop"), b.fresh("after"), b.block
     if trips is None:
         b.branch(b.compare("slt", lower, upper), loop, after)
@@ -248,6 +259,18 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
 
 
 def _emit_body(state: State, node: For, current: Value, upper: Value, ragged: tuple[Value, Value] | None) -> None:
+    with _inside(state, node, current, upper, ragged):
+        if node.kind == "transpose":
+            transpose_block(state, node, upper, evaluate)
+        else:
+            _emit_nodes(state, node.body)
+
+
+@contextmanager
+def _inside(
+    state: State, node: For, current: Value, upper: Value, ragged: tuple[Value, Value] | None
+) -> Iterator[None]:
+    """In an iteration of the loop: its variable is `current`, and its lanes are those that act."""
     b, nest, lanes = state.builder, state.nest, state.lanes
     assert node.variable not in nest.variables, f"internal: two loops around have the variable {node.variable}"
     b.known = {}  # subscripts with this variable mean other elements now
@@ -268,10 +291,7 @@ def _emit_body(state: State, node: For, current: Value, upper: Value, ragged: tu
         reached = b.compare("sle", ragged[0], position)
         lanes = state.where(b.binary("and", reached, b.compare("slt", position, ragged[1])))
     with state.within(lanes):
-        if node.kind == "transpose":
-            transpose_block(state, node, upper, evaluate)
-        else:
-            _emit_nodes(state, node.body)
+        yield
     b.known = {}
     nest.levels.pop()
     for name in (node.variable, *(lead.name for lead in rows)):

@@ -7,7 +7,8 @@ When: the loop carries a dependence, one step touches more than twice L1 (a sten
 are short (a stencil's, not a broadcast's).
 
 Sizes (the model): at one step a tile touches a block of rows in all arrays, a strip of each along the lanes. Strips are long enough for their first and last vector not to
-matter; a row along which a recurrence runs is not cut. Blocks fit in L1 where that leaves at least `LEAST_ROWS` rows in each direction, else in a fraction of L2; then as many steps as shift the block by twice its own
+matter; a row along which a recurrence runs is not cut. Blocks fit in L1 where that leaves at least `LEAST_ROWS` rows in each direction, else in a fraction of L2, fewer rows
+innermost, so that the rows which the next ones read again are still in L1; then as many steps as shift the block by twice its own
 height, if everything that the tile touches on its way stays in L2.
 
 Threads: the tile loop over time becomes a wavefront, t_tile/T + i_tile/I, inside of which the tiles along i are independent.
@@ -22,6 +23,7 @@ from math import prod
 
 import islpy as isl
 
+from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.ilp.skewing import SkewedLoop, skewed_band
@@ -29,6 +31,7 @@ from polyml.schedule.strategy.bands import is_coincident
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import Loop, insert_loops, tile_loop
 from polyml.schedule.tree import Kind, kind_of, members, nodes, statements_below
+from polyml.sets.affine import Affine
 
 __all__ = ["TimePlan", "build_time_tiles", "plan_time_tiles"]
 
@@ -207,13 +210,13 @@ class _Sweep:
             return self.steps_of([], strip if strip < space[lanes] else None, lanes, skew)
         cut = strip if 2 * strip < space[lanes] and not whole else None
         for room in (2 * target.l1_bytes // 3, target.l2_bytes // 8):
-            height = self.height(rows, lanes, cut or space[lanes], room)
-            if height >= LEAST_ROWS:
+            heights = self.heights(rows, lanes, cut or space[lanes], room)
+            if min(heights) >= LEAST_ROWS:
                 break
         else:
             return None
-        height = min(height, max(space[index] for index in rows))
-        return self.steps_of([height] * len(rows), cut, lanes, skew)
+        highest = max(space[index] for index in rows)
+        return self.steps_of([min(height, highest) for height in heights], cut, lanes, skew)
 
     def block_bytes(self, heights: Mapping[str, int], lanes: str, strip: int) -> int:
         """Bytes of a block of rows and strips."""
@@ -223,11 +226,36 @@ class _Sweep:
             boxes[model.name] = {index: min(extent, heights.get(index, strip)) for index, extent in box.items()}
         return self.bytes_of(boxes)
 
-    def height(self, rows: list[str], lanes: str, strip: int, room: int) -> int:
-        """The side of the largest block of rows in the room, the same in all directions; a multiple of 4, which are jammed."""
+    def heights(self, rows: list[str], lanes: str, strip: int, room: int) -> list[int]:
+        """The sides of the largest block of rows in the room, multiples of 4, which are jammed: the same in all directions, but fewer along the first one, which is swept innermost,
+        where a sweep's window would not stay in L1 from one iteration of the loop around it to the next."""
         one = self.block_bytes(dict.fromkeys(rows, 1), lanes, strip)
-        side: float = (room / one) ** (1 / len(rows))
-        return max(1, round(side) // 4 * 4)
+        count = len(rows)
+        side = _in_fours((room / one) ** (1 / count))
+        if count == 1:
+            return [side]
+        inner = side
+        while inner > LEAST_ROWS and self.window_bytes(rows, strip, inner) > self.facts.target.l1_bytes:
+            inner -= 4
+        if inner == side:
+            return [side] * count
+        return [inner, *[_in_fours((room / one / inner) ** (1 / (count - 1)))] * (count - 1)]
+
+    def window_bytes(self, rows: list[str], strip: int, inner: int) -> int:
+        """Bytes of the strips that a sweep over `inner` rows of the core statement touches until the loop around has gone on by as much as neighbours are apart."""
+        core = self.facts.scop.statements[self.core.name]
+        spans: dict[str, dict[str, list[int]]] = {}
+        for read in reads_of(core.value):
+            own = spans.setdefault(read.tensor, {})
+            for subscript in read.subscripts:
+                for index in rows[:2]:
+                    if isinstance(subscript, Affine) and subscript.stride(index) == 1:
+                        own.setdefault(index, []).append(subscript.constant)
+        touched = inner  # what is written
+        for own in spans.values():
+            along, around = (1 + max(own.get(index, [0])) - min(own.get(index, [0])) for index in rows[:2])
+            touched += around * (inner + along - 1)
+        return touched * strip * self.core.itemsize
 
     def steps_of(self, heights: list[int], strip: int | None, lanes: str, skew: int) -> tuple[int | None, ...] | None:
         """The sizes with steps; None when nothing would be cut."""
@@ -247,3 +275,7 @@ class _Sweep:
                 if size is not None:
                     found[model.name, index] = min(size, extent)
         return found
+
+
+def _in_fours(rows: float) -> int:
+    return max(1, round(rows) // 4 * 4)

@@ -1,0 +1,72 @@
+"""Reads at neighbouring places of a row: one load per vector, the others shifted out of two; bit by bit what loads give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml as pm
+
+AVX512 = pm.Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2048 * 1024)
+AVX2 = pm.Target("x86-64-v3", l1_bytes=48 * 1024, l2_bytes=2048 * 1024)
+
+ROWS = """
+def rows(x: {dtype}["N M"]):
+    y: {dtype}["N M"] = 0
+    if 1 <= i < N - 1 and 3 <= j < M - 6:
+        y[i, j] = {value}
+    return y
+"""
+
+VALUES = {
+    "both sides": ("x[i, j - 1] + 3 * x[i, j] + x[i, j + 1]", 2),
+    "no centre": ("x[i, j - 1] * x[i, j + 1] + x[i - 1, j] + x[i + 1, j]", 1),
+    "one side": ("x[i, j + 6] - x[i, j] * x[i, j + 1]", 2),
+    "three rows": ("x[i - 1, j - 3] + x[i - 1, j] + x[i, j] + x[i, j + 2] + x[i + 1, j - 1] + x[i + 1, j - 2]", 3),
+}
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("dtype", ["f64", "f32", "i32", "i64"])
+def test_shifted_vectors_are_what_loads_give(value: str, dtype: str) -> None:
+    text, _ = VALUES[value]
+    rng = np.random.default_rng(3)
+    make = pm.einsum(ROWS.format(dtype=dtype, value=text), threads=1)
+    for columns in (9, 10, 17, 25, 26, 41, 90, 137):
+        x = rng.integers(-9, 9, (5, columns)).astype({"f": "f", "i": "i"}[dtype[0]] + str(int(dtype[1:]) // 8))
+        padded = np.pad(x, 8).astype(np.float64)
+
+        def at(i: int, j: int, padded: np.ndarray = padded, columns: int = columns) -> np.ndarray:
+            return padded[9 + i : 12 + i, 11 + j : 2 + columns + j]
+
+        expected = np.zeros((5, columns))
+        places = text.replace("x[i", "at(0").replace(", j", ", 0")
+        for sign in "+-":
+            places = places.replace(f"at(0 {sign} 1", f"at({sign}1")
+        expected[1:-1, 3:-6] = eval(places.replace("]", ")"), {"at": at})
+        assert np.array_equal(make(x), expected), columns
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_one_load_a_row(value: str) -> None:
+    text, shifts = VALUES[value]
+    x = np.zeros((40, 1000))
+    made = pm.einsum(ROWS.format(dtype="f64", value=text), target=AVX512, threads=1).lower(x)
+    assert made.text("llvm").count("shufflevector") >= shifts
+    narrow = pm.einsum(ROWS.format(dtype="f64", value=text), target=AVX2, threads=1).lower(x)
+    assert "shufflevector <4 x i64>" not in narrow.text("llvm")
+
+
+def test_what_the_loop_writes_is_loaded() -> None:
+    program = """
+def both(x: f64["N"], y: f64["N"]):
+    if 1 <= i < N - 1:
+        y[i] = x[i - 1] + x[i + 1]
+        x[i] = y[i]
+    return x, y
+"""
+    for size in (3, 20, 100):
+        x, y = np.random.default_rng(1).random((2, size))
+        old = x.copy()
+        got, _ = pm.einsum(program, threads=1)(x, y)
+        assert np.array_equal(got[1:-1], old[:-2] + old[2:])
