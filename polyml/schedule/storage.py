@@ -29,6 +29,7 @@ __all__ = [
     "contract_storage",
     "expanded",
     "inside_lanes",
+    "interval",
     "is_indirect",
     "node_at",
     "places_of",
@@ -229,7 +230,7 @@ def box_at(node: isl.ScheduleNode, array: Array, traffic: Traffic) -> Storage | 
     place = f"allocate:{array.name}"
     if not array.shape:
         return Storage(array=array.name, place=place, shape=(), offsets={})
-    box = [_interval(touched.as_map(), d) for d in range(len(array.shape))]
+    box = [interval(touched.as_map(), d) for d in range(len(array.shape))]
     bounded = next((interval for interval in box if interval is not None), None)
     if bounded is None or any(i is None and e.is_constant for i, e in zip(box, array.shape, strict=True)):
         return None
@@ -242,7 +243,7 @@ def box_at(node: isl.ScheduleNode, array: Array, traffic: Traffic) -> Storage | 
     return None if (found.elements or 0) > MAX_ELEMENTS else found
 
 
-def _interval(touched: isl.Map, d: int) -> tuple[isl.Aff, int] | None:
+def interval(touched: isl.Map, d: int) -> tuple[isl.Aff, int] | None:
     """`(f, size)` with f(visit) <= e[d] < f(visit) + size for every touched element e and the smallest such size; None when there is none.
 
     Source: isl manual, isl_map_get_range_simple_fixed_box_hull (which islpy has no results for): f is a lower bound of the simple hull.

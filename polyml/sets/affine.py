@@ -12,7 +12,9 @@ from typing import Literal
 
 from polyml.records import dataclass
 
-__all__ = ["Affine", "Atom", "Extent", "Extremum", "FloorDiv", "affine", "extent_of", "maximum", "minimum"]
+__all__ = [
+    "Affine", "Atom", "Extent", "Extremum", "FloorDiv", "affine", "extent_of", "maximum", "minimum", "operands",
+]  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -270,6 +272,15 @@ def minimum(operands: Iterable[Affine]) -> Affine:
 def maximum(operands: Iterable[Affine]) -> Affine:
     """The largest of one or more expressions, simplified where constants decide."""
     return _extremum("max", list(operands))
+
+
+def operands(value: Affine, kind: str) -> tuple[Affine, ...]:
+    """The operands of an extremum that the value is, or the value."""
+    if len(value.terms) == 1 and value.constant == 0 and value.terms[0][1] == 1:
+        atom = value.terms[0][0]
+        if isinstance(atom, Extremum) and atom.kind == kind:
+            return atom.operands
+    return (value,)
 
 
 def _extremum(kind: Literal["min", "max"], operands: list[Affine]) -> Affine:

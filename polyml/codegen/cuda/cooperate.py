@@ -7,8 +7,9 @@ As the vectorizer does for lanes (privatize.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import gcd
 from typing import TypeGuard
 
 from polyml.codegen.jam import storage_names
@@ -29,7 +30,7 @@ from polyml.codegen.rewrite import expressions, fresh, map_places, subscript_var
 from polyml.dtypes import DType, i64
 from polyml.expressions import Const, Expr, Read, Subscript, reads_of
 from polyml.ops import REDUCTIONS
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, affine, operands
 
 __all__ = ["cooperate", "settle_scopes", "written_by"]
 
@@ -56,6 +57,7 @@ class _Cooperation:
         self.taken = taken
         self.settled: set[tuple[str, tuple[Subscript, ...]]] = set()
         self.apart: frozenset[str] = frozenset()
+        self.multiples: dict[str, int] = {}  # of the loops around: what all values are multiples of
 
     def uniform(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         """Nodes that all threads of a block reach."""
@@ -68,6 +70,8 @@ class _Cooperation:
             case Allocate() if _has_threads(node):
                 return with_body(_scalar(node), self.uniform)
             case For() | If() | Allocate() | Block():
+                if isinstance(node, For) and node.lower.is_constant:
+                    self.multiples[node.variable] = gcd(node.step, node.lower.constant)
                 return with_body(node, self.uniform) if _has_threads(node) else node
             case Assign() | UpdateArgument() | Prefetch():
                 return node
@@ -77,7 +81,7 @@ class _Cooperation:
         inner = {n.variable for n in walk_nodes((loop,)) if isinstance(n, For)}
         # Scratch memory inside the loop is each iteration's own.
         inner |= {n.variable.name for n in walk_nodes((loop,)) if isinstance(n, Allocate)}
-        self.apart = _apart(loop)
+        self.apart = _apart(loop, self.multiples)
         # An element that the loop also reads or sets is not carried from one iteration to another: its updates belong to one thread.
         self.settled = {(u.variable, u.subscripts) for n in walk_nodes((loop,)) for u in uses(n) if u.read != u.write}
         found: dict[tuple[str, tuple[object, ...]], _Private] = {}
@@ -139,11 +143,27 @@ class _Cooperation:
         return found[key]
 
 
-def _apart(loop: For) -> frozenset[str]:
-    """Inner loops that begin at a thread's number and take steps of all threads: no value of theirs belongs to two threads."""
-    span = loop.upper - loop.lower
-    inner = (n for n in walk_nodes(loop.body) if isinstance(n, For) and n.lower.stride(loop.variable) == 1)
-    return frozenset(n.variable for n in inner if span.is_constant and span.constant <= n.step and loop.step == 1)
+def _apart(loop: For, multiples: Mapping[str, int]) -> frozenset[str]:
+    """Inner loops that begin at a thread's number and take steps of all threads: no value of theirs belongs to two threads.
+
+    Where a loop begins at the largest of several values, each is the thread's number and a multiple of the step.
+    """
+    spans = [o - loop.lower for o in operands(loop.upper, "min")]
+    span = min((o.constant for o in spans if o.is_constant), default=None)
+
+    def begins(inner: For) -> bool:
+        rests = [o - affine(loop.variable) for o in operands(inner.lower, "max")]
+        fixed = len(rests) == 1 and loop.variable not in rests[0].variables()
+        return fixed or all(_is_multiple(rest, inner.step, multiples) for rest in rests)
+
+    inner = (n for n in walk_nodes(loop.body) if isinstance(n, For) and begins(n))
+    return frozenset(n.variable for n in inner if span is not None and span <= n.step and loop.step == 1)
+
+
+def _is_multiple(value: Affine, step: int, multiples: Mapping[str, int]) -> bool:
+    """Whether all values are multiples of the step."""
+    known = (c * (multiples.get(atom, 1) if isinstance(atom, str) else 1) for atom, c in value.terms)
+    return value.constant % step == 0 and all(c % step == 0 for c in known)
 
 
 def _scalar(node: Allocate) -> Allocate:

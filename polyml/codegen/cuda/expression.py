@@ -79,6 +79,8 @@ class Writer:
 
     def condition(self, expr: Expr) -> str:
         """A truth value."""
+        if isinstance(expr, Apply) and expr.op == "and":
+            return " && ".join(f"({part})" if "||" in part else part for part in map(self.condition, expr.args))
         if isinstance(expr, Apply) and expr.op in ("eq", "ne", "lt", "le", "gt", "ge"):
             left, right = expr.args
             if isinstance(left, IndexValue) and isinstance(right, IndexValue | Const) and right.dtype == i64:

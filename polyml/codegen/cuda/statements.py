@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import assert_never
 
@@ -15,7 +16,7 @@ from polyml.dtypes import DType
 from polyml.expressions import Read
 from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
-from polyml.sets.affine import Affine, Extremum
+from polyml.sets.affine import Affine, Extremum, affine
 
 __all__ = ["INDENT", "ThreadCode", "atomic_update", "combined", "owned_loop"]
 
@@ -162,6 +163,8 @@ def owned_loop(w: Writer, node: For, indent: str) -> tuple[list[str], str, list[
     axis = f"{long}{node.kind}Idx.{node.axis}"
     count = str(node.factor) if thread else f"{long}gridDim.{node.axis}"
     assert node.step % unit == 0, "internal: a block loop steps through parts of tiles"
+    node, later = _from_multiple(node, w, unit * node.factor if thread else 0)
+    tests = [f"{name} >= {w.index(operand)}" for operand in later]
     lower = w.index(node.lower)
     aligned = thread and _is_multiple(node.lower, w, node.factor)
     upper = _below(w, node, aligned)
@@ -178,17 +181,35 @@ def owned_loop(w: Writer, node: For, indent: str) -> tuple[list[str], str, list[
     span = w.ranges.highest(node.upper - node.lower)
     if thread and node.step == 1 and span is not None and span <= node.factor:
         inside = indent + INDENT
-        if not upper:
+        condition = " && ".join([*tests, *([upper] if upper else [])])
+        if not condition:
             return [f"{indent}{{", f"{inside}const {kind} {name} = {_converted(start, w)};"], inside, [f"{indent}}}"]
-        head = [f"{indent}{{", f"{inside}const {kind} {name} = {_converted(start, w)};", f"{inside}if ({upper}) {{"]
+        head = [f"{indent}{{", f"{inside}const {kind} {name} = {_converted(start, w)};", f"{inside}if ({condition}) {{"]
         return head, inside + INDENT, [f"{inside}}}", f"{indent}}}"]
     head = [f"{indent}for ({kind} {name} = {_converted(start, w)}; {upper or 'true'}; {name} += {stride}) {{"]
     tail = [f"{indent}}}"]
     if node.step != unit:
+        tests.append(f"({name} - ({lower})) % {node.step} == 0")
+    if tests:
         inside = indent + INDENT
-        head.append(f"{inside}if (({name} - ({lower})) % {node.step} == 0) {{")
+        head.append(f"{inside}if ({' && '.join(tests)}) {{")
         return head, inside + INDENT, [f"{inside}}}", *tail]
     return head, indent + INDENT, tail
+
+
+def _from_multiple(node: For, w: Writer, factor: int) -> tuple[For, tuple[Affine, ...]]:
+    """A loop from the largest of several values on, one of which is a multiple of the factor, as the loop from that one on, and the values that it skips to: so no thread has to
+    find out where its first iteration is."""
+    if factor and node.step == 1 and node.lower.is_constant:
+        base = node.lower.constant // factor * factor
+        return (node, ()) if base == node.lower.constant else (replace(node, lower=affine(base)), (node.lower,))
+    atom = node.lower.terms[0][0] if len(node.lower.terms) == 1 and node.lower.constant == 0 else None
+    if not isinstance(atom, Extremum) or atom.kind != "max" or node.lower.terms[0][1] != 1 or node.step != 1:
+        return node, ()
+    first = next((operand for operand in atom.operands if operand.terms and _is_multiple(operand, w, factor)), None)
+    if first is None or factor == 0:
+        return node, ()
+    return replace(node, lower=first), tuple(operand for operand in atom.operands if operand != first)
 
 
 def _below(w: Writer, node: For, aligned: bool) -> str:

@@ -18,7 +18,7 @@ from polyml.codegen.rewrite import expressions, uses, walk_nodes
 from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.scop.accesses import parameters_text
-from polyml.sets.affine import Affine, Extremum, affine
+from polyml.sets.affine import Affine, Extremum, affine, operands
 
 __all__ = ["Meeting", "Nest", "Step", "Touch", "Touches", "has_phases", "loop_constraints"]
 
@@ -255,20 +255,11 @@ def _plain(subscript: object) -> Affine | None:
 def _bounds(loop: For, name: str, values: dict[str, Affine]) -> list[str]:
     """lower <= name < upper, in steps; without what isl has no words for."""
     lower, upper = loop.lower.substitute(values), loop.upper.substitute(values)
-    made = [f"{name} >= {o.isl_text()}" for o in _operands(lower, "max") if not _extreme(o)]
-    made += [f"{name} < {o.isl_text()}" for o in _operands(upper, "min") if not _extreme(o)]
+    made = [f"{name} >= {o.isl_text()}" for o in operands(lower, "max") if not _extreme(o)]
+    made += [f"{name} < {o.isl_text()}" for o in operands(upper, "min") if not _extreme(o)]
     if loop.step > 1 and not _extreme(lower):
         made.append(f"({name} - ({lower.isl_text()})) mod {loop.step} = 0")
     return made
-
-
-def _operands(value: Affine, kind: str) -> tuple[Affine, ...]:
-    """The operands of an extremum that the value is, or the value."""
-    if len(value.terms) == 1 and value.constant == 0 and value.terms[0][1] == 1:
-        atom = value.terms[0][0]
-        if isinstance(atom, Extremum) and atom.kind == kind:
-            return atom.operands
-    return (value,)
 
 
 def _extreme(value: Affine) -> bool:

@@ -23,6 +23,7 @@ from math import prod
 
 import islpy as isl
 
+from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.matching import Matcher
@@ -43,6 +44,7 @@ from polyml.schedule.transforms import (
     tile_loop,
 )
 from polyml.schedule.tree import Kind, kind_of, mark_name, members, statements_below
+from polyml.sets.affine import Affine
 from polyml.target import Target
 
 __all__ = ["CudaStrategy", "apply_cuda_strategy"]
@@ -52,6 +54,9 @@ WARP, ROW_THREADS, LINE_THREADS = 32, 8, 256
 
 REGISTER_TILES = ((8, 4), (4, 4), (4, 2), (2, 2))
 """Elements of a thread along y and x, the largest first: the more, the fewer loads per operation, and the fewer blocks."""
+
+HALO_TILE = (4, 1)
+"""The same for windows of points: rows share what they read."""
 
 VECTOR_WORK, VECTOR_ROW = 4096, 1024
 """Elements per core of the device, and of a row that a block shares, from which on a thread takes several neighbours: 16 bytes at a time, and still threads enough."""
@@ -123,7 +128,7 @@ class CudaStrategy:
         others = sorted((k for k in range(len(loops)) if k != x), key=lambda k: -extents[k])
         y = next((k for k in others if extents[k] > 1), None)
         z = next((k for k in others if k != y and extents[k] > 1), None)
-        tile = None if y is None else self._register_tile(node, x, y)
+        tile = None if y is None else self._register_tile(node, x, y) or self._halo_tile(node, x, y)
         if y is not None and tile is not None:
             return self._tiled_points(node, x, y, z, tile)
         vector = self.model.vector(node, x) if prod(extents) >= VECTOR_WORK * self.model.target.cores else 1
@@ -165,6 +170,24 @@ class CudaStrategy:
                     blocks = prod(extents) // (rows * ROW_THREADS * columns * WARP)
                     if blocks >= self.model.target.cores // 2:
                         return rows, columns
+        return None
+
+    def _halo_tile(self, node: isl.ScheduleNode, x: int, y: int) -> tuple[int, int] | None:
+        """Several rows per thread where windows of neighbouring rows overlap: a tile in shared memory (codegen/cuda/halo.py) has less of a rim then."""
+        found, extents = members(node, self.model.scop), self.model.extents(node)
+        rows, columns = HALO_TILE
+        blocks = prod(extents) // (rows * ROW_THREADS * columns * WARP)
+        if blocks < 2 * self.model.target.cores or extents[y] < rows * ROW_THREADS or extents[x] < WARP:
+            return None
+        for name in statements_below(node):
+            statement, along_x, along_y = self.model.scop.statements[name], found[x].index(name), found[y].index(name)
+            windows: dict[str, set[int]] = {}
+            for read in reads_of(statement.value) if statement.argument is None else ():
+                moving = [s for s in read.subscripts if isinstance(s, Affine) and along_y in s.variables()]
+                if along_x is not None and len(moving) == 1:
+                    windows.setdefault(read.tensor, set()).add(moving[0].constant)
+            if any(len(constants) > 2 for constants in windows.values()):
+                return HALO_TILE
         return None
 
     def _tiled_points(
