@@ -16,7 +16,7 @@ SMALL = Target("host", l1_bytes=2048, l2_bytes=24 * 1024, cores=2)
 def tilings(function: polyml.Einsum, *arguments: object) -> list[str]:
     notes = [note for region in function.lower(*arguments).stages.regions for note in region.notes]
     assert not [note for note in notes if note.stage == "fallback"]
-    return [note.text for note in notes if "around the sequential loop" in note.text]
+    return [note.text for note in notes if "around the sequential loop" in note.text or "one ahead of" in note.text]
 
 
 @pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 2}, {"threads": 1, "precise": True}])
@@ -27,7 +27,9 @@ def test_orthogonalization(shape: tuple[int, int], options: dict[str, object]) -
     rng = np.random.default_rng(0)
     a = rng.random((rows, columns)) + np.eye(rows, columns) * rows
     function = kernel.program(target=SMALL, verify=True, **options)
-    assert "blocks of 32 j" in "".join(tilings(function, a.copy()))
+    (found,) = tilings(function, a.copy())
+    # Sums whose order may change go one step ahead.
+    assert found.startswith("blocks of 32 j" if "precise" in options else "blocks of 32 steps")
     # Beyond as many columns as rows nothing is determined but the first of Q and R.
     q, r = function(a.copy())
     expected_q, expected_r = kernel.reference(a[:, :rows].copy())
@@ -38,7 +40,7 @@ def test_orthogonalization(shape: tuple[int, int], options: dict[str, object]) -
 
 def test_blocks_stand_above_the_sequential_loop() -> None:
     (a,) = KERNELS["gramschmidt"].data({"M": 24, "N": 160}, np.random.default_rng(0))
-    text = KERNELS["gramschmidt"].program(target=SMALL, threads=1).lower(a).text("schedule")
+    text = KERNELS["gramschmidt"].program(target=SMALL, threads=1, precise=True).lower(a).text("schedule")
     blocks = text.index("S_R_3: 32*(j//32)")
     assert blocks < text.index("band[k | permutable | coincident 0]")
     assert "32*(k//32)" in text[blocks - 120 : blocks + 120]

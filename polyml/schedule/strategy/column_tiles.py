@@ -30,7 +30,7 @@ from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
 
-__all__ = ["ColumnPlan", "build_column_tiles", "plan_column_tiles"]
+__all__ = ["ColumnPlan", "build_column_tiles", "column_order", "plan_column_tiles"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,7 @@ def plan_column_tiles(band: Band, facts: Facts) -> ColumnPlan | None:
     size = room // column // step * step
     if size == 0 or size >= core.extents[lanes]:
         return None
-    statements = {name: facts.scop.statements[name] for name in band.statements}
-    scop = replace(facts.scop, statements=statements)
-    columns = assign(scop, _order(scop, facts), core.name, lanes)
+    columns = assign(_within(band, facts), column_order(band, facts), core.name, lanes)
     if columns is None or all(index == steps[name] for name, index in columns.items()):
         return None
     return ColumnPlan(columns, size, lanes)
@@ -84,11 +82,16 @@ def build_column_tiles(band: Band, plan: ColumnPlan, facts: Facts) -> isl.Schedu
     return insert_loops(band.node, [blocks])
 
 
-def _order(scop: Scop, facts: Facts) -> Order:
-    """The dependences between the statements of the scop."""
-    found, own = facts.packed.dependences, scop.domain
+def _within(band: Band, facts: Facts) -> Scop:
+    """The scop with the band's statements only."""
+    return replace(facts.scop, statements={name: facts.scop.statements[name] for name in band.statements})
+
+
+def column_order(band: Band, facts: Facts) -> Order:
+    """The dependences between the band's statements."""
+    scop, found = _within(band, facts), facts.packed.dependences
     inside = {
-        kind: getattr(found, kind).intersect_domain(own).intersect_range(own)
+        kind: getattr(found, kind).intersect_domain(scop.domain).intersect_range(scop.domain)
         for kind in ("flow", "anti", "output", "reduction")
     }
     return Order(scop, replace(found, **inside))

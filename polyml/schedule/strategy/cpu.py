@@ -47,6 +47,7 @@ from polyml.schedule.strategy.lanes import (
 )
 from polyml.schedule.strategy.nest import build_copy, build_nest, plan_nest
 from polyml.schedule.strategy.row_blocks import build_row_blocks
+from polyml.schedule.strategy.step_blocks import build_step_blocks, plan_step_blocks
 from polyml.schedule.strategy.threads import is_heavy, most_even
 from polyml.schedule.strategy.time_tiles import build_time_tiles, plan_time_tiles
 from polyml.schedule.transforms import Loop, distribute_band, merge_with_child, nest_loops, tile_loop
@@ -192,9 +193,17 @@ class _Recipe:
         plan = plan_column_tiles(band, self.facts)
         if plan is None:
             return self.reductions(band, place)
+        own = {**place.extents, **plan.extents}
+        blocks = plan_step_blocks(band, plan, self.facts)
+        if blocks is not None:
+            self.notes.append(Note("tiling", band.title, str(blocks)))
+            shared = place.parallel and is_heavy(band, self.facts)
+            node = build_step_blocks(band, blocks, self.facts, parallel=shared)
+            inside = replace(band, node=node.child(0).child(0).child(0))
+            return self.reductions(inside, Place(False, own)).ancestor(3)
         self.notes.append(Note("tiling", band.title, str(plan)))
         inside = replace(band, node=build_column_tiles(band, plan, self.facts).child(0))
-        return self.reductions(inside, Place(place.parallel, {**place.extents, **plan.extents})).parent()
+        return self.reductions(inside, Place(place.parallel, own)).parent()
 
     def reductions(self, band: Band, place: Place) -> isl.ScheduleNode:
         """4. Other bands that are not parallel stay as they are."""
