@@ -1,159 +1,242 @@
-"""Programs on a GPU, each checked against NumPy in float64, and timed with device events; CuPy and torch beside them where they are installed.
+"""Programs on a GPU, each checked against NumPy in float64, and timed with device events beside torch (cuBLAS, cuDNN), torch.compile and Triton, or CuPy, where these are installed.
 
-    python -m benchmarks.cuda [--only NAME,...] [--csv FILE]
+    python -m benchmarks.cuda [--only NAME,...] [--seconds 420] [--csv FILE]
 
-Arguments stay on the device. Each time is the median of rounds in which the contenders take turns, after one warm-up round. The L2 cache is overwritten before each
-measurement. Needs a GPU, nvcc and pycuda; it says what is missing.
+Arguments are random and stay on the device, in so many sets that together they are larger than L2: rounds take them in turns, contenders take turns in each round, after warm-up; in between
+L2 is overwritten, which also hides what starting work costs. Times are medians. Every contender's result is checked. At the end: what the bounds speak of (shares of the measured copy bandwidth, geometric means over
+torch), and how long a first call takes. It reaches for nothing outside this machine, and starts no case after --seconds. Needs a GPU, pycuda and a compiler; it says what is missing.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
+import contextlib
 import functools
+import importlib
+import math
+import os
 import statistics
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import polyml
-from polyml.demo.showcase import SHOWCASES
+from benchmarks.command_line import write_csv
+from benchmarks.cuda_cases import CASES, Array, Case, contractions
 from polyml.runtime.cuda import PycudaDevice, device_names, missing_parts, the_device
 from polyml.runtime.cuda_program import CudaKernel
 
-Array = NDArray[np.generic]
-ROUNDS, FLUSHED = 20, 256 << 20
+WARM, ROUNDS, FLUSHED, L2, MOST_SETS = 3, 20, 512 << 20, 64 << 20, 8
+TOLERANCE = 1e-4
+"""Of the largest element of the exact result; TF32 would be above."""
 
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """name, text: the program. arguments: its f32 inputs. numpy: the same function. flops, bytes: at least needed. torch: the same with torch tensors, as text."""
-
-    name: str
-    text: str
-    arguments: Callable[[np.random.Generator], tuple[Array, ...]]
-    numpy: Callable[..., Array]
-    flops: float
-    bytes: float
-    torch: str
-
-
-def _normal(rng: np.random.Generator, *shape: int) -> Array:
-    return rng.standard_normal(shape, dtype=np.float32)
-
-
-MATMUL = 'def matmul(x: f32["N K"], w: f32["K M"]):\n    y[n, m] = x[n, k] * w[k, m]\n    return y\n'
-POINTWISE = 'def bias_gelu(x: f32["N K"], b: f32["K"], r: f32["N K"]):\n    y[n, k] = gelu(x[n, k] + b[k]) + r[n, k]\n    return y\n'
-COPY = 'def copy(x: f32["N"]):\n    y[n] = x[n]\n    return y\n'
-_SHOWN = {case.name: case for case in SHOWCASES}
-_BIG = 8192
-
-
-def _gelu(x: Array, b: Array, r: Array) -> Array:
-    erf = np.vectorize(__import__("math").erf)
-    z = x + b
-    return 0.5 * z * (1 + erf(z * 0.7071067811865476)) + r
-
-
-CASES: tuple[Case, ...] = (
-    Case("copy", COPY, lambda rng: (_normal(rng, 1 << 26),), lambda x: x.copy(), 0, 2 * 4 * (1 << 26), "x.clone()"),
-    Case(
-        "matmul 4096", MATMUL, lambda rng: (_normal(rng, 4096, 4096), _normal(rng, 4096, 4096)), np.matmul,
-        2 * 4096**3, 3 * 4 * 4096**2, "x @ y",
-    ),
-    Case(
-        "bias, gelu, residual", POINTWISE, lambda rng: (_normal(rng, 4096, 4096), _normal(rng, 4096), _normal(rng, 4096, 4096)), _gelu,
-        0, 3 * 4 * 4096**2, "torch.nn.functional.gelu(x + y) + z",
-    ),
-    Case("softmax", _SHOWN["softmax"].text, lambda rng: (_normal(rng, _BIG, _BIG),), _SHOWN["softmax"].numpy, 0, 2 * 4 * _BIG**2, "torch.softmax(x, 1)"),
-    Case(
-        "layer norm", _SHOWN["layer norm"].text, lambda rng: (_normal(rng, _BIG, _BIG), _normal(rng, _BIG), _normal(rng, _BIG)),
-        _SHOWN["layer norm"].numpy, 0, 2 * 4 * _BIG**2, "torch.nn.functional.layer_norm(x, x.shape[1:], y, z)",
-    ),
-    Case(
-        "attention", _SHOWN["attention"].text, lambda rng: tuple(_normal(rng, 4, 16, 1024, 64) for _ in range(3)), _SHOWN["attention"].numpy,
-        4 * 4 * 16 * 1024**2 * 64, 4 * 4 * 4 * 16 * 1024 * 64, "torch.softmax(x @ y.transpose(-1, -2) / 8, -1) @ z",
-    ),
-)  # fmt: skip
+Run = Callable[[], object]
+FIRST = """
+import os, time
+import numpy as np
+import polyml
+x = np.ones((100, 70), np.float32)
+f = polyml.einsum('def first(x: f32["N K"]):\\n    y[n, k] = exp(x[n, k]) + 1\\n    return y\\n', target="cuda")
+from polyml.runtime.cuda import the_device
+the_device()
+start = time.perf_counter()
+f(x)
+print(time.perf_counter() - start)
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the cases; 0 when all results are right, 1 when one is wrong or something is missing."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda")
-    parser.add_argument("--only", default="", help="names of cases, separated by commas")
+    parser.add_argument("--only", default="", help="names of cases, or their beginnings, separated by commas")
+    parser.add_argument("--seconds", type=float, default=420, help="no case is started after so long")
     parser.add_argument("--csv", help="a file for the table")
     chosen = parser.parse_args(arguments)
     if missing := missing_parts():
         for part, remedy in missing:
             print(f"{part}\n  -> {remedy}")
         return 1
-    print(", ".join(device_names()))
-    wanted = [case for case in CASES if not chosen.only or case.name in chosen.only.split(",")]
-    rows = [row for case in wanted for row in _measure(case)]
-    print(f"{'case':<22}{'contender':<14}{'ms':>10}{'TFLOP/s':>10}{'GB/s':>10}{'error':>10}")
-    for name, contender, seconds, flops, size, error in rows:
-        rates = f"{flops / seconds / 1e12:>10.2f}{size / seconds / 1e9:>10.0f}"
-        print(f"{name:<22}{contender:<14}{1e3 * seconds:>10.3f}{rates}{error:>10.1e}")
-    if chosen.csv:
-        with open(chosen.csv, "w", newline="") as stream:
-            csv.writer(stream).writerows([("case", "contender", "seconds", "flops", "bytes", "error"), *rows])
-    return 0 if all(row[-1] < 1e-2 for row in rows) else 1
+    print(", ".join(device_names()), f"; beside it: {', '.join(rivals()) or 'nothing'}")
+    start, rows, left = time.monotonic(), list[dict[str, Any]](), list[str]()
+    prefixes = tuple(filter(None, chosen.only.split(",")))
+    print(f"{'case':<28}{'contender':<15}{'ms':>10}{'TFLOP/s':>10}{'GB/s':>10}{'error':>10}", flush=True)
+    for case in (*CASES, *contractions()):
+        if prefixes and not case.name.startswith(prefixes):
+            continue
+        if time.monotonic() - start > chosen.seconds:
+            left.append(case.name)
+            continue
+        for row in measure(case):
+            rows.append(row)
+            print(line(row), flush=True)
+        write_csv(chosen.csv, rows)
+    for text in summary(rows):
+        print(text)
+    if not prefixes:
+        print(f"first call of a small program: {first_calls()}")
+    if left:
+        print(f"out of time for: {', '.join(left)}")
+    return 0 if rows and all(row["error"] < TOLERANCE for row in rows if row["contender"] != "failed") else 1
 
 
-Row = tuple[str, str, float, float, float, float]
+def line(row: dict[str, Any]) -> str:
+    rates = f"{row['flops'] / row['seconds'] / 1e12:>10.2f}{row['bytes'] / row['seconds'] / 1e9:>10.0f}"
+    wrong = "" if row["error"] < TOLERANCE else "  WRONG"
+    return f"{row['case']:<28}{row['contender']:<15}{1e3 * row['seconds']:>10.3f}{rates}{row['error']:>10.1e}{wrong}"
 
 
-def _measure(case: Case) -> list[Row]:
-    device = the_device()
-    arguments = case.arguments(np.random.default_rng(0))
-    kernel = polyml.einsum(case.text, target="cuda").compile(*arguments)
+def rivals() -> list[str]:
+    """What is installed to compare with."""
+    found = []
+    for name in ("torch", "triton", "cupy") if _torch() is not None else ("cupy",):
+        with contextlib.suppress(ImportError):
+            found.append(f"{name} {importlib.import_module(name).__version__}")
+    return found
+
+
+def measure(case: Case) -> list[dict[str, Any]]:
+    """A row per contender, polyml's first."""
+    device, rng = the_device(), np.random.default_rng(0)
+    size = sum(4 * math.prod(shape) for shape in case.shapes)
+    sets = [case.arguments(rng) for _ in range(min(MOST_SETS, 1 + -(-2 * L2 // size)))]
+    begun = time.perf_counter()
+    kernel = polyml.einsum(case.text, target="cuda").compile(*sets[0])
+    compiled = time.perf_counter() - begun
     assert isinstance(kernel, CudaKernel)
-    result = kernel(*arguments)
-    exact = case.numpy(*(a.astype(np.float64) for a in arguments))
-    scale = float(np.max(np.abs(exact)))
-    errors = {"polyml": float(np.max(np.abs(result - exact))) / scale}
-    with kernel.resident(arguments, [np.empty_like(result)], {}) as run:
-        contenders: dict[str, Callable[[], object]] = {"polyml": run}
-        other = _torch(case, arguments)
-        if other is not None:
-            contenders["torch"] = other
-            errors["torch"] = float(np.max(np.abs(other().cpu().numpy() - exact))) / scale  # type: ignore[attr-defined]
-        times = _times(device, contenders)
-    return [(case.name, name, seconds, case.flops, case.bytes, errors[name]) for name, seconds in times.items()]
+    exact = np.asarray(case.numpy(*(a.astype(np.float64) for a in sets[0])))
+    scale = max(float(np.max(np.abs(exact))), 1e-30)
+
+    def error(result: object) -> float:
+        return float(np.max(np.abs(np.asarray(result) - exact))) / scale
+
+    errors = {"polyml": error(kernel(*sets[0]))}
+    with contextlib.ExitStack() as stack:
+        results = [np.empty(exact.shape, np.float32) for _ in sets]
+        runs = [stack.enter_context(kernel.resident(a, [r], {})) for a, r in zip(sets, results, strict=True)]
+        contenders: dict[str, list[Run]] = {"polyml": list(runs)}
+        for name, made in others(case, sets):
+            try:
+                errors[name] = error(_on_host(made[0]()))
+            except Exception as fault:  # another library's contender that fails is no reason to stop
+                print(f"{case.name}: {name} fails: {str(fault).splitlines()[0][:100]}", flush=True)
+                continue
+            contenders[name] = made
+        times = in_turns(device, contenders)
+    return [
+        {
+            "case": case.name, "contender": name, "seconds": seconds, "flops": case.flops, "bytes": case.bytes,
+            "error": errors[name], "family": case.family, "compile_seconds": compiled if name == "polyml" else "",
+        }
+        for name, seconds in times.items()
+    ]  # fmt: skip
 
 
-def _torch(case: Case, arguments: Sequence[Array]) -> Callable[[], object] | None:
-    """The case in torch (f32 without TF32), or None."""
-    try:
-        import torch
-    except ModuleNotFoundError:
-        return None
+def others(case: Case, sets: Sequence[tuple[Array, ...]]) -> Iterator[tuple[str, list[Run]]]:
+    """The contenders that are installed, each with a function per set of arguments: torch in f32 without TF32, or else CuPy for what it has the same words for."""
+    torch = _torch()
+    if torch is None:
+        yield from _cupy(case, sets)
+        return
     torch.backends.cuda.matmul.allow_tf32 = False
-    tensors = dict(zip("xyz", (torch.from_numpy(a).cuda() for a in arguments), strict=False))
-    return functools.partial(eval, compile(case.torch, case.name, "eval"), {"torch": torch, **tensors})
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    given = [tuple(torch.from_numpy(a).cuda() for a in arguments) for arguments in sets]
+    names = "xyz"[: len(case.shapes)]
+    function = eval(f"lambda {', '.join(names)}: {case.torch}", {"torch": torch})
+    yield "torch", [functools.partial(function, *arguments) for arguments in given]
+    if case.compile:
+        compiled = torch.compile(function)
+        yield "torch.compile", [functools.partial(compiled, *arguments) for arguments in given]
+    if case.triton:
+        with contextlib.suppress(ImportError):
+            kernels = importlib.import_module("benchmarks.cuda_triton")
+            yield "Triton", [functools.partial(getattr(kernels, case.triton), *arguments) for arguments in given]
 
 
-def _times(device: PycudaDevice, contenders: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Median seconds per run, by device events."""
-    driver, found = device.driver, {name: [] for name in contenders}
+def _torch() -> Any:
+    """torch, where it is installed and sees the device."""
+    with contextlib.suppress(ImportError):
+        torch: Any = importlib.import_module("torch")
+        return torch if torch.cuda.is_available() else None
+    return None
+
+
+def _cupy(case: Case, sets: Sequence[tuple[Array, ...]]) -> Iterator[tuple[str, list[Run]]]:
+    words = {
+        "x @ y": lambda cupy, x, y: x @ y,
+        "x.clone()": lambda cupy, x: x.copy(),
+        "x.sum()": lambda cupy, x: x.sum(),
+    }
+    with contextlib.suppress(ImportError):
+        cupy: Any = importlib.import_module("cupy")
+        if case.torch in words:
+            given = [tuple(map(cupy.asarray, arguments)) for arguments in sets]
+            yield "CuPy", [functools.partial(words[case.torch], cupy, *arguments) for arguments in given]
+
+
+def _on_host(result: Any) -> Array:
+    found: Array = result.get() if hasattr(result, "get") else result.cpu().numpy()
+    return found
+
+
+def in_turns(device: PycudaDevice, contenders: dict[str, list[Run]]) -> dict[str, float]:
+    """Median seconds per run, by device events, all on the default stream."""
+    driver, found = device.driver, {name: list[float]() for name in contenders}
     device.context.push()  # type: ignore[attr-defined]
     try:
         flush, begin, end = driver.mem_alloc(FLUSHED), driver.Event(), driver.Event()
-        for number in range(ROUNDS + 1):
-            for name, run in contenders.items():
-                driver.memset_d8(flush, number % 256, FLUSHED)
+        for number in range(WARM + ROUNDS):
+            for name, runs in contenders.items():
+                driver.memset_d8_async(flush, number % 256, FLUSHED)
                 begin.record()
-                run()
+                runs[number % len(runs)]()
                 end.record()
                 end.synchronize()
-                if number:
+                if number >= WARM:
                     found[name].append(begin.time_till(end) / 1e3)
+        flush.free()
     finally:
         device.context.pop()  # type: ignore[attr-defined]
     return {name: statistics.median(values) for name, values in found.items()}
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What bounds speak of, in ratios of this run."""
+    seconds = {(row["case"], row["contender"]): row["seconds"] for row in rows}
+    copies = [row["bytes"] / row["seconds"] for row in rows if row["case"] == "copy"]
+    for row in rows:
+        if row["family"] == "copy bandwidth" and row["contender"] == "polyml" and copies:
+            share = row["bytes"] / row["seconds"] / max(copies)
+            yield f"{row['case']}: {100 * share:.0f} % of the copy bandwidth ({max(copies) / 1e9:.0f} GB/s)"
+    for case, family in dict.fromkeys((row["case"], row["family"]) for row in rows):
+        if family != "torch.einsum" and {(case, "polyml"), (case, "torch")} <= seconds.keys():
+            yield f"{case}: {seconds[case, 'torch'] / seconds[case, 'polyml']:.2f}x torch"
+    both = [
+        seconds[row["case"], "torch"] / row["seconds"]
+        for row in rows
+        if row["family"] == "torch.einsum" and row["contender"] == "polyml" and (row["case"], "torch") in seconds
+    ]
+    if both:
+        yield f"contractions: {statistics.geometric_mean(both):.2f}x torch.einsum (geometric mean of {len(both)}; worst {min(both):.2f})"
+
+
+def first_calls() -> str:
+    """Seconds of a first call in a fresh process, without and with what an earlier one has kept on disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = []
+        for _ in range(2):
+            environment = os.environ | {"POLYML_CACHE": os.path.join(folder, "cache")}
+            command = [sys.executable, "-c", FIRST]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                return f"fails: {done.stderr.strip().splitlines()[-1:]}"
+            found.append(float(done.stdout.split()[-1]))
+    return f"{found[0]:.2f} s, from the disk cache {1e3 * found[1]:.0f} ms"
 
 
 if __name__ == "__main__":

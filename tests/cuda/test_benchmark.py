@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.cuda import CASES, main
+from benchmarks.cuda import line, main, summary
+from benchmarks.cuda_cases import CASES, contractions
 from tests.cuda.batch import compile_batch, needs_gxx
 
-SMALL = {"copy": ((300,),), "matmul 4096": ((40, 30), (30, 50)), "bias, gelu, residual": ((9, 40), (40,), (9, 40)), "softmax": ((5, 300),),
-         "layer norm": ((5, 300), (300,), (300,)), "attention": ((1, 2, 20, 8),) * 3}  # fmt: skip
+SMALL = {
+    "copy": ((300,),), "sum": ((3000,),), "matmul 4096": ((40, 30), (30, 50)), "matmul 1000 x 3000 x 517": ((33, 31), (31, 17)),
+    "bias, gelu, residual": ((9, 40), (40,), (9, 40)), "softmax": ((5, 300),), "layer norm": ((5, 300), (300,), (300,)),
+    "attention": ((1, 2, 20, 8),) * 3, "convolution 3 x 3": ((2, 3, 12, 13), (4, 3, 3, 3)), "blur 5 x 5": ((30, 40), (5, 5)),
+}  # fmt: skip
 
 
 @needs_gxx
@@ -19,6 +23,7 @@ def test_its_programs_are_right() -> None:
     batch = compile_batch([(case.text, given) for case, given in zip(CASES, arguments, strict=True)])
     for case, given, kernel in zip(CASES, arguments, batch.kernels, strict=True):
         exact = case.numpy(*(a.astype(np.float64) for a in given))
+        exact = np.asarray(exact)
         results = np.empty(exact.shape, np.float32)
         with kernel.resident(given, [results], {}) as run:
             run()
@@ -32,3 +37,35 @@ def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr("benchmarks.cuda.missing_parts", lambda: (("no CUDA compiler (nvcc)", "install it"),))
     assert main([]) == 1
     assert capsys.readouterr().out == "no CUDA compiler (nvcc)\n  -> install it\n"
+
+
+def test_its_contractions_are_those_of_the_file() -> None:
+    found = list(contractions())
+    assert len(found) >= 24
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(tuple(min(n, 3) for n in shape)) for shape in found[0].shapes)
+    assert found[0].numpy(x, y).ndim == 3
+
+
+def test_its_summary() -> None:
+    def row(case: str, contender: str, seconds: float, family: str = "") -> dict[str, object]:
+        return {
+            "case": case,
+            "contender": contender,
+            "seconds": seconds,
+            "flops": 2e9,
+            "bytes": 3e9,
+            "error": 1e-6,
+            "family": family,
+        }
+
+    rows = [
+        row("copy", "polyml", 1e-3), row("copy", "torch", 2e-3), row("softmax", "polyml", 1.25e-3, "copy bandwidth"),
+        row("a", "polyml", 1e-3, "torch.einsum"), row("a", "torch", 4e-3, "torch.einsum"),
+        row("b", "polyml", 1e-3, "torch.einsum"), row("b", "torch", 1e-3, "torch.einsum"),
+    ]  # fmt: skip
+    assert list(summary(rows)) == [
+        "softmax: 80 % of the copy bandwidth (3000 GB/s)", "copy: 2.00x torch",
+        "contractions: 2.00x torch.einsum (geometric mean of 2; worst 1.00)",
+    ]  # fmt: skip
+    assert line(rows[0]).split() == ["copy", "polyml", "1.000", "2.00", "3000", "1.0e-06"]

@@ -73,7 +73,7 @@ def test_planted_bugs_are_caught(driver: Path, check: str) -> None:
     run(driver, check)
 
 
-@pytest.mark.parametrize("check", ["routes", "leaks"])
+@pytest.mark.parametrize("check", ["routes", "leaks", "benchmark"])
 def test_what_stays(driver: Path, check: str) -> None:
     run(driver, check)
 

@@ -221,8 +221,27 @@ def memory() -> None:
     assert live()["contexts"] == 0
 
 
+def benchmark() -> None:
+    """benchmarks/cuda.py as a whole, on small cases; the times mean nothing here."""
+    import contextlib
+    import io
+    from dataclasses import replace
+
+    import benchmarks.cuda as script
+    from tests.cuda.test_benchmark import SMALL
+
+    script.FLUSHED, script.L2, script.ROUNDS = 1 << 16, 1 << 12, 4
+    script.CASES = tuple(replace(case, shapes=SMALL[case.name]) for case in script.CASES)
+    script.contractions = lambda: iter(())
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        status = script.main([])
+    assert status == 0, said.getvalue()
+    assert "first call of a small program: 0" in said.getvalue() or " s, from the disk cache" in said.getvalue()
+    assert live()["memory"] < 200, "what a case needs goes back"
+
+
 CHECKS: tuple[Callable[[], None], ...] = (
-    programs, on_device, streams, streams_without_order, staging, staging_without_waiting, routes, leaks, memory
+    programs, on_device, streams, streams_without_order, staging, staging_without_waiting, routes, leaks, memory, benchmark
 )  # fmt: skip
 
 if __name__ == "__main__":
