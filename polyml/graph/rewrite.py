@@ -22,6 +22,7 @@ from polyml.graph.rules.pieces import join_pieces
 from polyml.graph.rules.restrict import restrict_domains
 from polyml.graph.rules.simplify import simplify
 from polyml.graph.rules.split import split_products
+from polyml.graph.rules.unseen import leave_unseen
 from polyml.graph.rules.windows import lanes_along_filters
 from polyml.graph.storage import settle_results
 from polyml.records import dataclass
@@ -95,6 +96,7 @@ def rewrite(
         arrange = functools.partial(lanes_along_filters, vector_bytes=vector_bytes, constants=constants)
         last.append(("windows", arrange))
         last.append(("pieces", join_pieces))
+    last.append(("unseen", leave_unseen))
     for name, apply in last:
         after = apply(graph)
         if after is not graph and observe is not None:

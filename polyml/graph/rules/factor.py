@@ -15,6 +15,7 @@ import islpy as isl
 
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, walk
 from polyml.graph.edit import fresh_name, protected_names
+from polyml.graph.elements import all_elements, elements_read
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.inline import is_elementwise, read_through
 from polyml.graph.traverse import all_ops, equation_reads, read_names, tensors_of
@@ -78,7 +79,7 @@ def _factored(equation: Equation, scalings: Mapping[str, Equation], taken: set[s
     if tuple(s.name if isinstance(s, Affine) else None for s in equation.target) != left:
         return None
     points = equation.domain.reset_tuple_id().project_out(isl.dim_type.set, len(left), len(equation.reduced))
-    whole = _whole(equation, left)
+    whole = all_elements(equation.result)
     if not whole.intersect_params(graph.context).is_subset(points) and not _read_within(equation, points, graph):
         return None
     dtype = equation.result.dtype
@@ -161,14 +162,6 @@ def _depends(expr: Expr, indices: Sequence[str]) -> bool:
     return False
 
 
-def _whole(equation: Equation, left: Sequence[str]) -> isl.Set:
-    """All elements of the result, as points of the left side."""
-    limits = [f"0 <= {name} < {n.isl_text()}" for name, n in zip(left, equation.result.shape, strict=True)]
-    sizes = sorted({name for extent in equation.result.shape for name in extent.variables()})
-    where = f" : {' and '.join(limits)}" if limits else ""
-    return isl.Set(f"[{', '.join(sizes)}] -> {{ [{', '.join(left)}]{where} }}")
-
-
 def _read_within(equation: Equation, points: isl.Set, graph: Graph) -> bool:
     """Whether elements without anything to sum, which must stay zero, are read by nobody."""
     name = equation.result.name
@@ -179,23 +172,13 @@ def _read_within(equation: Equation, points: isl.Set, graph: Graph) -> bool:
             case Equation():
                 reads = [read for read in equation_reads(op) if read.tensor == name]
                 kept = op.base is not None and op.base.name == name
-                if kept or not all(_image(op, read).is_subset(points) for read in reads):
+                if kept or not all(elements_read(op, read).is_subset(points) for read in reads):
                     return False
             case Loop() if any(name in (c.initial.name, c.next.name) for c in op.carried):
                 return False
             case _:
                 pass
     return True
-
-
-def _image(equation: Equation, read: Read) -> isl.Set:
-    """The elements that an equation reads; all that there could be where an index is a value."""
-    places = [s for s in read.subscripts if isinstance(s, Affine)]
-    if len(places) < len(read.subscripts):
-        return isl.Set(f"{{ [{', '.join(f'e{d}' for d in range(len(read.subscripts)))}] }}")
-    names = sorted({name for place in places for name in place.variables()} - set(equation.indices))
-    text = f"[{', '.join(equation.indices)}] -> [{', '.join(place.isl_text() for place in places)}]"
-    return equation.domain.reset_tuple_id().apply(isl.Map(f"[{', '.join(names)}] -> {{ {text} }}"))
 
 
 def _multiplied(factors: Sequence[Expr]) -> Expr:

@@ -1,0 +1,39 @@
+"""Which elements of tensors equations touch, as integer sets over their subscripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import islpy as isl
+
+from polyml.expressions import Read, Subscript
+from polyml.graph.ir import Equation, Tensor
+from polyml.sets.affine import Affine
+
+__all__ = ["all_elements", "elements_at", "elements_read"]
+
+
+def all_elements(tensor: Tensor) -> isl.Set:
+    """The box of a tensor's subscripts."""
+    names = [f"e{d}" for d in range(len(tensor.shape))]
+    limits = [f"0 <= {name} < {n.isl_text()}" for name, n in zip(names, tensor.shape, strict=True)]
+    sizes = sorted({name for extent in tensor.shape for name in extent.variables()})
+    where = f" : {' and '.join(limits)}" if limits else ""
+    return isl.Set(f"[{', '.join(sizes)}] -> {{ [{', '.join(names)}]{where} }}")
+
+
+def elements_read(equation: Equation, read: Read) -> isl.Set:
+    """What an equation reads by that read, all that there could be where a subscript is a value."""
+    return elements_at(equation, equation.domain, equation.indices, read.subscripts)
+
+
+def elements_at(
+    equation: Equation, points: isl.Set, indices: Sequence[str], subscripts: Sequence[Subscript]
+) -> isl.Set:
+    """The image of points over the indices; everything where a subscript is a value."""
+    places = [s for s in subscripts if isinstance(s, Affine)]
+    if len(places) < len(subscripts):
+        return isl.Set(f"{{ [{', '.join(f'e{d}' for d in range(len(subscripts)))}] }}")
+    names = sorted({name for place in places for name in place.variables()} - set(indices))
+    text = f"[{', '.join(indices)}] -> [{', '.join(place.isl_text() for place in places)}]"
+    return points.reset_tuple_id().apply(isl.Map(f"[{', '.join(names)}] -> {{ {text} }}"))

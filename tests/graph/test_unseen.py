@@ -1,0 +1,61 @@
+"""Elements that nobody sees: fills that are overwritten in pieces go, sums over half a matrix start in that half, and nothing that is seen is lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+
+MIRRORED = """
+def f(x: f64["N M"]):
+    c: f64["M M"] = 0
+    if i <= j:
+        c[i, j] = 2.0 * x[0, i] * x[0, j]
+    if i > j:
+        c[i, j] = c[j, i]
+    return c
+"""
+SUMS = MIRRORED.replace("2.0 * x[0, i] * x[0, j]", "sum[k](x[k, i] * x[k, j]) / N")
+
+
+def graph_of(source: str) -> str:
+    return polyml.einsum(source).lower(np.ones((7, 20))).text("graph")
+
+
+def test_a_fill_without_an_element_left_is_gone() -> None:
+    for source in (MIRRORED, SUMS):
+        assert "= 0 " not in graph_of(source)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("i > j", "i > j + 1"),  # a diagonal of zeros is left
+        ("c[j, i]", "c[j, i] + c[i, j]"),  # zeros are read
+        ("    if i > j:\n        c[i, j] = c[j, i]\n", ""),
+    ],
+)
+def test_a_fill_that_is_seen_stays(old: str, new: str) -> None:
+    assert "= 0 " in graph_of(MIRRORED.replace(old, new))
+
+
+def test_sums_start_where_they_are_read() -> None:
+    text = polyml.einsum(SUMS, fusion=False).lower(np.ones((7, 20))).text("loops")
+    assert "for (j = i;" in text.split("] = 0;")[0]
+
+
+@pytest.mark.parametrize("source", [MIRRORED, SUMS])
+@pytest.mark.parametrize("m", [1, 8, 37])
+def test_results(source: str, m: int) -> None:
+    x = np.random.default_rng(0).random((5, m))
+    whole = 2 * np.outer(x[0], x[0]) if source is MIRRORED else x.T @ x / 5
+    np.testing.assert_allclose(polyml.einsum(source, threads=1)(x), whole, rtol=1e-12)
+
+
+def test_what_is_left_of_a_fill() -> None:
+    source = MIRRORED.replace("= 0", "= 7").replace("i > j", "i > j + 3")
+    x = np.random.default_rng(0).random((5, 20))
+    i, j = np.indices((20, 20))
+    expected = np.where((i <= j) | (i > j + 3), 2 * np.outer(x[0], x[0]), 7)
+    np.testing.assert_allclose(polyml.einsum(source, threads=1)(x), expected, rtol=1e-12)
