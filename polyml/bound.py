@@ -27,6 +27,7 @@ from polyml.runtime.signature import KernelSignature, ScalarParameter, SizeParam
 
 if TYPE_CHECKING:
     from polyml.compiler_bound import BoundCode
+    from polyml.lowered import Lowered
     from polyml.runtime.kernel import Kernel
 
 __all__ = ["Bound"]
@@ -56,6 +57,18 @@ class Bound(Dispatcher):
         ints = symbolic_ints(program) - self._bound.keys()
         super().__init__(program.name, wanted, ints, self._compile_bound)
         self.__name__ = program.name
+
+    def lower(self, *args: object, **keywords: object) -> Lowered:
+        """The calls with these arguments at every stage, down to loops: what the constants alone decide has left them."""
+        from polyml.compiler_bound import lower_bound
+        from polyml.lowered import LoweredCalls
+
+        key = _whole_key(self.program, self.key_of(*args, **keywords), self._bound)
+        return LoweredCalls(self.program, lower_bound(self.program, key, self.options, self._bound.keys()).stages)
+
+    def explain(self, *args: object, **keywords: object) -> str:
+        """What was chosen for calls with these arguments, what was refused and why, and what is filled once."""
+        return self.lower(*args, **keywords).explain()
 
     def _compile_bound(self, key: Key) -> Kernel:
         from polyml.runtime.cached import cached_kernel

@@ -11,7 +11,7 @@ from dataclasses import replace
 from polyml.codegen.hoist_panels import Filling, hoist_panels
 from polyml.codegen.loops import Function
 from polyml.compiler import Stages, llvm_text, locked, lower, signature_for, strides_of
-from polyml.compiler_region import rewrite_for
+from polyml.compiler_region import LoweredRegion, rewrite_for
 from polyml.debug import compilation, stage
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import ArgumentError
@@ -28,13 +28,14 @@ from polyml.runtime.build import build_kernel, signature_of
 from polyml.runtime.compiled import Compiled
 from polyml.runtime.keys import Key
 from polyml.runtime.signature import ArrayParameter, KernelSignature, Result, SizeParameter
+from polyml.schedule.schedule import Note
 
 __all__ = ["BoundCode", "lower_bound"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundCode:
-    """Code for one key of a program with constants: plans, functions and signatures of what runs once (None: nothing does) and of the calls.
+    """Code for one key of a program with constants: plans, functions and signatures of what runs once (None: nothing does) and of the calls. stages: the calls' way to their functions.
 
     The signature of the calls has the constants first; those that the results of `once` do not name are bound arguments themselves.
     """
@@ -42,6 +43,7 @@ class BoundCode:
     options: Options
     once: tuple[KernelSignature, Plan, tuple[Function, ...]] | None
     calls: tuple[KernelSignature, Plan, tuple[Function, ...]]
+    stages: Stages
 
     def compile_once(self) -> Compiled:
         assert self.once is not None, "internal: nothing runs once"
@@ -92,6 +94,7 @@ def lower_bound(program: Program, key: Key, options: Options, bound: Set[str]) -
         options=options,
         once=_once(graph, before, fillings, whole, constants),
         calls=(_signature_of_calls(whole, bound, names, plan), plan, functions),
+        stages=replace(stages, plan=plan, regions=_hoisted(stages, functions, fillings)),
     )
 
 
@@ -137,6 +140,26 @@ def _without_fillings(
     kept = tuple(name for name in plan.inputs if name in used or name not in constants)
     inputs = (*packed_names, *kept)
     return tuple(functions), tuple(fillings), replace(plan, buffers=buffers, steps=steps, inputs=inputs)
+
+
+def _hoisted(
+    stages: Stages, functions: Sequence[Function], fillings: Sequence[tuple[Filling, dict[str, str]]]
+) -> tuple[LoweredRegion, ...]:
+    """The regions with the functions of the calls, and a note for each array that is filled once."""
+    regions = []
+    for region, function in zip(stages.regions, functions, strict=True):
+        mine = {v.name for v in function.arguments}
+        notes = tuple(
+            Note(
+                "constants",
+                filling.packed.name,
+                f"filled once, from {', '.join(v.name for v in filling.function.arguments[:-1])}",
+            )
+            for filling, _ in fillings
+            if filling.packed.name in mine
+        )
+        regions.append(replace(region, loops=function, notes=(*region.notes, *notes)))
+    return tuple(regions)
 
 
 def _signature_of_calls(whole: KernelSignature, bound: Set[str], names: dict[str, str], plan: Plan) -> KernelSignature:

@@ -17,7 +17,7 @@ from polyml.schedule.tree import print_tree, tree_html
 from polyml.scop.printer import dependences_text, domains_text
 from polyml.user_schedule import UserSchedule, user_schedule
 
-__all__ = ["Lowered", "View"]
+__all__ = ["Lowered", "LoweredCalls", "View"]
 
 View = Literal["graph", "plan", "domains", "dependences", "schedule", "loops", "llvm", "asm", "c", "cuda"]
 
@@ -162,3 +162,19 @@ class Lowered:
     def _repr_latex_(self) -> str:
         """The graph's equations."""
         return graph_latex(self.stages.graph)
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredCalls(Lowered):
+    """What `f.bind(...).lower(...)` gives: the calls, without what the constants alone decide. It is to look at."""
+
+    def with_schedule(self, *schedules: UserSchedule) -> Lowered:
+        raise PolymlError(
+            f"{self.program.name} has constant arguments, which are packed for the schedule that it has",
+            hint="transform the schedule of the program before bind",
+        )
+
+    def compile(self) -> Kernel:
+        raise PolymlError(
+            f"{self.program.name} has constant arguments", hint="call the bound program: it compiles itself"
+        )

@@ -194,3 +194,19 @@ def test_both_kernels_come_from_the_disk_cache(monkeypatch: pytest.MonkeyPatch, 
             monkeypatch.setattr("polyml.compiler_bound.lower_bound", None)
         np.testing.assert_array_equal(frozen(x), expected)
     assert re.search("constant w, b", repr(frozen))
+
+
+def test_bound_programs_show_their_stages() -> None:
+    x, w, b = numbers(37, 80), numbers(80, 130), numbers(130)
+    frozen = polyml.einsum(DENSE.format("f32"), target=SMALL, threads=1).bind(w=w, b=b)
+    shown = frozen.explain(x)
+    assert "filled once, from w" in shown
+    lowered = frozen.lower(x)
+    loops = lowered.text("loops")
+    assert "w[" not in loops, "packed ahead of every call"
+    assert lowered.text("graph").startswith("dense(")
+    for refused in (lowered.compile, lowered.with_schedule):
+        with pytest.raises(PolymlError, match="constant arguments"):
+            refused()
+    with pytest.raises(ShapeError):
+        frozen.lower(numbers(37, 81))
