@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from polyml.codegen.hoist_panels import Filling, hoist_panels
 from polyml.codegen.loops import Function
+from polyml.codegen.prefetch_panels import prefetch_panels
 from polyml.compiler import Stages, llvm_text, locked, lower, signature_for, strides_of
 from polyml.compiler_region import LoweredRegion, rewrite_for
 from polyml.debug import compilation, stage
@@ -115,7 +116,7 @@ def _without_fillings(
     stages: Stages, constants: Set[str]
 ) -> tuple[tuple[Function, ...], tuple[tuple[Filling, dict[str, str]], ...], Plan]:
     """The functions of the calls, what fills their packed arrays (with the buffers of its arguments), and the plan with these arrays as inputs."""
-    plan = stages.plan
+    plan, machine = stages.plan, stages.options.machine
     functions: list[Function] = []
     fillings: list[tuple[Filling, dict[str, str]]] = []
     buffers = dict(plan.buffers)
@@ -127,6 +128,8 @@ def _without_fillings(
         place = places[number]
         known = {array for array, buffer in place.items() if buffer in constants}
         function, found = hoist_panels(lowered, known)
+        panels = {filling.packed.name for filling in found if len(filling.packed.shape) > 1}
+        function = prefetch_panels(function, panels, l2_bytes=machine.l2_bytes, line_bytes=machine.line_bytes)
         functions.append(function)
         for filling in found:
             packed = filling.packed

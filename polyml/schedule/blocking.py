@@ -113,7 +113,9 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     out, operand = sides.out, sides.operand
     turned = is_turned(scop, statement, sides.lanes)
     inner = by_stride(sides.rows, out)[::-1]
-    rows, tile = _register_tile(model, sides.lanes, inner[:1] if turned else inner, len(sides.others), target)
+    most = _vectors_in_l2(model, sides.reduced, target) if turned else 4
+    inner = inner[:1] if turned else inner
+    rows, tile = _register_tile(model, sides.lanes, inner, len(sides.others), target, most=most)
     packed = _pays(model, operand, sides, target, turned=turned)
     if not packed and not (_streams(model, sides, target) and _is_alone(scop, statement, sides)):
         return None
@@ -231,14 +233,20 @@ def _is_alone(scop: Scop, statement: Statement, sides: Sides) -> bool:
     )
 
 
+def _vectors_in_l2(model: StatementModel, reduced: list[str], target: Target) -> int:
+    """Vectors of a panel over the whole reduction, of which L2 should hold two, the one in use and the next, beside the other operand."""
+    one = prod(model.extents[i] for i in reduced) * target.vector_bytes
+    return max(1, min(4, 3 * target.l2_bytes // 8 // one))
+
+
 def _register_tile(
-    model: StatementModel, lanes: str, row_side: list[str], operands: int, target: Target
+    model: StatementModel, lanes: str, row_side: list[str], operands: int, target: Target, *, most: int
 ) -> tuple[str, RegisterTile]:
-    """The rows' index and the tile with the fewest cycles for the whole product, its edges included. row_side: innermost in C first."""
+    """The rows' index and the tile with the fewest cycles for the whole product, its edges included. row_side: innermost in C first; most: vectors."""
     width = target.lanes(model.itemsize)
     best: tuple[str, RegisterTile] | None = None
     for rows_index in row_side:
-        for vectors in range(1, 5):
+        for vectors in range(1, most + 1):
             for rows in range(1, 15):
                 # Accumulators, the vectors that rows share, a broadcast; and two more where there are plenty, for masks' sake.
                 if rows * vectors + vectors + 1 > target.vector_registers - (target.vector_registers > 16) * 2:
