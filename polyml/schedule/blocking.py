@@ -123,7 +123,8 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     short = packed and is_short(model, out, depth, tile.vectors * target.lanes(model.itemsize), target)
     sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short)
     windows = any(not is_plain(read.subscripts) for read in reads_of(statement.value))
-    row_operand = _packed_rows(model, sides.others, rows, sides.reduced, target) if packed and not windows else None
+    packs_rows = packed and not windows and not turned
+    row_operand = _packed_rows(model, sides.others, rows, sides.reduced, target) if packs_rows else None
     held = [i for i in model.extents if operand.stride(i) != 0 and i not in sides.batch]
     held += [i for i in (rows, *sides.reduced) if row_operand is not None]
     if any(i in ends and sizes.get(i, 1) >= model.extents[i] for i in held):

@@ -7,6 +7,7 @@ import pytest
 
 import polyml
 from polyml.graph.ir import Equation, Graph
+from polyml.target import Target
 from tests.einsum_numpy.guard_pages import guarded
 
 CONVOLUTION = """
@@ -159,3 +160,26 @@ def test_depthwise_reads_nothing_outside(size: int, stride: int, behind: bool) -
     np.testing.assert_array_equal(
         function(guarded(x, behind), guarded(w, behind)), np.einsum("cpqrs,crs->cpq", windows, w)
     )
+
+
+def test_constant_weights_of_few_points_get_the_lanes() -> None:
+    """49 points are four vectors with lanes along them, and three and a bit broadcast one by one; the packing of constant weights costs nothing."""
+    program = 'def layer(x: f32["C H W"], w: f32["O C"]):\n    y[o, p, q] = x[c, p, q] * w[o, c]\n    return y\n'
+    x, w = numbers(512, 7, 7), numbers(160, 512, seed=1)
+    function = polyml.einsum(program, verify=True)
+    frozen = function.bind(w=w)
+    assert any(op.result.name.endswith("_last") for op in frozen.lower(x).stages.graph.ops if isinstance(op, Equation))
+    assert not along_filters(function.trace(x, w))
+    np.testing.assert_array_equal(frozen(x), np.tensordot(w, x, 1))
+
+
+def test_the_next_block_of_weights_is_fetched() -> None:
+    x, w = numbers(64, 9, 9), numbers(200, 64, 3, 3, seed=1)
+    small = Target("host", l1_bytes=8 * 1024, l2_bytes=128 * 1024)
+    frozen = polyml.einsum(text(3, 1, 1), target=small, verify=True).bind(w=w)
+    loops = frozen.lower(x).text("loops")
+    assert "prefetch L2 convolution_1_w_panels[(o_tile)//16 + 1, 0, 0, 0, 0, " in loops
+    np.testing.assert_array_equal(frozen(x), expected(x, w, 1, 1))
+    often = numbers(64, 40, 40)
+    assert "prefetch L2 convolution_1_w_panels" not in frozen.lower(often).text("loops"), "used 200 times"
+    np.testing.assert_array_equal(frozen(often), expected(often, w, 1, 1))

@@ -6,7 +6,8 @@
 
 Elements of windows are then broadcast from where they lie, whatever the stride or the dilation, and weights come in vectors from packed panels (schedule/blocking.py). With lanes along q
 short rows waste parts of vectors, strided ones need single elements, and padding makes them ragged. The result goes back in blocks that are transposed in registers, row by row
-(schedule/strategy/blocked.py). Where lanes run along the filters anyway, padding alone becomes a tensor.
+(schedule/strategy/blocked.py). Where lanes run along the filters anyway, padding alone becomes a tensor. Where the other factor is constant the same serves plain sums over few points,
+such as 1x1 convolutions over 7 x 7: 49 points are four vectors that are three and a bit.
 
 Source: Georganas et al., "Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures" (SC 2018), on broadcasting the input.
 """
@@ -40,6 +41,9 @@ LEAST_WORK = 1 << 16
 SHARED = 8
 """Rows of a register tile that share a vector which they load."""
 
+COPIED = 0.25
+"""Cycles for an element that is packed as it lies, a vector at a time."""
+
 SHORT = 2
 """Vectors of a row in which edges are so much of it that padding is better copied than asked for."""
 
@@ -69,7 +73,7 @@ def lanes_along_filters(graph: Graph, *, vector_bytes: int, constants: Set[str] 
     tensors = tensors_of(graph)
     made: list[Op] = []
     for op in graph.ops:
-        window = _window(op, tensors) if isinstance(op, Equation) else None
+        window = _window(op, tensors, constants) if isinstance(op, Equation) else None
         if window is None or not isinstance(op, Equation):
             made.append(op)
             continue
@@ -82,7 +86,7 @@ def lanes_along_filters(graph: Graph, *, vector_bytes: int, constants: Set[str] 
     return graph if len(made) == len(graph.ops) else replace(graph, ops=tuple(made))
 
 
-def _window(equation: Equation, tensors: dict[str, Tensor]) -> _Window | None:
+def _window(equation: Equation, tensors: dict[str, Tensor], constants: Set[str]) -> _Window | None:
     left = equation.indices[: len(equation.indices) - len(equation.reduced)]
     plain = equation.target == tuple(map(affine, left)) and equation.base is None and equation.instances is None
     body = equation.body
@@ -91,7 +95,9 @@ def _window(equation: Equation, tensors: dict[str, Tensor]) -> _Window | None:
     if not body.dtype.is_float or len(body.args) != 2:
         return None
     for window, other in (body.args, body.args[::-1]):
-        if not isinstance(window, Read) or not isinstance(other, Read) or _is_plain(window) or not _is_plain(other):
+        if not isinstance(window, Read) or not isinstance(other, Read) or not _is_plain(other):
+            continue
+        if _is_plain(window) and (other.tensor not in constants or window.tensor in constants):
             continue
         if all(isinstance(s, Affine) for s in window.subscripts):
             return _roles(equation, left, window, other, tensors)
@@ -154,6 +160,9 @@ def _pays(equation: Equation, window: _Window, lanes: int, *, constant: bool, tu
     load = 1.0 if step == 1 and not window.padded else float(lanes)
     vectors = points // extents[row] * ceil(extents[row] / lanes) * depth * filters
     here = vectors * (0.5 + load / 2 / SHARED)
+    if _is_plain(window.read):
+        # Panels hold neighbouring rows as one (scop/joined_indices.py), and are copies.
+        here = ceil(points / lanes) * depth * filters * 0.5 + points * depth * COPIED
     moved += points * filters + (0 if constant else depth * filters)
     return products + moved * PLACED < here
 
