@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
+from functools import partial
 
 from polyml.codegen.loops import Allocate, For, If, Node, Place, Scope, Variable
 from polyml.codegen.rewrite import map_places, uses, walk_nodes, with_body
@@ -30,12 +32,14 @@ def settle_allocations(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     """The nodes with the pieces of each Allocate joined, and single elements that no parallel loop shares turned into registers.
 
     isl repeats a mark above every part of a sequence, below the guards of the part: what stands between the first and the last piece goes into one Allocate.
-    Where the order allows it, it also gives the parts loops of their own: a piece in a loop that reads before it writes belongs to an earlier one.
+    Where the order allows it, it also gives the parts loops of their own, and none to a part that belongs to the last iteration: a piece that reads before it writes belongs to an earlier
+    one, whose last iteration's values it reads when that is in a loop.
     """
     nodes = tuple(
         with_body(node, settle_allocations) for node in nodes
     )  # pieces next to each other are one before loops are judged
     places: dict[str, list[int]] = {}
+    sources: dict[str, set[int]] = {}
     variables: dict[str, Variable] = {}
     for position, node in enumerate(nodes):
         for variable in _pieces(node):
@@ -46,11 +50,13 @@ def settle_allocations(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
             if before:
                 variables[name] = _allocated(nodes[before[-1]])[name]
                 places.setdefault(name, []).extend([before[-1], position])
+                sources.setdefault(name, set()).add(before[-1])
     for name, found in places.items():
         found.sort()
         first, last = found[0], found[-1]
         if first < last:
-            body = _without((*nodes[first : last + 1],), name)
+            read = sources.get(name, set())
+            body = _without(nodes[first : last + 1], name, {k - first for k in read})
             joined = Allocate(variable=variables[name], body=body)
             return settle_allocations((*nodes[:first], joined, *nodes[last + 1 :]))
     return tuple(map(_register, nodes))
@@ -73,8 +79,9 @@ def _allocated(node: Node) -> dict[str, Variable]:
 
 
 def _hungry(node: Node) -> list[str]:
-    """The variables of Allocates within loops whose first use is a read."""
-    return [a.variable.name for a in _in_loops(node) if (reads := _reads(a)) and reads[0]]
+    """The variables of Allocates whose first use is a read."""
+    found = (inner for inner in walk_nodes((node,)) if isinstance(inner, Allocate))
+    return [a.variable.name for a in found if (reads := _reads(a)) and reads[0]]
 
 
 def _in_loops(node: Node) -> list[Allocate]:
@@ -94,17 +101,22 @@ def _is_partial(loop: For, name: str) -> bool:
     return any(reads and (reads[0] or not any(reads)) for reads in mine)
 
 
-def _without(nodes: tuple[Node, ...], name: str) -> tuple[Node, ...]:
-    """The nodes with the Allocates of a variable dissolved, but for loops with storage of their own. Other loops share it now: their iterations are no
-    longer independent."""
+def _without(nodes: tuple[Node, ...], name: str, sources: Set[int] = frozenset()) -> tuple[Node, ...]:
+    """The nodes with the Allocates of a variable dissolved, but for loops with storage of their own. Other loops share it now, and so do those at the positions
+    `sources`, whose last values are read behind them: their iterations are no longer independent."""
     made: list[Node] = []
-    for node in nodes:
-        if isinstance(node, For) and _is_partial(node, name):
-            node = replace(node, kind="sequential", factor=1, body=_without(node.body, name))
+    for position, node in enumerate(nodes):
+        whole = position in sources
+        if isinstance(node, For) and ((whole and name in _allocated(node)) or _is_partial(node, name)):
+            node = replace(node, kind="sequential", factor=1, body=_within(node.body, name, whole))
         elif isinstance(node, Allocate | If):
-            node = with_body(node, lambda body: _without(body, name))
+            node = with_body(node, partial(_within, name=name, whole=whole))
         made.extend(node.body if isinstance(node, Allocate) and node.variable.name == name else (node,))
     return tuple(made)
+
+
+def _within(nodes: tuple[Node, ...], name: str, whole: bool) -> tuple[Node, ...]:
+    return _without(nodes, name, frozenset(range(len(nodes))) if whole else frozenset())
 
 
 def _register(node: Node) -> Node:
