@@ -132,13 +132,17 @@ class Einsum(Dispatcher):
         return super()._dispatch(*args, **keywords)
 
     def _for_gpu(self, key: Key) -> Kernel:
-        from polyml.compiler import lower_program
-        from polyml.compiler_cuda import kernel_on_device
         from polyml.runtime.cuda import the_device
+        from polyml.runtime.cuda_cached import CompiledCuda, cached_cuda_kernel
 
-        the_device()  # before anything is compiled
-        stages = lower_program(self.program, key, self.options)
-        return kernel_on_device(self.program, stages)
+        def compile() -> CompiledCuda:
+            from polyml.compiler import lower_program  # isl, when it is not in the cache
+            from polyml.compiler_cuda import compiled_cuda
+
+            return compiled_cuda(self.program, lower_program(self.program, key, self.options))
+
+        device = the_device()  # before anything is compiled
+        return cached_cuda_kernel(self.program, key, self.options, device, compile)
 
     def __repr__(self) -> str:
         return f"<polyml.einsum program {self.program.name}>"

@@ -17,12 +17,12 @@ from polyml.einsum_frontend.syntax import Program
 from polyml.errors import CodegenError
 from polyml.options import Options
 from polyml.runtime.build import signature_of
-from polyml.runtime.cuda import the_device
+from polyml.runtime.cuda_cached import CompiledCuda
 from polyml.runtime.cuda_program import CudaCode, CudaKernel, Device
 from polyml.runtime.cuda_report import usage_lines
 from polyml.schedule.driver import schedule
 
-__all__ = ["cuda_kernel", "cuda_regions", "cuda_text", "kernel_lines", "kernel_on_device"]
+__all__ = ["compiled_cuda", "cuda_kernel", "cuda_regions", "cuda_text", "kernel_lines"]
 
 
 def cuda_regions(stages: Stages, *, prefix: str = "") -> tuple[CudaRegion, ...]:
@@ -83,17 +83,16 @@ def cuda_kernel(
     Raises:
         DeviceUnavailableError: something that it needs is missing.
     """
+    return compiled_cuda(program, stages, regions=regions, text=text).on(device)
+
+
+@locked
+def compiled_cuda(
+    program: Program, stages: Stages, *, regions: tuple[CudaRegion, ...] = (), text: str = ""
+) -> CompiledCuda:
+    """A program that is lowered for a GPU, with its text, before it is loaded. Arguments as of `cuda_kernel`."""
     regions = regions or cuda_regions(stages)
     code = _code(stages, regions, text or cuda_text(regions))
     ints = [value if isinstance(value, int) else None for value in stages.key]
     call = signature_of(program, stages.graph, stages.plan, [None] * len(stages.key), ints)
-    return CudaKernel(call, stages.plan, regions, code, device)
-
-
-def kernel_on_device(program: Program, stages: Stages) -> CudaKernel:
-    """The kernel on this machine's GPU.
-
-    Raises:
-        DeviceUnavailableError: there is none, or something that it needs is missing.
-    """
-    return cuda_kernel(program, stages, the_device())
+    return CompiledCuda(signature=call, plan=stages.plan, regions=regions, code=code)

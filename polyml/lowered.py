@@ -143,9 +143,10 @@ class Lowered:
             PolymlError: the target is not this machine.
         """
         if self.stages.options.machine.is_cuda:
-            from polyml.compiler_cuda import kernel_on_device  # what only a GPU needs
+            from polyml.compiler_cuda import cuda_kernel
+            from polyml.runtime.cuda import the_device  # what only a GPU needs
 
-            return kernel_on_device(self.program, self.stages)
+            return cuda_kernel(self.program, self.stages, the_device())
         compiled = compile_stages(self.program, self.stages)
         return load_compiled(compiled, threads=self.stages.options.threads)
 

@@ -7,14 +7,24 @@ results', or temporaries, which later arrays of no greater size take over once t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from polyml.dtypes import DType
+from polyml.graph.host_steps import (
+    ALIGNMENT,
+    Allocate,
+    Argument,
+    Buffer,
+    BufferKind,
+    CheckFlag,
+    Free,
+    Launch,
+    Plan,
+    Step,
+)
 from polyml.graph.ir import Check, Graph, Op, Tensor
 from polyml.graph.region import Region
 from polyml.graph.storage import assign_storage
 from polyml.graph.traverse import tensors_of
-from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
 __all__ = [
@@ -30,90 +40,6 @@ __all__ = [
     "Step",
     "plan",
 ]
-
-ALIGNMENT = 64
-"""Of temporaries, in bytes: a cache line, and the widest vector."""
-
-BufferKind = Literal["input", "output", "temporary"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Buffer:
-    """A piece of memory. input: an argument of the call; output: a result that the call allocates (or the caller's `out=`).
-
-    dtype, shape: of the (first) array in it, which tells the size: `itemsize * product of the shape`, in bytes.
-    """
-
-    name: str
-    kind: BufferKind
-    dtype: DType
-    shape: tuple[Affine, ...]
-
-    def size_in_bytes(self, sizes: Mapping[str, int]) -> int:
-        """With the values of the symbolic sizes."""
-        total = self.dtype.itemsize
-        for extent in self.shape:
-            total *= extent.evaluate(sizes)
-        return total
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """A region's `array` (a name of Plan.storage, and of the region's Scop) lies at the start of `buffer`."""
-
-    array: str
-    buffer: str
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """Run region number `region`. `arguments`: its arrays that exist outside of it, inputs first, each once."""
-
-    region: int
-    arguments: tuple[Argument, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Allocate:
-    """Get memory for a temporary; its size is that of Plan.buffers[buffer] (`bytes`: when no size is symbolic)."""
-
-    buffer: str
-    bytes: int | None
-    alignment: int = ALIGNMENT
-
-
-@dataclass(frozen=True, slots=True)
-class Free:
-    """The temporary is not used any more."""
-
-    buffer: str
-
-
-@dataclass(frozen=True, slots=True)
-class CheckFlag:
-    """Raise `error` with `message` when the bool at the start of `buffer` is true (temporaries still allocated are given back first)."""
-
-    buffer: str
-    message: str
-    error: Literal["IndexError"]
-
-
-Step = Launch | Allocate | Free | CheckFlag
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """buffers: all, by name. steps: in order. inputs, outputs: the buffers of the graph's inputs and outputs, in order (an output that is the final
-    value of a written input is that input's buffer). storage: per tensor its array, those local to a region included."""
-
-    buffers: Mapping[str, Buffer]
-    steps: tuple[Step, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    storage: Mapping[str, str]
-
-    def __str__(self) -> str:
-        return "\n".join(map(_step_text, self.steps))
 
 
 def plan(graph: Graph, regions: Sequence[Region]) -> Plan:
@@ -254,16 +180,3 @@ def _constant_bytes(dtype: DType, shape: Sequence[Affine]) -> int | None:
             return None
         total *= extent.constant
     return total
-
-
-def _step_text(step: Step) -> str:
-    match step:
-        case Launch():
-            places = (a.array if a.array == a.buffer else f"{a.array} in {a.buffer}" for a in step.arguments)
-            return f"launch region {step.region} ({', '.join(places)})"
-        case Allocate():
-            return f"allocate {step.buffer}" + (f": {step.bytes} bytes" if step.bytes is not None else "")
-        case Free():
-            return f"free {step.buffer}"
-        case CheckFlag():
-            return f"check {step.buffer}: {step.error} {step.message.splitlines()[0]!r}"

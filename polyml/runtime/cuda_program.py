@@ -14,8 +14,8 @@ from polyml.codegen.cuda.program import Branch, CudaRegion, HostStep, Kernel, La
 from polyml.codegen.loops import Variable
 from polyml.errors import SubscriptError
 from polyml.expressions import Apply, Const, Expr, IndexValue
-from polyml.graph.plan import Allocate, CheckFlag, Free, Plan
-from polyml.graph.plan import Launch as LaunchRegion
+from polyml.graph.host_steps import Allocate, CheckFlag, Free, Plan
+from polyml.graph.host_steps import Launch as LaunchRegion
 from polyml.ops import OPS
 from polyml.records import dataclass
 from polyml.runtime.arguments import Array, Prepared, Wanted

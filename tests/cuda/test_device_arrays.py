@@ -60,7 +60,6 @@ class OnDevice:
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDevice]:
     made = EmulatedDevice()
     monkeypatch.setattr(cuda, "the_device", lambda: made)
-    monkeypatch.setattr("polyml.compiler_cuda.the_device", lambda: made)
     monkeypatch.setitem(MAKERS, "tests", lambda like, shape, dtype: OnDevice(shape, dtype))
     OnDevice.device = made
     polyml.einsum('def first(x: f32["N"]):\n    y[n] = x[n]\n    return y\n', target="cuda")(np.ones(1, np.float32))

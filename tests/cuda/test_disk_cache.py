@@ -1,0 +1,54 @@
+"""What an earlier process has lowered for a GPU is read from the disk cache."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import polyml
+import polyml.compiler
+import polyml.runtime.cuda as cuda
+from polyml.runtime.cuda_cached import CompiledCuda
+from tests.cuda.batch import needs_gxx
+from tests.cuda.emulator.device import EmulatedDevice
+
+TEXT = (
+    'def f(x: f32["N M"], k: int):\n    m[i] = max[j](x[i, j])\n    y[i, j] = exp(x[i, j] - m[i]) + k\n    return y\n'
+)
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+@needs_gxx
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_second_process_lowers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
+    monkeypatch.setenv("POLYML_CACHE", str(tmp_path / "cache"))
+    device = EmulatedDevice()
+    monkeypatch.setattr(cuda, "the_device", lambda: device)
+    exact = np.exp(X - X.max(1, keepdims=True)) + 2
+    np.testing.assert_allclose(polyml.einsum(TEXT, target="cuda", dynamic=dynamic)(X, 2), exact, rtol=1e-6)
+    lowered: list[object] = []
+    lower = polyml.compiler.lower_program
+    monkeypatch.setattr(polyml.compiler, "lower_program", lambda *given: (lowered.append(given), lower(*given))[1])
+    again = polyml.einsum(TEXT, target="cuda", dynamic=dynamic)
+    np.testing.assert_allclose(again(X, 2), exact, rtol=1e-6)
+    np.testing.assert_allclose(again(X, 3), exact + 1, rtol=1e-6)
+    assert lowered == []
+    files = list((tmp_path / "cache").glob("*.kernel"))
+    polyml.einsum(TEXT, target="cuda", dynamic=dynamic, atomics=True)(X, 2)
+    assert len(lowered) == 1, "another option, another kernel"
+    for file in files:
+        file.write_bytes(file.read_bytes()[:-3])
+    with pytest.warns(RuntimeWarning, match="damaged"):
+        np.testing.assert_allclose(polyml.einsum(TEXT, target="cuda", dynamic=dynamic)(X, 2), exact, rtol=1e-6)
+    assert len(lowered) == 2
+
+
+def test_nothing_else_is_unpickled() -> None:
+    for foreign in (Path("/"), np.float64(1), print):
+        with pytest.raises(ValueError, match="not a compiled kernel"):
+            CompiledCuda.from_bytes(pickle.dumps(foreign))
+    with pytest.raises(ValueError, match="not a compiled kernel"):
+        CompiledCuda.from_bytes(b"nonsense")
