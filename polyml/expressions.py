@@ -108,7 +108,16 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 def reads_of(expr: Expr) -> list[Read]:
     """All reads, those inside gathered subscripts included, in the order of the text."""
-    return [node for node in walk(expr) if isinstance(node, Read)]
+    found: list[Read] = []
+    stack: list[Expr] = [expr]
+    while stack:  # walk(), but for passes that ask this of every node
+        node = stack.pop()
+        if isinstance(node, Apply):
+            stack.extend(reversed(node.args))
+        elif isinstance(node, Read):
+            found.append(node)
+            stack.extend(s for s in reversed(node.subscripts) if not isinstance(s, Affine))
+    return found
 
 
 def neighbours(expr: Apply) -> Read | None:

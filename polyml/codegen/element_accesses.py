@@ -50,7 +50,7 @@ class ElementAccess:
 
     @property
     def indirect(self) -> bool:
-        return not all(isinstance(s, Affine) for s in self.subscripts)
+        return any(not isinstance(subscript, Affine) for subscript in self.subscripts)
 
     @property
     def element(self) -> Element:
@@ -73,7 +73,11 @@ def may_overlap(one: ElementAccess, other: ElementAccess, ranges: Ranges, lanes:
     region, which `lanes` is around (each access then stands for that many elements)."""
     if one.indirect or other.indirect:
         return True
-    pairs = list(zip(one.element[1], other.element[1], strict=True))
+    pairs = [
+        (a, b)
+        for a, b in zip(one.subscripts, other.subscripts, strict=True)
+        if isinstance(a, Affine) and isinstance(b, Affine)
+    ]
     if any(_apart(a, b, lanes) for a, b in pairs):
         return False
     for loop in other.loops:

@@ -83,13 +83,17 @@ class _Scan:
         name = iterators.get_tuple_name(isl.dim_type.out)
         assert name is not None, "internal: a statement without a name"
         statement = self.schedule.scop.statements[name]
-        values, arrays = iterators, []
+        arrays: list[tuple[str, int]] = []
+        pieces: list[isl.MultiAff] = []
+        iterators.foreach_piece(lambda _, piece: pieces.append(piece))
+        # Where they hold is where the build is: without that, products of one piece cost nothing.
+        inside = values = iterators if len(pieces) != 1 else isl.PwMultiAff.from_multi_aff(pieces[0])
         for array in sorted({access.array for access in _accesses(statement)}):
             storage = self.schedule.storage.get(array)
             if storage is None or statement.name not in storage.offsets:
                 continue
             offset = isl.PwMultiAff.from_multi_aff(storage.offsets[statement.name])
-            values = values.flat_range_product(offset.pullback_pw_multi_aff(iterators))
+            values = values.flat_range_product(offset.pullback_pw_multi_aff(inside))
             arrays.append((array, len(storage.shape)))
         return _Found(statement, tuple(arrays), build.access_from_pw_multi_aff(values))
 

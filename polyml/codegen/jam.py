@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, Prefetch, UpdateArgument
-from polyml.codegen.rewrite import expressions, fresh, rename_variables, substitute_nodes, variables_of
+from polyml.codegen.rewrite import expressions, fresh, rename_variables, substitute_nodes, variables_of, walk_nodes
 from polyml.expressions import reads_of
 from polyml.sets.affine import Affine
 
@@ -46,24 +46,24 @@ def jam(
 def storage_names(nodes: Sequence[Node]) -> set[str]:
     """All names of storage that the nodes make or touch."""
     found: set[str] = set()
-    for node in nodes:
+    for node in walk_nodes(nodes):
         for expr in expressions(node):
-            found |= {read.tensor for read in reads_of(expr)}
+            found.update(read.tensor for read in reads_of(expr))
         match node:
             case Assign():
-                found |= {node.target.variable} | ({node.scan.carry} if node.scan is not None else set())
+                found.add(node.target.variable)
+                if node.scan is not None:
+                    found.add(node.scan.carry)
             case UpdateArgument():
-                found |= {node.best.variable, node.argument.variable}
+                found.update((node.best.variable, node.argument.variable))
             case Prefetch():
                 found.add(node.place.variable)
             case For():
-                found |= {node.variable} | storage_names(node.body)
-            case Block():
-                found |= storage_names(node.body)
-            case If():
-                found |= storage_names((*node.then, *node.otherwise))
+                found.add(node.variable)
             case Allocate():
-                found |= {node.variable.name} | storage_names(node.body)
+                found.add(node.variable.name)
+            case Block() | If():
+                pass
             case _:
                 assert_never(node)
     return found

@@ -47,16 +47,19 @@ def flatten(nodes: Iterable[Node]) -> tuple[Node, ...]:
 
 def walk_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
     """All nodes, parents first, in order."""
-    for node in nodes:
+    stack = [*nodes]
+    stack.reverse()
+    while stack:
+        node = stack.pop()
         yield node
         match node:
             case Assign() | UpdateArgument() | Prefetch():
                 pass
             case For() | Allocate() | Block():
-                yield from walk_nodes(node.body)
+                stack.extend(reversed(node.body))
             case If():
-                yield from walk_nodes(node.then)
-                yield from walk_nodes(node.otherwise)
+                stack.extend(reversed(node.otherwise))
+                stack.extend(reversed(node.then))
             case _:
                 assert_never(node)
 

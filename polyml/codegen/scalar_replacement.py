@@ -9,10 +9,23 @@ one output element share a register, per lane and per jammed copy. The widest re
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import assert_never
 
 from polyml.codegen.element_accesses import Certainties, Element, ElementAccess, Lanes, accesses_of, may_overlap
 from polyml.codegen.jam import storage_names
-from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Variable
+from polyml.codegen.loops import (
+    Allocate,
+    Assign,
+    Block,
+    For,
+    Function,
+    If,
+    Node,
+    Place,
+    Prefetch,
+    UpdateArgument,
+    Variable,
+)
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import fresh, map_places, subscript_variables, uses, walk_nodes, with_body
 from polyml.dtypes import DType, boolean, i64
@@ -71,11 +84,16 @@ class _Promotion:
         return Assign(target=Place(name, subscripts), value=value, streaming=self.streaming)
 
 
+_Written = tuple[str, frozenset[str]]
+"""An element that is written: the array, and the variables that its subscripts depend on."""
+
+
 class _Replacement:
     def __init__(self, types: dict[str, DType], taken: set[str]) -> None:
         self.types = types
         self.taken = taken
         self.known: Certainties = {}
+        self.written: dict[int, tuple[Node, frozenset[_Written]]] = {}
 
     def region(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: Lanes | None) -> tuple[Node, ...]:
         """The region's nodes after promotion here and in the regions inside."""
@@ -105,15 +123,46 @@ class _Replacement:
                 lanes = Lanes(node.variable, node.width)
         return with_body(node, lambda body: self.region(body, ranges, lanes))
 
+    def staying(self, node: Node) -> frozenset[_Written]:
+        """The elements that the node and what is below it write, as far as they do not move with a loop of these."""
+        found = self.written.get(id(node))
+        if found is not None:
+            return found[1]
+        match node:
+            case Assign():
+                made = self.places(node.target)
+            case UpdateArgument():
+                made = self.places(node.best, node.argument)
+            case Prefetch():
+                made = frozenset()
+            case For():
+                inside = frozenset[_Written]().union(*map(self.staying, node.body))
+                made = frozenset((name, moves) for name, moves in inside if node.variable not in moves)
+            case If():
+                made = frozenset[_Written]().union(*map(self.staying, (*node.then, *node.otherwise)))
+            case Allocate() | Block():
+                made = frozenset[_Written]().union(*map(self.staying, node.body))
+            case _:
+                assert_never(node)
+        self.written[id(node)] = node, made  # with the node, whose identity nobody else may have
+        return made
+
+    def places(self, *targets: Place) -> frozenset[_Written]:
+        return frozenset((t.variable, subscript_variables(t.subscripts)) for t in targets if t.variable in self.types)
+
     def promotions(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: Lanes | None) -> list[_Promotion]:
         """The elements that become registers in this region, in order of their first access."""
-        inner = {node.variable.name for node in walk_nodes(nodes) if isinstance(node, Allocate)}
-        if not self.types.keys() - inner:
+        # Most regions write nothing that stays put: it takes no more than a look to see that.
+        staying = {name for node in nodes for name, _ in self.staying(node)}
+        staying -= (
+            {node.variable.name for node in walk_nodes(nodes) if isinstance(node, Allocate)} if staying else set()
+        )
+        if not staying:
             return []
         where: dict[Element, list[tuple[int, ElementAccess]]] = {}
         by_variable: dict[str, dict[tuple[Element | None, tuple[str, ...]], ElementAccess]] = {}
         for position, node in enumerate(nodes):
-            for access in accesses_of(node, ranges, of=self.types.keys() - inner, known=self.known):
+            for access in accesses_of(node, ranges, of=staying, known=self.known):
                 element = None if access.indirect else access.element
                 path = tuple(loop.variable for loop in access.loops)
                 by_variable.setdefault(access.variable, {})[(element, path)] = access

@@ -172,18 +172,25 @@ class Affine:
 
     def substitute(self, values: Mapping[str, Affine | int]) -> Affine:
         """The expression with variables replaced, all at once."""
-        total = Affine((), self.constant)
+        sums: dict[Atom, int] = {}
+        constant, same = self.constant, True
         for atom, coefficient in self.terms:
             match atom:
                 case str():
                     replaced = values.get(atom)
-                    term = affine(atom if replaced is None else replaced)
+                    if replaced is None:
+                        sums[atom] = sums.get(atom, 0) + coefficient
+                        continue
+                    term = affine(replaced)
                 case FloorDiv():
                     term = atom.numerator.substitute(values) // atom.denominator
                 case Extremum():
                     term = _extremum(atom.kind, [operand.substitute(values) for operand in atom.operands])
-            total = total + term * coefficient
-        return total
+            same = False
+            constant += term.constant * coefficient
+            for inner, factor in term.terms:
+                sums[inner] = sums.get(inner, 0) + factor * coefficient
+        return self if same else _from_terms(sums, constant)
 
     # -- text -------------------------------------------------------------------------------------------------------------------
 
@@ -294,4 +301,7 @@ def _extremum(kind: Literal["min", "max"], operands: list[Affine]) -> Affine:
 
 
 def _from_terms(sums: Mapping[Atom, int], constant: int) -> Affine:
-    return Affine(tuple(sorted(((a, c) for a, c in sums.items() if c), key=lambda term: str(term[0]))), constant)
+    terms = [(atom, coefficient) for atom, coefficient in sums.items() if coefficient]
+    if len(terms) > 1:
+        terms.sort(key=lambda term: str(term[0]))
+    return Affine(tuple(terms), constant)
