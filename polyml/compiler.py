@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 from polyml.codegen.generate import generate
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.loops import Function
-from polyml.compiler_region import LoweredRegion, lower_region, rewrite_for, to_loops
+from polyml.compiler_region import LoweredRegion, lower_region, may_arrange, rewrite_for, to_loops
 from polyml.debug import compilation, debug_level, report, stage
 from polyml.einsum_frontend.arguments import ArgumentType, Signature
 from polyml.einsum_frontend.syntax import Program
@@ -107,7 +107,10 @@ def lower(graph: Graph, options: Options, strides: Mapping[str, tuple[int, ...]]
         strides: of input tensors that are not contiguous, in elements, by the tensor's name.
     """
     with stage("fuse"):
-        regions = fuse(graph, cache_bytes=options.machine.l2_bytes, max_equations=12 if options.fusion else 1)
+        size = options.machine.l2_bytes
+        regions = fuse(
+            graph, cache_bytes=size, max_equations=12 if options.fusion else 1, prologues=may_arrange(options)
+        )
         memory = plan(graph, regions)
     report("plan", lambda: str(memory), level=2)
     lowered = []

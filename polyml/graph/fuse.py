@@ -12,6 +12,7 @@ from itertools import combinations
 from polyml.graph.fusion_cost import bytes_saved
 from polyml.graph.ir import Check, Equation, Graph, Loop
 from polyml.graph.profiles import Profile, memory_of, profiles
+from polyml.graph.prologues import move_prologues
 from polyml.graph.region import Region
 from polyml.graph.traverse import all_ops, estimated_bytes, read_names, results_of, tensors_of
 
@@ -23,12 +24,15 @@ _LOOP_GAIN = 16
 """A loop is joined with others when that saves this part of the cache's size at least: isl's work grows, and the loop may schedule less well."""
 
 
-def fuse(graph: Graph, *, cache_bytes: int = 1 << 20, max_equations: int = 12) -> tuple[Region, ...]:
+def fuse(
+    graph: Graph, *, cache_bytes: int = 1 << 20, max_equations: int = 12, prologues: bool = False
+) -> tuple[Region, ...]:
     """The regions of the graph in executable order; every op that is not a Check is in exactly one.
 
     Args:
         cache_bytes: of the cache (per core) in which a slice of an intermediate should stay; the L2.
         max_equations: most equations in one region, since isl's cost grows faster than linearly.
+        prologues: what makes a large operand of a contraction over no box, element by element, goes with the contraction, which applies it while packing (schedule/prologues.py).
     """
     ops: list[Equation | Loop] = [op for op in graph.ops if not isinstance(op, Check)]
     before = _predecessors(graph, ops)
@@ -37,6 +41,8 @@ def fuse(graph: Graph, *, cache_bytes: int = 1 << 20, max_equations: int = 12) -
     chooser = _Chooser(graph, ops, before, early, cache_bytes, max_equations)
     while (pair := chooser.best(groups)) is not None:
         groups = [g for g in groups if g not in pair] + [pair[0] | pair[1]]
+    if prologues and max_equations > 1:
+        groups = move_prologues(ops, groups, chooser.users, chooser.kept, before, cache_bytes)
     ordered = _ordered(groups, before, early)
     return tuple(_region(graph, f"{graph.name}_{n}", [ops[k] for k in sorted(g)], ops) for n, g in enumerate(ordered))
 

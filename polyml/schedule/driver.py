@@ -28,6 +28,7 @@ from polyml.schedule.matching import Matcher
 from polyml.schedule.pack import Packed, pack_operands
 from polyml.schedule.pivot_parts import PivotParts, split_at_pivots
 from polyml.schedule.pivots import plan_pivots, updates_in_place, within_block
+from polyml.schedule.prologues import applied_in_copies
 from polyml.schedule.row_blocks import plan_row_blocks
 from polyml.schedule.row_sums import large_matrices, plan_row_sums
 from polyml.schedule.schedule import Note, Schedule, Storage
@@ -174,7 +175,8 @@ class _Work:
         tree, facts = arranged
         around, notes = apply_strategy(tree, facts)
         before, after = split_around(facts.packed.scop, facts.packed.dependences, plan.core)
-        parts = slanted_parts(facts.packed.scop, facts.packed.dependences, plan)
+        parts = applied_in_copies(slanted_parts(facts.packed.scop, facts.packed.dependences, plan))
+        before = tuple(name for name in before if name in parts.scop.statements)
         tree = build_slanted(parts, around, before, after, parallel=self._shares())
         return _with_panels(parts, tree, notes, facts.packed.storage)
 

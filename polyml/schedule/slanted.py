@@ -16,6 +16,7 @@ from polyml.expressions import Read
 from polyml.schedule.cost import StatementModel, memory_strides
 from polyml.schedule.pivot_parts import PivotParts, with_panels
 from polyml.schedule.pivots import Loops3, Pivots, moves, roles_of, widest_tile
+from polyml.schedule.prologues import maker_of
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
@@ -42,7 +43,9 @@ def plan_slanted(scop: Scop, models: Mapping[str, StatementModel], target: Targe
 
 
 def _pays(scop: Scop, model: StatementModel, own: Loops3, reads: tuple[Read, ...], target: Target) -> bool:
-    written = {s.target.array for s in scop.statements.values()}
+    written = {s.target.array for s in scop.statements.values()} - {
+        read.tensor for read in reads if maker_of(scop, read.tensor)
+    }
     arrays = {*(read.tensor for read in reads), scop.statements[model.name].target.array}
     same = all(scop.arrays[a].dtype.itemsize == model.itemsize for a in arrays)
     size = model.itemsize * model.extents[own.pivot] * model.extents[own.lanes]
@@ -58,7 +61,8 @@ def _sized(scop: Scop, model: StatementModel, own: Loops3, reads: tuple[Read, ..
     strip = max(1, target.l2_bytes // 3 // (block * model.itemsize) // tile.rows) * tile.rows
     vector, *others = reads
     along = [read for read in others if moves(read, own.rows) and moves(read, own.pivot)]
-    apart = len(along) == 1 and len(along[0].subscripts) == 2 and not _contiguous(scop, along[0], own.pivot)
+    apart = len(along) == 1 and len(along[0].subscripts) == 2
+    apart = apart and (not _contiguous(scop, along[0], own.pivot) or maker_of(scop, along[0].tensor) is not None)
     return Pivots(
         core=model.name, loops={model.name: own}, free=frozenset({"rows", "lanes"}), tile=tile,
         width=tile.vectors * target.lanes(model.itemsize), block=block, strip=strip, vector=vector,

@@ -1,0 +1,65 @@
+"""Operands that are made element by element, applied while they are packed: the array that would hold them is never written.
+
+`z[k, j] = data[k, j] - mean[j]` ahead of `C[i, j] += z[k, i] * z[k, j]` whose operands are copied into panels: the copies read data and mean themselves, and z is gone. What it costs is the arithmetic,
+once per copy instead of once; what it saves are a pass that writes the array and passes that read it, all through memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from polyml.expressions import Read, reads_of, substitute
+from polyml.graph.prologues import is_prologue
+from polyml.schedule.pivot_parts import PivotParts
+from polyml.scop.dependences import analyse
+from polyml.scop.relations import rebuilt
+from polyml.scop.scop import Scop, Statement
+from polyml.sets.affine import Affine
+
+__all__ = ["applied_in_copies", "maker_of"]
+
+
+def maker_of(scop: Scop, array: str) -> Statement | None:
+    """The one statement that makes a local array, element by element and by little arithmetic; None when there is no such."""
+    writers = [s for s in scop.statements.values() if s.target.array == array]
+    if len(writers) != 1 or scop.arrays[array].kind != "local" or writers[0].kind != "assign" or writers[0].loop_depth:
+        return None
+    (maker,) = writers
+    names = [s.name if isinstance(s, Affine) else None for s in maker.target.subscripts]
+    plain = maker.argument is None and len(set(names)) == len(names) and set(names) == set(maker.indices)
+    return maker if plain and is_prologue(maker.value) else None
+
+
+def applied_in_copies(parts: PivotParts) -> PivotParts:
+    """The parts with copies that compute what they copied, and without the statements that made it for them alone."""
+    scop, copies = parts.scop, {name for names in parts.copies.values() for name in names}
+    changed, gone = dict(scop.statements), set[str]()
+    for array in list(scop.arrays):
+        maker = maker_of(scop, array)
+        readers = [s for s in changed.values() if any(read.tensor == array for read in reads_of(s.value))]
+        if maker is None or not readers or not all(_copies(s, copies) for s in readers):
+            continue
+        for reader in readers:
+            changed[reader.name] = _computing(reader, maker)
+        del changed[maker.name]
+        gone.add(maker.name)
+    if not gone:
+        return parts
+    made = rebuilt(scop, changed, scop.arrays)
+    return replace(parts, scop=made, dependences=analyse(made))
+
+
+def _copies(statement: Statement, copies: Collection[str]) -> bool:
+    direct = isinstance(statement.value, Read) and all(isinstance(s, Affine) for s in statement.value.subscripts)
+    return statement.name in copies and direct
+
+
+def _computing(copy: Statement, maker: Statement) -> Statement:
+    assert isinstance(copy.value, Read), "internal: a copy of more than one element"
+    values: Mapping[str, Affine] = {
+        place.name: subscript
+        for place, subscript in zip(maker.target.subscripts, copy.value.subscripts, strict=True)
+        if isinstance(place, Affine) and place.name is not None and isinstance(subscript, Affine)
+    }
+    return replace(copy, kind="assign", value=substitute(maker.value, values))

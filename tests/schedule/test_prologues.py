@@ -1,0 +1,80 @@
+"""Operands that are made element by element are applied while panels are packed: results, and what stays an array of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+
+SMALL = Target("host", l1_bytes=4096, l2_bytes=16 * 1024, cores=2)
+"""This machine with caches that do not hold operands of test sizes."""
+
+COVARIANCE = """
+def covariance(x: f64["N M"], scale: f64):
+    mean[j] = sum[i](x[i, j]) / N
+    z[i, j] = scale * (x[i, j] - mean[j])
+    c: f64["M M"]
+    if i <= j:
+        c[i, j] = sum[k](z[k, i] * z[k, j])
+    if i > j:
+        c[i, j] = c[j, i]
+    return c
+"""
+
+
+def loops_of(text: str, rows: int = 70, columns: int = 90) -> str:
+    return polyml.einsum(text, threads=1, target=SMALL).lower(np.ones((rows, columns)), 2.0).text("loops")
+
+
+def test_copies_compute_what_they_copy() -> None:
+    text = loops_of(COVARIANCE)
+    assert " z[" not in text
+    assert "z_panels[" in text
+    assert text.count("scale * (x[") >= 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return c", "return c, z"),  # it is a result
+        ("z[k, i] * z[k, j])", "z[k, i] * z[k, j]) + z[0, 0]"),  # something else reads it
+        ("scale * (x[i, j] - mean[j])", "exp(scale * (x[i, j] - mean[j]))"),  # twice is too much
+        ("scale * (x[i, j] - mean[j])", "1.5 * (x[i, j] - mean[j])"),  # a number, which would need a register
+    ],
+)
+def test_others_stay(old: str, new: str) -> None:
+    assert " z[" in loops_of(COVARIANCE.replace(old, new))
+
+
+def test_what_caches_hold_stays() -> None:
+    assert " z[" in polyml.einsum(COVARIANCE, threads=1).lower(np.ones((70, 90)), 2.0).text("loops")
+
+
+@pytest.mark.parametrize("shape", [(33, 33), (70, 95), (129, 128), (260, 41)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_results(shape: tuple[int, int], threads: int) -> None:
+    x = np.random.default_rng(0).random(shape)
+    program = polyml.einsum(COVARIANCE, threads=threads, target=SMALL, verify=True)
+    z = 2.0 * (x - x.mean(axis=0))
+    np.testing.assert_allclose(program(x, 2.0), z.T @ z, rtol=1e-11, atol=1e-12)
+
+
+def test_an_operand_with_rows_along_the_sum() -> None:
+    """It would be read where it lies, but is nowhere."""
+    text = """
+def f(a: f64["N K"], b: f64["K M"], s: f64["N"]):
+    r[i, k] = a[i, k] * s[i]
+    c: f64["N M"]
+    if j <= i:
+        c[i, j] = sum[k](r[i, k] * b[k, j])
+    if j > i:
+        c[i, j] = 0
+    return c
+"""
+    rng = np.random.default_rng(0)
+    a, b, s = rng.random((90, 70)), rng.random((70, 90)), rng.random(90)
+    program = polyml.einsum(text, threads=1, target=SMALL)
+    assert " r[" not in program.lower(a, b, s).text("loops")
+    np.testing.assert_allclose(program(a, b, s), np.tril((a * s[:, None]) @ b), rtol=1e-12)
