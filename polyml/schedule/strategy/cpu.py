@@ -48,6 +48,7 @@ from polyml.schedule.strategy.lanes import (
 from polyml.schedule.strategy.nest import build_copy, build_nest, plan_nest
 from polyml.schedule.strategy.row_blocks import build_row_blocks
 from polyml.schedule.strategy.step_blocks import build_step_blocks, plan_step_blocks
+from polyml.schedule.strategy.sweep_blocks import build_sweep_blocks, plan_sweep_blocks
 from polyml.schedule.strategy.threads import is_heavy, most_even
 from polyml.schedule.strategy.time_tiles import build_time_tiles, plan_time_tiles
 from polyml.schedule.transforms import Loop, distribute_band, merge_with_child, nest_loops, tile_loop
@@ -192,7 +193,11 @@ class _Recipe:
         """2, with blocks of columns around it where they pay."""
         plan = plan_column_tiles(band, self.facts)
         if plan is None:
-            return self.reductions(band, place)
+            sweep = plan_sweep_blocks(band, self.facts)
+            if sweep is None:
+                return self.reductions(band, place)
+            self.notes.append(Note("tiling", band.title, str(sweep)))
+            return build_sweep_blocks(band, sweep, self.facts)
         own = {**place.extents, **plan.extents}
         blocks = plan_step_blocks(band, plan, self.facts)
         if blocks is not None:
