@@ -32,6 +32,9 @@ MIN_REUSE = 16
 MIN_DEPTH = 16
 """Length of the reduction below which the tile of C is all that matters."""
 
+REST = 0.02
+"""Cost of one more kind of register tile at the edges of a turned result: code that is compiled, and a row that is laid out in more pieces."""
+
 APART = 0.9
 """Cost of a register tile, relative to one whose rows are neighbours in C, at which rows that are further apart are worth it."""
 
@@ -115,12 +118,14 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     inner = by_stride(sides.rows, out)[::-1]
     most = _vectors_in_l2(model, sides.reduced, target) if turned else 4
     inner = inner[:1] if turned else inner
-    rows, tile = _register_tile(model, sides.lanes, inner, len(sides.others), target, most=most)
+    rows, tile = _register_tile(
+        model, sides.lanes, inner, len(sides.others), target, most=most, rest=REST if turned else 0.0
+    )
     packed = _pays(model, operand, sides, target, turned=turned)
     if not packed and not (_streams(model, sides, target) and _is_alone(scop, statement, sides)):
         return None
     depth = depths(scop, statement, model, sides.reduced, tile.rows, target)
-    short = packed and is_short(model, out, depth, tile.vectors * target.lanes(model.itemsize), target)
+    short = packed and not turned and is_short(model, out, depth, tile.vectors * target.lanes(model.itemsize), target)
     sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short)
     windows = any(not is_plain(read.subscripts) for read in reads_of(statement.value))
     packs_rows = packed and not windows and not turned
@@ -129,7 +134,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     held += [i for i in (rows, *sides.reduced) if row_operand is not None]
     if any(i in ends and sizes.get(i, 1) >= model.extents[i] for i in held):
         return None
-    if turned and (short or row_operand is not None or not packed or ends):
+    if turned and (row_operand is not None or not packed or ends):
         return None
     several = any(sizes[index] < model.extents[index] for index in (*sides.columns, sides.lanes))
     ahead = several and not short and row_operand is not None and rows_fit(model, out, sides.others[0], depth, target)
@@ -241,16 +246,19 @@ def _vectors_in_l2(model: StatementModel, reduced: list[str], target: Target) ->
 
 
 def _register_tile(
-    model: StatementModel, lanes: str, row_side: list[str], operands: int, target: Target, *, most: int
+    model: StatementModel, lanes: str, row_side: list[str], operands: int, target: Target, *, most: int, rest: float
 ) -> tuple[str, RegisterTile]:
-    """The rows' index and the tile with the fewest cycles for the whole product, its edges included. row_side: innermost in C first; most: vectors."""
+    """The rows' index and the tile with the fewest cycles for the whole product, its edges included. row_side: innermost in C first; most: vectors; rest: what another kind of tile, at an
+    edge, costs beside its cycles, as a part of all."""
     width = target.lanes(model.itemsize)
+    # Rows of a turned result are whole tiles of whole vectors; where masks have registers of their own, no other value needs one.
+    spare = target.vector_registers > 16 and not (rest and target.masked)
     best: tuple[str, RegisterTile] | None = None
     for rows_index in row_side:
         for vectors in range(1, most + 1):
             for rows in range(1, 15):
                 # Accumulators, the vectors that rows share, a broadcast; and two more where there are plenty, for masks' sake.
-                if rows * vectors + vectors + 1 > target.vector_registers - (target.vector_registers > 16) * 2:
+                if rows * vectors + vectors + 1 > target.vector_registers - (2 if spare else 0):
                     continue
                 if rows > model.extents[rows_index] or (vectors - 1) * width >= model.extents[lanes]:
                     continue
@@ -259,6 +267,10 @@ def _register_tile(
                     for panels, v in _vector_parts(model.extents[lanes], vectors, width):
                         cost += count * panels * _step_cycles(model, r, v, operands)
                 cost /= model.extents[rows_index] * model.extents[lanes] / width
+                kinds = len(_parts(model.extents[rows_index], rows)) * len(
+                    _vector_parts(model.extents[lanes], vectors, width)
+                )
+                cost *= 1 + rest * (kinds - 1)
                 # An index further out in C must gain more: the tile's rows are then far apart.
                 gain = 0.995 if best is None or best[0] == rows_index else APART
                 if best is None or cost < best[1].cost * gain:

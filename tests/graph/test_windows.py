@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -183,3 +185,15 @@ def test_the_next_block_of_weights_is_fetched() -> None:
     often = numbers(64, 40, 40)
     assert "prefetch L2 convolution_1_w_panels" not in frozen.lower(often).text("loops"), "used 200 times"
     np.testing.assert_array_equal(frozen(often), expected(often, w, 1, 1))
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "aarch64"])
+def test_register_tiles_stay_in_registers(name: str) -> None:
+    x, w = numbers(32, 28, 28), numbers(64, 32, 3, 3, seed=1)
+    target = Target(name)
+    lowered = polyml.einsum(text(3, 1, 1), target=target, threads=1).lower(x, w)
+    (note,) = [n for region in lowered.stages.regions for n in region.notes if n.stage == "blocking"]
+    assert "register tile" in note.text
+    blocks = re.split(r"^\.?L\S*:", lowered.text("asm"), flags=re.MULTILINE)
+    sums = next(block for block in blocks if len(re.findall(r"vfmadd|fmla", block)) >= 8)
+    assert not re.search(r"\(%rsp\)|\[sp", sums[sums.index("fm") : sums.rindex("fm")])
