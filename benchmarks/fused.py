@@ -13,7 +13,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from benchmarks.fused_cases import CASES, Array, Case
 from benchmarks.limits import Stream, seconds_at_peak
 from polyml.demo.measure import interleaved
 
+if TYPE_CHECKING:
+    from polyml.api import Einsum
+
 Runner = Callable[[], Array]
 
 
@@ -29,12 +32,21 @@ def contenders(case: Case, arguments: tuple[Array, ...], threads: int) -> dict[s
     import polyml
 
     found: dict[str, Runner] = {"numpy": functools.partial(case.numpy, *arguments)}
-    found["polyml"] = functools.partial(polyml.einsum(case.text), *arguments)
+    found["polyml"] = _polyml(polyml.einsum(case.text), case.constants.split(), arguments)
     if case.torch is not None and (run := torch_runner(case.torch, arguments, threads)) is not None:
         found["torch"] = run
     if case.onnx is not None and (run := onnx_runner(case.onnx, arguments, threads)) is not None:
         found["onnxruntime"] = run
     return found
+
+
+def _polyml(program: Einsum, constants: Sequence[str], arguments: tuple[Array, ...]) -> Runner:
+    """A call with the constants bound."""
+    if not constants:
+        return functools.partial(program, *arguments)
+    given = dict(zip((p.name for p in program.program.parameters), arguments, strict=True))
+    layer = program.bind(**{name: given.pop(name) for name in constants})
+    return functools.partial(layer, *given.values())
 
 
 def torch_runner(text: str, arguments: tuple[Array, ...], threads: int) -> Runner | None:

@@ -28,6 +28,7 @@ class Case:
     torch: str | None = None
     onnx: Callable[[], list[object]] | None = None
     flops: float = 0.0
+    constants: str = ""
 
 
 def normal(rng: np.random.Generator, *shape: int) -> Array:

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.models` measures: layers and blocks of networks, each one program, with the same in NumPy and torch, and the operations they cannot do without."""
+"""What `python -m benchmarks.models` measures: layers and blocks of networks, each one program, with the same in NumPy and torch, the operations they cannot do without, and the weights that polyml binds."""
 
 from __future__ import annotations
 
@@ -171,6 +171,7 @@ CASES: tuple[Case, ...] = (
         lambda x, w, b, v, c: gelu(x @ w + b) @ v + c,
         "lambda x, w, b, v, c: torch.addmm(c, torch.nn.functional.gelu(torch.addmm(b, x, w)), v)",
         flops=4.0 * 512 * 768 * 3072,
+        constants="w b v c",
     ),
     Case(
         "swiglu", SWIGLU,
@@ -178,6 +179,7 @@ CASES: tuple[Case, ...] = (
         lambda x, w, u, v: ((x @ w) * sigmoid(x @ w) * (x @ u)) @ v,
         "lambda x, w, u, v: (torch.nn.functional.silu(x @ w) * (x @ u)) @ v",
         flops=6.0 * 256 * 512 * 1408,
+        constants="w u v",
     ),
     Case(
         "lstm cell", LSTM,
@@ -188,6 +190,7 @@ CASES: tuple[Case, ...] = (
         lstm,
         "lambda x, h, c, w, u, b: torch.lstm_cell(x, (h, c), w.reshape(w.shape[0], -1).t(), u.reshape(u.shape[0], -1).t(), b.reshape(-1), torch.zeros_like(b).reshape(-1))[0]",
         flops=4.0 * 64 * 512 * 2048,
+        constants="w u b",
     ),
     Case(
         "transformer block", BLOCK,
@@ -198,6 +201,7 @@ CASES: tuple[Case, ...] = (
         block,
         TORCH_BLOCK,
         flops=2.0 * 128 * 512 * (4 * 512 + 2 * 2048) + 4.0 * 128 * 128 * 512,
+        constants="q k v o g b w c u d",
     ),
     Case(
         "residual block", RESIDUAL,
@@ -209,6 +213,7 @@ CASES: tuple[Case, ...] = (
         "lambda x, f, s, t, g, u, v: (lambda conv: torch.relu(conv(torch.relu(conv(x[None], f) * s[:, None, None] + t[:, None, None]), g) * u[:, None, None] + v[:, None, None] + x)[0])("
         "lambda a, w: torch.nn.functional.conv2d(a, w, padding=1))",
         flops=4.0 * 64 * 64 * 9 * 56 * 56,
+        constants="f s t g u v",
     ),
     Case(
         "linear attention", LINEAR_ATTENTION,

@@ -7,7 +7,7 @@
 Elements of windows are then broadcast from where they lie, whatever the stride or the dilation, and weights come in vectors from packed panels (schedule/blocking.py). With lanes along q
 short rows waste parts of vectors, strided ones need single elements, and padding makes them ragged. The result goes back in blocks that are transposed in registers, row by row
 (schedule/strategy/blocked.py). Where lanes run along the filters anyway, padding alone becomes a tensor. Where the other factor is constant the same serves plain sums over few points,
-such as 1x1 convolutions over 7 x 7: 49 points are four vectors that are three and a bit.
+such as 1x1 convolutions over 7 x 7: 49 points are four vectors that are three and a bit. Single elements with gaps between them (1x1 with stride 2) become a tensor without gaps first.
 
 Source: Georganas et al., "Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures" (SC 2018), on broadcasting the input.
 """
@@ -78,8 +78,14 @@ def lanes_along_filters(graph: Graph, *, vector_bytes: int, constants: Set[str] 
             made.append(op)
             continue
         lanes = max(1, vector_bytes // op.result.dtype.itemsize)
+        constant = window.other.tensor in constants
+        if _is_sampled(window) and prod(window.extents[i] for i in window.filters) >= lanes:
+            read, sampling = _sampled(op, window, tensors)
+            made.append(sampling)
+            op = replace(op, body=Apply("mul", (read, window.other), op.body.dtype))
+            window = replace(window, read=read)
         turned = bool(window.filters) and op.target[-1] != affine(window.filters[-1])
-        if not _pays(op, window, lanes, constant=window.other.tensor in constants, turned=turned):
+        if (_is_plain(window.read) and not constant) or not _pays(op, window, lanes, constant=constant, turned=turned):
             made.append(op)
             continue
         made += _changed(op, window, turned, tensors)
@@ -137,6 +143,29 @@ def _inside(equation: Equation, read: Read, shape: tuple[Affine, ...]) -> isl.Se
         if isinstance(place, Affine)
     ]
     return isl.Set(f"{{ {equation.result.name}[{', '.join(equation.indices)}] : {' and '.join(limits)} }}")
+
+
+def _is_sampled(window: _Window) -> bool:
+    """Whether windows are single elements with gaps between them: then neighbours are worth having side by side."""
+    places = [s for s in window.read.subscripts if isinstance(s, Affine)]
+    used = [name for place in places for name in place.variables()]
+    single = all(len(place.variables()) == 1 for place in places) and len(set(used)) == len(used)
+    return single and not window.padded and not _is_plain(window.read)
+
+
+def _sampled(equation: Equation, window: _Window, tensors: dict[str, Tensor]) -> tuple[Read, Equation]:
+    """The read from a tensor of the elements that windows have, and the equation that makes it."""
+    source = tensors[window.read.tensor]
+    places = [s for s in window.read.subscripts if isinstance(s, Affine)]
+    names = [name for place in places for name in place.variables()]
+    shape = tuple(affine(window.extents[name]) for name in names)
+    name = fresh_name(f"{source.name}_sampled", tensors)
+    tensor = tensors[name] = Tensor(name, source.dtype, shape, name)
+    inside = tuple(
+        place.substitute({v: affine(f"i{d}")}) for d, (v, place) in enumerate(zip(names, places, strict=True))
+    )
+    made = replace(fill(tensor, Read(source.name, inside, source.dtype), equation.span), apart=True)
+    return Read(name, tuple(map(affine, names)), source.dtype), made
 
 
 def _pays(equation: Equation, window: _Window, lanes: int, *, constant: bool, turned: bool) -> bool:
