@@ -137,6 +137,15 @@ def test_tiles_of_windows() -> None:
     assert "__shared__" not in text_of(three, [of(50_000), of(50_000)]), "the cache does as well"
 
 
+def test_sums_of_whole_tiles_stay_in_registers() -> None:
+    for options in ({}, {"dynamic": ("N", "M")}):
+        text = text_of(BLUR, [of(500, 600), of(5, 5)], **options)
+        whole, edge = text.split("} else {")
+        assert "+=" in whole
+        assert "] +=" not in whole
+        assert "] +=" in edge, "with conditions around each element"
+
+
 PLANTED = [
     ("a short copy", "e < -32 * line + 340", "e < -32 * line + 330"),
     ("the rim on one side is missing", "0 <= ((e + 32 * line) / 34) + i_tile - 1", "i_tile <= ((e + 32 * line) / 34) + i_tile - 1"),

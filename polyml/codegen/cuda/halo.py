@@ -241,8 +241,13 @@ def _flat(nodes: Sequence[Node]) -> Iterator[Node]:
     """Nodes that all threads reach, without those in loops of their own."""
     for node in nodes:
         yield node
-        if isinstance(node, Allocate | Block):
-            yield from _flat(node.body)
+        match node:
+            case Allocate() | Block():
+                yield from _flat(node.body)
+            case If():
+                yield from _flat((*node.then, *node.otherwise))
+            case _:
+                pass
 
 
 def _reads(nodes: Sequence[Node], name: str, inside: tuple[For, ...]) -> Iterator[_Window]:

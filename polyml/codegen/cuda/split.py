@@ -15,6 +15,7 @@ from polyml.codegen.cuda.cooperate import cooperate, settle_scopes
 from polyml.codegen.cuda.halo import stage_windows
 from polyml.codegen.cuda.private import private_registers
 from polyml.codegen.cuda.program import AXES, Branch, CudaRegion, DeviceArray, HostStep, Kernel, Launch, Repeat
+from polyml.codegen.cuda.whole import split_whole_tiles
 from polyml.codegen.loops import (
     Allocate,
     Assign,
@@ -124,7 +125,7 @@ class _Split:
         )
         # Ordering: accumulators become the threads' own before elements are looked for that stay in registers.
         _require_bound(body)
-        kernel = stage_windows(kernel, threads)
+        kernel = stage_windows(split_whole_tiles(kernel), threads)
         kernel, _ = unroll_and_jam(cooperate(kernel), guarded=True)
         kernel = settle_scopes(scalar_replacement(private_registers(simplify(kernel))))
         x, y, z = (threads.get(axis, 1) for axis in AXES)

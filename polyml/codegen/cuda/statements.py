@@ -206,9 +206,12 @@ def _from_multiple(node: For, w: Writer, factor: int) -> tuple[For, tuple[Affine
     atom = node.lower.terms[0][0] if len(node.lower.terms) == 1 and node.lower.constant == 0 else None
     if not isinstance(atom, Extremum) or atom.kind != "max" or node.lower.terms[0][1] != 1 or node.step != 1:
         return node, ()
-    first = next((operand for operand in atom.operands if operand.terms and _is_multiple(operand, w, factor)), None)
-    if first is None or factor == 0:
+    if factor == 0:
         return node, ()
+    able = sorted((o for o in atom.operands if _is_multiple(o, w, factor)), key=lambda o: not o.terms)
+    first = able[0] if able else None
+    if first is None or (first.is_constant and (w.ranges.highest(node.upper - first) or factor + 1) > factor):
+        return node, ()  # from a constant only where each thread has one iteration in any case
     return replace(node, lower=first), tuple(operand for operand in atom.operands if operand != first)
 
 
