@@ -128,7 +128,7 @@ def _without_fillings(
         place = places[number]
         known = {array for array, buffer in place.items() if buffer in constants}
         function, found = hoist_panels(lowered, known)
-        panels = {filling.packed.name for filling in found if len(filling.packed.shape) > 1}
+        panels = {filling.packed.name: filling.blocks for filling in found}
         function = prefetch_panels(function, panels, l2_bytes=machine.l2_bytes, line_bytes=machine.line_bytes)
         functions.append(function)
         for filling in found:

@@ -25,10 +25,11 @@ LARGEST = 4
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """`function` fills `packed`, its last argument, from the constants before it."""
+    """`function` fills `packed`, its last argument, from the constants before it. blocks: dimensions of it that count blocks, its first ones."""
 
     function: Function
     packed: Variable
+    blocks: int
 
 
 def hoist_panels(function: Function, constants: Set[str]) -> tuple[Function, tuple[Filling, ...]]:
@@ -111,7 +112,7 @@ class _Hoist:
         function = Function(
             name=f"{name}_fill", arguments=(*arguments, packed), written=frozenset({name}), sizes=(), body=inside
         )
-        self.found.append(Filling(function, packed))
+        self.found.append(Filling(function, packed, len(loops)))
         return _moved(node.body[len(filling) :], variable.name, packed.name, prefix)
 
     def filling(self, node: Allocate) -> tuple[Node, ...] | None:

@@ -8,7 +8,7 @@ Source: Georganas et al., "Anatomy of High-Performance Deep Learning Convolution
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -22,24 +22,30 @@ __all__ = ["prefetch_panels"]
 MOST_STEPS = 16
 """Steps of the sums for each line of a block, at most: with more the block is used so often that its first use does not matter."""
 
+BEYOND = 1.5
+"""Iterations for each line of a block, at most, that may ask for one: what lies behind the block is next."""
+
 MOST_LINES = 4
 """Lines that one iteration asks for, at most."""
 
 
-def prefetch_panels(function: Function, panels: Set[str], *, l2_bytes: int, line_bytes: int) -> Function:
-    """The function with the next block of each of these arguments, whose first dimension counts blocks, fetched from inside the sums that read one.
+def prefetch_panels(function: Function, panels: Mapping[str, int], *, l2_bytes: int, line_bytes: int) -> Function:
+    """The function with the next block of each of these arguments fetched from inside the sums that read one.
+
+    Args:
+        panels: names, and how many of the first dimensions count blocks.
 
     Rewrite:
         for (o = 0; o < 512; o += 32) for (p = 0; p < 7; p++) for (k = 0; k < 512; k++) for (s = 0; s < 9; s++) t += x[k, p + s] * w[o//32, k, s, ..];
         -> for (o ..) for (p ..) for (k ..) { prefetch w[o//32 + 1, 0, 0, 32*(512*p + k)]; for (s ..) .. }
     """
-    arrays = {v.name: v for v in function.arguments if v.name in panels}
+    arrays = {v.name: v for v in function.arguments if panels.get(v.name)}
     arrays = {name: v for name, v in arrays.items() if v.dtype.itemsize * _elements(v.shape) > l2_bytes // 2}
     if not arrays:
         return function
     wanted: dict[int, tuple[Node, ...]] = {}
     for path in _innermost(function.body, ()):
-        found = _fetch(path, arrays, line_bytes)
+        found = _fetch(path, arrays, panels, line_bytes)
         if found is not None:
             loop, places = found
             wanted.setdefault(id(loop), tuple(Prefetch(place, 2) for place in places))
@@ -66,21 +72,25 @@ def _innermost(nodes: tuple[Node, ...], around: tuple[For, ...]) -> Iterator[tup
                 pass
 
 
-def _fetch(path: tuple[For, ...], arrays: Mapping[str, Variable], line_bytes: int) -> tuple[For, list[Place]] | None:
+def _fetch(
+    path: tuple[For, ...], arrays: Mapping[str, Variable], panels: Mapping[str, int], line_bytes: int
+) -> tuple[For, list[Place]] | None:
     """The loop in which lines of the next block are asked for, and their places; None where that does not pay, or no loop knows how many."""
     reads = {read.tensor: read for node in path[-1].body if isinstance(node, Assign) for read in reads_of(node.value)}
     read = next((read for name, read in reads.items() if name in arrays), None)
-    first = None if read is None else read.subscripts[0]
-    if read is None or not isinstance(first, Affine) or len(first.variables()) != 1:
+    if read is None:
         return None
+    panel, blocks = arrays[read.tensor], panels[read.tensor]
+    counted = [s for s in read.subscripts[:blocks] if isinstance(s, Affine)]
     names = [loop.variable for loop in path]
-    (block,) = first.variables()
-    panel = arrays[read.tensor]
-    size = _elements(panel.shape[1:])
+    outside = [names.index(v) for s in counted for v in s.variables() if v in names]
+    if not outside or len(counted) < blocks:
+        return None
+    size = _elements(panel.shape[blocks:])
     line = line_bytes // panel.dtype.itemsize
     done, steps = affine(0), 1
     levels: list[tuple[For, Affine, int]] = []
-    for loop in path[names.index(block) + 1 :] if block in names else ():
+    for loop in path[max(outside) + 1 :]:
         trips = (loop.upper - loop.lower).constant // loop.step if (loop.upper - loop.lower).is_constant else 0
         if loop.kind == "vector":
             continue
@@ -93,12 +103,12 @@ def _fetch(path: tuple[For, ...], arrays: Mapping[str, Variable], line_bytes: in
     if not levels or steps > MOST_STEPS * lines:
         return None
     # The innermost loop in which there is a line for each iteration: what is left over comes when it is read.
-    fitting = [(loop, at, lines // count) for loop, at, count in levels if count <= lines]
+    fitting = [(loop, at, max(1, lines // count)) for loop, at, count in levels if count <= BEYOND * lines]
     if not fitting or fitting[-1][2] > MOST_LINES:
         return None
     loop, at, count = fitting[-1]
-    middle = (affine(0),) * (len(panel.shape) - 2)
-    return loop, [Place(panel.name, (first + 1, *middle, (at * count + k) * line)) for k in range(count)]
+    next_block = (*counted[:-1], counted[-1] + 1, *((affine(0),) * (len(panel.shape) - blocks - 1)))
+    return loop, [Place(panel.name, (*next_block, (at * count + k) * line)) for k in range(count)]
 
 
 def _inserted(nodes: tuple[Node, ...], wanted: Mapping[int, tuple[Node, ...]]) -> tuple[Node, ...]:
