@@ -25,7 +25,7 @@ from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.tree import print_tree
 from polyml.scop.bounds import prove_in_bounds
 from polyml.scop.build import build as build_scop
-from polyml.scop.dependences import Dependences, analyse
+from polyml.scop.dependences import Analysis, Dependences, analyse
 from polyml.scop.expansion import expanded
 from polyml.scop.joined_indices import joined_rows
 from polyml.scop.memory_based import memory_based
@@ -133,14 +133,14 @@ def _dependences(scop: Scop, options: Options) -> tuple[Scop, Dependences, tuple
     """The scop with what its values need only, and exact dependences; or memory-based ones, and a note, when the budget does not suffice."""
     try:
         with operation_budget(options.budget, phase="dataflow"):
-            dependences = analyse(scop)
+            analysis = Analysis(scop)
             if options.scheduler == "written":
-                return scop, dependences, ()
-            needed = used_values(scop, dependences)
+                return scop, analysis.dependences(), ()
+            needed = used_values(scop, analysis.values)
             # isl's scheduler finds no schedule within its budget once nussinov's scalar is expanded, and a good one before.
             if options.scheduler == "ilp":
                 needed = expanded(needed)
-            return (scop, dependences, ()) if needed is scop else (needed, analyse(needed), ())
+            return needed, analysis.dependences() if needed is scop else analyse(needed), ()
     except BudgetExhausted as reason:
         return scop, memory_based(scop), (Note("fallback", scop.name, f"memory-based dependences: {reason}"),)
 

@@ -18,7 +18,7 @@ from polyml.scop.scop import Access, Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.shown import Shown
 
-__all__ = ["Dependences", "analyse", "values_of"]
+__all__ = ["Analysis", "Dependences", "analyse", "values_of"]
 
 _OUT = isl.dim_type.out
 
@@ -45,6 +45,11 @@ class Dependences(Shown):
         """What every schedule must respect: flow, anti and output."""
         return self.flow.union(self.anti).union(self.output)
 
+    @property
+    def values(self) -> isl.UnionMap:
+        """From who makes a value to who reads it, between updates of one reduction as well."""
+        return self.flow.union(self.reduction)
+
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
@@ -56,27 +61,51 @@ class _Reference:
     own: bool
 
 
+class Analysis:
+    """The dependences of a scop in its written order, in two steps: first where values go, which says what is computed in vain and is all that is needed to leave that out."""
+
+    def __init__(self, scop: Scop) -> None:
+        self._scop = scop
+        self._collected = collected = _Collected(scop)
+        self._by_order: list[tuple[int, list[_Reference], list[_Reference]]] = []
+        for number, (array, (reads, writes)) in enumerate(_references(scop).items()):
+            collected.begin(number)
+            if not writes:
+                collected.live_in += [r.relation for r in reads]
+            elif _straight(collected.order, reads, writes):
+                collected.straight(reads, writes)
+            else:
+                collected.values(reads, writes)
+                self._by_order.append((number, reads, writes))
+            if writes and scop.arrays[array].kind != "local":
+                collected.live_out += [w.relation for w in writes]
+
+    @property
+    def values(self) -> isl.UnionMap:
+        """From who makes a value to who reads it, between updates of one reduction as well."""
+        empty = isl.UnionMap.empty(self._scop.context.get_space())
+        return _union([empty, *self._collected.flow, *self._collected.reduction])
+
+    def dependences(self) -> Dependences:
+        """All of them; asked for once."""
+        collected = self._collected
+        for number, reads, writes in self._by_order:
+            collected.begin(number)
+            collected.orders(reads, writes)
+        empty = isl.UnionMap.empty(self._scop.context.get_space())
+        return Dependences(
+            flow=_union([empty, *collected.flow]),
+            anti=_union([empty, *collected.anti]),
+            output=_union([empty, *collected.output]),
+            reduction=_union([empty, *collected.reduction]),
+            live_in=_union([empty, *collected.live_in]),
+            live_out=_union([empty, *collected.live_out]),
+        )
+
+
 def analyse(scop: Scop) -> Dependences:
     """The dependences of a scop in its written order."""
-    collected = _Collected(scop)
-    for array, (reads, writes) in _references(scop).items():
-        if not writes:
-            collected.live_in += [r.relation for r in reads]
-        elif _straight(collected.order, reads, writes):
-            collected.straight(reads, writes)
-        else:
-            collected.dataflow(reads, writes)
-        if writes and scop.arrays[array].kind != "local":
-            collected.live_out += [w.relation for w in writes]
-    empty = isl.UnionMap.empty(scop.context.get_space())
-    return Dependences(
-        flow=_union([empty, *collected.flow]),
-        anti=_union([empty, *collected.anti]),
-        output=_union([empty, *collected.output]),
-        reduction=_union([empty, *collected.reduction]),
-        live_in=_union([empty, *collected.live_in]),
-        live_out=_union([empty, *collected.live_out]),
-    )
+    return Analysis(scop).dependences()
 
 
 def values_of(scop: Scop, array: str) -> tuple[isl.UnionMap, isl.UnionMap]:
@@ -84,7 +113,7 @@ def values_of(scop: Scop, array: str) -> tuple[isl.UnionMap, isl.UnionMap]:
     collected = _Collected(scop)
     reads, writes = _references(scop)[array]
     if writes:
-        collected.dataflow(reads, writes)
+        collected.values(reads, writes)
     empty = isl.UnionMap.empty(scop.context.get_space())
     return _union([empty, *collected.flow, *collected.reduction]), _union([empty, *collected.live_in])
 
@@ -99,9 +128,20 @@ class _Collected:
         self.flow: list[isl.UnionMap] = []
         self.anti: list[isl.UnionMap] = []
         self.output: list[isl.UnionMap] = []
-        self.reduction: list[isl.UnionMap] = []
+        self._reductions: dict[int, list[isl.UnionMap]] = {0: []}
+        self._array = 0
         self.live_in: list[isl.UnionMap] = []
         self.live_out: list[isl.UnionMap] = []
+
+    def begin(self, array: int) -> None:
+        """What comes now is about this array."""
+        self._array = array
+        self._reductions.setdefault(array, [])
+
+    @property
+    def reduction(self) -> list[isl.UnionMap]:
+        """What was found of reductions, array by array."""
+        return [relation for found in self._reductions.values() for relation in found]
 
     def straight(self, reads: Sequence[_Reference], writes: Sequence[_Reference]) -> None:
         """Writes before reads, no loop around: memory-based order is all there is."""
@@ -109,17 +149,17 @@ class _Collected:
         for write in writes:
             for read in reads:
                 if read.own and read.statement is write.statement:
-                    self.reduction.append(_forward(self.within(_compose(write, read))))
+                    self._reductions[self._array].append(_forward(self.within(_compose(write, read))))
                 elif order[write.statement.name] < order[read.statement.name]:
                     self.flow.append(_compose(write, read))
             for other in writes:
                 if order[write.statement.name] < order[other.statement.name]:
                     self.output.append(_compose(write, other))
 
-    def dataflow(self, reads: Sequence[_Reference], writes: Sequence[_Reference]) -> None:
+    def values(self, reads: Sequence[_Reference], writes: Sequence[_Reference]) -> None:
+        """Flow."""
         must = _union([w.relation for w in writes if w.exact])
         may = _union([w.relation for w in writes if not w.exact])
-        every_read = _union([r.relation for r in reads])
         times = self.initial({r.statement.name for r in (*reads, *writes)})
         for read in reads:
             access = isl.UnionAccessInfo.from_sink(read.relation).set_must_source(must).set_may_source(may)
@@ -129,6 +169,13 @@ class _Collected:
             if read.own:
                 dependence = self.without_own(dependence, read.statement)
             self.flow.append(self.widened(dependence, writes, read))
+
+    def orders(self, reads: Sequence[_Reference], writes: Sequence[_Reference]) -> None:
+        """Anti and output, after `values`."""
+        must = _union([w.relation for w in writes if w.exact])
+        may = _union([w.relation for w in writes if not w.exact])
+        every_read = _union([r.relation for r in reads])
+        times = self.initial({r.statement.name for r in (*reads, *writes)})
         for write in writes:
             access = isl.UnionAccessInfo.from_sink(write.relation).set_must_source(must).set_may_source(may)
             output = access.set_schedule_map(times).compute_flow().get_may_dependence()
@@ -190,7 +237,7 @@ class _Collected:
             f"{parameters_text(self.scop.sizes)}{{ {statement.name}[{', '.join(statement.indices)}] }}"
         )
         own = self.within(dependence.intersect_domain(universe).intersect_range(universe))
-        self.reduction.append(own)
+        self._reductions[self._array].append(own)
         return dependence.subtract(own)
 
 

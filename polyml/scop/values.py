@@ -13,7 +13,6 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
-from polyml.scop.dependences import Dependences
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine
@@ -29,11 +28,11 @@ Link = tuple[str, str]
 """Two statements of which the second reads what the first writes."""
 
 
-def used_values(scop: Scop, dependences: Dependences) -> Scop:
+def used_values(scop: Scop, values: isl.UnionMap) -> Scop:
     """The scop without statements that make no value which is used, and with an array for each web of a local array's values; the same object when
-    there is nothing to change. Its dependences are to be computed anew: anti and output dependences may have gone through what is not there any more."""
-    links = frozenset((s, t) for s, t in _pairs(dependences.flow.union(dependences.reduction)) if s != t)
-    return _with_webs(_without_dead(scop, links), dependences, links)
+    there is nothing to change. `values`: where they go (Dependences.values). Its dependences are to be computed anew: anti and output dependences may have gone through what is not there any more."""
+    links = frozenset((s, t) for s, t in _pairs(values) if s != t)
+    return _with_webs(_without_dead(scop, links), values, links)
 
 
 # -- dead statements --------------------------------------------------------------------------------------------------------------
@@ -88,13 +87,13 @@ def _first_time(name: str, scop: Scop) -> int | None:
 # -- webs -------------------------------------------------------------------------------------------------------------------------
 
 
-def _with_webs(scop: Scop, dependences: Dependences, links: Set[Link]) -> Scop:
+def _with_webs(scop: Scop, values: isl.UnionMap, links: Set[Link]) -> Scop:
     names: dict[tuple[str, Role], str] = {}
     arrays = dict(scop.arrays)
     for array in scop.arrays.values():
         if array.kind != "local":
             continue
-        for number, web in enumerate(list(_webs(array, scop, dependences, links))[1:], start=1):
+        for number, web in enumerate(list(_webs(array, scop, values, links))[1:], start=1):
             name = f"{array.name}_web{number}"
             while name in arrays:
                 name += "_"
@@ -105,7 +104,7 @@ def _with_webs(scop: Scop, dependences: Dependences, links: Set[Link]) -> Scop:
     return rebuilt(scop, {name: _with_names(s, names) for name, s in scop.statements.items()}, arrays)
 
 
-def _webs(array: Array, scop: Scop, dependences: Dependences, links: Set[Link]) -> Iterator[frozenset[Role]]:
+def _webs(array: Array, scop: Scop, values: isl.UnionMap, links: Set[Link]) -> Iterator[frozenset[Role]]:
     """The uses of the array in groups that no value goes between, in written order."""
     writers = [n for n, s in scop.statements.items() if array.name in _written(s)]
     readers = [n for n, s in scop.statements.items() if array.name in _read(s)]
@@ -125,7 +124,7 @@ def _webs(array: Array, scop: Scop, dependences: Dependences, links: Set[Link]) 
             if (
                 not joined
                 and (source == sink or (source, sink) in links)
-                and _passes(array.name, source, sink, scop, dependences)
+                and _passes(array.name, source, sink, scop, values)
             ):
                 parent[find((sink, False))] = find((source, True))
     groups: dict[Role, list[Role]] = {}
@@ -135,12 +134,11 @@ def _webs(array: Array, scop: Scop, dependences: Dependences, links: Set[Link]) 
     yield from (frozenset(group) for group in groups.values() if any(writes for _, writes in group))
 
 
-def _passes(array: str, source: str, sink: str, scop: Scop, dependences: Dependences) -> bool:
+def _passes(array: str, source: str, sink: str, scop: Scop, values: isl.UnionMap) -> bool:
     """Whether a value of the array goes from one statement to the other."""
     written = _of(array, scop.may_writes.intersect_domain(scop.statements[source].domain.to_union_set()))
     read = _of(array, scop.reads.intersect_domain(scop.statements[sink].domain.to_union_set()))
-    flow = dependences.flow.union(dependences.reduction)
-    return not flow.intersect(written.apply_range(read.reverse())).is_empty()
+    return not values.intersect(written.apply_range(read.reverse())).is_empty()
 
 
 def _of(array: str, accesses: isl.UnionMap) -> isl.UnionMap:

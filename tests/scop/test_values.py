@@ -18,7 +18,7 @@ LINE = "0 <= i < 10"
 
 
 def used(program: Scop) -> Scop:
-    return used_values(program, analyse(program))
+    return used_values(program, analyse(program).values)
 
 
 def overwritten(first: int) -> Scop:

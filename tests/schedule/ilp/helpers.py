@@ -27,7 +27,7 @@ def regions_of(text: str, *arguments: object) -> list[tuple[Scop, Dependences]]:
     program = polyml.einsum(text, scheduler="written")
     assert isinstance(program, polyml.Einsum)
     regions = program.lower(*arguments).stages.regions
-    scops = [expanded(used_values(region.scop, region.dependences)) for region in regions]
+    scops = [expanded(used_values(region.scop, region.dependences.values)) for region in regions]
     return [(scop, analyse(scop)) for scop in scops]
 
 
