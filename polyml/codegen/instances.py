@@ -84,10 +84,8 @@ class _Scan:
         assert name is not None, "internal: a statement without a name"
         statement = self.schedule.scop.statements[name]
         arrays: list[tuple[str, int]] = []
-        pieces: list[isl.MultiAff] = []
-        iterators.foreach_piece(lambda _, piece: pieces.append(piece))
-        # Where they hold is where the build is: without that, products of one piece cost nothing.
-        inside = values = iterators if len(pieces) != 1 else isl.PwMultiAff.from_multi_aff(pieces[0])
+        # Where they hold is where the build is: without that, products cost nothing.
+        inside = values = iterators.gist(iterators.domain())
         for array in sorted({access.array for access in _accesses(statement)}):
             storage = self.schedule.storage.get(array)
             if storage is None or statement.name not in storage.offsets:
