@@ -16,7 +16,7 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Plac
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.expressions import Const, Read, reads_of
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, Extremum, affine
 
 __all__ = ["widen_tiles"]
 
@@ -54,6 +54,7 @@ def _widened(rows: For, ranges: Ranges, variables: Mapping[str, Variable], taken
     lanes = rows.body[0] if len(rows.body) == 1 else None
     if not isinstance(lanes, For) or lanes.kind != "vector" or lanes.step != 1:
         return None
+    rows = _with_empty_rows(rows, lanes, ranges)
     hull = _hull(lanes, rows)
     if hull is None:
         return None
@@ -106,6 +107,30 @@ def _stays_in_register(step: Assign, loops: list[For], ranges: Ranges, lanes: Fo
     name = step.target.variable
     own, *others = sorted(accesses_of(loops[0], ranges, of={name}), key=lambda access: not access.write)
     return not any(may_overlap(own, other, ranges, Lanes(lanes.variable, 1)) for other in others)
+
+
+def _with_empty_rows(rows: For, lanes: For, ranges: Ranges) -> For:
+    """The rows with those of the tile that have no lanes, before the first or behind the last one: a whole tile needs no loops for fewer rows."""
+    first, last = _limits(rows.lower, "max"), _limits(rows.upper, "min")
+    if len(first) == 1 and len(last) == 2:
+        for beyond, end in (last, last[::-1]):
+            row = ranges.lowest(lanes.lower.substitute({rows.variable: beyond}) - lanes.upper)
+            steady = rows.variable not in lanes.upper.variables() and lanes.lower.stride(rows.variable) == 1
+            if steady and row is not None and row >= 0 and end - rows.lower == affine(rows.factor):
+                return replace(rows, upper=end)
+    if len(first) == 2 and len(last) == 1:
+        for beyond, start in (first, first[::-1]):
+            row = ranges.lowest(lanes.lower - lanes.upper.substitute({rows.variable: beyond - 1}))
+            steady = rows.variable not in lanes.lower.variables() and lanes.upper.stride(rows.variable) == 1
+            if steady and row is not None and row >= 0 and rows.upper - start == affine(rows.factor):
+                return replace(rows, lower=start)
+    return rows
+
+
+def _limits(bound: Affine, kind: str) -> tuple[Affine, ...]:
+    """The operands of an extremum that the bound is, or the bound alone."""
+    atom = bound.terms[0][0] if len(bound.terms) == 1 and bound.constant == 0 and bound.terms[0][1] == 1 else None
+    return atom.operands if isinstance(atom, Extremum) and atom.kind == kind else (bound,)
 
 
 def _hull(lanes: For, rows: For) -> For | None:

@@ -12,10 +12,11 @@ from polyml.codegen.interpret import interpret
 from polyml.codegen.loops import Assign, For, Function, Node
 from polyml.codegen.passes import LoopOptions, lower_loops
 from polyml.codegen.ragged_tiles import widen_tiles
-from polyml.sets.affine import Affine, affine, minimum
+from polyml.codegen.rewrite import walk_nodes
+from polyml.sets.affine import Affine, affine, maximum, minimum
 from tests.codegen.programs import array, at, call, loop, put, random_arrays
 
-I, J, K, T = (affine(name) for name in ("i", "j", "k", "t"))
+I, J, K, T, U = (affine(name) for name in ("i", "j", "k", "t", "u"))
 
 
 def rows(lower: Affine | int, upper: Affine | int, *, source: int = 40, name: str = "x", first: Affine = K) -> Function:
@@ -30,7 +31,35 @@ def rows(lower: Affine | int, upper: Affine | int, *, source: int = 40, name: st
     )
 
 
+def jammed_loop(function: Function) -> For:
+    outer = function.body[0]
+    assert isinstance(outer, For)
+    inner = outer.body[0]
+    assert isinstance(inner, For)
+    return inner
+
+
 CASES = {"upper": rows(3, I + 4), "lower": rows(I + 1, 33), "empty": rows(14, I), "exact": rows(0, I + 1, source=29)}
+
+
+@pytest.mark.parametrize("side", ["last", "first"])
+def test_rows_without_lanes_fill_a_tile(side: str) -> None:
+    """Of each block of four rows the last (first) one has no lanes: no loop for three rows is left."""
+    lower, upper = (I + 1, U + 4) if side == "last" else (U, I)
+    inner = jammed_loop(rows(lower, upper))
+    first, last = (T, minimum([U + 3, T + 4])) if side == "last" else (maximum([U + 1, T]), T + 4)
+    inner = replace(inner, lower=first, upper=last)
+    body = loop("u", 0, 28, loop("t", U, U + 4, inner, step=4), step=4)
+    before = replace(rows(lower, upper), body=(body,))
+    wide = widen_tiles(before)
+    (jammed,) = (node for node in walk_nodes(wide.body) if isinstance(node, For) and node.kind == "jam")
+    assert (jammed.lower, jammed.upper) == (T, T + 4)
+    start, results = random_arrays(before, {}), []
+    for program in (before, wide):
+        found = {key: value.copy() for key, value in start.items()}
+        interpret(program, found)
+        results.append(found["c"])
+    np.testing.assert_array_equal(*results)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -47,14 +76,6 @@ def test_same_results(name: str) -> None:
         results.append(found["c"])
     np.testing.assert_array_equal(results[1], results[0])
     np.testing.assert_allclose(results[2], results[0], rtol=1e-6)
-
-
-def jammed_loop(function: Function) -> For:
-    outer = function.body[0]
-    assert isinstance(outer, For)
-    inner = outer.body[0]
-    assert isinstance(inner, For)
-    return inner
 
 
 @pytest.mark.parametrize(
