@@ -1,6 +1,6 @@
 """Two versions of a function with symbolic sizes: one for results that are too large for the caches, which goes past them, and one for all others.
 
-Which one runs is decided at each call: results must be larger than L2 and rows long. The second version needs nothing of this. A schedule with packed operands has a version without them, too, for operands that are small or read a few times only. (With numbers for sizes the same is decided when the program is compiled: schedule/streams.py.)
+Which one runs is decided at each call: results must be larger than L2 and rows long. The second version needs nothing of this. A schedule with packed operands has a version without them, too, for operands that are small or read a few times only. So has one with blocks of rows that several statements share (schedule/row_sums.py). (With numbers for sizes the same is decided when the program is compiled: schedule/streams.py.)
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from functools import reduce
 
 from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node
-from polyml.codegen.rewrite import fresh, rename_variables, walk_nodes
+from polyml.codegen.rewrite import fresh, rename_variables, substitute_nodes, walk_nodes
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue
 from polyml.schedule.schedule import Product
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, affine
 
 __all__ = ["either", "where_worth"]
 
@@ -36,6 +36,7 @@ def either(large: Function, plain: Function, *, l2_bytes: int) -> Function:
 
 def where_worth(products: Sequence[Product], packed: Function, plain: Function) -> Function:
     """`packed` where all of the products are large enough, else `plain`."""
+    packed = _leads_apart(packed, plain)
     limits = [_at_least(_product(product.extents), product.least) for product in products]
     body = If(condition=_all(limits), then=_apart(packed, plain), otherwise=plain.body)
     return replace(plain, body=(body,), leads=tuple(dict.fromkeys((*plain.leads, *packed.leads))))
@@ -47,6 +48,17 @@ def _apart(one: Function, other: Function) -> tuple[Node, ...]:
     taken |= {lead.name for lead in (*one.leads, *other.leads)}
     made = dict.fromkeys(node.variable.name for node in walk_nodes(one.body) if isinstance(node, Allocate))
     return rename_variables(one.body, {name: fresh(name, taken) for name in made})
+
+
+def _leads_apart(one: Function, other: Function) -> Function:
+    """`one` with names of its own for the leads of rows that `other` has under the same names for other loops."""
+    taken = {lead.name for lead in (*one.leads, *other.leads)} | set(one.sizes)
+    theirs = {lead.name: lead for lead in other.leads}
+    names = {lead.name: fresh(lead.name, taken) for lead in one.leads if theirs.get(lead.name, lead) != lead}
+    if not names:
+        return one
+    leads = tuple(replace(lead, name=names.get(lead.name, lead.name)) for lead in one.leads)
+    return replace(one, body=substitute_nodes(one.body, {old: affine(new) for old, new in names.items()}), leads=leads)
 
 
 def _all(conditions: Sequence[Expr]) -> Expr:

@@ -49,7 +49,9 @@ def bytes_saved(
         size = estimated_bytes(tensors[name])
         fits = size <= cache_bytes // 2 * max(extent, 1)
         fits = fits and all(_keeps_reuse(p, name, shared, outer, tensors, cache_bytes) for p in touching)
-        if not fits and not (size >= _LARGE * cache_bytes and _shares_rows(name, profiles, tensors, cache_bytes)):
+        # Sizes that stay symbolic count as large: small ones have a version of their own.
+        large = size >= _LARGE * cache_bytes or not _is_known(tensors[name])
+        if not fits and not (large and _shares_rows(name, profiles, tensors, cache_bytes)):
             continue
         reads = [p.read_bytes(tensors[name]) for p in movers]
         writes = [p.written_bytes(tensors[name]) for p in movers]
@@ -186,7 +188,11 @@ def _shares_rows(name: str, profiles: Sequence[Profile], tensors: dict[str, Tens
     if not sums or not follows or any(len(own) > 1 for own in index.values()):
         return False
     row = estimated_bytes(tensors[name]) // max(follows[0].extents[index[follows[0].result][0]], 1)
-    if row > cache_bytes // 8 or any(p.written_bytes(tensors[p.write[0]]) > cache_bytes // 4 for p in sums):
+    # Whether what is symbolic fits is asked at each call.
+    known = [p for p in sums if _is_known(tensors[p.write[0]])]
+    if _is_known(tensors[name]) and row > cache_bytes // 8:
+        return False
+    if any(p.written_bytes(tensors[p.write[0]]) > cache_bytes // 4 for p in known):
         return False
     late: list[Profile] = []
     for n, p in enumerate(profiles):
@@ -196,6 +202,10 @@ def _shares_rows(name: str, profiles: Sequence[Profile], tensors: dict[str, Tens
         if waits or p in sums or (not index[p.result] and any(_touches(q, p) for q in profiles[:n] if index[q.result])):
             late.append(p)
     return True
+
+
+def _is_known(tensor: Tensor) -> bool:
+    return all(extent.is_constant for extent in tensor.shape)
 
 
 def _touches(earlier: Profile, later: Profile) -> bool:

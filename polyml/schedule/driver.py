@@ -206,21 +206,24 @@ class _Work:
 
     def by_row_sums(self) -> Schedule | None:
         """All that reads the rows of a large matrix in one sweep over blocks of them; None where there is none."""
-        if not self._may_block() or self.options.precise or not large_matrices(self.scop, self.target):
+        # Without packing is the version for whatever is small.
+        asked = self._may_block(sized=True) and not self.options.precise and (self.pack or not self.scop.sizes)
+        if not asked or not large_matrices(self.scop, self.target):
             return None
         matcher = Matcher(self.scop, self.dependences, relax_reductions=True)
         models = model_statements(self.scop, matcher)
         plan = plan_row_sums(self.scop, matcher, models, self.target)
-        if plan is None:
+        if plan is None or (plan.worth and self._plans(models)):
             return None
         work = replace(self, scop=plan.scop, dependences=analyse(plan.scop), pack=False)
         made = work._strategic(partial(work._ilp_tree, outline=plan.outline))
-        return replace(made, notes=(Note("blocking", " ".join(plan.rows), str(plan)), *made.notes))
+        notes = (Note("blocking", " ".join(plan.rows), str(plan)), *made.notes)
+        return replace(made, notes=notes, worth=(*made.worth, *plan.worth))
 
-    def _may_block(self) -> bool:
-        """Whether the caller leaves it to us, and all extents are numbers."""
+    def _may_block(self, *, sized: bool = False) -> bool:
+        """Whether the caller leaves it to us, and all extents are numbers, unless `sized`."""
         asked = (self.options.costs, self.options.tile_sizes, self.options.register_tile)
-        plain = not self.target.is_cuda and not self.scop.sizes and self.options.vectorize
+        plain = not self.target.is_cuda and (sized or not self.scop.sizes) and self.options.vectorize
         return plain and all(option is None for option in asked)
 
     def _shares(self) -> bool:

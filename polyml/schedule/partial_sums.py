@@ -21,6 +21,7 @@ from polyml.ops import REDUCTIONS
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.schedule import Note
 from polyml.schedule.written import in_order, with_statements
+from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
@@ -100,8 +101,13 @@ def cut_of(scop: Scop, model: StatementModel, target: Target) -> tuple[str, int,
     return (outer, size, count) if count >= 4 else None
 
 
-def parts_of_sum(scop: Scop, s: Statement, index: str, size: int, count: int) -> tuple[list[Array], list[Statement]]:
-    """The partial results, and the statements that set, update and combine them (in this order), and for argmax and argmin tell the winner."""
+def parts_of_sum(
+    scop: Scop, s: Statement, index: str, size: int | None, count: int
+) -> tuple[list[Array], list[Statement]]:
+    """The partial results, and the statements that set, update and combine them (in this order), and for argmax and argmin tell the winner.
+
+    size: how many neighbours along the index are a part; None: part p has every count-th, from p on, so that the index may have any range.
+    """
     taken = {*s.indices, *scop.arrays, *scop.sizes, *scop.statements}
     block, inside = _fresh(f"{index}_part", taken), _fresh(f"{index}_in", taken)
     whole = scop.arrays[s.target.array]
@@ -111,12 +117,19 @@ def parts_of_sum(scop: Scop, s: Statement, index: str, size: int, count: int) ->
     part = Array(name=_fresh(f"{whole.name}_part", taken), dtype=whole.dtype, shape=shape, kind="local")
     position, old = s.indices.index(index), s.domain
     indices = (block, *s.indices[:position], inside, *s.indices[position + 1 :])
-    value = {index: affine(block) * size + affine(inside)}
-    map_text = ", ".join(i if i != index else f"{size}*{block} + {inside}" for i in s.indices)
-    into = isl.Map(f"{{ {s.name}[{', '.join(indices)}] -> {s.name}[{map_text}] : 0 <= {inside} < {size} }}")
+    if size is None:
+        value = {index: affine(inside) * count + affine(block)}
+        old_value, within = f"{count}*{inside} + {block}", f"0 <= {block} < {count}"
+    else:
+        value = {index: affine(block) * size + affine(inside)}
+        old_value, within = f"{size}*{block} + {inside}", f"0 <= {inside} < {size}"
+    map_text = ", ".join(i if i != index else old_value for i in s.indices)
+    into = isl.Map(f"{{ {s.name}[{', '.join(indices)}] -> {s.name}[{map_text}] : {within} }}")
     places = tuple(t for t in s.target.subscripts if isinstance(t, Affine))
     reached = old.apply(
-        isl.Map(f"{{ {s.name}[{', '.join(s.indices)}] -> [{', '.join(t.isl_text() for t in places)}] }}")
+        isl.Map(
+            f"{parameters_text(scop.sizes)}{{ {s.name}[{', '.join(s.indices)}] -> [{', '.join(t.isl_text() for t in places)}] }}"
+        )
     )
     numbers = isl.Set(f"{{ [b] : 0 <= b < {count} }}")
     names = tuple(_fresh(f"S_{part.name}_{what}", taken) for what in ("init", "combine", "winner"))

@@ -11,6 +11,8 @@ Rewrite: for i, j: q[i] += A[i, j] * p[j];  for j, i: s[j] += r[i] * A[i, j]
 When: the matrix does not fit in L2, one statement sums over its rows and another does not, and nothing that follows the rows needs a sum over all of them (A^T (A x) does
 not, A (A^T y) does). Contractions are left to tiles.
 
+Sizes that stay symbolic count as large; whether they are is asked at each call (`RowSums.worth`). Blocks of 16 rows are then dealt out to eight parts in turns.
+
 Source: loop fusion for BLAS-2 sequences, Howell, Demmel, Fulton, Hammarling and Marmol, "Cache efficient bidiagonalization using BLAS 2.5 operators" (ACM TOMS 34, 2008); partial
 sums are rfactor's (partial_sums.py).
 """
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import ceil, prod
+from math import inf
 
 import islpy as isl
 
@@ -29,21 +31,14 @@ from polyml.schedule.cost import StatementModel, memory_strides
 from polyml.schedule.ilp.driver import Around, Outline
 from polyml.schedule.matching import Matcher
 from polyml.schedule.partial_sums import parts_of_sum
+from polyml.schedule.row_cuts import any_cut, elements_of, is_known, known_cut
+from polyml.schedule.schedule import Product
 from polyml.schedule.written import in_order, with_statements
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 
 __all__ = ["RowSums", "large_matrices", "plan_row_sums"]
-
-STREAMS = 16
-"""Rows of a block where they are long: as many streams as a core's prefetcher follows with ease."""
-
-LEAST_ROWS = 4
-"""Rows of a block: with fewer, sums are loaded and stored as often as the matrix."""
-
-MOST_PARTS = 32
-"""Parts with sums of their own."""
 
 _HEAVY = 6
 """Instances per element touched from which a statement counts as a contraction."""
@@ -55,6 +50,7 @@ class RowSums:
 
     before, starts, rows, after: its statements by the place where they run: ahead, at the start of each part, in each block, at the end.
     parts, blocks: the loops around them, an index for each statement. size: rows of a block. matrix, sums: what they are called, for notes.
+    worth: what must hold at a call for it to pay.
     """
 
     scop: Scop
@@ -68,6 +64,7 @@ class RowSums:
     count: int
     matrix: str
     sums: tuple[str, ...]
+    worth: tuple[Product, ...] = ()
 
     @property
     def outline(self) -> Outline:
@@ -83,14 +80,18 @@ class RowSums:
 def large_matrices(scop: Scop, target: Target) -> list[Array]:
     """What does not stay in cache and several statements touch, the largest first."""
     touched = [{a.array for a in _accesses(s)} for s in scop.statements.values()]
-    found = (a for a in scop.arrays.values() if len(a.shape) > 1 and _elements(a) * a.dtype.itemsize > target.l2_bytes)
-    return sorted((a for a in found if sum(a.name in t for t in touched) > 1), key=_elements, reverse=True)
+    found = (
+        a
+        for a in scop.arrays.values()
+        if len(a.shape) > 1 and (not is_known(a) or elements_of(a) * a.dtype.itemsize > target.l2_bytes)
+    )
+    return sorted((a for a in found if sum(a.name in t for t in touched) > 1), key=elements_of, reverse=True)
 
 
 def plan_row_sums(scop: Scop, matcher: Matcher, models: Mapping[str, StatementModel], target: Target) -> RowSums | None:
     """The blocks for the largest matrix that has such readers; None when there is none. The new scop's dependences are to be computed."""
     plain = all(s.argument is None and not s.loop_depth for s in scop.statements.values())
-    if scop.sizes or not plain or not in_order(scop):
+    if not plain or not in_order(scop):
         return None
     for array in large_matrices(scop, target):
         rows = _rows(scop, array, matcher, models)
@@ -100,25 +101,21 @@ def plan_row_sums(scop: Scop, matcher: Matcher, models: Mapping[str, StatementMo
     return None
 
 
-def _elements(array: Array) -> int:
-    return prod(extent.constant if extent.is_constant else 0 for extent in array.shape)
-
-
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Per statement that follows the rows its index along them; which of the statements sum over that; how many rows there are; the statements in
-    the order in which they run for a block."""
+    """Per statement that follows the rows its index along them; which of the statements sum over that; the statements in the order in which they run
+    for a block; the dimension of the matrix that rows follow."""
 
     index: Mapping[str, str]
     sums: tuple[str, ...]
-    extent: int
     ordered: tuple[str, ...]
+    along: int
 
 
 def _rows(scop: Scop, array: Array, matcher: Matcher, models: Mapping[str, StatementModel]) -> _Rows | None:
     """The statements that touch the array, when they all follow its rows from the first to the last."""
     strides = memory_strides(array)
-    along = max(range(len(strides)), key=lambda d: strides[d] or 0)
+    along = max(range(len(strides)), key=lambda d: inf if (step := strides[d]) is None else step)
     index: dict[str, str] = {}
     for s in scop.statements.values():
         own = [a.subscripts[along] for a in _accesses(s) if a.array == array.name]
@@ -130,10 +127,11 @@ def _rows(scop: Scop, array: Array, matcher: Matcher, models: Mapping[str, State
             index[s.name] = name
     sums = [name for name, i in index.items() if _sums_over(scop.statements[name], i)]
     ranges = {matcher.values(name, scop.statements[name].indices.index(i)) for name, i in index.items()}
-    extent = array.shape[along].constant
     if len({scop.statements[name].target.array for name in sums}) < len(sums):
         return None
-    if not sums or len(sums) == len(index) or ranges != {(0, extent - 1)}:
+    if not sums or len(sums) == len(index) or len(ranges) > 1:
+        return None
+    if not scop.sizes and ranges != {(0, array.shape[along].constant - 1)}:
         return None
     if any(_is_heavy(scop.statements[name], scop, models[name]) for name in index):
         return None
@@ -142,7 +140,7 @@ def _rows(scop: Scop, array: Array, matcher: Matcher, models: Mapping[str, State
     # What does not sum over the rows comes first where it can: it brings them to cache in the order of memory.
     waits = any(source in sums and sink in found and sink not in sums for source, sink in matcher.edges)
     ordered = written if waits else sorted(written, key=lambda name: name in sums)
-    return _Rows(found, tuple(sums), extent, tuple(ordered))
+    return _Rows(found, tuple(sums), tuple(ordered), along)
 
 
 def _accesses(s: Statement) -> list[Access]:
@@ -155,7 +153,7 @@ def _sums_over(s: Statement, index: str) -> bool:
 
 
 def _is_heavy(s: Statement, scop: Scop, model: StatementModel) -> bool:
-    touched = sum(_elements(scop.arrays[name]) for name in {a.array for a in _accesses(s)})
+    touched = sum(elements_of(scop.arrays[name]) for name in {a.array for a in _accesses(s)})
     return s.kind == "update" and model.instances >= _HEAVY * touched
 
 
@@ -220,15 +218,11 @@ def _stages(scop: Scop, matcher: Matcher, rows: _Rows) -> tuple[tuple[str, ...],
 def _plan(
     scop: Scop, array: Array, rows: _Rows, stages: tuple[tuple[str, ...], tuple[str, ...]], target: Target
 ) -> RowSums | None:
-    whole = _elements(array) * array.dtype.itemsize
-    row = whole // rows.extent
-    size = min(max(STREAMS, target.l1_bytes // 2 // row), target.l2_bytes // 2 // row, rows.extent)
-    longest = max(_elements(scop.arrays[scop.statements[name].target.array]) for name in rows.sums)
-    if size < LEAST_ROWS or longest * array.dtype.itemsize > target.l2_bytes // 4:
+    sums = [scop.arrays[scop.statements[name].target.array] for name in rows.sums]
+    cut_at = (any_cut if scop.sizes else known_cut)(array, rows.along, sums, target)
+    if cut_at is None:
         return None
-    wanted = max(1, min(MOST_PARTS, whole // target.l2_bytes))
-    part = size * ceil(rows.extent / (size * wanted))
-    count = ceil(rows.extent / part)
+    size, part, count = cut_at.size, cut_at.part, cut_at.count
     arrays = dict(scop.arrays)
     starts: dict[str, Statement] = {}
     inside: dict[str, Statement] = {}
@@ -237,19 +231,28 @@ def _plan(
     blocks: dict[str, str] = {}
     for name in rows.ordered:
         s, index = scop.statements[name], rows.index[name]
+        if part is None:
+            # Blocks first: each of a number of parts has every count-th of them.
+            s = _cut(s, index, size, f"{index}_block")
+            index = s.indices[0]
         if name in rows.sums:
             (local,), (init, update, combine) = parts_of_sum(scop, s, index, part, count)
             arrays[local.name] = local
             starts[init.name] = init
             parts |= {init.name: init.indices[0], name: update.indices[0]}
             combined[combine.target.array] = combine
-            cut = update
             index = update.indices[1 + s.indices.index(index)]
+            inside[name], blocks[name] = update, index
+        elif part is None:
+            # What is left of the block's number is the part's.
+            inside[name] = _cut(s, index, count, f"{index}_in")
+            parts[name], blocks[name] = index, inside[name].indices[0]
         else:
-            cut = _cut(s, index, part, f"{index}_part")
-            parts[name] = cut.indices[0]
-        inside[name] = _cut(cut, index, size, f"{index}_block")
-        blocks[name] = inside[name].indices[0]
+            inside[name] = _cut(s, index, part, f"{index}_part")
+            parts[name] = inside[name].indices[0]
+        if part is not None:
+            inside[name] = _cut(inside[name], index, size, f"{index}_block")
+            blocks[name] = inside[name].indices[0]
     before, after = stages
     ordered = {n: scop.statements[n] for n in before} | starts | inside
     # Sums are complete before anything but what starts them.
@@ -259,7 +262,7 @@ def _plan(
     made = with_statements(scop, ordered | last, arrays)
     return RowSums(
         made, before, tuple(starts), tuple(inside), tuple(last), parts, blocks, size, count, array.name,
-        tuple(scop.statements[name].target.array for name in rows.sums),
+        tuple(scop.statements[name].target.array for name in rows.sums), cut_at.worth,
     )  # fmt: skip
 
 

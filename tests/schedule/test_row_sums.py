@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import polyml
 from benchmarks.polybench import KERNELS
+from polyml.codegen.loops import Allocate, If
+from polyml.codegen.rewrite import walk_nodes
 from polyml.target import Target
 
 SMALL = Target("host", l1_bytes=4096, l2_bytes=32 * 1024, cores=2)
@@ -151,9 +153,13 @@ THEN = {
 @settings(deadline=None, max_examples=15)
 @given(
     steps=st.lists(st.tuples(st.sampled_from(list(MENU)), st.sampled_from(list(THEN))), min_size=1, max_size=4),
-    rows=st.integers(40, 120),
+    rows=st.integers(40, 120) | st.integers(256, 300),
+    dynamic=st.booleans(),
 )
-def test_any_order_of_readers_and_writers(steps: list[tuple[str, str]], rows: int) -> None:
+@example(
+    steps=[("largest", "rows"), ("scaled sums", "rows"), ("scaled", "rows"), ("all", "none")], rows=256, dynamic=True
+)  # both versions go past the caches, at the starts of rows of different loops
+def test_any_order_of_readers_and_writers(steps: list[tuple[str, str]], rows: int, dynamic: bool) -> None:
     rng = np.random.default_rng(rows)
     a, x, r = rng.random((rows, 50)) / 8, rng.random(50) / 8, rng.random(rows) / 8
     lines, expected = [], []
@@ -172,7 +178,64 @@ def test_any_order_of_readers_and_writers(steps: list[tuple[str, str]], rows: in
             now["x"] = now["x"] + now["a"].T @ now["r"]
     returned = ", ".join(["A", "x", "r", *(f"v{k}" for k in range(len(steps)))])
     body = "\n    ".join([*lines, f"return {returned}"])
-    tiny = Target("host", l1_bytes=1024, l2_bytes=8192, cores=2)
-    program = polyml.einsum(f'def f(A: f64["N M"], x: f64["M"], r: f64["N"]):\n    {body}\n', target=tiny, verify=True)
+    tiny = Target("host", l1_bytes=1024, l2_bytes=16384, cores=2)
+    text = f'def f(A: f64["N M"], x: f64["M"], r: f64["N"]):\n    {body}\n'
+    program = polyml.einsum(text, target=tiny, verify=True, dynamic=dynamic)
     for got, want in zip(program(a, x, r), (now["a"], now["x"], now["r"], *expected), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-9)
+
+
+PAIR = """
+def pair(A: f64["N M"], x: f64["M"], r: f64["N"]):
+    y[i] = A[i, j] * x[j]
+    z[j] = A[i, j] * r[i]
+    w[j] = sum[i](max(A[i, j], x[j]))
+    return y, z, w
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_any_size_takes_blocks_of_rows_where_they_pay(threads: int) -> None:
+    """Around all conditions: bytes of the matrix, a few blocks for each part, rows and sums that fit in cache."""
+    target = Target("host", l1_bytes=4096, l2_bytes=16 * 1024, cores=2)
+    program = polyml.einsum(PAIR, target=target, dynamic=True, verify=True, threads=threads)
+    rng = np.random.default_rng(0)
+    shapes = [(0, 5), (1, 1), (3, 0), (17, 400), (255, 9), (256, 8), (256, 9), (257, 9), (383, 64), (384, 65)]
+    shapes += [(401, 7), (389, 33), (300, 512), (300, 513), (300, 700), (2051, 2)]
+    for n, m in shapes:
+        a, x, r = rng.standard_normal((n, m)), rng.standard_normal(m), rng.standard_normal(n)
+        y, z, w = program(a, x, r)
+        np.testing.assert_allclose(y, a @ x, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(z, a.T @ r, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(w, np.maximum(a, x).sum(0), rtol=1e-9, atol=1e-9)
+    (note,) = blocks(program, a, x, r)
+    assert note == "blocks of 16 rows of A for all that reads them; z, w: summed over 8 parts"
+    assert len(program.kernels) == 3, "one for all sizes, and one for each shape without elements"
+
+
+def test_any_size_has_blocks_for_large_matrices_only() -> None:
+    """One of the two versions has parts of sums; which one runs is asked at each call."""
+    program = polyml.einsum(PAIR, target=SMALL, dynamic=True)
+    (function,) = program.lower(np.ones((3, 4)), np.ones(4), np.ones(3)).stages.functions
+    (choice,) = function.body
+    assert isinstance(choice, If)
+    large, small = (
+        {node.variable.name for node in walk_nodes(body) if isinstance(node, Allocate)}
+        for body in (choice.then, choice.otherwise)
+    )
+    assert {"z_part", "w_part"} <= {name.rstrip("_0123456789") for name in large}
+    assert not any(name.startswith(("z_part", "w_part")) for name in small)
+
+
+@pytest.mark.parametrize("name", ["atax", "bicg", "mvt", "gemver"])
+def test_any_size_of_a_matrix_and_its_transpose(name: str) -> None:
+    kernel = KERNELS[name]
+    program = kernel.program(target=SMALL, verify=True, dynamic=True)
+    for shape in ((300, 131), (517, 257), (5, 3)):
+        sizes = {"M": shape[0], "N": shape[1]} if name == "atax" else {"N": shape[0], "M": shape[1]}
+        arguments = kernel.data(sizes, np.random.default_rng(1))
+        expected = kernel.reference(*(np.copy(a) for a in arguments))
+        assert blocks(program, *arguments)
+        result = program(*(np.copy(a) for a in arguments))
+        for got, want in zip(result if isinstance(result, tuple) else (result,), expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-11)
