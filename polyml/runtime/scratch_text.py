@@ -7,7 +7,7 @@ quarter of a 512 x 512 product, half of a filter over a 70 MB image).
 
 Buffers that nobody uses lie in slots; who wants one takes what is in a slot away by exchanging it for null, so that no lock is needed. A line ahead of each says how large it is.
 Small ones are left to malloc. Large ones start at a huge page and ask for such (Linux: madvise(2), MADV_HUGEPAGE), so that a walk down a column meets few of them; while
-they lie in a slot, the system may take their pages when it runs short of memory (MADV_FREE).
+they lie in a slot, the system may take their pages when it runs short of memory (MADV_FREE), and when they are freed it gets them at once (MADV_DONTNEED).
 """
 
 from __future__ import annotations
@@ -46,13 +46,26 @@ _TEXT = """
 declare i32 @posix_memalign(ptr, i64, i64)
 declare void @free(ptr)
 
+; The allocator may keep what is freed inside its heap: the pages of large buffers go back to the system first.
+define internal void @scratch_release(ptr %head, i64 %size) nounwind {
+entry:
+  %vast = icmp uge i64 %size, {large}
+  br i1 %vast, label %empty, label %free
+empty:
+  call void @scratch_empty(ptr %head, i64 %size)
+  br label %free
+free:
+  call void @free(ptr %head)
+  ret void
+}
+
 ; Frees what was taken out of a slot.
 define internal void @scratch_drop(i64 %word) nounwind {
   %buffer = inttoptr i64 %word to ptr
   %head = getelementptr i8, ptr %buffer, i64 -64
   %size = load i64, ptr %head, align 8
   %before = atomicrmw sub ptr @scratch_kept, i64 %size monotonic
-  call void @free(ptr %head)
+  call void @scratch_release(ptr %head, i64 %size)
   ret void
 }
 
@@ -180,7 +193,7 @@ oust:
   call void @scratch_drop(i64 %old)
   br label %done
 free:
-  call void @free(ptr %head)
+  call void @scratch_release(ptr %head, i64 %size)
   br label %done
 done:
   ret void
@@ -195,12 +208,22 @@ define internal void @scratch_huge(ptr %start, i64 %total) nounwind {
   ret void
 }
 
-; The first page stays: the size is in it.
-define internal void @scratch_lend(ptr %start, i64 %size) nounwind {
+; All pages but the first, in which the size is, and those that another buffer may share: MADV_FREE and MADV_DONTNEED.
+define internal void @scratch_advise(ptr %start, i64 %size, i32 %advice) nounwind {
   %pages = and i64 %size, {mask}
   %behind = sub i64 %pages, {page}
   %rest = getelementptr i8, ptr %start, i64 {page}
-  %ignored = call i32 @madvise(ptr %rest, i64 %behind, i32 8)
+  %ignored = call i32 @madvise(ptr %rest, i64 %behind, i32 %advice)
+  ret void
+}
+
+define internal void @scratch_lend(ptr %start, i64 %size) nounwind {
+  call void @scratch_advise(ptr %start, i64 %size, i32 8)
+  ret void
+}
+
+define internal void @scratch_empty(ptr %start, i64 %size) nounwind {
+  call void @scratch_advise(ptr %start, i64 %size, i32 4)
   ret void
 }
 """
@@ -211,6 +234,10 @@ define internal void @scratch_huge(ptr %start, i64 %total) nounwind {
 }
 
 define internal void @scratch_lend(ptr %start, i64 %size) nounwind {
+  ret void
+}
+
+define internal void @scratch_empty(ptr %start, i64 %size) nounwind {
   ret void
 }
 """

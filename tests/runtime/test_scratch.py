@@ -7,6 +7,7 @@ import itertools
 import re
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,19 @@ def resident() -> int:
     return int(re.search(r"VmRSS:\s*(\d+)", status)[1])  # type: ignore[index]
 
 
+@pytest.fixture
+def large_from_the_heap() -> Iterator[None]:
+    """malloc takes large buffers from its heap, as in a process that has freed some."""
+    mallopt, threshold = getattr(ctypes.CDLL(None), "mallopt", None), -3  # M_MMAP_THRESHOLD, of glibc
+    if mallopt is not None:
+        mallopt(threshold, 1 << 30)
+    yield
+    if mallopt is not None:
+        mallopt(threshold, 128 << 10)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="resident memory is read from /proc")
+@pytest.mark.usefixtures("large_from_the_heap")
 def test_what_is_kept_is_bounded_and_released() -> None:
     made = load_support(None)
     ctypes.c_int64.from_address(made.loaded.addresses["polyml_scratch_most"]).value = 50 << 20
@@ -98,7 +111,7 @@ def test_what_is_kept_is_bounded_and_released() -> None:
         ctypes.memset(buffer, 1, size << 20)
     for buffer in buffers:
         give(buffer)
-    assert resident() - before < 55 << 10, "the others were given back to the system"
+    assert resident() - before < 65 << 10, "the others were given back, but for a huge page or two of each"
     assert take(18 << 20) in buffers, "and what is kept is used again"
 
 
