@@ -52,6 +52,10 @@ _LANES_OF_I32_MASKS = 16
 
 _FEW = 2
 """Iterations for which nothing is carried along."""
+_KNOWN_LEVELS = 3
+"""Loops with at least so many levels of loops inside hide their counters from LLVM: what they contain sees a number from nowhere (an empty line of assembly).
+Its strength reduction else weighs every address against all counters around it, which is most of its time where many kinds of tiles stand in one nest, and
+gains nothing: what an outer loop advances by is computed once per round. The loops of a register tile and of its sum are left to it."""
 
 
 def emit_module(
@@ -241,6 +245,7 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
             state, node, (lower, upper), rows, lambda value: _inside(state, node, value, upper, None),
             lambda: _emit_nodes(state, node.body), evaluate,
         )  # fmt: skip
+        b.depth = max(b.depth, 1)
         return
     loop, after, before = b.fresh("loop"), b.fresh("after"), b.block
     if trips is None:
@@ -251,9 +256,14 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
     current, following = Value(INDEX, f"%{b.fresh(node.variable)}"), b.fresh("%next")
     head: Lines = []
     b.lines.append(head)
+    siblings, b.depth = b.depth, 0
     _emit_body(state, node, current, upper, ragged)
-    b.write(f"{following} = add nsw i64 {current.text}, {node.step}")
-    head.append(f"  {current.text} = phi i64 [{lower.text}, %{before}], [{following}, %{b.block}]")
+    inner, b.depth = b.depth, max(siblings, b.depth + 1)
+    counter = current.text if inner < _KNOWN_LEVELS else b.fresh("%counter")
+    b.write(f"{following} = add nsw i64 {counter}, {node.step}")
+    head.append(f"  {counter} = phi i64 [{lower.text}, %{before}], [{following}, %{b.block}]")
+    if counter != current.text:
+        head.append(f'  {current.text} = call i64 asm "", "=r,0"(i64 {counter})')
     b.branch(b.compare("slt", Value(INDEX, following), upper), loop, after)
     b.start(after)
 

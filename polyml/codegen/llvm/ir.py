@@ -186,9 +186,10 @@ class Builder:
 
     flags: the fast-math flags of additions and multiplications ("contract " or "").
     known: values computed in the current block that may be used again there, by what they are (loads, splats).
+    depth: of the deepest nest of loops written so far at the current level.
     """
 
-    __slots__ = ("_counter", "block", "flags", "known", "lines", "module")
+    __slots__ = ("_counter", "block", "depth", "flags", "known", "lines", "module")
 
     def __init__(self, module: Module, lines: Lines, *, flags: str = "", block: str = ENTRY) -> None:
         self.module = module
@@ -196,6 +197,7 @@ class Builder:
         self.flags = flags
         self.block = block
         self.known: dict[object, Value] = {}
+        self.depth = 0
         self._counter = 0
 
     # -- text and blocks --------------------------------------------------------------------------------------------------------

@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from polyml.codegen.loops import Function
+from polyml.codegen.llvm.emit import emit_module
+from polyml.codegen.loops import Function, Node
 from polyml.codegen.passes import LoopOptions, lower_loops
-from tests.codegen.llvm.support import run_function
+from polyml.dtypes import f64
+from tests.codegen.llvm.support import const, loop, run_function, store, variable
 from tests.codegen.programs import cases, run
 
 CASES = cases()
@@ -27,3 +29,19 @@ def test_code_does_what_the_interpreter_does(
     out = run_function(function, arrays, sizes)
     for argument in function.arguments:
         np.testing.assert_array_equal(out[argument.name], want[argument.name])
+
+
+@pytest.mark.parametrize("levels", [1, 3, 4, 6])
+def test_counters_of_loops_around_three_others_are_hidden(levels: int) -> None:
+    """So many loops around one element: LLVM knows the counters of the inner three, and elements are where they were."""
+    names = [f"i{level}" for level in range(levels)]
+    shape = tuple(2 + level % 2 for level in range(levels))
+    array = variable("y", f64, *shape)
+    body: Node = store("y", names, const(1.0, f64))
+    for name, size in zip(reversed(names), reversed(shape), strict=True):
+        body = loop(name, 0, size, body)
+    function = Function(name="nest", arguments=(array,), written=frozenset("y"), sizes=(), body=(body,))
+    text = emit_module([function])
+    assert text.count(" phi i64 ") == levels
+    assert text.count(" asm ") == max(0, levels - 3)
+    np.testing.assert_array_equal(run_function(function, {"y": np.zeros(shape)}, {})["y"], np.ones(shape))
