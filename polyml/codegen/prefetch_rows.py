@@ -2,7 +2,8 @@
 
 The inner loop of a tile reads a packed panel in order, which the hardware's prefetchers see. They do not see where the next tile's rows begin, neither those of the
 operand that is read where it lies nor those of a result that partial sums are added to: they wait for the last cache each time. So the inner loop asks for
-one line of each per iteration; more at once would take the buffers that the panel comes through.
+one line of each per iteration; more at once would take the buffers that the panel comes through. Where a whole block of the result was set to zero
+ahead of its tiles (a product written over its operand), the next tile's rows are there, and those of the next block are fetched.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class _Tiles:
         elif (packed := self.packed(loop, lanes, ahead)) is not None:
             places += self.packed_lines(packed, loop, ahead, between)
         if result is not None and ahead.variable in {v for s in result.start for v in s.variables()}:
-            places.append(_result_line(result, loop, ahead, lanes.width))
+            places.append(_result_line(result, loop, _beyond_block(result, ahead, loops), lanes.width))
         if not places:
             return lanes
         nodes = tuple(Prefetch(place, 2) for place in places)
@@ -224,6 +225,15 @@ def _moving(rows: _Rows, loops: Sequence[For]) -> For | None:
     """The innermost loop that goes on to other rows."""
     names = {v for s in rows.start for v in s.variables()}
     return next((loop for loop in reversed(loops) if loop.variable in names and loop.step >= rows.count), None)
+
+
+def _beyond_block(rows: _Rows, ahead: For, loops: Sequence[For]) -> For:
+    """The loop `ahead`, or with the step of the blocks that it goes through, where the block's rows are written ahead of it, and in cache."""
+    for block in loops[: loops.index(ahead)]:
+        if ahead.lower == affine(block.variable) and block.step > ahead.step:
+            touched = {n.target.variable for n in _before(block.body, ahead) if isinstance(n, Assign)}
+            return replace(ahead, step=block.step) if rows.array in touched else ahead
+    return ahead
 
 
 def _in_a_row(elements: Sequence[tuple[Affine, ...]], array: str, across: int) -> _Rows | None:

@@ -111,6 +111,20 @@ def test_tiles_fetch_what_their_next_rows_need(layout: str, fetched: set[str]) -
     assert "prefetcht1" in lowered.text("asm")
 
 
+def test_tiles_fetch_rows_of_the_next_block_where_their_own_block_was_set_to_zero_as_a_whole() -> None:
+    text = 'def f(x: f64["R Q P"], c: f64["P P"]):\n    x[r, q, p] = x[r, q, s] * c[s, p]\n    return x\n'
+    a, b = np.zeros((40, 140, 160)), np.zeros((160, 160))
+    target = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20)
+    loops = polyml.einsum(text, target=target, threads=1).lower(a, b).text("loops")
+    block, tile = re.search(r"(\w+) \+= (\d+)\)", loops), re.search(r"(\w+) \+= (\d+)\).*\n *for \(p_tile", loops)
+    fetched = re.search(r"prefetch L2 x\[\w+, (\w+) .* \+ (\d+), ", loops)
+    assert block is not None
+    assert tile is not None
+    assert fetched is not None
+    assert int(block[2]) > int(tile[2])
+    assert fetched.groups() == (tile[1], block[2]), "the rows of a block are in cache since they were set to zero"
+
+
 def test_tiles_fetch_their_next_rows_from_inside_nested_sums() -> None:
     sizes = {"A": 96, "B": 60, "C": 60, "D": 60, "E": 40, "F": 96}
     a, b = operands("F B E A", "C E D F", sizes, "f32")
