@@ -94,6 +94,8 @@ class _Unpickler(pickle.Unpickler):
     """Takes polyml's own classes and frozen sets, and nothing else."""
 
     def find_class(self, module: str, name: str) -> object:
-        if module.partition(".")[0] == "polyml" or (module, name) == ("builtins", "frozenset"):
-            return super().find_class(module, name)
+        found = super().find_class(module, name) if module.partition(".")[0] in ("polyml", "builtins") else None
+        # What a module of ours has imported is none of its classes, whatever name leads to it.
+        if found is frozenset or (isinstance(found, type) and found.__module__.partition(".")[0] == "polyml"):
+            return found
         raise pickle.UnpicklingError(f"{module}.{name} has no place in a kernel")

@@ -52,3 +52,10 @@ def test_nothing_else_is_unpickled() -> None:
             CompiledCuda.from_bytes(pickle.dumps(foreign))
     with pytest.raises(ValueError, match="not a compiled kernel"):
         CompiledCuda.from_bytes(b"nonsense")
+
+
+def test_what_our_modules_import_is_not_unpickled() -> None:
+    module, name = b"polyml.runtime.cuda_compile", b"subprocess.run"
+    called = b"\x80\x04\x8c" + bytes([len(module)]) + module + b"\x8c" + bytes([len(name)]) + name + b"\x93)R."
+    with pytest.raises(ValueError, match="has no place"):
+        CompiledCuda.from_bytes(called)
