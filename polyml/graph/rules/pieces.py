@@ -15,8 +15,10 @@ import islpy as isl
 
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of, substitute
+from polyml.graph.build_parts import variables_of
 from polyml.graph.edit import fresh_name, protected_names
 from polyml.graph.ir import Equation, Graph, Op, Tensor
+from polyml.graph.rules.boxes import box
 from polyml.graph.traverse import all_ops, index_extents, read_names, tensors_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
@@ -118,9 +120,8 @@ def _joined(one: Equation, other: Equation, taken: set[str]) -> _Joined | None:
     name = fresh_name(f"{one.result.name}_parts", taken)
     shape = tuple(affine(extents[i]) for i in indices)
     made = Tensor(name, dtype, shape, one.result.label)
-    limits = " and ".join(f"0 <= {i} < {extents[i]}" for i in indices)
     operand = Equation(
-        result=made, indices=indices, domain=isl.Set(f"{{ {name}[{', '.join(indices)}] : {limits} }}"), span=one.span,
+        result=made, indices=indices, domain=box(name, indices, extents), span=one.span,
         target=tuple(map(affine, indices)), body=Apply("select", (condition, left[0], right[0]), dtype), apart=True,
     )  # fmt: skip
     body: Expr = Read(name, tuple(map(affine, indices)), dtype)
@@ -150,21 +151,9 @@ def _condition(part: isl.Set, whole: isl.Set, indices: tuple[str, ...]) -> Expr 
 
 def _indices_of(exprs: tuple[Expr, ...], indices: tuple[str, ...]) -> tuple[str, ...] | None:
     """The indices that the expressions use, in the order of `indices`; None where one is a computed subscript."""
-    used: set[str] = set()
-    waiting = list(exprs)
-    while waiting:
-        match waiting.pop():
-            case Read(subscripts=subscripts):
-                places = [s for s in subscripts if isinstance(s, Affine)]
-                if len(places) < len(subscripts):
-                    return None
-                used.update(name for place in places for name in place.variables())
-            case IndexValue() as value:
-                used |= value.affine.variables()
-            case Apply() as node:
-                waiting += node.args
-            case Const():
-                pass
+    if not all(isinstance(s, Affine) for expr in exprs for read in reads_of(expr) for s in read.subscripts):
+        return None
+    used = frozenset[str]().union(*map(variables_of, exprs))
     return tuple(i for i in indices if i in used) if used <= set(indices) else None
 
 

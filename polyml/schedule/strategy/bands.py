@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import islpy as isl
@@ -12,10 +12,13 @@ from polyml.schedule.cost import StatementModel
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import Loop, loops_of
 from polyml.schedule.tree import Kind, kind_of, mark_name, members, statements_below
+from polyml.scop.accesses import parameters_text
+from polyml.scop.scop import Scop
 
 __all__ = [
     "Band",
     "Place",
+    "along",
     "descend",
     "has_band_below",
     "has_inner_loops",
@@ -135,3 +138,9 @@ def descend(node: isl.ScheduleNode, depth: int) -> isl.ScheduleNode:
     for _ in range(depth):
         node = node.child(0)
     return node
+
+
+def along(scop: Scop, names: Sequence[str], index: Mapping[str, str]) -> isl.UnionPwAff:
+    """An index of each statement, or what is computed of its indices, as one function."""
+    pieces = (f"{name}[{', '.join(scop.statements[name].indices)}] -> [({index[name]})]" for name in names)
+    return isl.UnionPwAff(f"{parameters_text(scop.sizes)}{{ {'; '.join(pieces)} }}")

@@ -8,7 +8,7 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.block_copies import BlockedNest, block_index
-from polyml.schedule.transforms import Loop, insert_loops, insert_mark, insert_sequence
+from polyml.schedule.transforms import Loop, insert_mark, insert_sequence
 from polyml.scop.accesses import parameters_text
 
 __all__ = ["BlockParts", "Build", "Part"]
@@ -53,16 +53,6 @@ class BlockParts:
         if name in self.nest.indices:
             return self.nest.indices[name].get(index)
         return index if index in self.nest.domains[name] else None
-
-    def nested(self, leaf: isl.ScheduleNode, loops: Sequence[Loop], inside: Build) -> isl.ScheduleNode:
-        """The loops around what `inside` makes. *Returns* the node in the leaf's place."""
-        if not loops:
-            return inside(leaf)
-        depth = len(loops) + sum(loop.mark is not None for loop in loops)
-        node = insert_loops(leaf, loops)
-        for _ in range(depth):
-            node = node.child(0)
-        return inside(node).ancestor(depth)
 
     def allocated(self, leaf: isl.ScheduleNode, array: str, inside: Build) -> isl.ScheduleNode:
         return insert_mark(inside(leaf), f"allocate:{array}")

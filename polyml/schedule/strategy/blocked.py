@@ -20,7 +20,7 @@ from polyml.records import dataclass
 from polyml.schedule.block_copies import BlockedNest
 from polyml.schedule.strategy.block_parts import BlockParts, Build, Part
 from polyml.schedule.strategy.block_threads import shared_loops
-from polyml.schedule.transforms import Loop, insert_loops
+from polyml.schedule.transforms import Loop, around, insert_loops
 
 __all__ = ["build_blocked"]
 
@@ -55,8 +55,8 @@ class _Builder(BlockParts):
             parts: list[Part] = [((rows,), "", lambda n: self.pack_rows(n, shared))]
             names = tuple(name for name in everything if name != rows)
             parts.append((names, "", lambda n: self.columns(n, [], names, shared)))
-            return self.nested(leaf, loops, self.within(array, lambda n: self.sequence(n, parts)))
-        return self.nested(leaf, loops, lambda n: self.columns(n, sums, everything, shared))
+            return around(leaf, loops, self.within(array, lambda n: self.sequence(n, parts)))
+        return around(leaf, loops, lambda n: self.columns(n, sums, everything, shared))
 
     def tiles(self, indices: Sequence[str], names: Sequence[str], shared: str | None) -> list[Loop]:
         """The loops over blocks."""
@@ -76,7 +76,7 @@ class _Builder(BlockParts):
         loops = self.tiles([*sides, *sums], names, shared)
         vector_copy, array = copies.vector_copy, copies.vector_array
         if vector_copy is None or array is None:
-            return self.nested(leaf, loops, lambda n: self.rows(n, shared))
+            return around(leaf, loops, lambda n: self.rows(n, shared))
         parts: list[Part] = [((vector_copy,), "", lambda n: self.pack(n, vector_copy, shared))]
         arrays = [array]
         if not plan.result_order:
@@ -94,7 +94,7 @@ class _Builder(BlockParts):
         build: Build = inside
         for name in arrays:
             build = self.within(name, build)
-        return self.nested(leaf, loops, build)
+        return around(leaf, loops, build)
 
     def within(self, array: str, inside: Build) -> Build:
         return lambda node: self.allocated(node, array, inside)
@@ -109,9 +109,9 @@ class _Builder(BlockParts):
         def rows(node: isl.ScheduleNode) -> isl.ScheduleNode:
             tile = self.loop(plan.rows, names, tile=plan.tile.rows)
             tile = tile.marked("parallel" if shared == "rows" else None)
-            return self.nested(node, [tile], lambda n: self.panels(n, jam_inside=True))
+            return around(node, [tile], lambda n: self.panels(n, jam_inside=True))
 
-        return self.nested(leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, rows))
+        return around(leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, rows))
 
     def pack(self, leaf: isl.ScheduleNode, name: str, shared: str | None) -> isl.ScheduleNode:
         plan, copy = self.nest.plan, (name,)
@@ -141,9 +141,9 @@ class _Builder(BlockParts):
         if shared == "row side":
             loops[0] = loops[0].marked("parallel")
         if not packed and shared != "rows":
-            return self.nested(leaf, loops, lambda n: self.panels(n, jam_inside=False))
+            return around(leaf, loops, lambda n: self.panels(n, jam_inside=False))
         part = self.packed_rows if packed and inside else self.row_tiles
-        return self.nested(
+        return around(
             leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, lambda inner: part(inner, shared))
         )
 
@@ -162,11 +162,11 @@ class _Builder(BlockParts):
 
         def tiles(node: isl.ScheduleNode) -> isl.ScheduleNode:
             tile = self.loop(plan.rows, names, tile=plan.tile.rows)
-            return self.nested(node, [tile.marked("parallel" if shared == "rows" else None)], inside)
+            return around(node, [tile.marked("parallel" if shared == "rows" else None)], inside)
 
         if loops and shared != "rows":
-            return self.nested(leaf, loops, inside)
-        return self.nested(leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, tiles))
+            return around(leaf, loops, inside)
+        return around(leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, tiles))
 
     def turn(self, leaf: isl.ScheduleNode, name: str) -> isl.ScheduleNode:
         """A statement with lanes along the rows: inside, it walks along what were lanes, so that blocks are transposed in registers."""
@@ -180,7 +180,7 @@ class _Builder(BlockParts):
         plan, packed = self.nest.plan, self.nest.copies.row_copy is not None
         tile = self.loop(plan.rows, self.nest.statements, tile=plan.tile.rows)
         tile = tile.marked("parallel" if shared == "rows" else None)
-        return self.nested(leaf, [tile], lambda n: self.panels(n, jam_inside=packed))
+        return around(leaf, [tile], lambda n: self.panels(n, jam_inside=packed))
 
     def packed_rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         """A block of rows at a time, packed in panels as high as the register tile."""
@@ -200,7 +200,7 @@ class _Builder(BlockParts):
 
         block = self.loop(plan.rows, self.without_vector_copy, tile=plan.sizes[plan.rows])
         block = block.marked("parallel" if shared == "rows" else None)
-        return self.nested(leaf, [block], lambda n: self.allocated(n, array, inside))
+        return around(leaf, [block], lambda n: self.allocated(n, array, inside))
 
     def pack_rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         """A block of the row operand in panels as high as the register tile."""
@@ -226,9 +226,9 @@ class _Builder(BlockParts):
         def tile(node: isl.ScheduleNode) -> isl.ScheduleNode:
             inner = [self.loop(plan.lanes, names, tile=plan.width)] + ([jam] if jam_inside else [])
             inner.append(self.loop(plan.lanes, names).marked(f"vector:{plan.tile.vectors}"))
-            return self.nested(node, inner, self.kernel)
+            return around(node, inner, self.kernel)
 
-        return self.nested(leaf, loops, lambda n: self.split(n, plan.lanes, plan.width, names, tile))
+        return around(leaf, loops, lambda n: self.split(n, plan.lanes, plan.width, names, tile))
 
     def kernel(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         own = (self.nest.plan.statement,)

@@ -22,11 +22,10 @@ import islpy as isl
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.shared_loops import Order, assign
-from polyml.schedule.strategy.bands import Band
+from polyml.schedule.strategy.bands import Band, along
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import carries_only_reductions
 from polyml.schedule.transforms import Loop, insert_loops, tile_loop
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
 
@@ -75,10 +74,7 @@ def plan_column_tiles(band: Band, facts: Facts) -> ColumnPlan | None:
 
 def build_column_tiles(band: Band, plan: ColumnPlan, facts: Facts) -> isl.ScheduleNode:
     """The loop over blocks above the band. *Returns* it."""
-    rows = []
-    for name, index in plan.columns.items():
-        rows.append(f"{name}[{', '.join(facts.scop.statements[name].indices)}] -> [({index})]")
-    blocks = tile_loop(Loop(isl.UnionPwAff(f"{parameters_text(facts.scop.sizes)}{{ {'; '.join(rows)} }}")), plan.size)
+    blocks = tile_loop(Loop(along(facts.scop, tuple(plan.columns), plan.columns)), plan.size)
     return insert_loops(band.node, [blocks])
 
 

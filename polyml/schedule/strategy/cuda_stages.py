@@ -19,6 +19,7 @@ from polyml.schedule.staged import StagedNest, Tile
 from polyml.schedule.strategy.cuda_tiles import Side
 from polyml.schedule.transforms import (
     Loop,
+    around,
     insert_loops,
     insert_mark,
     insert_sequence,
@@ -88,7 +89,7 @@ class _Builder:
             ]
             return insert_mark(self.sequence(node, parts), f"allocate:{nest.accumulators}")
 
-        return self.nested(leaf, loops, inside)
+        return around(leaf, loops, inside)
 
     def reduction(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         """Tile after tile of the reduction, where there are several the copies one tile ahead."""
@@ -97,7 +98,7 @@ class _Builder:
         steps = [index for index, _ in plan.visit if index in plan.reduced]
         if plan.stages == 1:
             loops = [self.number(index, (*copies, plan.statement)) for index in steps]
-            return self.nested(leaf, loops, lambda n: self.within(n, self.tile))
+            return around(leaf, loops, lambda n: self.within(n, self.tile))
 
         def ahead(node: isl.ScheduleNode) -> isl.ScheduleNode:
             first = isl.UnionSet.empty(node.get_universe_domain().get_space())
@@ -108,10 +109,10 @@ class _Builder:
             node = insert_sequence(node, [first, rest])
             node = self.copies(node.child(0).child(0)).parent().parent()
             loop = self.number(steps[-1], (*copies, plan.statement), early=True).marked(f"stages:{plan.stages}")
-            return self.nested(node.child(1).child(0), [loop], self.tile).parent().parent()
+            return around(node.child(1).child(0), [loop], self.tile).parent().parent()
 
         loops = [self.number(index, (*copies, plan.statement)) for index in steps[:-1]]
-        return self.nested(leaf, loops, lambda n: self.within(n, ahead))
+        return around(leaf, loops, lambda n: self.within(n, ahead))
 
     def within(self, leaf: isl.ScheduleNode, inside: _Build) -> isl.ScheduleNode:
         """What is inside, where the tiles live."""
@@ -137,12 +138,12 @@ class _Builder:
                 inner.append(self.loop({plan.statement: affine(index) % plan.size(index)}, coincident=False))
         if inner:
             inner[-1] = inner[-1].marked(f"unroll:{UNROLL}")
-        return self.nested(leaf, [*self.owned(name)], lambda n: insert_loops(n, inner) if inner else n)
+        return around(leaf, [*self.owned(name)], lambda n: insert_loops(n, inner) if inner else n)
 
     def threads(self, leaf: isl.ScheduleNode, names: Sequence[str]) -> isl.ScheduleNode:
         """Each thread its own elements, the statements in order."""
         parts: list[tuple[tuple[str, ...], _Build]] = [((name,), lambda n: n) for name in names]
-        return self.nested(leaf, self.owned(names), lambda n: self.sequence(n, parts))
+        return around(leaf, self.owned(names), lambda n: self.sequence(n, parts))
 
     # -- loops --------------------------------------------------------------------------------------------------------------------
 
@@ -209,16 +210,6 @@ class _Builder:
         return Loop(isl.UnionPwAff(f"{{ {'; '.join(pieces)} }}"), coincident)
 
     # -- parts --------------------------------------------------------------------------------------------------------------------
-
-    def nested(self, leaf: isl.ScheduleNode, loops: Sequence[Loop], inside: _Build) -> isl.ScheduleNode:
-        """The loops around what `inside` makes. *Returns* the node in the leaf's place."""
-        if not loops:
-            return inside(leaf)
-        depth = len(loops) + sum(loop.mark is not None for loop in loops)
-        node = insert_loops(leaf, loops)
-        for _ in range(depth):
-            node = node.child(0)
-        return inside(node).ancestor(depth)
 
     def sequence(self, leaf: isl.ScheduleNode, parts: Sequence[tuple[tuple[str, ...], _Build]]) -> isl.ScheduleNode:
         parts = [part for part in parts if part[0]]

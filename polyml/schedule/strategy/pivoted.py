@@ -19,7 +19,8 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.pivot_parts import Beyond, PivotParts
-from polyml.schedule.transforms import Loop, graft, insert_loops, insert_mark, insert_sequence, tile_loop
+from polyml.schedule.strategy.bands import along
+from polyml.schedule.transforms import Loop, around, graft, insert_loops, insert_mark, insert_sequence, tile_loop
 from polyml.scop.accesses import parameters_text
 
 __all__ = ["build_pivoted", "build_slanted"]
@@ -104,7 +105,7 @@ class _Builder:
             return node
 
         names = [name for part in order for name in part.names]
-        return self.nested(leaf, [tile_loop(self.loop("pivot", names), self.parts.plan.block)], inside)
+        return around(leaf, [tile_loop(self.loop("pivot", names), self.parts.plan.block)], inside)
 
     # -- what is beyond in one direction -----------------------------------------------------------------------------------------------
 
@@ -137,13 +138,13 @@ class _Builder:
             inside = [_Part(core, self.register_tile, pivot("<"))] if core else []
             return self.sequence(node, [*inside, _Part(names, self.triangle, pivot(">=") if core else None)])
 
-        return self.nested(leaf, [first, then], tile)
+        return around(leaf, [first, then], tile)
 
     def triangle(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         """A tile that its own results go into: pivot by pivot, the statements in their order at one pivot."""
         names = self.ordered(self.names_at(leaf))
         parts = [_Part((name,), self.points) for name in names]
-        return self.nested(leaf, [self.loop("pivot", names)], lambda node: self.sequence(node, parts))
+        return around(leaf, [self.loop("pivot", names)], lambda node: self.sequence(node, parts))
 
     def points(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         """The instances of one statement at one pivot: independent. Where the rows are beyond, a tile has all of them, and ever fewer lanes."""
@@ -212,11 +213,11 @@ class _Builder:
 
         # Side by side in a strip, since both read its panel.
         parts: list[tuple[isl.Set, _Build]] = [
-            (near, lambda node: self.nested(node, [rows], tile)),
+            (near, lambda node: around(node, [rows], tile)),
             (rest, self.edge),
         ]
         parts = [part for part in parts if not part[0].is_empty()]
-        return self.nested(leaf, [strip, panel], lambda node: self.pieces(node, parts))
+        return around(leaf, [strip, panel], lambda node: self.pieces(node, parts))
 
     def pieces(self, leaf: isl.ScheduleNode, parts: Sequence[tuple[isl.Set, _Build]]) -> isl.ScheduleNode:
         """Pieces of one statement in order."""
@@ -253,7 +254,7 @@ class _Builder:
     def edge(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         """Tiles that are not full: those of their rows and lanes that there are, a vector at a time, which are chains enough and little code."""
         rows = tile_loop(self.loop("rows", self.names_at(leaf)), self.parts.plan.tile.rows)
-        return self.nested(leaf, [rows], lambda node: self.register_tile(node, vectors=1))
+        return around(leaf, [rows], lambda node: self.register_tile(node, vectors=1))
 
     def row_by_row(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         names = self.names_at(leaf)
@@ -263,24 +264,13 @@ class _Builder:
     # -- pieces ------------------------------------------------------------------------------------------------------------------------
 
     def loop(self, role: str, names: Sequence[str]) -> Loop:
-        pieces = []
-        for name in names:
-            indices = self.parts.scop.statements[name].indices
-            pieces.append(f"{name}[{', '.join(indices)}] -> [({getattr(self.parts.loops[name], role)})]")
-        return Loop(isl.UnionPwAff(f"{parameters_text(self.parts.scop.sizes)}{{ {'; '.join(pieces)} }}"))
+        index = {name: getattr(self.parts.loops[name], role) for name in names}
+        return Loop(along(self.parts.scop, names, index))
 
     @staticmethod
     def names_at(node: isl.ScheduleNode) -> tuple[str, ...]:
         sets = node.get_domain().get_set_list()
         return tuple(sorted(sets.get_at(k).get_tuple_name() or "" for k in range(sets.n_set())))
-
-    def nested(self, leaf: isl.ScheduleNode, loops: Sequence[Loop], inside: _Build) -> isl.ScheduleNode:
-        """The loops around what `inside` makes. *Returns* the node in the leaf's place."""
-        depth = len(loops) + sum(loop.mark is not None for loop in loops)
-        node = insert_loops(leaf, loops)
-        for _ in range(depth):
-            node = node.child(0)
-        return inside(node).ancestor(depth)
 
     def sequence(self, leaf: isl.ScheduleNode, parts: Sequence[_Part]) -> isl.ScheduleNode:
         if len(parts) == 1:

@@ -9,7 +9,7 @@ import islpy as isl
 
 from polyml.schedule.cost import RegisterTile
 from polyml.schedule.row_blocks import RowBlocks
-from polyml.schedule.strategy.bands import Band
+from polyml.schedule.strategy.bands import Band, along
 from polyml.schedule.transforms import Loop, insert_loops, insert_sequence, tile_loop
 from polyml.scop.scop import Scop
 
@@ -30,7 +30,7 @@ def build_row_blocks(band: Band, plan: RowBlocks, *, parallel: bool) -> tuple[is
     names = [name for name in band.statements if plan.rows[name] != plan.steps[name]]
     if plan.columns is not None and plan.tile is not None:
         far = _with_columns(far, names, plan, plan.columns, plan.tile)
-    rows = tile_loop(Loop(_along(scop, names, plan.rows), True), plan.height)
+    rows = tile_loop(Loop(along(scop, names, plan.rows), True), plan.height)
     far = insert_loops(far, [rows.marked("parallel" if parallel else None)])
     return far.ancestor(3), 2 if parallel else 1
 
@@ -44,15 +44,9 @@ def _with_columns(
         near = near.union(_in_block(plan.scop, name, plan, columns).to_union_set())
     rest = domain.subtract(_in_block(plan.scop, core, plan, columns)).to_union_set()
     node = insert_sequence(band, [near, rest])
-    rows, lanes, steps = (Loop(_along(plan.scop, [core], index), True) for index in (plan.rows, columns, plan.steps))
+    rows, lanes, steps = (Loop(along(plan.scop, [core], index), True) for index in (plan.rows, columns, plan.steps))
     loops = [rows.marked(f"jam:{tile.rows}"), lanes.marked(f"vector:{tile.vectors}"), replace(steps, coincident=False)]
     return insert_loops(node.child(1).child(0).cut(), loops).ancestor(2)
-
-
-def _along(scop: Scop, names: Sequence[str], index: Mapping[str, str]) -> isl.UnionPwAff:
-    """The statements' own indices as one function."""
-    pieces = (f"{name}[{', '.join(scop.statements[name].indices)}] -> [({index[name]})]" for name in names)
-    return isl.UnionPwAff(f"{{ {'; '.join(pieces)} }}")
 
 
 def _in_block(scop: Scop, name: str, plan: RowBlocks, index: Mapping[str, str]) -> isl.Set:

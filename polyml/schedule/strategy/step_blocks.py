@@ -18,12 +18,12 @@ loop alignment, Allen, Callahan and Kennedy, "Automatic decomposition of scienti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.strategy.bands import Band
+from polyml.schedule.strategy.bands import Band, along
 from polyml.schedule.strategy.column_tiles import ColumnPlan, column_order
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import Loop, insert_loops, insert_sequence, tile_loop
@@ -99,7 +99,7 @@ def build_step_blocks(band: Band, plan: StepPlan, facts: Facts, *, parallel: boo
     first = {name: _where(scop, name, f"{k} mod {size} = 0") for name, k in step.items()}
     last = {name: _where(scop, name, f"{k} mod {size} = {size - 1}") for name, k in step.items()}
     lanes = max(facts.lanes(name) for name in pair)
-    tiles = tile_loop(Loop(_along(scop, pair, plan.columns.columns), True), plan.vectors * lanes)
+    tiles = tile_loop(Loop(along(scop, pair, plan.columns.columns), True), plan.vectors * lanes)
     far = insert_loops(far, [tiles.marked("parallel" if parallel else None)])
     depth = 2 if parallel else 1
     for _ in range(depth):
@@ -111,9 +111,9 @@ def build_step_blocks(band: Band, plan: StepPlan, facts: Facts, *, parallel: boo
     for position, names in enumerate(((plan.sums,), pair, (plan.takes,))):
         shifted = {plan.sums: step[plan.sums], plan.takes: f"{step[plan.takes]} + 1"}
         loops = [
-            Loop(_along(scop, names, shifted)),
-            Loop(_along(scop, names, plan.columns.columns), True).marked(f"vector:{plan.vectors}"),
-            Loop(_along(scop, names, plan.down), names == (plan.takes,)),
+            Loop(along(scop, names, shifted)),
+            Loop(along(scop, names, plan.columns.columns), True).marked(f"vector:{plan.vectors}"),
+            Loop(along(scop, names, plan.down), names == (plan.takes,)),
         ]
         below = insert_loops(far.child(position).child(0), loops)
         if len(names) > 1:
@@ -141,9 +141,3 @@ def _may_follow(facts: Facts, source: str, sink: str, steps: Mapping[str, str], 
 def _where(scop: Scop, name: str, condition: str) -> isl.Set:
     statement = scop.statements[name]
     return statement.domain.intersect(isl.Set(f"{{ {name}[{', '.join(statement.indices)}] : {condition} }}"))
-
-
-def _along(scop: Scop, names: Sequence[str], index: Mapping[str, str]) -> isl.UnionPwAff:
-    """The statements' own indices as one function."""
-    pieces = (f"{name}[{', '.join(scop.statements[name].indices)}] -> [({index[name]})]" for name in names)
-    return isl.UnionPwAff(f"{{ {'; '.join(pieces)} }}")

@@ -6,6 +6,7 @@ statement and the loop's name (`loops`), `Schedule -> Schedule`; polyml.user_sch
 
 from polyml.schedule.transforms.nodes import (
     Loop,
+    around,
     distribute_band,
     graft,
     insert_band,
@@ -27,6 +28,7 @@ from polyml.schedule.transforms.nodes import (
 
 __all__ = [
     "Loop",
+    "around",
     "distribute_band",
     "graft",
     "insert_band",

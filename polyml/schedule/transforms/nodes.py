@@ -6,7 +6,7 @@ Source: isl manual, section "Schedule Trees".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import islpy as isl
@@ -16,6 +16,7 @@ from polyml.schedule.tree import Kind, band_rows, kind_of, mark_name
 
 __all__ = [
     "Loop",
+    "around",
     "distribute_band",
     "graft",
     "insert_band",
@@ -96,6 +97,19 @@ def insert_loops(node: isl.ScheduleNode, loops: Sequence[Loop]) -> isl.ScheduleN
         if loop.mark is not None:
             node = insert_mark(node, loop.mark)
     return node
+
+
+def around(
+    leaf: isl.ScheduleNode, loops: Sequence[Loop], inside: Callable[[isl.ScheduleNode], isl.ScheduleNode]
+) -> isl.ScheduleNode:
+    """The loops around what `inside` makes of the leaf. *Returns* the node in the leaf's place."""
+    if not loops:
+        return inside(leaf)
+    depth = len(loops) + sum(loop.mark is not None for loop in loops)
+    node = insert_loops(leaf, loops)
+    for _ in range(depth):
+        node = node.child(0)
+    return inside(node).ancestor(depth)
 
 
 def nest_loops(band: isl.ScheduleNode, loops: Sequence[Loop]) -> isl.ScheduleNode:
