@@ -12,7 +12,8 @@ from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
 from polyml.graph.printer import graph_html, graph_latex, graph_text
 from polyml.records import dataclass
-from polyml.runtime.kernel import Kernel, load_compiled
+from polyml.runtime.kernel import Kernel
+from polyml.runtime.native import load_compiled
 from polyml.schedule.tree import print_tree, tree_html
 from polyml.scop.printer import dependences_text, domains_text
 from polyml.user_schedule import UserSchedule, user_schedule

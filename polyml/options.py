@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -70,6 +70,11 @@ class Options:
     def machine(self) -> Target:
         """The target, or this machine."""
         return Target.host() if self.target is None else self.target
+
+    @property
+    def of_code(self) -> Options:
+        """What of them decides about code: a kernel on disk serves all options that agree in it."""
+        return replace(self, target=self.machine, dynamic=False, verify=False, debug=0, dump=None)
 
     @property
     def fusion_policy(self) -> FusionPolicy:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from polyml.codegen.llvm.machine import host
+from polyml.codegen.llvm.machine import compiler, host
 from polyml.debug import compilation, stage
 from polyml.einsum_frontend.syntax import Program
 from polyml.options import Options
@@ -13,9 +12,10 @@ from polyml.runtime.arguments import AnyInt
 from polyml.runtime.cache import Store, store
 from polyml.runtime.compiled import Compiled
 from polyml.runtime.fingerprint import digest, versions
-from polyml.runtime.kernel import Kernel, load_compiled
+from polyml.runtime.kernel import Kernel
 from polyml.runtime.keys import REGIONS, Key, ints_of, with_numbers
 from polyml.runtime.layout import array_header
+from polyml.runtime.native import load_compiled
 from polyml.runtime.signature import SizeParameter
 
 __all__ = ["cached_kernel", "kernel_digest"]
@@ -79,8 +79,7 @@ class _Shelf:
 
 def kernel_digest(program: Program, key: Key, options: Options, shown: object = None) -> str:
     """The name of the kernel's file: equal where the code is (for how many threads it is made decides about its parallel loops)."""
-    code = replace(options, target=options.machine, dynamic=False, verify=False, debug=0, dump=None)
-    return digest(versions(), array_header(), host(), program, key, code, shown)
+    return digest(versions(), compiler(), array_header(), host(), program, key, options.of_code, shown)
 
 
 def _load(kept: Store, name: str, threads: int | None) -> Kernel | None:

@@ -17,8 +17,8 @@ from polyml.graph.host_steps import Plan
 from polyml.options import Options
 from polyml.records import dataclass
 from polyml.runtime.cache import store
-from polyml.runtime.cached import kernel_digest
 from polyml.runtime.cuda_program import CudaCode, CudaKernel, Device
+from polyml.runtime.fingerprint import digest, versions
 from polyml.runtime.keys import Key, ints_of
 from polyml.runtime.signature import KernelSignature
 
@@ -74,7 +74,7 @@ def cached_cuda_kernel(
         if kept is None:
             return compile().on(device)
         with stage("fingerprint"):
-            name = kernel_digest(program, key, options, "cuda")
+            name = digest(versions(), "cuda", program, key, options.of_code)
         with stage("read"):
             data = None if options.debug or options.dump or options.verify else kept.get(name)
         if data is not None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -94,14 +94,15 @@ class CudaKernel(CompiledKernel):
     def __init__(
         self, signature: KernelSignature, plan: Plan, regions: tuple[CudaRegion, ...], code: CudaCode, device: Device
     ) -> None:
+        super().__init__(signature)
         self.cuda, self.device, self.regions = code, device, regions
         self.module = device.load(code)
         self.program = plan
-        self._prepare(signature)
 
-    def entry_before(self, slow: Callable[..., object]) -> Callable[..., Any]:
-        """`slow`: there is no machine code on the way to a GPU."""
-        return slow
+    @property
+    def plan(self) -> str:
+        """The host program: what is allocated, launched and checked, in order."""
+        return str(self.program)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from polyml.runtime.keys import KernelTable, Key
 from polyml.runtime.signature import LARGEST_INT
 
 if TYPE_CHECKING:
-    from polyml.runtime.kernel import Kernel  # brings LLVM with it, which `import polyml` does not need
+    from polyml.runtime.kernel import Kernel
 
 __all__ = ["COMPILE_LOCK", "Dispatcher", "wanted_of"]
 

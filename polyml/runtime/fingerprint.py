@@ -61,14 +61,12 @@ def _pieces(value: object) -> Iterator[str]:
 
 @functools.cache
 def versions() -> tuple[str, ...]:
-    """Python's, LLVM's and polyml's; polyml's is that of its files, so that an edited checkout never runs what it compiled before."""
-    import llvmlite.binding as llvm  # heavy: nothing on the way of `import polyml` needs it
-
+    """Python's and polyml's; polyml's is that of its files, so that an edited checkout never runs what it compiled before. LLVM's is `machine.compiler()`'s, for what LLVM
+    has compiled."""
     import polyml
 
     python = f"{sys.implementation.cache_tag} {sys.platform}"
-    compiler = f"llvm {'.'.join(map(str, llvm.llvm_version_info))} llvmlite {sys.modules['llvmlite'].__version__}"
-    return str(_FORMAT), python, compiler, polyml.__version__, _files(Path(polyml.__file__).parent)
+    return str(_FORMAT), python, polyml.__version__, _files(Path(polyml.__file__).parent)
 
 
 def _files(package: Path) -> str:

@@ -1,17 +1,13 @@
-"""Kernel: compiled code for one signature, loaded into this process as a Python callable."""
+"""Kernel: compiled code for one signature, as a Python callable; what kernels for CPUs (native.py) and GPUs (cuda_program.py) have in common. It brings no compiler with it."""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from polyml.codegen.llvm.machine import assembly, load_object
-from polyml.dtypes import bf16
-from polyml.errors import ShapeError, SubscriptError
-from polyml.records import dataclass
+from polyml.errors import PolymlError, ShapeError
 from polyml.runtime.arguments import (
     Array,
     Prepared,
@@ -19,58 +15,17 @@ from polyml.runtime.arguments import (
     bind,
     prepare,
 )
-from polyml.runtime.compiled import Compiled
-from polyml.runtime.entry import entry_objects
 from polyml.runtime.fit import check_writes, fit, result_arrays
 from polyml.runtime.foreign import through_numpy
-from polyml.runtime.load import builtin_function
 from polyml.runtime.signature import (
     LARGEST_INT,
-    NO_MEMORY,
-    OK,
     ArrayParameter,
     KernelSignature,
     ScalarParameter,
     SizeParameter,
 )
-from polyml.runtime.support import parallel_limited, support
 
-__all__ = ["Code", "Kernel", "load_compiled"]
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """The loaded code of a kernel, and what it was loaded from. host, entry: addresses; entry is 0 where there is none. owners: what keeps it loaded."""
-
-    compiled: Compiled
-    host: int
-    entry: int
-    owners: tuple[object, ...]
-
-
-def load_compiled(compiled: Compiled, *, threads: int | None = None) -> Kernel:
-    """Links a kernel's code into this process.
-
-    Args:
-        threads: the most that parallel loops may use; None: what the process has set.
-
-    Raises:
-        RuntimeError: LLVM cannot link it.
-    """
-    shared = support()
-    symbols = dict(shared.symbols)
-    owners: list[object] = [shared]
-    if threads is not None:
-        symbols["polyml_parallel"], owner = parallel_limited(threads)
-        owners.append(owner)
-    if any(isinstance(p, ScalarParameter) and p.dtype == bf16 for p in compiled.signature.parameters):
-        shared.know_bfloat16()
-    entry = compiled.entry if shared.header is not None else ""
-    exports = (compiled.host, entry) if entry else (compiled.host,)
-    loaded = load_object(compiled.objects, exports, symbols)
-    owners.append(loaded)
-    addresses = loaded.addresses
-    return Kernel(Code(compiled, addresses[compiled.host], addresses[entry] if entry else 0, tuple(owners)))
+__all__ = ["Kernel"]
 
 
 class Kernel:
@@ -79,24 +34,16 @@ class Kernel:
     signature: what it takes. entry: the function that calls go to, the fastest way in.
     """
 
-    __slots__ = ("__weakref__", "_host", "_wanted", "code", "entry", "signature")
+    __slots__ = ("__weakref__", "_wanted", "entry", "signature")
 
-    def __init__(self, code: Code) -> None:
-        self.code = code
-        self._host = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)(code.host)
-        self._prepare(code.compiled.signature)
-
-    def _prepare(self, signature: KernelSignature) -> None:
+    def __init__(self, signature: KernelSignature) -> None:
         self.signature = signature
         self._wanted = tuple(map(_wanted, signature.parameters))
-        self.entry = self.entry_before(self._fit_and_run)
+        self.entry: Callable[..., Any] = self._fit_and_run
 
     def entry_before(self, slow: Callable[..., object]) -> Callable[..., Any]:
-        """A function that runs the kernel when the arguments have exactly its signature, and else calls `slow` with them."""
-        if not self.code.entry:
-            return slow
-        objects = entry_objects(self.signature, slow, self._fault)
-        return builtin_function(self.signature.name, self.code.entry, (*objects, self.code))
+        """A function that runs the kernel when the arguments have exactly its signature, and else calls `slow` with them; `slow` itself where there is no such entry."""
+        return slow
 
     def __call__(self, *args: object, **keywords: object) -> Any:
         return self.entry(*args, **keywords)
@@ -146,13 +93,12 @@ class Kernel:
         return None if not items else items[0] if len(items) == 1 else items
 
     def execute(self, arguments: Sequence[Prepared], results: Sequence[Array], sizes: Mapping[str, int]) -> None:
-        """Runs the code: reads and updates the arguments' arrays, and fills the results."""
-        buffers = [a.value for a in arguments if isinstance(a.value, np.ndarray)] + list(results)
-        addresses = (ctypes.c_void_p * max(1, len(buffers)))(*(b.ctypes.data for b in buffers))
-        numbers = (ctypes.c_int64 * max(1, len(sizes)))(*(sizes[name] for name in self.signature.sizes))
-        status = self._host(addresses, numbers)
-        if status != OK:
-            self._fault(status)
+        """Runs the code: reads and updates the arguments' arrays, and fills the results.
+
+        Raises:
+            SubscriptError: an index check failed. MemoryError.
+        """
+        raise NotImplementedError
 
     # -- slow path ---------------------------------------------------------------------------------------------------------------
 
@@ -186,27 +132,30 @@ class Kernel:
                 sizes[name] = value.shape[dimension]
         return sizes
 
-    def _fault(self, status: int) -> object:
-        if status == NO_MEMORY:
-            raise MemoryError(f"{self.signature.name}: no memory for temporary arrays")
-        raise SubscriptError(self.signature.checks[status - 1])
-
     # -- looking -----------------------------------------------------------------------------------------------------------------
 
     @property
     def plan(self) -> str:
         """The host program: what is allocated, launched and checked, in order."""
-        return self.code.compiled.text(0)
+        raise NotImplementedError
 
     @property
     def llvm(self) -> str:
-        """The LLVM IR of the regions, before LLVM's passes."""
-        return self.code.compiled.text(1)
+        """The LLVM IR of the regions, before LLVM's passes.
+
+        Raises:
+            PolymlError: the code is for a GPU.
+        """
+        raise PolymlError(f"{self.signature.name} is not compiled by LLVM", hint='its text: show("cuda")')
 
     @property
     def assembly(self) -> str:
-        """The machine code of the regions, as text."""
-        return assembly(self.llvm, self.code.compiled.machine)
+        """The machine code of the regions, as text.
+
+        Raises:
+            PolymlError: the code is for a GPU.
+        """
+        raise PolymlError(f"{self.signature.name} is not compiled by LLVM", hint='its text: show("cuda")')
 
     def __repr__(self) -> str:
         return f"<polyml.Kernel {self.signature}>"

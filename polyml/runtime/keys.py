@@ -9,7 +9,7 @@ from polyml.runtime.arguments import AnyInt, AnySize, Layout
 from polyml.runtime.signature import SizeParameter
 
 if TYPE_CHECKING:
-    from polyml.runtime.kernel import Kernel  # brings LLVM with it, which `import polyml` does not need
+    from polyml.runtime.kernel import Kernel
 
 __all__ = ["MOST", "REGIONS", "KernelTable", "Key", "ints_of", "with_numbers"]
 

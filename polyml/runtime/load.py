@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import llvmlite.binding as llvm
 
-from polyml.codegen.llvm.machine import Machine, host
+from polyml.codegen.llvm.machine import Machine, compiler, host
 from polyml.runtime.cache import store
 from polyml.runtime.fingerprint import digest, versions
 
@@ -34,7 +34,7 @@ def compile_plainly(text: str, *, keep: bool = False) -> bytes:
         keep: look in the disk cache first, and put the result there.
     """
     kept = store() if keep else None
-    name = digest("object", versions(), host(), text) if kept is not None else ""
+    name = digest("object", versions(), compiler(), host(), text) if kept is not None else ""
     found = None if kept is None else kept.get(name)
     if found is not None:
         return found

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +47,31 @@ def test_the_second_process_lowers_nothing(tmp_path: Path, monkeypatch: pytest.M
     with pytest.warns(RuntimeWarning, match="damaged"):
         np.testing.assert_allclose(polyml.einsum(TEXT, target="cuda", dynamic=dynamic)(X, 2), exact, rtol=1e-6)
     assert len(lowered) == 2
+
+
+ALONE = """
+import sys
+import numpy as np
+import polyml
+import polyml.runtime.cuda as cuda
+
+class Nothing:  # a device that does nothing
+    def __getattr__(self, name):
+        return lambda *given: self if name == "queue" else 1
+
+cuda.the_device = Nothing
+polyml.einsum('def f(x: f32["N"]):\\n    y[n] = exp(x[n]) + 1\\n    return y\\n', target="cuda")(np.ones(9, np.float32))
+print(*sorted({"llvmlite", "islpy", "highspy"} & sys.modules.keys()))
+"""
+
+
+def test_the_second_process_needs_no_compiler(tmp_path: Path) -> None:
+    """Not even the import of one: isl and a solver have done their work, and LLVM has none."""
+    environment = os.environ | {"POLYML_CACHE": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", ALONE]
+    first, again = (subprocess.check_output(command, env=environment, text=True).split() for _ in range(2))
+    assert "islpy" in first
+    assert again == []
 
 
 def test_nothing_else_is_unpickled() -> None:

@@ -8,7 +8,8 @@ from polyml.codegen.loops import Function, Variable
 from polyml.dtypes import DType, f32
 from polyml.graph.plan import Allocate, Argument, Buffer, CheckFlag, Free, Launch, Plan, Step
 from polyml.runtime.build import build_kernel
-from polyml.runtime.kernel import Kernel, load_compiled
+from polyml.runtime.kernel import Kernel
+from polyml.runtime.native import load_compiled
 from polyml.runtime.signature import ArrayParameter, KernelSignature, Parameter, Result
 from polyml.sets.affine import Affine, affine
 

@@ -9,13 +9,24 @@ import itertools
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 
+import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding.newpassmanagers import ModulePassManager, NewPassManager
 
 from polyml.records import dataclass
 from polyml.target import Target
 
-__all__ = ["Loaded", "Machine", "assembly", "compile_object", "host", "load_object", "machine_of", "optimized"]
+__all__ = [
+    "Loaded",
+    "Machine",
+    "assembly",
+    "compile_object",
+    "compiler",
+    "host",
+    "load_object",
+    "machine_of",
+    "optimized",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,12 @@ def host() -> Machine:
 def machine_of(target: Target) -> Machine:
     """What LLVM needs to know of a target."""
     return Machine(target.name, target.triple, target.cpu, target.features)
+
+
+@cache
+def compiler() -> str:
+    """LLVM and its version: other ones make other code."""
+    return f"llvm {'.'.join(map(str, llvm.llvm_version_info))} llvmlite {llvmlite.__version__}"
 
 
 @cache
