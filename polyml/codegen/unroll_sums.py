@@ -16,6 +16,9 @@ LEAST = 4
 MOST = 48
 """Sums in the unrolled body, at most: beyond, compiling takes longer and nothing runs faster."""
 
+EXTREMUM = 3
+"""As so many sums a minimum or a maximum counts: candidates are made first, and NaN wins."""
+
 _FACTOR = 4
 
 
@@ -35,7 +38,7 @@ def _node(node: Node, ranges: Ranges, *, in_lanes: bool) -> Node:
     if not isinstance(node, For):
         return with_body(node, lambda body: _body(body, ranges, in_lanes=in_lanes))
     if in_lanes and node.kind == "sequential" and _only_sums(node):
-        factor = min(_FACTOR, MOST // len(node.body))
+        factor = min(_FACTOR, MOST // sum(_weight(inner) for inner in node.body))
         trips = ranges.highest(node.upper - node.lower)
         return node if factor < 2 or (trips is not None and trips < 2 * factor) else _marked(node, factor)
     inner = ranges.enter(node)
@@ -45,6 +48,10 @@ def _node(node: Node, ranges: Ranges, *, in_lanes: bool) -> Node:
 
 def _marked(loop: For, factor: int) -> For:
     return replace(loop, kind="unroll", factor=factor)
+
+
+def _weight(node: Node) -> int:
+    return EXTREMUM if isinstance(node, Assign) and node.reduction in ("min", "max") else 1
 
 
 def _only_sums(loop: For) -> bool:

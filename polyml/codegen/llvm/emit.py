@@ -18,6 +18,7 @@ from polyml.codegen.llvm.addresses import Level, Nest
 from polyml.codegen.llvm.arithmetic import cast
 from polyml.codegen.llvm.captures import captured
 from polyml.codegen.llvm.expression import evaluate
+from polyml.codegen.llvm.extrema import emit_hopeful, extrema_of
 from polyml.codegen.llvm.frame import failure_of, finish, leave_if_failed
 from polyml.codegen.llvm.ir import INDEX, POINTER, Builder, Lines, Module, Value, integer
 from polyml.codegen.llvm.memory import access, prefetch
@@ -216,7 +217,12 @@ def _zero_lead(state: State, condition: Expr) -> Iterator[None]:
 def _emit_for(state: State, node: For) -> None:
     nest, lanes = state.nest, state.lanes
     if lanes is None or lanes.variable not in node.lower.variables() | node.upper.variables():
-        _emit_counted(state, node, nest.index(node.lower), nest.index(node.upper), None)
+        lower, upper = nest.index(node.lower), nest.index(node.upper)
+        extrema = extrema_of(state, node)
+        if extrema is None:
+            _emit_counted(state, node, lower, upper, None)
+        else:
+            emit_hopeful(state, lambda: _emit_counted(state, extrema, lower, upper, None))
         return
     # Bounds differ between lanes: from the least to the greatest, each lane masked to its own part.
     b = state.builder
@@ -302,6 +308,8 @@ def _inside(
         lanes = state.where(b.binary("and", reached, b.compare("slt", position, ragged[1])))
     with state.within(lanes):
         yield
+        if state.hope is not None:
+            state.hope.end_round()
     b.known = {}
     nest.levels.pop()
     for name in (node.variable, *(lead.name for lead in rows)):

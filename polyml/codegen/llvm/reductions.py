@@ -198,7 +198,10 @@ def combine(state: State, reduction: str, old: Value, new: Value, dtype: DType) 
     assert op is not None, "internal: argmax and argmin are UpdateArgument"
     lanes = max(old.lanes, new.lanes)
     b = state.builder
-    return ARITHMETIC[op](b, (b.splat(new, lanes), b.splat(old, lanes)), dtype)
+    new, old = b.splat(new, lanes), b.splat(old, lanes)
+    if state.hope is not None:
+        return state.hope.extremum(new, old, {"max": "ogt", "min": "olt"}[op])
+    return ARITHMETIC[op](b, (new, old), dtype)
 
 
 def across(state: State, reduction: str, value: Value, dtype: DType) -> Value:

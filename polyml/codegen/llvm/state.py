@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import field, replace
 
 from polyml.codegen.llvm.addresses import Nest
+from polyml.codegen.llvm.hope import Hope
 from polyml.codegen.llvm.ir import Builder, Lines, Type, Value, type_of
 from polyml.codegen.loops import Lead, Variable
 from polyml.records import dataclass
@@ -44,7 +45,8 @@ class Slot:
 @dataclass(slots=True)
 class State:
     """One LLVM function under construction. `lanes` is None outside vector loops; `precise` forbids contraction and reassociation.
-    heap: addresses from the heap, null where there was no memory; failure: the i32 in which that is noted. streams: it has stores that bypass the caches. unforeseen: by width, a mask of all lanes that LLVM does not know."""
+    heap: addresses from the heap, null where there was no memory; failure: the i32 in which that is noted. streams: it has stores that bypass the caches. unforeseen: by width, a mask of all lanes that LLVM does not know.
+    hope: of the loop that finds extrema as if there were no NaN (extrema.py)."""
 
     builder: Builder
     nest: Nest
@@ -61,6 +63,7 @@ class State:
     leads: tuple[Lead, ...] = ()
     streams: bool = False
     unforeseen: dict[int, Value] = field(default_factory=dict)
+    hope: Hope | None = None
 
     @property
     def width(self) -> int:

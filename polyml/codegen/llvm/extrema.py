@@ -1,0 +1,96 @@
+"""Loops that find minima or maxima of floats, in the hope that no NaN comes along.
+
+A maximum that hands NaN on takes three instructions on x86, one that does not takes one. So a loop of nothing else runs with the latter, and whether each pair of candidates is ordered goes into a
+mask: two and a half instructions for two candidates beside what makes them. Where the mask has a hole at the end, the loop runs once more as it is written. It starts from what the first run has
+left, which is right: of the candidates that are no NaN it takes the greatest again, a NaN that was there before has stayed, and those that come along now win.
+
+    for k: t = max(t, e)        ->      whole = true
+                                        for k: t = e > t ? e : t; whole &= ordered(e, e of the next)
+                                        if not whole: for k: t = max(t, e)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from polyml.codegen.llvm.hope import Hope
+from polyml.codegen.llvm.ir import BIT, Lines, Value, type_of
+from polyml.codegen.llvm.state import State
+from polyml.codegen.loops import Assign, For, Node, Prefetch
+from polyml.expressions import Apply, Read, reads_of
+
+__all__ = ["emit_hopeful", "extrema_of"]
+
+LEAST = 16
+"""Minima and maxima in a loop, else looking at the mask costs more than is saved."""
+
+
+def extrema_of(state: State, node: For) -> For | None:
+    """The loop with its steps as reductions, where it does nothing but minima and maxima of floats, of what it does not change, and NaN is dear here."""
+    if not state.builder.module.scalef or state.hope is not None or node.kind not in ("sequential", "vector"):
+        return None
+    if node.masked or (node.kind == "vector" and state.lanes is not None):
+        return None
+    extent = node.upper - node.lower
+    if extent.is_constant and extent.constant * len(node.body) < LEAST * node.step:
+        return None
+    lanes = node.width if node.kind == "vector" else state.width
+    body: list[Node] = []
+    for inner in node.body:
+        made = _extremum(state, inner, lanes) if isinstance(inner, Assign) else inner
+        if not isinstance(made, Assign | Prefetch):
+            return None
+        body.append(made)
+    assigns = [inner for inner in body if isinstance(inner, Assign)]
+    written = {inner.target.variable for inner in assigns}
+    if not assigns or any(read.tensor in written for inner in assigns for read in reads_of(inner.value)):
+        return None
+    return replace(node, body=tuple(body))
+
+
+def _extremum(state: State, node: Assign, lanes: int) -> Assign | None:
+    """The step as a reduction into a register."""
+    target = state.slots[node.target.variable].variable
+    if target.scope != "register" or target.lanes != lanes or target.dtype.name not in ("f32", "f64"):
+        return None
+    if node.across or node.scan is not None:
+        return None
+    match node.value:
+        case Apply(op="min" | "max" as op, args=(Read(tensor=target.name), value)) if node.reduction is None:
+            return replace(node, value=value, reduction=op)
+        case Apply(op="min" | "max" as op, args=(value, Read(tensor=target.name))) if node.reduction is None:
+            return replace(node, value=value, reduction=op)
+    return node if node.reduction in ("min", "max") else None
+
+
+def emit_hopeful(state: State, emit: Callable[[], None]) -> None:
+    """The loop, which `emit` writes, twice: without regard to NaN, and again as it is where there was one."""
+    b = state.builder
+    before: Lines = []
+    b.lines.append(before)
+    hope = state.hope = Hope(b, state.entry)
+    emit()
+    state.hope = None
+    with b.into(before):
+        for lanes, places in hope.masks.items():
+            for place in places:
+                b.write(f"store {_all_true(lanes)}, {place}")
+    whole: Value | None = None
+    for lanes, places in hope.masks.items():
+        parts = [b.emit(type_of("i1", lanes), f"load {type_of('i1', lanes)}, {place}") for place in places]
+        mask = parts[0] if len(parts) == 1 else b.binary("and", *parts)
+        mask = mask if lanes == 1 else b.intrinsic("vector.reduce.and", mask, result=BIT)
+        whole = mask if whole is None else b.binary("and", whole, mask)
+    if whole is None:
+        return
+    again, after = b.fresh("again"), b.fresh("after")
+    b.branch(b.negate(whole), again, after, rare=True)
+    b.start(again)
+    emit()
+    b.jump(after)
+    b.start(after)
+
+
+def _all_true(lanes: int) -> Value:
+    return Value(type_of("i1", lanes), "true" if lanes == 1 else "splat (i1 true)")

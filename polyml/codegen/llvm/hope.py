@@ -1,0 +1,51 @@
+"""What a loop of minima and maxima keeps while it hopes for no NaN (extrema.py)."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from polyml.codegen.llvm.ir import POINTER, Builder, Lines, Type, Value, type_of
+from polyml.records import dataclass
+
+__all__ = ["Hope"]
+
+MASKS = 2
+"""Masks that take turns for each number of lanes: each waits for its last one."""
+
+
+@dataclass(slots=True)
+class Hope:
+    """Extrema without regard to NaN, and where there was one. masks: by lanes, the addresses of those that take turns, and how often that was. waiting: a candidate without a partner yet, by its type."""
+
+    builder: Builder
+    entry: Lines
+    masks: dict[int, list[Value]] = field(default_factory=dict)
+    turns: dict[int, int] = field(default_factory=dict)
+    waiting: dict[Type, Value] = field(default_factory=dict)
+
+    def extremum(self, candidate: Value, best: Value, order: str) -> Value:
+        """The candidate where it is "ogt" or "olt" the best so far, else that; it is noted where the candidate is a NaN."""
+        other = self.waiting.pop(candidate.type, None)
+        if other is None:
+            self.waiting[candidate.type] = candidate
+        else:
+            self._note(candidate, other)
+        b = self.builder
+        return b.select(b.compare(order, candidate, best), candidate, best)
+
+    def end_round(self) -> None:
+        """The body ends: candidates of different iterations make no pairs."""
+        for candidate in self.waiting.values():
+            self._note(candidate, candidate)
+        self.waiting.clear()
+
+    def _note(self, one: Value, other: Value) -> None:
+        b, type_ = self.builder, type_of("i1", one.lanes)
+        masks = self.masks.setdefault(one.lanes, [])
+        turn = self.turns[one.lanes] = self.turns.get(one.lanes, -1) + 1
+        if len(masks) < MASKS:
+            with b.into(self.entry):
+                masks.append(b.emit(POINTER, f"alloca {type_}"))
+        place = masks[turn % MASKS]
+        whole = b.emit(type_, f"load {type_}, {place}")
+        b.write(f"store {b.binary('and', whole, b.compare('ord', one, other))}, {place}")
