@@ -26,10 +26,10 @@ pytestmark = pytest.mark.skipif(find_nvcc() is None, reason="nvcc is not install
 
 
 def architectures() -> list[int]:
-    """Compute capabilities 7.0 (7.5 from CUDA 13 on), 8.0 and 9.0."""
+    """Compute capabilities 7.0 (7.5 from CUDA 13 on), which copies synchronously, and 9.0."""
     done = subprocess.run([find_nvcc(), "--list-gpu-arch"], capture_output=True, text=True, check=True)
     known = {int(text) for text in re.findall(r"compute_(\d+)", done.stdout)}
-    return [70 if 70 in known else 75, 80, 90]
+    return [70 if 70 in known else 75, 90]
 
 
 def test_everything_compiles(tmp_path: Path) -> None:
@@ -38,7 +38,8 @@ def test_everything_compiles(tmp_path: Path) -> None:
     programs += [(ROWS, [np.ones((3, 400), np.float32)])]
     programs += [pair for dtype in (f32, f64, i8, i64, u32) for pair in op_programs(dtype)]
     programs += [(MATMUL, LARGE), *((text, given) for text, given, _ in CASES)]
-    programs += [(text, given) for text, given, _ in WINDOWS] + [(text, [x]) for text, x, _ in PARTS]
+    programs += {text: (text, given) for text, given, _ in WINDOWS}.values()
+    programs += [(text, [x]) for text, x, _ in PARTS]
     known = len(programs)
     programs += [(case.text, case.arguments) for case in random_cases(6)]
     source = tmp_path / "kernels.cu"
@@ -47,7 +48,7 @@ def test_everything_compiles(tmp_path: Path) -> None:
     command = [find_nvcc(), "--fatbin", *code, "-Xptxas", "-v", "-o", tmp_path / "kernels.fatbin", source]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:3000]
-    assert done.stderr.count("Compiling entry function") >= 3 * len(programs)
+    assert done.stderr.count("Compiling entry function") >= len(code) * len(programs)
     spilling = re.findall(r"properties for p(\d+)_.*\n.* [1-9]\d* bytes spill stores", done.stderr)
     assert all(int(number) >= known for number in spilling)  # of a random program anything may be asked
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import re
 import shutil
 import subprocess
@@ -11,7 +13,7 @@ from pathlib import Path
 __all__ = ["library_bytes"]
 
 HEADER = Path(__file__).with_name("cuda_emulator.h")
-OPTIONS = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-w",
+OPTIONS = ["-std=c++17", "-O1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-w",
            "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"]  # fmt: skip
 """A vector at the wrong address traps."""
 KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\(([^)]*)\)')
@@ -30,14 +32,34 @@ def launchers(text: str) -> str:
     return "\n".join(made)
 
 
-def library_bytes(text: str) -> bytes:
-    """The shared library."""
+@functools.cache
+def _prepared() -> Path:
+    """A folder with the headers, the large one as g++ has read it already: that is most of what a small kernel costs."""
+    folder = Path(tempfile.mkdtemp(prefix="emulator"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for header in HEADER.parent.glob("*.h"):
+        shutil.copy(header, folder)
+    _run(["-x", "c++-header", "-o", f"{folder / HEADER.name}.gch", str(folder / HEADER.name)])
+    return folder
+
+
+def _run(arguments: list[str], text: str = "") -> None:
     compiler = shutil.which("g++")
     assert compiler is not None, "the emulator needs g++"
+    done = subprocess.run([compiler, *OPTIONS, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stderr[:3000]}\n{text}"
+
+
+@functools.lru_cache(maxsize=64)
+def library_bytes(text: str, *, prepared: bool = True) -> bytes:
+    """The shared library.
+
+    Args:
+        prepared: with headers that are read once per process: not worth it for a single library.
+    """
+    headers = _prepared() if prepared else HEADER.parent
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
-        source.write_text(f'#include "{HEADER}"\n{text}\n{launchers(text)}\n')
-        command = [compiler, f"-I{HEADER.parent}", *OPTIONS, "-o", str(library), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{done.stderr[:3000]}\n{text}"
+        source.write_text(f'#include "{HEADER.name}"\n{text}\n{launchers(text)}\n')
+        _run(["-shared", f"-I{headers}", "-o", str(library), str(source)], text)
         return library.read_bytes()
