@@ -17,6 +17,7 @@ from polyml.graph.rules.dead import remove_dead
 from polyml.graph.rules.factor import factor_sums
 from polyml.graph.rules.hoist import hoist
 from polyml.graph.rules.inline import inline_elementwise
+from polyml.graph.rules.once import recur_once
 from polyml.graph.rules.pairs import pair_products
 from polyml.graph.rules.pieces import join_pieces
 from polyml.graph.rules.restrict import restrict_domains
@@ -87,9 +88,9 @@ def rewrite(
         # Ordering: the copies that settling adds may go into what makes their source.
         graph = _to_fixpoint(settled, chosen, observe)
     # Ordering: last, since inlining would undo it.
-    last: list[tuple[str, Callable[[Graph], Graph]]] = [("ahead", compute_once)]
+    last: list[tuple[str, Callable[[Graph], Graph]]] = [("once", recur_once), ("ahead", compute_once)]
     if dot_bf16 and not precise:
-        last.insert(0, ("pairs", functools.partial(pair_products, dot=dot_bf16, strided=strided)))
+        last.insert(1, ("pairs", functools.partial(pair_products, dot=dot_bf16, strided=strided)))
     if not precise and cache:
         last.append(("split", functools.partial(split_products, cache=cache)))
     if vector_bytes and not precise:

@@ -19,6 +19,7 @@ __all__ = [
     "index_extents",
     "is_cheap",
     "is_name_plus_constant",
+    "made_within",
     "read_names",
     "results_of",
     "tensors_of",
@@ -67,6 +68,14 @@ def results_of(op: Op) -> tuple[Tensor, ...]:
             return tuple(carried.result for carried in op.carried)
         case _:
             assert_never(op)
+
+
+def made_within(loop: Loop) -> set[str]:
+    """Names of the tensors that are made in the loop, at any depth, and of those that it makes for what follows."""
+    names = {c.inner.name for c in loop.carried} | {c.result.name for c in loop.carried}
+    for op in loop.body:
+        names |= made_within(op) if isinstance(op, Loop) else {tensor.name for tensor in results_of(op)}
+    return names
 
 
 def all_ops(ops: Iterable[Op]) -> Iterator[Op]:
