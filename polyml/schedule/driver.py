@@ -39,7 +39,9 @@ from polyml.schedule.strategy.contractions import block_contractions
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_statements
 from polyml.schedule.strategy.pivoted import build_pivoted, build_slanted
+from polyml.schedule.strategy.step_blocks import STEPS
 from polyml.schedule.streams import streamed_arrays, streamed_sums, streamed_when_large
+from polyml.schedule.turned import turn_columns
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Array, Scop
 from polyml.sets.budget import BudgetExhausted, operation_budget
@@ -90,6 +92,7 @@ def schedule(
         attempts.insert(0, ("the schedule by integer programs", work.by_ilp))
         attempts.insert(0, ("sums over blocks of rows", work.by_row_sums))
         attempts.insert(0, ("columns aside", work.by_columns))
+        attempts.insert(0, ("columns as rows", work.by_turned))
         attempts.insert(0, ("several steps in a sweep", work.by_row_blocks))
         attempts.insert(0, ("blocks of a slanted contraction", work.by_slants))
         attempts.insert(0, ("blocks at the pivots", work.by_pivots))
@@ -203,6 +206,25 @@ class _Work:
         """The strategy with columns that are walked down again and again as rows; None where there are none."""
         scop = with_columns_aside(self.scop, self.target) if self._may_block() else None
         return None if scop is None else replace(self, scop=scop, dependences=analyse(scop)).by_ilp()
+
+    def by_turned(self) -> Schedule | None:
+        """Blocks of steps on columns that are contiguous for as long as the loop runs; None where there are none."""
+        relaxed = self._may_block() and not self.options.precise
+        turned = turn_columns(self.scop, self.target) if relaxed else None
+        if turned is None:
+            return None
+        dependences = analyse(turned.scop)
+        matcher = Matcher(turned.scop, dependences, relax_reductions=True)
+        copies = dict.fromkeys((*turned.ahead, *turned.behind))
+        facts = Facts(
+            packed=Packed(scop=turned.scop, dependences=dependences, copies=copies), matcher=matcher,
+            models=model_statements(turned.scop, matcher), target=self.target, options=self._strategy_options(),
+        )  # fmt: skip
+        tree, notes = apply_strategy(self._ilp_tree(turned.scop, dependences, matcher, turned.ahead), facts)
+        if not any(note.stage == STEPS for note in notes):
+            return None
+        made = Schedule(scop=turned.scop, dependences=dependences, tree=tree, storage={}, notes=notes)
+        return contract_storage(made)
 
     def by_row_sums(self) -> Schedule | None:
         """All that reads the rows of a large matrix in one sweep over blocks of them; None where there is none."""

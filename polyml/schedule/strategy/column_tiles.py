@@ -13,7 +13,7 @@ Source: the left-looking order of Dongarra, Duff, Sorensen and van der Vorst, "N
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -29,7 +29,10 @@ from polyml.schedule.transforms import Loop, insert_loops, tile_loop
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
 
-__all__ = ["ColumnPlan", "build_column_tiles", "column_order", "plan_column_tiles"]
+__all__ = ["ColumnPlan", "build_column_tiles", "column_order", "plan_column_tiles", "row_columns"]
+
+ROW_COLUMNS = 8
+"""Of which a block of columns that are rows of memory is a multiple."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +53,33 @@ class ColumnPlan:
 
 
 def plan_column_tiles(band: Band, facts: Facts) -> ColumnPlan | None:
-    """The blocks for a sequential loop; None when there are none, or all stays in cache anyway."""
-    if len(band.loops) != 1 or any(band.above.values()) or carries_only_reductions(band, 0, facts) or facts.scop.sizes:
+    """The blocks for a sequential loop, of columns that lie side by side; None when there are none, or all stays in cache anyway."""
+    if not _may_have_columns(band, facts):
         return None
+    core = facts.models[band.core]
+    lanes = _lanes(core, band.indices[0][core.name], facts)
+    return None if lanes is None else _plan(band, lanes, 4 * facts.lanes(core.name), facts)
+
+
+def row_columns(band: Band, facts: Facts) -> Iterator[ColumnPlan]:
+    """The same along any index of the heaviest statement, for columns that are rows of memory."""
+    if _may_have_columns(band, facts):
+        others = (index for index in facts.models[band.core].extents if index != band.indices[0][band.core])
+        plans = (_plan(band, index, ROW_COLUMNS, facts) for index in others)
+        yield from (plan for plan in plans if plan is not None)
+
+
+def _may_have_columns(band: Band, facts: Facts) -> bool:
+    alone = len(band.loops) == 1 and not any(band.above.values())
+    return alone and not carries_only_reductions(band, 0, facts) and not facts.scop.sizes
+
+
+def _plan(band: Band, lanes: str, step: int, facts: Facts) -> ColumnPlan | None:
+    """The blocks along this index of the heaviest statement, a multiple of `step`."""
     (steps,) = band.indices
     core = facts.models[band.core]
-    lanes = _lanes(core, steps[core.name], facts)
-    if lanes is None:
-        return None
     whole = _bytes(core, {index: extent for index, extent in core.extents.items() if index != steps[core.name]})
-    room, step = facts.target.l2_bytes // 4, 4 * facts.lanes(core.name)
+    room = facts.target.l2_bytes // 4
     if whole <= facts.target.l2_bytes:
         return None
     column = _bytes(core, {i: e for i, e in core.extents.items() if i not in (steps[core.name], lanes)} | {lanes: 1})

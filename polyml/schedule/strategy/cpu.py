@@ -35,7 +35,7 @@ from polyml.schedule.strategy.bands import (
 from polyml.schedule.strategy.blocked import build_blocked
 from polyml.schedule.strategy.blocks import BlockPlan, groups_of, plan_block
 from polyml.schedule.strategy.choices import NestChoice
-from polyml.schedule.strategy.column_tiles import build_column_tiles, plan_column_tiles
+from polyml.schedule.strategy.column_tiles import build_column_tiles, plan_column_tiles, row_columns
 from polyml.schedule.strategy.contractions import MARK
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import (
@@ -47,7 +47,7 @@ from polyml.schedule.strategy.lanes import (
 )
 from polyml.schedule.strategy.nest import build_copy, build_nest, plan_nest
 from polyml.schedule.strategy.row_blocks import build_row_blocks
-from polyml.schedule.strategy.step_blocks import build_step_blocks, plan_step_blocks
+from polyml.schedule.strategy.step_blocks import STEPS, StepPlan, build_step_blocks, plan_step_blocks
 from polyml.schedule.strategy.sweep_blocks import build_sweep_blocks, plan_sweep_blocks
 from polyml.schedule.strategy.threads import is_heavy, most_even
 from polyml.schedule.strategy.time_tiles import build_time_tiles, plan_time_tiles
@@ -192,23 +192,29 @@ class _Recipe:
     def columns(self, band: Band, place: Place) -> isl.ScheduleNode:
         """2, with blocks of columns around it where they pay."""
         plan = plan_column_tiles(band, self.facts)
+        blocks = None if plan is None else plan_step_blocks(band, plan, self.facts)
+        if blocks is None:
+            others = (plan_step_blocks(band, other, self.facts) for other in row_columns(band, self.facts))
+            blocks = next((found for found in others if found is not None and found.rows), None)
+        if blocks is not None:
+            return self.step_blocks(band, blocks, place)
         if plan is None:
             sweep = plan_sweep_blocks(band, self.facts)
             if sweep is None:
                 return self.reductions(band, place)
             self.notes.append(Note("tiling", band.title, str(sweep)))
             return build_sweep_blocks(band, sweep, self.facts)
-        own = {**place.extents, **plan.extents}
-        blocks = plan_step_blocks(band, plan, self.facts)
-        if blocks is not None:
-            self.notes.append(Note("tiling", band.title, str(blocks)))
-            shared = place.parallel and is_heavy(band, self.facts)
-            node = build_step_blocks(band, blocks, self.facts, parallel=shared)
-            inside = replace(band, node=node.child(0).child(0).child(0))
-            return self.reductions(inside, Place(False, own)).ancestor(3)
         self.notes.append(Note("tiling", band.title, str(plan)))
         inside = replace(band, node=build_column_tiles(band, plan, self.facts).child(0))
-        return self.reductions(inside, Place(place.parallel, own)).parent()
+        return self.reductions(inside, Place(place.parallel, {**place.extents, **plan.extents})).parent()
+
+    def step_blocks(self, band: Band, plan: StepPlan, place: Place) -> isl.ScheduleNode:
+        """2, blocks of steps on their own columns and on tiles of the others."""
+        self.notes.append(Note(STEPS, band.title, str(plan)))
+        shared = place.parallel and is_heavy(band, self.facts)
+        node = build_step_blocks(band, plan, self.facts, parallel=shared)
+        inside = replace(band, node=node.child(0).child(0).child(0))
+        return self.reductions(inside, Place(False, {**place.extents, **plan.columns.extents})).ancestor(3)
 
     def reductions(self, band: Band, place: Place) -> isl.ScheduleNode:
         """4. Other bands that are not parallel stay as they are."""

@@ -178,7 +178,10 @@ def build_copy(band: Band, lanes: int, facts: Facts, *, parallel: bool) -> isl.S
     if panel is not None:
         at = min(panel.position, len(loops))
         loops.insert(at, tile_loop(band.loops[lanes], panel.width))
-    if parallel and loops and is_heavy(band, facts):
+    if parallel and is_heavy(band, facts):
+        if not loops:
+            width, parts = facts.lanes(band.core), 2 * wanted_iterations(facts)
+            loops = [tile_loop(band.loops[lanes], max(width, band.extents[lanes] // parts // width * width))]
         loops[at] = loops[at].marked("parallel")
     vectors = 1 if along else plain_vectors(band, facts)
     return nest_loops(

@@ -12,6 +12,9 @@ statement S one step ahead of the second T,
 
 which is right when no element that T changes is read by S further up the column.
 
+A tile has its lanes from column to column where those lie side by side. Where each column is a row of memory (turned.py), lanes run down the columns: a tile is as few columns as stay in L1
+beside those of two steps, jammed, with a vector of partial sums each.
+
 Source: the right-looking order of Dongarra, Duff, Sorensen and van der Vorst, "Numerical Linear Algebra for High-Performance Computers" (1998), section 5.4; shifted fusion is
 loop alignment, Allen, Callahan and Kennedy, "Automatic decomposition of scientific programs for parallel execution" (POPL 1987).
 """
@@ -23,23 +26,27 @@ from collections.abc import Mapping
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.strategy.bands import Band, along
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.strategy.bands import Band, along, descend
 from polyml.schedule.strategy.column_tiles import ColumnPlan, column_order
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import Loop, insert_loops, insert_sequence, tile_loop
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
 
-__all__ = ["StepPlan", "build_step_blocks", "plan_step_blocks"]
+__all__ = ["STEPS", "StepPlan", "build_step_blocks", "plan_step_blocks"]
+
+STEPS = "steps"
+"""The stage of notes about blocks of steps."""
 
 VECTORS = 4
-"""Of a tile of columns: as many as hide the latency of sums, in one line of registers."""
+"""Of a tile of columns: as many as hide the latency of sums, in one line of registers. With lanes down the columns: columns times vectors."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """columns: the blocks and who stands where. sums, takes: the statements that go down a column, the first one step ahead of the other. down: their indices along it.
-    vectors: side by side in a tile of the other columns."""
+    vectors: side by side in a tile of the other columns. rows: columns in a tile whose lanes run down them; 0 where they run from column to column."""
 
     columns: ColumnPlan
     steps: Mapping[str, str]
@@ -47,11 +54,15 @@ class StepPlan:
     takes: str
     down: Mapping[str, str]
     vectors: int
+    rows: int = 0
 
     def __str__(self) -> str:
-        return (
-            f"blocks of {self.columns.size} steps, {self.sums} one ahead of {self.takes} on all columns but their own"
-        )
+        tiles = f", in tiles of {self.rows} columns" if self.rows else ""
+        return f"blocks of {self.columns.size} steps, {self.sums} one ahead of {self.takes} on all columns but their own{tiles}"
+
+    def width(self, lanes: int) -> int:
+        """Columns of a tile."""
+        return self.rows or self.vectors * lanes
 
 
 def plan_step_blocks(band: Band, columns: ColumnPlan, facts: Facts) -> StepPlan | None:
@@ -78,9 +89,24 @@ def plan_step_blocks(band: Band, columns: ColumnPlan, facts: Facts) -> StepPlan 
         return None
     if not _may_follow(facts, takes, sums, steps, down):
         return None
+    if all(_runs_down(facts.models[name], down[name]) for name in others):
+        rows = _rows(facts.models[takes], down[takes], facts)
+        return StepPlan(columns, dict(steps), sums, takes, down, VECTORS // rows, rows)
     lanes = max(facts.lanes(name) for name in others)
     vectors = min(VECTORS, columns.size // lanes)
     return StepPlan(columns, dict(steps), sums, takes, down, vectors) if vectors else None
+
+
+def _runs_down(model: StatementModel, down: str) -> bool:
+    """Whether the statement finds everything side by side down a column, and not from column to column."""
+    strides = [access.stride(down) for access in model.accesses]
+    return 1 in strides and all(stride in (0, 1) for stride in strides)
+
+
+def _rows(takes: StatementModel, down: str, facts: Facts) -> int:
+    """Columns of a tile: as many as stay in L1 beside what two steps take; where none does, the most, which share what comes from L2."""
+    column = takes.itemsize * takes.extents[down]
+    return next((rows for rows in (4, 2, 1) if (rows + 2) * column <= facts.target.l1_bytes), VECTORS)
 
 
 def build_step_blocks(band: Band, plan: StepPlan, facts: Facts, *, parallel: bool) -> isl.ScheduleNode:
@@ -99,7 +125,7 @@ def build_step_blocks(band: Band, plan: StepPlan, facts: Facts, *, parallel: boo
     first = {name: _where(scop, name, f"{k} mod {size} = 0") for name, k in step.items()}
     last = {name: _where(scop, name, f"{k} mod {size} = {size - 1}") for name, k in step.items()}
     lanes = max(facts.lanes(name) for name in pair)
-    tiles = tile_loop(Loop(along(scop, pair, plan.columns.columns), True), plan.vectors * lanes)
+    tiles = tile_loop(Loop(along(scop, pair, plan.columns.columns), True), plan.width(lanes))
     far = insert_loops(far, [tiles.marked("parallel" if parallel else None)])
     depth = 2 if parallel else 1
     for _ in range(depth):
@@ -110,16 +136,20 @@ def build_step_blocks(band: Band, plan: StepPlan, facts: Facts, *, parallel: boo
     far = insert_sequence(far, [first[plan.sums].to_union_set(), middle, last[plan.takes].to_union_set()])
     for position, names in enumerate(((plan.sums,), pair, (plan.takes,))):
         shifted = {plan.sums: step[plan.sums], plan.takes: f"{step[plan.takes]} + 1"}
-        loops = [
-            Loop(along(scop, names, shifted)),
-            Loop(along(scop, names, plan.columns.columns), True).marked(f"vector:{plan.vectors}"),
-            Loop(along(scop, names, plan.down), names == (plan.takes,)),
-        ]
+        across = Loop(along(scop, names, plan.columns.columns), True)
+        downwards = Loop(along(scop, names, plan.down), names == (plan.takes,))
+        if plan.rows:
+            across = across.marked(f"jam:{plan.rows}" if plan.rows > 1 else None)
+            downwards = downwards.marked(f"vector:{plan.vectors}")
+        else:
+            across = across.marked(f"vector:{plan.vectors}")
+        loops = [Loop(along(scop, names, shifted)), across, downwards]
         below = insert_loops(far.child(position).child(0), loops)
         if len(names) > 1:
-            leaf = below.child(0).child(0).child(0).child(0)
+            depth_of_leaf = len(loops) + sum(loop.mark is not None for loop in loops)
+            leaf = descend(below, depth_of_leaf)
             leaf = insert_sequence(leaf, [domains[name].to_union_set() for name in reversed(pair)])
-            below = leaf.ancestor(4)
+            below = leaf.ancestor(depth_of_leaf)
         far = below.parent().parent()
     return far.ancestor(depth + 3)
 
