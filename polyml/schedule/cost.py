@@ -31,6 +31,8 @@ UNKNOWN_EXTENT = 1_000
 
 _BROADCAST, _CONTIGUOUS, _REVERSED, _TRANSPOSED = 0.25, 1.0, 2.0, 4.0
 _REDUCTION_PENALTY = 1.1
+_PIECE = 1.0
+"""Cost of going on elsewhere in what is read once: rows of few vectors each are lines far apart, which no prefetcher of the hardware follows."""
 _SHUFFLED = 4
 """Up to this stride a vector is as many contiguous loads, and shuffles between them."""
 _WEIGHTS = {
@@ -170,9 +172,14 @@ def _tile_cycles(
         copies = rows if jam is not None and access.stride(jam) != 0 else 1
         loads += each * copies * (vectors if along != 0 else 1)
     arithmetic = max(model.operations, 1.0) * rows * vectors / 2
-    # Loads that hide under arithmetic still cost: broadcasts little, vectors more, which stream from L2.
-    streamed = sum(vectors for a in reads if a.stride(vector) != 0)
-    return max(arithmetic, loads / 2, 4.0) + 0.1 * loads + 0.2 * streamed
+    # Loads that hide under arithmetic still cost: broadcasts little, vectors more, which stream from L2, and from memory in pieces where each element is read once.
+    streamed = pieces = 0
+    for access in reads:
+        if access.stride(vector) != 0:
+            copies = rows if jam is not None and access.stride(jam) != 0 else 1
+            streamed += vectors * copies
+            pieces += copies if all(access.stride(i) != 0 for i in model.extents) else 0
+    return max(arithmetic, loads / 2, 4.0) + 0.1 * loads + 0.2 * streamed + _PIECE * pieces
 
 
 def _waste(extent: int, step: int) -> float:
