@@ -58,7 +58,7 @@ def block_index(index: str) -> str:
 def copy_blocks(packed: Packed, plan: Blocking) -> tuple[Packed, BlockCopies]:
     """The scop with the plan's copies, and the statement reading them; the same scop where nothing is packed."""
     scop = packed.scop
-    if not plan.packed:
+    if not plan.packed or plan.in_place:
         noted = replace(packed, notes=(*packed.notes, Note("blocking", plan.statement, str(plan))))
         return noted, BlockCopies(None, None, None, None, ())
     statement = scop.statements[plan.statement]

@@ -29,6 +29,12 @@ __all__ = ["Blocking", "plan_blocking"]
 MIN_REUSE = 16
 """Times that an element of the vector operand must be read for packing to pay."""
 
+NEAR = 8
+"""Cache lines of a row of the vector operand up to which blocks of its rows are read where they lie, one after the other."""
+
+FEW_USES = 128
+"""Uses of such an element below which the copy would show."""
+
 MIN_DEPTH = 16
 """Length of the reduction below which the tile of C is all that matters."""
 
@@ -48,7 +54,7 @@ class Blocking:
     row_operand: the other one where its rows are packed too, else None; `sizes` then has a block of `rows`. source_order: the loops that pack
     a block of the vector operand. turned: the result is read again, row by row, by a statement that lays it out with `rows` innermost. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
     indices of both sides, in the order of C's memory, that loops around the register tile follow. rows_ahead: all rows are packed once per block of the reduction, whose
-    blocks are then the outer ones. ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
+    blocks are then the outer ones. in_place: a block of the vector operand is as good as a panel where it lies. ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
     """
 
     statement: str
@@ -69,6 +75,7 @@ class Blocking:
     turned: bool = False
     result_order: tuple[str, ...] = ()
     rows_ahead: bool = False
+    in_place: bool = False
     ends: Mapping[str, Affine] = field(default_factory=dict)
     worth: tuple[Product, ...] = ()
 
@@ -93,9 +100,8 @@ class Blocking:
             if self.blocked(index) and (index != self.rows or self.row_operand)
         )
         tile = f"register tile {self.tile.rows} {self.rows} x {self.tile.vectors} vectors of {self.lanes}"
-        packed = f"{self.vector_operand} " + (
-            f"packed in panels of {self.width}" if self.packed else "read once, in order"
-        )
+        how = "read once, in order" if not self.packed else f"packed in panels of {self.width}"
+        packed = f"{self.vector_operand} " + ("read where it lies" if self.in_place else how)
         packed += f", {self.row_operand} in panels of {self.tile.rows}" if self.row_operand is not None else ""
         packed += ", tiles in the order of the result" if self.result_order else ""
         packed += " ahead of all columns" if self.rows_ahead else ""
@@ -129,7 +135,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short)
     windows = any(not is_plain(read.subscripts) for read in reads_of(statement.value))
     packs_rows = packed and not windows and not turned
-    row_operand = _packed_rows(model, sides.others, rows, sides.reduced, target) if packs_rows else None
+    row_operand = _packed_rows(model, sides, rows, target) if packs_rows else None
     held = [i for i in model.extents if operand.stride(i) != 0 and i not in sides.batch]
     held += [i for i in (rows, *sides.reduced) if row_operand is not None]
     if any(i in ends and sizes.get(i, 1) >= model.extents[i] for i in held):
@@ -160,6 +166,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         turned=turned,
         result_order=tuple(across) if short else (),
         rows_ahead=ahead,
+        in_place=packs_rows and not (ends or short or row_operand) and _is_near(model, sides, sizes, target),
         ends=ends,
         worth=_worth(scop, operand, held, sides.rows, sides.reduced, ends, target) if ends else (),
     )
@@ -297,14 +304,22 @@ def _step_cycles(model: StatementModel, rows: int, vectors: int, operands: int) 
     return max(max(model.operations, 1.0) * rows * vectors / 2, loads / 2, 4.0) + 0.2 * rows * operands + 0.5 * vectors
 
 
-def _packed_rows(
-    model: StatementModel, others: list[AccessModel], rows: str, reduced: list[str], target: Target
-) -> str | None:
+def _packed_rows(model: StatementModel, sides: Sides, rows: str, target: Target) -> str | None:
     """The broadcast operand, when its elements along the reduction are apart and it does not stay close anyway: in L1, or in L2 where a tile's rows are neighbours, one or two cache lines
     per iteration."""
-    operand = others[0]
-    size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0)
+    operand, reduced = sides.others[0], sides.reduced
+    size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0 and i not in sides.batch)
     apart = abs(operand.stride(reduced[-1]) or 0) != 1
     close = target.l2_bytes if abs(operand.stride(rows) or 0) == 1 else target.l1_bytes
-    needed = len(others) == 1 and apart and size > close // 2 and operand.stride(rows) != 0
+    needed = len(sides.others) == 1 and apart and size > close // 2 and operand.stride(rows) != 0
     return operand.array if needed and all(operand.stride(i) != 0 for i in reduced) else None
+
+
+def _is_near(model: StatementModel, sides: Sides, sizes: Mapping[str, int], target: Target) -> bool:
+    """Whether rows of the vector operand are short and lie one after the other, so that a block of them is contiguous and no copy would bring it closer; of few uses."""
+    lanes, operand = sides.lanes, sides.operand
+    row = model.extents[lanes]
+    dense = operand.stride(lanes) == 1 and len(sides.reduced) == 1 and operand.stride(sides.reduced[0]) == row
+    whole = not sides.columns and sizes.get(lanes, row) == row and row % target.lanes(model.itemsize) == 0
+    few = prod(model.extents[i] for i in sides.rows) < FEW_USES
+    return dense and whole and few and row * model.itemsize <= NEAR * target.line_bytes
