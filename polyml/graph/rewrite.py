@@ -17,6 +17,7 @@ from polyml.graph.rules.dead import remove_dead
 from polyml.graph.rules.factor import factor_sums
 from polyml.graph.rules.hoist import hoist
 from polyml.graph.rules.inline import inline_elementwise
+from polyml.graph.rules.nested import nest_sums
 from polyml.graph.rules.once import recur_once
 from polyml.graph.rules.pairs import pair_products
 from polyml.graph.rules.pieces import join_pieces
@@ -92,6 +93,7 @@ def rewrite(
     if dot_bf16 and not precise:
         last.insert(1, ("pairs", functools.partial(pair_products, dot=dot_bf16, strided=strided)))
     if not precise and cache:
+        last.append(("nested", functools.partial(nest_sums, cache=cache)))
         last.append(("split", functools.partial(split_products, cache=cache)))
     if vector_bytes and not precise:
         arrange = functools.partial(lanes_along_filters, vector_bytes=vector_bytes, constants=constants)

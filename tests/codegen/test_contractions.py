@@ -15,6 +15,7 @@ from tests.codegen.llvm.support import guarded
 
 SMALL = Target("host", l1_bytes=2048, l2_bytes=16 * 1024, cores=2)
 """This machine with caches so small that every loop over blocks appears at test sizes."""
+IN_L2 = Target("host", l1_bytes=8 * 1024, l2_bytes=1 << 20, cores=2)
 LAYOUTS = {"nn": ("N K", "K M"), "nt": ("N K", "M K"), "tn": ("K N", "K M"), "tt": ("K N", "M K")}
 TYPES = {"f32": (np.float32, 1e-5), "f64": (np.float64, 1e-12), "i32": (np.int32, 0.0)}
 
@@ -295,3 +296,21 @@ def test_loops_of_a_blocked_product(golden: Callable[[str, str], None]) -> None:
     a, b = operands("K N", "K M", {"N": 17, "M": 40, "K": 60}, "f32")
     function = polyml.einsum(product("K N", "K M", "N M", "f32"), target=target, threads=1)
     golden("codegen/blocked_product", function.lower(a, b).text("schedule") + "\n" + function.lower(a, b).text("loops"))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("batch", "depth", "n", "m"), [(3, 129, 40, 32), (1, 300, 17, 64), (2, 64, 64, 128)])
+def test_short_dense_rows_are_read_where_they_lie(threads: int, batch: int, depth: int, n: int, m: int) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-9, 10, (batch, depth, extent)).astype(np.float32) for extent in (n, m))
+    function = polyml.einsum(product("B K N", "B K M", "B N M", "f32"), target=IN_L2, threads=threads)
+    assert "y read where it lies" in str(function.explain(a, b))
+    np.testing.assert_array_equal(function(guarded(a), guarded(b)), np.einsum("bkn,bkm->bnm", a, b))
+
+
+def test_long_or_strided_rows_are_packed() -> None:
+    a, b = np.ones((300, 40), np.float32), np.ones((300, 256), np.float32)
+    for right in (b, np.ones((300, 128), np.float32)[:, ::2]):
+        function = polyml.einsum(product("K N", "K M", "N M", "f32"), target=IN_L2, threads=1)
+        assert "y packed in panels" in str(function.explain(a, right))
+        np.testing.assert_array_equal(function(a, right), a.T @ right)

@@ -102,10 +102,10 @@ def test_what_is_not_computed_for_each_element_stays() -> None:
 
 
 def test_a_contraction_is_not_tied_to_the_slices_of_what_it_reads() -> None:
-    """Exponentials of 8 x 512 KB by batches would stay in L2, but the product by them wants panels."""
+    """Exponentials of 8 x 512 KB by batches would stay in L2, but the product by them wants blocks of its own."""
     function = polyml.einsum(
         'def f(k: f32["B S D"], v: f32["B S E"]):\n    m[b, d, e] = exp(k[b, s, d]) * v[b, s, e]\n    return m\n',
         target=polyml.Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=2 << 20, cores=2),
     )
     k = np.zeros((8, 2048, 64), np.float32)
-    assert "k_exp in panels" in str(function.explain(k, k))
+    assert "blocking: S_m" in str(function.explain(k, k))

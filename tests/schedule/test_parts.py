@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import islpy as isl
+import numpy as np
 import pytest
 
+import polyml
 from polyml.options import Options
 from polyml.schedule.cost import register_tile
 from polyml.schedule.driver import schedule
@@ -260,3 +262,14 @@ def test_register_tile_fits_the_registers(name: str) -> None:
     assert tile.rows * tile.vectors + tile.vectors + 2 <= target.vector_registers
     assert tile.rows * tile.vectors >= 8
     assert tile.cost < register_tile(model, None, "m", target).cost
+
+
+def test_what_is_read_once_is_read_in_long_pieces() -> None:
+    """Sums down the columns of several matrices: along their rows, not a vector of each matrix at a time."""
+    function = polyml.einsum(
+        'def f(x: f32["B S D"]):\n    e[b, s, d] = exp(x[b, s, d])\n    z[b, d] = sum[s](e[b, s, d])\n    return e, z\n',
+        target=WIDE,
+    )
+    text = str(function.explain(np.zeros((8, 300, 64), np.float32)))
+    assert "lanes along d, 4 vectors at once" in text
+    assert "jam b" not in text

@@ -1,0 +1,75 @@
+"""Sums of products over several indices as sums within sums: which become so, with what shapes, and that the values are the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.graph.printer import graph_text
+from polyml.graph.reference import execute
+from polyml.graph.rewrite import rewrite
+from polyml.graph.verify import verify
+from tests.graph.built import graph, program, values
+
+MTTKRP = program(
+    'x: f64["I J K"], b: f64["J R"], c: f64["K R"]', "y[i, r] = x[i, j, k] * b[j, r] * c[k, r]", "return y"
+)
+CHAIN = program(
+    'a: f64["I J"], b: f64["J K"], c: f64["K L"], d: f64["L M"]', "y[i, m] = a[i, j] * b[j, k] * c[k, l] * d[l, m]", "return y"
+)  # fmt: skip
+FORM = program('a: i64["J"], b: i64["J K"], c: i64["K"]', "y = sum[j, k](a[j] * b[j, k] * c[k])", "return y")
+
+
+@pytest.mark.parametrize(
+    ("source", "shapes", "einsum", "inner"),
+    [
+        (MTTKRP, ((9, 40, 60), (40, 7), (60, 7)), "ijk,jr,kr->ir", 1),
+        (CHAIN, ((9, 11), (11, 13), (13, 8), (8, 17)), "ij,jk,kl,lm->im", 2),
+        (FORM, ((31,), (31, 37), (37,)), "j,jk,k->", 1),
+    ],
+)
+def test_factors_that_an_index_does_not_reach_wait_for_its_sum(source, shapes, einsum, inner) -> None:  # type: ignore[no-untyped-def]
+    kind = "f8" if source is not FORM else "i8"
+    arguments = [values(*shape, dtype=kind) for shape in shapes]
+    made = graph(source, *arguments)
+    found = rewrite(made, cache=1 << 16)
+    verify(found)
+    assert graph_text(found).count("_inner") >= 2 * inner
+    assert len(found.ops) == 1 + inner
+    np.testing.assert_allclose(execute(found, arguments)[0], np.einsum(einsum, *arguments), rtol=1e-12)
+    assert len(rewrite(made, cache=1 << 16, precise=True).ops) == 1
+    assert len(rewrite(made).ops) == 1
+
+
+def test_inner_sums_lie_in_the_order_of_the_results_lanes() -> None:
+    arguments = [values(*shape, dtype="f8") for shape in ((9, 40, 60), (40, 7), (60, 7))]
+    text = graph_text(rewrite(graph(MTTKRP, *arguments), cache=1 << 16))
+    assert "y_inner[i, j, r]" in text
+
+
+@pytest.mark.parametrize(
+    ("parameters", "line", "shapes"),
+    [
+        # Two factors that all indices reach; few terms, for which an array of inner sums costs more; half of the points.
+        ('x: f64["N J K"], w: f64["J K"]', "y[n] = x[n, j, k] * w[j, k]", ((9, 40, 60), (40, 60))),
+        ('x: f64["I J K"], b: f64["J R"], c: f64["K R"]', "y[i, r] = x[i, j, k] * b[j, r] * c[k, r]", ((9, 40, 3), (40, 7), (3, 7))),
+        ('x: f64["N J K"], b: f64["J"], c: f64["K"]', "y[n] = sum[j, k, k <= j](x[n, j, k] * b[j] * c[k])", ((9, 40, 40), (40,), (40,))),
+    ],
+)  # fmt: skip
+def test_other_sums_stay(parameters: str, line: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+    arguments = [values(*shape, dtype="f8") for shape in shapes]
+    made = graph(program(parameters, line, "return y"), *arguments)
+    assert len(rewrite(made, cache=1 << 10).ops) == 1
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_compiled(threads: int) -> None:
+    rng = np.random.default_rng(0)
+    x, b, c = (rng.standard_normal(shape, np.float32) for shape in ((33, 47, 130), (47, 19), (130, 19)))
+    mttkrp = polyml.einsum(
+        'def f(x: f32["I J K"], b: f32["J R"], c: f32["K R"]):\n    y[i, r] = x[i, j, k] * b[j, r] * c[k, r]\n    return y\n',
+        threads=threads,
+    )
+    exact = np.einsum("ijk,jr,kr->ir", *(v.astype(np.float64) for v in (x, b, c)), optimize=True)
+    assert np.abs(mttkrp(x, b, c) - exact).max() < 1e-5 * np.abs(exact).max()
