@@ -24,11 +24,12 @@ from polyml.einsum_numpy.extended import is_extended, program_of, refuse_numpys,
 from polyml.einsum_numpy.path import limited
 from polyml.einsum_numpy.subscripts import subscripts_of_sublists
 from polyml.errors import PolymlError, SubscriptsSyntaxError
-from polyml.options import Options
+from polyml.options import Options, current
 from polyml.runtime.arguments import AnySize
 from polyml.runtime.dispatch import COMPILE_LOCK, Dispatcher, wanted_of
 
 if TYPE_CHECKING:
+    from polyml.compiler import Stages
     from polyml.graph.ir import Graph
     from polyml.lowered import Lowered
     from polyml.runtime.compiled import Compiled
@@ -48,6 +49,7 @@ class Einsum(Dispatcher):
         self.options = Options.make(**options)
         self.program = program
         asked = self.options.dynamic not in (False, "auto")
+        self._lowered: tuple[str, Stages] | None = None
         general = _general(program, self.options)
         wanted, ints = wanted_of(program), symbolic_ints(program)
         super().__init__(program.name, wanted, ints, self._compile_key, general, asked=asked)
@@ -70,11 +72,12 @@ class Einsum(Dispatcher):
         return trace_program(self.program, self.key_of(*args, **keywords), self.options)[0]
 
     def lower(self, *args: object, **keywords: object) -> Lowered:
-        """The program for these arguments at every stage, down to loops."""
-        from polyml.compiler import lower_program
+        """The program for these arguments at every stage, down to loops. It is kept until another one is, or a call compiles it."""
         from polyml.lowered import Lowered
 
-        stages = lower_program(self.program, self.key_of(*args, **keywords), self.options)
+        key = self.key_of(*args, **keywords)
+        stages = self._stages(key)
+        self._lowered = _text_of(key), stages
         return Lowered(self.program, stages)
 
     def compile(self, *args: object, **keywords: object) -> Kernel:
@@ -85,16 +88,25 @@ class Einsum(Dispatcher):
         """What was chosen for these arguments, what was refused, and why."""
         return self.lower(*args, **keywords).explain()
 
+    def _stages(self, key: Key) -> Stages:
+        """What `lower` has kept, when it is for this key; made again where someone watches the stages."""
+        from polyml.compiler import lower_program  # isl, when the kernel is not in the cache
+
+        kept = self._lowered
+        if kept is not None and kept[0] == _text_of(key) and not (current("debug") or current("dump")):
+            return kept[1]
+        return lower_program(self.program, key, self.options)
+
     def _compile_key(self, key: Key) -> Kernel:
         if self.options.target is not None and self.options.target.is_cuda:
             return self._for_gpu(key)
         from polyml.runtime.cached import cached_kernel
 
         def compile() -> Compiled:
-            from polyml.compiler import compile_stages, lower_program  # isl, when it is not in the cache
+            from polyml.compiler import compile_stages
 
             try:
-                stages = lower_program(self.program, key, self.options)
+                stages, self._lowered = self._stages(key), None
                 return compile_stages(self.program, stages)
             except PolymlError as fault:
                 fixed = self._fixed(key)
@@ -136,10 +148,10 @@ class Einsum(Dispatcher):
         from polyml.runtime.cuda_cached import CompiledCuda, cached_cuda_kernel
 
         def compile() -> CompiledCuda:
-            from polyml.compiler import lower_program  # isl, when it is not in the cache
             from polyml.compiler_cuda import compiled_cuda
 
-            return compiled_cuda(self.program, lower_program(self.program, key, self.options))
+            stages, self._lowered = self._stages(key), None
+            return compiled_cuda(self.program, stages)
 
         device = the_device()  # before anything is compiled
         return cached_cuda_kernel(self.program, key, self.options, device, compile)
@@ -149,6 +161,11 @@ class Einsum(Dispatcher):
 
     def __str__(self) -> str:
         return format_program(self.program)
+
+
+def _text_of(key: Key) -> str:
+    """With the shapes and ints of the call that it was made for, which equal keys may differ in."""
+    return repr(key)
 
 
 def _general(program: Program, options: Options) -> AnyShapes | None:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import polyml
+from polyml import compiler
 from polyml.errors import ArgumentError, DTypeError, PolymlError, ShapeError
+from polyml.options import overridden
 
 random = np.random.default_rng(0)
 
@@ -49,6 +51,27 @@ def test_empty_arrays(dense: polyml.Einsum) -> None:
     x, w, b = f4(10, 14), f4(14, 6), f4(6)
     for x_, w_ in ((x[:0], w), (x[:, :0], w[:0])):
         np.testing.assert_array_equal(dense(x_, w_, b), expected(x_, w_, b).astype(np.float32))
+
+
+def test_a_call_takes_what_was_lowered_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered: list[object] = []
+    lower = compiler.lower_program
+    monkeypatch.setattr(compiler, "lower_program", lambda *given: (lowered.append(given), lower(*given))[1])
+    f = polyml.einsum('def f(x: f32["N"], t: int):\n    y[n] = x[n] + t\n    return y\n')
+    x = f4(5)
+    f.explain(x, 2)
+    f.lower(x, 2).text("schedule")
+    np.testing.assert_array_equal(f(x, 2), x + np.float32(2))
+    assert len(lowered) == 1
+    f.explain(x, 2)
+    assert len(lowered) == 2, "it is not kept for ever"
+    f.explain(x, 3)
+    assert len(lowered) == 3, "what is assumed of an int may be another value's"
+    with overridden(debug=1):
+        f.explain(x, 3)
+    assert len(lowered) == 4, "who watches the stages sees them"
+    np.testing.assert_array_equal(f(f4(7)[::-1][:5], 3).shape, (5,))
+    assert len(lowered) == 5, "another layout"
 
 
 def test_a_parameter_called_out() -> None:

@@ -12,7 +12,18 @@ from polyml.dtypes import COMPUTED, DTYPES, DType, boolean, f32, f64, i64
 from polyml.expressions import Const, IndexValue
 from polyml.ops import OPS, REDUCTIONS, result_dtype
 from polyml.sets.affine import affine
-from tests.codegen.llvm.support import apply, const, loop, read, run, store, variable, vector
+from tests.codegen.llvm.support import (
+    apply,
+    compile_functions,
+    const,
+    function_of,
+    loop,
+    read,
+    run_each,
+    store,
+    variable,
+    vector,
+)
 
 NAMES = sorted(COMPUTED)
 FLOAT_ONLY = {
@@ -54,12 +65,11 @@ def awkward(dtype: DType, seed: int) -> np.ndarray:
     return generator.choice(np.concatenate([special, generator.integers(info.min, info.max, 20, dtype.numpy)]), 203)
 
 
-def in_both_forms(node: Node, size: int) -> list[Node]:
-    return [vector("i", size, 16, node), loop("i", 0, size, node)]
+def in_both_forms(node: Node, size: int) -> list[list[Node]]:
+    return [[vector("i", size, 16, node)], [loop("i", 0, size, node)]]
 
 
 NOT_ON_BOOL = {"sub", "neg", "floordiv", "mod", "floor", "ceil", "round", "relu", "abs"}
-TYPED_OPS = [(op, name) for op in ARITHMETIC for name in NAMES if name != "bool" or op not in NOT_ON_BOOL]
 TYPED_REDUCTIONS = [
     (reduction, name)
     for reduction in ("sum", "prod", "max", "min", "any", "all")
@@ -69,58 +79,77 @@ TYPED_REDUCTIONS = [
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(("op", "name"), TYPED_OPS)
-def test_arithmetic_is_numpys(op: str, name: str) -> None:
-    dtype, row = DTYPES[name], OPS[op]
-    result = result_dtype(op, dtype)
-    arrays = {"y": np.zeros(203, result.numpy), "a": awkward(dtype, 1), "b": awkward(dtype, 2)}
-    args = [read(which, dtype, "i") for which in "ab"[: row.arity]]
-    want = row.meaning(*(arrays[which] for which in "ab"[: row.arity]))
-    if want.dtype.kind == "f" and dtype.is_integer:
-        want = want.astype(dtype.numpy)  # floor and its kin on integers
-    for body in in_both_forms(store("y", "i", apply(op, *args, dtype=result)), 203):
-        out = run([body], arrays)["y"]
-        np.testing.assert_array_equal(out, want)
-        if op in ("mod", "floordiv", "round", "floor") and dtype.is_float:
+@pytest.mark.parametrize("op", ARITHMETIC)
+def test_arithmetic_is_numpys(op: str) -> None:
+    row, functions, given, wanted = OPS[op], [], [], []
+    for name in NAMES if op not in NOT_ON_BOOL else (n for n in NAMES if n != "bool"):
+        dtype = DTYPES[name]
+        result = result_dtype(op, dtype)
+        arrays = {"y": np.zeros(203, result.numpy), "a": awkward(dtype, 1), "b": awkward(dtype, 2)}
+        args = [read(which, dtype, "i") for which in "ab"[: row.arity]]
+        want = row.meaning(*(arrays[which] for which in "ab"[: row.arity]))
+        if want.dtype.kind == "f" and dtype.is_integer:
+            want = want.astype(dtype.numpy)  # floor and its kin on integers
+        for body in in_both_forms(store("y", "i", apply(op, *args, dtype=result)), 203):
+            functions.append(function_of(body, arrays))
+            given.append(arrays)
+            wanted.append(want)
+    for call, arrays, want in zip(compile_functions(functions), given, wanted, strict=True):
+        out = call(arrays, {})["y"]
+        np.testing.assert_array_equal(out, want, err_msg=str(arrays["a"].dtype))
+        if op in ("mod", "floordiv", "round", "floor") and arrays["a"].dtype.kind == "f":
             np.testing.assert_array_equal(np.signbit(out[want == 0]), np.signbit(want[want == 0]))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("source", NAMES)
-@pytest.mark.parametrize("target", NAMES)
-def test_casts_are_numpys(source: str, target: str) -> None:
-    a, b = DTYPES[source], DTYPES[target]
+def test_casts_are_numpys(source: str) -> None:
+    a = DTYPES[source]
     x = awkward(a, 3)
-    with np.errstate(all="ignore"):
-        want = x.astype(b.numpy)
-    fits = np.ones(x.shape, bool)
-    if a.is_float and b.is_integer:
-        info = np.iinfo(b.numpy)
-        fits = np.isfinite(x) & (np.trunc(x) >= info.min) & (np.trunc(x) <= info.max)
-    for body in in_both_forms(store("y", "i", apply("cast", read("x", a, "i"), dtype=b)), 203):
-        out = run([body], {"y": np.zeros(203, b.numpy), "x": x})["y"]
-        np.testing.assert_array_equal(out[fits], want[fits])
+    functions = []
+    for target in NAMES:
+        node = store("y", "i", apply("cast", read("x", a, "i"), dtype=DTYPES[target]))
+        arrays = {"y": np.zeros(203, DTYPES[target].numpy), "x": x}
+        functions += [function_of(body, arrays) for body in in_both_forms(node, 203)]
+    calls = compile_functions(functions)
+    for number, target in enumerate(NAMES):
+        b = DTYPES[target]
+        with np.errstate(all="ignore"):
+            want = x.astype(b.numpy)
+        fits = np.ones(x.shape, bool)
+        if a.is_float and b.is_integer:
+            info = np.iinfo(b.numpy)
+            fits = np.isfinite(x) & (np.trunc(x) >= info.min) & (np.trunc(x) <= info.max)
+        for call in calls[2 * number : 2 * number + 2]:
+            out = call({"y": np.zeros(203, b.numpy), "x": x}, {})["y"]
+            np.testing.assert_array_equal(out[fits], want[fits], err_msg=target)
+
+
+EXPONENTS = (None, 0, 1, 2, 3, 5)
+"""None: one per element."""
 
 
 @pytest.mark.parametrize("name", ["i8", "u8", "i32", "u32", "i64", "f32", "f64"])
-@pytest.mark.parametrize("exponent", [None, 0, 1, 2, 3, 5])
-def test_powers(name: str, exponent: int | None) -> None:
+def test_powers(name: str) -> None:
     dtype = DTYPES[name]
     x = (np.arange(203) % 11 - (5 if dtype.kind != "u" else 0)).astype(dtype.numpy)
-    y = (np.arange(203) % 7).astype(dtype.numpy) if exponent is None else np.array(exponent, dtype.numpy)
-    power = read("e", dtype, "i") if exponent is None else const(exponent, dtype)
-    node = store("y", "i", apply("pow", read("x", dtype, "i"), power))
-    for body in in_both_forms(node, 203):
-        out = run([body], {"y": np.zeros_like(x), "x": x, "e": np.broadcast_to(y, x.shape)})["y"]
-        np.testing.assert_allclose(out, x**y, rtol=2e-7 if dtype.is_float else 0)
+    each = (np.arange(203) % 7).astype(dtype.numpy)
+    arrays = {"y": np.zeros_like(x), "x": x, "e": each}
+    powers = [read("e", dtype, "i") if e is None else const(e, dtype) for e in EXPONENTS]
+    nodes = [store("y", "i", apply("pow", read("x", dtype, "i"), power)) for power in powers]
+    found = run_each([body for node in nodes for body in in_both_forms(node, 203)], arrays)
+    for k, exponent in enumerate(EXPONENTS):
+        y = each if exponent is None else np.array(exponent, dtype.numpy)
+        for out in found[2 * k : 2 * k + 2]:
+            limit = 2e-7 if dtype.is_float else 0
+            np.testing.assert_allclose(out["y"], x**y, rtol=limit, err_msg=str(exponent))
 
 
 def test_index_values_and_their_casts() -> None:
     for dtype in (i64, f32, f64):
         value = apply("cast", IndexValue(affine("i") * 3 - 5, i64), dtype=dtype)
-        for body in in_both_forms(store("y", "i", value), 37):
-            out = run([body], {"y": np.zeros(37, dtype.numpy)})["y"]
-            np.testing.assert_array_equal(out, np.arange(37) * 3 - 5)
+        for out in run_each(in_both_forms(store("y", "i", value), 37), {"y": np.zeros(37, dtype.numpy)}):
+            np.testing.assert_array_equal(out["y"], np.arange(37) * 3 - 5)
 
 
 def test_contraction_happens_only_when_allowed() -> None:
@@ -131,9 +160,9 @@ def test_contraction_happens_only_when_allowed() -> None:
     rounded = np.float32(third * np.float32(3)) - np.float32(1)
     fused = np.float32(float(third) * 3 - 1)
     assert rounded != fused
-    for body in in_both_forms(node, 16):
-        assert (run([body], arrays, precise=True)["y"] == rounded).all()
-        assert (run([body], arrays)["y"] == fused).all()
+    for precise, want in ((True, rounded), (False, fused)):
+        for out in run_each(in_both_forms(node, 16), arrays, precise=precise):
+            assert (out["y"] == want).all()
 
 
 # -- reductions -------------------------------------------------------------------------------------------------------------------
@@ -145,39 +174,41 @@ def reducible(dtype: DType, size: int) -> np.ndarray:
     return np.random.default_rng(size).integers(0, 2 if dtype.kind == "b" else 120, size).astype(dtype.numpy)
 
 
-@pytest.mark.parametrize("size", [1, 15, 16, 17, 50])
 @pytest.mark.parametrize(("reduction", "name"), TYPED_REDUCTIONS)
-def test_reductions_in_memory_and_through_registers(reduction: str, name: str, size: int) -> None:
-    dtype = DTYPES[name]
-    x = reducible(dtype, size)
-    identity = Const(REDUCTIONS[reduction].identity(dtype), dtype)  # type: ignore[arg-type]
+def test_reductions_in_memory_and_through_registers(reduction: str, name: str) -> None:
+    dtype, row = DTYPES[name], REDUCTIONS[reduction]
+    identity = Const(row.identity(dtype), dtype)  # type: ignore[arg-type]
     value = read("x", dtype, "i")
-    with np.errstate(all="ignore"):
-        want = (
-            REDUCTIONS[reduction].meaning(x, dtype=dtype.numpy)
-            if reduction in ("sum", "prod")
-            else REDUCTIONS[reduction].meaning(x)
-        )
-    in_memory = [store("y", [0], identity), vector("i", size, 16, store("y", [0], value, reduction=reduction))]
-    scalar = [store("y", [0], identity), loop("i", 0, size, store("y", [0], value, reduction=reduction))]
     lanes = variable("acc", dtype, scope="register", lanes=16)
-    steps = (
-        store("acc", [], identity),
-        vector("i", size, 16, store("acc", [], value, reduction=reduction)),
-        store("y", [0], identity),
-        store("y", [0], read("acc", dtype), reduction=reduction, across=True),
-    )
-    for body in (in_memory, scalar, [Allocate(variable=lanes, body=steps)]):
-        out = run(body, {"y": np.zeros(1, dtype.numpy), "x": x})["y"]
-        assert out[0] == want
+    functions = []
+    for size in ("N", 17):
+        in_memory = [store("y", [0], identity), vector("i", size, 16, store("y", [0], value, reduction=reduction))]
+        scalar = [store("y", [0], identity), loop("i", 0, size, store("y", [0], value, reduction=reduction))]
+        steps = (
+            store("acc", [], identity),
+            vector("i", size, 16, store("acc", [], value, reduction=reduction)),
+            store("y", [0], identity),
+            store("y", [0], read("acc", dtype), reduction=reduction, across=True),
+        )
+        variables = [variable("y", dtype, 1), variable("x", dtype, size)]
+        for body in (in_memory, scalar, [Allocate(variable=lanes, body=steps)]):
+            functions.append(function_of(body, {}, ["N"], variables=variables))
+    calls = compile_functions(functions)
+    for size in (1, 15, 16, 17, 50):
+        x = reducible(dtype, size)
+        with np.errstate(all="ignore"):
+            want = row.meaning(x, dtype=dtype.numpy) if reduction in ("sum", "prod") else row.meaning(x)
+        for call in calls if size == 17 else calls[:3]:
+            assert call({"y": np.zeros(1, dtype.numpy), "x": x}, {"N": size})["y"][0] == want, size
 
 
 def test_extrema_keep_nan() -> None:
     x = np.array([3, np.nan, 1, 7] * 8, "f")
     for reduction, start in (("max", -np.inf), ("min", np.inf)):
         node = store("y", [0], read("x", f32, "i"), reduction=reduction)
-        for body in in_both_forms(node, 32):
-            assert np.isnan(run([store("y", [0], const(start, f32)), body], {"y": np.zeros(1, "f"), "x": x})["y"][0])
+        bodies = [[store("y", [0], const(start, f32)), *body] for body in in_both_forms(node, 32)]
+        for out in run_each(bodies, {"y": np.zeros(1, "f"), "x": x}):
+            assert np.isnan(out["y"][0])
 
 
 def argument_programs(kind: str, dtype: DType, size: int) -> list[list[Node]]:
@@ -225,9 +256,14 @@ def test_arguments_of_extrema(kind: str, name: str) -> None:
             np.full(29, -np.inf, dtype.numpy),
             np.full(29, np.nan, dtype.numpy),
         ]
-    for x in cases:
-        for body in argument_programs(kind, dtype, 29):
-            out = run(body, {"y": np.zeros(1, "i8"), "b": np.zeros(1, dtype.numpy), "x": x}, written=("y", "b"))
+    empty = {"y": np.zeros(1, "i8"), "b": np.zeros(1, dtype.numpy)}
+    given = [{**empty, "x": x} for x in cases]
+    calls = compile_functions(
+        [function_of(body, given[0], written=("y", "b")) for body in argument_programs(kind, dtype, 29)]
+    )
+    for x, arrays in zip(cases, given, strict=True):
+        for call in calls:
+            out = call(arrays, {})
             assert out["y"][0] == REDUCTIONS[kind].meaning(x)
             np.testing.assert_array_equal(out["b"][0], x[out["y"][0]])
 
@@ -235,5 +271,5 @@ def test_arguments_of_extrema(kind: str, name: str) -> None:
 def test_bool_is_stored_as_zero_or_one() -> None:
     x = np.arange(20, dtype="f")
     node = store("y", "i", apply("gt", read("x", f32, "i"), const(7, f32), dtype=boolean))
-    for body in in_both_forms(node, 20):
-        np.testing.assert_array_equal(run([body], {"y": np.zeros(20, bool), "x": x})["y"].view("u1"), x > 7)
+    for out in run_each(in_both_forms(node, 20), {"y": np.zeros(20, bool), "x": x}):
+        np.testing.assert_array_equal(out["y"].view("u1"), x > 7)

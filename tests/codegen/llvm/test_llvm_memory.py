@@ -12,7 +12,19 @@ from polyml.dtypes import DTYPES, boolean, f32, f64, i32, i64
 from polyml.expressions import Expr, IndexValue
 from polyml.sets.affine import affine
 from polyml.target import Target
-from tests.codegen.llvm.support import apply, const, loop, read, run, store, variable, vector
+from tests.codegen.llvm.support import (
+    apply,
+    compile_functions,
+    const,
+    function_of,
+    loop,
+    read,
+    run,
+    run_each,
+    store,
+    variable,
+    vector,
+)
 
 I = affine("i")
 ODD_SIZES = (0, 1, 15, 16, 17, 35)
@@ -23,24 +35,30 @@ def numbers(shape: int | tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarr
     return generator.integers(0, 2 if dtype == "bool" else 100, shape).astype(dtype)
 
 
-@pytest.mark.parametrize("size", ODD_SIZES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_masked_copy_of_every_dtype_and_odd_size(dtype: str, size: int) -> None:
+def test_masked_copy_of_every_dtype_and_odd_size(dtype: str) -> None:
     d = DTYPES[dtype]
-    x = numbers(size, "bool" if dtype == "bool" else "int32").astype(d.numpy)
     variables = [variable("y", d, "N"), variable("x", d, "N")]
     body = [vector("i", "N", 16, store("y", "i", read("x", d, "i")))]
-    out = run(body, {"y": np.zeros(size, d.numpy), "x": x}, {"N": size}, variables=variables)
-    np.testing.assert_array_equal(out["y"], x)
+    (copy,) = compile_functions([function_of(body, {}, ["N"], variables=variables)])
+    for size in ODD_SIZES:
+        x = numbers(size, "bool" if dtype == "bool" else "int32").astype(d.numpy)
+        out = copy({"y": np.zeros(size, d.numpy), "x": x}, {"N": size})
+        np.testing.assert_array_equal(out["y"], x, err_msg=str(size))
 
 
-@pytest.mark.parametrize("stride", [-5, -2, -1, 0, 1, 2, 3, 4, 5])
 @pytest.mark.parametrize("size", [16, 32, 29])
-def test_loads_of_every_stride(stride: int, size: int) -> None:
-    x = numbers(max(1, (size - 1) * abs(stride) + 1), "float32")
-    subscript = I * stride + (0 if stride >= 0 else (size - 1) * -stride)
-    out = run([vector("i", size, 16, store("y", "i", read("x", f32, subscript)))], {"y": np.zeros(size, "f"), "x": x})
-    np.testing.assert_array_equal(out["y"], x[[subscript.evaluate({"i": i}) for i in range(size)]])
+def test_loads_of_every_stride(size: int) -> None:
+    strides = (-5, -2, -1, 0, 1, 2, 3, 4, 5)
+    subscripts = [I * stride + (0 if stride >= 0 else (size - 1) * -stride) for stride in strides]
+    given = [
+        {"y": np.zeros(size, "f"), "x": numbers(max(1, (size - 1) * abs(stride) + 1), "float32")} for stride in strides
+    ]
+    bodies = [[vector("i", size, 16, store("y", "i", read("x", f32, subscript)))] for subscript in subscripts]
+    calls = compile_functions([function_of(*pair) for pair in zip(bodies, given, strict=True)])
+    for call, arrays, subscript in zip(calls, given, subscripts, strict=True):
+        want = arrays["x"][[subscript.evaluate({"i": i}) for i in range(size)]]
+        np.testing.assert_array_equal(call(arrays, {})["y"], want, err_msg=str(subscript))
 
 
 @pytest.mark.parametrize("stride", [-3, -1, 1, 2, 3])
@@ -207,12 +225,13 @@ def test_other_machines_of_this_family(name: str) -> None:
     np.testing.assert_allclose(out["y"], np.exp(-x[::-1].astype("d") / 2), rtol=3e-7)
 
 
-@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 16, 100])
 @pytest.mark.parametrize("step", [1, 2, 5, -3])
-def test_floor_divisions_by_any_number(divisor: int, step: int) -> None:
-    value = IndexValue((I * step - 50) // divisor, i64)
-    out = run([vector("i", 50, 16, store("y", "i", value))], {"y": np.zeros(50, "i8")})
-    np.testing.assert_array_equal(out["y"], (np.arange(50) * step - 50) // divisor)
+def test_floor_divisions_by_any_number(step: int) -> None:
+    divisors = (1, 2, 3, 7, 16, 100)
+    values = [IndexValue((I * step - 50) // divisor, i64) for divisor in divisors]
+    bodies = [[vector("i", 50, 16, store("y", "i", value))] for value in values]
+    for divisor, out in zip(divisors, run_each(bodies, {"y": np.zeros(50, "i8")}), strict=True):
+        np.testing.assert_array_equal(out["y"], (np.arange(50) * step - 50) // divisor, err_msg=str(divisor))
 
 
 def test_a_quotient_that_no_lane_changes_needs_no_gather() -> None:
