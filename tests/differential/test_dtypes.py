@@ -91,9 +91,9 @@ def check(text: str, given: list[np.ndarray], *, in_c: bool) -> None:
 
     expected_arguments = fresh()
     expected = results_of(interpret(parse(Source(text)), *expected_arguments, wide=True))
-    runs = [(polyml.einsum(text), fresh()), (lambda *a: run_graph(text, a), fresh())]
-    if in_c:
-        runs.append((CProgram(polyml.einsum(text).lower(*fresh())), fresh()))
+    program = polyml.einsum(text)
+    in_text = [(CProgram(program.lower(*fresh())), fresh())] if in_c else []  # the call takes what was lowered
+    runs = [(program, fresh()), (lambda *a: run_graph(text, a), fresh()), *in_text]
     computed_in = from_halves(given)
     length = 2 * sum(given[0].shape)
     for run, own in runs:

@@ -32,7 +32,9 @@ def test_shifted_vectors_are_what_loads_give(value: str, dtype: str) -> None:
     text, _ = VALUES[value]
     rng = np.random.default_rng(3)
     make = pm.einsum(ROWS.format(dtype=dtype, value=text), threads=1)
-    for columns in (9, 10, 17, 26, 90) if dtype[1:] == "64" else (9, 10, 25, 41, 137):  # none, one, whole vectors, and some
+    for columns in (
+        (9, 10, 17, 26, 90) if dtype[1:] == "64" else (9, 10, 25, 41, 137)
+    ):  # none, one, whole vectors, and some
         x = rng.integers(-9, 9, (5, columns)).astype({"f": "f", "i": "i"}[dtype[0]] + str(int(dtype[1:]) // 8))
         padded = np.pad(x, 8).astype(np.float64)
 
