@@ -8,7 +8,7 @@ isl's context is shared by the process, so each function runs under one lock.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
@@ -100,11 +100,16 @@ def trace(program: Program, signature: Signature, options: Options, key: Key = (
 
 
 @locked
-def lower(graph: Graph, options: Options, strides: Mapping[str, tuple[int, ...]] | None = None) -> Stages:
+def lower(
+    graph: Graph,
+    options: Options,
+    strides: Mapping[str, tuple[int, ...]] | None = None,
+    constants: Set[str] = frozenset(),
+) -> Stages:
     """Regions, their schedules and their loops.
 
     Args:
-        strides: of input tensors that are not contiguous, in elements, by the tensor's name.
+        strides: of input tensors that are not contiguous, in elements, by the tensor's name. constants: names of inputs that never change.
     """
     with stage("fuse"):
         size = options.machine.l2_bytes
@@ -117,7 +122,7 @@ def lower(graph: Graph, options: Options, strides: Mapping[str, tuple[int, ...]]
     for number, region in enumerate(regions):
         later = {memory.storage[t.name] for other in regions[number + 1 :] for t in other.inputs}
         results = {memory.storage[t.name] for t in region.outputs} - later
-        lowered.append(lower_region(region, graph, memory, options, strides or {}, results))
+        lowered.append(lower_region(region, graph, memory, options, strides or {}, results, constants))
     return Stages(graph=graph, plan=memory, regions=tuple(lowered), options=options)
 
 

@@ -80,9 +80,9 @@ def lower_bound(program: Program, key: Key, options: Options, bound: Set[str]) -
                 )
         strides = strides_of(program, key, graph)
         once, rest = _split(graph, constants, options, strides)
-        stages = lower(rest, options, strides)
+        made = {t.name for t in once.outputs} if once is not None else set()
+        stages = lower(rest, options, strides, constants | made)
         before = None if once is None else lower(once, options, {n: s for n, s in strides.items() if n in constants})
-    made = {t.name for t in once.outputs} if once is not None else set()
     functions, fillings, plan = _without_fillings(stages, constants | made)
     whole = signature_of(
         program,

@@ -55,11 +55,13 @@ def lower_region(
     options: Options,
     strides: Mapping[str, tuple[int, ...]],
     results: Set[str],
+    constants: Set[str] = frozenset(),
 ) -> LoweredRegion:
     """The region at every stop down to its loops.
 
     Args:
         memory: of the whole graph. strides: of inputs that are not contiguous, in elements. results: arrays that nothing reads after the region but the caller.
+        constants: names of inputs that never change.
     """
     with stage("scop"):
         scop = build_scop(
@@ -72,6 +74,8 @@ def lower_region(
             storage=memory.storage,
             strides=strides,
         )
+    if constants:
+        scop = _with_constants(scop, {memory.storage[name] for name in constants})
     if may_arrange(options):
         scop = joined_rows(scop, options.machine.vector_bytes)
     if options.verify:
@@ -95,6 +99,11 @@ def lower_region(
         plain = schedule(scop, dependences, options.machine, replace(options, scheduler="written"), results=results)
         dropped = Note("fallback", scop.name, f"the schedule was dropped for the written order: {reason}")
         return to_loops(region, replace(plain, notes=(*scheduled.notes, dropped, *plain.notes)), options)
+
+
+def _with_constants(scop: Scop, constants: Set[str]) -> Scop:
+    arrays = {name: replace(a, constant=a.kind == "input" and name in constants) for name, a in scop.arrays.items()}
+    return replace(scop, arrays=arrays)
 
 
 def rewrite_for(

@@ -12,7 +12,16 @@ from math import prod
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import expressions, fresh, map_places, subscript_variables, uses, variables_of, walk_nodes
+from polyml.codegen.rewrite import (
+    expressions,
+    fresh,
+    map_places,
+    subscript_variables,
+    uses,
+    variables_of,
+    walk_nodes,
+    with_body,
+)
 from polyml.expressions import Expr, Read
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
@@ -53,11 +62,18 @@ def hoist_panels(function: Function, constants: Set[str]) -> tuple[Function, tup
     if not hoist.found:
         return function, ()
     read = {use.variable for node in walk_nodes(body) for use in uses(node)}
+    body = _without_prefetches(body, arguments.keys() - read)
     read |= {node.place.variable for node in walk_nodes(body) if isinstance(node, Prefetch)}
     kept = tuple(v for v in function.arguments if v.name in read or v.name not in arguments)
     packed = tuple(filling.packed for filling in hoist.found)
     leads = tuple(lead for lead in function.leads if lead.array in {v.name for v in kept})
     return replace(function, body=body, arguments=(*packed, *kept), leads=leads), tuple(hoist.found)
+
+
+def _without_prefetches(nodes: tuple[Node, ...], arrays: Set[str]) -> tuple[Node, ...]:
+    """Nothing is fetched of what was packed, and is not read any more."""
+    left = (node for node in nodes if not isinstance(node, Prefetch) or node.place.variable not in arrays)
+    return tuple(with_body(node, lambda body: _without_prefetches(body, arrays)) for node in left)
 
 
 @dataclass(frozen=True, slots=True)

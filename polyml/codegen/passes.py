@@ -8,6 +8,7 @@ from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Pre
 from polyml.codegen.prefetch import Caches, prefetch
 from polyml.codegen.prefetch_columns import prefetch_columns
 from polyml.codegen.prefetch_rows import prefetch_rows
+from polyml.codegen.prefetch_strips import prefetch_strips
 from polyml.codegen.prefetch_tiles import prefetch_tiles
 from polyml.codegen.ragged_tiles import widen_tiles
 from polyml.codegen.recurrences import order_sums
@@ -86,6 +87,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("stream_tiles", lambda f, o: (stream_tiles(f, vector_bytes=o.vector_bytes), ())),
     # Ordering: before "prefetch_tiles", which takes the tiles that have no rows of their own.
     Pass("prefetch_rows", lambda f, o: prefetch_rows(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
+    # Ordering: before "prefetch_columns", which takes the columns that are walked down once.
+    Pass("prefetch_strips", lambda f, o: prefetch_strips(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: last, when the loops read what they will read.
     Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     Pass("prefetch_columns", lambda f, o: prefetch_columns(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),

@@ -90,6 +90,8 @@ class _Columns:
         if (trips is not None and trips < LONG * loop.step) or any(isinstance(n, For) for n in walk_nodes(loop.body)):
             return
         columns = self.columns(loop, lanes)
+        asked = {node.place.variable for node in loop.body if isinstance(node, Prefetch)}
+        columns = {where: read for where, read in columns.items() if where[0] not in asked}
         line = self.caches.line
         ahead = AHEAD // (line * max(1, len(columns)))
         for (array, start), read in columns.items():

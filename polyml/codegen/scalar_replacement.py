@@ -8,6 +8,7 @@ one output element share a register, per lane and per jammed copy. The widest re
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
@@ -84,6 +85,16 @@ class _Promotion:
         return Assign(target=Place(name, subscripts), value=value, streaming=self.streaming)
 
 
+def _row_by_row(promotions: Iterable[_Promotion]) -> list[_Promotion]:
+    """The promotions in another order: neighbours in a row of an array follow each other. A line that belongs to two vectors is then written at once."""
+    rows: dict[tuple[str, tuple[Affine, ...]], list[_Promotion]] = {}
+    for promotion in promotions:
+        name, subscripts = promotion.element
+        moving = tuple(s - s.constant for s in subscripts[-1:])
+        rows.setdefault((name, (*subscripts[:-1], *moving)), []).append(promotion)
+    return [p for row in rows.values() for p in sorted(row, key=lambda p: [s.constant for s in p.element[1][-1:]])]
+
+
 _Written = tuple[str, frozenset[str]]
 """An element that is written: the array, and the variables that its subscripts depend on."""
 
@@ -108,7 +119,7 @@ class _Replacement:
             guarded = [p for p in here if p.guard is not None]
             changed = self.inside(_with_registers(node, here), ranges, lanes)
             made.append(_guarded(changed, guarded) if guarded else changed)
-            made += [p.write_back() for p in here if p.last == position and p.guard is None]
+            made += [p.write_back() for p in _row_by_row(p for p in here if p.last == position and p.guard is None)]
         if len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True)):
             return nodes
         body = tuple(made)

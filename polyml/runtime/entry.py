@@ -15,7 +15,7 @@ from math import inf, prod
 
 from polyml.runtime.entry_checks import OUT, Checked, check_arguments, check_out, dtypes_of
 from polyml.runtime.layout import ArrayHeader
-from polyml.runtime.recycle import LARGE, empty, empty_at
+from polyml.runtime.recycle import ALIGNED, LARGE, empty, empty_at
 from polyml.runtime.signature import KernelSignature, Result, ScalarParameter
 
 __all__ = ["emit_entry", "entry_objects"]
@@ -31,6 +31,7 @@ declare i1 @polyml_number_bf16(ptr, ptr)
 declare i1 @polyml_number_c64(ptr, ptr)
 declare i1 @polyml_number_c128(ptr, ptr)
 declare ptr @polyml_empty(ptr, i32, ptr)
+declare ptr @polyml_empty_aligned(ptr, i32, ptr, i64)
 declare ptr @polyml_empty_sized(ptr, i32, ptr, ptr, i64)
 declare ptr @polyml_empty_strided(ptr, i32, ptr, ptr)
 declare ptr @polyml_scalar(ptr)
@@ -135,6 +136,8 @@ def _make(call: Checked, result: Result, maker: int | None) -> str:
         for k, stride in enumerate(result.strides):
             ir.do(f"store i64 {stride * result.dtype.itemsize}, ptr {ir.offset('%strides', 8 * k)}")
         return ir.value(f"call ptr @polyml_empty_strided({made_of}, ptr %strides)", "result")
+    if maker is None and _bytes(result) >= ALIGNED:
+        return ir.value(f"call ptr @polyml_empty_aligned({made_of}, i64 {_bytes(result)})", "result")
     if maker is None:
         return ir.value(f"call ptr @polyml_empty({made_of})", "result")
     limit = LARGE // result.dtype.itemsize

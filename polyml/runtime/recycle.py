@@ -2,7 +2,7 @@
 
 A fresh array of many megabytes is not there yet: the system clears its pages when they are first written, which takes as long as many kernels do (a 64 MB result: 8 ms of computing and
 9 to 80 ms of page faults). So large results are views of buffers that are kept: at most `KEPT` bytes of them (a sixteenth of memory), the least recently used go first. A buffer is free when nothing but the
-pool refers to it, since every view of a result, and every view of that, refers to the buffer. Buffers start at a multiple of 64 bytes.
+pool refers to it, since every view of a result, and every view of that, refers to the buffer. Results that are not small start at a multiple of 64 bytes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ import numpy as np
 
 from polyml.runtime.arguments import Array
 
-__all__ = ["LARGE", "empty", "empty_at"]
+__all__ = ["ALIGNED", "LARGE", "empty", "empty_at"]
 
 LARGE = 4 << 20
 """Bytes: smaller arrays are recycled by malloc itself."""
+
+ALIGNED = LARGE // 64
+"""Bytes from which on a result starts at a cache line: malloc's arrays start 16 bytes behind one, and then every vector that is stored belongs to two lines."""
 
 
 def _sixteenth_of_memory() -> int:
@@ -56,9 +59,7 @@ class _Pool:
             if buffer is None:
                 buffer = self._fresh(size)
             self.buffers.append(buffer)
-            start = -buffer.ctypes.data % ALIGNMENT
-            result: Array = buffer[start : start + size].view(dtype).reshape(shape)
-        return result
+        return _aligned(buffer, shape, dtype)
 
     def _free(self, size: int) -> Array | None:
         """A free buffer that is large enough, and not much larger, out of the list."""
@@ -88,9 +89,18 @@ if hasattr(os, "register_at_fork"):
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
-    """numpy.empty, from kept memory where the array is large."""
+    """numpy.empty, from kept memory where the array is large, and at a cache line where it is not small."""
     size = prod(shape) * dtype.itemsize
-    return _POOL.empty(shape, dtype) if LARGE <= size <= KEPT else np.empty(shape, dtype)
+    if LARGE <= size <= KEPT:
+        return _POOL.empty(shape, dtype)
+    return _aligned(np.empty(size + ALIGNMENT, np.uint8), shape, dtype) if size >= ALIGNED else np.empty(shape, dtype)
+
+
+def _aligned(buffer: Array, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
+    """The array that starts at the first cache line of these bytes."""
+    start = -buffer.ctypes.data % ALIGNMENT
+    view: Array = buffer[start : start + prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+    return view
 
 
 def empty_at(rank: int, dtype: np.dtype[np.generic], address: int) -> Array:

@@ -26,7 +26,7 @@ from polyml.runtime.threads import OpenMP, find_openmp, spins, thread_count
 __all__ = ["Support", "load_support", "parallel_limited", "support"]
 
 _FUNCTIONS = (
-    "polyml_is_array polyml_number_f64 polyml_number_i64 polyml_number_u64 polyml_number_bool polyml_number_f16 polyml_number_bf16 polyml_number_c64 polyml_number_c128 polyml_empty polyml_empty_sized polyml_empty_strided polyml_scalar polyml_none polyml_fault"
+    "polyml_is_array polyml_number_f64 polyml_number_i64 polyml_number_u64 polyml_number_bool polyml_number_f16 polyml_number_bf16 polyml_number_c64 polyml_number_c128 polyml_empty polyml_empty_aligned polyml_empty_sized polyml_empty_strided polyml_scalar polyml_none polyml_fault"
     " polyml_parallel polyml_parallel_limited polyml_pool_reset polyml_scratch polyml_scratch_free"
 ).split()
 _PYTHON_FUNCTIONS = (
@@ -35,10 +35,10 @@ _PYTHON_FUNCTIONS = (
 ).split()
 _PYTHON_OBJECTS: dict[str, object] = {
     "float64": np.float64, "float32": np.float32, "float16": np.float16, "complex64": np.complex64, "complex128": np.complex128, "complex": complex, "int64": np.int64, "np_true": np.True_, "np_false": np.False_,
-    "ndarray": np.ndarray, "long": int, "float": float, "true": True, "false": False, "none": None,
+    "ndarray": np.ndarray, "bytes": np.dtype(np.uint8), "long": int, "float": float, "true": True, "false": False, "none": None,
 }  # fmt: skip
 _GLOBALS = (
-    "polyml_thread_count", "polyml_spins", "polyml_scratch_most", "polyml_avoid_openmp", "polyml_openmp_used", "numpy_empty", "numpy_new", "numpy_return", "object_bfloat16", *(f"object_{name}" for name in _PYTHON_OBJECTS),
+    "polyml_thread_count", "polyml_spins", "polyml_scratch_most", "polyml_avoid_openmp", "polyml_openmp_used", "numpy_empty", "numpy_new", "numpy_return", "numpy_base", "object_bfloat16", *(f"object_{name}" for name in _PYTHON_OBJECTS),
 )  # fmt: skip
 _SYSTEM_FUNCTIONS = ("pthread_create", "pthread_detach", "posix_memalign", "free", "malloc")
 _SOME_FUNCTIONS = (
@@ -53,8 +53,8 @@ _KMP_FUNCTIONS = (
     "__kmpc_global_thread_num",
     "__kmpc_push_num_threads",
 )
-_EMPTY_SLOT, _NEW_SLOT, _RETURN_SLOT = 184, 94, 76
-"""Of NumPy's C API table: PyArray_Empty, PyArray_NewFromDescr, PyArray_Return (fixed since NumPy 1.0)."""
+_EMPTY_SLOT, _NEW_SLOT, _RETURN_SLOT, _BASE_SLOT = 184, 94, 76, 282
+"""Of NumPy's C API table: PyArray_Empty, PyArray_NewFromDescr, PyArray_Return (fixed since NumPy 1.0), PyArray_SetBaseObject (since 1.7)."""
 
 
 _LOADED: list[Loaded] = []
@@ -115,6 +115,7 @@ def load_support(openmp: OpenMP | None) -> Support:
     table = _numpy_api()
     pointers = {f"object_{name}": id(thing) for name, thing in _PYTHON_OBJECTS.items()}
     pointers |= {"numpy_empty": table[_EMPTY_SLOT], "numpy_new": table[_NEW_SLOT], "numpy_return": table[_RETURN_SLOT]}
+    pointers["numpy_base"] = table[_BASE_SLOT]
     for name, pointer in pointers.items():
         ctypes.c_size_t.from_address(loaded.addresses[name]).value = pointer
     symbols = {**python, **system, **{name: loaded.addresses[name] for name in _FUNCTIONS}}
@@ -164,4 +165,4 @@ def _numpy_api() -> ctypes.Array[ctypes.c_size_t]:
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     capsule = vars(importlib.import_module("numpy._core._multiarray_umath"))["_ARRAY_API"]
-    return (ctypes.c_size_t * (_EMPTY_SLOT + 1)).from_address(get(capsule, None))
+    return (ctypes.c_size_t * (_BASE_SLOT + 1)).from_address(get(capsule, None))

@@ -6,6 +6,7 @@ import sys
 
 from polyml.runtime.layout import ArrayHeader
 from polyml.runtime.number_text import NARROW_NUMBERS
+from polyml.runtime.recycle import LARGE
 from polyml.runtime.scratch_text import emit_scratch
 from polyml.runtime.threads import OpenMP, emit_threads
 
@@ -18,6 +19,7 @@ def emit_support(header: ArrayHeader | None, openmp: OpenMP | None) -> str:
     text = _OBJECTS + NARROW_NUMBERS
     for name in _OFFSETS:
         text = text.replace(f"{{{name}}}", str(getattr(offsets, name)))
+    text = text.replace("{large}", str(LARGE))
     return text + emit_scratch(linux=sys.platform.startswith("linux")) + emit_threads(openmp)
 
 
@@ -54,6 +56,8 @@ _OBJECTS = """\
 @object_none = global ptr null
 @numpy_empty = global ptr null
 @numpy_new = global ptr null
+@numpy_base = global ptr null
+@object_bytes = global ptr null
 @numpy_return = global ptr null
 declare void @Py_IncRef(ptr)
 declare void @Py_DecRef(ptr)
@@ -235,7 +239,45 @@ define ptr @polyml_empty(ptr %dtype, i32 %rank, ptr %dims) {
   ret ptr %array
 }
 
-; The same; what has `limit` elements or more is made by `maker`, which is called with the address of the extents.
+; The same for an array of so many bytes, which starts at a cache line: a view of an array of bytes. PyArray_SetBaseObject takes over the reference to it, even when it fails.
+define ptr @polyml_empty_aligned(ptr %dtype, i32 %rank, ptr %dims, i64 %bytes) {
+  %extents = alloca i64, align 8
+  %more = add i64 %bytes, 64
+  store i64 %more, ptr %extents
+  %of_bytes = load ptr, ptr @object_bytes
+  %buffer = call ptr @polyml_empty(ptr %of_bytes, i32 1, ptr %extents)
+  %missing = icmp eq ptr %buffer, null
+  br i1 %missing, label %failed, label %view
+view:
+  %where = getelementptr i8, ptr %buffer, i64 {data}
+  %start = load i64, ptr %where
+  %beyond = add i64 %start, 63
+  %line = and i64 %beyond, -64
+  %data = inttoptr i64 %line to ptr
+  call void @Py_IncRef(ptr %dtype)
+  %make = load ptr, ptr @numpy_new
+  %ndarray = load ptr, ptr @object_ndarray
+  %array = call ptr %make(ptr %ndarray, ptr %dtype, i32 %rank, ptr %dims, ptr null, ptr %data, i32 1281, ptr null)
+  %none = icmp eq ptr %array, null
+  br i1 %none, label %drop, label %own
+own:
+  %set = load ptr, ptr @numpy_base
+  %status = call i32 %set(ptr %array, ptr %buffer)
+  %refused = icmp slt i32 %status, 0
+  br i1 %refused, label %lost, label %done
+done:
+  ret ptr %array
+lost:
+  call void @Py_DecRef(ptr %array)
+  br label %failed
+drop:
+  call void @Py_DecRef(ptr %buffer)
+  br label %failed
+failed:
+  ret ptr null
+}
+
+; A new array; what has `limit` elements or more is made by `maker`, which is called with the address of the extents; what has a 64th of that or more starts at a line.
 define ptr @polyml_empty_sized(ptr %dtype, i32 %rank, ptr %dims, ptr %maker, i64 %limit) {
   br label %next
 next:
@@ -253,7 +295,17 @@ count:
 counted:
   %most = sitofp i64 %limit to double
   %large = fcmp oge double %total, %most
-  br i1 %large, label %make, label %plain
+  br i1 %large, label %make, label %small
+small:
+  %parts = fmul double %total, 64.0
+  %short = fcmp olt double %parts, %most
+  br i1 %short, label %plain, label %aligned
+aligned:
+  %item = udiv i64 {large}, %limit
+  %elements = fptoui double %total to i64
+  %bytes = mul i64 %elements, %item
+  %view = call ptr @polyml_empty_aligned(ptr %dtype, i32 %rank, ptr %dims, i64 %bytes)
+  ret ptr %view
 plain:
   %array = call ptr @polyml_empty(ptr %dtype, i32 %rank, ptr %dims)
   ret ptr %array

@@ -17,6 +17,7 @@ from math import prod
 from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.block_sizes import by_stride, depths, even, is_short, rows_fit, streamed_sizes, whole_sizes, widths
+from polyml.schedule.block_strips import strips_of
 from polyml.schedule.contraction_sides import Sides, at_large, is_plain, is_turned, sides_of, symbolic_ends
 from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
 from polyml.schedule.schedule import Product
@@ -54,7 +55,8 @@ class Blocking:
     row_operand: the other one where its rows are packed too, else None; `sizes` then has a block of `rows`. source_order: the loops that pack
     a block of the vector operand. turned: the result is read again, row by row, by a statement that lays it out with `rows` innermost. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
     indices of both sides, in the order of C's memory, that loops around the register tile follow. rows_ahead: all rows are packed once per block of the reduction, whose
-    blocks are then the outer ones. in_place: a block of the vector operand is as good as a panel where it lies. ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
+    blocks are then the outer ones. in_place: a block of the vector operand is as good as a panel where it lies.
+    strips: it is read where it lies, a strip as wide as the register tile at a time, by all rows. ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
     """
 
     statement: str
@@ -76,6 +78,7 @@ class Blocking:
     result_order: tuple[str, ...] = ()
     rows_ahead: bool = False
     in_place: bool = False
+    strips: bool = False
     ends: Mapping[str, Affine] = field(default_factory=dict)
     worth: tuple[Product, ...] = ()
 
@@ -91,7 +94,7 @@ class Blocking:
     @property
     def writes_once(self) -> bool:
         """Whether a sum is finished when it leaves its register."""
-        return self.packed and not any(self.blocked(index) for index in self.reduced)
+        return (self.packed or self.strips) and not any(self.blocked(index) for index in self.reduced)
 
     def __str__(self) -> str:
         blocks = ", ".join(
@@ -101,7 +104,9 @@ class Blocking:
         )
         tile = f"register tile {self.tile.rows} {self.rows} x {self.tile.vectors} vectors of {self.lanes}"
         how = "read once, in order" if not self.packed else f"packed in panels of {self.width}"
-        packed = f"{self.vector_operand} " + ("read where it lies" if self.in_place else how)
+        packed = f"{self.vector_operand} " + ("read where it lies" if self.in_place or self.strips else how)
+        if self.strips:
+            packed += f", in strips of {self.width}"
         packed += f", {self.row_operand} in panels of {self.tile.rows}" if self.row_operand is not None else ""
         packed += ", tiles in the order of the result" if self.result_order else ""
         packed += " ahead of all columns" if self.rows_ahead else ""
@@ -128,10 +133,15 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         model, sides.lanes, inner, len(sides.others), target, most=most, rest=REST if turned else 0.0
     )
     packed = _pays(model, operand, sides, target, turned=turned)
+    width = tile.vectors * target.lanes(model.itemsize)
+    apart = packed and not turned and not ends and not _is_near(model, sides, {}, target)
+    strips = strips_of(scop, model, sides, tile, target) if apart else None
+    if strips is not None:
+        return _in_strips(model, sides, rows, tile, width, packed=strips == "packed")
     if not packed and not (_streams(model, sides, target) and _is_alone(scop, statement, sides)):
         return None
     depth = depths(scop, statement, model, sides.reduced, tile.rows, target)
-    short = packed and not turned and is_short(model, out, depth, tile.vectors * target.lanes(model.itemsize), target)
+    short = packed and not turned and is_short(model, out, depth, width, target)
     sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short)
     windows = any(not is_plain(read.subscripts) for read in reads_of(statement.value))
     packs_rows = packed and not windows and not turned
@@ -152,7 +162,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         lanes=sides.lanes,
         rows=rows,
         tile=tile,
-        width=tile.vectors * target.lanes(model.itemsize),
+        width=width,
         batch=tuple(sides.batch),
         vector_side=tuple(by_stride(sides.columns, out)),
         row_side=tuple(i for i in by_stride(sides.rows, out) if i != rows),
@@ -169,6 +179,32 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         in_place=packs_rows and not (ends or short or row_operand) and _is_near(model, sides, sizes, target),
         ends=ends,
         worth=_worth(scop, operand, held, sides.rows, sides.reduced, ends, target) if ends else (),
+    )
+
+
+def _in_strips(
+    model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, width: int, *, packed: bool
+) -> Blocking:
+    """Strips of the vector operand, the whole reduction at a time."""
+    out = sides.out
+    sizes = {index: model.extents[index] for index in (*sides.reduced, rows)}
+    return Blocking(
+        statement=model.name,
+        lanes=sides.lanes,
+        rows=rows,
+        tile=tile,
+        width=width,
+        batch=tuple(sides.batch),
+        vector_side=tuple(by_stride(sides.columns, out)),
+        row_side=tuple(i for i in by_stride(sides.rows, out) if i != rows),
+        reduced=tuple(sides.reduced),
+        extents=dict(model.extents),
+        sizes={**sizes, **dict.fromkeys(sides.columns, 1), sides.lanes: width} if packed else sizes,
+        vector_operand=sides.operand.array,
+        packed=packed,
+        row_operand=None,
+        source_order=tuple(_source_order(sides)),
+        strips=not packed,
     )
 
 

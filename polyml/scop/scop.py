@@ -28,7 +28,7 @@ class Array:
     """Memory that a region touches. `kind` local: neither live-in nor live-out, so its storage is the schedule's business.
 
     shape: affine in the sizes. strides: in elements per dimension, of the caller's array (input, output, inout); None: contiguous, row-major.
-    A 0-d array is a scalar.
+    constant: an input that is the same in all calls, so that copies of it are made once. A 0-d array is a scalar.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Array:
     shape: tuple[Affine, ...]
     kind: ArrayKind
     strides: tuple[int, ...] | None = None
+    constant: bool = False
 
 
 @dataclass(frozen=True, slots=True)

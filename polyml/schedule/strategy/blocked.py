@@ -46,6 +46,8 @@ class _Builder(BlockParts):
         everything = self.everything
         loops = [self.loop(i, everything) for i in plan.batch]
         shared = shared_loops(plan, self.threads)
+        if plan.strips:
+            return self.strips(leaf, shared)
         if plan.batch and shared == "batch":
             loops[0] = loops[0].marked("parallel")
         sums = [i for i in plan.reduced if plan.blocked(i)]
@@ -57,6 +59,25 @@ class _Builder(BlockParts):
             parts.append((names, "", lambda n: self.columns(n, [], names, shared)))
             return around(leaf, loops, self.within(array, lambda n: self.sequence(n, parts)))
         return around(leaf, loops, lambda n: self.columns(n, sums, everything, shared))
+
+    def strips(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
+        """Strips of the vector operand, where it lies, and for each all rows."""
+        plan, names = self.nest.plan, self.nest.statements
+        loops = [self.loop(i, names) for i in (*plan.batch, *plan.vector_side)]
+        if shared in ("batch", "vector side"):
+            at = next(
+                k for k, i in enumerate((*plan.batch, *plan.vector_side)) if (i in plan.batch) == (shared == "batch")
+            )
+            loops[at] = loops[at].marked("parallel")
+
+        def strip(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            outer = self.loop(plan.lanes, names, tile=plan.width).marked("parallel" if shared == "lanes" else None)
+            rows = [self.loop(i, names) for i in plan.row_side]
+            jam = self.loop(plan.rows, names).marked(f"jam:{plan.tile.rows}")
+            lanes = self.loop(plan.lanes, names).marked(f"vector:{plan.tile.vectors}")
+            return around(node, [outer, *rows, jam, lanes], self.kernel)
+
+        return around(leaf, loops, lambda n: self.split(n, plan.lanes, plan.width, names, strip))
 
     def tiles(self, indices: Sequence[str], names: Sequence[str], shared: str | None) -> list[Loop]:
         """The loops over blocks."""

@@ -1,0 +1,155 @@
+"""Strips of an operand that are read where they lie, by one register tile after the other: meanwhile the next strip comes into L2, a line at a time.
+
+A strip is a few lines of each of many rows, which lie in pages of their own, where no prefetcher of the hardware follows. Its first tile would wait for each of them. Those before it have time:
+each asks for one line of every row, or of every second one where their loop takes two rows at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import ceil, prod
+
+from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
+from polyml.codegen.prefetch import Caches
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.streams import flat_element
+from polyml.expressions import Read, Subscript, reads_of
+from polyml.records import dataclass
+from polyml.schedule.schedule import Note
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["prefetch_strips"]
+
+LEAST = 8
+"""Sums in the innermost loop below which there is no time for anything else."""
+
+MOST_LINES = 2
+"""Lines that an iteration of the innermost loop asks for, at most."""
+
+SHARE = 8
+"""The part of L2 that an operand must exceed."""
+
+
+def prefetch_strips(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:
+    """The function with prefetches of the next strip in the sums of its register tiles.
+
+    Rewrite:
+        for (m..; m += 48) for (n..; n += 8) vector for (l = m; l < m + 48; ..) for (k..; k += 2) s += r[n, k] * v[k, l]; ..
+        -> for (m..) for (n..) vector for (l..) for (k..) { prefetch v[k + n//8 % 2, l + 48 + 16*(n//16 % 3) + 15]; s += r[n, k] * v[k, l]; .. }
+    """
+    if not caches.l2:
+        return function, ()
+    large = {v.name: v for v in function.arguments if v.name not in function.written and _is_large(v, caches)}
+    pass_ = _Strips(large, caches, [])
+    body = pass_.body(function.body, ()) if large else function.body
+    return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
+
+
+def _is_large(variable: Variable, caches: Caches) -> bool:
+    extents = [extent.constant for extent in variable.shape if extent.is_constant]
+    known = len(extents) == len(variable.shape)
+    return known and variable.dtype.itemsize * prod(extents) > caches.l2 // SHARE
+
+
+@dataclass(frozen=True, slots=True)
+class _Strips:
+    """arguments: large inputs, by name."""
+
+    arguments: Mapping[str, Variable]
+    caches: Caches
+    notes: list[Note]
+
+    def body(self, nodes: tuple[Node, ...], loops: tuple[For, ...]) -> tuple[Node, ...]:
+        made = tuple(self.node(node, loops) for node in nodes)
+        return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+
+    def node(self, node: Node, loops: tuple[For, ...]) -> Node:
+        if not isinstance(node, For):
+            return with_body(node, lambda body: self.body(body, loops))
+        if node.kind != "vector" or node.width == 1:
+            return with_body(node, lambda body: self.body(body, (*loops, node)))
+        inner = [part for part in walk_nodes(node.body) if isinstance(part, For)]
+        sums = next((part for part in inner if _only_sums(part)), None)
+        if sums is None or node.masked or len(sums.body) < LEAST:
+            return node
+        places = tuple(Prefetch(place, 2) for place in self.lines(node, sums, loops))
+        return replace(node, body=_with_prefetches(node.body, sums, places)) if places else node
+
+    def lines(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[Place]:
+        """What an iteration of the sums asks for: the line of the last element of a vector, since the first one lies in the strip before, or at the start of a line."""
+        strip = next((k for k, loop in enumerate(loops) if loop.variable in lanes.lower.variables()), None)
+        read = None if strip is None else self.operand(lanes, sums, self.copies(loops[strip]))
+        if strip is None or read is None:
+            return
+        between, used = loops[strip + 1 :], {v for s in _affine(read) for v in s.variables()}
+        for node in walk_nodes(lanes.body):
+            used |= (
+                {v for bound in (node.lower, node.upper) for v in bound.variables()} if isinstance(node, For) else set()
+            )
+        trips = [Ranges(loops).highest(loop.upper - loop.lower) for loop in between]
+        if not between or any(loop.variable in used for loop in between) or None in trips:
+            return
+        turn, tiles = affine(0), 1
+        for loop, span in zip(between, trips, strict=True):
+            count = ceil((span or 0) / loop.step)
+            turn, tiles = turn * count + (affine(loop.variable) - loop.lower) // loop.step, tiles * count
+        line = self.caches.line // self.arguments[read.tensor].dtype.itemsize
+        across, rows = ceil(loops[strip].step / line), sums.step
+        # One tile's share, so that all of them together ask for every line.
+        together = ceil(across * rows / max(tiles, 1))
+        if together > MOST_LINES:
+            return
+        for part in range(together):
+            own = turn + part * tiles if part else turn
+            moved = {
+                sums.variable: affine(sums.variable) + own % rows,
+                lanes.variable: affine(lanes.variable) + (own // rows) % across * line + (loops[strip].step + line - 1),
+            }
+            yield Place(read.tensor, tuple(s.substitute(moved) for s in _affine(read)))
+        self.notes.append(
+            Note("prefetch", loops[strip].variable, f"the next strip of {read.tensor}, from inside a register tile")
+        )
+
+    def copies(self, strip: For) -> dict[tuple[str, Sequence[Subscript]], Read]:
+        """What is copied ahead of the tiles from large inputs, by the elements it is copied to."""
+        return {
+            (node.target.variable, node.target.subscripts): node.value
+            for node in walk_nodes(strip.body)
+            if isinstance(node, Assign) and isinstance(node.value, Read) and node.value.tensor in self.arguments
+        }
+
+    def operand(self, lanes: For, sums: For, copies: Mapping[tuple[str, Sequence[Subscript]], Read]) -> Read | None:
+        """The first read of the operand that lanes run along, and that the sums go down, or what is copied from there."""
+        found: dict[str, tuple[int, Read]] = {}
+        reads = (r for node in sums.body if isinstance(node, Assign) for r in reads_of(node.value))
+        for read in (copies.get((r.tensor, r.subscripts), r) for r in reads):
+            variable = self.arguments.get(read.tensor)
+            flat = None if variable is None else flat_element(variable, read.subscripts)
+            if flat is None or flat.stride(lanes.variable) != 1 or not flat.stride(sums.variable):
+                continue
+            if read.tensor not in found or flat.constant < found[read.tensor][0]:
+                found[read.tensor] = flat.constant, read
+        return next(iter(found.values()))[1] if len(found) == 1 else None
+
+
+def _affine(read: Read) -> tuple[Affine, ...]:
+    return tuple(s for s in read.subscripts if isinstance(s, Affine))
+
+
+def _only_sums(loop: For) -> bool:
+    return loop.kind == "sequential" and all(isinstance(n, Assign) and n.reduction is not None for n in loop.body)
+
+
+def _with_prefetches(nodes: tuple[Node, ...], loop: For, extra: tuple[Node, ...]) -> tuple[Node, ...]:
+    made: list[Node] = []
+    for node in nodes:
+        match node:
+            case For() if node is loop:
+                made.append(replace(node, body=(*extra, *node.body)))
+            case Allocate() | If() | For():
+                made.append(with_body(node, lambda body: _with_prefetches(body, loop, extra)))
+            case _:
+                made.append(node)
+    return tuple(made)

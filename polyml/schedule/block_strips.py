@@ -1,0 +1,74 @@
+"""Contractions whose vector operand is taken a strip at a time: as wide as the register tile, over the whole reduction, while all rows of the other operand, which L2 holds, are
+multiplied with it.
+
+Packing a block of many panels moves every element from the last cache to L2 while nothing is computed. A strip needs no such block: its lines are asked for from inside the tiles of
+the strip before (codegen/prefetch_strips.py). It is read where it lies if L1 holds it there: rows a multiple of a page apart would meet in a few of its sets. Else it is packed, from L2.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+from math import ceil, prod
+from typing import Literal
+
+from polyml.expressions import reads_of
+from polyml.schedule.contraction_sides import Sides, is_plain
+from polyml.schedule.cost import RegisterTile, StatementModel
+from polyml.scop.scop import Scop
+from polyml.target import Target
+
+__all__ = ["strips_of"]
+
+MOST_ROWS = 1024
+"""Rows of a strip, at most: each may lie in a page of its own, and second-level TLBs have some 1500 entries."""
+
+LEAST_TILES = 4
+"""Register tiles that share a strip, at least: with fewer, the next strip's lines would take the place of the sums' own loads."""
+
+LEAST_STRIPS = 4
+"""Whole strips, at least: nobody asks for the first one's lines."""
+
+PACKED_TILES = 8
+"""The same where the strip is packed: a step of that costs as much as a third of one of a tile."""
+
+WAY = 4096
+"""Bytes of L1 that one line of each set makes: a page, since addresses within one select the set."""
+
+
+def strips_of(
+    scop: Scop, model: StatementModel, sides: Sides, tile: RegisterTile, target: Target
+) -> Literal["in place", "packed"] | None:
+    """How strips of the vector operand are read; None where blocks of it are better."""
+    operand, size = sides.operand, model.itemsize
+    width = tile.vectors * target.lanes(size)
+    statement = scop.statements[model.name]
+    if operand.stride(sides.lanes) != 1 or scop.arrays[operand.array].constant or len(sides.others) != 1:
+        return None
+    if not all(is_plain(read.subscripts) for read in reads_of(statement.value)):
+        return None
+    depth = prod(model.extents[i] for i in sides.reduced)
+    rows = prod(model.extents[i] for i in sides.rows)
+    tiles = ceil(rows / tile.rows)
+    columns = prod(model.extents[i] for i in sides.columns) * (model.extents[sides.lanes] // width)
+    if depth > MOST_ROWS or tiles < LEAST_TILES or columns < LEAST_STRIPS:
+        return None
+    if max(rows, width) * depth * size > target.l2_bytes // 4:
+        return None
+    # The broadcast operand is walked along its rows.
+    if abs(sides.others[0].stride(sides.reduced[-1]) or 0) != 1 and rows * depth * size > target.l1_bytes // 2:
+        return None
+    if 3 * width * depth * size <= 2 * target.l1_bytes and _fits(model, sides, width, target):
+        return "in place"
+    return "packed" if tiles >= PACKED_TILES else None
+
+
+def _fits(model: StatementModel, sides: Sides, width: int, target: Target) -> bool:
+    """Whether a strip takes three quarters of each set of L1 at most."""
+    line, size = target.line_bytes, model.itemsize
+    steps = [(sides.operand.stride(i) or 0) * size for i in sides.reduced]
+    met: Counter[int] = Counter()
+    for at in product(*(range(model.extents[i]) for i in sides.reduced)):
+        start = sum(step * k for step, k in zip(steps, at, strict=True)) // line
+        met.update((start + k) % (WAY // line) for k in range(ceil(width * size / line)))
+    return 4 * max(met.values()) <= 3 * (target.l1_bytes // WAY)

@@ -1,0 +1,86 @@
+"""Contractions that take the vector operand a strip at a time: where it lies or packed, around the tiles' sizes, and what their tiles fetch."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+from tests.codegen.llvm.support import guarded
+
+TARGET = Target("host", l1_bytes=48 << 10, l2_bytes=2 << 20, cores=2)
+V4 = Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=2 << 20)
+TEXT = 'def f(x: {0}["N K"], y: {0}["K M"]):\n    z[n, m] = x[n, k] * y[k, m]\n    return z\n'
+
+
+def integers(*shape: int, dtype: str = "f4", seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-9, 10, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("n", "k", "m", "how"),
+    [
+        (64, 32, 1000, "where it lies"),
+        (61, 33, 1009, "where it lies"),
+        (65, 300, 601, "packed in panels"),
+        (64, 256, 48 * 13, "packed in panels"),
+    ],
+)
+def test_strips_around_the_tiles(n: int, k: int, m: int, how: str, threads: int) -> None:
+    x, y = integers(n, k), integers(k, m, seed=1)
+    function = polyml.einsum(TEXT.format("f32"), target=TARGET, threads=threads, verify=True)
+    assert how in str(function.explain(x, y))
+    np.testing.assert_array_equal(function(guarded(x), guarded(y)), x @ y)
+
+
+def test_strips_of_several_indices_with_what_follows() -> None:
+    x, y, b = integers(5, 40, 6, 200), integers(40, 8, 6, seed=1), integers(40, seed=2)
+    text = (
+        'def f(x: f32["A N K M"], y: f32["N O K"], b: f32["N"]):\n'
+        "    s[a, o, n, m] = x[a, n, k, m] * y[n, o, k]\n    z[a, o, n, m] = max(s[a, o, n, m] + b[n], 0)\n    return z\n"
+    )
+    function = polyml.einsum(text, target=TARGET, threads=2, verify=True)
+    exact = np.maximum(np.einsum("ankm,nok->aonm", x, y) + b[:, None], 0)
+    np.testing.assert_array_equal(function(x, y, b), exact)
+
+
+def test_rows_a_page_apart_are_packed() -> None:
+    lies, apart = (
+        str(polyml.einsum(TEXT.format("f32"), target=V4).explain(integers(64, 64), integers(64, m)))
+        for m in (1024 + 16, 1024)
+    )
+    assert "where it lies" in lies
+    assert "where it lies" not in apart
+
+
+def test_tiles_fetch_the_next_strip() -> None:
+    # Six of eight tiles ask for every line: three lines of two rows each.
+    for k in (64, 256):
+        x, y = integers(64, k), integers(k, 48 * 65)
+        text = polyml.einsum(TEXT.format("f32"), target=V4, threads=1).lower(x, y).text("loops")
+        place = re.search(r"prefetch L2 y\[(.*), (.*)\];", text)
+        assert place is not None
+        rows = {(n, eval(place[1], {"n": n, "k": 0})) for n in range(0, 48, 8)}
+        columns = {eval(place[2], {"n": n, "m": 0}) for n in range(0, 48, 8)}
+        assert {row for _, row in rows} == {0, 1}
+        assert columns == {63, 79, 95}, "the last elements of the next strip's vectors"
+
+
+def test_packed_constants_are_not_fetched_where_they_come_from() -> None:
+    x, y = integers(64, 300), integers(300, 2000, seed=1)
+    frozen = polyml.einsum(TEXT.format("f32"), target=V4, threads=1).bind(y=y)
+    text = frozen.lower(x).text("loops")
+    assert " y[" not in text
+    np.testing.assert_array_equal(frozen(x), x @ y)
+
+
+def test_tiles_write_row_by_row() -> None:
+    text = (
+        polyml.einsum(TEXT.format("f32"), target=V4, threads=1).lower(integers(64, 64), integers(64, 960)).text("loops")
+    )
+    written = re.findall(r"z\[(n[^,]*), (m[^\]]*)\] = z_value", text)
+    assert written[:4] == [("n", "m"), ("n", "m + 16"), ("n", "m + 32"), ("n + 1", "m")]
