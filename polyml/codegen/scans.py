@@ -13,8 +13,9 @@ from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Scan, Variable
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import expressions, fresh, walk_nodes, with_body
-from polyml.dtypes import DType, boolean, i64
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
+from polyml.dtypes import boolean, i64
+from polyml.expressions import Apply, IndexValue, Read, reads_of
+from polyml.linear import recurrence_of
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine
@@ -75,7 +76,7 @@ class _Scans:
         trips = ranges.constant(loop.upper - loop.lower)
         if before is None or lanes < _LANES or (trips is not None and trips < 2 * lanes):
             return loop
-        found = _recurrence(assign.value, before)
+        found = recurrence_of(assign.value, before)
         if found is None or (found.reduction is None and dtype.is_float and self.precise):
             return loop
         carry = fresh(f"{assign.target.variable}_carry", self.taken)
@@ -124,106 +125,3 @@ def _before(assign: Assign, loop: For, ranges: Ranges) -> Read | None:
 
 def _never_zero(difference: Affine, loop: For, ranges: Ranges) -> bool:
     return loop.variable not in difference.variables() and ranges.never_zero(difference)
-
-
-@dataclass(frozen=True, slots=True)
-class _Recurrence:
-    """`combine(factor * before, rest)`; reduction: of `combine`, None: the sum."""
-
-    rest: Expr
-    factor: Expr | None
-    reduction: str | None
-
-
-def _recurrence(value: Expr, before: Read) -> _Recurrence | None:
-    if isinstance(value, Apply) and value.op in ("max", "min"):
-        terms = _operands(value, value.op)
-        others = [term for term in terms if term != before]
-        if len(others) == len(terms) or not others or any(_uses(term, before) for term in others):
-            return None
-        best = others[0]
-        for term in others[1:]:
-            best = Apply(value.op, (best, term), value.dtype)
-        return _Recurrence(best, None, value.op)
-    if value.dtype.kind == "b":
-        return None
-    found = _linear(value, before)
-    if found is None:
-        return None
-    factor, inhomogeneous = found
-    if factor is None or inhomogeneous is None:
-        return None
-    return _Recurrence(inhomogeneous, None if _is_one(factor) else factor, None)
-
-
-def _operands(value: Expr, op: str) -> list[Expr]:
-    if isinstance(value, Apply) and value.op == op:
-        return [term for arg in value.args for term in _operands(arg, op)]
-    return [value]
-
-
-def _linear(value: Expr, before: Read) -> tuple[Expr | None, Expr | None] | None:
-    """The value as `first * before + second` (None: zero); None when it is not linear in it."""
-    if value == before:
-        return Const(1, value.dtype), None
-    if not _uses(value, before):
-        return None, value
-    if not isinstance(value, Apply) or value.op not in ("add", "sub", "mul", "div", "neg"):
-        return None
-    parts = [_linear(arg, before) for arg in value.args]
-    if any(part is None for part in parts):
-        return None
-    first, *others = [part for part in parts if part is not None]
-    dtype = value.dtype
-    if value.op == "neg":
-        return _negated(first[0], dtype), _negated(first[1], dtype)
-    (second,) = others
-    if value.op in ("add", "sub"):
-        return tuple(_sum(value.op, a, b, dtype) for a, b in zip(first, second, strict=True))  # type: ignore[return-value]
-    if value.op == "div":
-        if second[0] is not None or second[1] is None or not dtype.is_float:
-            return None
-        over = _quotient(Const(1, dtype), second[1], dtype)
-        return _product(first[0], over, dtype), _product(first[1], over, dtype)
-    if first[0] is not None and second[0] is not None:
-        return None
-    one, other = (first, second[1]) if second[0] is None else (second, first[1])
-    return None if other is None else (_product(one[0], other, dtype), _product(one[1], other, dtype))
-
-
-def _uses(value: Expr, before: Read) -> bool:
-    return before in reads_of(value)
-
-
-def _negated(value: Expr | None, dtype: DType) -> Expr | None:
-    if isinstance(value, Const):
-        return Const(-value.value, dtype)
-    return None if value is None else Apply("neg", (value,), dtype)
-
-
-def _sum(op: str, a: Expr | None, b: Expr | None, dtype: DType) -> Expr | None:
-    if b is None:
-        return a
-    if a is None:
-        return _negated(b, dtype) if op == "sub" else b
-    if isinstance(a, Const) and isinstance(b, Const):
-        return Const(a.value + b.value if op == "add" else a.value - b.value, dtype)
-    return Apply(op, (a, b), dtype)
-
-
-def _product(a: Expr | None, b: Expr, dtype: DType) -> Expr | None:
-    if a is None:
-        return None
-    if isinstance(a, Const) and isinstance(b, Const):
-        return Const(a.value * b.value, dtype)
-    return b if _is_one(a) else a if _is_one(b) else Apply("mul", (a, b), dtype)
-
-
-def _quotient(a: Const, b: Expr, dtype: DType) -> Expr:
-    if isinstance(b, Const) and b.value:
-        return Const(a.value / b.value, dtype)
-    return Apply("div", (a, b), dtype)
-
-
-def _is_one(value: Expr | None) -> bool:
-    return isinstance(value, Const) and value.value == 1

@@ -112,8 +112,10 @@ def schedule(
         if options.verify:
             faults = storage_faults(found)
             assert not faults, f"internal: contracted storage is wrong: {'; '.join(faults)}"
-        streamed, notes = streamed_arrays(scop, target, results) if options.vectorize else (frozenset[str](), ())
-        perhaps = streamed_when_large(scop, results) if options.vectorize else frozenset[str]()
+        streamed, notes, perhaps = frozenset[str](), tuple[Note, ...](), frozenset[str]()
+        if options.vectorize:
+            streamed, notes = streamed_arrays(scop, target, results, precise=options.precise)
+            perhaps = streamed_when_large(scop, results, precise=options.precise)
         notes = (*found.notes, *notes, *refused)
         return replace(found, notes=notes, streamed=found.streamed | streamed, streamed_when_large=perhaps)
     raise SchedulerFailed(f"no schedule for {scop.name}: {'; '.join(note.text for note in refused)}")

@@ -12,25 +12,28 @@ from math import prod
 import islpy as isl
 
 from polyml.expressions import reads_of
+from polyml.schedule.scan_rows import row_scan
 from polyml.schedule.schedule import Note
 from polyml.scop.scop import Array, Scop
 from polyml.target import Target
 
 __all__ = ["streamed_arrays", "streamed_sums", "streamed_when_large"]
 
-_OUT = isl.dim_type.out
+_IN, _OUT = isl.dim_type.in_, isl.dim_type.out
 
 
-def streamed_arrays(scop: Scop, target: Target, results: Set[str]) -> tuple[frozenset[str], tuple[Note, ...]]:
+def streamed_arrays(
+    scop: Scop, target: Target, results: Set[str], *, precise: bool
+) -> tuple[frozenset[str], tuple[Note, ...]]:
     """The arrays whose stores should bypass the caches.
 
     Args:
-        results: arrays that no later region reads.
+        results: arrays that no later region reads. precise: floating-point sums keep their order, so that they are no scans.
     """
     found = [
         array.name
         for array in scop.arrays.values()
-        if _is_large_result(array, target, results) and _is_only_written_once(scop, array.name)
+        if _is_large_result(array, target, results) and _is_only_written_once(scop, array.name, precise=precise)
     ]
     notes = tuple(
         Note("streaming", name, "written once, not read again, larger than L2: stores bypass caches") for name in found
@@ -38,12 +41,15 @@ def streamed_arrays(scop: Scop, target: Target, results: Set[str]) -> tuple[froz
     return frozenset(found), notes
 
 
-def streamed_when_large(scop: Scop, results: Set[str]) -> frozenset[str]:
+def streamed_when_large(scop: Scop, results: Set[str], *, precise: bool) -> frozenset[str]:
     """The arrays of symbolic size whose stores should bypass the caches where they are large."""
     return frozenset(
         a.name
         for a in scop.arrays.values()
-        if a.kind == "output" and a.name in results and _bytes(a) is None and _is_only_written_once(scop, a.name)
+        if a.kind == "output"
+        and a.name in results
+        and _bytes(a) is None
+        and _is_only_written_once(scop, a.name, precise=precise)
     )
 
 
@@ -79,11 +85,15 @@ def _maps(relation: isl.UnionMap) -> list[isl.Map]:
     return [found.get_at(k) for k in range(found.n_map())]
 
 
-def _is_only_written_once(scop: Scop, name: str) -> bool:
+def _is_only_written_once(scop: Scop, name: str, *, precise: bool) -> bool:
+    """Whether nothing reads the array, but for scans, which carry the last element in a register."""
     if any(s.target.array == name and s.kind != "assign" for s in scop.statements.values()):
         return False
-    if any(access.get_tuple_name(_OUT) == name for access in _maps(scop.reads)):
-        return False
+    readers = {access.get_tuple_name(_IN) for access in _maps(scop.reads) if access.get_tuple_name(_OUT) == name}
+    for reader in readers:
+        scan = row_scan(scop.statements[reader], scop)
+        if scan is None or scop.statements[reader].target.array != name or (precise and not scan.exact):
+            return False
     writes = [access for access in _maps(scop.may_writes) if access.get_tuple_name(_OUT) == name]
     if not writes:  # it has no elements
         return False

@@ -183,12 +183,16 @@ def scanned(state: State, node: Assign, scan: Scan, dtype: DType) -> Value:
             value = multiply_add(b, factor, before, value)
             factor = b.arithmetic("mul", factor, b.shuffle(factor, order, one))
         step *= 2
-    carry = b.splat(read_place(state, Place(scan.carry, ())), width)
+    carry = read_place(state, Place(scan.carry, ()))
+    # The last lane by itself, with the same operation: all that the next vector waits for.
+    last = b.extract(value, width - 1)
     if factor is None:
-        value = combine(state, reduction, carry, value, dtype)
+        following = combine(state, reduction, carry, last, dtype)
+        value = combine(state, reduction, b.splat(carry, width), value, dtype)
     else:
-        value = multiply_add(b, factor, carry, value)
-    write_place(state, Place(scan.carry, ()), b.extract(value, width - 1))
+        following = multiply_add(b, b.extract(factor, width - 1), carry, last)
+        value = multiply_add(b, factor, b.splat(carry, width), value)
+    write_place(state, Place(scan.carry, ()), following)
     return value
 
 
