@@ -269,7 +269,7 @@ def _subscripts(subscripts: str, operands: tuple[object, ...], options: dict[str
     if operands:
         out = options.pop("out", None)
         form = form_for(subscripts, options)
-        return form.call(*operands) if out is None else form.call(*operands, out=out)
+        return form.call(*operands) if out is None else form.into(*operands, out=out)
     if subscripts.strip() and is_subscripts(subscripts):
         return functools.partial(einsum, subscripts, **options)
     return np.einsum(subscripts, **options)  # type: ignore[call-overload]  # raises what NumPy raises

@@ -1,7 +1,8 @@
 """Calls in numpy.einsum's form: from the subscripts to a kernel's entry point in one look-up, and to NumPy where no kernel is right.
 
 A `Form` serves one subscripts string (with its keywords). Its `call` is a chain of entry points of kernels, each of which checks the arrays itself; behind them
-stands `Form.slow`, which looks among all kernels of the form, plans and compiles.
+stands `Form.slow`, which looks among all kernels of the form, plans and compiles. Calls with `out=` have a chain of their own, `into`: NumPy lets `out` have a say in the
+type of the computation, and a kernel that fills it need not be one that makes results in NumPy's memory order.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class Form:
         "_options",
         "_settings",
         "call",
+        "into",
         "subscripts",
     )
 
@@ -85,11 +87,12 @@ class Form:
         self._compiled: dict[Key, Compiled | None] = {}
         self._calls: dict[Key, int] = {}
         self._hits: dict[Compiled, int] = {}
-        self._front: tuple[Compiled, ...] = ()
+        self._front: dict[bool, tuple[Compiled, ...]] = {False: (), True: ()}  # of calls with `out=`: True
         self.call: Callable[..., Any] = self.slow
+        self.into: Callable[..., Any] = self.slow
         self._numpys: Callable[..., Any] = np.einsum if "optimize" in keywords else _PLAIN
         if _gives_views(subscripts):
-            self.call = self._view
+            self.call = self.into = self._view
 
     @property
     def kernels(self) -> tuple[Compiled, ...]:
@@ -129,7 +132,8 @@ class Form:
             # Numbers and lists: as arrays they go through the chain.
             return self.call(*map(_array, operands))
         if not (_ORDINARY.issuperset(map(type, operands)) and type(out) in _ARRAY_OR_NONE):
-            given = through_numpy(self.call, operands, {} if out is None else {"out": out})
+            call, keywords = (self.call, {}) if out is None else (self.into, {"out": out})
+            given = through_numpy(call, operands, keywords)
             if given is not NotImplemented:
                 return given
             if any(map(_dispatches, operands)) or _dispatches(out) or not (out is None or isinstance(out, np.ndarray)):
@@ -149,8 +153,9 @@ class Form:
                 return result
         if found is None:
             return self.numpy(*operands, out=out)
-        if found not in self._front and found.at_once and (out is None or found.planned.direct):
-            self._count(found)
+        into = out is not None
+        if found not in self._front[into] and found.at_once and (found.planned.direct or not into):
+            self._count(found, into)
         return found.run(arrays, out)
 
     def _rare(self, key: Key, arrays: list[Array]) -> bool:
@@ -209,19 +214,23 @@ class Form:
                 raise fault from None
             raise
 
-    def _count(self, found: Compiled) -> None:
+    def _count(self, found: Compiled, into: bool) -> None:
         """Puts a kernel in front of the chain while there is room, and later when it is called often."""
         with COMPILE_LOCK:
-            if len(self._front) >= FRONT:
+            front = self._front[into]
+            if len(front) >= FRONT:
                 hits = self._hits[found] = self._hits.get(found, 0) + 1
                 if hits < HITS:
                     return
             self._hits.clear()
-            self._front = (found, *(kernel for kernel in self._front if kernel is not found))[:FRONT]
+            self._front[into] = (found, *(kernel for kernel in front if kernel is not found))[:FRONT]
             call: Callable[..., Any] = self.slow
-            for behind in reversed(self._front):
+            for behind in reversed(self._front[into]):
                 call = behind.kernel.entry_before(call)
-            self.call = call
+            if into:
+                self.into = call
+            else:
+                self.call = call
 
 
 def form_for(subscripts: str, options: Mapping[str, object]) -> Form:

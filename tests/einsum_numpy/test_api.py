@@ -37,12 +37,28 @@ def test_the_chain_holds_the_kernels_that_are_called_often() -> None:
         polyml.einsum("uv,v->u", random(n, n), random(n))
     form = calls.FORMS["uv,v->u"]
     assert len(form.kernels) == len(shapes)
-    assert len(form._front) == calls.FRONT
+    assert len(form._front[False]) == calls.FRONT
     last = form.kernels[-1]
-    assert last not in form._front
+    assert last not in form._front[False]
     for _ in range(calls.HITS):
         polyml.einsum("uv,v->u", random(8, 8), random(8))
-    assert form._front[0] is last
+    assert form._front[False][0] is last
+
+
+def test_results_after_calls_with_out() -> None:
+    """What `out` decides about type and memory order is not handed on to calls without it."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 4, (3, 4, 3, 2)).astype("u2"), rng.integers(0, 4, (2, 2, 4)).astype("u2")
+    text = "aJbz,zzJ->Jzba"
+    expected = np.einsum(text, x, y)
+    assert not expected.flags.c_contiguous
+    for out in (np.empty((4, 2, 3, 3), "u2"), np.empty((4, 2, 3, 3), "f8"), np.empty((4, 2, 3, 3), "f8", order="F")):
+        for _ in range(2):
+            assert polyml.einsum(text, x, y, out=out) is out
+            np.testing.assert_array_equal(out, expected)
+            made = polyml.einsum(text, x, y)
+            assert (made.dtype, made.strides) == (expected.dtype, expected.strides)
+            np.testing.assert_array_equal(made, expected)
 
 
 def test_a_form_that_has_seen_many_layouts_leaves_rare_small_calls_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
