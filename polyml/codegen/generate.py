@@ -36,7 +36,7 @@ from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
 from polyml.schedule.schedule import Schedule, Storage
 from polyml.scop.scop import Access, Statement
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, affine, minimum
 
 __all__ = ["generate"]
 
@@ -79,6 +79,7 @@ class _Request:
     kind: LoopKind = "sequential"
     factor: int = 1
     axis: Axis | None = None
+    digit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,8 @@ class _Builder:
         if kind == "parallel" and scope.in_parallel:
             kind = "sequential"
         step = factor if head.degenerate and kind == "block" else head.step
+        if request.digit and not upper.is_constant:
+            upper = minimum([upper, affine(factor)])
         variable = fresh(self.readable(head.iterator, body), set(scope.taken))
         inner = _Scope(
             {**scope.iterators, head.iterator: affine(variable)},
@@ -294,12 +297,14 @@ def _owner(loop: For) -> tuple[object, ...] | None:
 
 
 def _request(mark: str) -> _Request | None:
-    """The meaning of `kind`, `kind:factor` or `kind.axis:factor`; None for a mark that says nothing about a loop."""
-    word, _, factor = mark.partition(":")
+    """The meaning of `kind`, `kind:factor`, `kind.axis:factor` or `kind:factor:digit` (values are remainders by the factor, which bounds in sizes do not show); None for a mark
+    that says nothing about a loop."""
+    word, factor, digit = [*mark.split(":"), "", ""][:3]
     name, _, axis = word.partition(".")
     for kind in get_args(LoopKind):
         if kind == name:
-            return _Request(kind, int(factor or 1), next((a for a in get_args(Axis) if a == axis), None))
+            asked = next((a for a in get_args(Axis) if a == axis), None)
+            return _Request(kind, int(factor or 1), asked, digit == "digit")
     return None
 
 

@@ -10,17 +10,18 @@ Source: Volkov and Demmel, "Benchmarking GPUs to tune dense linear algebra" (SC 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import islpy as isl
 
-from polyml.expressions import Read, map_reads, reads_of
+from polyml.expressions import Read, Subscript, map_reads, reads_of
 from polyml.records import dataclass
+from polyml.schedule.cost import memory_strides
 from polyml.schedule.schedule import Storage
 from polyml.schedule.strategy.cuda_tiles import Side, TilePlan
-from polyml.schedule.written import with_statements
-from polyml.scop.accesses import access_map
+from polyml.schedule.written import with_inserted
+from polyml.scop.accesses import access_map, parameters_text
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
@@ -30,10 +31,10 @@ __all__ = ["StagedNest", "Tile", "stage_operands"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """One staged operand. source: where it comes from, array: the copy in tiles. copy: its statement, with indices `visit` and then `elements`, one per dimension. first: of each dimension, of the visit's elements;
-    box: how many there are; vector: elements along the last dimension that move at once."""
+    """One staged operand. read: what it stands for, array: the copy in tiles. copy: its statement, with the plan's steps for indices, then `visit`, then `elements`, one per dimension.
+    first: of each dimension, of the visit's elements; box: how many there are; vector: elements along the last dimension that move at once."""
 
-    source: str
+    read: Read
     array: str
     copy: str
     visit: tuple[str, ...]
@@ -47,7 +48,7 @@ class Tile:
 class StagedNest:
     """A contraction with what is around it. before, after: statements of the nest in order, `own` (the copy of the sums to the result; None where those behind read the
     sums themselves) first of the latter.
-    indices: per statement of the result's indices its own name for each of the plan's."""
+    indices: per statement of the result's indices its own name for each of the plan's, and for each of the steps."""
 
     plan: TilePlan
     tiles: tuple[Tile, ...]
@@ -68,43 +69,52 @@ def stage_operands(
     before: tuple[str, ...],
     after: tuple[str, ...],
     indices: Mapping[str, Mapping[str, str]],
-) -> tuple[Scop, Dependences, StagedNest, dict[str, Storage]]:
-    """The scop with tiles and accumulators, its dependences, the nest, and the storage of what is new.
+) -> tuple[Scop, Dependences, StagedNest, dict[str, Storage]] | None:
+    """The scop with tiles and accumulators, its dependences, the nest, and the storage of what is new; None where the written order has no place for copies.
 
     Args:
-        before, after: the nest's other statements, those that set the sums among the former. indices: of each, its names for the plan's indices of the result.
+        before, after: the nest's other statements, those that set the sums among the former. indices: of each, its names for the plan's indices of the result and its steps.
     """
     update = scop.statements[plan.statement]
     target = scop.arrays[update.target.array]
-    own = Array(name=_fresh(f"{target.name}_own", scop), dtype=target.dtype, shape=_digit_extents(plan), kind="local")
-    tiles = [_tile(scop, plan, operand) for operand in plan.operands]
+    own = Array(
+        name=_fresh(f"{target.name}_own", {*scop.arrays, *scop.statements}),
+        dtype=target.dtype,
+        shape=_digit_extents(plan),
+        kind="local",
+    )
+    taken = {*scop.arrays, *scop.statements}
+    tiles = [_tile(scop, plan, read, taken) for read in plan.operands]
     arrays = {**scop.arrays, own.name: own}
     changed: dict[str, Statement] = {}
-    here = {index: index for index in plan.free}
+    here = {index: index for index in (*plan.steps, *plan.free)}
     for name in before:
         statement = scop.statements[name]
         if statement.target == _renamed(update.target, indices[name]):
             changed[name] = replace(statement, target=Access(own.name, _digits(plan, indices[name])))
-    loaded = None if changed else _loaded(plan, update, own)
-    reads = {tile.source: tile for tile in tiles}
+    loaded = None if changed else _loaded(scop, plan, update, own)
+    reads = {tile.read: tile for tile in tiles}
     visit = tuple(affine(index) // size for index, size in plan.visit)
 
     def staged(read: Read) -> Read:
-        tile = reads.get(read.tensor)
+        tile = reads.get(read)
         return read if tile is None else Read(tile.array, (*visit, *read.subscripts), read.dtype)
 
     value = map_reads(update.value, staged)
     changed[update.name] = replace(update, target=Access(own.name, _digits(plan, here)), value=value)
     for name in after if (direct := _stays(scop, plan, before, after, indices)) else ():
         changed[name] = _reading(scop.statements[name], update.target, own, indices[name], plan)
-    result = None if direct else _result(plan, update, own)
+    result = None if direct else _result(scop, plan, update, own)
     copies = [_copy(scop, plan, tile) for tile in tiles]
     for tile in tiles:
-        source = scop.arrays[tile.source]
-        numbers = (affine(plan.count(index)) for index, _ in plan.visit)
+        source = scop.arrays[tile.read.tensor]
+        numbers = (plan.count(index) for index, _ in plan.visit)
         arrays[tile.array] = Array(name=tile.array, dtype=source.dtype, shape=(*numbers, *source.shape), kind="local")
-    order = _order(scop, changed, [*copies, *([] if loaded is None else [loaded])], result, plan.statement)
-    made = with_statements(scop, order, arrays)
+    ahead = [*copies, *([] if loaded is None else [loaded])]
+    behind = [] if result is None else [result]
+    made = with_inserted(scop, changed, arrays, beside=plan.statement, ahead=ahead, behind=behind)
+    if made is None:
+        return None
     new = tuple(made.name for made in (loaded, result) if made is not None)
     names = (*(name for name in changed if name != update.name), *new)
     nest = StagedNest(
@@ -153,23 +163,7 @@ def _reading(s: Statement, target: Access, own: Array, names: Mapping[str, str],
     return replace(s, value=map_reads(s.value, change))
 
 
-def _order(
-    scop: Scop, changed: Mapping[str, Statement], copies: Sequence[Statement], result: Statement | None, update: str
-) -> dict[str, Statement]:
-    """The statements with copies right ahead of those that change, and the result right behind the sums."""
-    order: dict[str, Statement] = {}
-    first = next(name for name in scop.statements if name in changed)
-    for name, statement in scop.statements.items():
-        if name == first:
-            order |= {copy.name: copy for copy in copies}
-        order[name] = changed.get(name, statement)
-        if name == update and result is not None:
-            order[result.name] = result
-    return order
-
-
-def _fresh(name: str, scop: Scop) -> str:
-    taken = {*scop.arrays, *scop.statements}
+def _fresh(name: str, taken: Collection[str]) -> str:
     while name in taken or f"S_{name}" in taken:
         name += "_"
     return name
@@ -193,12 +187,12 @@ def _digits(plan: TilePlan, names: Mapping[str, str]) -> tuple[Affine, ...]:
 
 
 def _digit_extents(plan: TilePlan) -> tuple[Affine, ...]:
-    outer = (affine(plan.extents[index]) for index in plan.outer)
-    return (*outer, *map(affine, _side_extents(plan, plan.rows)), *map(affine, _side_extents(plan, plan.columns)))
+    outer = (plan.extents[index] for index in plan.outer)
+    return (*outer, *_side_extents(plan, plan.rows), *_side_extents(plan, plan.columns))
 
 
-def _side_extents(plan: TilePlan, side: Side) -> tuple[int, ...]:
-    return -(-plan.extents[side.index] // side.size), side.groups, side.threads, side.vector
+def _side_extents(plan: TilePlan, side: Side) -> tuple[Affine, ...]:
+    return plan.count(side.index), affine(side.groups), affine(side.threads), affine(side.vector)
 
 
 def _own_storage(scop: Scop, nest: StagedNest, names: Sequence[str]) -> Storage:
@@ -211,7 +205,7 @@ def _own_storage(scop: Scop, nest: StagedNest, names: Sequence[str]) -> Storage:
         for _ in (plan.rows, plan.columns):
             number, _group, thread, _lane = (next(digits) for _ in range(4))
             firsts += [number.isl_text(), "0", thread.isl_text(), "0"]
-        offsets[name] = _offset(scop.statements[name], firsts)
+        offsets[name] = _offset(scop, name, firsts)
     shape = [1] * len(plan.outer)
     for side in (plan.rows, plan.columns):
         shape += [1, side.groups, 1, side.vector]
@@ -219,73 +213,82 @@ def _own_storage(scop: Scop, nest: StagedNest, names: Sequence[str]) -> Storage:
     return Storage(array=array, place=f"allocate:{array}", shape=tuple(shape), offsets=offsets, private=True)
 
 
-def _offset(statement: Statement, firsts: list[str]) -> isl.MultiAff:
-    text = ", ".join(f"({first})" for first in firsts)
-    return isl.MultiAff(f"{{ {statement.name}[{', '.join(statement.indices)}] -> [{text}] }}")
+def _offset(scop: Scop, name: str, firsts: list[str]) -> isl.MultiAff:
+    text, indices = ", ".join(f"({first})" for first in firsts), ", ".join(scop.statements[name].indices)
+    return isl.MultiAff(f"{parameters_text(scop.sizes)}{{ {name}[{indices}] -> [{text}] }}")
 
 
-def _loaded(plan: TilePlan, update: Statement, own: Array) -> Statement:
+def _loaded(scop: Scop, plan: TilePlan, update: Statement, own: Array) -> Statement:
     """accumulator[..] = result[..], where the sums go on from what is there."""
     digits = Access(own.name, _digits(plan, {index: index for index in plan.free}))
     value = Read(update.target.array, update.target.subscripts, own.dtype)
-    return _for_each(plan, f"S_{own.name}_from", digits, value, update)
+    return _for_each(scop, plan, f"S_{own.name}_from", digits, value, update)
 
 
-def _result(plan: TilePlan, update: Statement, own: Array) -> Statement:
+def _result(scop: Scop, plan: TilePlan, update: Statement, own: Array) -> Statement:
     """result[..] = accumulator[..]."""
     value = Read(own.name, _digits(plan, {index: index for index in plan.free}), own.dtype)
-    return _for_each(plan, f"S_{own.name}", update.target, value, update)
+    return _for_each(scop, plan, f"S_{own.name}", update.target, value, update)
 
 
-def _for_each(plan: TilePlan, name: str, target: Access, value: Read, update: Statement) -> Statement:
-    """A copy per element of the result."""
-    box = " and ".join(f"0 <= {index} < {plan.extents[index]}" for index in plan.free)
-    domain = isl.Set(f"{{ {name}[{', '.join(plan.free)}] : {box} }}")
+def _for_each(scop: Scop, plan: TilePlan, name: str, target: Access, value: Read, update: Statement) -> Statement:
+    """A copy per step and element of the result."""
+    indices = (*plan.steps, *plan.free)
     return Statement(
-        name=name, indices=plan.free, domain=domain, kind="copy", target=target, value=value, span=update.span
-    )
+        name=name, indices=indices, domain=_image(scop, update, name, tuple(map(affine, indices))), kind="copy",
+        target=target, value=value, loop_depth=len(plan.steps), span=update.span,
+    )  # fmt: skip
+
+
+def _image(scop: Scop, update: Statement, name: str, outputs: tuple[Subscript, ...]) -> isl.Set:
+    """`{ name[outputs] }` of the update's instances."""
+    touched = access_map(update.name, update.indices, name, outputs, (), sizes=scop.sizes)
+    return touched.intersect_domain(update.domain).range().coalesce()
 
 
 # -- tiles --------------------------------------------------------------------------------------------------------------------------
 
 
-def _tile(scop: Scop, plan: TilePlan, operand: str) -> Tile:
-    """The operand's elements per visit: where they begin, and how many there are."""
-    update = scop.statements[plan.statement]
-    read = next(r for r in reads_of(update.value) if r.tensor == operand)
+def _tile(scop: Scop, plan: TilePlan, read: Read, taken: set[str]) -> Tile:
+    """The operand's elements per visit: where they begin, and how many there are. Its name joins those that are taken."""
     visit = tuple(f"v{position}" for position in range(len(plan.visit)))
     first, box = plan.footprint(read.subscripts, visit)
     last = read.subscripts[-1]
     assert isinstance(last, Affine), "internal: a staged operand has computed subscripts"
-    width = 16 // scop.arrays[operand].dtype.itemsize
-    steps = all(plan.size(index) % width == 0 for index in last.variables()) and last.constant % width == 0
+    source = scop.arrays[read.tensor]
+    width = 16 // source.dtype.itemsize
+    name = _fresh(f"{read.tensor}_tile", taken)
+    taken |= {name, f"S_{name}"}
+    moving = last.variables() & plan.extents.keys()
+    whole = last.variables() == moving and all(plan.size(index) % width == 0 for index in moving)
+    rows = [stride for stride in memory_strides(source) if stride != 1]
+    aligned = last.constant % width == 0 and all(stride is not None and stride % width == 0 for stride in rows)
     return Tile(
-        source=operand,
-        array=f"{operand}_tile",
-        copy=f"S_{operand}_tile",
+        read=read,
+        array=name,
+        copy=f"S_{name}",
         visit=visit,
         elements=tuple(f"e{d}" for d in range(len(box))),
         first=first,
         box=box,
-        vector=width if width > 1 and steps and box[-1] % width == 0 else 1,
+        vector=width if width > 1 and whole and aligned and box[-1] % width == 0 else 1,
     )
 
 
 def _copy(scop: Scop, plan: TilePlan, tile: Tile) -> Statement:
     """x_tile[v, e] = x[e] for all elements e that the visit v reads."""
     update = scop.statements[plan.statement]
-    read = next(r for r in reads_of(update.value) if r.tensor == tile.source)
-    outputs = (*(affine(index) // size for index, size in plan.visit), *read.subscripts)
-    touched = access_map(update.name, update.indices, tile.copy, outputs, ())
-    domain = touched.intersect_domain(update.domain).range().coalesce()
+    numbers = (affine(index) // size for index, size in plan.visit)
+    outputs = (*map(affine, plan.steps), *numbers, *tile.read.subscripts)
     subscripts = tuple(map(affine, tile.elements))
     return Statement(
         name=tile.copy,
-        indices=(*tile.visit, *tile.elements),
-        domain=domain,
+        indices=(*plan.steps, *tile.visit, *tile.elements),
+        domain=_image(scop, update, tile.copy, outputs),
         kind="copy",
+        loop_depth=len(plan.steps),
         target=Access(tile.array, (*map(affine, tile.visit), *subscripts)),
-        value=Read(tile.source, subscripts, scop.arrays[tile.source].dtype),
+        value=Read(tile.read.tensor, subscripts, tile.read.dtype),
     )
 
 
@@ -302,8 +305,8 @@ def _tile_storage(scop: Scop, plan: TilePlan, tile: Tile) -> Storage:
         last = len(numbers) - 1  # the innermost tiles of the reduction
         inside[last] = copy[last] = "0"
         turns[last] = True
-    offsets = {update.name: _offset(update, inside), tile.copy: _offset(scop.statements[tile.copy], copy)}
-    pad = max(1, 16 // scop.arrays[tile.source].dtype.itemsize) if tile.source in plan.crossed else 0
+    offsets = {update.name: _offset(scop, update.name, inside), tile.copy: _offset(scop, tile.copy, copy)}
+    pad = max(1, 16 // scop.arrays[tile.read.tensor].dtype.itemsize) if tile.read in plan.crossed else 0
     shape = (
         *(plan.stages if turn else 1 for turn, _ in zip(turns, numbers, strict=False)),
         *tile.box[:-1],

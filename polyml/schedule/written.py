@@ -1,8 +1,8 @@
-"""Scops whose statements were written one after the other, and such scops with other statements."""
+"""Scops with other statements: those whose statements were written one after the other, and any with some more beside those that are there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import islpy as isl
@@ -11,7 +11,7 @@ from polyml.scop.accesses import parameters_text
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Array, Scop, Statement
 
-__all__ = ["in_order", "with_statements"]
+__all__ = ["in_order", "with_inserted", "with_statements"]
 
 
 def in_order(scop: Scop) -> bool:
@@ -35,3 +35,72 @@ def with_statements(scop: Scop, statements: Mapping[str, Statement], arrays: Map
         text = f"{parameters_text(scop.sizes)}{{ {s.name}[{', '.join(s.indices)}] -> [{', '.join(time)}] }}"
         initial = initial.union(isl.Map(text).intersect_domain(s.domain).to_union_map())
     return replace(rebuilt(scop, statements, arrays), initial=initial)
+
+
+def with_inserted(
+    scop: Scop,
+    changed: Mapping[str, Statement],
+    arrays: Mapping[str, Array],
+    *,
+    beside: str,
+    ahead: Sequence[Statement],
+    behind: Sequence[Statement],
+) -> Scop | None:
+    """The scop with statements replaced by those of their names, and others right ahead of and behind one, in its sequential loops; None where the written order does not tell
+    where that is.
+
+    Args:
+        changed: of the same domains. ahead, behind: in order; their leading indices are the loops.
+    """
+    depth = scop.statements[beside].loop_depth
+    at = 2 * depth + 1  # a position and a loop's value by turns, and the position in the innermost loop
+    place = _place(scop, beside, depth, at)
+    if place is None:
+        return None
+    steps = {s.name: step for step, s in enumerate(ahead, -len(ahead))} | {s.name: k for k, s in enumerate(behind, 1)}
+    order: dict[str, Statement] = {}
+    for name, s in scop.statements.items():
+        around = (ahead, behind) if name == beside else ((), ())
+        order |= {s.name: s for s in around[0]} | {name: changed.get(name, s)} | {s.name: s for s in around[1]}
+    old = scop.initial.range().as_set().dim(isl.dim_type.set)
+    rank = max(old + 1, *(at + 1 + len(order[name].indices) - depth for name in steps))
+    initial = isl.UnionMap.empty(scop.context.get_space())
+    maps = scop.initial.get_map_list()
+    for time in (maps.get_at(k) for k in range(maps.n_map())):
+        initial = initial.union(_padded(_with_zero(time, at), rank).to_union_map())
+    for name, step in steps.items():
+        indices = order[name].indices
+        space = f"{parameters_text(scop.sizes)}{{ {name}[{', '.join(indices)}] -> "
+        loops = isl.Map(f"{space}[{', '.join(indices[:depth])}] }}").apply_range(place)
+        time = loops.flat_range_product(isl.Map(f"{space}[{', '.join((str(step), *indices[depth:]))}] }}"))
+        initial = initial.union(_padded(time.intersect_domain(order[name].domain), rank).to_union_map())
+    return replace(rebuilt(scop, order, arrays), initial=initial)
+
+
+def _place(scop: Scop, name: str, depth: int, at: int) -> isl.Map | None:
+    """`{ [loops] -> [the first `at` times] }` of a statement; None where another one shares these."""
+    s = scop.statements[name]
+    times = scop.initial.intersect_domain(s.domain.to_union_set())
+    if times.is_empty() or times.range().as_set().dim(isl.dim_type.set) < at:
+        return None
+    mine = times.as_map()
+    mine = mine.project_out(isl.dim_type.out, at, mine.dim(isl.dim_type.out) - at)
+    others = scop.initial.subtract_domain(s.domain.to_union_set()).range()
+    if not others.is_empty():
+        reach = others.as_set()
+        if not reach.project_out(isl.dim_type.set, at, reach.dim(isl.dim_type.set) - at).is_disjoint(mine.range()):
+            return None
+    place = mine.project_out(isl.dim_type.in_, depth, len(s.indices) - depth).reset_tuple_id(isl.dim_type.in_)
+    return place if place.is_single_valued() else None
+
+
+def _with_zero(time: isl.Map, at: int) -> isl.Map:
+    """The times with one more dimension, which is 0."""
+    zero = isl.Val.int_from_si(time.get_ctx(), 0)
+    return time.insert_dims(isl.dim_type.out, at, 1).fix_val(isl.dim_type.out, at, zero)
+
+
+def _padded(time: isl.Map, rank: int) -> isl.Map:
+    while time.dim(isl.dim_type.out) < rank:
+        time = _with_zero(time, time.dim(isl.dim_type.out))
+    return time

@@ -20,7 +20,8 @@ from tests.cuda.test_halo import CASES as WINDOWS
 from tests.cuda.test_ops import op_programs
 from tests.cuda.test_partial_sums import CASES as PARTS
 from tests.cuda.test_programs import ROWS, SHAPES, random_cases
-from tests.cuda.test_tiles import CASES, LARGE, MATMUL
+from tests.cuda.test_tiles import BATCH, CASES, LARGE, MATMUL
+from tests.cuda.test_tiles_anywhere import POWER
 
 pytestmark = pytest.mark.skipif(find_nvcc() is None, reason="nvcc is not installed")
 
@@ -51,6 +52,22 @@ def test_everything_compiles(tmp_path: Path) -> None:
     assert done.stderr.count("Compiling entry function") >= len(code) * len(programs)
     spilling = re.findall(r"properties for p(\d+)_.*\n.* [1-9]\d* bytes spill stores", done.stderr)
     assert all(int(number) >= known for number in spilling)  # of a random program anything may be asked
+
+
+def test_tiles_of_any_size_and_in_loops_compile(tmp_path: Path) -> None:
+    """Without spills: the sums of a thread stay in its registers."""
+    source = tmp_path / "kernels.cu"
+    dynamic = compile_batch([(MATMUL, LARGE), (BATCH, CASES[4][1])], build=False, dynamic=True, target="cuda").text
+    source.write_text(
+        dynamic + compile_batch([(POWER, [3, LARGE[0]])], build=False, target="cuda").text.replace("p0_", "q0_")
+    )
+    code = [f"-gencode=arch=compute_{version},code=sm_{version}" for version in architectures()]
+    command = [find_nvcc(), "--fatbin", *code, "-Xptxas", "-v", "-o", tmp_path / "kernels.fatbin", source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:3000]
+    assert set(re.findall(r"(\d+) bytes spill stores", done.stderr)) == {"0"}
+    whole = re.findall(r"properties for \w+_k0\n +(\d+) bytes stack frame", done.stderr)
+    assert set(whole) == {"0"}, "sums of whole tiles are in registers"
 
 
 def test_atomic_updates_compile(tmp_path: Path) -> None:

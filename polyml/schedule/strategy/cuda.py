@@ -43,7 +43,7 @@ from polyml.schedule.transforms import (
     split_band,
     tile_loop,
 )
-from polyml.schedule.tree import Kind, kind_of, mark_name, members, statements_below
+from polyml.schedule.tree import Kind, kind_of, mark_name, members, nodes, statements_below
 from polyml.sets.affine import Affine
 from polyml.target import Target
 
@@ -113,6 +113,9 @@ class CudaStrategy:
             if apart is not None:
                 return self.visit(apart)
         node = _uniform(node)
+        if _has_staged(node):
+            self._note(node, "a loop of launches")
+            return self.visit(node.child(0)).parent()
         if is_coincident(node):
             here, inside = self.model.costs(node)
             return self._points(node) if here <= inside else self._rows(node)
@@ -287,6 +290,11 @@ def _uniform(node: isl.ScheduleNode) -> isl.ScheduleNode:
     while is_coincident(node) and kind_of(node.child(0)) == Kind.band and is_coincident(node.child(0)):
         node = merge_with_child(node)
     return node
+
+
+def _has_staged(node: isl.ScheduleNode) -> bool:
+    """Whether a contraction in tiles is inside, which all blocks run."""
+    return any(kind_of(below) == Kind.mark and mark_name(below).startswith(MARK) for below in nodes(node))
 
 
 def _round_up(value: int, step: int) -> int:

@@ -1,8 +1,9 @@
-"""Nests of an ordered tree that are to be contractions in tiles (cuda_tiles.py): where they are, and the tree with marks in their place and copies in its domain."""
+"""Nests of an ordered tree that are to be contractions in tiles (cuda_tiles.py), and the tree with marks in their place (cuda_paths.py) and copies in its domain."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Set
+from math import prod
 
 import islpy as isl
 
@@ -11,15 +12,12 @@ from polyml.schedule.cost import StatementModel
 from polyml.schedule.schedule import Note, Storage
 from polyml.schedule.staged import StagedNest, stage_operands
 from polyml.schedule.strategy.cuda_model import is_coincident
+from polyml.schedule.strategy.cuda_paths import Insertion, apart, node_at, path_to, rebuilt, steps_outside
 from polyml.schedule.strategy.cuda_tiles import TilePlan, plan_tiles
 from polyml.schedule.transforms import (
-    graft,
-    insert_mark,
-    insert_sequence,
     merge_with_child,
 )
 from polyml.schedule.tree import Kind, kind_of, members, set_names, statements_below
-from polyml.schedule.written import in_order
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.target import Target
@@ -28,6 +26,9 @@ __all__ = ["MARK", "Staged", "stage_contractions"]
 
 MARK = "staged:"
 """The mark `staged:<statement>` above a leaf stands for the whole nest of that contraction."""
+
+LAUNCH_WORK = 1 << 23
+"""Multiply-adds of a step from which on tiles in a launch (some 5 us) beat blocks that stay with their rows and read every operand for each of them from L2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,38 +44,35 @@ class Staged:
 
 
 def stage_contractions(found: Staged, models: Mapping[str, StatementModel], target: Target) -> Staged:
-    """The same with every contraction at the top of the tree that is worth it in tiles."""
-    if found.scop.sizes:
-        return found
+    """The same with every contraction at the top of the tree, or in loops of launches, that is worth it in tiles."""
     updates = [model for model in models.values() if model.is_update]
     plans = [plan for model in updates if (plan := plan_tiles(found.scop, model, target)) is not None]
-    if plans and in_order(found.scop):
-        for plan in plans:
-            found = _staged(found, plan)
+    for plan in plans:
+        work = prod(models[plan.statement].extents[i] for i in (*plan.free, *plan.reduced))
+        found = _staged(found, plan, {p.statement for p in plans}, worth_launches=work >= LAUNCH_WORK)
     return found
 
 
-def _staged(found: Staged, plan: TilePlan) -> Staged:
-    """With the nest of one plan in tiles; unchanged where it has no nest of its own at the top."""
-    root = found.tree.get_root().child(0)
-    several = kind_of(root) == Kind.sequence
-    children = [root.child(k).child(0) for k in range(root.n_children())] if several else [root]
-    position = next((k for k, child in enumerate(children) if plan.statement in statements_below(child)), None)
-    nest = None if position is None else _nest(children[position], plan, found.scop)
-    if position is None or nest is None:
+def _staged(found: Staged, plan: TilePlan, planned: Set[str], *, worth_launches: bool) -> Staged:
+    """With the nest of one plan in tiles; unchanged where it has no nest of its own that all blocks can run."""
+    tree = steps_outside(found.tree.get_root().child(0), plan, found.scop) if worth_launches else found.tree
+    root = tree.get_root().child(0)
+    path = path_to(root, plan, found.scop)
+    if path is None:
         return found
-    scop, dependences, made, storage = stage_operands(found.scop, plan, *nest)
+    node = node_at(root, path)
+    several = planned & set(statements_below(node))
+    if len(several) > 1 and is_coincident(node):
+        root = apart(node, several, found.scop).get_schedule().get_root().child(0)
+        path = path_to(root, plan, found.scop)
+    nest = None if path is None else _nest(node_at(root, path), plan, found.scop)
+    staged = None if nest is None else stage_operands(found.scop, plan, *nest)
+    if path is None or staged is None:
+        return found
+    scop, dependences, made, storage = staged
     leaf = isl.Schedule.from_domain(scop.domain).get_root().child(0)
-    if several:
-        filters = [root.child(k).filter_get_filter() for k in range(len(children))]
-        filters[position] = _domains(scop, made.statements)
-        node = insert_sequence(leaf, filters)
-        for k, child in enumerate(children):
-            inner = node.child(k).child(0)
-            inner = insert_mark(inner, MARK + plan.statement) if k == position else graft(inner, child)
-            node = inner.parent().parent()
-    else:
-        node = insert_mark(leaf, MARK + plan.statement)
+    new = [name for name in made.statements if name not in found.scop.statements]
+    node = rebuilt(leaf, root, path, Insertion(scop, tuple(new), MARK + plan.statement))
     return Staged(
         scop=scop,
         dependences=dependences,
@@ -85,17 +83,10 @@ def _staged(found: Staged, plan: TilePlan) -> Staged:
     )
 
 
-def _domains(scop: Scop, names: Sequence[str]) -> isl.UnionSet:
-    total = isl.UnionSet.empty(scop.context.get_space())
-    for name in names:
-        total = total.union(scop.statements[name].domain.to_union_set())
-    return total
-
-
 def _nest(
     node: isl.ScheduleNode, plan: TilePlan, scop: Scop
 ) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, dict[str, str]]] | None:
-    """The statements before and after the contraction and their names for the result's indices, where the nest is one band of these with single statements inside.
+    """The statements before and after the contraction and their names for the result's indices and the steps, where the nest is one band of these with single statements inside.
     One of them may set the sums; else these go on from what is there."""
     if kind_of(node) != Kind.band or not is_coincident(node):
         return None
@@ -114,10 +105,11 @@ def _nest(
     for name in order:
         own = [member.index(name) for member in found]
         names = {a: b for a, b in zip(along, own, strict=True) if a is not None and b is not None}
-        whole = name == plan.statement or len(scop.statements[name].indices) == len(names)
-        if len(names) != len(along) or not whole:
+        steps = scop.statements[name].indices[: len(plan.steps)]
+        whole = name == plan.statement or len(scop.statements[name].indices) == len(steps) + len(names)
+        if len(names) != len(along) or scop.statements[name].loop_depth != len(plan.steps) or not whole:
             return None
-        indices[name] = names
+        indices[name] = {**dict(zip(plan.steps, steps, strict=True)), **names}
     at = order.index(plan.statement)
     update = scop.statements[plan.statement]
     sets = [n for n in order[:at] if scop.statements[n].target.array == update.target.array]

@@ -24,6 +24,7 @@ from polyml.schedule.transforms import (
     insert_mark,
     insert_sequence,
 )
+from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, affine
 
@@ -46,13 +47,17 @@ class _Builder:
     nest: StagedNest
     scop: Scop
 
+    @property
+    def head(self) -> str:
+        return parameters_text(self.scop.sizes)
+
     def all(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         """Tiles that are whole apart from those at the edges: their loops need no conditions."""
         plan = self.nest.plan
         edges = []
         for side in (plan.rows, plan.columns):
-            extent = plan.extents[side.index]
-            edges.append(None if extent % side.size == 0 else extent // side.size * side.size)
+            whole = plan.extents[side.index] // side.size * side.size
+            edges.append(None if whole == plan.extents[side.index] else whole.isl_text())
         row_end, column_end = edges
         parts: list[tuple[str, ...]] = []
         inner = "" if row_end is None else f"{plan.rows.index} < {row_end}"
@@ -74,7 +79,7 @@ class _Builder:
     def block(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         """A block per tile of the result."""
         nest, plan, everything = self.nest, self.nest.plan, self.nest.statements
-        outer = sorted(plan.outer, key=lambda index: -plan.extents[index])
+        outer = sorted(plan.outer, key=lambda index: -plan.extents[index].constant)
         loops = [self.number(index, everything).marked("block.z") for index in outer[:1]]
         loops.append(self.number(plan.rows.index, everything).marked("block.y"))
         loops.append(self.number(plan.columns.index, everything).marked("block.x"))
@@ -104,7 +109,7 @@ class _Builder:
             first = isl.UnionSet.empty(node.get_universe_domain().get_space())
             for tile in nest.tiles:
                 indices = ", ".join(self.scop.statements[tile.copy].indices)
-                first = first.union(isl.UnionSet(f"{{ {tile.copy}[{indices}] : {tile.visit[-1]} = 0 }}"))
+                first = first.union(isl.UnionSet(f"{self.head}{{ {tile.copy}[{indices}] : {tile.visit[-1]} = 0 }}"))
             rest = self.filter((*copies, plan.statement), ()).subtract(first)
             node = insert_sequence(node, [first, rest])
             node = self.copies(node.child(0).child(0)).parent().parent()
@@ -156,7 +161,7 @@ class _Builder:
         for side in (plan.rows, plan.columns):
             for position, count in ((1, side.groups), (3, side.vector)):
                 if count > 1:
-                    loops.append(self.digit(side, position, names).marked(f"jam:{count}"))
+                    loops.append(self.digit(side, position, names).marked(f"jam:{count}:digit"))
         return loops
 
     def digit(self, side: Side, position: int, names: Sequence[str]) -> Loop:
@@ -207,7 +212,7 @@ class _Builder:
         for name, value in values.items():
             indices = ", ".join(self.scop.statements[name].indices)
             pieces.append(f"{name}[{indices}] -> [({value.isl_text()})]")
-        return Loop(isl.UnionPwAff(f"{{ {'; '.join(pieces)} }}"), coincident)
+        return Loop(isl.UnionPwAff(f"{self.head}{{ {'; '.join(pieces)} }}"), coincident)
 
     # -- parts --------------------------------------------------------------------------------------------------------------------
 
@@ -227,7 +232,7 @@ class _Builder:
         for name in names:
             texts = []
             for condition in filter(None, conditions):
-                index, sign, limit = condition.split()
+                index, sign, limit = condition.split(maxsplit=2)
                 own = self.nest.indices[name][index] if name not in copies else ""
                 if name in copies:
                     position = [i for i, _ in plan.visit].index(index)
@@ -235,4 +240,4 @@ class _Builder:
                 texts.append(f"{own} {sign} {limit}")
             where = f" : {' and '.join(texts)}" if texts else ""
             pieces.append(f"{name}[{', '.join(self.scop.statements[name].indices)}]{where}")
-        return isl.UnionSet(f"{{ {'; '.join(pieces)} }}")
+        return isl.UnionSet(f"{self.head}{{ {'; '.join(pieces)} }}")

@@ -14,12 +14,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import ceil, prod
 
-from polyml.expressions import Apply, Expr, Read, Subscript, reads_of, walk
+import islpy as isl
+
+from polyml.expressions import Apply, Read, Subscript, reads_of, walk
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.strategy.cuda_room import MAX_SHARED_BYTES
+from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.from_isl import affine_of
 from polyml.target import Target
 
 __all__ = ["Side", "TilePlan", "plan_tiles"]
@@ -29,6 +33,9 @@ DEPTH = 16
 
 LEAST_TILE = 32 * 32
 """Elements of the result in the smallest tile."""
+
+LARGE = 2048
+"""What an extent in sizes is taken for: two waves of the largest tiles on a device with a hundred cores."""
 
 ISSUE, LOAD_BYTES = 4, 128
 """Warp instructions, and bytes of shared memory, per cycle of a core (NVIDIA, CUDA C++ Programming Guide, compute capabilities 7.0 to 9.0)."""
@@ -64,18 +71,20 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TilePlan:
-    """One update statement's tiles. outer: other indices of the result, one iteration per block; reduced: indices of the reduction, outermost first; depth: of
-    those, iterations per tile. operands: what is staged; crossed: of those, what neighbouring threads read along a column."""
+    """One update statement's tiles. steps: sequential loops around it, each iteration a launch; outer: other indices of the result, one iteration per block; reduced: indices of the
+    reduction, outermost first; depth: of those, iterations per tile. extents: of all but the steps, numbers or in sizes. operands: the reads that are staged; crossed: of those, what
+    neighbouring threads read along a column."""
 
     statement: str
     rows: Side
     columns: Side
+    steps: tuple[str, ...]
     outer: tuple[str, ...]
     reduced: tuple[str, ...]
     depth: Mapping[str, int]
-    extents: Mapping[str, int]
-    operands: tuple[str, ...]
-    crossed: frozenset[str]
+    extents: Mapping[str, Affine]
+    operands: tuple[Read, ...]
+    crossed: frozenset[Read]
 
     @property
     def free(self) -> tuple[str, ...]:
@@ -87,41 +96,46 @@ class TilePlan:
         """The indices whose tile numbers tell visits apart, with the tiles' sizes; those of the reduction last."""
         blocks = ((i, 1) for i in self.outer)
         sides = ((side.index, side.size) for side in (self.rows, self.columns))
-        return (*blocks, *sides, *((i, self.depth[i]) for i in self.reduced if self.depth[i] < self.extents[i]))
+        return (
+            *blocks,
+            *sides,
+            *((i, self.depth[i]) for i in self.reduced if self.extents[i] != affine(self.depth[i])),
+        )
 
     @property
     def stages(self) -> int:
         """Tiles of each operand at a time: while one is read the next is on its way."""
         last = self.visit[-1][0]
-        return 2 if last in self.reduced and self.count(last) > 1 else 1
+        return 2 if last in self.reduced and self.count(last) != affine(1) else 1
 
     def size(self, index: str) -> int:
-        """Iterations of an index in one visit."""
-        return dict(self.visit).get(index, self.extents[index])
+        """Iterations of an index in one visit: a number also where the extent is none, which is never one tile."""
+        tiled = dict(self.visit).get(index, 1 if index in self.steps else None)
+        return self.extents[index].constant if tiled is None else tiled
 
-    def count(self, index: str) -> int:
+    def count(self, index: str) -> Affine:
         """Tiles along an index."""
-        return ceil(self.extents[index] / self.size(index))
+        return (self.extents[index] + (self.size(index) - 1)) // self.size(index)
 
     def footprint(
         self, subscripts: Sequence[Subscript], visit: Sequence[str]
     ) -> tuple[tuple[Affine, ...], tuple[int, ...]]:
-        """The box of elements that linear subscripts reach in a visit: its first element in the visit's numbers, and its extents."""
+        """The box of elements that linear subscripts reach in a visit: its first element in the visit's numbers and the steps, and its extents."""
         firsts = {index: affine(name) * size for (index, size), name in zip(self.visit, visit, strict=True)}
         known = {index: firsts.get(index, affine(0)) for index in self.extents}
         first, box = [], []
         for subscript in subscripts:
             assert isinstance(subscript, Affine), "internal: a staged operand has computed subscripts"
             first.append(subscript.substitute(known))
-            steps = ((subscript.stride(index) or 0) * (self.size(index) - 1) for index in subscript.variables())
-            box.append(1 + sum(steps))
+            moving = subscript.variables() & self.extents.keys()
+            box.append(1 + sum((subscript.stride(index) or 0) * (self.size(index) - 1) for index in moving))
         return tuple(first), tuple(box)
 
     def __str__(self) -> str:
         tile = f"tiles of {self.rows.size} {self.rows.index} x {self.columns.size} {self.columns.index}"
         depth = " x ".join(f"{self.depth[i]} {i}" for i in self.reduced if self.depth[i] > 1)
         own = f"{self.rows.own} x {self.columns.own} per thread"
-        return f"{tile} x {depth}, {own}; {' and '.join(self.operands)} staged through shared memory{', twice' * (self.stages > 1)}"
+        return f"{tile} x {depth}, {own}; {' and '.join(read.tensor for read in self.operands)} staged through shared memory{', twice' * (self.stages > 1)}"
 
 
 def plan_tiles(scop: Scop, model: StatementModel, target: Target) -> TilePlan | None:
@@ -129,82 +143,100 @@ def plan_tiles(scop: Scop, model: StatementModel, target: Target) -> TilePlan | 
     statement = scop.statements[model.name]
     if not _is_contraction(statement):
         return None
-    out = next(a for a in model.accesses if a.write)
-    free = [index for index in statement.indices if out.stride(index) != 0]
-    reduced = [index for index in statement.indices if out.stride(index) == 0]
-    if not reduced or len(free) < 2 or prod(model.extents[i] for i in free) < LEAST_TILE * target.cores // 2:
+    steps, own = statement.indices[: statement.loop_depth], statement.indices[statement.loop_depth :]
+    extents = _box(scop, statement)
+    if extents is None:
         return None
-    reads = [a for a in model.accesses if not a.write]
+    many = {index: extent.constant if extent.is_constant else LARGE for index, extent in extents.items()}
+    out = next(a for a in model.accesses if a.write)
+    free = [index for index in own if out.stride(index) != 0]
+    reduced = [index for index in own if out.stride(index) == 0]
+    if not reduced or len(free) < 2 or prod(many[i] for i in free) < LEAST_TILE * target.cores // 2:
+        return None
+    reads = list(dict.fromkeys(reads_of(statement.value)))
     x = min(free, key=lambda index: (abs(out.stride(index) or 1 << 40), index))
-    along = [a for a in reads if a.stride(x) != 0]
-    rows = [i for i in free if i != x and any(a.stride(i) == 0 for a in along)]
-    shared = [i for i in rows if any(a.stride(x) == 0 and a.stride(i) != 0 for a in reads)]
+    along = [read for read in reads if _moves(read, x)]
+    rows = [i for i in free if i != x and any(not _moves(read, i) for read in along)]
+    shared = [i for i in rows if any(_moves(read, i) and not _moves(read, x) for read in reads)]
     if out.stride(x) != 1 or not shared:
         return None
-    y = max(shared, key=lambda index: model.extents[index])
-    operands = tuple(dict.fromkeys(a.array for a in reads if (a.stride(x) == 0) != (a.stride(y) == 0)))
-    if not all(_is_plain(statement, operand) for operand in operands):
+    y = max(shared, key=lambda index: many[index])
+    operands = tuple(read for read in reads if _moves(read, x) != _moves(read, y))
+    if not all(_is_plain(statement, read) for read in operands):
         return None
-    reduced.sort(key=lambda i: -min(abs(a.stride(i) or 1 << 40) for a in reads))
-    depth = _depths(reduced, model.extents)
+    strides = [access for access in model.accesses if not access.write]
+    reduced.sort(key=lambda i: -min(abs(a.stride(i) or 1 << 40) for a in strides))
+    depth = _depths(reduced, many)
     if prod(depth.values()) < 4:
         return None
     outer = tuple(i for i in free if i not in (x, y))
-    itemsize = max(scop.arrays[a].dtype.itemsize for a in (*operands, out.array))
-    last = reads_of_last(statement, operands)
-    crossed = frozenset(o for o in operands if not last[o] & {x, y})
-    whole = all(x in last[a.array] for a in along if a.array in last)
+    itemsize = max(scop.arrays[a].dtype.itemsize for a in (*(read.tensor for read in operands), out.array))
+    crossed = frozenset(read for read in operands if not _last(read) & {x, y})
+    whole = all(x in _last(read) for read in along if read in operands)
     plans = []
     for rows_side, columns_side in _sides(y, x, 16 // itemsize if whole else 1):
         plan = TilePlan(
-            statement=model.name, rows=rows_side, columns=columns_side, outer=outer, reduced=tuple(reduced), depth=depth,
-            extents=dict(model.extents), operands=operands, crossed=crossed,
+            statement=model.name, rows=rows_side, columns=columns_side, steps=steps, outer=outer, reduced=tuple(reduced),
+            depth=depth, extents=extents, operands=operands, crossed=crossed,
         )  # fmt: skip
-        cost = _cost(plan, statement, itemsize, target)
+        cost = _cost(plan, many, itemsize, target)
         if cost is not None:
             plans.append((cost, plan))
     return min(plans, key=lambda found: found[0])[1] if plans else None
 
 
 def _is_contraction(statement: Statement) -> bool:
-    """A plain reduction over a box of numbers that starts at 0, without conditions on what it reads."""
-    if statement.kind != "update" or statement.argument is not None or statement.loop_depth:
+    """A plain reduction without conditions on what it reads."""
+    if statement.kind != "update" or statement.argument is not None:
         return False
     if any(isinstance(e, Apply) and e.op == "select" for e in walk(statement.value)):
         return False
     names = [s.name if isinstance(s, Affine) else None for s in statement.target.subscripts]
     if None in names or len(set(names)) != len(names):
         return False
-    every = (s for r in _reads(statement.value) for s in r.subscripts)
-    if not all(isinstance(s, Affine) for s in every) or not statement.domain.is_box():
-        return False
-    ends = range(len(statement.indices))
-    return all(statement.domain.dim_min_val(k).is_zero() and statement.domain.dim_max_val(k).is_int() for k in ends)
+    return all(isinstance(s, Affine) for read in reads_of(statement.value) for s in read.subscripts)
 
 
-def _reads(value: Expr) -> tuple[Read, ...]:
-    return tuple(reads_of(value))
+def _box(scop: Scop, statement: Statement) -> dict[str, Affine] | None:
+    """The extents of the statement's own indices where these are a box that begins at 0 in each of the steps around, numbers or in sizes; else None."""
+    depth = statement.loop_depth
+    inner = statement.domain.project_out(isl.dim_type.set, 0, depth).intersect_params(scop.context)
+    found: dict[str, Affine] = {}
+    for k, index in enumerate(statement.indices[depth:]):
+        pieces = (
+            inner.dim_max(k).gist(scop.context).get_pieces() if inner.dim_has_upper_bound(isl.dim_type.set, k) else []
+        )
+        if len(pieces) != 1:
+            return None
+        found[index] = affine_of(pieces[0][1], []) + 1
+    names = ", ".join(statement.indices)
+    limits = " and ".join(f"0 <= {index} < {extent.isl_text()}" for index, extent in found.items())
+    box = isl.Set(f"{parameters_text(scop.sizes)}{{ {statement.name}[{names}] : {limits} }}")
+    around = statement.domain.project_out(isl.dim_type.set, depth, len(found))
+    around = around.add_dims(isl.dim_type.set, len(found)).set_tuple_name(statement.name)
+    whole = around.intersect(box).intersect_params(scop.context)
+    return found if whole.is_equal(statement.domain.intersect_params(scop.context)) else None
 
 
-def _is_plain(statement: Statement, operand: str) -> bool:
-    """Whether all reads of the operand are of one element, whose subscripts are sums of indices."""
-    found = {r.subscripts for r in reads_of(statement.value) if r.tensor == operand}
-    if len(found) != 1:
-        return False
-    for subscript in found.pop():
-        if not isinstance(subscript, Affine) or not all(isinstance(a, str) and c > 0 for a, c in subscript.terms):
+def _moves(read: Read, index: str) -> bool:
+    return any(isinstance(s, Affine) and index in s.variables() for s in read.subscripts)
+
+
+def _is_plain(statement: Statement, read: Read) -> bool:
+    """Whether the subscripts are sums of indices, of another array than the result."""
+    own = statement.indices[statement.loop_depth :]
+    for subscript in read.subscripts:
+        if not isinstance(subscript, Affine):
             return False
-    return operand != statement.target.array
+        if not all(isinstance(a, str) and (c > 0 or a not in own) for a, c in subscript.terms):
+            return False
+    return read.tensor != statement.target.array
 
 
-def reads_of_last(statement: Statement, operands: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Per operand the indices that its last subscript moves with."""
-    found = {}
-    for read in reads_of(statement.value):
-        if read.tensor in operands:
-            last = read.subscripts[-1] if read.subscripts else affine(0)
-            found[read.tensor] = last.variables() if isinstance(last, Affine) else frozenset[str]()
-    return found
+def _last(read: Read) -> frozenset[str]:
+    """The indices that the last subscript moves with."""
+    last = read.subscripts[-1]
+    return last.variables() if isinstance(last, Affine) else frozenset[str]()
 
 
 def _depths(reduced: list[str], extents: Mapping[str, int]) -> dict[str, int]:
@@ -222,18 +254,18 @@ def _sides(y: str, x: str, vector: int) -> Iterator[tuple[Side, Side]]:
         yield Side(y, threads, rows, 1), Side(x, 16, columns // lanes, lanes)
 
 
-def _cost(plan: TilePlan, statement: Statement, itemsize: int, target: Target) -> float | None:
-    """Cycles of the busiest core; None where registers or shared memory are too small."""
+def _cost(plan: TilePlan, extents: Mapping[str, int], itemsize: int, target: Target) -> float | None:
+    """Cycles of the busiest core, with numbers for all extents; None where registers or shared memory are too small."""
     words, threads = max(1, itemsize // 4), plan.rows.threads * plan.columns.threads
     own = plan.rows.own * plan.columns.own
     if 4 * words * own > target.vector_registers + 1:
         return None
     depth = prod(plan.depth.values())
-    tile = sum(prod(plan.footprint(r.subscripts, _names(plan))[1]) for r in _first_reads(statement, plan)) * itemsize
+    tile = sum(prod(plan.footprint(read.subscripts, _names(plan))[1]) for read in plan.operands) * itemsize
     padding = itemsize * 4 * (plan.rows.size + plan.columns.size)
     if 2 * (tile + padding) > MAX_SHARED_BYTES:
         return None
-    blocks = prod(plan.count(i) for i in plan.free)
+    blocks = prod(ceil(extents[i] / plan.size(i)) for i in plan.free)
     waves = ceil(blocks / target.cores)
     arithmetic = threads / 32 * own * words / ISSUE
     together = 32 // plan.columns.threads * plan.rows.own + plan.columns.threads * plan.columns.own  # of a warp
@@ -244,8 +276,3 @@ def _cost(plan: TilePlan, statement: Statement, itemsize: int, target: Target) -
 
 def _names(plan: TilePlan) -> list[str]:
     return [f"v{k}" for k in range(len(plan.visit))]
-
-
-def _first_reads(statement: Statement, plan: TilePlan) -> tuple[Read, ...]:
-    found = {read.tensor: read for read in reads_of(statement.value) if read.tensor in plan.operands}
-    return tuple(found.values())
