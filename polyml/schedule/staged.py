@@ -18,6 +18,7 @@ import islpy as isl
 from polyml.expressions import Read, Subscript, map_reads, reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import memory_strides
+from polyml.schedule.padded import can_pad, padded_domain, padding_of
 from polyml.schedule.schedule import Storage
 from polyml.schedule.strategy.cuda_tiles import Side, TilePlan
 from polyml.schedule.written import with_inserted
@@ -48,7 +49,7 @@ class Tile:
 class StagedNest:
     """A contraction with what is around it. before, after: statements of the nest in order, `own` (the copy of the sums to the result; None where those behind read the
     sums themselves) first of the latter.
-    indices: per statement of the result's indices its own name for each of the plan's, and for each of the steps."""
+    indices: per statement of the result's indices its own name for each of the plan's, and for each of the steps. padded: those that are done in whole tiles (padded.py)."""
 
     plan: TilePlan
     tiles: tuple[Tile, ...]
@@ -57,6 +58,7 @@ class StagedNest:
     before: tuple[str, ...]
     after: tuple[str, ...]
     indices: Mapping[str, Mapping[str, str]]
+    padded: frozenset[str]
 
     @property
     def statements(self) -> tuple[str, ...]:
@@ -102,6 +104,12 @@ def stage_operands(
 
     value = map_reads(update.value, staged)
     changed[update.name] = replace(update, target=Access(own.name, _digits(plan, here)), value=value)
+    # A sum that nothing sets would go on from the last step's.
+    whole = can_pad(scop, plan) and (loaded is None or not plan.steps)
+    padded = frozenset(name for name in changed if whole and scop.statements[name].kind != "assign")
+    for name in padded:
+        domain = padded_domain(scop, plan, scop.statements[name], here if name == update.name else indices[name])
+        changed[name] = replace(changed[name], domain=domain)
     for name in after if (direct := _stays(scop, plan, before, after, indices)) else ():
         changed[name] = _reading(scop.statements[name], update.target, own, indices[name], plan)
     result = None if direct else _result(scop, plan, update, own)
@@ -109,7 +117,8 @@ def stage_operands(
     for tile in tiles:
         source = scop.arrays[tile.read.tensor]
         numbers = (plan.count(index) for index, _ in plan.visit)
-        arrays[tile.array] = Array(name=tile.array, dtype=source.dtype, shape=(*numbers, *source.shape), kind="local")
+        shape = [extent + beyond for extent, beyond in zip(source.shape, padding_of(plan, tile.read), strict=True)]
+        arrays[tile.array] = Array(name=tile.array, dtype=source.dtype, shape=(*numbers, *shape), kind="local")
     ahead = [*copies, *([] if loaded is None else [loaded])]
     behind = [] if result is None else [result]
     made = with_inserted(scop, changed, arrays, beside=plan.statement, ahead=ahead, behind=behind)
@@ -125,6 +134,7 @@ def stage_operands(
         before=before if loaded is None else (loaded.name, *before),
         after=after if result is None else (result.name, *after),
         indices={**indices, plan.statement: here, **dict.fromkeys(new, here)},
+        padded=padded,
     )
     storage = {tile.array: _tile_storage(made, plan, tile) for tile in tiles}
     storage[own.name] = _own_storage(made, nest, (plan.statement, *names))

@@ -50,7 +50,7 @@ def with_inserted(
     where that is.
 
     Args:
-        changed: of the same domains. ahead, behind: in order; their leading indices are the loops.
+        changed: their domains may be larger. ahead, behind: in order; their leading indices are the loops.
     """
     depth = scop.statements[beside].loop_depth
     at = 2 * depth + 1  # a position and a loop's value by turns, and the position in the innermost loop
@@ -67,14 +67,27 @@ def with_inserted(
     initial = isl.UnionMap.empty(scop.context.get_space())
     maps = scop.initial.get_map_list()
     for time in (maps.get_at(k) for k in range(maps.n_map())):
-        initial = initial.union(_padded(_with_zero(time, at), rank).to_union_map())
+        name = time.get_tuple_name(isl.dim_type.in_)
+        time = _padded(_with_zero(time, at), rank)
+        if not order[name].domain.is_equal(scop.statements[name].domain):
+            own = _place(scop, name, depth, at)
+            larger = None if own is None else _time(scop, order[name], own, 0, rank)
+            if larger is None or not larger.intersect_domain(scop.statements[name].domain).is_equal(time):
+                return None
+            time = larger
+        initial = initial.union(time.to_union_map())
     for name, step in steps.items():
-        indices = order[name].indices
-        space = f"{parameters_text(scop.sizes)}{{ {name}[{', '.join(indices)}] -> "
-        loops = isl.Map(f"{space}[{', '.join(indices[:depth])}] }}").apply_range(place)
-        time = loops.flat_range_product(isl.Map(f"{space}[{', '.join((str(step), *indices[depth:]))}] }}"))
-        initial = initial.union(_padded(time.intersect_domain(order[name].domain), rank).to_union_map())
+        initial = initial.union(_time(scop, order[name], place, step, rank).to_union_map())
     return replace(rebuilt(scop, order, arrays), initial=initial)
+
+
+def _time(scop: Scop, s: Statement, place: isl.Map, step: int, rank: int) -> isl.Map:
+    """`{ S[i] -> [place, step, i behind the loops] }`."""
+    depth = place.dim(isl.dim_type.in_)
+    space = f"{parameters_text(scop.sizes)}{{ {s.name}[{', '.join(s.indices)}] -> "
+    loops = isl.Map(f"{space}[{', '.join(s.indices[:depth])}] }}").apply_range(place)
+    time = loops.flat_range_product(isl.Map(f"{space}[{', '.join((str(step), *s.indices[depth:]))}] }}"))
+    return _padded(time.intersect_domain(s.domain), rank)
 
 
 def _place(scop: Scop, name: str, depth: int, at: int) -> isl.Map | None:

@@ -55,7 +55,7 @@ def test_everything_compiles(tmp_path: Path) -> None:
 
 
 def test_tiles_of_any_size_and_in_loops_compile(tmp_path: Path) -> None:
-    """Without spills: the sums of a thread stay in its registers."""
+    """Without spills: the sums of a thread stay in its registers, at edges, too."""
     source = tmp_path / "kernels.cu"
     dynamic = compile_batch([(MATMUL, LARGE), (BATCH, CASES[4][1])], build=False, dynamic=True, target="cuda").text
     source.write_text(
@@ -66,8 +66,7 @@ def test_tiles_of_any_size_and_in_loops_compile(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:3000]
     assert set(re.findall(r"(\d+) bytes spill stores", done.stderr)) == {"0"}
-    whole = re.findall(r"properties for \w+_k0\n +(\d+) bytes stack frame", done.stderr)
-    assert set(whole) == {"0"}, "sums of whole tiles are in registers"
+    assert set(re.findall(r"(\d+) bytes stack frame", done.stderr)) == {"0"}
 
 
 def test_atomic_updates_compile(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def _staged(found: Staged, plan: TilePlan, planned: Set[str], *, worth_launches:
         return found
     scop, dependences, made, storage = staged
     leaf = isl.Schedule.from_domain(scop.domain).get_root().child(0)
-    new = [name for name in made.statements if name not in found.scop.statements]
+    new = [name for name in made.statements if name not in found.scop.statements or name in made.padded]
     node = rebuilt(leaf, root, path, Insertion(scop, tuple(new), MARK + plan.statement))
     return Staged(
         scop=scop,

@@ -149,6 +149,11 @@ def _instances(scop: Scop, names: Collection[str]) -> isl.UnionSet:
     return total
 
 
+def _universe(scop: Scop, names: Collection[str]) -> isl.UnionSet:
+    pieces = (f"{name}[{', '.join(scop.statements[name].indices)}]" for name in names)
+    return isl.UnionSet(f"{{ {'; '.join(pieces)} }}")
+
+
 def _index(scop: Scop, names: Collection[str], position: int) -> isl.UnionPwAff:
     """The value of an index of each of the statements."""
     pieces = []
@@ -163,7 +168,7 @@ def _index(scop: Scop, names: Collection[str], position: int) -> isl.UnionPwAff:
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """The scop with new statements, their names, and the mark that stands for the nest that they belong to."""
+    """The scop with new statements, or more of old ones, their names, and the mark that stands for the nest that they belong to."""
 
     scop: Scop
     new: tuple[str, ...]
@@ -178,7 +183,9 @@ def rebuilt(
         return insert_mark(leaf, inserted.mark)
     if kind_of(old) == Kind.sequence:
         position, filters = path[0], [old.child(k).filter_get_filter() for k in range(old.n_children())]
-        filters[position] = filters[position].union(_instances(inserted.scop, inserted.new))
+        filters[position] = filters[position].union(
+            _instances(inserted.scop, inserted.new)
+        )  # or more of those that were there
         node = insert_sequence(leaf, filters)
         for k in range(len(filters)):
             inner, before = node.child(k).child(0), old.child(k).child(0)
@@ -187,6 +194,15 @@ def rebuilt(
         return node
     (loop,) = loops_of(old)
     node = insert_band(
-        leaf, [replace(loop, row=loop.row.union_add(_index(inserted.scop, inserted.new, depth)))], permutable=False
+        leaf,
+        [
+            replace(
+                loop,
+                row=loop.row.subtract_domain(_universe(inserted.scop, inserted.new)).union_add(
+                    _index(inserted.scop, inserted.new, depth)
+                ),
+            )
+        ],
+        permutable=False,
     )
     return rebuilt(node.child(0), old.child(0), path[1:], inserted, depth + 1).parent()

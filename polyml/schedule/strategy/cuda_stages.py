@@ -1,11 +1,11 @@
 """The tree of a contraction in tiles (see cuda_tiles.py):
 
-whole tiles, then those at the edges
+all tiles (whole tiles, then those at the edges, where these cannot be padded)
   blocks: a tile each
     accumulators: set, by the threads that own them
     tiles of the reduction
       copy the operands' tiles, all threads together; reduce, each thread its own elements
-    results: written by the threads that own them
+    results: written by the threads that own them, those of whole tiles without conditions
 """
 
 from __future__ import annotations
@@ -52,7 +52,19 @@ class _Builder:
         return parameters_text(self.scop.sizes)
 
     def all(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
-        """Tiles that are whole apart from those at the edges: their loops need no conditions."""
+        """Tiles that are whole apart from those at the edges, where their loops would need conditions."""
+        if self.nest.padded:
+            return self.block(leaf)
+        kept = self.parts(self.nest.statements, leaf.get_domain())
+        if len(kept) == 1:
+            return self.block(leaf)
+        node = insert_sequence(leaf, kept)
+        for position in range(len(kept)):
+            node = insert_mark(self.block(node.child(position).child(0)), f"part:{position}").parent().parent()
+        return node
+
+    def parts(self, names: Sequence[str], domain: isl.UnionSet) -> list[isl.UnionSet]:
+        """The statements' instances in whole tiles, and in those at the edges."""
         plan = self.nest.plan
         edges = []
         for side in (plan.rows, plan.columns):
@@ -67,14 +79,8 @@ class _Builder:
             parts += [(inner, f"{plan.columns.index} < {column_end}"), (inner, f"{plan.columns.index} >= {column_end}")]
         if row_end is not None:
             parts.append((f"{plan.rows.index} >= {row_end}",))
-        filters = [self.filter(self.nest.statements, part) for part in parts]
-        kept = [f for f in filters if not f.intersect(leaf.get_domain()).is_empty()]
-        if len(kept) == 1:
-            return self.block(leaf)
-        node = insert_sequence(leaf, kept)
-        for position in range(len(kept)):
-            node = insert_mark(self.block(node.child(position).child(0)), f"part:{position}").parent().parent()
-        return node
+        filters = [self.filter(names, part) for part in parts]
+        return [f for f in filters if not f.intersect(domain).is_empty()]
 
     def block(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         """A block per tile of the result."""
@@ -146,9 +152,18 @@ class _Builder:
         return around(leaf, [*self.owned(name)], lambda n: insert_loops(n, inner) if inner else n)
 
     def threads(self, leaf: isl.ScheduleNode, names: Sequence[str]) -> isl.ScheduleNode:
-        """Each thread its own elements, the statements in order."""
+        """Each thread its own elements, the statements in order; in whole tiles apart from those at the edges, where these are not padded."""
         parts: list[tuple[tuple[str, ...], _Build]] = [((name,), lambda n: n) for name in names]
-        return around(leaf, self.owned(names), lambda n: self.sequence(n, parts))
+        kept = (
+            [] if self.nest.padded.issuperset(names) or not self.nest.padded else self.parts(names, leaf.get_domain())
+        )
+        if len(kept) < 2:
+            return around(leaf, self.owned(names), lambda n: self.sequence(n, parts))
+        node = insert_sequence(leaf, kept)
+        for position in range(len(kept)):
+            inner = node.child(position).child(0)
+            node = around(inner, self.owned(names), lambda n: self.sequence(n, parts)).parent().parent()
+        return node
 
     # -- loops --------------------------------------------------------------------------------------------------------------------
 
