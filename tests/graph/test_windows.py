@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -42,9 +43,16 @@ def along_filters(graph: Graph) -> bool:
     return any(op.result.name.endswith("_last") for op in graph.ops if isinstance(op, Equation))
 
 
-@pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 1, 1), (3, 2, 1), (5, 2, 2), (3, 1, 0)])
-@pytest.mark.parametrize("size", [14, 15])
-@pytest.mark.parametrize("filters", [16, 47, 96])
+def layers() -> Iterator[object]:
+    """Kernel, stride, padding, size and filters: in each run every size and every number of filters with half of the others."""
+    for k, window in enumerate(((3, 1, 1), (3, 2, 1), (5, 2, 2), (3, 1, 0))):
+        for size in (14, 15):
+            for f, filters in enumerate((16, 47, 96)):
+                marks = [] if (k + size + f) % 2 else [pytest.mark.slow]
+                yield pytest.param(*window, size, filters, marks=marks)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding", "size", "filters"), list(layers()))
 def test_lanes_run_along_filters(kernel: int, stride: int, padding: int, size: int, filters: int) -> None:
     x, w = numbers(48, size, size), numbers(filters, 48, kernel, kernel, seed=1)
     program = text(kernel, stride, padding)
@@ -68,7 +76,7 @@ def test_single_elements_with_gaps_are_put_side_by_side(size: int) -> None:
     np.testing.assert_array_equal(function.bind(w=w)(x), np.tensordot(w, x[:, ::2, ::2], 1))
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize(
     ("program", "shapes"),
     [
