@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, walk
-from polyml.graph.elements import all_elements, elements_read
+from polyml.expressions import Apply, Expr, Read, walk
 from polyml.graph.ir import Equation, Loop
 from polyml.graph.rules.inline import is_elementwise
-from polyml.graph.traverse import equation_reads, estimated_bytes, index_extents
+from polyml.graph.traverse import estimated_bytes, index_extents
 from polyml.sets.affine import Affine
 
 __all__ = ["is_prologue", "move_prologues"]
@@ -21,11 +20,11 @@ LEAST = 32
 
 
 def is_prologue(body: Expr) -> bool:
-    """Whether it is arithmetic that may be done in every copy. Without numbers, which would stay in registers that the tiles between two packings need."""
+    """Whether it is arithmetic that may be done in every copy."""
     nodes = list(walk(body))
     direct = all(isinstance(s, Affine) for node in nodes if isinstance(node, Read) for s in node.subscripts)
     cheap = all(node.op in CHEAP for node in nodes if isinstance(node, Apply))
-    return direct and cheap and not any(isinstance(node, Const | IndexValue) for node in nodes)
+    return direct and cheap
 
 
 def move_prologues(
@@ -51,7 +50,7 @@ def move_prologues(
         if len(others) != 1 or estimated_bytes(op.result) <= cache_bytes:
             continue
         (consumer,) = others
-        if not _packs(ops[consumer], op):
+        if not _packs(ops[consumer]):
             continue
         home = next(g for g in found if k in g)
         away = next(g for g in found if consumer in g)
@@ -63,11 +62,8 @@ def move_prologues(
     return found
 
 
-def _packs(op: Equation | Loop, maker: Equation) -> bool:
-    """Whether it is a sum of three loops, long enough for panels, over a convex set that is no box, and reads all that the other one makes, by each of its reads.
-
-    Where parts are left out (a triangle without its diagonal) LLVM's allocator was seen to spill accumulators of the tiles beside such copies, at twice the time; why is open.
-    """
+def _packs(op: Equation | Loop) -> bool:
+    """Whether it is a sum of three loops, long enough for panels, over a convex set that is no box."""
     if (
         not isinstance(op, Equation)
         or op.reduce != "sum"
@@ -77,10 +73,7 @@ def _packs(op: Equation | Loop, maker: Equation) -> bool:
     ):
         return False
     slanted = op.domain.n_basic_set() == 1 and not op.domain.is_box()
-    if not slanted or min(index_extents(op).values()) < LEAST:
-        return False
-    reads = [read for read in equation_reads(op) if read.tensor == maker.result.name]
-    return all(all_elements(maker.result).is_subset(elements_read(op, read)) for read in reads)
+    return slanted and min(index_extents(op).values()) >= LEAST
 
 
 def _has_order(groups: Sequence[frozenset[int]], before: Sequence[set[int]]) -> bool:

@@ -261,14 +261,14 @@ def test_register_tiles_do_not_spill(name: str, layout: str, dtype: str) -> None
     a, b = operands(left, right, {"N": 512, "M": 480, "K": 512}, dtype)
     target = Target(name, l1_bytes=48 * 1024, l2_bytes=2 << 20)
     assembly = polyml.einsum(product(left, right, "N M", dtype), target=target).lower(a, b).text("asm")
-    kernels = [body for body in _inner_loops(assembly) if body.count("vfmadd") >= 8]
+    kernels = [body for body in inner_loops(assembly) if body.count("vfmadd") >= 8]
     assert kernels
     for body in kernels:
         spills = re.findall(r"vmov\w+\s+\S*\(%rsp\S*\), %[yz]mm\d+|vmov\w+\s+%[yz]mm\d+, \S*\(%rsp", body)
         assert not spills, body
 
 
-def _inner_loops(assembly: str) -> list[str]:
+def inner_loops(assembly: str) -> list[str]:
     """Basic blocks that jump back to their own label."""
     found, label, lines = [], "", list[str]()
     for line in assembly.splitlines():

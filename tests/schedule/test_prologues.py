@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 import polyml
 from polyml.target import Target
+from tests.codegen.test_contractions import inner_loops
 
 SMALL = Target("host", l1_bytes=4096, l2_bytes=16 * 1024, cores=2)
 """This machine with caches that do not hold operands of test sizes."""
@@ -39,14 +42,44 @@ def test_copies_compute_what_they_copy() -> None:
     ("old", "new"),
     [
         ("return c", "return c, z"),  # it is a result
-        ("if i <= j", "c[i, i] = 0.0\n    if i < j"),  # its first column is not read as rows
         ("z[k, i] * z[k, j])", "z[k, i] * z[k, j]) + z[0, 0]"),  # something else reads it
         ("scale * (x[i, j] - mean[j])", "exp(scale * (x[i, j] - mean[j]))"),  # twice is too much
-        ("scale * (x[i, j] - mean[j])", "1.5 * (x[i, j] - mean[j])"),  # a number, which would need a register
     ],
 )
 def test_others_stay(old: str, new: str) -> None:
     assert " z[" in loops_of(COVARIANCE.replace(old, new))
+
+
+PARTS = [
+    ("    if i > j", "    if i == j:\n        c[i, j] = 0.0\n    if i > j"),  # its first column is not read as rows
+    ("scale * (x[i, j] - mean[j])", "(1.5 * x[i, j] - 2 * mean[j]) / scale"),  # numbers
+]
+
+
+@pytest.mark.parametrize(("old", "new"), PARTS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_parts_and_numbers(old: str, new: str, threads: int) -> None:
+    text = COVARIANCE.replace(old, new).replace("i <= j", "i < j" if "i == j" in new else "i <= j")
+    assert " z[" not in loops_of(text)
+    x = np.random.default_rng(0).random((70, 95))
+    z = 2.0 * (x - x.mean(axis=0)) if "1.5" not in new else (1.5 * x - 2 * x.mean(axis=0)) / 2.0
+    expected = z.T @ z
+    if "i == j" in text:
+        np.fill_diagonal(expected, 0.0)
+    program = polyml.einsum(text, threads=threads, target=SMALL, verify=True)
+    np.testing.assert_allclose(program(x, 2.0), expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
+def test_register_tiles_do_not_spill_beside_copies_that_compute(name: str) -> None:
+    """The copies are functions of their own, whose numbers and masks take no registers from the tiles."""
+    text = COVARIANCE.replace(*PARTS[0]).replace(*PARTS[1]).replace("i <= j", "i < j")
+    target = Target(name, l1_bytes=48 * 1024, l2_bytes=2 << 20)
+    assembly = polyml.einsum(text, threads=1, target=target).lower(np.ones((700, 900)), 2.0).text("asm")
+    kernels = [body for body in inner_loops(assembly) if body.count("vfmadd") >= 24]
+    assert kernels
+    for body in kernels:
+        assert not re.findall(r"\(%rsp\S*\), %[yz]mm\d+|%[yz]mm\d+, \S*\(%rsp", body), body
 
 
 def test_what_caches_hold_stays() -> None:

@@ -2,10 +2,7 @@
 
     i32 @name(ptr noalias nonnull a0, ..., i64 N, ...)      one per Function: pointers in the order of `arguments`, then the sizes; 0 or NO_MEMORY (frame.py)
 
-A parallel loop's body becomes a function of its own that runs a range of the loop, and the loop a call of the runtime:
-
-    void polyml_parallel(ptr body, ptr context, i64 lower, i64 upper, i64 step)
-    body: void (ptr context, i64 lower, i64 upper)           runs `for (v = lower; v < upper; v += step)`; lower is on the loop's grid
+A parallel loop's body becomes a function of its own (outline.py).
 """
 
 from __future__ import annotations
@@ -14,15 +11,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import assert_never
 
-from polyml.codegen.llvm.addresses import Level, Nest
+from polyml.codegen.llvm.addresses import Level
 from polyml.codegen.llvm.arithmetic import cast
-from polyml.codegen.llvm.captures import captured
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.extrema import emit_hopeful, extrema_of
-from polyml.codegen.llvm.frame import failure_of, finish, leave_if_failed
-from polyml.codegen.llvm.ir import INDEX, POINTER, Builder, Lines, Module, Value, integer
+from polyml.codegen.llvm.frame import finish
+from polyml.codegen.llvm.ir import INDEX, Lines, Module, Value, integer
 from polyml.codegen.llvm.memory import access, prefetch
 from polyml.codegen.llvm.neighbours import emit_shifted, neighbouring_reads
+from polyml.codegen.llvm.outline import argument_name, emit_apart, emit_parallel, new_state, size_name, stands_apart
 from polyml.codegen.llvm.reductions import assign, update_argument
 from polyml.codegen.llvm.state import Lanes, State
 from polyml.codegen.llvm.storage import add_slot, make_room
@@ -45,10 +42,8 @@ from polyml.dtypes import boolean
 from polyml.expressions import Apply, Const, Expr, IndexValue
 from polyml.sets.affine import affine
 
-__all__ = ["PARALLEL", "emit_function", "emit_module"]
+__all__ = ["emit_function", "emit_module"]
 
-PARALLEL = "polyml_parallel"
-"""The runtime's entry for parallel loops."""
 _LANES_OF_I32_MASKS = 16
 
 _FEW = 2
@@ -81,51 +76,22 @@ def emit_module(
 
 def emit_function(module: Module, function: Function, *, precise: bool = False, parallel: bool = True) -> None:
     """Adds the function, and what it needs, to the module."""
-    variables = [(variable, f"%{_argument(variable.name)}") for variable in function.arguments]
-    state = _new_state(module, function.name, function.sizes, variables, precise=precise, parallel=parallel)
+    variables = [(variable, f"%{argument_name(variable.name)}") for variable in function.arguments]
+    state = new_state(module, function.name, function.sizes, variables, precise=precise, parallel=parallel)
     for lead in function.leads:
         if not lead.inside:
             _add_lead(state, lead)
     state.leads = function.leads
     parameters = [_pointer_parameter(v, written=v.name in function.written) for v in function.arguments]
-    parameters += [f"i64 %{_size(name)}" for name in function.sizes]
+    parameters += [f"i64 %{size_name(name)}" for name in function.sizes]
     _emit_nodes(state, function.body)
     finish(state, f"define i32 @{function.name}({', '.join(parameters)})", status=True)
-
-
-def _size(name: str) -> str:
-    return f"size.{name}"
-
-
-def _argument(name: str) -> str:
-    """The dot keeps a program's names (v1, next2) apart from those of values."""
-    return f"arg.{name}"
 
 
 def _pointer_parameter(variable: Variable, *, written: bool) -> str:
     alignment = max(variable.alignment or 1, variable.dtype.alignment)
     access = "" if written else " readonly"
-    return f"ptr noalias nonnull{access} align {alignment} %{_argument(variable.name)}"
-
-
-def _new_state(
-    module: Module,
-    name: str,
-    sizes: Iterable[str],
-    variables: list[tuple[Variable, str]],
-    *,
-    precise: bool,
-    parallel: bool,
-) -> State:
-    top: Lines = []
-    builder = Builder(module, [top], flags="" if precise else "contract")
-    nest = Nest(builder, top)
-    for size in sizes:
-        nest.variables[size] = (0, Value(INDEX, f"%{_size(size)}"))
-    state = State(builder, nest, name, precise, parallel, {})
-    for variable, text in variables:
-        add_slot(state, variable, Value(POINTER, text))
-    return state
+    return f"ptr noalias nonnull{access} align {alignment} %{argument_name(variable.name)}"
 
 
 def _add_lead(state: State, lead: Lead) -> None:
@@ -143,6 +109,7 @@ def _add_lead(state: State, lead: Lead) -> None:
 
 
 def _emit_nodes(state: State, nodes: Iterable[Node]) -> None:
+    nodes = tuple(nodes)
     for node in nodes:
         match node:
             case Assign():
@@ -152,9 +119,11 @@ def _emit_nodes(state: State, nodes: Iterable[Node]) -> None:
             case Prefetch():
                 prefetch(state, access(state, node.place.variable, node.place.subscripts, evaluate), node.level)
             case For(kind="parallel") if state.parallel and state.lanes is None:
-                _emit_parallel(state, node)
+                emit_parallel(state, node, _emit_counted)
             case For(kind="transpose"):
                 _emit_body(state, node, state.nest.index(node.lower), state.nest.index(node.upper), None)
+            case For() if stands_apart(state, node, nodes):
+                emit_apart(state, node, _emit_counted)
             case For():
                 _emit_for(state, node)
             case If():
@@ -337,72 +306,3 @@ def _tail_mask(state: State, node: For, upper: Value) -> Value | None:
     )
     counting = ", ".join(f"{left.type} {lane}" for lane in range(width))
     return b.compare("slt", Value(left.type.of(width), f"<{counting}>"), b.splat(left, width))
-
-
-# -- parallel loops ---------------------------------------------------------------------------------------------------------------
-
-
-def _emit_parallel(state: State, node: For) -> None:
-    """Outlines the body, packs what it uses into a context on the stack, and calls it: directly when the loop runs once, else by the runtime."""
-    b = state.builder
-    arrays, scalars = captured(state, node)
-    values = [state.slots[name].pointer for name in arrays] + [state.nest.variables[name][1] for name in scalars]
-    body, may_fail = _outline(state, node, arrays, scalars)
-    if may_fail:
-        values.append(failure_of(state))
-    with b.into(state.entry):
-        context = b.emit(POINTER, f"alloca [{max(len(values), 1)} x i64], align 8")
-    for position, value in enumerate(values):
-        slot = b.emit(POINTER, f"getelementptr i64, {context}, i64 {position}")
-        b.write(f"store {value}, {slot}, align 8")
-    lower, upper = state.nest.index(node.lower), state.nest.index(node.upper)
-    once, several, after = b.fresh("once"), b.fresh("several"), b.fresh("joined")
-    few = b.compare("sle", b.binary("sub", upper, lower), integer(node.step))
-    b.branch(few, once, several)
-    b.start(once)
-    b.write(f"call void @{body}({context}, {lower}, {upper})")
-    b.jump(after)
-    b.start(several)
-    b.module.declare(PARALLEL, "void", ["ptr", "ptr", "i64", "i64", "i64"])
-    b.write(f"call void @{PARALLEL}(ptr @{body}, {context}, {lower}, {upper}, i64 {node.step})")
-    b.jump(after)
-    b.start(after)
-    if may_fail:
-        leave_if_failed(state)
-
-
-def _outline(state: State, node: For, arrays: list[str], scalars: list[str]) -> tuple[str, bool]:
-    """Two functions: the body with restricted pointers as parameters, and the runtime's view of it, which unpacks the context. Whether it may find no memory: then the last
-    pointer of the context is where that is noted."""
-    module = state.builder.module
-    state.bodies += 1
-    name = f"{state.name}.body{state.bodies}"
-    variables = [(state.slots[array].variable, f"%{_argument(array)}") for array in arrays]
-    inner = _new_state(module, f"{name}.range", (), [], precise=state.precise, parallel=False)
-    inner.leads = state.leads
-    for scalar in scalars:
-        inner.nest.variables[scalar] = (0, Value(INDEX, f"%{_size(scalar)}"))
-        inner.nest.grids[scalar] = (affine(0), state.nest.multiple_of(affine(scalar)))
-    for variable, text in variables:
-        add_slot(inner, variable, Value(POINTER, text))
-    lower, upper = Value(INDEX, "%range.lower"), Value(INDEX, "%range.upper")
-    _emit_counted(inner, node, lower, upper, None)
-    parameters = [f"ptr noalias nonnull %{_argument(array)}" for array in arrays] + [
-        f"i64 %{_size(scalar)}" for scalar in scalars
-    ]
-    types = [POINTER] * len(arrays) + [INDEX] * len(scalars)
-    if inner.heap:
-        inner.failure = Value(POINTER, "%failure")
-        parameters.append(str(inner.failure))
-        types.append(POINTER)
-    header = f"define internal void @{name}.range({', '.join([*parameters, str(lower), str(upper)])}) noinline"
-    finish(inner, header, status=False)
-    unpack, arguments = [], []
-    for position, type_ in enumerate(types):
-        unpack.append(f"  %s{position} = getelementptr i64, ptr %context, i64 {position}")
-        unpack.append(f"  %a{position} = load {type_}, ptr %s{position}, align 8")
-        arguments.append(f"{type_} %a{position}")
-    call = f"  call void @{name}.range({', '.join([*arguments, 'i64 %lower', 'i64 %upper'])})"
-    header = f"define internal void @{name}(ptr %context, i64 %lower, i64 %upper) nounwind {{"
-    module.definitions[name] = "\n".join([header, *unpack, call, "  ret void", "}"])
-    return name, bool(inner.heap)
