@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
+from polyml.codegen.partial_sums import sum_in_parts
 from polyml.codegen.prefetch import Caches, prefetch
 from polyml.codegen.prefetch_columns import prefetch_columns
 from polyml.codegen.prefetch_rows import prefetch_rows
@@ -93,6 +94,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     Pass("prefetch_columns", lambda f, o: prefetch_columns(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     Pass("prefetch_tiles", lambda f, o: (prefetch_tiles(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes)), ())),
+    # Ordering: last, since passes above know tiles by the loads ahead of their sums.
+    Pass("sum_in_parts", lambda f, o: (f if o.precise else sum_in_parts(f), ())),
 )
 
 

@@ -138,7 +138,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     strips = strips_of(scop, model, sides, tile, target) if apart else None
     if strips is not None:
         return _in_strips(model, sides, rows, tile, width, packed=strips == "packed")
-    if not packed and not (_streams(model, sides, target) and _is_alone(scop, statement, sides)):
+    if not packed and not (_streams(model, sides, tile, target) and _is_alone(scop, statement, sides)):
         return None
     depth = depths(scop, statement, model, sides.reduced, tile.rows, target)
     short = packed and not turned and is_short(model, out, depth, width, target)
@@ -266,9 +266,11 @@ def _pays(model: StatementModel, operand: AccessModel, sides: Sides, target: Tar
     return reuse >= MIN_REUSE and depth >= MIN_DEPTH and large
 
 
-def _streams(model: StatementModel, sides: Sides, target: Target) -> bool:
-    """Whether memory is what it waits for: a contiguous operand that no private cache holds, each element read a few times at once."""
+def _streams(model: StatementModel, sides: Sides, tile: RegisterTile, target: Target) -> bool:
+    """Whether memory is what it waits for: a contiguous operand that no private cache holds, each element read a few times at once, in rows that are longer than a register tile."""
     operand = sides.operand
+    if model.extents[sides.lanes] <= tile.vectors * target.lanes(model.itemsize):
+        return False
     size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0)
     few = model.instances * model.itemsize < MIN_REUSE * size
     return few and size > target.l2_bytes and operand.stride(sides.lanes) == 1 and len(sides.reduced) == 1

@@ -1,0 +1,68 @@
+"""Long sums in parts: exact around the lengths of parts (small integers), accurate where all terms have one sign, in order where that is asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+
+SMALL = Target("host", l1_bytes=8 * 1024, l2_bytes=64 * 1024, cores=2)
+PRODUCT = 'def f(a: f32["K N"], b: f32["K M"]):\n    y[n, m] = a[k, n] * b[k, m]\n    return y\n'
+NESTED = 'def f(a: f32["N J K"], b: f32["J K M"]):\n    y[n, m] = a[n, j, k] * b[j, k, m]\n    return y\n'
+COLUMNS = 'def f(a: f32["K N"], b: f32["K M"]):\n    y[n] = sum[k](a[k, n])\n    return y\n'
+
+
+def operands(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(-3, 4, shape).astype(np.float32) for shape in shapes]
+
+
+@pytest.mark.parametrize("depth", [63, 64, 513, 2047, 2048, 2049, 5003])
+@pytest.mark.parametrize(("n", "m"), [(8, 8), (13, 48), (40, 64)])
+def test_products(depth: int, n: int, m: int) -> None:
+    a, b = operands((depth, n), (depth, m))
+    for target in (None, SMALL):
+        function = (
+            polyml.einsum(PRODUCT, threads=1) if target is None else polyml.einsum(PRODUCT, threads=1, target=target)
+        )
+        np.testing.assert_array_equal(function(a, b), a.T @ b)
+
+
+@pytest.mark.parametrize(("j", "k"), [(5, 700), (700, 5), (41, 97), (3, 3001)])
+def test_nests(j: int, k: int) -> None:
+    a, b = operands((8, j, k), (j, k, 32))
+    np.testing.assert_array_equal(polyml.einsum(NESTED, threads=1)(a, b), np.einsum("njk,jkm->nm", a, b))
+
+
+@pytest.mark.parametrize("text", [PRODUCT, NESTED, COLUMNS])
+def test_terms_of_one_sign(text: str) -> None:
+    """One chain of 60,000 additions loses some 200 units of the sum."""
+    rng = np.random.default_rng(0)
+    shapes = ((8, 300, 200), (300, 200, 32)) if text is NESTED else ((60_000, 16), (60_000, 32))
+    a, b = (rng.random(shape, np.float32) for shape in shapes)
+    exact = {PRODUCT: "kn,km->nm", NESTED: "njk,jkm->nm", COLUMNS: "kn,km->n"}[text]
+    true = (
+        a.sum(axis=0, dtype="f8")
+        if text is COLUMNS
+        else np.einsum(exact, a.astype("f8"), b.astype("f8"), optimize=True)
+    )
+    assert np.abs(polyml.einsum(text, threads=1)(a, b) / true - 1).max() < 40 * 2**-24
+
+
+def test_the_written_order() -> None:
+    a, b = operands((5000, 13), (5000, 48))
+    assert "_part" in polyml.einsum(PRODUCT, threads=1).lower(a, b).text("loops")
+    assert "_part" not in polyml.einsum(PRODUCT, threads=1, precise=True).lower(a, b).text("loops")
+
+
+def test_a_block_is_added_to_the_result_when_it_is_done() -> None:
+    """Sums of a block start from zero, in registers; the result is loaded behind them."""
+    a, b = operands((5000, 40), (5000, 64))
+    text = polyml.einsum(PRODUCT, threads=1, target=SMALL).lower(a, b).text("loops")
+    assert "blocks of k" in str(polyml.einsum(PRODUCT, threads=1, target=SMALL).explain(a, b))
+    lines = [line.strip() for line in text.splitlines()]
+    start = next(n for n, line in enumerate(lines) if line.startswith("y_value_part = 0"))
+    loaded = next(n for n, line in enumerate(lines) if line.startswith("y_value = y["))
+    assert start < loaded < next(n for n, line in enumerate(lines) if line == "y_value += y_value_part;")
