@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis.errors import HypothesisException
+from hypothesis.errors import Flaky, HypothesisException
 from hypothesis.strategies import SearchStrategy
 
 import polyml
@@ -71,8 +71,9 @@ def _results(found: Any) -> tuple[Any, ...]:
 
 
 def search(strategy: SearchStrategy[Any], check: Callable[[Any], None], number: int, examples: int) -> Found | None:
-    """The smallest failure among so many cases drawn with the seed `number`, if there is one."""
+    """The smallest failure among so many cases drawn with the seed `number`, if there is one; the first one, where it does not come again by itself."""
     last: list[Any] = []  # Hypothesis ends with the smallest failing case
+    failed: list[tuple[Any, Exception]] = []
 
     @seed(number)
     @settings(
@@ -86,10 +87,19 @@ def search(strategy: SearchStrategy[Any], check: Callable[[Any], None], number: 
     @given(strategy)
     def run(case: Any) -> None:
         last[:] = [case]
-        check(case)
+        try:
+            check(case)
+        except Exception as fault:
+            failed.append((case, fault))
+            raise
 
     try:
         run()
+    except Flaky:
+        case, fault = failed[0]
+        return Found(
+            repr(case), f"{type(fault).__name__}: {fault} (not by itself: what ran before has a part in it)", number
+        )
     except HypothesisException:
         raise
     except Exception as fault:  # whatever the check raised is the finding

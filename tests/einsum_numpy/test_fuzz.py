@@ -40,5 +40,19 @@ def test_a_failing_call_is_shrunk() -> None:
     assert len(found.case) < 400
 
 
+def test_a_failure_that_does_not_come_again_is_told() -> None:
+    seen: list[Call] = []
+
+    def check(call: Call) -> None:
+        seen.append(call)
+        assert len(seen) != 5, "the fifth"
+
+    found = search(einsum_calls(), check, 3, 25)
+    assert found is not None
+    assert found.case == repr(seen[4])
+    assert found.fault.startswith("AssertionError: the fifth")
+    assert "not by itself" in found.fault
+
+
 def test_what_is_right_passes() -> None:
     check_call(Call(("ij->j", np.ones((2, 3)))))
