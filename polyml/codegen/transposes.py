@@ -6,18 +6,16 @@ Lanes along independent rows are what a recurrence along them leaves. Nothing is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from polyml.codegen.element_accesses import ElementAccess, accesses_of
 from polyml.codegen.jam import storage_names
-from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Variable
+from polyml.codegen.loops import Allocate, For, Function, Node, Variable
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import fresh, map_places, walk_nodes, with_body
-from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, Expr, IndexValue, Read, Subscript
-from polyml.records import dataclass
-from polyml.sets.affine import Affine, affine, minimum
+from polyml.codegen.rewrite import fresh, walk_nodes, with_body
+from polyml.codegen.transposed_strips import Rows, Strips
+from polyml.sets.affine import affine
 
 __all__ = ["transpose_rows"]
 
@@ -56,44 +54,6 @@ def transpose_rows(function: Function, *, l1_bytes: int = 0) -> Function:
     return function if body is function.body else replace(function, body=body)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The accesses of one array that walk along the same rows: subscripts `line` but for `dimension`, where it is `line[dimension] + sign * (j + offset)`
-    for the loop's variable j. write: the offset that is written, or None."""
-
-    variable: Variable
-    line: tuple[Affine, ...]
-    dimension: int
-    sign: int
-    offsets: frozenset[int]
-    reads: frozenset[int]
-    write: int | None
-    buffer: str = ""
-
-    @property
-    def first(self) -> int:
-        return min(self.offsets)
-
-    @property
-    def last(self) -> int:
-        return max(self.offsets)
-
-    @property
-    def span(self) -> int:
-        """Columns of a strip beyond its iterations."""
-        return self.last - self.first
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether columns are read that the loop has not written before."""
-        return bool(self.reads) and (self.write is None or max(self.reads) >= self.write)
-
-    def memory(self, column: str) -> tuple[Affine, ...]:
-        """The subscripts of the element in `column`."""
-        along = self.line[self.dimension] + affine(column) * self.sign
-        return (*self.line[: self.dimension], along, *self.line[self.dimension + 1 :])
-
-
 class _Transposes:
     def __init__(self, variables: Mapping[str, Variable], taken: set[str], budget: int) -> None:
         self.variables, self.taken, self.budget = variables, taken, budget
@@ -128,7 +88,7 @@ class _Transposes:
             each = -(-trips // -(-trips // length))
             length = -(-max(each, widest) // lanes.width) * lanes.width
         named = tuple(replace(r, buffer=fresh(f"{r.variable.name}_rows", self.taken)) for r in rows)
-        strips = _Strips(loop, named, length, lanes.width, ranges.is_positive(loop.upper - loop.lower), self.taken)
+        strips = Strips(loop, named, length, lanes.width, ranges.is_positive(loop.upper - loop.lower), self.taken)
         body = strips.nodes(trips)
         for r in reversed(named):
             # A block that ends early touches all its columns in scratch memory.
@@ -141,12 +101,12 @@ class _Transposes:
 
     # -- which rows -------------------------------------------------------------------------------------------------------------
 
-    def rows(self, loop: For, ranges: Ranges, lanes: For) -> tuple[_Rows, ...]:
+    def rows(self, loop: For, ranges: Ranges, lanes: For) -> tuple[Rows, ...]:
         """The rows to be copied, in order of their first access."""
         arrays = {n: v for n, v in self.variables.items() if v.scope != "register" and v.lanes == 1}
         accesses = accesses_of(loop, ranges, of=arrays.keys())
         groups: dict[object, list[tuple[ElementAccess, int]]] = {}
-        found: dict[object, _Rows] = {}
+        found: dict[object, Rows] = {}
         written = {a.variable for a in accesses if a.write}
         for access in accesses:
             rows = self.line_of(access, loop, lanes)
@@ -154,7 +114,7 @@ class _Transposes:
             if rows is not None:
                 found.setdefault(key, rows)
             groups.setdefault(key, []).append((access, 0 if rows is None else rows.first))
-        chosen: list[_Rows] = []
+        chosen: list[Rows] = []
         for key, members in groups.items():
             name = members[0][0].variable
             if key not in found or any(a.conditional for a, _ in members):
@@ -170,7 +130,7 @@ class _Transposes:
             chosen.append(replace(found[key], offsets=offsets, reads=reads, write=next(iter(writes), None)))
         return tuple(chosen)
 
-    def line_of(self, access: ElementAccess, loop: For, lanes: For) -> _Rows | None:
+    def line_of(self, access: ElementAccess, loop: For, lanes: For) -> Rows | None:
         """The access as one that walks along a row of each lane; None when it does not."""
         variable = self.variables[access.variable]
         if access.indirect:
@@ -195,115 +155,7 @@ class _Transposes:
         start = rest - rest.constant
         line = (*subscripts[:dimension], start, *subscripts[dimension + 1 :])
         offset = rest.constant * sign
-        return _Rows(variable, line, dimension, sign, frozenset({offset}), frozenset(), None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Strips:
-    """One loop in strips of `length` iterations. runs: it has an iteration."""
-
-    loop: For
-    rows: tuple[_Rows, ...]
-    length: int
-    width: int
-    runs: bool
-    taken: set[str]
-
-    def nodes(self, trips: int | None) -> tuple[Node, ...]:
-        loop, made = self.loop, list[Node]()
-        ahead = [
-            node
-            for r in self.rows
-            if r.reads
-            for node in self.copy(r, loop.lower + r.first, loop.lower + r.last, loop.lower)
-        ]
-        if ahead and not self.runs:
-            condition = Apply("lt", (IndexValue(loop.lower, i64), IndexValue(loop.upper, i64)), boolean)
-            made.append(If(condition=condition, then=tuple(ahead)))
-        else:
-            made += ahead
-        strip = fresh(f"{loop.variable}_strip", self.taken)
-        if trips is None:
-            upper = minimum([loop.upper, affine(strip) + self.length])
-            made.append(self.strips(strip, loop.lower, loop.upper, upper))
-            return tuple(made)
-        middle = loop.lower + trips // self.length * self.length
-        if trips >= self.length:
-            made.append(self.strips(strip, loop.lower, middle, affine(strip) + self.length))
-        if trips % self.length:
-            made += self.strip(middle, loop.upper, last=True)
-        return tuple(made)
-
-    def strips(self, strip: str, lower: Affine, upper: Affine, end: Affine) -> For:
-        body = self.strip(affine(strip), end, last=False)
-        return For(variable=strip, lower=lower, upper=upper, step=self.length, body=body)
-
-    def strip(self, start: Affine, end: Affine, *, last: bool) -> tuple[Node, ...]:
-        """Loads, iterations, stores; and what the next strip needs of this one moved to the front."""
-        made: list[Node] = []
-        for r in self.rows:
-            if r.is_loaded:
-                made += self.copy(r, start + r.last, end + r.last, start)
-        body = map_places(self.loop.body, place=lambda p: self.place(p, start), read=lambda p: self.read(p, start))
-        made.append(replace(self.loop, lower=start, upper=end, body=body))
-        for r in self.rows:
-            if r.write is not None:
-                made += self.copy(r, start + r.write, end + r.write, start, back=True)
-        for r in self.rows:
-            for column in range(0 if last else r.span):
-                value = Read(r.buffer, (affine(column + self.length),), r.variable.dtype)
-                made.append(Assign(target=Place(r.buffer, (affine(column),)), value=value))
-        return tuple(made)
-
-    def copy(self, rows: _Rows, start: Affine, end: Affine, origin: Affine, *, back: bool = False) -> Iterator[Node]:
-        """Columns from `start` to `end`, from the array or back to it; `origin` is the strip's first iteration."""
-        span = end - start
-        if span == affine(0):
-            return
-        column = fresh(f"{self.loop.variable}_column", self.taken)
-        place = Place(rows.buffer, (affine(column) - origin - rows.first,))
-        memory, dtype = rows.memory(column), rows.variable.dtype
-        if back:
-            move = Assign(target=Place(rows.variable.name, memory), value=Read(place.variable, place.subscripts, dtype))
-        else:
-            move = Assign(target=place, value=Read(rows.variable.name, memory, dtype))
-        whole = span // self.width * self.width
-        if not span.is_constant or span.constant >= self.width:
-            block = fresh(f"{self.loop.variable}_block", self.taken)
-            one = _block(column, affine(block), affine(block) + self.width, move)
-            if whole == affine(self.width):
-                yield _block(column, start, end if span == whole else start + self.width, move)
-            else:
-                yield For(variable=block, lower=start, upper=start + whole, step=self.width, body=(one,))
-        if not span.is_constant or span.constant % self.width:
-            yield _block(column, start + whole, end, move)
-
-    def place(self, place: Place, start: Affine) -> Place:
-        found = self.found(place.variable, place.subscripts)
-        return place if found is None else Place(found[0].buffer, (self.position(*found, start),))
-
-    def read(self, read: Read, start: Affine) -> Expr:
-        found = self.found(read.tensor, read.subscripts)
-        return read if found is None else Read(found[0].buffer, (self.position(*found, start),), read.dtype)
-
-    def position(self, rows: _Rows, offset: int, start: Affine) -> Affine:
-        return affine(self.loop.variable) - start + (offset - rows.first)
-
-    def found(self, name: str, subscripts: Sequence[Subscript]) -> tuple[_Rows, int] | None:
-        """The rows that an access belongs to, and its offset."""
-        for rows in self.rows:
-            if rows.variable.name != name or not all(isinstance(s, Affine) for s in subscripts):
-                continue
-            differences = [
-                s - m for s, m in zip(subscripts, rows.memory(self.loop.variable), strict=True) if isinstance(s, Affine)
-            ]
-            if all(d.is_constant and (d.constant == 0 or k == rows.dimension) for k, d in enumerate(differences)):
-                return rows, differences[rows.dimension].constant * rows.sign
-        return None
-
-
-def _block(column: str, lower: Affine, upper: Affine, move: Assign) -> For:
-    return For(variable=column, lower=lower, upper=upper, kind="transpose", body=(move,))
+        return Rows(variable, line, dimension, sign, frozenset({offset}), frozenset(), None)
 
 
 def _steps(variable: Variable) -> list[int | None]:

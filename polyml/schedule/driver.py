@@ -5,63 +5,27 @@ The order comes from polyml's own scheduler (ilp/), from isl's, or is the writte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Set
 from dataclasses import replace
-from functools import partial
 
-import islpy as isl
-
-from polyml.debug import report
 from polyml.errors import IllegalScheduleError, SchedulerFailed
 from polyml.options import Options
-from polyml.records import dataclass
-from polyml.schedule.blocking import Blocking, plan_blocking
-from polyml.schedule.columns_aside import with_columns_aside
-from polyml.schedule.cost import StatementModel
-from polyml.schedule.ilp.costs import DEFAULT_COSTS
-from polyml.schedule.ilp.driver import NODES, Outline, schedule_by_ilp
 from polyml.schedule.ilp.solve import SolverLimit
-from polyml.schedule.isl_scheduler import tree_by_isl, tree_from_written_order
-from polyml.schedule.joined import join_updates
 from polyml.schedule.legality import check
-from polyml.schedule.matching import Matcher
-from polyml.schedule.pack import Packed, pack_operands
-from polyml.schedule.pivot_parts import PivotParts, split_at_pivots
-from polyml.schedule.pivots import plan_pivots, updates_in_place, within_block
-from polyml.schedule.prologues import applied_in_copies
-from polyml.schedule.row_blocks import plan_row_blocks
-from polyml.schedule.row_sums import large_matrices, plan_row_sums
-from polyml.schedule.schedule import Note, Schedule, Storage
-from polyml.schedule.slanted import plan_slanted, slanted_parts, split_around
-from polyml.schedule.storage import contract_storage
+from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage_check import storage_faults
-from polyml.schedule.strategy.contractions import block_contractions
-from polyml.schedule.strategy.cpu import apply_strategy
-from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_statements
-from polyml.schedule.strategy.pivoted import build_pivoted, build_slanted
-from polyml.schedule.strategy.step_blocks import STEPS
-from polyml.schedule.streams import streamed_arrays, streamed_sums, streamed_when_large
-from polyml.schedule.turned import turn_columns
-from polyml.scop.dependences import Dependences, analyse
-from polyml.scop.scop import Array, Scop
+from polyml.schedule.streams import streamed_arrays, streamed_when_large
+from polyml.schedule.ways import Ways
+from polyml.scop.dependences import Dependences
+from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted, operation_budget
 from polyml.target import Target
 
 __all__ = ["schedule"]
 
-Order = Callable[[Scop, Dependences, Matcher, tuple[str, ...]], isl.Schedule]
-"""Makes the ordered tree; the last argument: copies that come ahead."""
-
 
 LAST_RESORT = 200_000_000
 """isl operations for the proof of the written order, whatever the budget."""
-
-ISL_SHARE = 100
-"""Of the budget's operations isl's scheduler gets one in so many, pivots of large tableaus: PolyBench needs less than 200,000 per kernel (at most 0.4 s at SMALL)."""
-
-ISL_SHARE_INSTEAD = 1000
-"""The same where it stands in for the integer programs, which found nothing: the time is spent, and pivots can grow without bound (nussinov with its scalar
-expanded: 0.4 s for 20,000, 25 s for 30,000)."""
 
 
 def schedule(
@@ -83,7 +47,7 @@ def schedule(
     Raises:
         SchedulerFailed: when not even the written order passes the proof within the budget.
     """
-    work = _Work(scop, dependences, target, options, results, pack)
+    work = Ways(scop, dependences, target, options, results, pack)
     attempts: list[tuple[str, Callable[[], Schedule | None]]] = [("the written order", work.written)]
     if options.scheduler != "written":
         attempts.insert(0, ("isl's schedule without marks", work.plain))
@@ -119,260 +83,3 @@ def schedule(
         notes = (*found.notes, *notes, *refused)
         return replace(found, notes=notes, streamed=found.streamed | streamed, streamed_when_large=perhaps)
     raise SchedulerFailed(f"no schedule for {scop.name}: {'; '.join(note.text for note in refused)}")
-
-
-def _with_panels(
-    parts: PivotParts, tree: isl.Schedule, notes: tuple[Note, ...], others: Mapping[str, Storage] | None = None
-) -> Schedule:
-    """The schedule with the panels' storage, that of `others`, and all other local arrays contracted."""
-    made = Schedule(
-        scop=parts.scop, dependences=parts.dependences, tree=tree, storage={**(others or {}), **parts.storage},
-        notes=(Note("blocking", parts.plan.core, str(parts.plan)), *notes),
-    )  # fmt: skip
-    return contract_storage(made)
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """One scop to schedule, and the ways to do it, best first."""
-
-    scop: Scop
-    dependences: Dependences
-    target: Target
-    options: Options
-    results: Set[str]
-    pack: bool
-
-    def by_pivots(self) -> Schedule | None:
-        """Blocks of a factorization around the strategy on polyml's own tree; None where the region is none, or the caller asks for something else."""
-        if not self._may_block():
-            return None
-        if not updates_in_place(self.scop):
-            return None
-        scop, dependences = join_updates(self.scop, self.dependences)
-        matcher = Matcher(scop, dependences, relax_reductions=not self.options.precise)
-        models = model_statements(scop, matcher)
-        plan = plan_pivots(scop, dependences, models, self.target)
-        parts = None if plan is None else split_at_pivots(scop, dependences, plan)
-        if plan is None or parts is None:
-            return None
-        facts = Facts(
-            packed=Packed(scop=scop, dependences=dependences),
-            matcher=matcher,
-            models=within_block(models, plan),
-            target=self.target,
-            options=replace(self._strategy_options(), parallel=False),
-        )
-        inside, notes = apply_strategy(self._ilp_tree(scop, dependences, matcher, ()), facts)
-        tree = build_pivoted(parts, inside, parallel=self._shares())
-        return _with_panels(parts, tree, notes)
-
-    def by_slants(self) -> Schedule | None:
-        """A contraction over a domain that is no box in blocks, the rest of the region around it; None where there is none."""
-        if not self._may_block() or all(s.domain.is_box() for s in self.scop.statements.values() if s.kind == "update"):
-            return None
-        matcher = Matcher(self.scop, self.dependences, relax_reductions=not self.options.precise)
-        models = model_statements(self.scop, matcher)
-        plan = plan_slanted(self.scop, models, self.target)
-        arranged = None if plan is None else self._arranged(self._ilp_tree, matcher, models, (), {plan.core})
-        if plan is None or arranged is None:
-            return None
-        tree, facts = arranged
-        around, notes = apply_strategy(tree, facts)
-        before, after = split_around(facts.packed.scop, facts.packed.dependences, plan.core)
-        parts = applied_in_copies(slanted_parts(facts.packed.scop, facts.packed.dependences, plan))
-        before = tuple(name for name in before if name in parts.scop.statements)
-        tree = build_slanted(parts, around, before, after, parallel=self._shares())
-        return _with_panels(parts, tree, notes, facts.packed.storage)
-
-    def by_row_blocks(self) -> Schedule | None:
-        """Several steps of a loop over all rows in one sweep; None where there is none."""
-        if not self._may_block() or not any(s.loop_depth for s in self.scop.statements.values()):
-            return None
-        relax = not self.options.precise
-        models = model_statements(self.scop, Matcher(self.scop, self.dependences, relax_reductions=relax))
-        plan = plan_row_blocks(self.scop, models, self.target)
-        if plan is None:
-            return None
-        dependences = analyse(plan.scop)
-        matcher = Matcher(plan.scop, dependences, relax_reductions=relax)
-        facts = Facts(
-            packed=Packed(scop=plan.scop, dependences=dependences), matcher=matcher, models=model_statements(plan.scop, matcher),
-            target=self.target, options=self._strategy_options(), rows=plan,
-        )  # fmt: skip
-        tree, notes = apply_strategy(self._ilp_tree(plan.scop, dependences, matcher, ()), facts)
-        made = contract_storage(Schedule(scop=plan.scop, dependences=dependences, tree=tree, storage={}, notes=notes))
-        return made if set(plan.kept) <= made.storage.keys() else None
-
-    def by_columns(self) -> Schedule | None:
-        """The strategy with columns that are walked down again and again as rows; None where there are none."""
-        scop = with_columns_aside(self.scop, self.target) if self._may_block() else None
-        return None if scop is None else replace(self, scop=scop, dependences=analyse(scop)).by_ilp()
-
-    def by_turned(self) -> Schedule | None:
-        """Blocks of steps on columns that are contiguous for as long as the loop runs; None where there are none."""
-        relaxed = self._may_block() and not self.options.precise
-        turned = turn_columns(self.scop, self.target) if relaxed else None
-        if turned is None:
-            return None
-        dependences = analyse(turned.scop)
-        matcher = Matcher(turned.scop, dependences, relax_reductions=True)
-        copies = dict.fromkeys((*turned.ahead, *turned.behind))
-        facts = Facts(
-            packed=Packed(scop=turned.scop, dependences=dependences, copies=copies), matcher=matcher,
-            models=model_statements(turned.scop, matcher), target=self.target, options=self._strategy_options(),
-        )  # fmt: skip
-        tree, notes = apply_strategy(self._ilp_tree(turned.scop, dependences, matcher, turned.ahead), facts)
-        if not any(note.stage == STEPS for note in notes):
-            return None
-        made = Schedule(scop=turned.scop, dependences=dependences, tree=tree, storage={}, notes=notes)
-        return contract_storage(made)
-
-    def by_row_sums(self) -> Schedule | None:
-        """All that reads the rows of a large matrix in one sweep over blocks of them; None where there is none."""
-        # Without packing is the version for whatever is small.
-        asked = self._may_block(sized=True) and not self.options.precise and (self.pack or not self.scop.sizes)
-        if not asked or not large_matrices(self.scop, self.target):
-            return None
-        matcher = Matcher(self.scop, self.dependences, relax_reductions=True)
-        models = model_statements(self.scop, matcher)
-        plan = plan_row_sums(self.scop, matcher, models, self.target)
-        if plan is None or (plan.worth and self._plans(models)):
-            return None
-        work = replace(self, scop=plan.scop, dependences=analyse(plan.scop), pack=False)
-        made = work._strategic(partial(work._ilp_tree, outline=plan.outline))
-        notes = (Note("blocking", " ".join(plan.rows), str(plan)), *made.notes)
-        return replace(made, notes=notes, worth=(*made.worth, *plan.worth))
-
-    def _may_block(self, *, sized: bool = False) -> bool:
-        """Whether the caller leaves it to us, and all extents are numbers, unless `sized`."""
-        asked = (self.options.costs, self.options.tile_sizes, self.options.register_tile)
-        plain = not self.target.is_cuda and (sized or not self.scop.sizes) and self.options.vectorize
-        return plain and all(option is None for option in asked)
-
-    def _shares(self) -> bool:
-        return self.options.parallel and self._strategy_options().threads > 1
-
-    def by_ilp(self) -> Schedule:
-        """The strategy on the tree of polyml's own scheduler."""
-        return self._strategic(self._ilp_tree)
-
-    def _ilp_tree(
-        self,
-        scop: Scop,
-        dependences: Dependences,
-        matcher: Matcher,
-        ahead: tuple[str, ...],
-        outline: Outline | None = None,
-    ) -> isl.Schedule:
-        tree, made = schedule_by_ilp(
-            scop,
-            dependences,
-            matcher,
-            relax_reductions=not self.options.precise,
-            costs=self.options.costs or DEFAULT_COSTS,
-            fusion=self.options.fusion_policy,
-            ahead=ahead,
-            outline=outline,
-            nodes=min(NODES, max(1, self.options.budget // 1000)),
-        )
-        report(f"integer programs of {scop.name}", str(made), level=6)
-        return tree
-
-    def by_isl(self) -> Schedule:
-        """The strategy on the tree of isl's scheduler."""
-        return self._strategic(lambda scop, dependences, _, ahead: self._isl_tree(scop, dependences, ahead))
-
-    def plain(self) -> Schedule:
-        """isl's tree and contracted storage, no marks."""
-        tree = self._isl_tree(self.scop, self.dependences, ())
-        return contract_storage(Schedule(scop=self.scop, dependences=self.dependences, tree=tree, storage={}))
-
-    def _isl_tree(self, scop: Scop, dependences: Dependences, ahead: tuple[str, ...]) -> isl.Schedule:
-        share = ISL_SHARE if self.options.scheduler == "isl" else ISL_SHARE_INSTEAD
-        budget = max(1, self.options.budget // share)
-        return tree_by_isl(scop, dependences, relax_reductions=not self.options.precise, budget=budget, ahead=ahead)
-
-    def _strategic(self, order: Order) -> Schedule:
-        """The order of the statements, the target's strategy, contracted storage; for a CPU packed operands as well."""
-        if self.target.is_cuda:
-            from polyml.schedule.mapped import map_to_gpu  # what only a GPU needs
-
-            return map_to_gpu(self.scop, self.dependences, self.target, self.options, order)
-        relax = not self.options.precise
-        matcher = Matcher(self.scop, self.dependences, relax_reductions=relax)
-        models = model_statements(self.scop, matcher)
-        plans = self._plans(models)
-        # A contraction that shares loops with others is packed like any other statement.
-        for blocked in (plans, ()) if plans else ((),):
-            found = self._arranged(order, matcher, models, blocked)
-            if found is not None:
-                break
-        assert found is not None, "internal: no tree without blocked contractions"
-        tree, facts = found
-        packed = facts.packed
-        tree, notes = apply_strategy(tree, facts)
-        notes = (*packed.notes, *notes)
-        sums = [nest.plan.statement for nest in facts.blocked.values() if nest.plan.writes_once]
-        made = Schedule(
-            scop=packed.scop,
-            dependences=packed.dependences,
-            tree=tree,
-            storage=dict(packed.storage),
-            notes=notes,
-            worth=packed.worth,
-            streamed=streamed_sums(self.scop, self.target, self.results, sums),
-        )
-        return contract_storage(made, in_lanes=self._in_lanes)
-
-    def _in_lanes(self, vectors: int, array: Array, elements: int) -> bool:
-        """A few such arrays should stay in L2."""
-        lanes = self.target.vector_bytes // array.dtype.itemsize
-        return array.dtype.itemsize * elements * lanes * vectors <= self.target.l2_bytes // 4
-
-    def _plans(self, models: dict[str, StatementModel]) -> tuple[Blocking, ...]:
-        """The contractions that are worth blocks."""
-        if not self.options.vectorize or self.options.precise or self.options.tile_sizes is not None:
-            return ()
-        if self.scop.sizes and not self.pack:
-            return ()
-        planned = (plan_blocking(self.scop, model, self.target) for model in models.values())
-        return tuple(plan for plan in planned if plan is not None)
-
-    def _arranged(
-        self,
-        order: Order,
-        matcher: Matcher,
-        models: dict[str, StatementModel],
-        plans: tuple[Blocking, ...],
-        skip: Set[str] = frozenset(),
-    ) -> tuple[isl.Schedule, Facts] | None:
-        """The ordered tree and what the strategy needs to know; None when the plans do not fit the order."""
-        packed = Packed(scop=self.scop, dependences=self.dependences)
-        if self.options.vectorize and self.pack:
-            skip = skip | {plan.statement for plan in plans}
-            packed = pack_operands(self.scop, self.dependences, models, self.target, skip=skip)
-        if packed.copies:
-            matcher = Matcher(packed.scop, packed.dependences, relax_reductions=not self.options.precise)
-            models = model_statements(packed.scop, matcher)
-        tree = order(packed.scop, packed.dependences, matcher, tuple(packed.copies))
-        facts = Facts(
-            packed=packed, matcher=matcher, models=models, target=self.target, options=self._strategy_options()
-        )
-        return block_contractions(tree, facts, plans) if plans else (tree, facts)
-
-    def written(self) -> Schedule:
-        """The order as written."""
-        tree = tree_from_written_order(self.scop)
-        return Schedule(scop=self.scop, dependences=self.dependences, tree=tree, storage={})
-
-    def _strategy_options(self) -> StrategyOptions:
-        options = self.options
-        return StrategyOptions(
-            threads=options.threads or self.target.cores,
-            vectorize=options.vectorize,
-            parallel=options.parallel,
-            relax_reductions=not options.precise,
-            tile_sizes=options.tile_sizes,
-            register_tile=options.register_tile,
-        )
