@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from polyml.dtypes import from_numpy
-from polyml.einsum_frontend.interpreter_prepare import ReadyProgram, prepare
+from polyml.einsum_frontend.interpreter_prepare import prepare
+from polyml.einsum_frontend.interpreter_ready import ReadyProgram
 from polyml.einsum_frontend.interpreter_run import Run, bind_sizes
 from polyml.einsum_frontend.interpreter_types import Type
 from polyml.einsum_frontend.interpreter_values import Array, Cell, convert, storage

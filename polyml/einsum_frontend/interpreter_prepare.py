@@ -10,6 +10,15 @@ from dataclasses import field, replace
 from polyml.dtypes import DType, boolean
 from polyml.einsum_frontend.interpreter_affine import has_reads
 from polyml.einsum_frontend.interpreter_names import Names, children, free_indices, index_names, resolve
+from polyml.einsum_frontend.interpreter_ready import (
+    Ready,
+    ReadyAssign,
+    ReadyCall,
+    ReadyDeclare,
+    ReadyLoop,
+    ReadyProgram,
+    ReadyReturn,
+)
 from polyml.einsum_frontend.interpreter_sums import sum_missing
 from polyml.einsum_frontend.interpreter_types import Type, promote_types, type_expression
 from polyml.einsum_frontend.syntax import (
@@ -36,69 +45,7 @@ from polyml.ops import result_dtype
 from polyml.records import dataclass
 from polyml.source import Span
 
-__all__ = ["Ready", "ReadyAssign", "ReadyCall", "ReadyDeclare", "ReadyLoop", "ReadyProgram", "ReadyReturn", "prepare"]
-
-
-@dataclass(frozen=True)
-class ReadyAssign:
-    """`indices`: of the left side, sorted. `creates`: the target has no value yet. `type`: the target's. `types`: of all nodes, by identity."""
-
-    source: Assign
-    left: tuple[Expression, ...]
-    value: Expression
-    indices: tuple[str, ...]
-    guards: tuple[Expression, ...]
-    creates: bool
-    type: Type
-    types: dict[int, Type]
-
-
-@dataclass(frozen=True)
-class ReadyDeclare:
-    source: Declare
-    shape: tuple[Expression, ...]
-    fill: Expression | None
-    types: dict[int, Type]
-
-
-@dataclass(frozen=True)
-class ReadyLoop:
-    """`temporaries`: the tensors that its body makes, which live for one iteration."""
-
-    source: ForLoop
-    bounds: tuple[Expression, Expression, Expression]
-    body: tuple[Ready, ...]
-    temporaries: frozenset[str]
-
-
-@dataclass(frozen=True)
-class ReadyCall:
-    """`creates`: the targets that have no value yet."""
-
-    source: CallProgram
-    callee: ReadyProgram
-    args: tuple[Expression | str, ...]
-    creates: frozenset[str]
-    types: dict[int, Type]
-
-
-@dataclass(frozen=True)
-class ReadyReturn:
-    source: Return
-
-
-Ready = ReadyAssign | ReadyDeclare | ReadyLoop | ReadyCall | ReadyReturn
-
-
-@dataclass(frozen=True)
-class ReadyProgram:
-    """`assigned`: the parameters that are updated in place. `results`: type and rank of what is returned."""
-
-    source: Program
-    body: tuple[Ready, ...]
-    assigned: frozenset[str]
-    results: tuple[tuple[Type, int], ...]
-    shapes: dict[str, tuple[Expression, ...]]
+__all__ = ["prepare"]
 
 
 def prepare(program: Program) -> ReadyProgram:

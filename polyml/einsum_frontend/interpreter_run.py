@@ -10,7 +10,8 @@ from typing import assert_never
 import numpy as np
 
 from polyml.einsum_frontend.interpreter_affine import affine_value, condition_value
-from polyml.einsum_frontend.interpreter_prepare import (
+from polyml.einsum_frontend.interpreter_ranges import infer_ranges
+from polyml.einsum_frontend.interpreter_ready import (
     Ready,
     ReadyAssign,
     ReadyCall,
@@ -19,7 +20,6 @@ from polyml.einsum_frontend.interpreter_prepare import (
     ReadyProgram,
     ReadyReturn,
 )
-from polyml.einsum_frontend.interpreter_ranges import infer_ranges
 from polyml.einsum_frontend.interpreter_types import Type, promote_types
 from polyml.einsum_frontend.interpreter_values import Cell, Evaluator, convert, storage
 from polyml.einsum_frontend.syntax import Expression, IndexRef, SizeRef, Subscript

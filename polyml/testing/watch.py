@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyml.einsum_frontend.interpreter_prepare import ReadyAssign, ReadyDeclare, ReadyProgram
+from polyml.einsum_frontend.interpreter_ready import ReadyAssign, ReadyDeclare, ReadyProgram
 from polyml.einsum_frontend.interpreter_run import UPDATES, Run
 from polyml.einsum_frontend.interpreter_types import Type
 from polyml.einsum_frontend.interpreter_values import Cell, Evaluator
