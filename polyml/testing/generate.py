@@ -10,8 +10,8 @@ from polyml.dtypes import f32, f64, i32, i64
 from polyml.einsum_frontend.interpreter_types import Type
 from polyml.testing.cases import Case, Chooser
 from polyml.testing.generate_accesses import AccessStatements
-from polyml.testing.generate_expressions import Value, settle
 from polyml.testing.generate_loops import LoopStatements
+from polyml.testing.generate_tensors import Value, settle
 from polyml.testing.generate_text import LEFT, name_dims
 
 __all__ = ["generate"]

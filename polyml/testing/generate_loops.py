@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from polyml.dtypes import f32, f64
 from polyml.einsum_frontend.interpreter_types import Type
-from polyml.testing.generate_expressions import Tensor
+from polyml.testing.generate_tensors import Tensor
 from polyml.testing.generate_text import ProgramText
 
 __all__ = ["LoopStatements"]

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from polyml.dtypes import DType, f32, f64, i32
 from polyml.testing.cases import Case, Chooser
-from polyml.testing.generate_expressions import Scope, Tensor, Value
+from polyml.testing.generate_expressions import Scope
+from polyml.testing.generate_tensors import Tensor, Value
 
 __all__ = ["LEFT", "ProgramText", "annotation", "name_dims"]
 
