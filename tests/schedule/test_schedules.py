@@ -12,7 +12,7 @@ from polyml.codegen.generate import generate
 from polyml.codegen.interpret import interpret
 from polyml.codegen.passes import LoopOptions, lower_loops
 from polyml.options import Options
-from polyml.schedule import driver, pack
+from polyml.schedule import pack, ways
 from polyml.schedule.driver import schedule
 from polyml.schedule.ilp.solve import SolverLimit
 from polyml.schedule.isl_scheduler import tree_from_written_order
@@ -201,7 +201,7 @@ def test_isl_stands_in_within_its_share_of_the_budget(monkeypatch: pytest.Monkey
     def fail(*_: object, **__: object) -> None:
         raise SolverLimit("no time left")
 
-    monkeypatch.setattr(driver, "schedule_by_ilp", fail)
+    monkeypatch.setattr(ways, "schedule_by_ilp", fail)
     found = schedule(region.scop, region.dependences, WIDE, Options(target=WIDE))
     dropped = [note.text.partition(" was dropped")[0] for note in found.notes if note.stage == "fallback"]
     assert dropped == ["the schedule by integer programs", "isl's schedule", "isl's schedule without marks"]
