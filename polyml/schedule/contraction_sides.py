@@ -89,6 +89,9 @@ def symbolic_ends(scop: Scop, statement: Statement, model: StatementModel) -> di
         return None
     accesses = [*(read.subscripts for read in reads), statement.target.subscripts]
     plain = [is_plain(subscripts) for subscripts in accesses]
+    slices = any(_is_number(s) for subscripts in accesses for s in subscripts)
+    if slices and (scop.sizes or any(map(_is_number, accesses[-1]))):
+        return None
     # Windows of a broadcast operand are read where they lie.
     if not plain[-1] or not all(isinstance(s, Affine) for subscripts in accesses for s in subscripts):
         return None
@@ -108,9 +111,13 @@ def symbolic_ends(scop: Scop, statement: Statement, model: StatementModel) -> di
 
 
 def is_plain(subscripts: Sequence[Subscript]) -> bool:
-    """Whether every subscript is an index of its own."""
-    names = [s.name if isinstance(s, Affine) else None for s in subscripts]
+    """Whether every subscript is an index of its own, or a number (a slice)."""
+    names = [s.name if isinstance(s, Affine) else None for s in subscripts if not _is_number(s)]
     return None not in names and len(set(names)) == len(names)
+
+
+def _is_number(subscript: Subscript) -> bool:
+    return isinstance(subscript, Affine) and subscript.is_constant
 
 
 def _vector_reads(statement: Statement, reads: Sequence[Read], plain: Sequence[bool]) -> bool:

@@ -318,3 +318,30 @@ def test_long_or_strided_rows_are_packed() -> None:
         function = polyml.einsum(product("K N", "K M", "N M", "f32"), target=IN_L2, threads=1)
         assert "y packed in panels" in str(function.explain(a, right))
         np.testing.assert_array_equal(function(a, right), a.T @ right)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "x", "y"),
+    [
+        ("n, k", "k, 1, m", (97, 65), (65, 3, 130)),
+        ("2, n, k", "k, m", (3, 40, 129), (129, 47)),
+        ("k, n", "m, k, 0", (64, 50), (70, 64, 2)),
+        ("n, 1, k", "3, m, k", (33, 2, 80), (4, 49, 80)),
+    ],
+)
+def test_slices_are_blocked(left: str, right: str, x: tuple[int, ...], y: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-9, 10, shape).astype(np.float32) for shape in (x, y))
+    types = (f'f32["{" ".join(f"{name}{k}" for k in range(len(s)))}"]' for name, s in (("X", x), ("Y", y)))
+    text = f"def f(x: {next(types)}, y: {next(types)}):\n    z[n, m] = x[{left}] * y[{right}]\n    return z\n"
+    plain = [
+        eval(f"v[{', '.join(s if s.isdigit() else ':' for s in spec.split(', '))}]", {"v": v})
+        for v, spec in ((a, left), (b, right))
+    ]
+    spec = ",".join("".join(s for s in side.split(", ") if not s.isdigit()) for side in (left, right)) + "->nm"
+    exact = np.einsum(spec, *plain)
+    for threads in (1, 2):
+        function = polyml.einsum(text, target=SMALL, threads=threads)
+        assert is_blocked(function, a, b)
+        np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact)
+    np.testing.assert_array_equal(polyml.einsum(text, target=SMALL).bind(y=b)(a), exact)
