@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import functools
 import importlib
+import importlib.util
 import math
 import os
 import statistics
@@ -57,11 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=420, help="no case is started after so long")
     parser.add_argument("--csv", help="a file for the table")
     chosen = parser.parse_args(arguments)
-    if missing := missing_parts():
+    absent = [name for name in ("islpy", "highspy", "llvmlite") if importlib.util.find_spec(name) is None]
+    needed = [(f"{name} is not installed, which compiling needs", f"pip install {name}") for name in absent]
+    if missing := (*needed, *missing_parts()):
         for part, remedy in missing:
             print(f"{part}\n  -> {remedy}")
         return 1
-    print(", ".join(device_names()), f"; beside it: {', '.join(rivals()) or 'nothing'}")
+    print(
+        ", ".join(device_names()),
+        f"; beside it: {', '.join(rivals()) or 'nothing (neither torch nor CuPy is installed)'}",
+    )
     start, rows, left = time.monotonic(), list[dict[str, Any]](), list[str]()
     prefixes = tuple(filter(None, chosen.only.split(",")))
     print(f"{'case':<28}{'contender':<15}{'ms':>10}{'TFLOP/s':>10}{'GB/s':>10}{'error':>10}", flush=True)
@@ -105,7 +111,7 @@ def measure(case: Case) -> list[dict[str, Any]]:
     size = sum(4 * math.prod(shape) for shape in case.shapes)
     sets = [case.arguments(rng) for _ in range(min(MOST_SETS, 1 + -(-2 * L2 // size)))]
     begun = time.perf_counter()
-    kernel = polyml.einsum(case.text, target="cuda").compile(*sets[0])
+    kernel = polyml.einsum(case.text, target="cuda", dynamic=case.dynamic or "auto").compile(*sets[0])
     compiled = time.perf_counter() - begun
     assert isinstance(kernel, CudaKernel)
     exact = np.asarray(case.numpy(*(a.astype(np.float64) for a in sets[0])))
@@ -117,7 +123,8 @@ def measure(case: Case) -> list[dict[str, Any]]:
     errors = {"polyml": error(kernel(*sets[0]))}
     with contextlib.ExitStack() as stack:
         results = [np.empty(exact.shape, np.float32) for _ in sets]
-        runs = [stack.enter_context(kernel.resident(a, [r], {})) for a, r in zip(sets, results, strict=True)]
+        sizes = {n: sets[0][k].shape[d or 0] for n, (k, d) in kernel.signature.size_sources().items()}
+        runs = [stack.enter_context(kernel.resident(a, [r], sizes)) for a, r in zip(sets, results, strict=True)]
         contenders: dict[str, list[Run]] = {"polyml": list(runs)}
         for name, made in others(case, sets):
             try:
@@ -147,7 +154,7 @@ def others(case: Case, sets: Sequence[tuple[Array, ...]]) -> Iterator[tuple[str,
     torch.backends.cudnn.benchmark = True
     given = [tuple(torch.from_numpy(a).cuda() for a in arguments) for arguments in sets]
     names = "xyz"[: len(case.shapes)]
-    function = eval(f"lambda {', '.join(names)}: {case.torch}", {"torch": torch})
+    function = eval(f"lambda {', '.join(names)}: {case.torch}", {"torch": torch, "functools": functools})
     yield "torch", [functools.partial(function, *arguments) for arguments in given]
     if case.compile:
         compiled = torch.compile(function)

@@ -11,6 +11,7 @@ from tests.cuda.batch import compile_batch, needs_gxx
 
 SMALL = {
     "copy": ((300,),), "sum": ((3000,),), "matmul 4096": ((40, 30), (30, 50)), "matmul 1000 x 3000 x 517": ((33, 31), (31, 17)),
+    "matmul 4096, any sizes": ((40, 30), (30, 50)), "power, 4 steps": ((21, 21),),
     "bias, gelu, residual": ((9, 40), (40,), (9, 40)), "softmax": ((5, 300),), "layer norm": ((5, 300), (300,), (300,)),
     "attention": ((1, 2, 20, 8),) * 3, "convolution 3 x 3": ((2, 3, 12, 13), (4, 3, 3, 3)), "blur 5 x 5": ((30, 40), (5, 5)),
 }  # fmt: skip
