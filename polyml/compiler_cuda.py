@@ -15,6 +15,7 @@ from polyml.compiler_region import LoweredRegion
 from polyml.debug import report, stage
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import CodegenError
+from polyml.gpu_core import core_of
 from polyml.options import Options
 from polyml.runtime.build import signature_of
 from polyml.runtime.cuda_cached import CompiledCuda
@@ -37,14 +38,14 @@ def cuda_regions(stages: Stages, *, prefix: str = "") -> tuple[CudaRegion, ...]:
 
 def _kernels(region: LoweredRegion, options: Options, prefix: str) -> CudaRegion:
     """The region's kernels; a single thread's where isl has taken the loops apart so that nobody knows who runs what."""
-    name = f"{prefix}{region.region.name}"
+    name, core = f"{prefix}{region.region.name}", core_of(options.machine.cpu)
     try:
-        return split_kernels(region.loops, prefix=name)
+        return split_kernels(region.loops, prefix=name, core=core)
     except CodegenError as reason:
         report(f"{name} runs in one thread", str(reason), level=2)
         found = region.schedule
         plain = schedule(found.scop, found.dependences, options.machine, replace(options, parallel=False))
-        return split_kernels(generate(plain, name=region.region.name), prefix=name)
+        return split_kernels(generate(plain, name=region.region.name), prefix=name, core=core)
 
 
 def cuda_text(regions: Sequence[CudaRegion]) -> str:

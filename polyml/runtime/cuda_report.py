@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
+from polyml.gpu_core import CORES
 from polyml.records import dataclass
 from polyml.runtime.cuda_compile import compiler_report, find_compiler
 
@@ -28,21 +29,6 @@ class Usage:
     spilled: int
     shared: int
 
-
-@dataclass(frozen=True, slots=True)
-class Core:
-    """What a core (a streaming multiprocessor) has: warps and blocks at a time, and KiB of shared memory."""
-
-    warps: int
-    blocks: int
-    shared: int
-
-
-CORES = {
-    70: Core(64, 32, 96), 75: Core(32, 16, 64), 80: Core(64, 32, 164), 86: Core(48, 16, 100), 87: Core(48, 16, 164),
-    89: Core(48, 24, 100), 90: Core(64, 32, 228), 100: Core(64, 32, 228), 103: Core(64, 32, 228), 120: Core(48, 24, 100),
-}  # fmt: skip
-"""By compute capability."""
 
 REGISTERS, WARP, RESERVED = 65536, 32, 1024
 """Of a core of any of these; threads of a warp; bytes of shared memory that a block has beyond its own from 8.0 on. Registers are given to warps in units of 256."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import polyml
+from polyml.gpu_core import CORES, core_of, staging_pays
 from polyml.runtime.cuda_compile import find_nvcc
 from polyml.runtime.cuda_report import Usage, occupancy, parse_report
 
@@ -47,3 +48,25 @@ def test_explain_tells_registers() -> None:
     said = polyml.einsum(text, target="cuda").explain(np.ones(1000, np.float32))
     assert "f_0_k0 on sm_80: " in said
     assert " registers; a core holds 8 blocks, 64 of 64 warps" in said
+
+
+def test_when_a_tile_in_shared_memory_pays() -> None:
+    """Three reads per element and what barriers take, which weighs less in large tiles and where other blocks work meanwhile."""
+
+    def least(elements: int, threads: int = 256, shared: int = 0) -> float:
+        tries = range(elements, 12 * elements)
+        pays = (
+            staging_pays(CORES[90], elements=elements, reads=r, itemsize=4, threads=threads, shared=shared)
+            for r in tries
+        )
+        return next(r for r, enough in zip(tries, pays, strict=True) if enough) / elements
+
+    assert 3 < least(1156) < 3.3
+    assert 3.5 < least(258) < 4.5
+    assert least(4752) < least(1156) < least(258)
+    assert least(1156) < least(1156, threads=1024) < least(1156, shared=200_000)
+
+
+def test_cores_are_known_by_name() -> None:
+    assert core_of("sm_90a") == CORES[90]
+    assert core_of("") == CORES[80]

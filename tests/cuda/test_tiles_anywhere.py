@@ -127,7 +127,7 @@ def test_nothing_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_gxx
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_loops_of_launches(monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
-    monkeypatch.setattr("polyml.schedule.strategy.cuda_nests.LAUNCH_WORK", 1)
+    monkeypatch.setattr("polyml.schedule.strategy.cuda_nests.LAUNCH", 1)
     cases = LOOPS[1:2] if dynamic else LOOPS
     batch = compile_batch([(text, given) for text, given, _ in cases], target=SMALL, dynamic=dynamic)
     for number, (text, given, exact) in enumerate(cases):
@@ -145,7 +145,7 @@ def without_barriers(node: Node) -> Node:
 
 def test_storage_and_barriers_are_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     """`verify` asks isl for both; without a barrier the second proof fails."""
-    monkeypatch.setattr("polyml.schedule.strategy.cuda_nests.LAUNCH_WORK", 1)
+    monkeypatch.setattr("polyml.schedule.strategy.cuda_nests.LAUNCH", 1)
     for text, given, dynamic in ((MATMUL, arrays((40, 40), (40, 40)), True), (POWER, LOOPS[1][1], False)):
         program = polyml.einsum(text, target=SMALL, dynamic=dynamic, verify=True)
         stages = lower_program(program.program, program.key_of(*given), program.options)
@@ -158,7 +158,7 @@ def test_storage_and_barriers_are_proved(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_little_work_per_step_stays_in_a_block() -> None:
-    text = compile_batch([(ROWS, LOOPS[0][1])], target=SMALL, build=False).text
+    text = compile_batch([(ROWS, [3, *small((20, 37), (37, 37))])], target=SMALL, build=False).text
     assert "_tile[" not in text
     large = compile_batch([(ROWS, [3, *arrays((512, 512), (512, 512))])], target="cuda", build=False).text
     assert "h_tile[" in large

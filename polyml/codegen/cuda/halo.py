@@ -40,6 +40,7 @@ from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import expressions, fresh, map_places, uses, walk_nodes
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue, Read, reads_of
+from polyml.gpu_core import Core, staging_pays
 from polyml.records import dataclass
 from polyml.schedule.storage import interval
 from polyml.schedule.strategy.cuda_room import MAX_SHARED_BYTES
@@ -47,28 +48,26 @@ from polyml.scop.accesses import parameters_text
 from polyml.sets.affine import Affine, affine, minimum
 from polyml.sets.from_isl import affine_of
 
-__all__ = ["LEAST_REUSE", "stage_windows"]
-
-LEAST_REUSE = 3.5
-"""Reads of the threads per element of the tile from which on it is worth a copy and a barrier; below, the first-level cache does as well."""
+__all__ = ["stage_windows"]
 
 MOST_READS = 64
 """Different reads of one array in one place that are looked at."""
 
 
-def stage_windows(function: Function, threads: dict[Axis, int]) -> Function:
+def stage_windows(function: Function, threads: dict[Axis, int], core: Core) -> Function:
     """A kernel's function, as generated, with tiles in shared memory.
 
     Args:
-        threads: of a block, per axis.
+        threads: of a block, per axis. core: what runs it.
     """
     if "x" not in threads or "z" in threads:
         return function
-    room = MAX_SHARED_BYTES - sum(_bytes(n.variable) or 0 for n in walk_nodes(function.body) if isinstance(n, Allocate))
+    used = sum(_bytes(n.variable) or 0 for n in walk_nodes(function.body) if isinstance(n, Allocate))
+    room = MAX_SHARED_BYTES - used
     blocks = any(isinstance(n, For) and n.kind == "block" for n in walk_nodes(function.body))
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
     taken |= {n.variable for n in walk_nodes(function.body) if isinstance(n, For)}
-    worker = _Staging(function, threads, room, taken)
+    worker = _Staging(function, threads, core, room, taken)
     body = worker.windows(function.body, ()) if blocks else worker.whole(function.body)
     return function if body == function.body else replace(function, body=body)
 
@@ -85,6 +84,7 @@ class _Window:
 class _Staging:
     function: Function
     threads: dict[Axis, int]
+    core: Core
     room: int
     taken: set[str]
     done: set[str] = field(default_factory=set)
@@ -125,7 +125,10 @@ class _Staging:
         size = prod(extents) * variable.dtype.itemsize
         counts = [_count(window, ranges) for window in found]
         reads = sum(count for count in counts if count is not None)
-        if None in counts or reads < LEAST_REUSE * prod(extents) or size > self.room:
+        if None in counts or size > self.room:
+            return nodes
+        itemsize, block = variable.dtype.itemsize, prod(self.threads.values())
+        if not staging_pays(self.core, elements=prod(extents), reads=reads, itemsize=itemsize, threads=block):
             return nodes
         self.room -= -(-size // 16) * 16
         tile = Variable(

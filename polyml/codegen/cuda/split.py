@@ -34,6 +34,7 @@ from polyml.codegen.scalar_replacement import scalar_replacement
 from polyml.codegen.simplify import simplify
 from polyml.codegen.unroll_and_jam import unroll_and_jam
 from polyml.errors import CodegenError
+from polyml.gpu_core import Core, core_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
@@ -43,14 +44,14 @@ MAX_SHARED, MAX_LOCAL = 8 * 1024, 1024
 """Bytes: scratch arrays of a one-block kernel that are larger than this live in device memory (with threads that share it, or in its only thread)."""
 
 
-def split_kernels(function: Function, *, prefix: str = "") -> CudaRegion:
+def split_kernels(function: Function, *, prefix: str = "", core: Core | None = None) -> CudaRegion:
     """The region's kernels, ready for the emitter, and its host program.
 
     Args:
-        function: as generated, with block and thread loops. prefix: of the kernels' names.
+        function: as generated, with block and thread loops. prefix: of the kernels' names. core: what runs them; None: that of an A100.
     """
     function = simplify(function)
-    work = _Split(function, prefix or function.name)
+    work = _Split(function, prefix or function.name, core or core_of(""))
     steps = work.steps(_hoisted(flatten(function.body), work))
     return CudaRegion(
         name=function.name,
@@ -64,6 +65,7 @@ def split_kernels(function: Function, *, prefix: str = "") -> CudaRegion:
 class _Split:
     function: Function
     prefix: str
+    core: Core
     kernels: list[Kernel] = field(default_factory=list)
     scratch: list[Variable] = field(default_factory=list)
 
@@ -125,7 +127,7 @@ class _Split:
         )
         # Ordering: accumulators become the threads' own before elements are looked for that stay in registers.
         _require_bound(body)
-        kernel = stage_windows(split_whole_tiles(kernel), threads)
+        kernel = stage_windows(split_whole_tiles(kernel), threads, self.core)
         kernel, _ = unroll_and_jam(cooperate(kernel), guarded=True)
         kernel = settle_scopes(scalar_replacement(private_registers(simplify(kernel))))
         x, y, z = (threads.get(axis, 1) for axis in AXES)

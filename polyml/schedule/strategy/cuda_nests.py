@@ -7,6 +7,7 @@ from math import prod
 
 import islpy as isl
 
+from polyml.gpu_core import L2_RATE, LAUNCH
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.schedule import Note, Storage
@@ -27,9 +28,6 @@ __all__ = ["MARK", "Staged", "stage_contractions"]
 MARK = "staged:"
 """The mark `staged:<statement>` above a leaf stands for the whole nest of that contraction."""
 
-LAUNCH_WORK = 1 << 23
-"""Multiply-adds of a step from which on tiles in a launch (some 5 us) beat blocks that stay with their rows and read every operand for each of them from L2."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
@@ -48,8 +46,10 @@ def stage_contractions(found: Staged, models: Mapping[str, StatementModel], targ
     updates = [model for model in models.values() if model.is_update]
     plans = [plan for model in updates if (plan := plan_tiles(found.scop, model, target)) is not None]
     for plan in plans:
-        work = prod(models[plan.statement].extents[i] for i in (*plan.free, *plan.reduced))
-        found = _staged(found, plan, {p.statement for p in plans}, worth_launches=work >= LAUNCH_WORK)
+        # Blocks that stay with their rows in all steps read an operand from L2 for each multiply-add of a row; tiles in a launch hardly do.
+        model = models[plan.statement]
+        work = prod(model.extents[i] for i in (*plan.free, *plan.reduced)) * model.itemsize / (L2_RATE * target.cores)
+        found = _staged(found, plan, {p.statement for p in plans}, worth_launches=work >= LAUNCH)
     return found
 
 

@@ -17,6 +17,7 @@ from math import ceil, prod
 import islpy as isl
 
 from polyml.expressions import Apply, Read, Subscript, reads_of, walk
+from polyml.gpu_core import ISSUE, L2_RATE, SHARED_RATE
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.strategy.cuda_room import MAX_SHARED_BYTES
@@ -36,12 +37,6 @@ LEAST_TILE = 32 * 32
 
 LARGE = 2048
 """What an extent in sizes is taken for: two waves of the largest tiles on a device with a hundred cores."""
-
-ISSUE, LOAD_BYTES = 4, 128
-"""Warp instructions, and bytes of shared memory, per cycle of a core (NVIDIA, CUDA C++ Programming Guide, compute capabilities 7.0 to 9.0)."""
-
-TRAFFIC_BYTES = 32
-"""Bytes per cycle that a core gets from L2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,8 +264,8 @@ def _cost(plan: TilePlan, extents: Mapping[str, int], itemsize: int, target: Tar
     waves = ceil(blocks / target.cores)
     arithmetic = threads / 32 * own * words / ISSUE
     together = 32 // plan.columns.threads * plan.rows.own + plan.columns.threads * plan.columns.own  # of a warp
-    loads = threads / 32 * together * itemsize / LOAD_BYTES
-    traffic = tile / depth / TRAFFIC_BYTES
+    loads = threads / 32 * together * itemsize / SHARED_RATE
+    traffic = tile / depth / L2_RATE
     return waves * (max(arithmetic, loads, traffic) + 0.1 * (arithmetic + loads + traffic) + 30 / depth)
 
 
