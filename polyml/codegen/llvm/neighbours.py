@@ -10,6 +10,8 @@ loop carries the vector at one of these places from iteration to iteration, load
         left = shift(here, next, width - 1); here = next
     body once more, in which a[k + 1] is a load
 
+In L1 a load across two lines costs no more than two: there one place after `here` stays a load where shuffles and arithmetic, which share two units, would take longer than all loads.
+
 What is loaded ahead is what the next iteration needs itself, so nothing is touched that would not be without.
 """
 
@@ -17,12 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from math import prod
 
 from polyml.codegen.llvm.ir import INDEX, Builder, Lines, Value, integer, type_of
 from polyml.codegen.llvm.memory import Evaluate, access
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Assign, For, Prefetch
-from polyml.expressions import Read, Subscript, reads_of
+from polyml.expressions import Apply, Read, Subscript, reads_of, walk
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
@@ -32,12 +36,17 @@ LINE = 64
 """Bytes of the vectors that are worth it: shorter ones lie within a line more often than not."""
 
 
+SHORT = 16 * 1024
+"""Bytes of an array that stays in L1."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Reads of an array that differ along the lanes only. reads: subscripts by how far from `here` they are, in elements; those of `here` are at 0."""
+    """Reads of an array that differ along the lanes only. reads: subscripts by how far from `here` they are, in elements; those of `here` are at 0. loaded: places that are loads all the same."""
 
     array: str
     reads: Mapping[int, tuple[Subscript, ...]]
+    loaded: frozenset[int] = frozenset()
 
     @property
     def before(self) -> list[int]:
@@ -66,7 +75,27 @@ def neighbouring_reads(state: State, node: For) -> list[Row]:
         near = {place - here: read.subscripts for place, read in reads.items() if abs(place - here) < node.width}
         if len(near) > 1:
             rows.append(Row(array, near))
-    return rows
+    return _balanced(state, rows, assigns)
+
+
+def _balanced(state: State, rows: list[Row], assigns: list[Assign]) -> list[Row]:
+    """Rows that stay in L1 load a place themselves instead where that has shuffles and arithmetic wait less for each other than loads do: of both kinds there are two units."""
+    shuffles = sum(len(row.reads) - 1 for row in rows)
+    arithmetic = sum(isinstance(node, Apply) for inner in assigns for node in walk(inner.value))
+    loads = len({(r.tensor, r.subscripts) for inner in assigns for r in reads_of(inner.value)}) - shuffles
+    made = []
+    for row in rows:
+        after = [shift for shift in row.reads if shift > 0] if _is_short(state, row) else []
+        if after and arithmetic + shuffles > loads + 2:
+            row, shuffles, loads = replace(row, loaded=frozenset(after[:1])), shuffles - 1, loads + 2
+        made.append(row)
+    return made
+
+
+def _is_short(state: State, row: Row) -> bool:
+    variable = state.slots[row.array].variable
+    constant = all(extent.is_constant for extent in variable.shape)
+    return constant and variable.dtype.itemsize * prod(e.constant for e in variable.shape) <= SHORT
 
 
 def _is_plain(state: State, read: Read, node: For) -> bool:
@@ -121,7 +150,7 @@ def emit_shifted(
             here = held[number, 0]
             moved = tuple(s.substitute(ahead) if isinstance(s, Affine) else s for s in row.reads[0])
             following_row = _bits(state, row, moved, evaluate)
-            for shift in row.reads:
+            for shift in row.reads.keys() - row.loaded:
                 _know(state, row, shift, held[number, shift] if shift <= 0 else _shifted(b, here, following_row, shift))
             for shift in (0, *row.before):
                 passed_on.append(_shifted(b, here, following_row, node.width + shift) if shift else following_row)

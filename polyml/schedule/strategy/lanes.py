@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import log2
 
+from polyml.expressions import Subscript, reads_of
 from polyml.schedule.scan_rows import row_scan
 from polyml.schedule.strategy.bands import Band
 from polyml.schedule.strategy.facts import Facts
@@ -83,8 +84,25 @@ def _may_run_lanes(name: str, index: str, facts: Facts) -> bool:
 
 
 def plain_vectors(band: Band, facts: Facts) -> int:
-    """Vectors at once in a loop without reductions: two hide latencies where the body is short."""
+    """Vectors at once in a loop without reductions: two hide latencies where the body is short. One where neighbours in L1 are shifted out of loaded vectors (codegen/llvm/neighbours.py)."""
+    if any(_shifts_neighbours(name, facts) for name in band.statements):
+        return 1
     return 2 if _heaviest(band, facts) < 12 and len(band.statements) < 4 else 1
+
+
+def _shifts_neighbours(name: str, facts: Facts) -> bool:
+    """Whether the statement reads a short array at places less than a vector apart, in vectors as long as lines."""
+    if facts.target.vector_bytes < facts.target.line_bytes:
+        return False
+    places: dict[tuple[str, tuple[Subscript, ...]], set[int]] = {}
+    for read in reads_of(facts.scop.statements[name].value):
+        shape = facts.scop.arrays[read.tensor].shape
+        if len(shape) != 1 or not shape[0].is_constant:
+            continue
+        (place,) = read.subscripts
+        if isinstance(place, Affine) and shape[0].constant * read.dtype.itemsize <= facts.target.l1_bytes // 3:
+            places.setdefault((read.tensor, (place - place.constant,)), set()).add(place.constant)
+    return any(len(found) > 1 and max(found) - min(found) < facts.lanes(name) for found in places.values())
 
 
 def reduction_vectors(band: Band, k: int, facts: Facts) -> int:

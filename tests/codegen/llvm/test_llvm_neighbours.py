@@ -59,6 +59,27 @@ def test_one_load_a_row(value: str) -> None:
     assert "shufflevector <4 x i64>" not in narrow.text("llvm")
 
 
+def test_short_rows_are_loaded_on_one_side() -> None:
+    """In L1 shuffles and arithmetic are what such a loop waits for."""
+    program = """
+def sweep(x: f64["N"]):
+    y: f64["N"] = 0
+    if 1 <= i < N - 1:
+        y[i] = 0.5 * (x[i - 1] + x[i] + x[i + 1])
+    return y
+"""
+    short, long = (
+        pm.einsum(program, target=AVX512, threads=1).lower(np.zeros(n)).text("llvm") for n in (1000, 100_000)
+    )
+    assert short.count("shufflevector <8 x i64>") < long.count("shufflevector <8 x i64>")
+    make = pm.einsum(program, threads=1)
+    for size in (3, 9, 10, 17, 18, 40, 1999, 2000):
+        x = np.random.default_rng(size).random(size)
+        expected = np.zeros(size)
+        expected[1:-1] = 0.5 * (x[:-2] + x[1:-1] + x[2:])
+        assert np.array_equal(make(x), expected), size
+
+
 def test_what_the_loop_writes_is_loaded() -> None:
     program = """
 def both(x: f64["N"], y: f64["N"]):
