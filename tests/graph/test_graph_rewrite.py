@@ -238,7 +238,7 @@ def test_a_value_that_a_loop_passes_on_is_not_read_late() -> None:
         return h3, o3
     """.replace("old[i] =", "tensor(old, f32[4])\n            old[i] =")
     )
-    assert "old[i] = h[-i + 3]" in lines(inline_elementwise(g)) or "old[i] = h[3 - i]" in lines(inline_elementwise(g))
+    assert "old[i] = h[-i + 3]" in lines(inline_elementwise(g))
 
 
 def test_copies_and_transposes_are_absorbed_by_what_makes_their_source() -> None:
@@ -341,10 +341,7 @@ def test_lstm_input_products_become_one_contraction() -> None:
         return h3
     """)
     rewritten = hoist(g)
-    assert lines(rewritten)[:2] == [
-        "p_all[t_, n, m] = sum_k x[-2*t_ + 6, n, k] * w[k, m]",
-        "c[m] = exp(b[m])",
-    ] or lines(rewritten)[0].startswith("p_all[t_, n, m] = sum_k x[6 - 2*t_, n, k]")
+    assert lines(rewritten)[:2] == ["p_all[t_, n, m] = sum_k x[-2*t_ + 6, n, k] * w[k, m]", "c[m] = exp(b[m])"]
     verify(rewritten)
     (loop,) = [op for op in rewritten.ops if isinstance(op, Loop)]
     assert [op.result.name for op in loop.body] == ["q", "h2"]

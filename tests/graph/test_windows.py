@@ -154,11 +154,6 @@ def same_size(x: f32["C N"], w: f32["O C 3"]):
     np.testing.assert_array_equal(first, w[:, :, 1:].sum((1, 2)))
 
 
-def test_constant_weights_are_packed_or_read_where_they_are() -> None:
-    x, w = numbers(24, 14, 14), numbers(128, 24, 3, 3, seed=1)
-    np.testing.assert_array_equal(polyml.einsum(text(3, 1, 1)).bind(w=w)(x), expected(x, w, 1, 1))
-
-
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize(("size", "stride"), [(7, 1), (14, 2), (15, 2), (28, 3), (70, 2)])
 def test_depthwise_reads_nothing_outside(size: int, stride: int, behind: bool) -> None:

@@ -54,7 +54,7 @@ def test_one_load_a_row(value: str) -> None:
     text, shifts = VALUES[value]
     x = np.zeros((40, 1000))
     made = pm.einsum(ROWS.format(dtype="f64", value=text), target=AVX512, threads=1).lower(x)
-    assert made.text("llvm").count("shufflevector") >= shifts
+    assert made.text("llvm").count("shufflevector <8 x i64>") == shifts
     narrow = pm.einsum(ROWS.format(dtype="f64", value=text), target=AVX2, threads=1).lower(x)
     assert "shufflevector <4 x i64>" not in narrow.text("llvm")
 
