@@ -6,14 +6,14 @@ from collections.abc import Set
 from dataclasses import replace
 from typing import assert_never
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Prefetch, UpdateArgument
+from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Prefetch, UpdateArgument, Variable
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import expressions
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Certainties", "Element", "ElementAccess", "Lanes", "accesses_of", "may_overlap"]
+__all__ = ["Certainties", "Element", "ElementAccess", "Lanes", "accesses_of", "may_overlap", "memory_steps"]
 
 Element = tuple[str, tuple[Affine, ...]]
 """A memory element: the array and its subscripts."""
@@ -166,3 +166,15 @@ def _collect_reads(expr: Expr, path: _Path, of: Set[str], found: list[ElementAcc
                 _collect_reads(arg, replace(path, conditional=True) if chosen else path, of, found)
         case _:
             assert_never(expr)
+
+
+def memory_steps(variable: Variable) -> list[int | None]:
+    """Elements between neighbours per dimension; None where that depends on sizes."""
+    if variable.strides is not None:
+        return list(variable.strides)
+    steps: list[int | None] = []
+    step: int | None = 1
+    for extent in reversed(variable.shape):
+        steps.append(step)
+        step = step * extent.constant if step is not None and extent.is_constant else None
+    return steps[::-1]

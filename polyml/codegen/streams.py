@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 
+from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.loops import Assign, For, Lead, Node, Place, Variable
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
@@ -186,14 +187,8 @@ def flat_element(variable: Variable, subscripts: tuple[Subscript, ...], *, whole
 
     whole_rows: strides that depend on sizes count as 0: the address within a row.
     """
-    strides: list[int | None] = list(variable.strides or ())
-    if variable.strides is None:
-        step: int | None = 1
-        for extent in reversed(variable.shape):
-            strides.insert(0, step)
-            step = step * extent.constant if step is not None and extent.is_constant else None
     total = Affine()
-    for subscript, stride in zip(subscripts, strides, strict=True):
+    for subscript, stride in zip(subscripts, memory_steps(variable), strict=True):
         if not isinstance(subscript, Affine) or (stride is None and not whole_rows and subscript != Affine()):
             return None
         total = total + subscript * (stride or 0)

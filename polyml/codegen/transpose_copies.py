@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
-from polyml.codegen.streams import flat_element
 from polyml.expressions import Read, Subscript
 from polyml.records import dataclass
-from polyml.sets.affine import affine, maximum
+from polyml.sets.affine import Affine, affine, maximum, minimum
 
 __all__ = ["transpose_copies"]
 
@@ -72,20 +72,28 @@ class _Copies:
         ]
         if move.target.variable == move.value.tensor or None in sides:
             return False
-        near = [side for side in sides if side is not None and side[0] == 1 and side[1] not in (0, 1, -1)]
-        far = [side for side in sides if side is not None and side[0] not in (0, 1, -1) and side[1] == 1]
+        known = [side for side in sides if side is not None]
+        near = [side for side in known if side[0] == 1 and side[1] not in (0, 1, -1)]
+        far = [side for side in known if side[0] not in (0, 1, -1) and side[1] == 1]
         return len(near) == 1 and len(far) == 1
 
-    def strides(self, name: str, subscripts: tuple[Subscript, ...], loop: For, lanes: For) -> tuple[int, int] | None:
-        """Elements from lane to lane and from iteration to iteration; None where one of them is no constant."""
+    def strides(
+        self, name: str, subscripts: tuple[Subscript, ...], loop: For, lanes: For
+    ) -> tuple[int | None, int | None] | None:
+        """Elements from lane to lane and from iteration to iteration (None: so many as depends on sizes); None where one of them is no such number."""
         variable = self.variables.get(name)
         if variable is None or variable.scope == "register" or variable.lanes != 1 or variable.dtype.kind in "bc":
             return None
-        flat = flat_element(variable, subscripts)
-        if flat is None:
-            return None
-        across, along = flat.stride(lanes.variable), flat.stride(loop.variable)
-        return None if across is None or along is None else (across, along)
+        across: int | None = 0
+        along: int | None = 0
+        for subscript, step in zip(subscripts, memory_steps(variable), strict=True):
+            if not isinstance(subscript, Affine):
+                return None
+            moved = subscript.stride(lanes.variable), subscript.stride(loop.variable)
+            if None in moved:
+                return None
+            across, along = (_plus(total, m, step) for total, m in zip((across, along), moved, strict=True))
+        return across, along
 
     def blocks(self, loop: For, ranges: Ranges, width: int) -> tuple[Node, ...]:
         span = loop.upper - loop.lower
@@ -101,5 +109,15 @@ class _Copies:
         if trips is not None and trips % width >= LEAST:
             made.append(replace(loop, lower=loop.lower + whole, kind="transpose"))
         elif ranges.multiple(span) % width:
-            made.append(replace(loop, lower=loop.lower + whole))
+            rest = loop.lower + whole
+            # Said once more, that there are few of them: "transpose_rows" leaves such loops alone.
+            upper = loop.upper if trips is not None else minimum([loop.upper, rest + (width - 1)])
+            made.append(replace(loop, lower=rest, upper=upper))
         return tuple(made)
+
+
+def _plus(total: int | None, moved: int | None, step: int | None) -> int | None:
+    """`total + moved * step`; None where it depends on sizes."""
+    if moved == 0:
+        return total
+    return None if total is None or moved is None or step is None else total + moved * step

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyml.codegen.element_accesses import ElementAccess, accesses_of
+from polyml.codegen.element_accesses import ElementAccess, accesses_of, memory_steps
 from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, For, Function, Node, Variable
 from polyml.codegen.ranges import Ranges
@@ -74,7 +74,8 @@ class _Transposes:
     def innermost(self, loop: For, ranges: Ranges, lanes: For) -> Node:
         trips = ranges.constant(loop.upper - loop.lower)
         ragged = lanes.variable in loop.lower.variables() | loop.upper.variables()
-        if loop.kind != "sequential" or loop.step != 1 or ragged or (trips is not None and trips < lanes.width):
+        most = ranges.highest(loop.upper - loop.lower)
+        if loop.kind != "sequential" or loop.step != 1 or ragged or (most is not None and most < lanes.width):
             return loop
         rows = self.rows(loop, ranges, lanes)
         if not rows:
@@ -142,7 +143,7 @@ class _Transposes:
             return None
         (dimension,) = along
         sign = subscripts[dimension].stride(loop.variable)
-        steps = _steps(variable)
+        steps = memory_steps(variable)
         if sign not in (1, -1) or steps[dimension] != 1:
             return None
         if any(subscripts[d].stride(lanes.variable) is None for d in across):
@@ -156,18 +157,6 @@ class _Transposes:
         line = (*subscripts[:dimension], start, *subscripts[dimension + 1 :])
         offset = rest.constant * sign
         return Rows(variable, line, dimension, sign, frozenset({offset}), frozenset(), None)
-
-
-def _steps(variable: Variable) -> list[int | None]:
-    """Elements between neighbours per dimension; None where that depends on sizes."""
-    if variable.strides is not None:
-        return list(variable.strides)
-    steps: list[int | None] = []
-    step: int | None = 1
-    for extent in reversed(variable.shape):
-        steps.append(step)
-        step = step * extent.constant if step is not None and extent.is_constant else None
-    return steps[::-1]
 
 
 def _apart(one: ElementAccess, other: ElementAccess, lanes: For) -> bool:

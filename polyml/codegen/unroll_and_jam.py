@@ -19,7 +19,10 @@ from polyml.sets.affine import Affine, affine, maximum
 __all__ = ["unroll_and_jam"]
 
 _SMALLER = 4
-"""Rest iterations are jammed by at most so many: a loop of single iterations then runs three times at most."""
+"""The last of the rest iterations that are jammed are so many at most: a loop of single iterations then runs three times at most."""
+
+_TALL = 8
+"""Tiles of more rows than this have a rest worth tiles of half as many rows, and so on: a row of the whole's takes half the time of one of two rows."""
 
 
 def unroll_and_jam(function: Function, *, guarded: bool = False) -> tuple[Function, tuple[Note, ...]]:
@@ -95,15 +98,17 @@ class _Jam:
         if self.guarded and most is not None and most <= factor * loop.step:
             yield self.all_at_once(loop, -(-most // loop.step), ranges)
             return
-        smaller = max(count for count in range(1, _SMALLER + 1) if factor % count == 0 and count < factor)
-        start = loop.lower
         # A tile of whole groups has a rest at the edges only.
         whole = most is not None and most % (factor * loop.step) == 0
-        for count in (factor, 1 if whole else smaller):
-            if count >= 2:
-                end = loop.lower + trips // count * (count * loop.step)
-                yield self.copies(loop, count, start, end)
-                start = end
+        start, done, larger = loop.lower, affine(0), list[int]()
+        for count in (factor,) if whole else _counts(factor):
+            # All that is done is a number of these, too, or what is left is counted.
+            nested = all(before % count == 0 for before in larger)
+            done = trips // count * count if nested else done + (trips - done) // count * count
+            end = loop.lower + done * loop.step
+            yield self.copies(loop, count, start, end)
+            start = end
+            larger.append(count)
         yield replace(loop, lower=start)
 
     def all_at_once(self, loop: For, count: int, ranges: Ranges) -> Node:
@@ -119,6 +124,18 @@ class _Jam:
         values = [affine(loop.variable) + j * loop.step for j in range(count)]
         body = jam(loop.body, loop.variable, values, taken=self.taken)
         return replace(loop, lower=lower, upper=upper, step=count * loop.step, body=body)
+
+
+def _counts(factor: int) -> Iterator[int]:
+    """How many iterations are jammed: `factor`, then fewer for the rest, the last of which are single ones."""
+    yield factor
+    if factor <= _TALL:
+        smaller = max(count for count in range(1, _SMALLER + 1) if factor % count == 0 and count < factor)
+        yield from (smaller,) if smaller > 1 else ()
+        return
+    while factor > 2:
+        factor = (factor + 1) // 2
+        yield factor
 
 
 def _guarded(nodes: tuple[Node, ...], condition: Expr) -> tuple[Node, ...]:

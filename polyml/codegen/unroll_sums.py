@@ -19,31 +19,38 @@ MOST = 48
 EXTREMUM = 3
 """As so many sums a minimum or a maximum counts: candidates are made first, and NaN wins."""
 
+ALONE = 8
+"""Sums that are unrolled inside another loop, too, when there is a rest."""
+
 _FACTOR = 4
 
 
 def unroll_sums(function: Function) -> Function:
     """The function with its innermost loops in lanes marked for unrolling, where they do nothing but reductions into elements that stay put; the copies
     follow one another, so that each sum keeps its order."""
-    body = _body(function.body, Ranges(), in_lanes=False)
+    body = _body(function.body, Ranges(), in_lanes=False, nested=False)
     return function if body is function.body else replace(function, body=body)
 
 
-def _body(nodes: tuple[Node, ...], ranges: Ranges, *, in_lanes: bool) -> tuple[Node, ...]:
-    made = tuple(_node(node, ranges, in_lanes=in_lanes) for node in nodes)
+def _body(nodes: tuple[Node, ...], ranges: Ranges, *, in_lanes: bool, nested: bool) -> tuple[Node, ...]:
+    made = tuple(_node(node, ranges, in_lanes=in_lanes, nested=nested) for node in nodes)
     return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
 
 
-def _node(node: Node, ranges: Ranges, *, in_lanes: bool) -> Node:
+def _node(node: Node, ranges: Ranges, *, in_lanes: bool, nested: bool) -> Node:
+    """nested: the node is all that a loop of sums in lanes has."""
     if not isinstance(node, For):
-        return with_body(node, lambda body: _body(body, ranges, in_lanes=in_lanes))
+        return with_body(node, lambda body: _body(body, ranges, in_lanes=in_lanes, nested=False))
     if in_lanes and node.kind == "sequential" and _only_sums(node):
         factor = min(_FACTOR, MOST // sum(_weight(inner) for inner in node.body))
         trips = ranges.highest(node.upper - node.lower)
-        return node if factor < 2 or (trips is not None and trips < 2 * factor) else _marked(node, factor)
+        # With a second loop for the rest inside another, LLVM's allocator was seen to keep most sums of a large tile in memory.
+        ragged = factor > 1 and len(node.body) > ALONE and ranges.multiple(node.upper - node.lower) % factor
+        return node if factor < 2 or (nested and ragged) or (trips is not None and trips < 2 * factor) else _marked(node, factor)
     inner = ranges.enter(node)
     lanes = in_lanes or (node.kind == "vector" and node.width > 1)
-    return with_body(node, lambda body: _body(body, inner, in_lanes=lanes))
+    sums = in_lanes and node.kind == "sequential" and len(node.body) == 1
+    return with_body(node, lambda body: _body(body, inner, in_lanes=lanes, nested=sums))
 
 
 def _marked(loop: For, factor: int) -> For:

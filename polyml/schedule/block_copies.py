@@ -19,7 +19,7 @@ from polyml.schedule.pack import Packed, universe, with_copies
 from polyml.schedule.schedule import Note, Storage
 from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Access, Array, Scop, Statement
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, Extent, affine
 
 __all__ = ["BlockCopies", "BlockedNest", "block_index", "copy_blocks"]
 
@@ -155,7 +155,7 @@ def _same_block(scop: Scop, copy: Statement, reader: Statement, plan: Blocking) 
 
 def _storage(scop: Scop, name: str, plan: Blocking, layout: Sequence[str], statements: Sequence[Statement]) -> Storage:
     """One block: elements along the last dimension adjacent, panel by panel."""
-    shape: list[int] = []
+    shape: list[Extent] = []
     offset: list[str] = []
     last = layout[-1]
     width = plan.width if last == plan.lanes else plan.tile.rows
@@ -169,7 +169,7 @@ def _storage(scop: Scop, name: str, plan: Blocking, layout: Sequence[str], state
             shape.append(width)
             offset.append(f"{width}*floor({index}/{width})")
         else:
-            shape.append(size)
+            shape.append(plan.ends.get(index, size) if size == plan.extents[index] else size)
             offset.append(f"{size}*floor({index}/{size})" if size < plan.extents[index] else "0")
     offsets = {
         s.name: isl.MultiAff(

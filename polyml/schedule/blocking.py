@@ -39,6 +39,9 @@ FEW_USES = 128
 MIN_DEPTH = 16
 """Length of the reduction below which the tile of C is all that matters."""
 
+UNKNOWN_VECTORS = 2
+"""Of a panel over a reduction of symbolic length: 512 channels of 3 x 3 fit in 1 MiB so."""
+
 REST = 0.02
 """Cost of one more kind of register tile at the edges of a turned result: code that is compiled, and a row that is laid out in more pieces."""
 
@@ -127,7 +130,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     out, operand = sides.out, sides.operand
     turned = is_turned(scop, statement, sides.lanes)
     inner = by_stride(sides.rows, out)[::-1]
-    most = _vectors_in_l2(model, sides.reduced, target) if turned else 4
+    most = _vectors_in_l2(model, sides.reduced, ends, target) if turned else 4
     inner = inner[:1] if turned else inner
     rows, tile = _register_tile(
         model, sides.lanes, inner, len(sides.others), target, most=most, rest=REST if turned else 0.0
@@ -148,9 +151,11 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     row_operand = _packed_rows(model, sides, rows, target) if packs_rows else None
     held = [i for i in model.extents if operand.stride(i) != 0 and i not in sides.batch]
     held += [i for i in (rows, *sides.reduced) if row_operand is not None]
-    if any(i in ends and sizes.get(i, 1) >= model.extents[i] for i in held):
+    if turned and (row_operand is not None or not packed):
         return None
-    if turned and (row_operand is not None or not packed or ends):
+    # A panel of a turned plan goes over the whole reduction, however long that is.
+    whole = sides.reduced if turned else ()
+    if any(i in ends and i not in whole and sizes.get(i, 1) >= model.extents[i] for i in held):
         return None
     several = any(sizes[index] < model.extents[index] for index in (*sides.columns, sides.lanes))
     ahead = several and not short and row_operand is not None and rows_fit(model, out, sides.others[0], depth, target)
@@ -178,7 +183,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         rows_ahead=ahead,
         in_place=packs_rows and not (ends or short or row_operand) and _is_near(model, sides, sizes, target),
         ends=ends,
-        worth=_worth(scop, operand, held, sides.rows, sides.reduced, ends, target) if ends else (),
+        worth=_worth(scop, model, sides, ends, target, turned=turned) if ends else (),
     )
 
 
@@ -241,20 +246,19 @@ def _source_order(sides: Sides) -> list[str]:
 
 
 def _worth(
-    scop: Scop,
-    operand: AccessModel,
-    held: list[str],
-    row_side: list[str],
-    reduced: list[str],
-    ends: Mapping[str, Affine],
-    target: Target,
+    scop: Scop, model: StatementModel, sides: Sides, ends: Mapping[str, Affine], target: Target, *, turned: bool
 ) -> tuple[Product, ...]:
-    """What `_pays` asks of numbers, of symbolic extents at a call."""
-    array = scop.arrays[operand.array]
-    found = [Product(array.shape, target.l1_bytes // 2 // array.dtype.itemsize + 1)]
-    for indices, least in ((row_side, MIN_REUSE), (reduced, MIN_DEPTH)):
-        if all(i in ends for i in indices):
-            found.append(Product(tuple(ends[i] for i in indices), least))
+    """What `_pays` asks of numbers, of symbolic extents at a call; of lanes that a turned plan has instead of others, a vector."""
+    array = scop.arrays[sides.operand.array]
+    found: list[Product] = []
+    if not turned or sides.operand.stride(sides.lanes) == 1:
+        found.append(Product(array.shape, target.l1_bytes // 2 // array.dtype.itemsize + 1))
+    if turned and sides.lanes in ends:
+        found.append(Product((ends[sides.lanes],), target.lanes(array.dtype.itemsize)))
+    for indices, least in ((sides.rows, MIN_REUSE), (sides.reduced, MIN_DEPTH)):
+        known = prod(model.extents[i] for i in indices if i not in ends)
+        if known < least:
+            found.append(Product(tuple(ends[i] for i in indices if i in ends), -(-least // known)))
     return tuple(found)
 
 
@@ -284,8 +288,10 @@ def _is_alone(scop: Scop, statement: Statement, sides: Sides) -> bool:
     )
 
 
-def _vectors_in_l2(model: StatementModel, reduced: list[str], target: Target) -> int:
+def _vectors_in_l2(model: StatementModel, reduced: list[str], ends: Mapping[str, Affine], target: Target) -> int:
     """Vectors of a panel over the whole reduction, of which L2 should hold two, the one in use and the next, beside the other operand."""
+    if any(i in ends for i in reduced):
+        return UNKNOWN_VECTORS
     one = prod(model.extents[i] for i in reduced) * target.vector_bytes
     return max(1, min(4, 3 * target.l2_bytes // 8 // one))
 

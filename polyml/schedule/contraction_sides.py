@@ -95,7 +95,7 @@ def symbolic_ends(scop: Scop, statement: Statement, model: StatementModel) -> di
     # Windows of a broadcast operand are read where they lie.
     if not plain[-1] or not all(isinstance(s, Affine) for subscripts in accesses for s in subscripts):
         return None
-    if not all(plain) and (scop.sizes or _vector_reads(statement, reads, plain)):
+    if not all(plain) and _vector_reads(statement, reads, plain):
         return None
     if any(scop.arrays[a].dtype.itemsize != model.itemsize for a in (*arrays, statement.target.array)):
         return None
@@ -139,13 +139,13 @@ def is_turned(scop: Scop, statement: Statement, lanes: str) -> bool:
 
 
 def at_large(scop: Scop, statement: Statement, model: StatementModel, ends: Mapping[str, Affine]) -> StatementModel:
-    """The model with a large number for each size, in strides, too."""
-    sizes = dict.fromkeys(scop.sizes, UNBOUNDED)
+    """The model with a large number for each symbolic extent, in strides, too."""
+    large = affine(UNBOUNDED)
     arrays = {
-        name: replace(array, shape=tuple(affine(extent.evaluate(sizes)) for extent in array.shape))
+        name: replace(array, shape=tuple(extent if extent.is_constant else large for extent in array.shape))
         for name, array in scop.arrays.items()
     }
-    extents = {**model.extents, **{index: end.evaluate(sizes) for index, end in ends.items()}}
+    extents = {**model.extents, **dict.fromkeys(ends, UNBOUNDED)}
     return model_statement(statement, replace(scop, arrays=arrays), extents)
 
 

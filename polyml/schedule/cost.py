@@ -26,7 +26,7 @@ __all__ = [
     "register_tile",
 ]
 
-UNKNOWN_EXTENT = 1_000
+UNKNOWN_EXTENT = 1_024
 """What a loop whose length depends on sizes is taken for."""
 
 _BROADCAST, _CONTIGUOUS, _REVERSED, _TRANSPOSED = 0.25, 1.0, 2.0, 4.0

@@ -191,14 +191,15 @@ def test_jam_gives_way_to_triangles() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "steps"), [(12, [12, 4, 1]), (6, [6, 3, 1]), (4, [4, 2, 1]), (5, [5, 1]), (2, [2, 1])]
-)
+    ("factor", "steps"),
+    [(14, [14, 7, 4, 2, 1]), (12, [12, 6, 3, 2, 1]), (9, [9, 5, 3, 2, 1]), (6, [6, 3, 1]), (4, [4, 2, 1]), (5, [5, 1]), (2, [2, 1])],
+)  # fmt: skip
 def test_rest_iterations_of_a_symbolic_jam(factor: int, steps: list[int]) -> None:
     body = loop("i", 0, "N", Assign(target=put("y", "i"), value=at("x", "i")), kind="jam", factor=factor)
     program = function(body, arguments=[array("x", "N"), array("y", "N")], written="y", sizes=["N"])
     after, _ = unroll_and_jam(program)
     assert [node.step for node in after.body if isinstance(node, For)] == steps
-    for n in range(30):
+    for n in range(45):
         sizes = {"N": n}
         np.testing.assert_array_equal(run(after, sizes)["y"], run(program, sizes)["y"])
 

@@ -42,14 +42,18 @@ def transpose_block(state: State, loop: For, upper: Value, evaluate: Evaluate) -
     forget(state, target.variable)
 
 
-def _step(state: State, name: str, subscripts: Sequence[Subscript], variable: str) -> int:
+def _step(state: State, name: str, subscripts: Sequence[Subscript], variable: str) -> int | Value:
     """Elements between columns where the lanes are side by side."""
-    total = 0
+    known, total, b = 0, None, state.builder
     for subscript, stride in zip(subscripts, state.slots[name].strides, strict=True):
         along = subscript.stride(variable) if isinstance(subscript, Affine) else 0
-        assert along == 0 or (along is not None and isinstance(stride, int)), "internal: columns at irregular distances"
-        total += (along or 0) * (stride if isinstance(stride, int) else 0)
-    return total
+        assert along is not None, "internal: columns at irregular distances"
+        if isinstance(stride, int):
+            known += along * stride
+        elif along:
+            part = b.binary("mul", state.nest.strides[stride], integer(along))
+            total = part if total is None else b.binary("add", total, part)
+    return known if total is None else b.binary("add", total, integer(known))
 
 
 def _is_reversed(subscripts: Sequence[Subscript], variable: str) -> bool:
@@ -80,7 +84,7 @@ class _Block:
     state: State
     rows: Access
     columns: Access
-    step: int
+    step: int | Value
     count: int
     reversed: bool
     active: Value | None
@@ -144,12 +148,15 @@ class _Block:
 
     def column(self, number: int) -> Value:
         """The address of a column's lanes."""
-        return self.moved(self.columns.pointer, number * self.step)
+        if isinstance(self.step, int):
+            return self.moved(self.columns.pointer, number * self.step)
+        return self.moved(self.columns.pointer, self.builder.binary("mul", self.step, integer(number)))
 
-    def moved(self, pointer: Value, elements: int) -> Value:
+    def moved(self, pointer: Value, elements: int | Value) -> Value:
         if elements == 0:
             return pointer
-        return self.builder.emit(POINTER, f"getelementptr {self.type.of(1)}, {pointer}, {integer(elements)}")
+        elements = integer(elements) if isinstance(elements, int) else elements
+        return self.builder.emit(POINTER, f"getelementptr {self.type.of(1)}, {pointer}, {elements}")
 
     def start(self, row: int) -> Value:
         """The address of the least of a row's elements in the block."""

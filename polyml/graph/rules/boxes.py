@@ -1,4 +1,4 @@
-"""Equations over boxes: index ranges that start at 0 and have numbers, as most have."""
+"""Equations over boxes: index ranges that start at 0 and have numbers, as most have, or symbolic ends."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import islpy as isl
 
-from polyml.graph.ir import Equation
-from polyml.sets.affine import affine
+from polyml.graph.ir import Equation, Graph
+from polyml.sets.affine import Affine, affine
 
-__all__ = ["box", "box_extents", "hull_extents"]
+__all__ = ["box", "box_extents", "holds", "hull_extents"]
 
 
 def hull_extents(equation: Equation) -> dict[str, int] | None:
@@ -34,7 +34,20 @@ def box_extents(equation: Equation) -> dict[str, int] | None:
     return extents
 
 
-def box(name: str, indices: Sequence[str], extents: Mapping[str, int]) -> isl.Set:
-    """`{ name[indices] }` with each index below its extent."""
-    limits = " and ".join(f"0 <= {index} < {extents[index]}" for index in indices)
-    return isl.Set(f"{{ {name}[{', '.join(indices)}] : {limits or 'true'} }}")
+def box(
+    name: str, indices: Sequence[str], extents: Mapping[str, int] | Mapping[str, Affine], sizes: Sequence[str] = ()
+) -> isl.Set:
+    """`[sizes] -> { name[indices] }` with each index below its extent."""
+    limits = " and ".join(f"0 <= {index} < {affine(extents[index]).isl_text()}" for index in indices)
+    return isl.Set(f"{_head(sizes)}{{ {name}[{', '.join(indices)}] : {limits or 'true'} }}")
+
+
+def holds(value: Affine, graph: Graph) -> bool:
+    """Whether the expression in the graph's sizes is at least 0 for all of their values."""
+    if value.is_constant:
+        return value.constant >= 0
+    return graph.context.is_subset(isl.Set(f"{_head(graph.sizes)}{{ : {value.isl_text()} >= 0 }}"))
+
+
+def _head(sizes: Sequence[str]) -> str:
+    return f"[{', '.join(sizes)}] -> " if sizes else ""

@@ -9,6 +9,8 @@ short rows waste parts of vectors, strided ones need single elements, and paddin
 (schedule/strategy/blocked.py). Where lanes run along the filters anyway, padding alone becomes a tensor. Where the other factor is constant the same serves plain sums over few points,
 such as 1x1 convolutions over 7 x 7: 49 points are four vectors that are three and a bit. Single elements with gaps between them (1x1 with stride 2) become a tensor without gaps first.
 
+Symbolic sizes count as large here. Where that is wrong in a call, few filters or a short sum, its version without panels has lanes along the points again (codegen/large.py).
+
 Source: Georganas et al., "Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures" (SC 2018), on broadcasting the input.
 """
 
@@ -25,8 +27,8 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read
 from polyml.graph.build_parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
-from polyml.graph.rules.boxes import box, hull_extents
-from polyml.graph.traverse import tensors_of
+from polyml.graph.rules.boxes import box, holds, hull_extents
+from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
@@ -58,10 +60,19 @@ class _Window:
 
     read: Read
     other: Read
-    extents: dict[str, int]
+    extents: dict[str, Affine]
     filters: tuple[str, ...]
     points: tuple[str, ...]
     padded: bool
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The extents, with a number for those that are symbolic."""
+        return {i: extent.constant if extent.is_constant else UNKNOWN_EXTENT for i, extent in self.extents.items()}
+
+    @property
+    def symbolic(self) -> bool:
+        return not all(extent.is_constant for extent in self.extents.values())
 
 
 def lanes_along_filters(graph: Graph, *, vector_bytes: int, constants: Set[str] = frozenset()) -> Graph:
@@ -73,13 +84,13 @@ def lanes_along_filters(graph: Graph, *, vector_bytes: int, constants: Set[str] 
     tensors = tensors_of(graph)
     made: list[Op] = []
     for op in graph.ops:
-        window = _window(op, tensors, constants) if isinstance(op, Equation) else None
+        window = _window(op, graph, tensors, constants) if isinstance(op, Equation) else None
         if window is None or not isinstance(op, Equation):
             made.append(op)
             continue
         lanes = max(1, vector_bytes // op.result.dtype.itemsize)
-        constant = window.other.tensor in constants
-        if _is_sampled(window) and prod(window.extents[i] for i in window.filters) >= lanes:
+        constant = window.other.tensor in constants and not window.symbolic
+        if _is_sampled(window) and prod(window.numbers[i] for i in window.filters) >= lanes:
             read, sampling = _sampled(op, window, tensors)
             made.append(sampling)
             op = replace(op, body=Apply("mul", (read, window.other), op.body.dtype))
@@ -88,11 +99,11 @@ def lanes_along_filters(graph: Graph, *, vector_bytes: int, constants: Set[str] 
         if (_is_plain(window.read) and not constant) or not _pays(op, window, lanes, constant=constant, turned=turned):
             made.append(op)
             continue
-        made += _changed(op, window, turned, tensors)
+        made += _changed(op, window, turned, graph, tensors)
     return graph if len(made) == len(graph.ops) else replace(graph, ops=tuple(made))
 
 
-def _window(equation: Equation, tensors: dict[str, Tensor], constants: Set[str]) -> _Window | None:
+def _window(equation: Equation, graph: Graph, tensors: dict[str, Tensor], constants: Set[str]) -> _Window | None:
     left = equation.indices[: len(equation.indices) - len(equation.reduced)]
     plain = equation.target == tuple(map(affine, left)) and equation.base is None and equation.instances is None
     body = equation.body
@@ -106,7 +117,7 @@ def _window(equation: Equation, tensors: dict[str, Tensor], constants: Set[str])
         if _is_plain(window) and (other.tensor not in constants or window.tensor in constants):
             continue
         if all(isinstance(s, Affine) for s in window.subscripts):
-            return _roles(equation, left, window, other, tensors)
+            return _roles(equation, left, window, other, graph, tensors)
     return None
 
 
@@ -116,33 +127,52 @@ def _is_plain(read: Read) -> bool:
 
 
 def _roles(
-    equation: Equation, left: tuple[str, ...], read: Read, other: Read, tensors: dict[str, Tensor]
+    equation: Equation, left: tuple[str, ...], read: Read, other: Read, graph: Graph, tensors: dict[str, Tensor]
 ) -> _Window | None:
-    extents = hull_extents(equation)
     shape = tensors[read.tensor].shape
-    if extents is None or not all(extent.is_constant for extent in shape):
-        return None
     used = {name for s in read.subscripts if isinstance(s, Affine) for name in s.variables()}
     weights = {s.name for s in other.subscripts if isinstance(s, Affine)}
     filters = tuple(index for index in left if index in weights and index not in used)
     points = tuple(index for index in left if index not in filters)
     if not used <= set(equation.indices) or not set(equation.reduced) <= used & weights or not points:
         return None
-    whole = box(equation.result.name, equation.indices, extents)
-    padded = not equation.domain.is_equal(whole)
-    if padded and not (equation.padded and equation.domain.is_equal(whole.intersect(_inside(equation, read, shape)))):
+    extents = _extents(equation, other, tensors)
+    # Where a place is beside the tensor must be known, and that there is something at all.
+    if not all(holds(extent - 1, graph) for extent in extents.values()):
+        return None
+    places = [s for s in read.subscripts if isinstance(s, Affine) and s.name is None]
+    if not all(holds(low, graph) or holds(-low, graph) for low, _ in (_reach(place, extents) for place in places)):
+        return None
+    known, sizes = graph.context, graph.sizes
+    domain = equation.domain.intersect_params(known)
+    whole = box(equation.result.name, equation.indices, extents, sizes).intersect_params(known)
+    padded = not domain.is_equal(whole)
+    if padded and not (equation.padded and domain.is_equal(whole.intersect(_inside(equation, read, shape, sizes)))):
         return None
     return _Window(read, other, extents, filters, points, padded)
 
 
-def _inside(equation: Equation, read: Read, shape: tuple[Affine, ...]) -> isl.Set:
+def _extents(equation: Equation, other: Read, tensors: dict[str, Tensor]) -> dict[str, Affine]:
+    """How far each index runs, from 0 on: in numbers, else along the dimensions of the result and of the other factor."""
+    known = hull_extents(equation)
+    if known is not None:
+        return {index: affine(extent) for index, extent in known.items()}
+    found = dict(zip(equation.indices, equation.result.shape, strict=False))
+    for subscript, extent in zip(other.subscripts, tensors[other.tensor].shape, strict=True):
+        if isinstance(subscript, Affine) and subscript.name in equation.reduced:
+            found[subscript.name] = extent
+    return found
+
+
+def _inside(equation: Equation, read: Read, shape: tuple[Affine, ...], sizes: tuple[str, ...]) -> isl.Set:
     """The points that read an element of the tensor."""
     limits = [
         f"0 <= {place.isl_text()} < {extent.isl_text()}"
         for place, extent in zip(read.subscripts, shape, strict=True)
         if isinstance(place, Affine)
     ]
-    return isl.Set(f"{{ {equation.result.name}[{', '.join(equation.indices)}] : {' and '.join(limits)} }}")
+    head = f"[{', '.join(sizes)}] -> " if sizes else ""
+    return isl.Set(f"{head}{{ {equation.result.name}[{', '.join(equation.indices)}] : {' and '.join(limits)} }}")
 
 
 def _is_sampled(window: _Window) -> bool:
@@ -158,7 +188,7 @@ def _sampled(equation: Equation, window: _Window, tensors: dict[str, Tensor]) ->
     source = tensors[window.read.tensor]
     places = [s for s in window.read.subscripts if isinstance(s, Affine)]
     names = [name for place in places for name in place.variables()]
-    shape = tuple(affine(window.extents[name]) for name in names)
+    shape = tuple(window.extents[name] for name in names)
     name = fresh_name(f"{source.name}_sampled", tensors)
     tensor = tensors[name] = Tensor(name, source.dtype, shape, name)
     inside = tuple(
@@ -170,7 +200,8 @@ def _sampled(equation: Equation, window: _Window, tensors: dict[str, Tensor]) ->
 
 def _pays(equation: Equation, window: _Window, lanes: int, *, constant: bool, turned: bool) -> bool:
     """Cycles of lanes along the filters beside those of lanes where they are: two vectors of products a cycle, loads of windows shared by the rows of a tile; and what is moved."""
-    extents, padding = window.extents, _padded_shape(window) if window.padded else ()
+    extents = window.numbers
+    padding = _padded_shape(window, {i: affine(extent) for i, extent in extents.items()}) if window.padded else ()
     depth = prod(extents[i] for i in equation.reduced)
     filters, points = (prod(extents[i] for i in part) for part in (window.filters, window.points))
     if depth * filters * points < LEAST_WORK:
@@ -179,7 +210,7 @@ def _pays(equation: Equation, window: _Window, lanes: int, *, constant: bool, tu
         return window.padded and extents[window.points[-1]] <= SHORT * lanes
     if depth < DEPTH:
         return False
-    moved = prod(high - low for low, high in padding)
+    moved = prod((high - low).constant for low, high in padding)
     last = extents[window.filters[-1]]
     products = points * depth * (filters // last * ceil(last / lanes)) * 0.5
     if not turned:
@@ -196,36 +227,37 @@ def _pays(equation: Equation, window: _Window, lanes: int, *, constant: bool, tu
     return products + moved * PLACED < here
 
 
-def _padded_shape(window: _Window) -> tuple[tuple[int, int], ...]:
+def _padded_shape(window: _Window, extents: Mapping[str, Affine]) -> tuple[tuple[Affine, Affine], ...]:
     """Per dimension the first place that windows reach, and the one behind the last."""
-    return tuple(_reach(s, window.extents) for s in window.read.subscripts if isinstance(s, Affine))
+    return tuple(_reach(s, extents) for s in window.read.subscripts if isinstance(s, Affine))
 
 
-def _reach(place: Affine, extents: Mapping[str, int]) -> tuple[int, int]:
-    low = high = place.constant
+def _reach(place: Affine, extents: Mapping[str, Affine]) -> tuple[Affine, Affine]:
+    low = high = affine(place.constant)
     for name in place.variables():
-        most = (place.stride(name) or 0) * (extents[name] - 1)
-        low, high = low + min(most, 0), high + max(most, 0)
+        stride = place.stride(name) or 0
+        most = (extents[name] - 1) * stride
+        low, high = (low + most, high) if stride < 0 else (low, high + most)
     return low, high + 1
 
 
-def _changed(equation: Equation, window: _Window, turned: bool, tensors: dict[str, Tensor]) -> list[Op]:
+def _changed(equation: Equation, window: _Window, turned: bool, graph: Graph, tensors: dict[str, Tensor]) -> list[Op]:
     made: list[Op] = []
     read = window.read
     if window.padded:
-        read, padding = _padded(equation, window, tensors)
+        read, padding = _padded(equation, window, graph, tensors)
         padding = replace(padding, apart=bool(window.filters))
         made.append(padding)
     body = Apply("mul", (read, window.other), equation.body.dtype)
     if not turned:
-        domain = box(equation.result.name, equation.indices, window.extents)
+        domain = box(equation.result.name, equation.indices, window.extents, graph.sizes)
         return [*made, replace(equation, body=body, domain=domain, padded=False)]
     order = (*window.points, *window.filters)
     name = fresh_name(f"{equation.result.name}_last", tensors)
-    shape = tuple(affine(window.extents[index]) for index in order)
+    shape = tuple(window.extents[index] for index in order)
     last = tensors[name] = Tensor(name, equation.result.dtype, shape, equation.result.label)
     indices = (*order, *equation.reduced)
-    domain, target = box(name, indices, window.extents), tuple(map(affine, order))
+    domain, target = box(name, indices, window.extents, graph.sizes), tuple(map(affine, order))
     made.append(replace(equation, result=last, indices=indices, domain=domain, target=target, body=body, padded=False))
     names = {index: f"i{k}" for k, index in enumerate(equation.indices[: len(order)])}
     back = Read(name, tuple(affine(names[index]) for index in order), last.dtype)
@@ -233,7 +265,7 @@ def _changed(equation: Equation, window: _Window, turned: bool, tensors: dict[st
     return made
 
 
-def _padded(equation: Equation, window: _Window, tensors: dict[str, Tensor]) -> tuple[Read, Equation]:
+def _padded(equation: Equation, window: _Window, graph: Graph, tensors: dict[str, Tensor]) -> tuple[Read, Equation]:
     """The read from a tensor with the padding around it, and the equation that makes it."""
     source = tensors[window.read.tensor]
     name = fresh_name(f"{source.name}_padded", tensors)
@@ -242,18 +274,22 @@ def _padded(equation: Equation, window: _Window, tensors: dict[str, Tensor]) -> 
     subscripts: list[Affine] = []
     shape: list[Affine] = []
     for d, (place, extent, (low, high)) in enumerate(
-        zip(window.read.subscripts, source.shape, _padded_shape(window), strict=True)
+        zip(window.read.subscripts, source.shape, _padded_shape(window, window.extents), strict=True)
     ):
         assert isinstance(place, Affine), "internal: a window with a computed subscript"
-        low, high = min(low, 0) if place.name is None else 0, high if place.name is None else extent.constant
+        if place.name is not None:
+            low, high = affine(0), extent
+        elif holds(low, graph):
+            low = affine(0)
         inner = affine(f"i{d}") + low
-        if low < 0:
+        if not low.is_constant or low.constant:
             conditions.append(Apply("ge", (IndexValue(inner, i64), Const(0, i64)), boolean))
-        if high > extent.constant:
-            conditions.append(Apply("lt", (IndexValue(inner, i64), Const(extent.constant, i64)), boolean))
+        if not holds(extent - high, graph):
+            end = Const(extent.constant, i64) if extent.is_constant else IndexValue(extent, i64)
+            conditions.append(Apply("lt", (IndexValue(inner, i64), end), boolean))
         places.append(inner)
         subscripts.append(place - low)
-        shape.append(affine(high - low))
+        shape.append(high - low)
     tensor = tensors[name] = Tensor(name, source.dtype, tuple(shape), name)
     inside = Read(source.name, tuple(places), source.dtype)
     condition = conditions[0]

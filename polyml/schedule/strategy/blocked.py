@@ -145,7 +145,7 @@ class _Builder(BlockParts):
                 loops.append(self.loop(index, copy))
             if shared in ("rows", "row side") and full:
                 loops[0] = loops[0].marked("parallel")
-            at, vectors = (-1, plan.tile.vectors) if plan.source_order[-1] == plan.lanes else (-2, 1)
+            at, vectors = (-1, self.vectors(full)) if plan.source_order[-1] == plan.lanes else (-2, 1)
             loops[at] = loops[at].marked(f"vector:{vectors}")
             return insert_loops(node, loops)
 
@@ -244,12 +244,20 @@ class _Builder(BlockParts):
         if not plan.result_order:
             loops += [self.loop(i, names) for i in plan.vector_side]
 
-        def tile(node: isl.ScheduleNode) -> isl.ScheduleNode:
+        def tile(node: isl.ScheduleNode, *, full: bool = True) -> isl.ScheduleNode:
             inner = [self.loop(plan.lanes, names, tile=plan.width)] + ([jam] if jam_inside else [])
-            inner.append(self.loop(plan.lanes, names).marked(f"vector:{plan.tile.vectors}"))
+            inner.append(self.loop(plan.lanes, names).marked(f"vector:{self.vectors(full)}"))
             return around(node, inner, self.kernel)
 
-        return around(leaf, loops, lambda n: self.split(n, plan.lanes, plan.width, names, tile))
+        def split(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            return self.split(node, plan.lanes, plan.width, names, tile, rest=lambda n: tile(n, full=False))
+
+        return around(leaf, loops, split)
+
+    def vectors(self, full: bool) -> int:
+        """How many run at once: all of a panel's, but where the panel is a rest of unknown length, which is shorter."""
+        plan = self.nest.plan
+        return max(1, plan.tile.vectors - (plan.lanes in plan.ends and not full))
 
     def kernel(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         own = (self.nest.plan.statement,)

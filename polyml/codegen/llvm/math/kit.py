@@ -153,6 +153,11 @@ def horner(coefficients: Sequence[float], x: Number) -> Number:
     return total
 
 
+KEPT = 256
+"""Bits of a result from which a function out of line keeps all registers of its callers (x86; elsewhere LLVM does not know the attribute). Else whatever is in vector registers there, the sums of
+a register tile that are divided one by one, would have to survive in memory, and LLVM's allocator was seen to leave it there for the loops before. Not for smaller results: LLVM clears
+upper halves (vzeroupper) behind the place where it restores them, unless the result needs them."""
+
 Recipe = Callable[..., Number]
 """Numbers to a Number of the first one's type."""
 
@@ -168,6 +173,8 @@ def call(module: Module, builder: Builder, recipe: Recipe, args: tuple[Value, ..
         result = recipe(*(Number(inner, parameter) for parameter in parameters))
         inner.write(f"ret {result.value}")
         attributes = "noinline cold" if rare else "alwaysinline"
+        if rare and type_.lanes * type_.bits >= KEPT:
+            attributes += ' "no_caller_saved_registers"'
         header = f"define internal {type_} @{name}({', '.join(map(str, parameters))}) {attributes} nounwind"
         body = "\n".join(str(line) for line in inner.lines)
         module.definitions[name] = f'{header} "prefer-vector-width"="512" {{\n{ENTRY}:\n{body}\n}}'

@@ -1,0 +1,124 @@
+"""Sums over windows in kernels for any sizes: lanes along the filters without numbers, right at every size around tiles, panels, and the conditions of the version that has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.codegen.loops import Allocate, Function, If
+from polyml.codegen.rewrite import walk_nodes
+from polyml.graph.ir import Equation
+from polyml.target import Target
+
+Array = np.ndarray[Any, Any]
+
+CONVOLUTION = """
+def convolution(x: f32["C H W"], w: f32["O C R S"]):
+    y[o, p, q] = {source}[c, {at}p + r, {at}q + s] * w[o, c, r, s]
+    return y
+"""
+ROWS = """
+def rows(x: f32["C W"], w: f32["O C S"]):
+    y[o, q] = {source}[c, {at}q + s] * w[o, c, s]
+    return y
+"""
+
+SIZES = [
+    (c, h, w, o, r, s)
+    for c, h, w in ((1, 1, 1), (2, 9, 13), (9, 8, 14), (3, 7, 29), (33, 12, 15), (5, 3, 67))
+    for o in (1, 15, 16, 33)
+    for r, s in ((1, 1), (3, 3), (2, 5))
+] + [(0, 9, 9, 16, 3, 3), (3, 9, 9, 0, 3, 3), (40, 18, 18, 50, 3, 3), (4, 20, 20, 40, 1, 17), (4, 20, 20, 40, 3, 20)]
+
+
+def numbers(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(np.float32)
+
+
+def expected(x: Array, w: Array, stride: int, padding: int) -> Array:
+    axes = tuple(range(1, x.ndim))
+    padded = np.pad(x.astype(np.float64), [(0, 0)] + [(padding, padding)] * len(axes))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[2:], axes)
+    windows = windows[(slice(None), *(slice(None, None, stride) for _ in axes))]
+    return np.tensordot(w.astype(np.float64), windows, ([1, *range(2, w.ndim)], [0, *range(w.ndim - 1, windows.ndim)]))
+
+
+def text(program: str, stride: int, padding: int) -> str:
+    edges = "(0, 0)" + f", ({padding}, {padding})" * (2 if program is CONVOLUTION else 1)
+    source = f"pad(x, ({edges}))" if padding else "x"
+    return program.format(source=source, at=f"{stride}*" if stride > 1 else "")
+
+
+@pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 1), (2, 1), (3, 2)])
+@pytest.mark.parametrize("program", [CONVOLUTION, ROWS])
+def test_right_for_every_size(program: str, stride: int, padding: int) -> None:
+    f = polyml.einsum(text(program, stride, padding), dynamic=True, verify=True)
+    assert any(op.result.name.endswith("_last") for op in f.trace(*_arguments(program, 4, 9, 9, 20, 3, 3)).ops if isinstance(op, Equation))  # fmt: skip
+    for empty in (False, True):
+        for c, h, w, o, r, s in SIZES:
+            x, filters = _arguments(program, c, h, w, o, r, s)
+            fits = all(n + 2 * padding >= k for n, k in zip(x.shape[1:], filters.shape[2:], strict=True))
+            if fits and empty == (0 in (*x.shape, *filters.shape)):
+                wanted = expected(x, filters, stride, padding)
+                np.testing.assert_array_equal(f(x, filters), wanted, str((x.shape, filters.shape)))
+        assert empty or len(f.kernels) == 1
+
+
+def _arguments(program: str, c: int, h: int, w: int, o: int, r: int, s: int) -> tuple[Array, Array]:
+    if program is ROWS:
+        return numbers(c, w), numbers(o, c, s)
+    return numbers(c, h, w), numbers(o, c, r, s)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    ("declared", "term", "shapes"),
+    [
+        (("B C W", "O C S"), "y[b, o, n] = x[b, c, 2*n + s] * w[o, c, s]", ((3, 40, 61), (50, 40, 5))),
+        (("G C W", "G O C S"), "y[g, o, p] = x[g, c, 2*p + s] * w[g, o, c, s]", ((3, 40, 133), (3, 50, 40, 5))),
+        (("C W", "O A C S"), "y[o, a, p] = x[c, 3*p + s] * w[o, a, c, s]", ((40, 83), (5, 31, 40, 5))),
+        (("W C", "S C O"), "y[p, o] = pad(x, ((2, 2), (0, 0)))[p + s, c] * w[s, c, o]", ((133, 40), (5, 40, 50))),
+        (("C H W", "C 3 3"), "y[c, p, q] = pad(x, ((0, 0), (1, 1), (1, 1)))[c, p + r, q + s] * w[c, r, s]", ((30, 19, 45), (30, 3, 3))),
+        (("C H W", "O C 3 3"), "y[o, p, q] = pad(x, ((0, 0), (1, 1), (1, 1)))[c, p + r, q + s] * w[o, c, r, s]", ((30, 19, 45), (40, 30, 3, 3))),
+        (("C H W", "O C R 3"), "y[o, p, q] = relu(pad(x, ((0, 0), (1, 1), (1, 1)))[c, p + 2*r, q + 2*s] * w[o, c, r, s])", ((30, 19, 45), (40, 30, 3, 3))),
+        (("C 45", "O C 7"), "y[o, p] = x[c, p - s + 6] * w[o, c, s]", ((30, 45), (40, 30, 7))),
+    ],
+)  # fmt: skip
+def test_other_forms(
+    declared: tuple[str, str], term: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], threads: int
+) -> None:
+    program = f'def f(x: f32["{declared[0]}"], w: f32["{declared[1]}"]):\n    {term}\n    return y\n'
+    x, w = (numbers(*shape) for shape in shapes)
+    f = polyml.einsum(program, dynamic=True, threads=threads, verify=True)
+    np.testing.assert_array_equal(f(x, w), polyml.einsum(program, dynamic=False, threads=1, precise=True)(x, w))
+    assert len(f.kernels) == 1
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v2"])
+def test_other_machines(target: str) -> None:
+    f = polyml.einsum(text(CONVOLUTION, 2, 1), dynamic=True, target=Target(target))
+    for c, h, w, o, r, s in SIZES[::7]:
+        x, filters = numbers(c, h, w), numbers(o, c, r, s)
+        if h + 2 >= r and w + 2 >= s:
+            np.testing.assert_array_equal(f(x, filters), expected(x, filters, 2, 1))
+
+
+def lowered(stride: int, padding: int) -> Function:
+    f = polyml.einsum(text(CONVOLUTION, stride, padding), dynamic=True, target=Target("x86-64-v4"))
+    return f.lower(numbers(4, 9, 9), numbers(20, 4, 3, 3)).stages.functions[-1]
+
+
+@pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 1), (2, 1)])
+def test_panels_and_rows_are_as_large_as_a_call_needs(stride: int, padding: int) -> None:
+    (choice,) = lowered(stride, padding).body
+    assert isinstance(choice, If)
+    made = {n.variable.name: n.variable.shape for n in walk_nodes(choice.then) if isinstance(n, Allocate)}
+    (panels,) = (shape for name, shape in made.items() if name.startswith("w_panels"))
+    assert [str(extent) for extent in panels] == ["1", "C", "R", "S", "32"]
+    assert any(name.startswith("y_last") and str(shape[-1]) == "32" and str(shape[0]) == "1" for name, shape in made.items() if len(shape) == 3)  # fmt: skip
+    assert not any(
+        n.variable.name.startswith("w_panels") for n in walk_nodes(choice.otherwise) if isinstance(n, Allocate)
+    )
