@@ -46,7 +46,11 @@ def _node(node: Node, ranges: Ranges, *, in_lanes: bool, nested: bool) -> Node:
         trips = ranges.highest(node.upper - node.lower)
         # With a second loop for the rest inside another, LLVM's allocator was seen to keep most sums of a large tile in memory.
         ragged = factor > 1 and len(node.body) > ALONE and ranges.multiple(node.upper - node.lower) % factor
-        return node if factor < 2 or (nested and ragged) or (trips is not None and trips < 2 * factor) else _marked(node, factor)
+        return (
+            node
+            if factor < 2 or (nested and ragged) or (trips is not None and trips < 2 * factor)
+            else _marked(node, factor)
+        )
     inner = ranges.enter(node)
     lanes = in_lanes or (node.kind == "vector" and node.width > 1)
     sums = in_lanes and node.kind == "sequential" and len(node.body) == 1
