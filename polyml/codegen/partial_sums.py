@@ -30,6 +30,9 @@ PART = 512
 LONG = 4 * PART
 """Terms from which a sum that starts in registers is made in parts."""
 
+INNER = 4
+"""Terms that a loop of unknown length inside another one is taken for: taps of a filter."""
+
 SHORT = 64
 """Terms below which what is loaded is added to, term by term."""
 
@@ -96,7 +99,8 @@ class _Parts:
         lengths, inside = list[int](), ranges
         for level in nest:
             trips = inside.highest(level.upper - level.lower)
-            lengths.append(-(-(trips if trips is not None else LONG * level.step) // level.step))
+            unknown = INNER if lengths else LONG
+            lengths.append(unknown if trips is None else -(-trips // level.step))
             inside = inside.enter(level)
         terms = prod(lengths) * len([n for n in nest[-1].body if isinstance(n, Assign)]) // len(sums)
         loaded = _loads(made, sums)
@@ -112,6 +116,10 @@ class _Parts:
         """Parts as long as inner loops of the nest, or pieces of the innermost one."""
         level, terms = len(nest) - 1, lengths[-1]
         while level and terms * lengths[level - 1] <= PART:
+            level -= 1
+            terms *= lengths[level]
+        if level and 2 * terms <= PART:
+            # Far from a part: several iterations of the loop around are one.
             level -= 1
             terms *= lengths[level]
         inner = nest[level]
