@@ -30,6 +30,9 @@ LEAST = 8
 TOGETHER = 2
 """Rows that one tile fetches from end to end, at most: more loads would take turns with those of its sums."""
 
+MOST_STEP = 16
+"""Elements of a result's row that an iteration moves on by, at most: there should be one for each line."""
+
 LONG = 32
 """Iterations of the inner loop below which its own loads are few, and the next tile's rows are near."""
 
@@ -97,7 +100,7 @@ class _Tiles:
         elif (packed := self.packed(loop, lanes, ahead)) is not None:
             places += self.packed_lines(packed, loop, ahead, between)
         if result is not None and ahead.variable in {v for s in result.start for v in s.variables()}:
-            places.append(_result_line(result, loop, _beyond_block(result, ahead, loops), lanes.width))
+            places += _result_lines(result, loop, lanes, _beyond_block(result, ahead, loops), between)
         if not places:
             return lanes
         nodes = tuple(Prefetch(place, 2) for place in places)
@@ -194,6 +197,25 @@ def _rows_per_tile(rows: _Rows, ahead: For, between: Sequence[For]) -> int:
     free = next((outer for outer in between if outer.step > 0), None)
     span = None if free is None else Ranges((ahead, *between)).highest(free.upper - free.lower)
     return rows.count if free is None or span is None else ceil(rows.count / max(1, ceil(span / free.step)))
+
+
+def _result_lines(rows: _Rows, loop: For, lanes: For, ahead: For, between: Sequence[For]) -> Iterator[Place]:
+    """The next rows' vectors: a row or two from end to end in each of the tiles along the same rows, through an address that moves evenly, since anything else takes integer instructions
+    on ports that sums use; or one vector of the next tile's after the other where that does not fit."""
+    free = next((outer for outer in between if outer.step > 0), None)
+    each, known = _rows_per_tile(rows, ahead, between), Ranges((ahead, *between))
+    span = None if free is None else known.highest(free.upper - free.lower)
+    trips = known.highest(loop.upper - loop.lower)
+    last = len(rows.start) - 1
+    along = free is not None and lanes.lower == affine(free.variable) and rows.dimension != last
+    if free is None or span is None or trips is None or not along or each > TOGETHER or span > MOST_STEP * trips:
+        yield _result_line(rows, loop, ahead, lanes.width)
+        return
+    tile = (affine(free.variable) - free.lower) // free.step % ceil(rows.count / each) * each
+    column = {lanes.variable: free.lower + (affine(loop.variable) - loop.lower) * ceil(span / trips)}
+    for k in range(each):
+        place = _moved(rows, ahead, tile + k)
+        yield Place(rows.array, tuple(s.substitute(column) for s in place.subscripts if isinstance(s, Affine)))
 
 
 def _result_line(rows: _Rows, loop: For, ahead: For, width: int) -> Place:

@@ -118,13 +118,24 @@ def test_tiles_fetch_what_their_next_rows_need(layout: str, fetched: set[str]) -
     assert "prefetcht1" in lowered.text("asm")
 
 
+def test_what_tiles_fetch_moves_evenly() -> None:
+    # Anything else than an address that moves on with the sums' own takes integer instructions in each iteration.
+    a, b = operands("N K", "K M", {"N": 1024, "M": 1024, "K": 1024}, "f32")
+    for target in (Target("x86-64-v4"), Target("x86-64-v3")):
+        text = polyml.einsum(product("N K", "K M", "N M", "f32"), target=target, threads=1).lower(a, b).text("loops")
+        places = re.findall(r"prefetch L2 [xz]\[(.*)\];", text)
+        whole = [place for place in places if "m_tile_2" in place]
+        assert len(whole) >= 2
+        assert not any(re.search(r"\bk\)*//", place) for place in whole)
+
+
 def test_tiles_fetch_rows_of_the_next_block_where_their_own_block_was_set_to_zero_as_a_whole() -> None:
     text = 'def f(x: f64["R Q P"], c: f64["P P"]):\n    x[r, q, p] = x[r, q, s] * c[s, p]\n    return x\n'
     a, b = np.zeros((40, 140, 160)), np.zeros((160, 160))
     target = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20)
     loops = polyml.einsum(text, target=target, threads=1).lower(a, b).text("loops")
     block, tile = re.search(r"(\w+) \+= (\d+)\)", loops), re.search(r"(\w+) \+= (\d+)\).*\n *for \(p_tile", loops)
-    fetched = re.search(r"prefetch L2 x\[\w+, (\w+) .* \+ (\d+), ", loops)
+    fetched = re.search(r"prefetch L2 x\[\w+, .*?(\w+) - .* \+ (\d+), ", loops)
     assert block is not None
     assert tile is not None
     assert fetched is not None
