@@ -2,6 +2,7 @@
 
 Every row lies in another page, where no prefetcher of the hardware follows, and the processor sees only as many rows ahead as it has room for instructions. So a sequential
 loop between the lanes and their steps asks for a coming row itself. The first walk down a strip of columns does; those after it find the strip in L2, if it fits there.
+In what the function writes, only sums in registers look ahead: a recurrence reads what it has just written.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from polyml.codegen.loops import Allocate, Block, For, Function, Node, Place, Prefetch, Variable
+from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.prefetch import AHEAD, Caches
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import expressions, walk_nodes, with_body
@@ -25,6 +26,9 @@ __all__ = ["prefetch_columns"]
 PAGE = 4096
 """Bytes of the smallest page: from this stride on, nothing but the loop itself knows where the next row is."""
 
+LEAST_TILE = 8
+"""Sums of a register tile."""
+
 LONG = 64
 """Iterations below which the first rows, which nobody asked for, count as much as the others."""
 
@@ -38,17 +42,18 @@ def prefetch_columns(function: Function, caches: Caches) -> tuple[Function, tupl
     """
     if not caches.l2:
         return function, ()
-    large = {v.name: v for v in function.arguments if v.name not in function.written and _bytes(v) > caches.l2}
-    pass_ = _Columns(large, caches, [])
+    large = {v.name: v for v in function.arguments if _bytes(v) > caches.l2}
+    pass_ = _Columns(large, function.written, caches, [])
     body = pass_.body(function.body, Ranges()) if large else function.body
     return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """arguments: large inputs, by name."""
+    """arguments: large ones, by name. written: those that the function writes: only register tiles look ahead in them."""
 
     arguments: Mapping[str, Variable]
+    written: frozenset[str]
     caches: Caches
     notes: list[Note]
 
@@ -75,7 +80,7 @@ class _Columns:
                     case For(kind="sequential"):
                         lines = tuple(self.coming(node, lanes, inside, fetched))
                         node = replace(node, body=(*lines, *node.body)) if lines else node
-                    case Allocate() | Block():
+                    case Allocate() | Block() | If():
                         node = with_body(node, visit)
                     case _:
                         pass
@@ -92,6 +97,8 @@ class _Columns:
         columns = self.columns(loop, lanes)
         asked = {node.place.variable for node in loop.body if isinstance(node, Prefetch)}
         columns = {where: read for where, read in columns.items() if where[0] not in asked}
+        if not _is_tile(loop):
+            columns = {where: read for where, read in columns.items() if read.tensor not in self.written}
         line = self.caches.line
         ahead = AHEAD // (line * max(1, len(columns)))
         for (array, start), read in columns.items():
@@ -122,6 +129,12 @@ class _Columns:
             if where not in found or row > found[where][0]:
                 found[where] = row, read
         return {where: read for where, (_, read) in found.items()}
+
+
+def _is_tile(loop: For) -> bool:
+    """Whether the loop does nothing but add to several registers."""
+    sums = [n for n in loop.body if isinstance(n, Assign) and n.reduction is not None and not n.target.subscripts]
+    return LEAST_TILE <= len(sums) == len(loop.body)
 
 
 def _without(flat: Affine, variable: str) -> Affine:

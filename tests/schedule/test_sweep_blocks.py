@@ -35,7 +35,7 @@ def count(t: f64["N N"], w: f64["N"]):
 def blocks(function: polyml.Einsum, *arguments: object) -> list[str]:
     found = [note for region in function.lower(*arguments).stages.regions for note in region.notes]
     assert not [note for note in found if note.stage == "fallback"]
-    return [note.text for note in found if "behind them in tiles" in note.text]
+    return [note.text for note in found if "from before them in register tiles" in note.text]
 
 
 @pytest.mark.parametrize(("n", "threads"), [(23, 2), (48, 1), (67, 2), (101, 1)])
@@ -45,6 +45,35 @@ def test_nussinov(n: int, threads: int) -> None:
     program = kernel.program(target=SMALL, threads=threads, verify=True)
     assert blocks(program, bases, table.copy())
     np.testing.assert_array_equal(program(bases, table.copy()), kernel.reference(bases, table.copy())[0])
+
+
+def test_large_tiles_on_any_number_of_threads() -> None:
+    """A wavefront of tiles gives the bits that one tile after the other gives, of sums as well."""
+    kernel = KERNELS["nussinov"]
+    bases, table = kernel.data({"N": 263}, np.random.default_rng(0))
+    w = np.random.default_rng(1).random(263) / 263
+    folded, counted = [], []
+    for threads in (1, 2):
+        folding, counting = (
+            kernel.program(target=SMALL, threads=threads),
+            polyml.einsum(COUNT, target=SMALL, threads=threads),
+        )
+        assert blocks(folding, bases, table)[0].startswith("tiles of 64")
+        # Within the loop over fronts; the loop that starts the sums is shared at the top.
+        text = folding.lower(bases, table).text("loops")
+        assert ("\n    parallel for" in text) == (threads == 2)
+        folded.append(folding(bases, table.copy()))
+        counted.append(counting(np.zeros((263, 263)), w))
+    np.testing.assert_array_equal(folded[0], kernel.reference(bases, table.copy())[0])
+    np.testing.assert_array_equal(folded[1], folded[0])
+    np.testing.assert_array_equal(counted[1], counted[0])
+
+
+def test_strips_of_columns_are_fetched_ahead() -> None:
+    """Of an array that the function itself writes: rows of more than a page."""
+    target = Target("x86-64-v4", l1_bytes=32 << 10, l2_bytes=1 << 20)
+    program = KERNELS["nussinov"].program(target=target, threads=1)
+    assert "prefetch L2 table[k + " in program.lower(np.zeros(520), np.zeros((520, 520))).text("loops")
 
 
 @pytest.mark.parametrize("n", [40, 83])

@@ -22,6 +22,9 @@ from polyml.expressions import Apply, Read, reads_of
 
 __all__ = ["emit_hopeful", "extrema_of"]
 
+TOGETHER = 4
+"""Minima and maxima in an iteration, at least: fewer wait for the ones before, and for a NaN of theirs nobody does."""
+
 LEAST = 16
 """Minima and maxima in a loop, else looking at the mask costs more than is saved."""
 
@@ -43,8 +46,10 @@ def extrema_of(state: State, node: For) -> For | None:
             return None
         body.append(made)
     assigns = [inner for inner in body if isinstance(inner, Assign)]
+    if len(assigns) < TOGETHER:
+        return None
     written = {inner.target.variable for inner in assigns}
-    if not assigns or any(read.tensor in written for inner in assigns for read in reads_of(inner.value)):
+    if any(read.tensor in written for inner in assigns for read in reads_of(inner.value)):
         return None
     return replace(node, body=tuple(body))
 

@@ -1,12 +1,17 @@
-"""Blocks of a recurrence over rows and, within a row, over columns, where every element that is finished goes into sums of all columns behind.
+"""Tiles of a recurrence over rows and, within a row, over columns, where every element that is finished goes into sums of all columns behind.
 
 Optimal parenthesizations and foldings, M[i, j] (+)= T[i, k] (x) T[k + 1, j] over i < k < j, finish T[i, j] from M[i, j] row by row upwards and from left to right. Each row by itself
-reads all rows below it. Of a block of rows and a block of columns k, what goes into columns behind the block needs nothing that is not finished once these are: it is a product of blocks, in
-register tiles. What is left, sums over elements of the block itself, stays with the elements that need it.
+reads all rows below it. In tiles of rows and columns, what a tile needs of tiles before it, in its rows and in its columns, is finished once it begins: a product of blocks, in register tiles. In a tile, blocks
+of rows and columns finish one after the other: of the steps that need rows of the tile the same goes for a block as for the tile, and what is left, sums over elements of the block itself, stays with the
+elements that need it. Threads share the tiles along a wavefront: no two of them have a row or a column in common.
 
-Rewrite: band[i] (band[j] (others; U: k = j)) -> band[i_tile] (band[j_tile] (
-    band[j] (band[i] (U where it needs other elements of the block of rows; others); U into columns of the block, k = j);
-    band[i] (band[j] (band[k] (U into the columns behind)))))
+Which tile or block an instance belongs to, and so the order of each sum, does not depend on that.
+
+Rewrite: band[i] (band[j] (others; U: k = j)) -> band[i_tile + j_tile] (parallel band[j_tile] (band[j_block] (
+    band[k_chunk] (band[i] (band[j] (band[k] (U from rows and columns before the tile))));
+    band[i_block] (
+        band[i] (band[j] (band[k] (U from rows before the block)));
+        band[j] (band[i] (U where it needs other elements of the block of rows; others); U into columns of the block, k = j)))))
 
 Source: Palkowski and Bielecki, "Parallel tiled Nussinov RNA folding loop nest generated using both dependence graph transitive closure and loop skewing" (BMC Bioinformatics 2017), for
 tiles of this recurrence; the split by what an instance needs is the one of schedule/pivots.py.
@@ -20,36 +25,45 @@ from math import prod
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.cost import register_tile
 from polyml.schedule.strategy.bands import Band
 from polyml.schedule.strategy.facts import Facts
-from polyml.schedule.transforms import Loop, insert_loops, insert_sequence, tile_loop
+from polyml.schedule.transforms import Loop, around, insert_loops, insert_sequence, tile_loop
 from polyml.schedule.tree import Kind, kind_of, members, statements_below
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
 
 __all__ = ["SweepPlan", "build_sweep_blocks", "plan_sweep_blocks"]
 
-ROWS, COLUMNS = 16, 16
-"""Rows and columns of a block: as many as keep memory (rows) and the sums' loads and stores (columns) from deciding, few enough for what is left over to be little."""
+TILE, LEAST_TILE = 64, 16
+"""Rows and columns of a tile, as many as keep what it reads of others from deciding; of small matrices, which stay in cache."""
+
+CHUNK = 64
+"""Steps of the product that stay in L1 for all rows of the tile."""
+
+ROWS, COLUMNS = 8, 16
+"""Rows and columns of a block: those of a register tile, and few, so that what is left over is little."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
     """core: the sum. rows: per statement the index of the outer loop. columns: of the inner loop, of the core the one it sums over; lanes: the core's index where its result is.
-    others: the instances of the other statements, in the order in which they run. early: the core's instances that need elements of their own block of rows. jam, vectors: the register tile."""
+    others: the instances of the other statements, in the order in which they run. tile: rows and columns of one. before, late: the core's instances that need rows before their own tile, or their own block,
+    only. jam, vectors: the register tile."""
 
     core: str
     rows: Mapping[str, str]
     columns: Mapping[str, str]
     lanes: str
     others: tuple[isl.UnionSet, ...]
-    early: isl.Set
+    tile: int
+    before: isl.Set
+    late: isl.Set
     jam: int
     vectors: int
 
     def __str__(self) -> str:
-        return f"blocks of {ROWS} {self.rows[self.core]} and {COLUMNS} {self.columns[self.core]}, {self.core} behind them in tiles of {self.jam} x {self.vectors} vectors"
+        size, row, column = self.tile, self.rows[self.core], self.lanes
+        return f"tiles of {size} {row} and {size} {column}, {self.core} from before them in register tiles of {self.jam} x {self.vectors} vectors"
 
 
 def plan_sweep_blocks(band: Band, facts: Facts) -> SweepPlan | None:
@@ -75,10 +89,15 @@ def plan_sweep_blocks(band: Band, facts: Facts) -> SweepPlan | None:
         or _touched(band, facts) <= facts.target.l2_bytes
     ):
         return None
-    early = _early(facts, core, rows, columns)
-    tile = register_tile(model, rows[core], rest[0], facts.target, max_rows=ROWS // 2)
-    jam = max(size for size in (1, 2, 4, 8) if size <= tile.rows)
-    return SweepPlan(core, dict(rows), columns, rest[0], others, early, jam, min(tile.vectors, 2))
+    size = TILE if model.extents[rows[core]] >= 4 * TILE else LEAST_TILE
+    before, late = (_late(facts, core, rows, columns, height) for height in (size, ROWS))
+    if before.is_empty():
+        return None
+    vectors = max(1, min(2, COLUMNS // facts.target.lanes(model.itemsize)))
+    # Accumulators, the vectors that all rows share, and two on their way: whatever the matrix's extents, blocks are of one size.
+    room = facts.target.vector_registers - vectors - 2
+    jam = max(height for height in (1, 2, 4, ROWS) if height == 1 or height * vectors <= room)
+    return SweepPlan(core, dict(rows), columns, rest[0], others, size, before, late, jam, vectors)
 
 
 def _others(sequence: isl.ScheduleNode, core: str) -> tuple[isl.UnionSet, ...] | None:
@@ -108,76 +127,94 @@ def _touched(band: Band, facts: Facts) -> int:
     )
 
 
-def _early(facts: Facts, core: str, rows: Mapping[str, str], columns: Mapping[str, str]) -> isl.Set:
-    """The core's instances that need an element of their own block of rows, of a later column than the one they stand at."""
+def _late(facts: Facts, core: str, rows: Mapping[str, str], columns: Mapping[str, str], height: int) -> isl.Set:
+    """The core's instances that need no element of their own block of so many rows in a later column than the one they stand at, of steps that all rows of the block take: so rows may be jammed."""
     statements = facts.scop.statements
+    domain, indices = statements[core].domain, statements[core].indices
     total = facts.packed.dependences.flow.get_map_list()
-    found = isl.Set.empty(statements[core].domain.get_space())
+    early = isl.Set.empty(domain.get_space())
     for m in (total.get_at(k) for k in range(total.n_map())):
         name = m.get_tuple_name(isl.dim_type.in_)
         if m.get_tuple_name(isl.dim_type.out) != core or name == core or name not in rows:
             continue
         source = [f"s{d}" for d in range(len(statements[name].indices))]
-        sink = [f"t{d}" for d in range(len(statements[core].indices))]
+        sink = [f"t{d}" for d in range(len(indices))]
         at = [own[names.index(index[n])] for own, names, index, n in (
-            (source, statements[name].indices, rows, name), (sink, statements[core].indices, rows, core),
-            (source, statements[name].indices, columns, name), (sink, statements[core].indices, columns, core),
+            (source, statements[name].indices, rows, name), (sink, indices, rows, core),
+            (source, statements[name].indices, columns, name), (sink, indices, columns, core),
         )]  # fmt: skip
-        text = f"floor({at[0]}/{ROWS}) = floor({at[1]}/{ROWS}) and {at[2]} > {at[3]}"
+        text = f"floor({at[0]}/{height}) = floor({at[1]}/{height}) and {at[2]} > {at[3]}"
         same = isl.Map(f"{{ {name}[{', '.join(source)}] -> {core}[{', '.join(sink)}] : {text} }}")
-        found = found.union(m.intersect(same).range())
-    return found.coalesce()
-
-
-def build_sweep_blocks(band: Band, plan: SweepPlan, facts: Facts) -> isl.ScheduleNode:
-    """The loops over blocks in the band's place, and all that is below. *Returns* the outermost."""
-    scop, core = facts.scop, plan.core
-    domain = scop.statements[core].domain
-    head = f"{core}[{', '.join(scop.statements[core].indices)}]"
-    k, j = plan.columns[core], plan.lanes
-    late = domain.subtract(plan.early)
-    behind = late.intersect(isl.Set(f"{{ {head} : floor({j}/{COLUMNS}) > floor({k}/{COLUMNS}) }}"))
-    behind = _whole(behind, scop.statements[core].indices, plan.rows[core], k)
-    within = late.subtract(behind)
-    elements = plan.others[0]
-    for part in plan.others[1:]:
-        elements = elements.union(part)
-    first = plan.early.to_union_set()
-    names = [name for name in band.statements if name != core]
-    times = _function(scop, [(name, scop.statements[name].domain, plan.columns[name]) for name in names])
-    times = times.union_add(_function(scop, [(core, plan.early, j)])).union_add(_function(scop, [(core, late, k)]))
-    node = band.node.cut()
-    rows = Loop(_function(scop, [(name, scop.statements[name].domain, plan.rows[name]) for name in band.statements]))
-    node = insert_loops(node, [tile_loop(rows, ROWS), tile_loop(Loop(times), COLUMNS)])
-    block = insert_sequence(
-        node.child(0).child(0), [elements.union(first).union(within.to_union_set()), behind.to_union_set()]
-    )
-    points = insert_loops(block.child(0).child(0), [Loop(times)])
-    points = insert_sequence(points.child(0), [elements.union(first), within.to_union_set()])
-    near = insert_loops(points.child(0).child(0), [rows])
-    near = insert_sequence(near.child(0), [first, *plan.others])
-    steps = Loop(_function(scop, [(core, domain, k)]))
-    near = insert_loops(near.child(0).child(0), [steps]).ancestor(3)
-    lanes = Loop(_function(scop, [(core, domain, j)]), True)
-    own = Loop(_function(scop, [(core, domain, plan.rows[core])]), True)
-    pushed = insert_loops(near.ancestor(2).child(1).child(0), [own, lanes.marked("vector:1")])
-    block = pushed.ancestor(4).parent()
-    far = [own.marked(f"jam:{plan.jam}"), lanes.marked(f"vector:{plan.vectors}"), steps]
-    return insert_loops(block.child(1).child(0), far).ancestor(4)
-
-
-def _whole(instances: isl.Set, indices: Sequence[str], rows: str, columns: str) -> isl.Set:
-    """Those in blocks of rows and columns without holes: there each row goes as far as the others, so that rows may be jammed."""
-    head = f"S[{', '.join(indices)}]"
-    named = instances.set_tuple_name("S")
-    pairs = named.apply(isl.Map(f"{{ {head} -> [{rows}, {columns}] }}"))
+        # By where elements are, not by whether they are computed: those that are given are no exception, which would be a loop of its own.
+        pieces = m.get_basic_map_list()
+        for piece in (pieces.get_at(k) for k in range(pieces.n_basic_map())):
+            early = early.union(piece.affine_hull().to_map().intersect(same).range())
+    head = f"{core}[{', '.join(indices)}]"
+    pairs = domain.subtract(early).apply(isl.Map(f"{{ {head} -> [{rows[core]}, {columns[core]}] }}"))
+    if pairs.is_empty():
+        return domain.subtract(domain)
     ends = [(pairs.dim_min_val(d).to_python(), pairs.dim_max_val(d).to_python()) for d in (0, 1)]
     box = isl.Set(f"{{ [r, c] : {ends[0][0]} <= r <= {ends[0][1]} and {ends[1][0]} <= c <= {ends[1][1]} }}")
-    blocks = isl.Map(f"{{ [r, c] -> [floor(r/{ROWS}), floor(c/{COLUMNS})] }}")
-    holes = box.subtract(pairs).apply(blocks)
-    own = isl.Map(f"{{ {head} -> [floor({rows}/{ROWS}), floor({columns}/{COLUMNS})] }}")
-    kept = named.subtract(holes.apply(own.reverse()))
-    return kept.set_tuple_name(instances.get_tuple_name()).coalesce()
+    blocks = isl.Map(f"{{ [r, c] -> [floor(r/{height}), c] }}")
+    whole = box.apply(blocks).subtract(box.subtract(pairs).apply(blocks)).coalesce()
+    return whole.apply(isl.Map(f"{{ {head} -> [floor({rows[core]}/{height}), {columns[core]}] }}").reverse()).intersect(
+        domain
+    )
+
+
+def build_sweep_blocks(band: Band, plan: SweepPlan, facts: Facts, *, parallel: bool) -> isl.ScheduleNode:
+    """The loops over tiles and blocks in the band's place, and all that is below. *Returns* the outermost."""
+    scop, core = facts.scop, plan.core
+    statement = scop.statements[core]
+    domain, k, j = statement.domain, plan.columns[core], plan.lanes
+    head, block = f"{core}[{', '.join(statement.indices)}]", f"{COLUMNS} * floor({j}/{COLUMNS})"
+    elsewhere = isl.Set(f"{{ {head} : {k} < {block} }}")
+    far = plan.before.intersect(elsewhere)
+    middle = plan.late.intersect(elsewhere).subtract(far).coalesce()
+    within = plan.late.intersect(isl.Set(f"{{ {head} : {k} >= {block} }}"))
+    first = domain.subtract(plan.late).coalesce()
+    elements = first.to_union_set()
+    for part in plan.others:
+        elements = elements.union(part)
+    own_block = elements.union(within.to_union_set())
+    names = [name for name in band.statements if name != core]
+    others = _function(scop, [(name, scop.statements[name].domain, plan.columns[name]) for name in names])
+    columns = Loop(others.union_add(_function(scop, [(core, domain, j)])))
+    times = Loop(others.union_add(_function(scop, [(core, first, j), (core, within, k)])))
+    rows = Loop(_function(scop, [(name, scop.statements[name].domain, plan.rows[name]) for name in band.statements]))
+    steps = Loop(_function(scop, [(core, domain, k)]))
+    lanes = Loop(_function(scop, [(core, domain, j)]), True)
+    own = Loop(_function(scop, [(core, domain, plan.rows[core])]), True)
+    tiles = [tile_loop(rows, plan.tile), tile_loop(columns, COLUMNS)]
+    if (
+        parallel
+    ):  # tiles as wide as high, which are worth a visit of another thread; one alone goes on along the rows that it has
+        size = isl.Val.int_from_si(domain.get_ctx(), plan.tile)
+        wide = tile_loop(columns, plan.tile)
+        tiles[:1] = [Loop(tiles[0].row.add(wide.row).scale_down_val(size)), wide.marked("parallel")]
+    vectors = lanes.marked(f"vector:{plan.vectors}")
+
+    def tile(leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        node = insert_sequence(leaf, [far.to_union_set(), own_block.union(middle.to_union_set())])
+        product = [tile_loop(steps, CHUNK), own.marked(f"jam:{plan.jam}"), vectors, steps]
+        node = insert_loops(node.child(0).child(0), product).ancestor(2)
+        return around(node.child(1).child(0), [tile_loop(rows, ROWS)], block_of_tile).ancestor(2)
+
+    def block_of_tile(leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        node = insert_sequence(leaf, [middle.to_union_set(), own_block])
+        node = insert_loops(node.child(0).child(0), [own, vectors, steps]).ancestor(2)
+        return around(node.child(1).child(0), [times], column).ancestor(2)
+
+    def column(leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        node = insert_sequence(leaf, [elements, within.to_union_set()])
+        node = around(node.child(0).child(0), [rows], element).ancestor(2)
+        return insert_loops(node.child(1).child(0), [own, lanes.marked("vector:1")]).ancestor(2)
+
+    def element(leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        node = insert_sequence(leaf, [first.to_union_set(), *plan.others])
+        return insert_loops(node.child(0).child(0), [steps]).ancestor(2)
+
+    return around(band.node.cut(), tiles, tile)
 
 
 def _function(scop: Scop, pieces: Sequence[tuple[str, isl.Set, str]]) -> isl.UnionPwAff:
