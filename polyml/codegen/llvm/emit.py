@@ -16,6 +16,7 @@ from polyml.codegen.llvm.arithmetic import cast
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.extrema import emit_hopeful, extrema_of
 from polyml.codegen.llvm.frame import finish
+from polyml.codegen.llvm.hoistable import has_hoistable
 from polyml.codegen.llvm.ir import INDEX, Lines, Module, Value, integer
 from polyml.codegen.llvm.memory import access, prefetch
 from polyml.codegen.llvm.neighbours import emit_shifted, neighbouring_reads
@@ -76,6 +77,7 @@ def emit_module(
 
 def emit_function(module: Module, function: Function, *, precise: bool = False, parallel: bool = True) -> None:
     """Adds the function, and what it needs, to the module."""
+    module.hoists = module.hoists or has_hoistable(function)
     variables = [(variable, f"%{argument_name(variable.name)}") for variable in function.arguments]
     state = new_state(module, function.name, function.sizes, variables, precise=precise, parallel=parallel)
     for lead in function.leads:

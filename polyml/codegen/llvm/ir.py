@@ -155,11 +155,17 @@ Lines = list["str | Lines"]
 """Text under construction: a nested list can still grow after what follows it was written."""
 
 
+TO_HOIST = "; there is something to hoist from loops"
+"""The first line of a module's text for which LLVM's whole pipeline pays (`Module.hoists`)."""
+
+
 @dataclass(slots=True)
 class Module:
     """What functions of one module share: declarations and helper definitions, each written once.
 
     scalef: AVX-512's instructions may be named (polyml.codegen.llvm.math.scaling); else the text serves every target.
+    hoists: LLVM finds something to take out of loops: what polyml.codegen.llvm.hoistable looks for, or what functions that are inlined
+        (polyml.codegen.llvm.math) compute from values that stay the same.
     half: the target converts f16 itself (Target.converts_half). dot_bf16: it adds up products of pairs of bf16 itself (Target.multiplies_bf16).
     """
 
@@ -168,6 +174,7 @@ class Module:
     definitions: dict[str, str] = field(default_factory=dict)
     half: bool = True
     dot_bf16: bool = False
+    hoists: bool = False
 
     def declare(self, name: str, result: str, parameters: Iterable[str], attributes: str = "") -> None:
         """An external function or intrinsic."""
@@ -178,7 +185,8 @@ class Module:
 
     def text(self) -> str:
         """The whole module."""
-        return "\n\n".join(["\n".join(self.declarations.values()), *self.definitions.values(), ""])
+        head = [TO_HOIST] if self.hoists else []
+        return "\n\n".join(["\n".join([*head, *self.declarations.values()]), *self.definitions.values(), ""])
 
 
 class Builder:
