@@ -121,7 +121,7 @@ def measure(name: str, scops: Sequence[Scop]) -> dict[str, object]:
     def ours() -> None:
         for scop, dependences in pairs:
             matcher = Matcher(scop, dependences, relax_reductions=True)
-            schedule_by_ilp(scop, dependences, matcher, relax_reductions=True)
+            schedule_by_ilp(scop, matcher)
 
     def theirs() -> None:
         for scop, dependences in pairs:

@@ -84,7 +84,7 @@ class _Walk:
     def _band(
         self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: isl.UnionMap, mark: str | None
     ) -> tuple[isl.UnionMap, isl.UnionMap]:
-        partial = node.band_get_partial_schedule()
+        partial = self._everywhere(node.band_get_partial_schedule())
         kind = None if mark is None else mark.partition(":")[0].partition(".")[0]
         runs_together = kind in ("parallel", "vector", "jam", "block", "thread")
         if not strict.plain_is_empty():
@@ -105,6 +105,12 @@ class _Walk:
                 self._require_private(node, carried)
             relaxed = equal
         return strict, relaxed
+
+    def _everywhere(self, partial: isl.MultiUnionPwAff) -> isl.MultiUnionPwAff:
+        """The same functions of the region's instances, without conditions that hold for all of those: isl would drag them through every comparison."""
+        parts: list[isl.Set] = []
+        partial.domain().foreach_set(parts.append)
+        return partial if all(part.plain_is_universe() for part in parts) else partial.gist(self.scop.domain)
 
     def _without_atomic(self, carried: isl.UnionMap) -> isl.UnionMap:
         """The pairs of updates that are not both atomic."""

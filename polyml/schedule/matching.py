@@ -10,6 +10,7 @@ from collections.abc import Hashable, Mapping
 import islpy as isl
 
 from polyml.expressions import Expr, Read, reads_of
+from polyml.schedule.ilp.cones import Cone, cones_of
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
@@ -30,6 +31,9 @@ class Matcher:
 
     def __init__(self, scop: Scop, dependences: Dependences, *, relax_reductions: bool) -> None:
         self.scop = scop
+        self._dependences = dependences
+        self._relax_reductions = relax_reductions
+        self._cones: list[Cone] | None = None
         self._maps = _by_pair(dependences.validity)
         self._reductions = _by_pair(dependences.reduction)
         if not relax_reductions:
@@ -40,6 +44,13 @@ class Matcher:
         self._ranges = {name: _ranges(statement, scop.context) for name, statement in scop.statements.items()}
         self._accesses = {name: _accesses(statement) for name, statement in scop.statements.items()}
         self._hints: dict[Pair, tuple[tuple[int, int], ...]] = {}
+
+    @property
+    def cones(self) -> list[Cone]:
+        """The dependences as generators."""
+        if self._cones is None:
+            self._cones = cones_of(self.scop, self._dependences, relax_reductions=self._relax_reductions)
+        return self._cones
 
     @property
     def edges(self) -> frozenset[Pair]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 
 import islpy as isl
@@ -75,6 +75,7 @@ class Ways:
     options: Options
     results: Set[str]
     pack: bool
+    _known: list[tuple[Matcher, dict[str, StatementModel]]] = field(default_factory=list, init=False, repr=False)
 
     def by_pivots(self) -> Schedule | None:
         """Blocks of a factorization around the strategy on polyml's own tree; None where the region is none, or the caller asks for something else."""
@@ -104,8 +105,7 @@ class Ways:
         """A contraction over a domain that is no box in blocks, the rest of the region around it; None where there is none."""
         if not self._may_block() or all(s.domain.is_box() for s in self.scop.statements.values() if s.kind == "update"):
             return None
-        matcher = Matcher(self.scop, self.dependences, relax_reductions=not self.options.precise)
-        models = model_statements(self.scop, matcher)
+        matcher, models = self._asked()
         plan = plan_slanted(self.scop, models, self.target)
         arranged = None if plan is None else self._arranged(self._ilp_tree, matcher, models, (), {plan.core})
         if plan is None or arranged is None:
@@ -122,13 +122,12 @@ class Ways:
         """Several steps of a loop over all rows in one sweep; None where there is none."""
         if not self._may_block() or not any(s.loop_depth for s in self.scop.statements.values()):
             return None
-        relax = not self.options.precise
-        models = model_statements(self.scop, Matcher(self.scop, self.dependences, relax_reductions=relax))
+        models = self._asked()[1]
         plan = plan_row_blocks(self.scop, models, self.target)
         if plan is None:
             return None
         dependences = analyse(plan.scop)
-        matcher = Matcher(plan.scop, dependences, relax_reductions=relax)
+        matcher = Matcher(plan.scop, dependences, relax_reductions=not self.options.precise)
         facts = Facts(
             packed=Packed(scop=plan.scop, dependences=dependences), matcher=matcher, models=model_statements(plan.scop, matcher),
             target=self.target, options=self._strategy_options(), rows=plan,
@@ -167,8 +166,7 @@ class Ways:
         asked = self._may_block(sized=True) and not self.options.precise and (self.pack or not self.scop.sizes)
         if not asked or not large_matrices(self.scop, self.target):
             return None
-        matcher = Matcher(self.scop, self.dependences, relax_reductions=True)
-        models = model_statements(self.scop, matcher)
+        matcher, models = self._asked()
         plan = plan_row_sums(self.scop, matcher, models, self.target)
         if plan is None or (plan.worth and self._plans(models)):
             return None
@@ -176,6 +174,13 @@ class Ways:
         made = work._strategic(partial(work._ilp_tree, outline=plan.outline))
         notes = (Note("blocking", " ".join(plan.rows), str(plan)), *made.notes)
         return replace(made, notes=notes, worth=(*made.worth, *plan.worth))
+
+    def _asked(self) -> tuple[Matcher, dict[str, StatementModel]]:
+        """What the scop's indices are to each other, and the cost models of its statements; the same to every attempt."""
+        if not self._known:
+            matcher = Matcher(self.scop, self.dependences, relax_reductions=not self.options.precise)
+            self._known.append((matcher, model_statements(self.scop, matcher)))
+        return self._known[0]
 
     def _may_block(self, *, sized: bool = False) -> bool:
         """Whether the caller leaves it to us, and all extents are numbers, unless `sized`."""
@@ -200,9 +205,7 @@ class Ways:
     ) -> isl.Schedule:
         tree, made = schedule_by_ilp(
             scop,
-            dependences,
             matcher,
-            relax_reductions=not self.options.precise,
             costs=self.options.costs or DEFAULT_COSTS,
             fusion=self.options.fusion_policy,
             ahead=ahead,
@@ -232,9 +235,7 @@ class Ways:
             from polyml.schedule.mapped import map_to_gpu  # what only a GPU needs
 
             return map_to_gpu(self.scop, self.dependences, self.target, self.options, order)
-        relax = not self.options.precise
-        matcher = Matcher(self.scop, self.dependences, relax_reductions=relax)
-        models = model_statements(self.scop, matcher)
+        matcher, models = self._asked()
         plans = self._plans(models)
         # A contraction that shares loops with others is packed like any other statement.
         for blocked in (plans, ()) if plans else ((),):

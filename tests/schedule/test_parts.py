@@ -40,7 +40,7 @@ WIDE = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20, cores=2)
 
 def _ordered(scop: Scop, dependences: Dependences) -> isl.Schedule:
     matcher = Matcher(scop, dependences, relax_reductions=True)
-    return schedule_by_ilp(scop, dependences, matcher, relax_reductions=True)[0]
+    return schedule_by_ilp(scop, matcher)[0]
 
 
 def _legal(tree: isl.Schedule, scop: Scop, dependences: Dependences) -> None:

@@ -17,7 +17,7 @@ import islpy as isl
 from polyml.errors import SchedulerFailed
 from polyml.options import FusionPolicy
 from polyml.records import dataclass
-from polyml.schedule.ilp.cones import Cone, cones_of
+from polyml.schedule.ilp.cones import Cone
 from polyml.schedule.ilp.costs import DEFAULT_COSTS
 from polyml.schedule.ilp.fusion import Part, parts_of
 from polyml.schedule.ilp.hyperplanes import Hyperplane, row_function, satisfied, unit
@@ -25,7 +25,6 @@ from polyml.schedule.ilp.problem import Basis, Problem, extended, within
 from polyml.schedule.ilp.solve import Solver
 from polyml.schedule.matching import Matcher
 from polyml.schedule.transforms import Loop, insert_band, insert_sequence
-from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 
 __all__ = ["NODES", "Around", "Outline", "Statistics", "schedule_by_ilp"]
@@ -67,17 +66,15 @@ class Statistics:
 
 def schedule_by_ilp(
     scop: Scop,
-    dependences: Dependences,
     matcher: Matcher,
     *,
-    relax_reductions: bool,
     costs: Sequence[str] = DEFAULT_COSTS,
     fusion: FusionPolicy = "smart",
     ahead: tuple[str, ...] = (),
     outline: Outline | None = None,
     nodes: int = NODES,
 ) -> tuple[isl.Schedule, Statistics]:
-    """A tree of bands that respects the dependences, reductions among them unless they are relaxed.
+    """A tree of bands that respects the dependences of the matcher, reductions among them unless they are relaxed.
 
     Args:
         costs: names of polyml.schedule.ilp.costs.COSTS, the most important first.
@@ -88,7 +85,7 @@ def schedule_by_ilp(
     Raises:
         SolverLimit: those did not suffice. SchedulerFailed: no loop for a cycle of statements.
     """
-    cones = cones_of(scop, dependences, relax_reductions=relax_reductions)
+    cones = matcher.cones
     worker = _Scheduler(Problem(scop, tuple(costs), Solver(nodes)), matcher, fusion)
     # A statement without instances has no place in the tree.
     alive = [name for name, statement in scop.statements.items() if not statement.domain.is_empty()]

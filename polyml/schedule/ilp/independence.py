@@ -9,7 +9,7 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RowSpace", "null_space", "rank"]
+__all__ = ["RowSpace", "distinct_rows", "null_space", "rank"]
 
 Vector = tuple[int, ...]
 Integers = NDArray[np.int64]
@@ -22,7 +22,7 @@ class RowSpace:
     """The rows' span modulo a prime: fast, exact but for a vanishing chance that the span looks smaller than it is."""
 
     def __init__(self, rows: Integers) -> None:
-        work = np.unique(rows, axis=0) % PRIME if len(rows) else rows
+        work = rows[distinct_rows(rows)] % PRIME
         self.pivots: list[int] = []
         for column in range(rows.shape[1]):
             top = len(self.pivots)
@@ -45,6 +45,18 @@ class RowSpace:
         for row, pivot in zip(self.rows, self.pivots, strict=True):
             rest = (rest - rest[pivot] * row) % PRIME
         return not rest.any()
+
+
+def distinct_rows(matrix: Integers) -> list[int]:
+    """The numbers of the rows that no earlier row equals.
+
+    By their bytes: np.unique compares column by column, which takes ten times as long, and imports numpy.ma (20 ms).
+    """
+    text, width = np.ascontiguousarray(matrix).tobytes(), matrix.shape[1] * matrix.itemsize
+    numbers: dict[bytes, int] = {}
+    for number in range(len(matrix)):
+        numbers.setdefault(text[number * width : (number + 1) * width], number)
+    return list(numbers.values())
 
 
 def null_space(rows: Sequence[Sequence[int]], dimension: int) -> list[Vector]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone, Face
 from polyml.schedule.ilp.hyperplanes import Row
-from polyml.schedule.ilp.independence import RowSpace, null_space
+from polyml.schedule.ilp.independence import RowSpace, distinct_rows, null_space
 from polyml.schedule.ilp.solve import Program
 
 __all__ = ["Model", "Shape"]
@@ -259,7 +259,6 @@ def _reduced(matrix: Integers, lower: Floats, upper: Floats) -> tuple[Integers, 
     matrix = matrix // divisor[:, None]
     needed = ~(zero & (upper == np.inf) & (matrix >= 0).all(1)) & (matrix.any(1) | ~zero)
     matrix, lower, upper = matrix[needed], lower[needed], upper[needed]
-    keys = np.column_stack([matrix, lower.astype(np.int64), np.isfinite(upper)])
-    _, first = np.unique(keys, axis=0, return_index=True)
-    first.sort()
+    keys = np.column_stack([matrix, lower.astype(np.int64), np.isfinite(upper).astype(np.int64)])
+    first = distinct_rows(keys)
     return matrix[first], lower[first], upper[first]

@@ -14,12 +14,11 @@ from collections.abc import Sequence
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.ilp.cones import Cone, cones_of
+from polyml.schedule.ilp.cones import Cone
 from polyml.schedule.ilp.costs import TILING_COSTS
 from polyml.schedule.ilp.hyperplanes import Hyperplane, distances, row_function
 from polyml.schedule.ilp.problem import Basis, Problem, within
 from polyml.schedule.ilp.solve import Solver, SolverLimit
-from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 
 __all__ = ["SkewedLoop", "skewed_band"]
@@ -39,11 +38,9 @@ class SkewedLoop:
     row: isl.UnionPwAff
 
 
-def skewed_band(
-    scop: Scop, dependences: Dependences, names: Sequence[str], *, relax_reductions: bool
-) -> tuple[SkewedLoop, ...]:
-    """Loops over the statements that may all be tiled together, the least skewed first; fewer than two when there is no such band."""
-    cones = within(cones_of(scop, dependences, relax_reductions=relax_reductions), names)
+def skewed_band(scop: Scop, every: Sequence[Cone], names: Sequence[str]) -> tuple[SkewedLoop, ...]:
+    """Loops over the statements that may all be tiled together, the least skewed first; fewer than two when there is no such band. every: the scop's dependences."""
+    cones = within(every, names)
     problem = Problem(scop, TILING_COSTS, Solver(NODES))
     deepest = max(problem.dimension(name) for name in names)
     # Statements of fewer dimensions, such as boundaries, need no directions of their own: they go along.

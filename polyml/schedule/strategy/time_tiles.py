@@ -68,9 +68,7 @@ def plan_time_tiles(node: isl.ScheduleNode, facts: Facts) -> TimePlan | None:
     sweep = _Sweep(facts, steps)
     if not sweep.is_large:
         return None
-    band = skewed_band(
-        facts.scop, facts.packed.dependences, tuple(steps), relax_reductions=facts.options.relax_reductions
-    )
+    band = skewed_band(facts.scop, facts.matcher.cones, tuple(steps))
     return sweep.plan(band, node)
 
 

@@ -41,9 +41,7 @@ def legal_tree(
     nodes: int = NODES,
 ) -> isl.Schedule:
     matcher = Matcher(scop, dependences, relax_reductions=relax)
-    tree, _ = schedule_by_ilp(
-        scop, dependences, matcher, relax_reductions=relax, costs=costs, fusion=fusion, nodes=nodes
-    )
+    tree, _ = schedule_by_ilp(scop, matcher, costs=costs, fusion=fusion, nodes=nodes)
     check_tree(tree, scop, dependences.validity, dependences.reduction, relax_reductions=relax)
     return tree
 

@@ -144,7 +144,7 @@ def f(A: f64["N N"]):
 """
 
 
-@pytest.mark.parametrize("budget", [1, 100, 1_000, 3_000, 10_000, 1_000_000])
+@pytest.mark.parametrize("budget", [1, 100, 1_000, 3_000, 6_000, 1_000_000])
 def test_any_budget_compiles(budget: int) -> None:
     """Less and less falls back to isl, to isl without marks, to the written order; whatever is left is right."""
     rng = np.random.default_rng(1)
@@ -157,12 +157,12 @@ def test_any_budget_compiles(budget: int) -> None:
     found = schedule(scop, dependences, WIDE, Options(target=WIDE, budget=budget))
     check(found)
     fallbacks = [note for note in found.notes if note.stage == "fallback"]
-    assert bool(fallbacks) == (budget <= 10_000)
+    assert bool(fallbacks) == (budget <= 6_000)
     assert np.allclose(polyml.einsum(SOLVER, budget=budget)(a.copy()), expected)
 
 
 def test_fallback_is_explained() -> None:
-    program = polyml.einsum(SOLVER, budget=10_000)
+    program = polyml.einsum(SOLVER, budget=6_000)
     assert isinstance(program, polyml.Einsum)
     text = program.lower(np.eye(9)).explain()
     assert "fallback: f_0: the schedule by integer programs was dropped" in text
