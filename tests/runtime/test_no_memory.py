@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.runtime import kernel
+from polyml.runtime import native
 from polyml.runtime.support import Support, support
 
 Allocator = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)
@@ -62,7 +62,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Failing]:
     scratch, free = (ctypes.cast(c, ctypes.c_void_p).value or 0 for c in failing.callbacks)
     symbols = {**real.symbols, "polyml_scratch": scratch, "polyml_scratch_free": free}
     patched = Support(real.loaded, symbols, real.header, real.openmp)
-    monkeypatch.setattr(kernel, "support", lambda: patched)
+    monkeypatch.setattr(native, "support", lambda: patched)
     yield failing
     assert not failing.open
 
