@@ -7,6 +7,7 @@ from collections.abc import Callable
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
 from polyml.codegen.partial_sums import sum_in_parts
 from polyml.codegen.prefetch import Caches, prefetch
+from polyml.codegen.prefetch_blocks import prefetch_blocks
 from polyml.codegen.prefetch_columns import prefetch_columns
 from polyml.codegen.prefetch_rows import prefetch_rows
 from polyml.codegen.prefetch_strips import prefetch_strips
@@ -90,6 +91,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("prefetch_rows", lambda f, o: prefetch_rows(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: before "prefetch_columns", which takes the columns that are walked down once.
     Pass("prefetch_strips", lambda f, o: prefetch_strips(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
+    Pass("prefetch_blocks", lambda f, o: prefetch_blocks(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: last, when the loops read what they will read.
     Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     Pass("prefetch_columns", lambda f, o: prefetch_columns(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),

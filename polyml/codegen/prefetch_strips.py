@@ -20,7 +20,7 @@ from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["prefetch_strips"]
+__all__ = ["only_sums", "prefetch_strips", "with_prefetches"]
 
 LEAST = 8
 """Sums in the innermost loop below which there is no time for anything else."""
@@ -71,11 +71,11 @@ class _Strips:
         if node.kind != "vector" or node.width == 1:
             return with_body(node, lambda body: self.body(body, (*loops, node)))
         inner = [part for part in walk_nodes(node.body) if isinstance(part, For)]
-        sums = next((part for part in inner if _only_sums(part)), None)
+        sums = next((part for part in inner if only_sums(part)), None)
         if sums is None or node.masked or len(sums.body) < LEAST:
             return node
         places = tuple(Prefetch(place, 2) for place in self.lines(node, sums, loops))
-        return replace(node, body=_with_prefetches(node.body, sums, places)) if places else node
+        return replace(node, body=with_prefetches(node.body, sums, places)) if places else node
 
     def lines(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[Place]:
         """What an iteration of the sums asks for: the line of the last element of a vector, since the first one lies in the strip before, or at the start of a line."""
@@ -138,18 +138,20 @@ def _affine(read: Read) -> tuple[Affine, ...]:
     return tuple(s for s in read.subscripts if isinstance(s, Affine))
 
 
-def _only_sums(loop: For) -> bool:
+def only_sums(loop: For) -> bool:
+    """Whether a sequential loop does nothing but add up."""
     return loop.kind == "sequential" and all(isinstance(n, Assign) and n.reduction is not None for n in loop.body)
 
 
-def _with_prefetches(nodes: tuple[Node, ...], loop: For, extra: tuple[Node, ...]) -> tuple[Node, ...]:
+def with_prefetches(nodes: tuple[Node, ...], loop: For, extra: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The nodes with more at the start of the loop's body."""
     made: list[Node] = []
     for node in nodes:
         match node:
             case For() if node is loop:
                 made.append(replace(node, body=(*extra, *node.body)))
             case Allocate() | If() | For():
-                made.append(with_body(node, lambda body: _with_prefetches(body, loop, extra)))
+                made.append(with_body(node, lambda body: with_prefetches(body, loop, extra)))
             case _:
                 made.append(node)
     return tuple(made)
