@@ -131,6 +131,8 @@ def _rows(scop: Scop, array: Array, matcher: Matcher, models: Mapping[str, State
         return None
     if not sums or len(sums) == len(index) or len(ranges) > 1:
         return None
+    if not all(isinstance(place, Affine) for name in sums for place in scop.statements[name].target.subscripts):
+        return None  # a part's sums are those of elements that are known ahead
     if not scop.sizes and ranges != {(0, array.shape[along].constant - 1)}:
         return None
     if any(_is_heavy(scop.statements[name], scop, models[name]) for name in index):

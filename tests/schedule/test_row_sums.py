@@ -240,3 +240,24 @@ def test_any_size_of_a_matrix_and_its_transpose(name: str) -> None:
         result = program(*(np.copy(a) for a in arguments))
         for got, want in zip(result if isinstance(result, tuple) else (result,), expected, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-11)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_sums_into_elements_that_values_choose(dynamic: bool) -> None:
+    """There is no part of such a sum: which elements it has is not known ahead."""
+    source = """
+def f(ids: i32["N"], A: f64["N M"]):
+    t: f64["N M"]
+    if j % 2 == 0:
+        t[i, j] = 2 * A[i, j]
+    else:
+        t[i, j] = A[i, j]
+    z: f64["M"] = 0
+    z[ids[i]] += t[i, j]
+    return z
+"""
+    rng = np.random.default_rng(0)
+    ids, a = rng.integers(0, 40, 300).astype("i4"), rng.random((300, 40))
+    expected = np.zeros(40)
+    np.add.at(expected, ids, (a * np.where(np.arange(40) % 2, 1, 2)).sum(axis=1))
+    np.testing.assert_allclose(polyml.einsum(source, target=SMALL, dynamic=dynamic)(ids, a), expected, rtol=1e-12)
