@@ -10,21 +10,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import ceil, prod
 
-from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
+from polyml.codegen.loops import Assign, For, Function, Place, Variable
 from polyml.codegen.prefetch import Caches
-from polyml.codegen.prefetch_strips import only_sums, with_prefetches
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.codegen.streams import flat_element
+from polyml.codegen.tile_sums import fetching, large_inputs, map_tiles, turn_of
 from polyml.expressions import Read, reads_of
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["prefetch_blocks"]
-
-LEAST = 8
-"""Sums in the innermost loop below which there is no time for anything else."""
 
 ROWS = 16
 """Rows of a block, at least: fewer are there before anybody could ask for them."""
@@ -39,16 +35,10 @@ def prefetch_blocks(function: Function, caches: Caches) -> tuple[Function, tuple
     """
     if not caches.l2:
         return function, ()
-    large = {v.name: v for v in function.arguments if v.name not in function.written and _is_large(v, caches)}
+    large = large_inputs(function, caches.l2)
     pass_ = _Blocks(large, caches, [])
-    body = pass_.body(function.body, ()) if large else function.body
+    body = map_tiles(function.body, fetching(pass_.lines)) if large else function.body
     return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
-
-
-def _is_large(variable: Variable, caches: Caches) -> bool:
-    extents = [extent.constant for extent in variable.shape if extent.is_constant]
-    known = len(extents) == len(variable.shape)
-    return known and variable.dtype.itemsize * prod(extents) > caches.l2
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,35 +49,17 @@ class _Blocks:
     caches: Caches
     notes: list[Note]
 
-    def body(self, nodes: tuple[Node, ...], loops: tuple[For, ...]) -> tuple[Node, ...]:
-        made = tuple(self.node(node, loops) for node in nodes)
-        return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
-
-    def node(self, node: Node, loops: tuple[For, ...]) -> Node:
-        if not isinstance(node, For):
-            return with_body(node, lambda body: self.body(body, loops))
-        if node.kind != "vector" or node.width == 1:
-            return with_body(node, lambda body: self.body(body, (*loops, node)))
-        inner = [part for part in walk_nodes(node.body) if isinstance(part, For)]
-        sums = next((part for part in inner if only_sums(part)), None)
-        if sums is None or node.masked or len(sums.body) < LEAST:
-            return node
-        places = tuple(Prefetch(place, 2) for place in self.lines(node, sums, loops))
-        return replace(node, body=with_prefetches(node.body, sums, places)) if places else node
-
     def lines(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[Place]:
         """What an iteration of the sums asks for: in each tile another line of its row, as long as there are enough tiles."""
         at = next((k for k, loop in enumerate(loops) if sums.lower == affine(loop.variable)), None)
         if at is None or loops[at].step < ROWS or loops[at].kind != "sequential":
             return
         block, between = loops[at], loops[at + 1 :]
-        turn, tiles = affine(0), 1
-        for loop in between:
-            trips = Ranges(loops).constant(loop.upper - loop.lower)
-            if trips is None:
-                return
-            count = ceil(trips / loop.step)
-            turn, tiles = turn * count + (affine(loop.variable) - loop.lower) // loop.step, tiles * count
+        trips = [Ranges(loops).constant(loop.upper - loop.lower) for loop in between]
+        if None in trips:
+            return
+        counts = [ceil((span or 0) / loop.step) for loop, span in zip(between, trips, strict=True)]
+        turn, tiles = turn_of(between, counts), prod(counts)
         inner = {lanes.variable, *(loop.variable for loop in between)}
         reads = dict.fromkeys(r for node in sums.body if isinstance(node, Assign) for r in reads_of(node.value))
         for read in {read.tensor: read for read in reversed(reads)}.values():

@@ -12,20 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, prod
 
-from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
+from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.prefetch import Caches
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.streams import flat_element
+from polyml.codegen.tile_sums import LEAST, affine_subscripts, map_tiles, only_sums, with_prefetches
 from polyml.expressions import Read, reads_of
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["prefetch_rows"]
-
-LEAST = 8
-"""Sums in the inner loop below which there is no time for anything else."""
 
 TOGETHER = 2
 """Rows that one tile fetches from end to end, at most: more loads would take turns with those of its sums."""
@@ -43,7 +41,7 @@ def prefetch_rows(function: Function, caches: Caches) -> tuple[Function, tuple[N
         return function, ()
     scratch = (node.variable for node in walk_nodes(function.body) if isinstance(node, Allocate))
     pass_ = _Tiles({v.name: v for v in function.arguments}, {v.name: v for v in scratch}, caches, [])
-    body = pass_.body(function.body, ())
+    body = map_tiles(function.body, pass_.tile)
     notes = tuple(dict.fromkeys(pass_.notes))
     return (function if body is function.body else replace(function, body=body)), notes
 
@@ -66,22 +64,11 @@ class _Tiles:
     caches: Caches
     notes: list[Note]
 
-    def body(self, nodes: tuple[Node, ...], loops: tuple[For, ...]) -> tuple[Node, ...]:
-        made = tuple(self.node(node, loops) for node in nodes)
-        return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
-
-    def node(self, node: Node, loops: tuple[For, ...]) -> Node:
-        if not isinstance(node, For):
-            return with_body(node, lambda body: self.body(body, loops))
-        if node.kind == "vector" and node.width > 1:
-            return self.tile(node, loops)
-        return with_body(node, lambda body: self.body(body, (*loops, node)))
-
     def tile(self, lanes: For, loops: tuple[For, ...]) -> For:
         """The vector loop, with prefetches in the innermost loop of its one nest of sums."""
         inner = [node for node in walk_nodes(lanes.body) if isinstance(node, For)]
-        loop = next((node for node in inner if _only_sums(node)), None)
-        if loop is None or not all(_only_sums(node) or _only_loops(node) for node in inner) or len(loop.body) < LEAST:
+        loop = next((node for node in inner if only_sums(node)), None)
+        if loop is None or not all(only_sums(node) or _only_loops(node) for node in inner) or len(loop.body) < LEAST:
             return lanes
         nest = inner[: inner.index(loop)]
         trips = [Ranges((*loops, *nest)).highest(sums.upper - sums.lower) for sums in (*nest, loop)]
@@ -106,7 +93,7 @@ class _Tiles:
         nodes = tuple(Prefetch(place, 2) for place in places)
         names = ", ".join(dict.fromkeys(place.variable for place in places))
         self.notes.append(Note("prefetch", ahead.variable, f"the next rows of {names}, from inside a register tile"))
-        return replace(lanes, body=_with_prefetches(lanes.body, loop, nodes))
+        return replace(lanes, body=with_prefetches(lanes.body, loop, nodes))
 
     def operand(self, loop: For, lanes: For) -> _Rows | None:
         """Rows of a large argument that the loop walks along, the same for all lanes."""
@@ -115,7 +102,7 @@ class _Tiles:
         if not rows or len({r.tensor for r in rows}) != 1:
             return None
         first = [r for r in rows if _along(r, loop) == _along(rows[0], loop)]
-        return _in_a_row([_affine(r) for r in first], rows[0].tensor, 1)
+        return _in_a_row([affine_subscripts(r) for r in first], rows[0].tensor, 1)
 
     def packed(self, loop: For, lanes: For, ahead: For) -> Read | None:
         """The first element of packed rows that the loop walks along in the order of memory, the same for all lanes, that move on with the loop `ahead`."""
@@ -144,7 +131,7 @@ class _Tiles:
                 ahead.variable: affine(ahead.variable) + ahead.step,
                 loop.variable: affine(loop.variable) + turn * each,
             }
-            yield Place(read.tensor, tuple(s.substitute(moved) for s in _affine(read)))
+            yield Place(read.tensor, tuple(s.substitute(moved) for s in affine_subscripts(read)))
 
     def is_row(self, read: Read, loop: For, lanes: For) -> bool:
         variable = self.arguments.get(read.tensor)
@@ -162,14 +149,14 @@ class _Tiles:
         for node in _before(lanes.body, loop):
             if isinstance(node, Assign) and isinstance(node.value, Read) and node.value.tensor in self.arguments:
                 loads.append(node.value)
-        moving = [r for r in loads if any(lanes.variable in s.variables() for s in _affine(r))]
+        moving = [r for r in loads if any(lanes.variable in s.variables() for s in affine_subscripts(r))]
         if not moving or len({r.tensor for r in moving}) != 1 or not self.is_large(self.arguments[moving[0].tensor]):
             return None
-        first = [s.constant for s in _affine(moving[0])]
-        where = [k for k, s in enumerate(_affine(moving[0])) if lanes.variable in s.variables()]
-        column = [r for r in moving if all(_affine(r)[k].constant == first[k] for k in where)]
+        first = [s.constant for s in affine_subscripts(moving[0])]
+        where = [k for k, s in enumerate(affine_subscripts(moving[0])) if lanes.variable in s.variables()]
+        column = [r for r in moving if all(affine_subscripts(r)[k].constant == first[k] for k in where)]
         across, rest = divmod(len(moving), len(column))
-        return None if rest else _in_a_row([_affine(r) for r in column], moving[0].tensor, across)
+        return None if rest else _in_a_row([affine_subscripts(r) for r in column], moving[0].tensor, across)
 
     def operand_lines(self, rows: _Rows, loop: For, ahead: For, between: Sequence[For]) -> Iterator[Place]:
         """As many rows as iterations share a line; the others in other tiles along the same rows, or at once where there are none."""
@@ -270,17 +257,9 @@ def _in_a_row(elements: Sequence[tuple[Affine, ...]], array: str, across: int) -
     return _Rows(array, first, moved[0], len(elements), across)
 
 
-def _affine(read: Read) -> tuple[Affine, ...]:
-    return tuple(s for s in read.subscripts if isinstance(s, Affine))
-
-
 def _along(read: Read, loop: For) -> tuple[int, ...]:
     """Where in the row a read is."""
-    return tuple(s.constant for s in _affine(read) if loop.variable in s.variables())
-
-
-def _only_sums(loop: For) -> bool:
-    return loop.kind == "sequential" and all(isinstance(n, Assign) and n.reduction is not None for n in loop.body)
+    return tuple(s.constant for s in affine_subscripts(read) if loop.variable in s.variables())
 
 
 def _only_loops(loop: For) -> bool:
@@ -294,16 +273,3 @@ def _before(nodes: Sequence[Node], loop: For) -> Iterator[Node]:
         if node is loop:
             return
         yield node
-
-
-def _with_prefetches(nodes: tuple[Node, ...], loop: For, extra: tuple[Node, ...]) -> tuple[Node, ...]:
-    made: list[Node] = []
-    for node in nodes:
-        match node:
-            case For() if node is loop:
-                made.append(replace(node, body=(*extra, *node.body)))
-            case Allocate() | If() | For():
-                made.append(with_body(node, lambda body: _with_prefetches(body, loop, extra)))
-            case _:
-                made.append(node)
-    return tuple(made)

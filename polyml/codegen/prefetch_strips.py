@@ -10,20 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, prod
 
-from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
+from polyml.codegen.loops import Assign, For, Function, Place, Variable
 from polyml.codegen.prefetch import Caches
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.streams import flat_element
+from polyml.codegen.tile_sums import affine_subscripts, fetching, large_inputs, map_tiles, turn_of
 from polyml.expressions import Read, Subscript, reads_of
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import affine
 
-__all__ = ["only_sums", "prefetch_strips", "with_prefetches"]
-
-LEAST = 8
-"""Sums in the innermost loop below which there is no time for anything else."""
+__all__ = ["prefetch_strips"]
 
 MOST_LINES = 2
 """Lines that an iteration of the innermost loop asks for, at most."""
@@ -41,16 +39,10 @@ def prefetch_strips(function: Function, caches: Caches) -> tuple[Function, tuple
     """
     if not caches.l2:
         return function, ()
-    large = {v.name: v for v in function.arguments if v.name not in function.written and _is_large(v, caches)}
+    large = large_inputs(function, caches.l2 // SHARE)
     pass_ = _Strips(large, caches, [])
-    body = pass_.body(function.body, ()) if large else function.body
+    body = map_tiles(function.body, fetching(pass_.lines)) if large else function.body
     return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
-
-
-def _is_large(variable: Variable, caches: Caches) -> bool:
-    extents = [extent.constant for extent in variable.shape if extent.is_constant]
-    known = len(extents) == len(variable.shape)
-    return known and variable.dtype.itemsize * prod(extents) > caches.l2 // SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +53,13 @@ class _Strips:
     caches: Caches
     notes: list[Note]
 
-    def body(self, nodes: tuple[Node, ...], loops: tuple[For, ...]) -> tuple[Node, ...]:
-        made = tuple(self.node(node, loops) for node in nodes)
-        return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
-
-    def node(self, node: Node, loops: tuple[For, ...]) -> Node:
-        if not isinstance(node, For):
-            return with_body(node, lambda body: self.body(body, loops))
-        if node.kind != "vector" or node.width == 1:
-            return with_body(node, lambda body: self.body(body, (*loops, node)))
-        inner = [part for part in walk_nodes(node.body) if isinstance(part, For)]
-        sums = next((part for part in inner if only_sums(part)), None)
-        if sums is None or node.masked or len(sums.body) < LEAST:
-            return node
-        places = tuple(Prefetch(place, 2) for place in self.lines(node, sums, loops))
-        return replace(node, body=with_prefetches(node.body, sums, places)) if places else node
-
     def lines(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[Place]:
         """What an iteration of the sums asks for: the line of the last element of a vector, since the first one lies in the strip before, or at the start of a line."""
         strip = next((k for k, loop in enumerate(loops) if loop.variable in lanes.lower.variables()), None)
         read = None if strip is None else self.operand(lanes, sums, self.copies(loops[strip]))
         if strip is None or read is None:
             return
-        between, used = loops[strip + 1 :], {v for s in _affine(read) for v in s.variables()}
+        between, used = loops[strip + 1 :], {v for s in affine_subscripts(read) for v in s.variables()}
         for node in walk_nodes(lanes.body):
             used |= (
                 {v for bound in (node.lower, node.upper) for v in bound.variables()} if isinstance(node, For) else set()
@@ -91,10 +67,8 @@ class _Strips:
         trips = [Ranges(loops).highest(loop.upper - loop.lower) for loop in between]
         if not between or any(loop.variable in used for loop in between) or None in trips:
             return
-        turn, tiles = affine(0), 1
-        for loop, span in zip(between, trips, strict=True):
-            count = ceil((span or 0) / loop.step)
-            turn, tiles = turn * count + (affine(loop.variable) - loop.lower) // loop.step, tiles * count
+        counts = [ceil((span or 0) / loop.step) for loop, span in zip(between, trips, strict=True)]
+        turn, tiles = turn_of(between, counts), prod(counts)
         line = self.caches.line // self.arguments[read.tensor].dtype.itemsize
         across, rows = ceil(loops[strip].step / line), sums.step
         # One tile's share, so that all of them together ask for every line.
@@ -107,7 +81,7 @@ class _Strips:
                 sums.variable: affine(sums.variable) + own % rows,
                 lanes.variable: affine(lanes.variable) + (own // rows) % across * line + (loops[strip].step + line - 1),
             }
-            yield Place(read.tensor, tuple(s.substitute(moved) for s in _affine(read)))
+            yield Place(read.tensor, tuple(s.substitute(moved) for s in affine_subscripts(read)))
         self.notes.append(
             Note("prefetch", loops[strip].variable, f"the next strip of {read.tensor}, from inside a register tile")
         )
@@ -132,26 +106,3 @@ class _Strips:
             if read.tensor not in found or flat.constant < found[read.tensor][0]:
                 found[read.tensor] = flat.constant, read
         return next(iter(found.values()))[1] if len(found) == 1 else None
-
-
-def _affine(read: Read) -> tuple[Affine, ...]:
-    return tuple(s for s in read.subscripts if isinstance(s, Affine))
-
-
-def only_sums(loop: For) -> bool:
-    """Whether a sequential loop does nothing but add up."""
-    return loop.kind == "sequential" and all(isinstance(n, Assign) and n.reduction is not None for n in loop.body)
-
-
-def with_prefetches(nodes: tuple[Node, ...], loop: For, extra: tuple[Node, ...]) -> tuple[Node, ...]:
-    """The nodes with more at the start of the loop's body."""
-    made: list[Node] = []
-    for node in nodes:
-        match node:
-            case For() if node is loop:
-                made.append(replace(node, body=(*extra, *node.body)))
-            case Allocate() | If() | For():
-                made.append(with_body(node, lambda body: with_prefetches(body, loop, extra)))
-            case _:
-                made.append(node)
-    return tuple(made)

@@ -275,3 +275,49 @@ def test_kernels_are_unloaded(count: int) -> None:
     assert found["resident"] < (60_000 if count > 1000 else 150_000)
     assert found["heap"] < 75_000
     assert found["blocks"] < (1 if count > 1000 else 50)
+
+
+HOLES = """
+import ctypes, mmap
+import numpy as np
+import polyml
+
+f = polyml.einsum('''
+def f(x: f32["N K"], w: f32["K M"]):
+    y[n, m] = tanh(x[n, k] * w[k, m])
+    return y
+''')
+
+def check(n):
+    x, w = np.full((n, 3), 0.5, np.float32), np.full((3, 4), 0.25, np.float32)
+    assert np.allclose(f(x, w), np.tanh(x @ w))
+
+check(1)
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+def reserve(size):
+    return libc.mmap(None, size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)  # without any access: counted nowhere
+low = reserve(1 << 36)  # everything above it is taken, but for single pages: room for constants, none for code
+size, taken = 1 << 36, []
+while size >= mmap.PAGESIZE:
+    while (start := reserve(size)) > low:
+        taken.append((start, size))
+    libc.munmap(start, size)
+    size //= 2
+for start, size in taken:
+    if 3 * mmap.PAGESIZE <= size <= 1 << 20:
+        libc.munmap(start + mmap.PAGESIZE, mmap.PAGESIZE)
+for n in range(2, 8):
+    check(n)
+print("right")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="fills the address space as Linux gives it away")
+def test_an_address_space_full_of_holes() -> None:
+    # Code and its constants have to lie within 2 GB of each other, wherever there is room.
+    environment = {**os.environ, "POLYML_CACHE": "0"}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    finish(subprocess.Popen([sys.executable, "-W", "error", "-c", HOLES], env=environment, **pipes))

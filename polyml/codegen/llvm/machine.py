@@ -137,7 +137,9 @@ _LIBRARY_NUMBERS = itertools.count()
 
 @lru_cache(maxsize=1)
 def _linker(generation: int) -> llvm.LLJIT:
-    return llvm.create_lljit_compiler(_target_machine(host()))
+    # JITLink gives an object one piece of memory. LLVM's older linker takes one for each section, wherever there is room: in an address space that is full of holes
+    # constants came to lie more than 2 GB from the code that reads them, which ends the process.
+    return llvm.create_lljit_compiler(_target_machine(host()), use_jit_link=True)
 
 
 @dataclass(frozen=True, slots=True)
