@@ -78,16 +78,10 @@ def stage_operands(
         before, after: the nest's other statements, those that set the sums among the former. indices: of each, its names for the plan's indices of the result and its steps.
     """
     update = scop.statements[plan.statement]
-    target = scop.arrays[update.target.array]
-    own = Array(
-        name=_fresh(f"{target.name}_own", {*scop.arrays, *scop.statements}),
-        dtype=target.dtype,
-        shape=_digit_extents(plan),
-        kind="local",
-    )
+    own = _own(scop, plan, update)
     taken = {*scop.arrays, *scop.statements}
     tiles = [_tile(scop, plan, read, taken) for read in plan.operands]
-    arrays = {**scop.arrays, own.name: own}
+    arrays = {**scop.arrays, own.name: own, **{tile.array: _copied(scop, plan, tile) for tile in tiles}}
     changed: dict[str, Statement] = {}
     here = {index: index for index in (*plan.steps, *plan.free)}
     for name in before:
@@ -95,15 +89,7 @@ def stage_operands(
         if statement.target == _renamed(update.target, indices[name]):
             changed[name] = replace(statement, target=Access(own.name, _digits(plan, indices[name])))
     loaded = None if changed else _loaded(scop, plan, update, own)
-    reads = {tile.read: tile for tile in tiles}
-    visit = tuple(affine(index) // size for index, size in plan.visit)
-
-    def staged(read: Read) -> Read:
-        tile = reads.get(read)
-        return read if tile is None else Read(tile.array, (*visit, *read.subscripts), read.dtype)
-
-    value = map_reads(update.value, staged)
-    changed[update.name] = replace(update, target=Access(own.name, _digits(plan, here)), value=value)
+    changed[update.name] = replace(_from_tiles(plan, update, tiles), target=Access(own.name, _digits(plan, here)))
     # A sum that nothing sets would go on from the last step's.
     whole = can_pad(scop, plan) and (loaded is None or not plan.steps)
     padded = frozenset(name for name in changed if whole and scop.statements[name].kind != "assign")
@@ -114,11 +100,6 @@ def stage_operands(
         changed[name] = _reading(scop.statements[name], update.target, own, indices[name], plan)
     result = None if direct else _result(scop, plan, update, own)
     copies = [_copy(scop, plan, tile) for tile in tiles]
-    for tile in tiles:
-        source = scop.arrays[tile.read.tensor]
-        numbers = (plan.count(index) for index, _ in plan.visit)
-        shape = [extent + beyond for extent, beyond in zip(source.shape, padding_of(plan, tile.read), strict=True)]
-        arrays[tile.array] = Array(name=tile.array, dtype=source.dtype, shape=(*numbers, *shape), kind="local")
     ahead = [*copies, *([] if loaded is None else [loaded])]
     behind = [] if result is None else [result]
     made = with_inserted(scop, changed, arrays, beside=plan.statement, ahead=ahead, behind=behind)
@@ -139,6 +120,33 @@ def stage_operands(
     storage = {tile.array: _tile_storage(made, plan, tile) for tile in tiles}
     storage[own.name] = _own_storage(made, nest, (plan.statement, *names))
     return made, analyse(made), nest, storage
+
+
+def _own(scop: Scop, plan: TilePlan, update: Statement) -> Array:
+    """The sums, by the digits of their indices."""
+    target = scop.arrays[update.target.array]
+    name = _fresh(f"{target.name}_own", {*scop.arrays, *scop.statements})
+    return Array(name=name, dtype=target.dtype, shape=_digit_extents(plan), kind="local")
+
+
+def _copied(scop: Scop, plan: TilePlan, tile: Tile) -> Array:
+    """A tile's elements, of all visits."""
+    source = scop.arrays[tile.read.tensor]
+    numbers = (plan.count(index) for index, _ in plan.visit)
+    shape = [extent + beyond for extent, beyond in zip(source.shape, padding_of(plan, tile.read), strict=True)]
+    return Array(name=tile.array, dtype=source.dtype, shape=(*numbers, *shape), kind="local")
+
+
+def _from_tiles(plan: TilePlan, update: Statement, tiles: Sequence[Tile]) -> Statement:
+    """The contraction, which reads its visit's tiles in place of the operands."""
+    reads = {tile.read: tile for tile in tiles}
+    visit = tuple(affine(index) // size for index, size in plan.visit)
+
+    def staged(read: Read) -> Read:
+        tile = reads.get(read)
+        return read if tile is None else Read(tile.array, (*visit, *read.subscripts), read.dtype)
+
+    return replace(update, value=map_reads(update.value, staged))
 
 
 def _stays(
