@@ -197,13 +197,14 @@ class Form:
         """The path that `optimize` asks for: found, as written, or as given."""
         optimize = self._keywords.get("optimize", True)
         everything = (tuple(range(len(arrays))),)
-        if optimize is False or optimize is None or len(arrays) <= 2:
-            return everything
         strategy, limit = with_limit(optimize)
+        named = isinstance(strategy, bool | str | None)
+        if strategy is False or strategy is None or (named and len(arrays) <= 2):
+            return everything
         if strategy is True or (isinstance(strategy, str) and strategy in ("greedy", "optimal")):
             return find_path([term.labels for term in given.terms], given.result, given.sizes, limit)
         path, _ = np.einsum_path(self.subscripts, *arrays, optimize=optimize)  # type: ignore[arg-type]  # it checks
-        return tuple(tuple(step) for step in path[1:])
+        return everything if len(arrays) <= 2 else tuple(tuple(step) for step in path[1:])
 
     def _second_opinion(self, fault: Exception, operands: tuple[object, ...], out: object) -> Any:
         """NumPy's verdict on a call that was refused here: its result, or its class of error, in our words where they are of that class."""

@@ -127,3 +127,23 @@ def test_ragged_lists_are_refused_as_numpy_does() -> None:
     for call in (np.einsum, polyml.einsum):
         with pytest.raises(ValueError, match="inhomogeneous"):
             call("ij->i", [[1, 2], [3]])
+
+
+@pytest.mark.parametrize("optimize", [3, 2.5, {}, [(0, 1)], ["einsum_path", (0, 2)], ["einsum_path", (0, 5)]])
+@pytest.mark.parametrize("operands", [1, 2, 3])
+def test_a_malformed_path(optimize: object, operands: int) -> None:
+    """Refused whatever there is to order."""
+    x = [np.ones((2, 2))] * operands
+    subscripts = ",".join(["ij", "jk", "kl"][:operands])
+    subscripts = "ij->j" if operands == 1 else subscripts
+    with pytest.raises(Exception) as expected:  # noqa: PT011  # of any class
+        np.einsum(subscripts, *x, optimize=optimize)  # type: ignore[call-overload]
+    with pytest.raises(expected.type):
+        polyml.einsum(subscripts, *x, optimize=optimize)
+
+
+def test_a_result_in_the_other_byte_order() -> None:
+    """numpy.einsum itself gives native numbers under the type that was asked for: here they are right, in native order."""
+    x = np.arange(6.0).reshape(2, 3)
+    for _ in range(2):
+        assert np.array_equal(polyml.einsum("ij,kj->ik", x, x, dtype=np.dtype("f8").newbyteorder()), x @ x.T)
