@@ -6,9 +6,9 @@ subscripts and bounds are quasi-affine (isl decides); what is not may be anythin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import field, replace
-from math import prod
+from itertools import product
 
 import islpy as isl
 
@@ -204,17 +204,30 @@ def _merged(touches: Sequence[Touch]) -> list[Touch]:
         groups.setdefault(replace(touch, subscripts=bare), set()).add(constants)
     made: list[Touch] = []
     for touch, places in groups.items():
-        sides = [sorted({place[d] for place in places}) for d in range(len(touch.subscripts))]
-        levels = [_levels(side) for side in sides]
-        if all(level is not None for level in levels) and prod(map(len, sides)) == len(places):
-            first = tuple(None if s is None else s + side[0] for s, side in zip(touch.subscripts, sides, strict=True))
-            copies = tuple((d, *pair) for d, level in enumerate(levels) for pair in level or ())
-            made.append(replace(touch, subscripts=first, copies=copies))
-            continue
-        for place in sorted(places):
-            moved = tuple(None if s is None else s + c for s, c in zip(touch.subscripts, place, strict=True))
-            made.append(replace(touch, subscripts=moved))
+        for sides in _boxes(places):
+            levels = [_levels(side) for side in sides]
+            if all(level is not None for level in levels):
+                first = (None if s is None else s + side[0] for s, side in zip(touch.subscripts, sides, strict=True))
+                copies = tuple((d, *pair) for d, level in enumerate(levels) for pair in level or ())
+                made.append(replace(touch, subscripts=tuple(first), copies=copies))
+                continue
+            for place in product(*sides):
+                moved = (None if s is None else s + c for s, c in zip(touch.subscripts, place, strict=True))
+                made.append(replace(touch, subscripts=tuple(moved)))
     return made
+
+
+def _boxes(places: Collection[tuple[int, ...]]) -> list[tuple[list[int], ...]]:
+    """The points as boxes, each the ascending values of its sides: equal rows are one, as where all elements of a tile but the first are under a condition."""
+    if not all(places):
+        return [()]
+    rows: dict[int, set[tuple[int, ...]]] = {}
+    for first, *rest in places:
+        rows.setdefault(first, set()).add(tuple(rest))
+    equal: dict[frozenset[tuple[int, ...]], list[int]] = {}
+    for first in sorted(rows):
+        equal.setdefault(frozenset(rows[first]), []).append(first)
+    return [(firsts, *box) for rest, firsts in equal.items() for box in _boxes(rest)]
 
 
 def _levels(values: list[int]) -> list[tuple[int, int]] | None:
