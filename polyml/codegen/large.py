@@ -1,6 +1,6 @@
 """Two versions of a function with symbolic sizes: one for results that are too large for the caches, which goes past them, and one for all others.
 
-Which one runs is decided at each call: results must be larger than L2 and rows long. The second version needs nothing of this. A schedule with packed operands has a version without them, too, for operands that are small or read a few times only. So has one with blocks of rows that several statements share (schedule/row_sums.py). (With numbers for sizes the same is decided when the program is compiled: schedule/streams.py.)
+Which one runs is decided at each call: results must be larger than L2 and rows long. The second version needs nothing of this. A schedule with packed operands has a version without them, too, for operands that are small or read a few times only. So has one with blocks of rows that several statements share (schedule/row_sums.py), and on a GPU one with parts of long reductions (schedule/any_parts.py). (With numbers for sizes the same is decided when the program is compiled: schedule/streams.py.)
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ def either(large: Function, plain: Function, *, l2_bytes: int) -> Function:
 
 
 def where_worth(products: Sequence[Product], packed: Function, plain: Function) -> Function:
-    """`packed` where all of the products are large enough, else `plain`."""
+    """`packed` where all of the products are within their limits, else `plain`."""
     packed = _leads_apart(packed, plain)
-    limits = [_at_least(_product(product.extents), product.least) for product in products]
+    limits = [_at_least(_product(p.extents), p.least) for p in products if p.most is None or p.least]
+    limits += [_at_most(_product(p.extents), p.most) for p in products if p.most is not None]
     body = If(condition=_all(limits), then=_apart(packed, plain), otherwise=plain.body)
     return replace(plain, body=(body,), leads=tuple(dict.fromkeys((*plain.leads, *packed.leads))))
 
@@ -67,6 +68,10 @@ def _all(conditions: Sequence[Expr]) -> Expr:
 
 def _at_least(value: Expr, limit: int) -> Expr:
     return Apply("ge", (value, Const(limit, i64)), boolean)
+
+
+def _at_most(value: Expr, limit: int) -> Expr:
+    return Apply("le", (value, Const(limit, i64)), boolean)
 
 
 def _product(extents: Sequence[Affine]) -> Expr:

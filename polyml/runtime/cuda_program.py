@@ -23,7 +23,7 @@ from polyml.runtime.cuda_memory import STREAMS, Memory
 from polyml.runtime.kernel import Kernel as CompiledKernel
 from polyml.runtime.signature import ArrayParameter, KernelSignature
 
-__all__ = ["CudaCode", "CudaKernel", "Device", "Queue", "Resident"]
+__all__ = ["CudaCode", "CudaKernel", "Device", "Queue", "Resident", "value_of"]
 
 Shape = tuple[int, int, int]
 
@@ -240,7 +240,7 @@ class _Run:
                         self.steps(region, step.body, arguments)
                     self.sizes.pop(step.variable, None)
                 case Branch():
-                    holds = bool(_value(step.condition, self.sizes))
+                    holds = bool(value_of(step.condition, self.sizes))
                     self.steps(region, step.then if holds else step.otherwise, arguments)
 
     def launch(self, kernel: Kernel, arguments: Mapping[str, int]) -> None:
@@ -252,7 +252,7 @@ class _Run:
         self.queue.launch(self.kernel.module, kernel.name, grid, kernel.threads, pointers, list(sizes.values()))
 
 
-def _value(expr: Expr, sizes: Mapping[str, int]) -> object:
+def value_of(expr: Expr, sizes: Mapping[str, int]) -> object:
     """A condition over sizes and host loop variables."""
     match expr:
         case Const():
@@ -260,8 +260,8 @@ def _value(expr: Expr, sizes: Mapping[str, int]) -> object:
         case IndexValue():
             return expr.affine.evaluate(sizes)
         case Apply(op="select"):
-            return _value(expr.args[1 if _value(expr.args[0], sizes) else 2], sizes)
+            return value_of(expr.args[1 if value_of(expr.args[0], sizes) else 2], sizes)
         case Apply():
-            return OPS[expr.op].meaning(*(_value(arg, sizes) for arg in expr.args))
+            return OPS[expr.op].meaning(*(value_of(arg, sizes) for arg in expr.args))
         case _:
             raise AssertionError("internal: the host reads no array")

@@ -8,7 +8,7 @@ import islpy as isl
 
 from polyml.options import Options
 from polyml.schedule.matching import Matcher
-from polyml.schedule.partial_sums import split_reductions
+from polyml.schedule.partial_sums import SplitScop, split_reductions
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage import contract_storage
 from polyml.schedule.strategy.cuda import apply_cuda_strategy
@@ -30,26 +30,29 @@ def map_to_gpu(
     target: Target,
     options: Options,
     order: Callable[[Scop, Dependences, Matcher, tuple[str, ...]], isl.Schedule],
+    *,
+    sized: bool = True,
 ) -> Schedule:
     """The schedule, not proved yet. Its scop has partial results, tiles and accumulators beyond the given one's arrays.
 
     Args:
-        order: makes the ordered tree; the last argument: copies that come ahead.
+        order: makes the ordered tree; the last argument: copies that come ahead. sized: whether reductions of unknown length may be cut (the schedule's `worth` says when that pays).
     """
     matcher = Matcher(scop, dependences, relax_reductions=not options.precise)
     models = model_statements(scop, matcher)
-    split: tuple[Note, ...] = ()
+    split = SplitScop(scop)
     notes: tuple[Note, ...] = ()
     updates: frozenset[str] = frozenset()
     if options.parallel and not options.precise:
         atomic = row_cuts(CudaModel(scop, matcher, models, target)) if options.atomics else {}
-        scop, split = split_reductions(scop, models, target, but=atomic.keys())
-    if split:
+        split = split_reductions(scop, models, target, but=atomic.keys(), sized=sized)
+    if split.notes:
+        scop = split.scop
         dependences = analyse(scop)
         matcher = Matcher(scop, dependences, relax_reductions=True)
         models = model_statements(scop, matcher)
     tree = order(scop, dependences, matcher, ())
-    found = Staged(scop=scop, dependences=dependences, tree=tree, notes=split)
+    found = Staged(scop=scop, dependences=dependences, tree=tree, notes=split.notes)
     if options.parallel:
         found = stage_contractions(found, models, target)
         if found.nests:
@@ -59,6 +62,6 @@ def map_to_gpu(
         tree, notes, updates = apply_cuda_strategy(found, matcher, models, target, atomics=atomics)
     made = Schedule(
         scop=found.scop, dependences=found.dependences, tree=tree, storage=dict(found.storage),
-        notes=(*found.notes, *notes), atomic=updates,
+        notes=(*found.notes, *notes), worth=split.worth, atomic=updates,
     )  # fmt: skip
     return contract_storage(made, room=SharedRoom())

@@ -54,10 +54,11 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of extents, and what it must at least be."""
+    """A product of extents, and what it must at least and at most be."""
 
     extents: tuple[Affine, ...]
-    least: int
+    least: int = 0
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class Schedule(Shown):
         "parallel"; "vector:U" (lanes run along it, jammed over U vectors); "jam:F" (unroll-and-jam by F); "unroll:F".
         "allocate:<array>" stands above the subtree that an array lives in.
     storage: for local arrays; one that is absent lives in the region's scope in full.
-    worth: what must hold for it to be better than a schedule without packed operands (`schedule(pack=False)`).
+    worth: what must hold for it to be better than a schedule without packed operands, or on a GPU without parts of reductions (`schedule(pack=False)`).
     atomic: (GPU) updates that several threads may do to one element at once.
     streamed: arrays whose stores should bypass the caches; streamed_when_large: those of symbolic size, where that is large.
     """

@@ -234,7 +234,7 @@ class Ways:
         if self.target.is_cuda:
             from polyml.schedule.mapped import map_to_gpu  # what only a GPU needs
 
-            return map_to_gpu(self.scop, self.dependences, self.target, self.options, order)
+            return map_to_gpu(self.scop, self.dependences, self.target, self.options, order, sized=self.pack)
         matcher, models = self._asked()
         plans = self._plans(models)
         # A contraction that shares loops with others is packed like any other statement.

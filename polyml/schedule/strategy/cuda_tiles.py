@@ -14,17 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import ceil, prod
 
-import islpy as isl
-
 from polyml.expressions import Apply, Read, Subscript, reads_of, walk
 from polyml.gpu_core import ISSUE, L2_RATE, SHARED_RATE
 from polyml.records import dataclass
+from polyml.schedule.boxes import box_of
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.strategy.cuda_room import MAX_SHARED_BYTES
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine
-from polyml.sets.from_isl import affine_of
 from polyml.target import Target
 
 __all__ = ["Side", "TilePlan", "plan_tiles"]
@@ -139,7 +136,7 @@ def plan_tiles(scop: Scop, model: StatementModel, target: Target) -> TilePlan | 
     if not _is_contraction(statement):
         return None
     steps, own = statement.indices[: statement.loop_depth], statement.indices[statement.loop_depth :]
-    extents = _box(scop, statement)
+    extents = box_of(scop, statement)
     if extents is None:
         return None
     many = {index: extent.constant if extent.is_constant else LARGE for index, extent in extents.items()}
@@ -190,27 +187,6 @@ def _is_contraction(statement: Statement) -> bool:
     if None in names or len(set(names)) != len(names):
         return False
     return all(isinstance(s, Affine) for read in reads_of(statement.value) for s in read.subscripts)
-
-
-def _box(scop: Scop, statement: Statement) -> dict[str, Affine] | None:
-    """The extents of the statement's own indices where these are a box that begins at 0 in each of the steps around, numbers or in sizes; else None."""
-    depth = statement.loop_depth
-    inner = statement.domain.project_out(isl.dim_type.set, 0, depth).intersect_params(scop.context)
-    found: dict[str, Affine] = {}
-    for k, index in enumerate(statement.indices[depth:]):
-        pieces = (
-            inner.dim_max(k).gist(scop.context).get_pieces() if inner.dim_has_upper_bound(isl.dim_type.set, k) else []
-        )
-        if len(pieces) != 1:
-            return None
-        found[index] = affine_of(pieces[0][1], []) + 1
-    names = ", ".join(statement.indices)
-    limits = " and ".join(f"0 <= {index} < {extent.isl_text()}" for index, extent in found.items())
-    box = isl.Set(f"{parameters_text(scop.sizes)}{{ {statement.name}[{names}] : {limits} }}")
-    around = statement.domain.project_out(isl.dim_type.set, depth, len(found))
-    around = around.add_dims(isl.dim_type.set, len(found)).set_tuple_name(statement.name)
-    whole = around.intersect(box).intersect_params(scop.context)
-    return found if whole.is_equal(statement.domain.intersect_params(scop.context)) else None
 
 
 def _moves(read: Read, index: str) -> bool:
