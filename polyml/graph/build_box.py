@@ -15,7 +15,7 @@ __all__ = ["box_of", "greatest_plus_one", "stop_of"]
 
 def stop_of(state: State, r: Range) -> Extent | None:
     """One past the greatest value of an index whose values are 0, 1, .. whatever the loop variables; assumes of `int` parameters that it is so. None: it is not."""
-    if r.extent is not None or not state.ints:
+    if r.extent is not None or not state.sizes:
         return r.extent
     found = box_of(state, isl.Set(f"{parameters(state.outer)}{{ [{r.name}] : {r.constraint or 'true'} }}"))
     return None if found is None else found[0]
@@ -24,7 +24,7 @@ def stop_of(state: State, r: Range) -> Extent | None:
 def greatest_plus_one(state: State, r: Range) -> Extent | None:
     """One past the greatest value that an index has in any iteration of the enclosing loops; assumes of `int` parameters what makes it one expression."""
     known = r.extent if r.high is None else r.high
-    if known is not None or not state.ints:
+    if known is not None or not state.sizes:
         return known
     text = " and ".join([f"({r.constraint})", *(f"({o.constraint})" for o in state.outer if o.constraint)])
     inside = isl.Set(f"{parameters(state.outer)}{{ [{r.name}] : {text} }}")

@@ -218,10 +218,10 @@ def _restricted_box(state: State, target: Target, hint: str) -> tuple[Extent, ..
     scope, statement = target.path.scope, target.statement
     plain = [s.name for s in target.subscripts if isinstance(s, Affine) and s.name is not None]
     for r in (scope.known[name] for name in plain):
-        if not isinstance(r.extent, int) and not state.ints:
+        if not isinstance(r.extent, int) and not state.sizes:
             raise _not_fixed(statement, r, hint)
     domain = scope.domain("x", plain).reset_tuple_id()
-    if state.ints and (found := box_of(state, domain)) is not None:
+    if state.sizes and (found := box_of(state, domain)) is not None:
         return found
     if domain.is_empty():
         raise ShapeError(

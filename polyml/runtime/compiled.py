@@ -23,7 +23,7 @@ _STORED = (
     Affine, ArrayParameter, DType, Extremum, FloorDiv, KernelSignature, Machine, Result, ScalarParameter, SizeParameter,
 )  # fmt: skip
 _CLASSES: dict[str, Callable[..., object]] = {kind.__name__: kind for kind in _STORED}
-_NAMES = {kind.__name__: tuple(field.name for field in fields(kind)) for kind in _STORED}
+_NAMES = {kind.__name__: tuple(field.name for field in fields(kind) if field.init) for kind in _STORED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def _plain(value: object) -> object:
         return ["", *map(_plain, value)]
     if is_dataclass(value):
         assert type(value) in _STORED, f"internal: {type(value).__name__} in a signature"
-        return [type(value).__name__, *(_plain(getattr(value, field.name)) for field in fields(value))]
+        return [type(value).__name__, *(_plain(getattr(value, name)) for name in _NAMES[type(value).__name__])]
     assert value is None or isinstance(value, str | int), f"internal: {type(value).__name__} in a signature"
     return value
 

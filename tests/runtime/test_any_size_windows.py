@@ -122,3 +122,16 @@ def test_panels_and_rows_are_as_large_as_a_call_needs(stride: int, padding: int)
     assert not any(
         n.variable.name.startswith("w_panels") for n in walk_nodes(choice.otherwise) if isinstance(n, Allocate)
     )
+
+
+def test_windows_that_run_backwards() -> None:
+    """The range of p follows from both ends of a padded row."""
+    f = polyml.einsum(
+        'def f(x: f32["C P"]):\n    y[c, p] = sum[s < 7](pad(x, ((0, 0), (3, 3)))[c, p - s + 6] * (s + 1))\n    return y\n',
+        dynamic=True,
+    )
+    for c, p in ((3, 4), (1, 1), (5, 100)):
+        x = numbers(c, p)
+        padded = np.pad(x, ((0, 0), (3, 3)))
+        np.testing.assert_array_equal(f(x), sum(padded[:, 6 - s : 6 - s + p] * (s + 1) for s in range(7)))
+    assert len(f.kernels) == 1

@@ -71,6 +71,18 @@ def test_a_second_program_loads_what_the_first_compiled(folder: Path, monkeypatc
     assert first.signature == second.signature
 
 
+@pytest.mark.parametrize("value", ["x[2 * i]", "max[r < 3](x[2 * i + r])", "sum[r < 2](x[i + r])"])
+def test_any_size_of_a_result(value: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extents that are divided sizes."""
+    text = f'def f(x: f32["N"]):\n    y[i] = {value}\n    return y\n'
+    expected = [polyml.einsum(text)(np.arange(n, dtype=np.float32)) for n in (9, 4)]
+    polyml.einsum(text, dynamic=True)(np.arange(9, dtype=np.float32))
+    forbid_compiling(monkeypatch)
+    again = polyml.einsum(text, dynamic=True)
+    for n, want in zip((9, 4), expected, strict=True):
+        assert np.array_equal(again(np.arange(n, dtype=np.float32)), want)
+
+
 @pytest.mark.parametrize(
     ("text", "options"),
     [
