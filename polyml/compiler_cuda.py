@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from polyml.codegen.cuda.barrier_check import barrier_faults
 from polyml.codegen.cuda.emit import emit_cuda
+from polyml.codegen.cuda.limits import require_fits
 from polyml.codegen.cuda.program import CudaRegion
 from polyml.codegen.cuda.split import split_kernels
 from polyml.codegen.generate import generate
@@ -15,13 +16,14 @@ from polyml.compiler_region import LoweredRegion
 from polyml.debug import report, stage
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import CodegenError
-from polyml.gpu_core import core_of
+from polyml.gpu_core import Limits, core_of
 from polyml.options import Options
 from polyml.runtime.build import signature_of
 from polyml.runtime.cuda_cached import CompiledCuda
 from polyml.runtime.cuda_program import CudaCode, CudaKernel, Device
 from polyml.runtime.cuda_report import usage_lines
 from polyml.schedule.driver import schedule
+from polyml.schedule.strategy.cuda_room import shared_room
 
 __all__ = ["compiled_cuda", "cuda_kernel", "cuda_regions", "cuda_text", "kernel_lines"]
 
@@ -37,15 +39,21 @@ def cuda_regions(stages: Stages, *, prefix: str = "") -> tuple[CudaRegion, ...]:
 
 
 def _kernels(region: LoweredRegion, options: Options, prefix: str) -> CudaRegion:
-    """The region's kernels; a single thread's where isl has taken the loops apart so that nobody knows who runs what."""
-    name, core = f"{prefix}{region.region.name}", core_of(options.machine.cpu)
+    """The region's kernels; a single thread's where isl has taken the loops apart so that nobody knows who runs what, or blocks would be larger than the target's."""
+    machine = options.machine
+    name, core, room = f"{prefix}{region.region.name}", core_of(machine.cpu), shared_room(machine)
+    limits = Limits(threads=machine.block_threads, shared=machine.block_bytes)
     try:
-        return split_kernels(region.loops, prefix=name, core=core)
+        made = split_kernels(region.loops, prefix=name, core=core, room=room)
+        require_fits(made.kernels, limits, where=f"the target {machine.name}")
+        return made
     except CodegenError as reason:
         report(f"{name} runs in one thread", str(reason), level=2)
         found = region.schedule
         plain = schedule(found.scop, found.dependences, options.machine, replace(options, parallel=False))
-        return split_kernels(generate(plain, name=region.region.name), prefix=name, core=core)
+        made = split_kernels(generate(plain, name=region.region.name), prefix=name, core=core, room=room)
+        require_fits(made.kernels, limits, where=f"the target {machine.name}")
+        return made
 
 
 def cuda_text(regions: Sequence[CudaRegion]) -> str:

@@ -10,7 +10,7 @@ import re
 
 from polyml.records import dataclass
 
-__all__ = ["CORES", "ISSUE", "L2_RATE", "LAUNCH", "SHARED_RATE", "Core", "core_of", "staging_pays"]
+__all__ = ["CORES", "ISSUE", "L2_RATE", "LAUNCH", "SHARED_RATE", "Core", "Limits", "core_of", "staging_pays"]
 
 ISSUE = 4
 """Warp instructions per cycle."""
@@ -38,6 +38,18 @@ class Core:
         """Blocks of so many threads and bytes of shared memory at a time, where registers allow them; at least 1."""
         room = self.shared * 1024 // (shared + 1024)
         return max(1, min(self.blocks, self.warps // -(-threads // 32), room))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """threads, shared: of a block at most, and bytes of its shared memory (what a kernel has without asking for more). grid: blocks per axis x, y, z; more work takes turns.
+
+    The numbers of every device from compute capability 3.0 on, where nobody says others (NVIDIA, CUDA C++ Programming Guide, "Compute Capabilities").
+    """
+
+    threads: int = 1024
+    shared: int = 48 * 1024
+    grid: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
 
 
 CORES = {

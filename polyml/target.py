@@ -31,6 +31,7 @@ class Target:
     dot_bf16: how many vector multiply-adds of f32 take as long as one instruction that adds two products of bf16 to each f32; 0: there is none.
     l1_bytes, l2_bytes: data cache of one core. l3_bytes: last level, shared (a virtual machine may report more than it gets); 0: there is none.
     line_bytes: of a cache line. cores: that a process on this machine may use.
+    block_threads, block_bytes: (GPUs) threads, and bytes of shared memory, of one block at most; 0 elsewhere.
     """
 
     name: str
@@ -47,6 +48,8 @@ class Target:
     l3_bytes: int
     line_bytes: int
     cores: int
+    block_threads: int
+    block_bytes: int
 
     def __init__(self, name: str = "host", **fields: str | float | bool) -> None:
         """The machine called `name`, with `fields` replaced.
@@ -129,6 +132,7 @@ def _row(
     return {
         "triple": triple, "cpu": cpu, "features": features, "vector_bytes": vector_bytes, "vector_registers": vector_registers,
         "fma": fma, "masked": masked, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "cores": 4,
+        "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip
 
 
@@ -137,7 +141,16 @@ def _gpu(cpu: str) -> Fields:
     A100 and H100 (NVIDIA's whitepapers)."""
     row = _row("nvptx64-nvidia-cuda", cpu, "", 128, 255, fma=True, masked=True)
     l1, l2, cores = (256, 50, 132) if cpu == "sm_90" else (192, 40, 108)
-    return {**row, "l1_bytes": l1 * _KIB, "l2_bytes": l2 * _MIB, "l3_bytes": 0, "line_bytes": 128, "cores": cores}
+    return {
+        **row,
+        "l1_bytes": l1 * _KIB,
+        "l2_bytes": l2 * _MIB,
+        "l3_bytes": 0,
+        "line_bytes": 128,
+        "cores": cores,
+        "block_threads": 1024,
+        "block_bytes": 48 * _KIB,
+    }
 
 
 _LINUX_X86 = "x86_64-unknown-linux-gnu"
@@ -186,6 +199,7 @@ def _host_fields() -> Fields:
         "triple": llvm.get_process_triple(), "cpu": llvm.get_host_cpu_name(), "features": text, "vector_bytes": vector_bytes,
         "vector_registers": registers, "fma": fma, "masked": masked, "dot_bf16": _dot_bf16(llvm.get_host_cpu_name(), has),
         "l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, "line_bytes": line, "cores": available_cores(),
+        "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip
 
 

@@ -11,10 +11,12 @@ import functools
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import field
+from math import prod
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from polyml.errors import DeviceUnavailableError
+from polyml.errors import CodegenError, DeviceUnavailableError
+from polyml.gpu_core import Limits
 from polyml.records import dataclass
 from polyml.runtime.arguments import Array
 from polyml.runtime.cuda_compile import NO_COMPILER, compile_cubin, find_compiler
@@ -97,14 +99,24 @@ def the_device() -> PycudaDevice:
     atexit.register(
         context.detach
     )  # left to itself it goes as a context of another kind would, and the driver complains
-    return PycudaDevice(driver, context, f"sm_{major}{minor}", device.total_memory())
+    return PycudaDevice(driver, context, f"sm_{major}{minor}", device.total_memory(), _limits(driver, device))
+
+
+def _limits(driver: ModuleType, device: Any) -> Limits:
+    """As the driver says."""
+    names = driver.device_attribute
+    threads, shared, *grid = (
+        device.get_attribute(getattr(names, name))
+        for name in ("MAX_THREADS_PER_BLOCK", "MAX_SHARED_MEMORY_PER_BLOCK", "MAX_GRID_DIM_X", "MAX_GRID_DIM_Y", "MAX_GRID_DIM_Z")
+    )  # fmt: skip
+    return Limits(threads, shared, (grid[0], grid[1], grid[2]))
 
 
 class PycudaDevice:
-    """A device through pycuda. context: is made current around each use; memory: bytes that it has in all."""
+    """A device through pycuda. context: is made current around each use; memory: bytes that it has in all; limits: of a block and a grid."""
 
-    def __init__(self, driver: ModuleType, context: object, architecture: str, memory: int) -> None:
-        self.driver, self.context, self.architecture = driver, context, architecture
+    def __init__(self, driver: ModuleType, context: object, architecture: str, memory: int, limits: Limits) -> None:
+        self.driver, self.context, self.architecture, self.limits = driver, context, architecture, limits
         self.pool = Pool(self._allocate, self._free, memory // KEPT)
         self.staging = Staging(driver)
         self.allocations: dict[int, object] = {}  # pycuda frees one with the last reference to it
@@ -205,9 +217,7 @@ class PycudaQueue:
         with _Current(self.device.context):
             function = module.functions.get(name)
             if function is None:
-                function = module.module.get_function(name)
-                function.prepare("P" * len(pointers) + "q" * len(sizes))
-                module.functions[name] = function
+                function = module.functions[name] = _prepared(module.module, name, block, len(pointers), len(sizes))
             function.prepared_async_call(grid, block, self.stream, *pointers, *sizes)
 
     def close(self) -> None:
@@ -215,6 +225,23 @@ class PycudaQueue:
             with _Current(self.device.context):
                 for other in self.others:
                     behind(other, self.stream.handle)
+
+
+def _prepared(module: Any, name: str, block: Shape, pointers: int, sizes: int) -> Any:
+    """The kernel, ready to be launched in such blocks.
+
+    Raises:
+        CodegenError: its registers do not suffice for so many threads.
+    """
+    function = module.get_function(name)
+    threads, most = prod(block), function.max_threads_per_block
+    if threads > most:
+        raise CodegenError(
+            f"kernel {name} needs blocks of {threads} threads with {function.num_regs} registers each; the device has registers for {most}",
+            hint=f'Target("cuda", block_threads={most}) maps loops to smaller blocks',
+        )
+    function.prepare("P" * pointers + "q" * sizes)
+    return function
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from polyml.codegen.cuda.limits import require_fits
 from polyml.codegen.cuda.program import Branch, CudaRegion, HostStep, Kernel, Launch, Repeat, grid_of
 from polyml.codegen.loops import Variable
 from polyml.errors import SubscriptError
 from polyml.expressions import Apply, Const, Expr, IndexValue
+from polyml.gpu_core import Limits
 from polyml.graph.host_steps import Allocate, CheckFlag, Free, Plan
 from polyml.graph.host_steps import Launch as LaunchRegion
 from polyml.ops import OPS
@@ -62,6 +64,10 @@ class Queue(Protocol):
 class Device(Protocol):
     """A GPU, or what stands for one."""
 
+    @property
+    def limits(self) -> Limits:
+        """What a block and a grid may have."""
+
     def load(self, code: CudaCode) -> object:
         """The code, compiled and loaded.
 
@@ -95,6 +101,7 @@ class CudaKernel(CompiledKernel):
         self, signature: KernelSignature, plan: Plan, regions: tuple[CudaRegion, ...], code: CudaCode, device: Device
     ) -> None:
         super().__init__(signature)
+        require_fits(code.kernels, device.limits, where="the device")
         self.cuda, self.device, self.regions = code, device, regions
         self.module = device.load(code)
         self.program = plan
@@ -245,7 +252,7 @@ class _Run:
 
     def launch(self, kernel: Kernel, arguments: Mapping[str, int]) -> None:
         sizes = {name: self.sizes[name] for name in kernel.function.sizes}
-        grid = grid_of(kernel, sizes)
+        grid = grid_of(kernel, sizes, self.kernel.device.limits.grid)
         if grid is None:
             return
         pointers = [arguments[variable.name] for variable in kernel.function.arguments]

@@ -15,7 +15,7 @@ from polyml.schedule.strategy.cuda import apply_cuda_strategy
 from polyml.schedule.strategy.cuda_atomics import row_cuts
 from polyml.schedule.strategy.cuda_model import CudaModel
 from polyml.schedule.strategy.cuda_nests import Staged, stage_contractions
-from polyml.schedule.strategy.cuda_room import SharedRoom
+from polyml.schedule.strategy.cuda_room import SharedRoom, shared_room
 from polyml.schedule.strategy.facts import model_statements
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Scop
@@ -64,4 +64,4 @@ def map_to_gpu(
         scop=found.scop, dependences=found.dependences, tree=tree, storage=dict(found.storage),
         notes=(*found.notes, *notes), worth=split.worth, atomic=updates,
     )  # fmt: skip
-    return contract_storage(made, room=SharedRoom())
+    return contract_storage(made, room=SharedRoom(shared_room(target)))

@@ -13,6 +13,7 @@ import polyml
 from polyml.codegen.cuda.emit import emit_cuda
 from polyml.compiler import lower_program
 from polyml.compiler_cuda import cuda_kernel, cuda_regions
+from polyml.gpu_core import Limits
 from polyml.runtime.cuda_program import CudaKernel
 from tests.cuda.emulator.device import EmulatedDevice, EmulatedModule
 from tests.cuda.emulator.device import build as build_library
@@ -34,9 +35,14 @@ class Batch:
 
 
 def compile_batch(
-    programs: Sequence[tuple[str, Sequence[object]]], *, build: bool = True, target: object = "cuda", **options: object
+    programs: Sequence[tuple[str, Sequence[object]]],
+    *,
+    build: bool = True,
+    target: object = "cuda",
+    limits: Limits | None = None,
+    **options: object,
 ) -> Batch:
-    """Kernels for pairs of a program's text and its arguments; without `build` only their text."""
+    """Kernels for pairs of a program's text and its arguments; without `build` only their text. limits: of the device, None: the usual ones."""
     lowered = []
     for number, (text, arguments) in enumerate(programs):
         program = polyml.einsum(text, target=target, **options)
@@ -44,7 +50,7 @@ def compile_batch(
         stages = lower_program(program.program, key, program.options)
         lowered.append((program.program, stages, cuda_regions(stages, prefix=f"p{number}_")))
     text = emit_cuda([region for *_, regions in lowered for region in regions])
-    device = EmulatedDevice()
+    device = EmulatedDevice(limits=limits or Limits())
     made: list[CudaKernel] = []
     if build:
         device.modules[text] = EmulatedModule(build_library(text))

@@ -54,8 +54,11 @@ import sys
 import numpy as np
 import polyml
 import polyml.runtime.cuda as cuda
+from polyml.gpu_core import Limits
 
 class Nothing:  # a device that does nothing
+    limits = Limits()
+
     def __getattr__(self, name):
         return lambda *given: self if name == "queue" else 1
 

@@ -12,6 +12,7 @@ import polyml.runtime.cuda as cuda
 from polyml.compiler import lower_program
 from polyml.compiler_cuda import cuda_kernel
 from polyml.errors import CodegenError
+from polyml.gpu_core import Limits
 from polyml.runtime.cuda import PycudaDevice
 
 
@@ -79,8 +80,9 @@ class Driver:
 
         def get_function(name: str) -> object:
             return SimpleNamespace(
-                prepare=lambda text: self.events.append((name, text)), prepared_async_call=prepared_async_call
-            )
+                prepare=lambda text: self.events.append((name, text)), prepared_async_call=prepared_async_call,
+                max_threads_per_block=1024, num_regs=32,
+            )  # fmt: skip
 
         return SimpleNamespace(get_function=get_function)
 
@@ -91,7 +93,7 @@ TEXT = 'def f(x: f32["N M"], n: int):\n    y[i, j] = 2 * x[i, j] + n\n    return
 def test_the_calls_that_pycuda_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver()
     monkeypatch.setattr(cuda, "compile_cubin", lambda code, architecture: architecture.encode())
-    device = PycudaDevice(driver, driver, "sm_90", 1 << 20)  # type: ignore[arg-type]
+    device = PycudaDevice(driver, driver, "sm_90", 1 << 20, Limits())  # type: ignore[arg-type]
     x = np.ones((100, 70), np.float32)
     program = polyml.einsum(TEXT, target="cuda", dynamic=True)
     key = program.key_of(x, 3)
@@ -120,7 +122,7 @@ def test_a_fault_of_the_compiler_leaves_no_context(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(cuda, "compile_cubin", refuse)
     program = polyml.einsum(TEXT, target="cuda")
     key = program.key_of(np.ones((2, 2), np.float32), 3)
-    device = PycudaDevice(driver, driver, "sm_90", 1 << 20)  # type: ignore[arg-type]
+    device = PycudaDevice(driver, driver, "sm_90", 1 << 20, Limits())  # type: ignore[arg-type]
     with pytest.raises(CodegenError):
         cuda_kernel(program.program, lower_program(program.program, key, program.options), device)
     assert driver.depth == 0

@@ -43,7 +43,6 @@ from polyml.expressions import Apply, Expr, IndexValue, Read, reads_of
 from polyml.gpu_core import Core, staging_pays
 from polyml.records import dataclass
 from polyml.schedule.storage import interval
-from polyml.schedule.strategy.cuda_room import MAX_SHARED_BYTES
 from polyml.scop.accesses import parameters_text
 from polyml.sets.affine import Affine, affine, minimum
 from polyml.sets.from_isl import affine_of
@@ -54,16 +53,16 @@ MOST_READS = 64
 """Different reads of one array in one place that are looked at."""
 
 
-def stage_windows(function: Function, threads: dict[Axis, int], core: Core) -> Function:
+def stage_windows(function: Function, threads: dict[Axis, int], core: Core, room: int) -> Function:
     """A kernel's function, as generated, with tiles in shared memory.
 
     Args:
-        threads: of a block, per axis. core: what runs it.
+        threads: of a block, per axis. core: what runs it. room: bytes of shared memory for its arrays.
     """
     if "x" not in threads or "z" in threads:
         return function
     used = sum(_bytes(n.variable) or 0 for n in walk_nodes(function.body) if isinstance(n, Allocate))
-    room = MAX_SHARED_BYTES - used
+    room -= used
     blocks = any(isinstance(n, For) and n.kind == "block" for n in walk_nodes(function.body))
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
     taken |= {n.variable for n in walk_nodes(function.body) if isinstance(n, For)}

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from polyml.codegen.loops import Allocate, Axis, For, Function, Variable
+from polyml.codegen.loops import Allocate, Assign, Axis, For, Function, UpdateArgument, Variable
 from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Expr
+from polyml.gpu_core import Limits
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extremum, FloorDiv
 
 __all__ = ["AXES", "Branch", "CudaRegion", "DeviceArray", "HostStep", "Kernel", "Launch", "Repeat", "grid_of"]
 
 AXES: tuple[Axis, ...] = ("x", "y", "z")
-MAX_GRID: dict[Axis, int] = {"x": 2**31 - 1, "y": 65535, "z": 65535}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,20 @@ class Kernel:
         return sum(
             v.dtype.itemsize * prod(extent.constant for extent in v.shape) for v in shared if v.scope == "shared"
         )
+
+    @property
+    def exchange_bytes(self) -> int:
+        """Shared memory in which its warps combine what they have: an element per warp, for each type (uniform.py)."""
+        found: dict[str, int] = {}
+        for node in walk_nodes(self.function.body):
+            match node:
+                case Assign(across=True):
+                    found[node.value.dtype.name] = node.value.dtype.itemsize
+                case UpdateArgument(across=True):
+                    found |= {node.candidate.dtype.name: node.candidate.dtype.itemsize, "index": 8}
+                case _:
+                    pass
+        return sum(found.values()) * max(1, prod(self.threads) // 32)
 
     def __str__(self) -> str:
         blocks = ", ".join(f"{loop.variable} on {loop.axis}" for loop in self.blocks) or "one"
@@ -95,11 +109,13 @@ class CudaRegion:
     steps: tuple[HostStep, ...]
 
 
-def grid_of(kernel: Kernel, values: Mapping[str, int]) -> tuple[int, int, int] | None:
-    """Blocks per axis: enough for one tile each of the longest loop where the device allows; None when there is nothing to run.
+def grid_of(
+    kernel: Kernel, values: Mapping[str, int], most: tuple[int, int, int] = Limits().grid
+) -> tuple[int, int, int] | None:
+    """Blocks per axis: enough for one tile each of the longest loop where the device allows, else they take turns; None when there is nothing to run.
 
     Args:
-        values: of the kernel's sizes.
+        values: of the kernel's sizes. most: of the device, for x, y and z.
     """
     known: dict[str, tuple[int, int]] = {name: (value, value) for name, value in values.items()}
     counts: dict[Axis, int] = {}
@@ -112,7 +128,7 @@ def grid_of(kernel: Kernel, values: Mapping[str, int]) -> tuple[int, int, int] |
         counts[loop.axis] = max(counts.get(loop.axis, 0), count)
     if any(count == 0 for count in counts.values()):
         return None
-    x, y, z = (min(counts.get(axis, 1), MAX_GRID[axis]) for axis in AXES)
+    x, y, z = (min(counts.get(axis, 1), limit) for axis, limit in zip(AXES, most, strict=True))
     return x, y, z
 
 

@@ -43,15 +43,21 @@ __all__ = ["split_kernels"]
 MAX_SHARED, MAX_LOCAL = 8 * 1024, 1024
 """Bytes: scratch arrays of a one-block kernel that are larger than this live in device memory (with threads that share it, or in its only thread)."""
 
+MAX_TILES = 40 * 1024
+"""Bytes of shared memory for tiles where nobody says how much there is."""
 
-def split_kernels(function: Function, *, prefix: str = "", core: Core | None = None) -> CudaRegion:
+
+def split_kernels(
+    function: Function, *, prefix: str = "", core: Core | None = None, room: int = MAX_TILES
+) -> CudaRegion:
     """The region's kernels, ready for the emitter, and its host program.
 
     Args:
-        function: as generated, with block and thread loops. prefix: of the kernels' names. core: what runs them; None: that of an A100.
+        function: as generated, with block and thread loops. prefix: of the kernels' names. core: what runs them; None: that of an A100. room: bytes of shared memory for a
+            block's arrays.
     """
     function = simplify(function)
-    work = _Split(function, prefix or function.name, core or core_of(""))
+    work = _Split(function, prefix or function.name, core or core_of(""), room)
     steps = work.steps(_hoisted(flatten(function.body), work))
     return CudaRegion(
         name=function.name,
@@ -66,6 +72,7 @@ class _Split:
     function: Function
     prefix: str
     core: Core
+    room: int
     kernels: list[Kernel] = field(default_factory=list)
     scratch: list[Variable] = field(default_factory=list)
 
@@ -127,7 +134,7 @@ class _Split:
         )
         # Ordering: accumulators become the threads' own before elements are looked for that stay in registers.
         _require_bound(body)
-        kernel = stage_windows(split_whole_tiles(kernel), threads, self.core)
+        kernel = stage_windows(split_whole_tiles(kernel), threads, self.core, self.room)
         kernel, _ = unroll_and_jam(cooperate(kernel), guarded=True)
         kernel = settle_scopes(scalar_replacement(private_registers(simplify(kernel))))
         x, y, z = (threads.get(axis, 1) for axis in AXES)
@@ -248,7 +255,9 @@ def _hoisted(nodes: tuple[Node, ...], work: _Split) -> tuple[Node, ...]:
     def visit(node: Node) -> tuple[Node, ...]:
         if isinstance(node, For) and node.mapped:
             return (node,)
-        if isinstance(node, Allocate) and not _fits(node.variable, MAX_SHARED if threaded else MAX_LOCAL):
+        if isinstance(node, Allocate) and not _fits(
+            node.variable, min(MAX_SHARED, work.room) if threaded else MAX_LOCAL
+        ):
             work.scratch.append(replace(node.variable, scope="global", alignment=None))
             return tuple(made for child in node.body for made in visit(child))
         return (with_body(node, lambda body: tuple(made for child in body for made in visit(child))),)

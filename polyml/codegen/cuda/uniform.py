@@ -6,8 +6,10 @@ Where threads must wait for each other barriers.py has said.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 
 from polyml.codegen.cuda.asynchronous import has_asynchronous
+from polyml.codegen.cuda.barriers import WARP
 from polyml.codegen.cuda.cooperate import written_by
 from polyml.codegen.cuda.expression import Writer
 from polyml.codegen.cuda.helpers import helper_name
@@ -44,6 +46,7 @@ class BlockCode:
         self.axes = [axis for axis, extent in zip(AXES, kernel.threads, strict=True) if extent > 1]
         self.shared: list[str] = []
         self.scratch: set[str] = set()
+        self.warps = max(1, prod(kernel.threads) // WARP)
 
     def lines(self, nodes: tuple[Node, ...], indent: str = INDENT) -> list[str]:
         """The nodes, in order."""
@@ -173,7 +176,7 @@ class BlockCode:
         name = f"scratch_{suffix}"
         if name not in self.scratch:
             self.scratch.add(name)
-            self.shared.append(f"{INDENT}__shared__ {kind} {name}[32];")
+            self.shared.append(f"{INDENT}__shared__ {kind} {name}[{self.warps}];")
         return name
 
 

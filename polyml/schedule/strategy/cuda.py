@@ -50,7 +50,7 @@ from polyml.target import Target
 __all__ = ["CudaStrategy", "apply_cuda_strategy"]
 
 WARP, ROW_THREADS, LINE_THREADS = 32, 8, 256
-"""Threads of a block: ROW_THREADS rows of a WARP for two loops, LINE_THREADS for one."""
+"""Threads of a block, where it may have so many: ROW_THREADS rows of a WARP for two loops, LINE_THREADS for one."""
 
 REGISTER_TILES = ((8, 4), (4, 4), (4, 2), (2, 2))
 """Elements of a thread along y and x, the largest first: the more, the fewer loads per operation, and the fewer blocks."""
@@ -84,6 +84,16 @@ class CudaStrategy:
     atomics: bool
     notes: list[Note] = field(default_factory=list)
     atomic: set[str] = field(default_factory=set)
+
+    @property
+    def row_threads(self) -> int:
+        """Rows of a block, each a warp."""
+        return max(1, min(ROW_THREADS, self.model.target.block_threads // WARP))
+
+    @property
+    def line_threads(self) -> int:
+        """Threads of a block in one line, whole warps."""
+        return max(1, min(LINE_THREADS // WARP, self.model.target.block_threads // WARP)) * WARP
 
     # -- the top: kernels ---------------------------------------------------------------------------------------------------------
 
@@ -135,22 +145,22 @@ class CudaStrategy:
         if y is not None and tile is not None:
             return self._tiled_points(node, x, y, z, tile)
         vector = self.model.vector(node, x) if prod(extents) >= VECTOR_WORK * self.model.target.cores else 1
-        width = WARP if y is not None else min(LINE_THREADS, _round_up(extents[x] // vector, WARP))
+        width = WARP if y is not None else min(self.line_threads, _round_up(extents[x] // vector, WARP))
         made: list[Loop] = []
         if z is not None:
             made.append(loops[z].marked("block.z"))
         if y is not None:
-            made.append(tile_loop(loops[y], ROW_THREADS).marked(f"block.y:{ROW_THREADS}"))
+            made.append(tile_loop(loops[y], self.row_threads).marked(f"block.y:{self.row_threads}"))
         if vector == 1:
             made.append(tile_loop(loops[x], width).marked(f"block.x:{width}"))
         else:  # by number, so that the vectors of a tile begin at a multiple
             made.append(quotient_loop(loops[x], width * vector).marked("block.x"))
         if y is not None:
-            made.append(loops[y].marked(f"thread.y:{ROW_THREADS}"))
+            made.append(loops[y].marked(f"thread.y:{self.row_threads}"))
         made.append(quotient_loop(loops[x], vector).marked(f"thread.x:{width}"))
         made += [loops[k] for k in others if k not in (y, z)]
         made += [loops[x].marked(f"jam:{vector}")] if vector > 1 else []
-        rows = "" if y is None else f" of {ROW_THREADS} x {self.model.name(node, y)}"
+        rows = "" if y is None else f" of {self.row_threads} x {self.model.name(node, y)}"
         each = "one element each" if vector == 1 else f"{vector} neighbours each"
         self._note(node, f"threads {width} x {self.model.name(node, x)}{rows}, {each}")
         return nest_loops(node, made)
@@ -169,8 +179,10 @@ class CudaStrategy:
             if not (inner and shares and all(a.stride(along_x) in (0, 1) for a in reads)):
                 continue
             for rows, columns in REGISTER_TILES:
-                if extents[y] >= rows * ROW_THREADS and extents[x] >= columns * WARP:
-                    blocks = prod(extents) // (rows * ROW_THREADS * columns * WARP)
+                if 4 * rows * columns > self.model.target.vector_registers + 1:
+                    continue
+                if extents[y] >= rows * self.row_threads and extents[x] >= columns * WARP:
+                    blocks = prod(extents) // (rows * self.row_threads * columns * WARP)
                     if blocks >= self.model.target.cores // 2:
                         return rows, columns
         return None
@@ -179,8 +191,8 @@ class CudaStrategy:
         """Several rows per thread where windows of neighbouring rows overlap: a tile in shared memory (codegen/cuda/halo.py) has less of a rim then."""
         found, extents = members(node, self.model.scop), self.model.extents(node)
         rows, columns = HALO_TILE
-        blocks = prod(extents) // (rows * ROW_THREADS * columns * WARP)
-        if blocks < 2 * self.model.target.cores or extents[y] < rows * ROW_THREADS or extents[x] < WARP:
+        blocks = prod(extents) // (rows * self.row_threads * columns * WARP)
+        if blocks < 2 * self.model.target.cores or extents[y] < rows * self.row_threads or extents[x] < WARP:
             return None
         for name in statements_below(node):
             statement, along_x, along_y = self.model.scop.statements[name], found[x].index(name), found[y].index(name)
@@ -200,16 +212,16 @@ class CudaStrategy:
         loops, (rows, columns) = loops_of(node), tile
         made = [] if z is None else [loops[z].marked("block.z")]
         made += [
-            tile_loop(loops[y], rows * ROW_THREADS).marked(f"block.y:{rows * ROW_THREADS}"),
+            tile_loop(loops[y], rows * self.row_threads).marked(f"block.y:{rows * self.row_threads}"),
             tile_loop(loops[x], columns * WARP).marked(f"block.x:{columns * WARP}"),
-            remainder_loop(loops[y], ROW_THREADS).marked(f"thread.y:{ROW_THREADS}"),
+            remainder_loop(loops[y], self.row_threads).marked(f"thread.y:{self.row_threads}"),
             remainder_loop(loops[x], WARP).marked(f"thread.x:{WARP}"),
             *(loop for k, loop in enumerate(loops) if k not in (x, y, z)),
             loops[y].marked(f"jam:{rows}"),
             loops[x].marked(f"jam:{columns}"),
         ]
         names = f"{rows} x {self.model.name(node, y)} and {columns} x {self.model.name(node, x)}"
-        self._note(node, f"threads {WARP} x {ROW_THREADS}, each with a register tile of {names}")
+        self._note(node, f"threads {WARP} x {self.row_threads}, each with a register tile of {names}")
         return nest_loops(node, made)
 
     def _rows(self, node: isl.ScheduleNode) -> isl.ScheduleNode:
@@ -270,7 +282,7 @@ class CudaStrategy:
         loops, x = loops_of(node), self.model.best(node)
         extent = self.model.extents(node)[x]
         vector = self.model.vector(node, x) if extent >= VECTOR_ROW else 1
-        width = min(LINE_THREADS, _round_up(extent // vector, WARP))
+        width = min(self.line_threads, _round_up(extent // vector, WARP))
         each = "" if vector == 1 else f", {vector} neighbours each"
         self._note(node, f"threads of a block share {self.model.name(node, x)}, {width} at a time{each}")
         rest = [loop for k, loop in enumerate(loops) if k != x]

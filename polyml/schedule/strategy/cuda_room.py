@@ -6,20 +6,24 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.tree import Kind, kind_of, mark_name, nodes
+from polyml.target import Target
 
-__all__ = ["MAX_LOCAL_BYTES", "MAX_SHARED_BYTES", "SharedRoom"]
-
-MAX_SHARED_BYTES = 40 * 1024
-"""Of a block's scratch arrays; what 48 KiB leave beside the room that reductions need."""
+__all__ = ["MAX_LOCAL_BYTES", "SharedRoom", "shared_room"]
 
 MAX_LOCAL_BYTES = 1024
 """Of one scratch array of a thread: beyond this it is better in device memory."""
 
 
+def shared_room(target: Target) -> int:
+    """Bytes of shared memory for a block's scratch arrays: what is left beside the room that reductions need, 40 of 48 KiB."""
+    return target.block_bytes * 5 // 6
+
+
 @dataclass(slots=True)
 class SharedRoom:
-    """Says where a scratch array may live in a mapped tree, and keeps count of shared memory."""
+    """Says where a scratch array may live in a mapped tree, and keeps count of shared memory. room: bytes of it."""
 
+    room: int
     used: int = 0
 
     def __call__(self, node: isl.ScheduleNode, size: int) -> bool:
@@ -29,7 +33,7 @@ class SharedRoom:
         if "thread" in above:
             return "thread" not in below and size <= MAX_LOCAL_BYTES
         if "block" in above:
-            if "block" in below or self.used + size > MAX_SHARED_BYTES:
+            if "block" in below or self.used + size > self.room:
                 return False
             self.used += -(-size // 16) * 16
         return True

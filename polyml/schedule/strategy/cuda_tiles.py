@@ -19,7 +19,7 @@ from polyml.gpu_core import ISSUE, L2_RATE, SHARED_RATE
 from polyml.records import dataclass
 from polyml.schedule.boxes import box_of
 from polyml.schedule.cost import StatementModel
-from polyml.schedule.strategy.cuda_room import MAX_SHARED_BYTES
+from polyml.schedule.strategy.cuda_room import shared_room
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
@@ -234,7 +234,7 @@ def _cost(plan: TilePlan, extents: Mapping[str, int], itemsize: int, target: Tar
     depth = prod(plan.depth.values())
     tile = sum(prod(plan.footprint(read.subscripts, _names(plan))[1]) for read in plan.operands) * itemsize
     padding = itemsize * 4 * (plan.rows.size + plan.columns.size)
-    if 2 * (tile + padding) > MAX_SHARED_BYTES:
+    if 2 * (tile + padding) > shared_room(target) or threads > target.block_threads:
         return None
     blocks = prod(ceil(extents[i] / plan.size(i)) for i in plan.free)
     waves = ceil(blocks / target.cores)

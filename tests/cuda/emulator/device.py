@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from polyml.gpu_core import Limits
 from polyml.runtime.cuda_program import CudaCode
 from tests.cuda.emulator.build import library_bytes
 
@@ -62,12 +63,13 @@ class EmulatedModule:
 @dataclass(slots=True)
 class EmulatedDevice:
     """modules: libraries built ahead, by text; others are built when they are loaded. live: bytes per allocation that is not freed yet.
-    events: queues for other libraries' streams, and what was waited for."""
+    events: queues for other libraries' streams, and what was waited for. limits: of a block and a grid."""
 
     modules: dict[str, EmulatedModule] = field(default_factory=dict)
     live: dict[int, int] = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
     support: ctypes.CDLL | None = None
+    limits: Limits = field(default_factory=Limits)
 
     def load(self, code: CudaCode) -> EmulatedModule:
         found = self.modules.get(code.text)

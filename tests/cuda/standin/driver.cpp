@@ -168,7 +168,7 @@ API cuDeviceGetName(char* name, int size, int) { return snprintf(name, size, "st
 API cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = total(), SUCCESS; }
 API cuDeviceComputeCapability(int* major, int* minor, int) { return *major = 9, *minor = 0, SUCCESS; }
 API cuDeviceGetAttribute(int* value, int attribute, int) {
-  static const std::map<int, int> known = {{1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {10, 32}, {16, 16}, {39, 2048}, {75, 9}, {76, 0}};
+  static const std::map<int, int> known = {{1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 65535}, {6, 65535}, {7, 65535}, {8, 49152}, {10, 32}, {16, 16}, {39, 2048}, {75, 9}, {76, 0}};
   auto found = known.find(attribute);  // threads per block, of a warp, of a core; cores; compute capability
   *value = found == known.end() ? 0 : found->second;
   return SUCCESS;
@@ -376,7 +376,10 @@ API cuModuleGetFunction(Function** function, Module* module, const char* name) {
 }
 API cuFuncSetBlockShape(Function*, int, int, int) { return SUCCESS; }
 API cuFuncSetSharedSize(Function*, unsigned) { return SUCCESS; }
-API cuFuncGetAttribute(int* value, int, Function*) { return *value = 0, SUCCESS; }
+API cuFuncGetAttribute(int* value, int attribute, Function*) {
+  *value = attribute == 0 ? 1024 : attribute == 4 ? 32 : 0;  // threads of a block at most; registers
+  return SUCCESS;
+}
 API cuLaunchKernel(Function* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned, void* handle, void**, void** extra) {
   ENTER;
   STREAM(handle);
