@@ -1,4 +1,4 @@
-"""What stays symbolic in a build, and what is assumed of it: proofs that fail for some values of an `int` parameter make them conditions of the kernel."""
+"""What stays symbolic in a build, and what is assumed of it: proofs that fail for some values of an `int` parameter, or for some sizes, make them conditions of the kernel."""
 
 from __future__ import annotations
 
@@ -85,15 +85,13 @@ class Assumptions:
         return True
 
     def avoid(self, points: isl.Set) -> bool:
-        """Assumes of `int` parameters what leaves nothing of `points`, whose dimensions and parameters are named after sizes, loop variables and indices.
+        """Assumes of `int` parameters, or of sizes where there are none, what leaves nothing of `points`, whose dimensions and parameters are named after sizes, loop variables and indices.
 
         *Returns* whether that is possible.
         """
         if points.is_empty():
             return True
-        if not self.ints:
-            return False
-        found = half_spaces(onto_parameters(points, self.sizes), self.ints, self.examples, self.known)
+        found = half_spaces(onto_parameters(points, self.sizes), self.ints or self.extents, self.examples, self.known)
         if found is None:
             return False
         self.assume(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -183,10 +184,11 @@ def test_symbols_that_must_be_numbers() -> None:
     strided = 'def strided(x: f32["N M"], K: int):\n    y: f32["3 M"]\n    y[i, m] = x[K * i, m]\n    return y\n'
     given = polyml.einsum(strided, dynamic=("M",))(normal(9, 2), 2)
     assert given.shape == (3, 2), "K is no size of a shape, and stays a number"
+    shifted = 'def shifted(x: f32["N"]):\n    y[i] = x[i + 1] - x[i]\n    return y\n'
     with pytest.raises(
-        PolymlError, match=r"strided cannot be compiled for any N: subscript 0 of x leaves its dimension"
+        PolymlError, match=r"shifted cannot be compiled for any N: subscript 0 of x leaves its dimension"
     ):
-        polyml.einsum(strided, dynamic=True)(normal(9, 2), 2)
+        polyml.einsum(shifted, dynamic=True)(normal(9))
     divided = 'def divided(x: f32["N K"]):\n    y: f32["N"] = 0\n    y[i // K] += x[i // K, i % K]\n    return y\n'
     with pytest.raises(PolymlError, match=r"divided cannot be compiled for any K\b"):
         polyml.einsum(divided, dynamic=True)(normal(3, 4))
@@ -195,6 +197,28 @@ def test_symbols_that_must_be_numbers() -> None:
     mixed = 'def mixed(x: f32["N+K"], N: int, K: int):\n    y[i] = x[i]\n    return y\n'
     with pytest.raises(ShapeError, match="K, which is fixed, and one that is dynamic"):
         polyml.einsum(mixed, dynamic=("N",))
+
+
+@pytest.mark.parametrize(
+    ("text", "least"),
+    [
+        ('def f(x: f32["N"]):\n    y: f32["3"]\n    y[i] = x[2 * i]\n    return y\n', 5),
+        ('def f(x: f32["N"]):\n    y[i] = x[2 * i + 1]\n    return y\n', 2),
+        ('def f(x: f32["N"]):\n    y[i] = sum[s < 3](x[2 * i + 2 - s])\n    return y\n', 3),
+        ('def f(x: f32["N"]):\n    y[i] = x[7 - i]\n    return y\n', 8),
+    ],
+)
+def test_sizes_from_a_least_one_on(text: str, least: int) -> None:
+    """One kernel for all sizes at which the program means something; the others are refused as ever."""
+    f, special = polyml.einsum(text, dynamic=True, verify=True), polyml.einsum(text)
+    for n in (least + 3, least, least + 8, least + 1):
+        assert np.allclose(f(x := normal(n)), special(x), atol=1e-5)
+    assert len(f.kernels) == 1
+    for n in range(1, least):
+        with pytest.raises(PolymlError) as expected:
+            special(normal(n))
+        with pytest.raises(type(expected.value), match=re.escape(str(expected.value))):
+            f(normal(n))
 
 
 def test_many_shapes_of_one_program_end_in_one_kernel() -> None:
