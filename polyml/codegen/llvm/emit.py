@@ -22,6 +22,7 @@ from polyml.codegen.llvm.memory import access, prefetch
 from polyml.codegen.llvm.neighbours import emit_shifted, neighbouring_reads
 from polyml.codegen.llvm.outline import argument_name, emit_apart, emit_parallel, new_state, size_name, stands_apart
 from polyml.codegen.llvm.reductions import assign, update_argument
+from polyml.codegen.llvm.scan import assign_scanned, with_lanes
 from polyml.codegen.llvm.state import Lanes, State
 from polyml.codegen.llvm.storage import add_slot, make_room
 from polyml.codegen.llvm.transpose import transpose_block
@@ -35,6 +36,7 @@ from polyml.codegen.loops import (
     Lead,
     Node,
     Prefetch,
+    Scan,
     UpdateArgument,
     Variable,
 )
@@ -114,6 +116,8 @@ def _emit_nodes(state: State, nodes: Iterable[Node]) -> None:
     nodes = tuple(nodes)
     for node in nodes:
         match node:
+            case Assign(scan=Scan() as scan):
+                assign_scanned(state, node, scan)
             case Assign():
                 assign(state, node)
             case UpdateArgument():
@@ -140,7 +144,8 @@ def _emit_nodes(state: State, nodes: Iterable[Node]) -> None:
 
 def _emit_allocate(state: State, node: Allocate) -> None:
     hidden = state.slots.get(node.variable.name)
-    add_slot(state, node.variable, make_room(state, node.variable))
+    variable = with_lanes(node)
+    add_slot(state, variable, make_room(state, variable))
     _emit_nodes(state, node.body)
     if hidden is not None:
         state.slots[node.variable.name] = hidden

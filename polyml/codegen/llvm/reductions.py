@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from polyml.codegen.llvm.arithmetic import ARITHMETIC, multiply_add
 from polyml.codegen.llvm.expression import evaluate, product_factors
@@ -12,12 +11,12 @@ from polyml.codegen.llvm.memory import Access, access, forget, load
 from polyml.codegen.llvm.pairs import dot_of_pairs
 from polyml.codegen.llvm.state import State, stored_type
 from polyml.codegen.llvm.stores import store
-from polyml.codegen.loops import Assign, Place, Scan, UpdateArgument
+from polyml.codegen.loops import Assign, Place, UpdateArgument
 from polyml.dtypes import DType
 from polyml.expressions import Apply, Expr
 from polyml.ops import REDUCTIONS
 
-__all__ = ["COMBINED", "assign", "update_argument"]
+__all__ = ["COMBINED", "assign", "combine", "masked", "read_place", "update_argument", "write_place"]
 
 COMBINED: frozenset[str] = frozenset(row.name for row in REDUCTIONS.values() if row.combine in ARITHMETIC) | {
     "argmax",
@@ -29,10 +28,7 @@ COMBINED: frozenset[str] = frozenset(row.name for row in REDUCTIONS.values() if 
 def assign(state: State, node: Assign) -> None:
     """`target = value`, or `target = combine(target, value)`."""
     target = state.slots[node.target.variable].variable
-    if node.scan is not None:
-        values = scanned(state, node, node.scan, target.dtype)
-        write_place(state, node.target, values, streaming=node.streaming)
-    elif node.reduction is None:
+    if node.reduction is None:
         value = evaluate(state, node.value)
         write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
     elif node.across:
@@ -102,7 +98,7 @@ def _products(state: State, value: Expr) -> list[tuple[tuple[Expr, Expr], bool]]
 def _accumulate(state: State, node: Assign, dtype: DType) -> None:
     """A reduction into memory, or into one element from all lanes."""
     if state.slots[node.target.variable].variable.scope == "register":
-        value = _masked(state, node, evaluate(state, node.value), dtype)
+        value = masked(state, node, evaluate(state, node.value), dtype)
         value = across(state, node.reduction or "", value, dtype)
         write_place(
             state, node.target, combine(state, node.reduction or "", read_place(state, node.target), value, dtype)
@@ -113,7 +109,7 @@ def _accumulate(state: State, node: Assign, dtype: DType) -> None:
         new = _combined_with(state, node, lambda: read_place(state, node.target), dtype)
         store(state, where, new, streaming=node.streaming, aligned=node.aligned)
     elif where.stride == 0:
-        value = across(state, node.reduction or "", _masked(state, node, evaluate(state, node.value), dtype), dtype)
+        value = across(state, node.reduction or "", masked(state, node, evaluate(state, node.value), dtype), dtype)
         store(state, where, combine(state, node.reduction or "", read_place(state, node.target), value, dtype))
     else:
         _one_lane_after_another(
@@ -121,7 +117,7 @@ def _accumulate(state: State, node: Assign, dtype: DType) -> None:
         )
 
 
-def _masked(state: State, node: Assign, value: Value, dtype: DType) -> Value:
+def masked(state: State, node: Assign, value: Value, dtype: DType) -> Value:
     """The value per lane, the identity in lanes that do not act."""
     lanes = state.lanes
     assert lanes is not None
@@ -156,44 +152,6 @@ def _one_lane_after_another(state: State, node: Assign, where: Access, value: Va
         if lanes.mask is not None:
             b.jump(after)
             b.start(after)
-
-
-def scanned(state: State, node: Assign, scan: Scan, dtype: DType) -> Value:
-    """The values of a recurrence in all lanes, from those of its inhomogeneous part; the carry moves on to the last lane's.
-
-    Pairs (multiplier, value) of affine functions are composed over 1, 2, 4, ... lanes (Kogge and Stone, "A parallel algorithm for the efficient solution
-    of a general class of recurrence equations", IEEE Trans. Computers, 1973); lanes that do not act hand on what they get.
-    """
-    b, width, reduction = state.builder, state.width, node.reduction or "sum"
-    identity = REDUCTIONS[reduction].identity(dtype)
-    assert identity is not None, "internal: a scan of argmax or argmin"
-    value = _masked(state, replace(node, reduction=reduction), evaluate(state, node.value), dtype)
-    neutral = constant(value.type, identity)
-    factor = None if scan.factor is None else b.splat(evaluate(state, scan.factor), width)
-    one = constant(value.type, 1)
-    if factor is not None and state.lanes is not None and state.lanes.mask is not None:
-        factor = b.select(state.lanes.mask, factor, one)
-    step = 1
-    while step < width:
-        order = [width + k if k < step else k - step for k in range(width)]
-        before = b.shuffle(value, order, neutral)
-        if factor is None:
-            value = combine(state, reduction, before, value, dtype)
-        else:
-            value = multiply_add(b, factor, before, value)
-            factor = b.arithmetic("mul", factor, b.shuffle(factor, order, one))
-        step *= 2
-    carry = read_place(state, Place(scan.carry, ()))
-    # The last lane by itself, with the same operation: all that the next vector waits for.
-    last = b.extract(value, width - 1)
-    if factor is None:
-        following = combine(state, reduction, carry, last, dtype)
-        value = combine(state, reduction, b.splat(carry, width), value, dtype)
-    else:
-        following = multiply_add(b, b.extract(factor, width - 1), carry, last)
-        value = multiply_add(b, factor, b.splat(carry, width), value)
-    write_place(state, Place(scan.carry, ()), following)
-    return value
 
 
 def combine(state: State, reduction: str, old: Value, new: Value, dtype: DType) -> Value:

@@ -45,7 +45,7 @@ class Slot:
 @dataclass(slots=True)
 class State:
     """One LLVM function under construction. `lanes` is None outside vector loops; `precise` forbids contraction and reassociation.
-    heap: addresses from the heap, null where there was no memory; failure: the i32 in which that is noted. streams: it has stores that bypass the caches. unforeseen: by width, a mask of all lanes that LLVM does not know.
+    heap: addresses from the heap, null where there was no memory; failure: the i32 in which that is noted. streams: it has stores that bypass the caches. unforeseen: by what they are, constants that LLVM does not know (a mask of all lanes by its width).
     hope: of the loop that finds extrema as if there were no NaN (extrema.py)."""
 
     builder: Builder
@@ -62,7 +62,7 @@ class State:
     bodies: int = 0
     leads: tuple[Lead, ...] = ()
     streams: bool = False
-    unforeseen: dict[int, Value] = field(default_factory=dict)
+    unforeseen: dict[object, Value] = field(default_factory=dict)
     hope: Hope | None = None
 
     @property
