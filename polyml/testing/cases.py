@@ -52,9 +52,17 @@ class Case:
     def __repr__(self) -> str:
         shown = []
         for a in self.arguments:
-            text = f"{a.dtype} {a.shape} strides {a.strides}: {a.tolist()}" if isinstance(a, np.ndarray) else repr(a)
-            shown.append(f"  {text}")
+            shown.append(f"  {_described(a) if isinstance(a, np.ndarray) else repr(a)}")
         return "\n".join(["Case:", self.text.rstrip(), *shown])
+
+
+_SHOWN = 100
+"""Elements of an array up to which a case shows them: the seed tells the others."""
+
+
+def _described(array: Array) -> str:
+    text = f"{array.dtype} {array.shape} strides {array.strides}"
+    return f"{text}: {array.tolist()}" if array.size <= _SHOWN else text
 
 
 def sample(dtype: DType, shape: tuple[int, ...], seed: int) -> Array:

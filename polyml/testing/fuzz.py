@@ -8,11 +8,12 @@ from __future__ import annotations
 import faulthandler
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 from hypothesis.errors import Flaky, HypothesisException
 from hypothesis.strategies import SearchStrategy
 
@@ -25,9 +26,10 @@ from polyml.testing.cases import Case
 from polyml.testing.compare import assert_close
 from polyml.testing.einsum_calls import Call, compare
 from polyml.testing.strategies import einsum_calls, programs, programs_in_other_types
+from polyml.testing.variants import PLAIN, VARIANTS, Trial
 from polyml.testing.verify import verify
 
-__all__ = ["Found", "check_call", "check_other_types", "check_program", "fuzz", "search"]
+__all__ = ["Found", "check_call", "check_large_program", "check_other_types", "check_program", "fuzz", "search"]
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,26 @@ def check_call(call: Call) -> None:
     compare(call, polyml.einsum)
 
 
-def check_program(case: Case) -> None:
-    """A compiled program gives what the interpreter gives, in the results and in the arguments that it updates."""
-    expected_arguments, arguments = case.fresh_arguments(), case.fresh_arguments()
-    expected = interpret(parse(Source(case.text)), *expected_arguments, wide=True)
-    actual = polyml.einsum(case.text)(*arguments)
+def check_program(trial: Trial) -> None:
+    """A compiled program gives what the interpreter gives, in the results and in the arguments that it updates, however it is compiled."""
+    case = trial.case
+    arguments = case.fresh_arguments()
+    expected = interpret(parse(Source(case.text)), *arguments, wide=True)
+    _compare(trial, expected, arguments)
+
+
+def check_large_program(trial: Trial) -> None:
+    """The same for sizes that reach tiles and tails, against loops as they are written."""
+    expected = PLAIN.run(trial.case)
+    assert expected is not None, "internal: written loops have no sizes that stay symbolic"
+    _compare(trial, *expected)
+
+
+def _compare(trial: Trial, expected: Any, expected_arguments: Sequence[Any]) -> None:
+    case, found = trial.case, trial.variant.run(trial.case)
+    if found is None:
+        return
+    actual, arguments = found
     for a, e in zip(
         (*_results(actual), *arguments), (*_results(expected), *map(np.asarray, expected_arguments)), strict=True
     ):
@@ -111,12 +128,15 @@ def fuzz(seconds: float, first_seed: int = 0) -> int:
     """Searches until the time is up or a failure is found; prints what it did. 0: nothing found; 1: a failure, printed."""
     faulthandler.enable(sys.__stderr__ or 2)  # a crash shows where; the line above it shows the seed
     end = time.monotonic() + seconds
-    counts = {"calls": 0, "programs": 0, "other types": 0}
+    trials = st.builds(Trial, programs(), st.sampled_from(VARIANTS))
+    large = st.builds(Trial, programs(large=True), st.sampled_from(VARIANTS))
+    counts = {"calls": 0, "programs": 0, "large programs": 0, "other types": 0}
     number = first_seed
     while time.monotonic() < end:
         for name, strategy, check, examples in (
             ("calls", einsum_calls(), check_call, 40),
-            ("programs", programs(), check_program, 8),
+            ("programs", trials, check_program, 8),
+            ("large programs", large, check_large_program, 4),
             ("other types", programs_in_other_types(), check_other_types, 4),
         ):
             print(f"\rseed {number}: {counts['calls']} calls, {counts['programs']} programs ", end="", file=sys.stderr)
@@ -128,6 +148,6 @@ def fuzz(seconds: float, first_seed: int = 0) -> int:
         number += 1
     print(file=sys.stderr)
     print(
-        f"{counts['calls']} einsum calls, {counts['programs']} programs and {counts['other types']} in other types, seeds {first_seed}..{number - 1}: no failure"
+        f"{counts['calls']} einsum calls, {counts['programs']} programs, {counts['large programs']} large ones and {counts['other types']} in other types, seeds {first_seed}..{number - 1}: no failure"
     )
     return 0

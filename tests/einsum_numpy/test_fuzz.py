@@ -8,14 +8,17 @@ import pytest
 from polyml.__main__ import main
 from polyml.testing.cases import Case
 from polyml.testing.einsum_calls import Call
-from polyml.testing.fuzz import check_call, search
+from polyml.testing.fuzz import check_call, check_program, search
 from polyml.testing.strategies import einsum_calls, programs
+from polyml.testing.variants import VARIANTS, Trial, Variant
 
 
 def test_it_finds_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYML_CACHE", "0")
     assert main(["fuzz", "--seconds", "0.1", "--seed", "7"]) == 0
-    assert capsys.readouterr().out == "40 einsum calls, 8 programs and 4 in other types, seeds 7..7: no failure\n"
+    assert capsys.readouterr().out == (
+        "40 einsum calls, 8 programs, 4 large ones and 4 in other types, seeds 7..7: no failure\n"
+    )
 
 
 def test_a_failing_program_is_shrunk_to_a_small_text() -> None:
@@ -56,3 +59,28 @@ def test_a_failure_that_does_not_come_again_is_told() -> None:
 
 def test_what_is_right_passes() -> None:
     check_call(Call(("ij->j", np.ones((2, 3)))))
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_every_variant(variant: Variant) -> None:
+    """One program, right however it is compiled; a wrong result and a fault of the cache are noticed."""
+    text = 'def f(x: f32["N M"]):\n    y[i, j] = sum[r < 2](x[2 * i + r, j])\n    return y\n'
+    case = Case(text, (np.arange(35, dtype=np.float32).reshape(7, 5),), 2)
+    check_program(Trial(case, variant))
+    found = variant.run(case)
+    assert found is not None
+    assert found[0].shape == (3, 5)
+
+
+def test_a_fault_of_the_cache_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(data: bytes) -> None:
+        raise AssertionError("damaged")
+
+    monkeypatch.setattr("polyml.runtime.compiled.Compiled.from_bytes", broken)
+    case = Case('def f(x: f32["N"]):\n    y[i] = 2 * x[i]\n    return y\n', (np.ones(3, np.float32),))
+    for variant in VARIANTS:
+        if variant.kept:
+            with pytest.raises(AssertionError, match="damaged"):
+                check_program(Trial(case, variant))
+        else:
+            check_program(Trial(case, variant))
