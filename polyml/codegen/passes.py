@@ -18,6 +18,7 @@ from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.scalar_replacement import scalar_replacement
 from polyml.codegen.scans import find_scans
 from polyml.codegen.simplify import simplify
+from polyml.codegen.sums_by_place import order_by_place
 from polyml.codegen.tile_stage import stage_tiles
 from polyml.codegen.tile_streams import stream_tiles
 from polyml.codegen.transpose_copies import transpose_copies
@@ -68,6 +69,8 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "find_scans", lambda f, o: find_scans(f, vector_bytes=o.vector_bytes, precise=o.precise) if o.scans else (f, ())
     ),
+    # Ordering: when loops have been chosen for vectors, and before they are cut, since such a loop takes one vector after another.
+    Pass("order_by_place", lambda f, o: (f if o.precise else order_by_place(f, vector_bytes=o.vector_bytes), ())),
     # Ordering: vectors before copies, so that jammed rows share the parts of the vector loops inside them.
     Pass("vectorize", lambda f, o: vectorize(f, vector_bytes=o.vector_bytes, precise=o.precise, large=o.large)),
     Pass("unroll_and_jam", lambda f, _: unroll_and_jam(f)),

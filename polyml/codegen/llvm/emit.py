@@ -19,7 +19,7 @@ from polyml.codegen.llvm.frame import finish
 from polyml.codegen.llvm.hoistable import has_hoistable
 from polyml.codegen.llvm.ir import INDEX, Lines, Module, Value, integer
 from polyml.codegen.llvm.memory import access, prefetch
-from polyml.codegen.llvm.neighbours import emit_shifted, neighbouring_reads
+from polyml.codegen.llvm.neighbours import emit_shifted, neighbouring_rows
 from polyml.codegen.llvm.outline import argument_name, emit_apart, emit_parallel, new_state, size_name, stands_apart
 from polyml.codegen.llvm.reductions import assign, update_argument
 from polyml.codegen.llvm.scan import assign_scanned, with_lanes
@@ -221,7 +221,7 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
     if trips == 1:
         _emit_body(state, node, lower, upper, ragged)
         return
-    rows = neighbouring_reads(state, node) if trips is None or trips > _FEW else []
+    rows = neighbouring_rows(state, node) if trips is None or trips > _FEW else []
     if rows:
         emit_shifted(
             state, node, (lower, upper), rows, lambda value: _inside(state, node, value, upper, None),

@@ -10,6 +10,8 @@ loop carries the vector at one of these places from iteration to iteration, load
         left = shift(here, next, width - 1); here = next
     body once more, in which a[k + 1] is a load
 
+A sum that is the same at several places (the columns of a window; codegen/sums_by_place.py) is such a row, too: it is added up once and shifted like an element.
+
 In L1 a load across two lines costs no more than two: there one place after `here` stays a load where shuffles and arithmetic, which share two units, would take longer than all loads.
 
 What is loaded ahead is what the next iteration needs itself, so nothing is touched that would not be without.
@@ -26,15 +28,12 @@ from polyml.codegen.llvm.ir import INDEX, Builder, Lines, Value, integer, type_o
 from polyml.codegen.llvm.memory import Evaluate, access
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Assign, For, Prefetch
-from polyml.expressions import Apply, Read, Subscript, reads_of, walk
+from polyml.codegen.sums_by_place import LINE, base_of
+from polyml.expressions import Apply, Expr, Read, reads_of, substitute, walk
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Row", "emit_shifted", "neighbouring_reads"]
-
-LINE = 64
-"""Bytes of the vectors that are worth it: shorter ones lie within a line more often than not."""
-
+__all__ = ["Row", "emit_shifted", "neighbouring_rows"]
 
 SHORT = 16 * 1024
 """Bytes of an array that stays in L1."""
@@ -42,10 +41,9 @@ SHORT = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Reads of an array that differ along the lanes only. reads: subscripts by how far from `here` they are, in elements; those of `here` are at 0. loaded: places that are loads all the same."""
+    """Elements or sums of them that differ along the lanes only. reads: each by how far from `here` it is, in elements; that of `here` is at 0. loaded: places that are loads all the same."""
 
-    array: str
-    reads: Mapping[int, tuple[Subscript, ...]]
+    reads: Mapping[int, Expr]
     loaded: frozenset[int] = frozenset()
 
     @property
@@ -54,28 +52,106 @@ class Row:
         return sorted(shift for shift in self.reads if shift < 0)
 
 
-def neighbouring_reads(state: State, node: For) -> list[Row]:
-    """The rows that a vector loop, full vectors one by one, reads at several places less than a vector apart, and does not write."""
+def neighbouring_rows(state: State, node: For) -> list[Row]:
+    """The rows that a vector loop, full vectors one by one, reads at several places less than a vector apart, and does not write ahead of that."""
     if node.kind != "vector" or node.masked or node.step != node.width or state.lanes is not None:
         return []
     if not all(isinstance(inner, Assign | Prefetch) for inner in node.body):
         return []
     assigns = [inner for inner in node.body if isinstance(inner, Assign)]
-    written = {inner.target.variable for inner in assigns}
-    found: dict[tuple[str, tuple[Subscript, ...], Affine], dict[int, Read]] = {}
-    for read in dict.fromkeys(read for inner in assigns for read in reads_of(inner.value)):
-        if read.tensor not in written and _is_plain(state, read, node):
-            last = read.subscripts[-1]
-            assert isinstance(last, Affine), "internal: a plain read with an indirect subscript"
-            place = last - affine(node.variable)
-            found.setdefault((read.tensor, read.subscripts[:-1], place - place.constant), {})[place.constant] = read
+    sums, reads = _Sums.of(state, node, assigns).found()
+    elements: dict[Expr, dict[int, Expr]] = {}
+    for read in dict.fromkeys(reads):
+        if _is_plain(state, read, node) and _stays(read, assigns):
+            found = base_of(read, node.variable)
+            assert found is not None, "internal: a plain read without a place"
+            elements.setdefault(found[0], {})[found[1]] = read
     rows = []
-    for (array, *_), reads in found.items():
-        here = min(reads, key=lambda place: (abs(place), place))
-        near = {place - here: read.subscripts for place, read in reads.items() if abs(place - here) < node.width}
+    for places in elements.values():
+        here = min(places, key=lambda place: (abs(place), place))
+        near = {place - here: read for place, read in places.items() if abs(place - here) < node.width}
         if len(near) > 1:
-            rows.append(Row(array, near))
-    return _balanced(state, rows, assigns)
+            rows.append(Row(near))
+    return [*_balanced(state, rows, assigns), *sums]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Sums that stand at several places in the loop's expressions. places: by what they are at place 0, the largest first."""
+
+    node: For
+    assigns: list[Assign]
+    places: dict[Expr, dict[int, Expr]]
+
+    @staticmethod
+    def of(state: State, node: For, assigns: list[Assign]) -> _Sums:
+        places: dict[Expr, dict[int, Expr]] = {}
+        for inner in assigns:
+            for expr in walk(inner.value):
+                if not isinstance(expr, Apply) or expr.op not in ("add", "sub") or not expr.dtype.is_float:
+                    continue
+                found = base_of(expr, node.variable)
+                if found is None:
+                    continue
+                if all(_is_plain(state, read, node) and _stays(read, assigns) for read in reads_of(expr)):
+                    base, place = found
+                    places.setdefault(base, {})[place] = expr
+        largest = sorted(places, key=lambda base: -sum(1 for _ in walk(base)))
+        return _Sums(node, assigns, {base: places[base] for base in largest if len(places[base]) > 1})
+
+    def found(self) -> tuple[list[Row], list[Read]]:
+        """The rows of sums, and the reads outside of them. A sum within another one of these is at hand where that begins."""
+        kept = dict(self.places)
+        while True:
+            outer: dict[Expr, set[int]] = {base: set() for base in kept}
+            reads: list[Read] = []
+            for inner in self.assigns:
+                _outermost(inner.value, kept, self.node.variable, outer, reads)
+            rows = []
+            for base, places in kept.items():
+                here = min(places, key=lambda place: (abs(place), place))
+                near = {place for place in outer[base] if abs(place - here) < self.node.width}
+                if near == outer[base] and near - {here}:
+                    rows.append(Row({place - here: places[place] for place in sorted(near | {here})}))
+                elif near:
+                    del kept[base]
+                    break
+            else:
+                return rows, reads
+
+
+def _outermost(
+    expr: Expr, kept: Mapping[Expr, object], variable: str, found: dict[Expr, set[int]], reads: list[Read]
+) -> None:
+    """Adds the places of kept sums that stand in no other, and the reads outside of them."""
+    if isinstance(expr, Apply):
+        placed = base_of(expr, variable) if kept and expr.op in ("add", "sub") else None
+        if placed is not None and placed[0] in kept:
+            found[placed[0]].add(placed[1])
+            return
+        for arg in expr.args:
+            _outermost(arg, kept, variable, found, reads)
+    else:
+        reads += reads_of(expr)
+
+
+def _stays(read: Read, assigns: list[Assign]) -> bool:
+    """Whether what is read is not written by the loop before it is read, even a vector ahead of time: other rows, or what a single assignment writes when it has been read."""
+    for inner in assigns:
+        target = inner.target
+        if target.variable != read.tensor:
+            continue
+        gaps = [
+            mine - theirs if isinstance(mine, Affine) and isinstance(theirs, Affine) else None
+            for mine, theirs in zip(read.subscripts, target.subscripts, strict=True)
+        ]
+        if any(gap is not None and gap.is_constant and gap.constant for gap in gaps[:-1]):
+            continue
+        along = gaps[-1]
+        same = all(gap is not None and gap == Affine() for gap in gaps[:-1])
+        if not (same and along is not None and along.is_constant and along.constant >= 0 and len(assigns) == 1):
+            return False
+    return True
 
 
 def _balanced(state: State, rows: list[Row], assigns: list[Assign]) -> list[Row]:
@@ -93,7 +169,8 @@ def _balanced(state: State, rows: list[Row], assigns: list[Assign]) -> list[Row]
 
 
 def _is_short(state: State, row: Row) -> bool:
-    variable = state.slots[row.array].variable
+    (read, *_) = reads_of(row.reads[0])
+    variable = state.slots[read.tensor].variable
     constant = all(extent.is_constant for extent in variable.shape)
     return constant and variable.dtype.itemsize * prod(e.constant for e in variable.shape) <= SHORT
 
@@ -133,7 +210,7 @@ def emit_shifted(
     b.branch(b.compare("slt", lower, upper), first, after)
     b.start(first)
     with inside(lower):
-        starts = [_bits(state, row, row.reads[shift], evaluate) for row, shift in _carried(rows)]
+        starts = [_bits(state, row.reads[shift], evaluate) for row, shift in _carried(rows)]
     end = b.binary("sub", upper, integer(node.step))
     entered = b.block
     b.branch(b.compare("slt", lower, end), loop, last)
@@ -146,15 +223,19 @@ def emit_shifted(
     with inside(current):
         held = _by_row(rows, carried)
         passed_on: list[Value] = []
+        known: dict[Expr, Value] = {}
         for number, row in enumerate(rows):
             here = held[number, 0]
-            moved = tuple(s.substitute(ahead) if isinstance(s, Affine) else s for s in row.reads[0])
-            following_row = _bits(state, row, moved, evaluate)
+            following_row = _bits(state, substitute(row.reads[0], ahead), evaluate)
             for shift in row.reads.keys() - row.loaded:
-                _know(state, row, shift, held[number, shift] if shift <= 0 else _shifted(b, here, following_row, shift))
+                value = held[number, shift] if shift <= 0 else _shifted(b, here, following_row, shift)
+                known[row.reads[shift]] = value
             for shift in (0, *row.before):
                 passed_on.append(_shifted(b, here, following_row, node.width + shift) if shift else following_row)
+        for expr, value in known.items():
+            _know(state, expr, value)
         body()
+        state.held.clear()
     b.write(f"{following} = add nsw i64 {current.text}, {node.step}")
     left = b.block
     head.append(f"  {current.text} = phi i64 [{lower.text}, %{entered}], [{following}, %{left}]")
@@ -169,8 +250,9 @@ def emit_shifted(
     ]
     with inside(final):
         for (number, shift), value in _by_row(rows, kept).items():
-            _know(state, rows[number], shift, value)
+            _know(state, rows[number].reads[shift], value)
         body()
+        state.held.clear()
     b.jump(after)
     b.start(after)
 
@@ -188,18 +270,23 @@ def _by_row(rows: list[Row], values: list[Value]) -> dict[tuple[int, int], Value
     return dict(zip(keys, values, strict=True))
 
 
-def _bits(state: State, row: Row, subscripts: tuple[Subscript, ...], evaluate: Evaluate) -> Value:
+def _bits(state: State, expr: Expr, evaluate: Evaluate) -> Value:
     """The vector as integers, for whose shifts x86 has an instruction without a register for the order (valign), and LLVM uses it for integers only."""
-    b, type_ = state.builder, type_of(state.slots[row.array].variable.dtype, state.width).integers()
-    pointer = access(state, row.array, subscripts, evaluate).pointer
-    return b.emit(type_, f"load {type_}, {pointer}, align {state.slots[row.array].variable.dtype.alignment}")
+    b, type_ = state.builder, type_of(expr.dtype, state.width).integers()
+    if not isinstance(expr, Read):
+        return b.emit(type_, f"bitcast {evaluate(state, expr)} to {type_}")
+    pointer = access(state, expr.tensor, expr.subscripts, evaluate).pointer
+    return b.emit(type_, f"load {type_}, {pointer}, align {state.slots[expr.tensor].variable.dtype.alignment}")
 
 
-def _know(state: State, row: Row, shift: int, bits: Value) -> None:
-    """From here on in the iteration this is what is read there."""
-    b, type_ = state.builder, type_of(state.slots[row.array].variable.dtype, state.width)
+def _know(state: State, expr: Expr, bits: Value) -> None:
+    """From here on in the iteration this is the expression's value."""
+    b, type_ = state.builder, type_of(expr.dtype, state.width)
     value = bits if bits.type == type_ else b.emit(type_, f"bitcast {bits} to {type_}")
-    b.known["load", row.array, row.reads[shift], state.lanes] = value
+    if isinstance(expr, Read):
+        b.known["load", expr.tensor, expr.subscripts, state.lanes] = value
+    else:
+        state.held[expr] = value
 
 
 def _shifted(b: Builder, here: Value, following: Value, by: int) -> Value:

@@ -10,6 +10,7 @@ from polyml.codegen.llvm.addresses import Nest
 from polyml.codegen.llvm.hope import Hope
 from polyml.codegen.llvm.ir import Builder, Lines, Type, Value, type_of
 from polyml.codegen.loops import Lead, Variable
+from polyml.expressions import Expr
 from polyml.records import dataclass
 
 __all__ = ["Lanes", "Slot", "State", "stored_type"]
@@ -46,7 +47,7 @@ class Slot:
 class State:
     """One LLVM function under construction. `lanes` is None outside vector loops; `precise` forbids contraction and reassociation.
     heap: addresses from the heap, null where there was no memory; failure: the i32 in which that is noted. streams: it has stores that bypass the caches. unforeseen: by what they are, constants that LLVM does not know (a mask of all lanes by its width).
-    hope: of the loop that finds extrema as if there were no NaN (extrema.py)."""
+    hope: of the loop that finds extrema as if there were no NaN (extrema.py). held: expressions whose values an iteration got from the one before (neighbours.py)."""
 
     builder: Builder
     nest: Nest
@@ -64,6 +65,7 @@ class State:
     streams: bool = False
     unforeseen: dict[object, Value] = field(default_factory=dict)
     hope: Hope | None = None
+    held: dict[Expr, Value] = field(default_factory=dict)
 
     @property
     def width(self) -> int:
