@@ -4,7 +4,7 @@ Stores that bypass the caches need them. And where lanes read their neighbours, 
 across two lines costs twice: then most accesses are aligned.
 
 An argument may lie anywhere. Its `Lead` says how far its first aligned element is, so the first index of a row whose address is aligned is known too.
-Other arrays are taken to lie like it, as arrays of one kind from one allocator do; if one does not, its accesses are slower.
+Other arrays are taken to lie like it, as arrays of one kind from one allocator do; if one does not, its accesses are slower. A function's own arrays begin at a line.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LONG_IN_CACHE = 4
 
 @dataclass(slots=True)
 class Leads:
-    """The leads that a function's loops ask for. arguments: by name. taken: names in use. large: rows of arrays with symbolic extents are long
+    """The leads that a function's loops ask for. arguments: by name; scratch: the function's own arrays, likewise. taken: names in use. large: rows of arrays with symbolic extents are long
     (codegen/large.py). sizes: the symbolic ones. needs: what must not be negative then."""
 
     arguments: Mapping[str, Variable]
@@ -40,6 +40,7 @@ class Leads:
     large: bool = False
     sizes: frozenset[str] = frozenset()
     needs: set[Affine] = field(default_factory=set)
+    scratch: Mapping[str, Variable] = field(default_factory=dict)
     found: dict[tuple[str, int, tuple[Affine, ...], str], Lead] = field(default_factory=dict)
     _streaming: tuple[str, Affine, tuple[Affine, ...]] | None = None
 
@@ -123,7 +124,7 @@ class Leads:
         owners: dict[Affine, Variable] = {}
         total = 0
         for name, subscripts, weight in _accesses(loop.body):
-            variable = self.arguments.get(name)
+            variable = self.arguments.get(name) or self.scratch.get(name)
             flat = None if variable is None else flat_element(variable, subscripts)
             if variable is None or flat is None or flat.stride(loop.variable) != 1:
                 continue
@@ -140,6 +141,8 @@ class Leads:
         return self._before(owners[residue], residue, width, vector_bytes) if 2 * weight >= total else None
 
     def _before(self, variable: Variable, residue: Affine, width: int, vector_bytes: int) -> Affine:
+        if variable.name in self.scratch:
+            return -residue % width
         lead = affine(self._lead(variable, vector_bytes).name)
         return lead if residue == affine(0) else (lead - residue) % width
 

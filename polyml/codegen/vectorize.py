@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from polyml.codegen.boundaries import cut_interior, depends_on, over_hull, over_lanes
 from polyml.codegen.jam import CannotJam, jam, storage_names
-from polyml.codegen.loops import Allocate, For, Function, Node
+from polyml.codegen.loops import Allocate, For, Function, Node, Variable
 from polyml.codegen.privatize import Accumulators, Partial, private_body, shared_targets
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
@@ -49,7 +49,8 @@ def vectorize(
         large: what codegen/large.py asks for holds.
     """
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
-    leads_ = Leads({v.name: v for v in function.arguments}, taken, large, frozenset(function.sizes))
+    arguments = {v.name: v for v in function.arguments}
+    leads_ = Leads(arguments, taken, large, frozenset(function.sizes), scratch=_scratch(function.body))
     pass_ = _Vectorize(vector_bytes, precise, taken, leads_)
     body = pass_.body(function.body, Ranges())
     if body is function.body:
@@ -57,6 +58,15 @@ def vectorize(
     leads = (*function.leads, *pass_.leads.found.values())
     needs = tuple(sorted(leads_.needs, key=str))
     return replace(function, body=body, leads=leads, needs=needs), tuple(pass_.notes)
+
+
+def _scratch(nodes: tuple[Node, ...]) -> dict[str, Variable]:
+    """Memory of the function's own that exists as long as it runs, by name."""
+    found: dict[str, Variable] = {}
+    for node in nodes:
+        if isinstance(node, Allocate) and node.variable.scope == "local":
+            found |= {node.variable.name: node.variable, **_scratch(node.body)}
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,14 @@ from polyml.schedule.isl_scheduler import tree_by_isl, tree_from_written_order
 from polyml.schedule.joined import join_updates
 from polyml.schedule.matching import Matcher
 from polyml.schedule.pack import Packed, pack_operands
+from polyml.schedule.padded_rows import pad_rows
 from polyml.schedule.pivot_parts import PivotParts, split_at_pivots
 from polyml.schedule.pivots import plan_pivots, updates_in_place, within_block
 from polyml.schedule.prologues import applied_in_copies
+from polyml.schedule.relaid import Relaid
 from polyml.schedule.row_blocks import plan_row_blocks
 from polyml.schedule.row_sums import large_matrices, plan_row_sums
-from polyml.schedule.schedule import Note, Schedule, Storage
+from polyml.schedule.schedule import Note, Product, Schedule, Storage
 from polyml.schedule.slanted import plan_slanted, slanted_parts, split_around
 from polyml.schedule.storage import contract_storage
 from polyml.schedule.strategy.contractions import block_contractions
@@ -33,6 +35,7 @@ from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_statements
 from polyml.schedule.strategy.pivoted import build_pivoted, build_slanted
 from polyml.schedule.strategy.step_blocks import STEPS
+from polyml.schedule.strategy.time_tiles import TIME_TILES
 from polyml.schedule.streams import streamed_sums
 from polyml.schedule.turned import turn_columns
 from polyml.scop.dependences import Dependences, analyse
@@ -145,19 +148,27 @@ class Ways:
         """Blocks of steps on columns that are contiguous for as long as the loop runs; None where there are none."""
         relaxed = self._may_block() and not self.options.precise
         turned = turn_columns(self.scop, self.target) if relaxed else None
-        if turned is None:
-            return None
-        dependences = analyse(turned.scop)
-        matcher = Matcher(turned.scop, dependences, relax_reductions=True)
-        copies = dict.fromkeys((*turned.ahead, *turned.behind))
+        return None if turned is None else self._relaid(turned, (), STEPS)
+
+    def by_padded_rows(self) -> Schedule | None:
+        """Time tiles on arrays whose rows are whole lines; None where nothing asks for it."""
+        may = self._may_block(sized=True) and (self.pack or not self.scop.sizes)
+        padded = pad_rows(self.scop, self.target) if may else None
+        return None if padded is None else self._relaid(padded.relaid, padded.worth, TIME_TILES)
+
+    def _relaid(self, relaid: Relaid, worth: tuple[Product, ...], wanted: str) -> Schedule | None:
+        """The strategy on arrays that are laid out anew; None where it does not decide what that is `wanted` for, a note's beginning."""
+        dependences = relaid.dependences(self.dependences, self.scop)
+        matcher = Matcher(relaid.scop, dependences, relax_reductions=not self.options.precise)
+        copies = dict.fromkeys((*relaid.ahead, *relaid.behind))
         facts = Facts(
-            packed=Packed(scop=turned.scop, dependences=dependences, copies=copies), matcher=matcher,
-            models=model_statements(turned.scop, matcher), target=self.target, options=self._strategy_options(),
+            packed=Packed(scop=relaid.scop, dependences=dependences, copies=copies), matcher=matcher,
+            models=model_statements(relaid.scop, matcher), target=self.target, options=self._strategy_options(),
         )  # fmt: skip
-        tree, notes = apply_strategy(self._ilp_tree(turned.scop, dependences, matcher, turned.ahead), facts)
-        if not any(note.stage == STEPS for note in notes):
+        tree, notes = apply_strategy(self._ilp_tree(relaid.scop, dependences, matcher, relaid.ahead), facts)
+        if not any(wanted in (note.stage, note.text.partition(":")[0]) for note in notes):
             return None
-        made = Schedule(scop=turned.scop, dependences=dependences, tree=tree, storage={}, notes=notes)
+        made = Schedule(scop=relaid.scop, dependences=dependences, tree=tree, storage={}, notes=notes, worth=worth)
         return contract_storage(made)
 
     def by_row_sums(self) -> Schedule | None:

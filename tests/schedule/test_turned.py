@@ -63,10 +63,10 @@ def test_what_is_copied() -> None:
     """A is read in full and written but for its first column, Q is written only, R is where it was."""
     a, w = data((24, 160))
     text = polyml.einsum(STEPS, target=SMALL, threads=1).lower(a, w).text("domains")
-    assert "S_A_turned[i0, i1] : 0 <= i0 <= 159 and 0 <= i1 <= 23" in text, text
-    assert "S_A_back[i0, i1] : 0 <= i0 <= 23 and 0 < i1 <= 159" in text, text
+    assert "S_A_turned[e1, e0] : 0 <= e1 <= 159 and 0 <= e0 <= 23" in text, text
+    assert "S_A_back[e0, e1] : 0 <= e0 <= 23 and 0 < e1 <= 159" in text, text
     assert text.count("_back[") == 2
-    assert text.count("_turned[i0, i1] :") == 1
+    assert text.count("_turned[e1, e0] :") == 1
     assert "R_3_turned" not in text
 
 

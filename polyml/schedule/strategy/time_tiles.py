@@ -33,7 +33,10 @@ from polyml.schedule.transforms import Loop, insert_loops, tile_loop
 from polyml.schedule.tree import Kind, kind_of, members, nodes, statements_below
 from polyml.sets.affine import Affine
 
-__all__ = ["TimePlan", "build_time_tiles", "plan_time_tiles"]
+__all__ = ["TIME_TILES", "TimePlan", "build_time_tiles", "plan_time_tiles"]
+
+TIME_TILES = "time tiles"
+"""What notes of such plans begin with."""
 
 LEAST_STEPS = 4
 """A time loop of fewer steps stays as it is."""
@@ -57,7 +60,7 @@ class TimePlan:
 
     def __str__(self) -> str:
         parts = (f"{name} by {size}" for name, size in zip(self.names, self.sizes, strict=True) if size is not None)
-        return f"time tiles: {', '.join(parts)}"
+        return f"{TIME_TILES}: {', '.join(parts)}"
 
 
 def plan_time_tiles(node: isl.ScheduleNode, facts: Facts) -> TimePlan | None:

@@ -1,0 +1,105 @@
+"""Arrays that a sequential loop sweeps over again and again, with rows of whole cache lines meanwhile.
+
+A vector of a row that starts anywhere crosses two lines, at the price of two for a load and of more for a store. Where rows are whole lines all rows lie alike, and vector loops start where most of
+their accesses are aligned (codegen/streams.py). The arrays themselves belong to the caller: local ones with longer rows stand in for them while the loop runs (relaid.py).
+
+Rewrite: for t: .. A[i, j - 1] ..  ->  A_rows[i, j] = A[i, j]; for t: .. A_rows[i, j - 1] ..; A[i, j] = A_rows[i, j]
+
+When: the loop's statements read neighbours along rows that are longer than a few vectors, of arrays that do not fit in L1 twice, whose rows are no whole lines; and it has enough steps for the copies, which are as much memory
+traffic as a few steps without time tiles. A number of steps that is not known yet is asked for at each call (`worth`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from polyml.records import dataclass
+from polyml.schedule.cost import memory_strides
+from polyml.schedule.relaid import Layout, Relaid, accesses_of, extents_of, line_rows, redirected, relaid, trips_of
+from polyml.schedule.schedule import Product
+from polyml.scop.scop import Access, Array, Scop
+from polyml.sets.affine import Affine, affine
+from polyml.target import Target
+
+__all__ = ["LEAST_STEPS", "Padded", "pad_rows", "swept_arrays", "worth_of"]
+
+LEAST_STEPS = 32
+"""Steps that pay for copies there and back: one saves a quarter of its time, in which the copies are a few."""
+
+LEAST_VECTORS = 8
+"""Vectors in a row: of shorter ones the first and the last weigh more than all that cross lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """worth: what must hold at a call."""
+
+    relaid: Relaid
+    worth: tuple[Product, ...]
+
+
+def pad_rows(scop: Scop, target: Target) -> Padded | None:
+    """The scop with padded arrays, whose dependences are to be computed anew; None where there is no such loop, or rows are whole lines as they are."""
+    worth = worth_of(scop)
+    if worth is None:
+        return None
+    swept = [array for array in swept_arrays(scop) if len(array.shape) >= 2 and _is_long(array, target)]
+    size = sum(array.dtype.itemsize * prod(extents_of(array) or ()) for array in swept)
+    if not swept or size <= 2 * target.l1_bytes or all(_are_whole(array, target) for array in swept):
+        return None
+    padded = {array.name: _padded(array, target) for array in swept}
+    changed = {}
+    for name, statement in scop.statements.items():
+        moved = {a: Access(padded[a.array].name, a.subscripts) for a in accesses_of(statement) if a.array in padded}
+        changed[name] = redirected(statement, moved)
+    return Padded(relaid(scop, changed, [_layout(array, padded[array.name]) for array in swept]), worth)
+
+
+def worth_of(scop: Scop) -> tuple[Product, ...] | None:
+    """What must hold for all loops around statements to have enough steps; None where they have too few, or that cannot be told."""
+    found = set()
+    for statement in scop.statements.values():
+        trips = trips_of(statement) if statement.loop_depth else None
+        if trips is None or (trips.is_constant and trips.constant < LEAST_STEPS):
+            return None
+        found |= set() if trips.is_constant else {trips}
+    return tuple(Product((trips,), LEAST_STEPS) for trips in sorted(found, key=str))
+
+
+def swept_arrays(scop: Scop) -> Iterator[Array]:
+    """The callers' arrays that statements of sequential loops read at several places of a row, and write, all of known extents and plain subscripts."""
+    accesses = [(s, a) for s in scop.statements.values() for a in accesses_of(s)]
+    written = {statement.target.array for statement in scop.statements.values()}
+    for array in scop.arrays.values():
+        own = [(s, a) for s, a in accesses if a.array == array.name]
+        if array.kind == "local" or array.name not in written or extents_of(array) is None or not array.shape:
+            continue
+        if memory_strides(array)[-1] != 1 or not all(isinstance(e, Affine) for _, a in own for e in a.subscripts):
+            continue
+        if any(len({a.subscripts[-1] for s, a in own if s is statement}) > 1 for statement, _ in own):
+            yield array
+
+
+def _is_long(array: Array, target: Target) -> bool:
+    """Whether a row is many vectors, and a vector long enough to cross lines more often than not."""
+    length = array.shape[-1].constant * array.dtype.itemsize
+    return 2 * target.vector_bytes >= target.line_bytes and length >= LEAST_VECTORS * target.vector_bytes
+
+
+def _are_whole(array: Array, target: Target) -> bool:
+    """Whether rows are whole lines apart already."""
+    step = memory_strides(array)[-2]
+    return step is not None and step * array.dtype.itemsize % target.line_bytes == 0
+
+
+def _padded(array: Array, target: Target) -> Array:
+    *rows, last = array.shape
+    length = affine(line_rows(last.constant, array.dtype.itemsize, target.line_bytes))
+    return Array(name=f"{array.name}_rows", dtype=array.dtype, shape=(*rows, length), kind="local")
+
+
+def _layout(array: Array, padded: Array) -> Layout:
+    indices = tuple(f"e{d}" for d in range(len(array.shape)))
+    same = tuple(affine(index) for index in indices)
+    return Layout(array, padded, indices, same, same)

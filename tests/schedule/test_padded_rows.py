@@ -1,0 +1,97 @@
+"""Arrays with rows of whole lines for as long as a loop sweeps over them: when, what is copied, and results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+
+SMALL = Target("x86-64-v4", l1_bytes=24 * 1024, l2_bytes=256 * 1024, cores=3)
+"""Caches so small that time tiles appear at test sizes."""
+
+JACOBI = """
+def jacobi(T: int, a: f64["N M"], b: f64["N M"]):
+    for t in range(T):
+        if 1 <= i < N - 1 and 1 <= j < M - 1:
+            b[i, j] = 0.2 * (a[i, j] + a[i, j - 1] + a[i, j + 1] + a[i + 1, j] + a[i - 1, j])
+            a[i, j] = 0.2 * (b[i, j] + b[i, j - 1] + b[i, j + 1] + b[i + 1, j] + b[i - 1, j])
+    return a, b
+"""
+ADVECTION = """
+def advection(T: int, a: f64["N M"], b: f64["N M"], c: f64["N M"]):
+    for t in range(2, T - 1):
+        if i >= 1 and j >= 2:
+            b[i, j] = a[i, j] + c[i, j] * (a[i - 1, j] - a[i, j - 2])
+        if i < N - 1 and j < M - 1:
+            a[i, j] = 0.5 * (b[i, j] + b[i + 1, j + 1])
+    return a, b
+"""
+
+
+def jacobi(steps: int, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
+    for _ in range(steps):
+        for x, y in ((a, b), (b, a)):
+            y[1:-1, 1:-1] = 0.2 * (x[1:-1, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:] + x[2:, 1:-1] + x[:-2, 1:-1])
+    return a, b
+
+
+def advection(steps: int, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, ...]:
+    for _ in range(2, steps - 1):
+        b[1:, 2:] = a[1:, 2:] + c[1:, 2:] * (a[:-1, 2:] - a[1:, :-2])
+        a[:-1, :-1] = 0.5 * (b[:-1, :-1] + b[1:, 1:])
+    return a, b
+
+
+def data(count: int, *shape: int, dtype: str = "f64") -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.random(shape).astype({"f64": np.float64, "f32": np.float32}[dtype]) / 4 for _ in range(count)]
+
+
+def loops(text: str, *arguments: object, **options: object) -> str:
+    return polyml.einsum(text, target=SMALL, **options).lower(*arguments).text("loops")
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+@pytest.mark.parametrize(("shape", "threads"), [((67, 149), 1), ((83, 135), 3), ((45, 277), 1)])
+def test_results(shape: tuple[int, int], threads: int, dtype: str) -> None:
+    """Either version, by the number of steps; none at all, too."""
+    text = JACOBI.replace("f64", dtype)
+    function = polyml.einsum(text, target=Target(l1_bytes=24 * 1024, l2_bytes=256 * 1024), threads=threads, verify=True)
+    assert "a_rows" in loops(text, 9, *data(2, *shape, dtype=dtype))
+    for steps in (0, 1, 31, 32, 45):
+        want = jacobi(steps, *data(2, *shape))
+        for got, expected in zip(function(steps, *data(2, *shape, dtype=dtype)), want, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-5 if dtype == "f32" else 1e-12)
+
+
+def test_what_is_read_and_written_at_its_own_places() -> None:
+    """Domains that differ between statements, an operand that is read only, steps that do not begin with 0."""
+    function = polyml.einsum(ADVECTION, target=Target(l1_bytes=24 * 1024, l2_bytes=256 * 1024), threads=1, verify=True)
+    text = loops(ADVECTION, 5, *data(3, 61, 141))
+    assert "if (T - 3 >= 32)" in text
+    assert "c_rows" not in text
+    for steps in (0, 3, 35, 36, 51):
+        want = advection(steps, *data(3, 61, 141))
+        for got, expected in zip(function(steps, *data(3, 61, 141)), want, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-11)
+
+
+def test_known_numbers_of_steps_have_one_version() -> None:
+    arguments = data(2, 33, 149)
+    many, few = (JACOBI.replace("range(T)", f"range({steps})").replace("T: int, ", "") for steps in (40, 31))
+    text = loops(many, *arguments)
+    assert "a_rows" in text
+    assert "if (" not in text
+    assert "a_rows" not in loops(few, *arguments)
+
+
+def test_what_needs_no_padding() -> None:
+    assert "a_rows" not in loops(JACOBI, 9, *data(2, 33, 152)), "rows are whole lines"
+    assert "a_rows" not in loops(JACOBI, 9, *data(2, 9, 19)), "all of it stays in L1"
+    assert "a_rows" not in loops(JACOBI, 9, *data(2, 149, 33)), "rows are short"
+    assert "a_rows" not in loops(JACOBI, 9, *data(2, 33, 149), tile_sizes=(4, 8)), "sizes that the caller asks for"
+    views = [a[:, ::2] for a in data(2, 33, 298)]
+    assert "a_rows" not in loops(JACOBI, 9, *views), "rows are strided"
+    assert "a_rows" in loops(JACOBI, 9, *[a[:, :149] for a in data(2, 33, 150)])
