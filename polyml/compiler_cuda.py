@@ -20,7 +20,8 @@ from polyml.gpu_core import Limits, core_of
 from polyml.options import Options
 from polyml.runtime.build import signature_of
 from polyml.runtime.cuda_cached import CompiledCuda
-from polyml.runtime.cuda_program import CudaCode, CudaKernel, Device
+from polyml.runtime.cuda_device import CudaCode, Device
+from polyml.runtime.cuda_program import CudaKernel
 from polyml.runtime.cuda_report import usage_lines
 from polyml.schedule.driver import schedule
 from polyml.schedule.strategy.cuda_room import shared_room

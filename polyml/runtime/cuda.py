@@ -13,19 +13,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import field
 from math import prod
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from polyml.errors import CodegenError, DeviceUnavailableError
 from polyml.gpu_core import Limits
 from polyml.records import dataclass
 from polyml.runtime.arguments import Array
 from polyml.runtime.cuda_compile import NO_COMPILER, compile_cubin, find_compiler
+from polyml.runtime.cuda_device import CudaCode
 from polyml.runtime.cuda_pool import Pool
 from polyml.runtime.cuda_staging import Staging
 from polyml.runtime.cuda_streams import behind
-
-if TYPE_CHECKING:
-    from polyml.runtime.cuda_program import CudaCode  # brings LLVM with it, which the doctor does not need
 
 __all__ = ["PycudaDevice", "device_names", "missing_parts", "the_device"]
 

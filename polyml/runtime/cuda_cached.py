@@ -17,7 +17,8 @@ from polyml.graph.host_steps import Plan
 from polyml.options import Options
 from polyml.records import dataclass
 from polyml.runtime.cache import store
-from polyml.runtime.cuda_program import CudaCode, CudaKernel, Device
+from polyml.runtime.cuda_device import CudaCode, Device
+from polyml.runtime.cuda_program import CudaKernel
 from polyml.runtime.fingerprint import digest, versions
 from polyml.runtime.keys import Key, ints_of
 from polyml.runtime.signature import KernelSignature

@@ -13,15 +13,12 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from polyml.errors import CodegenError, DeviceUnavailableError, PolymlError
 from polyml.records import dataclass
 from polyml.runtime.cache import store
+from polyml.runtime.cuda_device import CudaCode
 from polyml.runtime.cuda_nvrtc import find_nvrtc
-
-if TYPE_CHECKING:
-    from polyml.runtime.cuda_program import CudaCode  # brings LLVM with it, which the doctor does not need
 
 __all__ = ["NO_COMPILER", "Compiler", "compile_cubin", "compiler_report", "find_compiler", "find_nvcc"]
 

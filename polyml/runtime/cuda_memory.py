@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from polyml.runtime.arguments import Array
-
-if TYPE_CHECKING:
-    from polyml.runtime.cuda_program import Queue
+from polyml.runtime.cuda_device import Queue
 
 __all__ = ["ALIGNMENT", "ON_DEVICE", "STREAMS", "Memory"]
 

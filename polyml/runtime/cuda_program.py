@@ -1,12 +1,12 @@
 """A compiled program for a GPU: the Plan's steps and the regions' host programs, run against a device.
 
-`Device` is what it needs of one; polyml.runtime.cuda has the real one, the tests have an emulation. Arrays go to the device contiguous, and come back.
+Arrays go to the device contiguous, and come back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,81 +15,17 @@ from polyml.codegen.cuda.program import Branch, CudaRegion, HostStep, Kernel, La
 from polyml.codegen.loops import Variable
 from polyml.errors import SubscriptError
 from polyml.expressions import Apply, Const, Expr, IndexValue
-from polyml.gpu_core import Limits
 from polyml.graph.host_steps import Allocate, CheckFlag, Free, Plan
 from polyml.graph.host_steps import Launch as LaunchRegion
 from polyml.ops import OPS
 from polyml.records import dataclass
 from polyml.runtime.arguments import Array, Prepared, Wanted
+from polyml.runtime.cuda_device import CudaCode, Device, Queue
 from polyml.runtime.cuda_memory import STREAMS, Memory
 from polyml.runtime.kernel import Kernel as CompiledKernel
 from polyml.runtime.signature import ArrayParameter, KernelSignature
 
-__all__ = ["CudaCode", "CudaKernel", "Device", "Queue", "Resident", "value_of"]
-
-Shape = tuple[int, int, int]
-
-
-class Queue(Protocol):
-    """Work that a device does in order, while the host goes on."""
-
-    def allocate(self, size: int) -> int:
-        """The address of `size` bytes (at least 1) for the queue's work.
-
-        Raises:
-            MemoryError: with the sizes.
-        """
-
-    def free(self, address: int) -> None:
-        """The memory is not needed behind the work so far."""
-
-    def to_device(self, address: int, array: Array) -> None:
-        """Copies a contiguous array in; it may change once this returns."""
-
-    def on_device(self, target: int, source: int, size: int) -> None:
-        """Copies so many bytes from one address to another."""
-
-    def to_host(self, array: Array, address: int) -> None:
-        """Copies into a contiguous array, after all work before; returns when it is there."""
-
-    def launch(
-        self, module: Any, name: str, grid: Shape, block: Shape, pointers: Sequence[int], sizes: Sequence[int]
-    ) -> None:
-        """Starts a kernel of a module that the device has loaded: its arguments are device addresses, then sizes as i64."""
-
-    def close(self) -> None:
-        """No more work: what the streams that it was made for get from now on comes behind it."""
-
-
-class Device(Protocol):
-    """A GPU, or what stands for one."""
-
-    @property
-    def limits(self) -> Limits:
-        """What a block and a grid may have."""
-
-    def load(self, code: CudaCode) -> object:
-        """The code, compiled and loaded.
-
-        Raises:
-            DeviceUnavailableError: the device, its driver or its compiler is missing.
-        """
-
-    def queue(self, streams: Collection[int] = ()) -> Queue:
-        """A queue whose work is behind all that other libraries' streams, by their handles, have now."""
-
-    def finish(self) -> None:
-        """Returns when all work of all queues is done."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CudaCode:
-    """CUDA C and how it is to be compiled. precise: without fused multiply-add. architecture: where no device says its own."""
-
-    text: str
-    kernels: tuple[Kernel, ...]
-    architecture: str
-    precise: bool = False
+__all__ = ["CudaKernel", "Resident", "value_of"]
 
 
 class CudaKernel(CompiledKernel):

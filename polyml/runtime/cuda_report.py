@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from polyml.gpu_core import CORES
 from polyml.records import dataclass
 from polyml.runtime.cuda_compile import compiler_report, find_compiler
+from polyml.runtime.cuda_device import CudaCode
 
 if TYPE_CHECKING:
     from polyml.codegen.cuda.program import Kernel
-    from polyml.runtime.cuda_program import CudaCode
 
 __all__ = ["Usage", "occupancy", "parse_report", "usage_lines"]
 

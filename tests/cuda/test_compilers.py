@@ -12,8 +12,8 @@ import polyml.runtime.cuda_compile as compiling
 from polyml.demo.showcase import SHOWCASES
 from polyml.errors import CodegenError, DeviceUnavailableError, PolymlError
 from polyml.runtime.cuda_compile import Compiler, compile_cubin, compiler_report, find_compiler
+from polyml.runtime.cuda_device import CudaCode
 from polyml.runtime.cuda_nvrtc import find_nvrtc
-from polyml.runtime.cuda_program import CudaCode
 from polyml.runtime.cuda_report import parse_report
 from tests.cuda.batch import compile_batch
 from tests.cuda.test_programs import SHAPES

@@ -13,7 +13,7 @@ from polyml.demo.showcase import SHOWCASES
 from polyml.dtypes import f32, f64, i8, i64, u32
 from polyml.errors import CodegenError
 from polyml.runtime.cuda_compile import compile_cubin, find_nvcc
-from polyml.runtime.cuda_program import CudaCode
+from polyml.runtime.cuda_device import CudaCode
 from tests.cuda.batch import compile_batch
 from tests.cuda.test_atomics import CASES as ATOMIC
 from tests.cuda.test_halo import CASES as WINDOWS
