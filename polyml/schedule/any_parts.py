@@ -17,7 +17,7 @@ from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 
-__all__ = ["LEAST_PARTS", "LEAST_WORK", "LINE", "AnyCut", "any_parts"]
+__all__ = ["LEAST_PARTS", "LEAST_WORK", "LINE", "AnyCut", "any_parts", "in_columns"]
 
 LEAST_WORK = 16384
 """Iterations of a part below which another block is not worth its launch and its result."""
@@ -51,7 +51,7 @@ def any_parts(scop: Scop, model: StatementModel, target: Target) -> AnyCut | Non
     free, reduced = ([i for i in s.indices if (out.stride(i) != 0) == moves] for moves in (True, False))
     if not any(all(a.stride(i) != 0 for i in free) for a in reads) or (s.argument is not None and len(reduced) > 1):
         return None
-    columns = any(a.stride(i) == 1 for a in reads for i in free)
+    columns = in_columns(model)
     line = LINE if columns else 1
     reduced.sort(key=lambda i: min((abs(a.stride(i) or 1 << 40) for a in reads), default=0))
     parts = _parts(reduced, extents, LEAST_WORK // line)
@@ -61,6 +61,14 @@ def any_parts(scop: Scop, model: StatementModel, target: Target) -> AnyCut | Non
     work = Product(tuple(extents[i] for i in (*free, *reduced)), LEAST_PARTS * LEAST_WORK)
     few = Product(tuple(extents[i] for i in free), most=target.cores // 2 * line)
     return AnyCut(parts, tuple(dict.fromkeys((long, work, few))))
+
+
+def in_columns(model: StatementModel) -> bool:
+    """Whether what a reduction runs over has neighbouring elements for neighbouring results."""
+    out = next(a for a in model.accesses if a.write)
+    free, reduced = ([i for i in model.extents if (out.stride(i) != 0) == moves] for moves in (True, False))
+    over = [a for a in model.accesses if not a.write and any(a.stride(i) != 0 for i in reduced)]
+    return any(a.stride(i) == 1 for a in over for i in free)
 
 
 def _parts(reduced: Sequence[str], extents: Mapping[str, Affine], work: int) -> tuple[tuple[str, int, Affine], ...]:

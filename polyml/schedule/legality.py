@@ -86,7 +86,7 @@ class _Walk:
     ) -> tuple[isl.UnionMap, isl.UnionMap]:
         partial = self._everywhere(node.band_get_partial_schedule())
         kind = None if mark is None else mark.partition(":")[0].partition(".")[0]
-        runs_together = kind in ("parallel", "vector", "jam", "block", "thread")
+        runs_together = kind in ("parallel", "vector", "jam", "neighbours", "block", "thread")
         if not strict.plain_is_empty():
             equal = strict.eq_at_multi_union_pw_aff(partial)
             if runs_together:
@@ -101,7 +101,7 @@ class _Walk:
                 carried = self._without_atomic(carried)
             if kind in ("parallel", "jam", "block"):
                 self._refuse_unless_empty(carried, f"update one element at once in a {kind} loop")
-            elif kind in ("vector", "thread"):
+            elif kind in ("vector", "neighbours", "thread"):
                 self._require_private(node, carried)
             relaxed = equal
         return strict, relaxed
@@ -124,9 +124,10 @@ class _Walk:
         loop = members(band, self.scop)[0]
         for name in set_names(carried.domain()):
             statement = self.scop.statements[name]
-            index = loop.index(name)
+            row = loop.rows.get(name)
+            moving = set(statement.indices) if row is None else row.variables()
             targets = [statement.target] if statement.argument is None else [statement.target, statement.argument]
-            if index is None or not all(_fixed(s, index) for t in targets for s in t.subscripts):
+            if not all(_fixed(s, index) for t in targets for s in t.subscripts for index in moving):
                 self._refuse_unless_empty(carried, "update one element from different lanes")
 
     def _sequence(self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: isl.UnionMap) -> None:

@@ -19,7 +19,7 @@ import islpy as isl
 from polyml.expressions import Const, Read, substitute
 from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
-from polyml.schedule.any_parts import LEAST_PARTS, LEAST_WORK, LINE, any_parts
+from polyml.schedule.any_parts import LEAST_PARTS, LEAST_WORK, LINE, any_parts, in_columns
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.schedule import Note, Product
 from polyml.schedule.written import in_order, with_statements
@@ -120,16 +120,24 @@ def cut_of(scop: Scop, model: StatementModel, target: Target) -> tuple[str, int,
     reduced = [i for i in s.indices if out.stride(i) == 0]
     reads = [a for a in model.accesses if not a.write]
     results = prod(model.extents[i] for i in free)
-    side_by_side = any(a.stride(i) == 1 for a in reads for i in free)
+    side_by_side = in_columns(model)
     blocks = ceil(results / LINE) if side_by_side else results
     work = prod(model.extents[i] for i in reduced) * (min(results, LINE) if side_by_side else 1)
     wanted = min(BLOCKS_PER_CORE * target.cores // max(blocks, 1), work // LEAST_WORK)
     if not reduced or 2 * blocks > target.cores or wanted < LEAST_PARTS:
         return None
     outer = max(reduced, key=lambda i: min(model.extents[i], wanted) + (max(a.stride(i) or 0 for a in reads) > 1) / 2)
-    size = ceil(model.extents[outer] / wanted)
+    size = _even(model.extents[outer], ceil(model.extents[outer] / wanted))
     count = ceil(model.extents[outer] / size)
     return (outer, size, count) if count >= LEAST_PARTS else None
+
+
+def _even(extent: int, size: int) -> int:
+    """The size of a part, or a somewhat larger one that leaves no smaller part, nor threads without work: loops of a known length are unrolled, and read 16 bytes at a time."""
+    if size < 4 * LINE:
+        return size
+    sizes = range(ceil(size / (4 * LINE)) * 4 * LINE, 2 * size, 4 * LINE)
+    return next((even for even in sizes if extent % even == 0), sizes[0])
 
 
 def parts_of_sum(

@@ -298,7 +298,7 @@ def inside_lanes(node: isl.ScheduleNode) -> bool:
     """Whether the node stands inside a vector or jammed loop, where each lane or copy would need storage of its own."""
     while node.has_parent():
         node = node.parent()
-        if kind_of(node) == Kind.mark and mark_name(node).partition(":")[0] in ("vector", "jam"):
+        if kind_of(node) == Kind.mark and mark_name(node).partition(":")[0] in ("vector", "jam", "neighbours"):
             return True
     return False
 
@@ -309,7 +309,7 @@ def _vectors_around(node: isl.ScheduleNode) -> int | None:
     while node.has_parent():
         node = node.parent()
         word, _, factor = mark_name(node).partition(":") if kind_of(node) == Kind.mark else ("", "", "")
-        if word == "jam":
+        if word in ("jam", "neighbours"):
             return None
         vectors *= int(factor or 1) if word == "vector" else 1
     return vectors

@@ -54,7 +54,7 @@ def test_neighbouring_threads_take_neighbouring_elements() -> None:
 
 def test_a_block_shares_a_row_only_where_that_pays() -> None:
     (long,) = regions_of(SUMS, np.ones((64, 4000), F))
-    assert mapped(long) == ["block.x n", "thread.x k"]
+    assert mapped(long) == ["block.x n", "thread.x k_tile"]
     assert long.kernels[0].threads == (256, 1, 1)
     (precise,) = regions_of(SUMS, np.ones((640, 4000), F), precise=True)
     assert mapped(precise) == ["block.x n_tile", "thread.x n"], "a precise sum keeps its order"

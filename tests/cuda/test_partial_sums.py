@@ -21,6 +21,7 @@ LARGEST = 'def f(x: f32["N M"]):\n    s = max[i, j](x[i, j])\n    return s\n'
 ROWS = 'def f(x: f32["N M"]):\n    s[i] = x[i, j]\n    return s\n'
 COLUMNS = 'def f(x: i32["N M"]):\n    s[j] = x[i, j]\n    return s\n'
 NORM = 'def f(x: f32["N"]):\n    m = sum[i](x[i]) / N\n    y[i] = x[i] - m\n    return y\n'
+NORMS = 'def f(x: f32["N M"]):\n    m[i] = sum[j](x[i, j]) / M\n    s[i] = sum[j]((x[i, j] - m[i])**2)\n    return s\n'
 WINNER = 'def f(x: f32["N"]):\n    s = argmax[i](x[i])\n    return s\n'
 WINNERS = 'def f(x: f32["N M"]):\n    s[i] = argmin[j](x[i, j])\n    return s\n'
 
@@ -124,7 +125,12 @@ def test_two_kernels(case: int, kernels: int) -> None:
 
 def test_what_stays_in_one_kernel() -> None:
     small, many = np.ones(40_000, np.float32), np.ones((400, 3000), np.float32)
-    for text, x, options in ((SQUARES, small, {}), (ROWS, many, {}), (SQUARES, LONG, {"precise": True})):
+    for text, x, options in (
+        (SQUARES, small, {}),
+        (ROWS, many, {}),
+        (NORMS, many, {}),
+        (SQUARES, LONG, {"precise": True}),
+    ):
         (region,) = regions_of(text, x, **options)
         assert len(region.kernels) == 1
 

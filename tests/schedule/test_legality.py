@@ -56,6 +56,7 @@ def test_a_reduction_may_not_run_at_once(mark: str) -> None:
 
 
 def test_lanes_of_a_reduction_are_private() -> None:
+    _check(_sum("k", "neighbours:4"), programs.program(SUM))
     _check(_sum("k", "vector:4"), programs.program(SUM))
 
 
@@ -94,7 +95,7 @@ def test_interchange_of_a_recurrence_is_legal_and_reversal_is_not() -> None:
         _check(_recurrence("i", "-j"), program)
 
 
-@pytest.mark.parametrize("mark", ["parallel", "vector:2", "jam:2"])
+@pytest.mark.parametrize("mark", ["parallel", "vector:2", "jam:2", "neighbours:2"])
 def test_marks_on_a_recurrence(mark: str) -> None:
     program = programs.program(RECURRENCE)
     _check(_recurrence("j", "i", mark), program)

@@ -13,15 +13,14 @@ from polyml.codegen.cuda.barriers import WARP
 from polyml.codegen.cuda.cooperate import written_by
 from polyml.codegen.cuda.expression import Writer
 from polyml.codegen.cuda.helpers import helper_name
+from polyml.codegen.cuda.owned_loops import INDENT, owned_loop
 from polyml.codegen.cuda.program import AXES, Kernel
 from polyml.codegen.cuda.statements import (
-    INDENT,
     ThreadCode,
     atomic_update,
     combined,
     declaration,
     elements,
-    owned_loop,
 )
 from polyml.codegen.cuda.types import c_type
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, UpdateArgument

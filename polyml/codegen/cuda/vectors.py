@@ -16,7 +16,7 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Loaded", "Moved", "Run", "runs", "vector_type"]
+__all__ = ["Gathered", "Loaded", "Moved", "Run", "runs", "vector_type"]
 
 _TYPES = {"f32": "float", "f64": "double", "i32": "int", "u32": "uint", "i64": "longlong", "u64": "ulonglong"}
 _TYPES |= {"f16": "ushort", "bf16": "ushort", "u16": "ushort", "i16": "short"}
@@ -50,10 +50,23 @@ class Moved:
     size: int
 
 
-def runs(nodes: Sequence[Node], w: Writer) -> Iterator[Node | Run | Moved]:
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Assignments to registers, and updates of them, in order. loads: what they read side by side."""
+
+    assigns: tuple[Assign, ...]
+    loads: tuple[Loaded, ...]
+
+
+def runs(nodes: Sequence[Node], w: Writer) -> Iterator[Node | Run | Moved | Gathered]:
     """The nodes of one body, neighbours taken together where that is possible and known to be right."""
     pending: list[Assign] = []
-    for node in nodes:
+    for node in _gathered(nodes, w):
+        if isinstance(node, Gathered):
+            yield from _grouped(pending, w)
+            yield node
+            pending = []
+            continue
         if isinstance(node, Assign) and _fits(node, w) and _apart([*pending, node]):
             pending.append(node)
             continue
@@ -62,6 +75,45 @@ def runs(nodes: Sequence[Node], w: Writer) -> Iterator[Node | Run | Moved]:
         if not pending:
             yield node
     yield from _grouped(pending, w)
+
+
+def _gathered(nodes: Sequence[Node], w: Writer) -> Iterator[Node | Gathered]:
+    """The nodes with assignments to registers that follow each other in one, where these read neighbours from device memory."""
+    together: list[Assign] = []
+    for node in (*nodes, None):
+        if isinstance(node, Assign) and _is_inner(node, w):
+            together.append(node)
+            continue
+        loads = tuple(_beside(together, w))
+        if loads:
+            yield Gathered(tuple(together), loads)
+        else:
+            yield from together
+        together = []
+        if node is not None:
+            yield node
+
+
+def _is_inner(node: Assign, w: Writer) -> bool:
+    return w.variables[node.target.variable].scope == "register" and not (node.across or node.atomic)
+
+
+def _beside(assigns: Sequence[Assign], w: Writer) -> Iterator[Loaded]:
+    """What these read in any case, four or two neighbours at a time. Nothing of it changes meanwhile: only registers are written. (Shared memory the compiler reads that way by itself.)"""
+    groups: dict[tuple[str, Affine], dict[int, Read]] = {}
+    for read in dict.fromkeys(read for node in assigns for read in _certain(node.value)):
+        place = _address(read.tensor, read.subscripts, w) if w.variables[read.tensor].scope == "global" else None
+        if place is not None:
+            groups.setdefault((read.tensor, place - place.constant), {})[place.constant] = read
+    for group in groups.values():
+        for first in sorted(group):
+            for count in (4, 2):
+                reads = tuple(group[first + k] for k in range(count) if first + k in group)
+                if len(reads) == count and vector_type(reads[0].dtype, count) and _neighbours(reads, w):
+                    yield Loaded(reads)
+                    for k in range(count):
+                        del group[first + k]
+                    break
 
 
 def _fits(node: Assign, w: Writer) -> bool:
@@ -126,7 +178,7 @@ def _together(run: tuple[Assign, ...], dtype: DType, size: int, w: Writer) -> Ru
     return Run(run, tuple(_loads(run, w)))
 
 
-def _loads(run: tuple[Assign, ...], w: Writer) -> Iterator[Loaded]:
+def _loads(run: Sequence[Assign], w: Writer) -> Iterator[Loaded]:
     """Reads that every assignment makes in any case, at the same place of its value, of neighbouring elements."""
     for reads in zip(*(tuple(_certain(node.value)) for node in run), strict=False):
         if vector_type(reads[0].dtype, len(run)) is not None and _neighbours(reads, w):

@@ -286,7 +286,7 @@ class CudaStrategy:
         each = "" if vector == 1 else f", {vector} neighbours each"
         self._note(node, f"threads of a block share {self.model.name(node, x)}, {width} at a time{each}")
         rest = [loop for k, loop in enumerate(loops) if k != x]
-        rest += [loops[x].marked(f"jam:{vector}")] if vector > 1 else []
+        rest += [loops[x].marked(f"neighbours:{vector}")] if vector > 1 else []
         return nest_loops(node, [quotient_loop(loops[x], vector).marked(f"thread.x:{width}"), *rest])
 
     def _note(self, node: isl.ScheduleNode, text: str) -> None:

@@ -8,6 +8,7 @@ from math import prod
 
 import islpy as isl
 
+from polyml.schedule.any_parts import in_columns
 from polyml.schedule.partial_sums import cut_of
 from polyml.schedule.strategy.cuda_model import CudaModel, is_coincident
 from polyml.schedule.transforms import distribute_band, merge_with_child
@@ -53,10 +54,7 @@ def row_cuts(model: CudaModel) -> dict[str, tuple[str, int, int]]:
         if not _may_be_atomic(model.scop, model.scop.statements[name]):
             continue
         cut = cut_of(model.scop, its, model.target)
-        out = next(a for a in its.accesses if a.write)
-        reads = [a for a in its.accesses if not a.write]
-        columns = any(a.stride(i) == 1 and out.stride(i) != 0 for a in reads for i in its.extents)
-        if cut is not None and not columns:
+        if cut is not None and not in_columns(its):
             found[name] = cut
     return found
 

@@ -12,7 +12,7 @@ from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.matching import Matcher
 from polyml.schedule.tree import Kind, kind_of, members, nodes, statements_below
-from polyml.scop.scop import Scop
+from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 
@@ -52,7 +52,7 @@ class CudaModel:
 
     def vector(self, node: isl.ScheduleNode, k: int) -> int:
         """Neighbours along a loop that one thread should take, so that it moves 16 bytes at a time; 1: none. Everything that moves along the loop must do so by
-        single elements, from multiples of 16 bytes on; nothing may be a loop or a reduction below, and enough threads must be left."""
+        single elements, from multiples of 16 bytes on (what is reduced along it does not move); nothing may be a loop below, and enough threads must be left."""
         member, extents = members(node, self.scop)[k], self.extents(node)
         names = statements_below(node)
         if any(kind_of(below) == Kind.band for below in nodes(node.child(0))):
@@ -62,9 +62,13 @@ class CudaModel:
             return 1
         for name in names:
             statement, index = self.scop.statements[name], member.index(name)
-            if index is None or statement.kind == "update" or statement.argument is not None:
+            if index is None or statement.argument is not None:
                 return 1
-            accesses = [(statement.target.array, statement.target.subscripts)]
+            if statement.kind == "update" and not _stands_still(statement, index):
+                return 1
+            if not _is_whole(statement, index, count):
+                return 1
+            accesses = [(statement.target.array, statement.target.subscripts)] * (statement.kind != "update")
             accesses += [(read.tensor, read.subscripts) for read in reads_of(statement.value)]
             if not all(self._is_vector(array, subscripts, index, count) for array, subscripts in accesses):
                 return 1
@@ -143,6 +147,23 @@ class CudaModel:
     def name(self, node: isl.ScheduleNode, k: int) -> str:
         indices = (members(node, self.scop)[k].index(name) for name in statements_below(node))
         return next((index for index in indices if index is not None), "?")
+
+
+def _is_whole(statement: Statement, index: str, count: int) -> bool:
+    """Whether the index ends, and begins, with a whole group of `count` in any row of the domain: also where a row's length follows from another index."""
+    names = ", ".join(statement.indices)
+    for digit in (0, count - 1):
+        ends = ", ".join(f"{count}*floor({i}/{count}) + {digit}" if i == index else i for i in statement.indices)
+        moved = isl.Map(f"{{ {statement.name}[{names}] -> {statement.name}[{ends}] }}")
+        if not statement.domain.apply(moved).is_subset(statement.domain):
+            return False
+    return True
+
+
+def _stands_still(statement: Statement, index: str) -> bool:
+    """Whether it updates one element, whatever the index."""
+    subscripts = statement.target.subscripts
+    return all(isinstance(s, Affine) and index not in s.variables() for s in subscripts)
 
 
 def _indices_above(node: isl.ScheduleNode, name: str, scop: Scop) -> set[str | None]:
