@@ -13,7 +13,16 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Certainties", "Element", "ElementAccess", "Lanes", "accesses_of", "may_overlap", "memory_steps"]
+__all__ = [
+    "Certainties",
+    "Element",
+    "ElementAccess",
+    "Lanes",
+    "accesses_of",
+    "always_apart",
+    "may_overlap",
+    "memory_steps",
+]
 
 Element = tuple[str, tuple[Affine, ...]]
 """A memory element: the array and its subscripts."""
@@ -90,6 +99,15 @@ def may_overlap(one: ElementAccess, other: ElementAccess, ranges: Ranges, lanes:
     lane = For(variable=shifted, lower=here - (lanes.width - 1), upper=here + lanes.width, body=())
     inside = Ranges((*ranges.loops, lane))
     return not any(inside.never_zero(a - b.substitute({lanes.variable: affine(shifted)})) for a, b in pairs)
+
+
+def always_apart(one: ElementAccess, other: ElementAccess, lanes: Lanes | None) -> bool:
+    """Whether two accesses never meet, whichever lanes and iterations they belong to: a subscript that no inner loop moves differs by enough."""
+    if one.indirect or other.indirect:
+        return False
+    moved = {loop.variable for loop in (*one.loops, *other.loops)}
+    pairs = zip(one.element[1], other.element[1], strict=True)
+    return any(_apart(a, b, lanes) for a, b in pairs if not a.variables() & moved)
 
 
 def _apart(a: Affine, b: Affine, lanes: Lanes | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from polyml.codegen.carried import carry_values
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
 from polyml.codegen.partial_sums import sum_in_parts
 from polyml.codegen.prefetch import Caches, prefetch
@@ -81,10 +82,12 @@ PASSES: tuple[Pass, ...] = (
     Pass("simplify_copies", lambda f, _: (simplify(f), ())),
     # Ordering: before "transpose_rows", which would go through scratch memory.
     Pass("transpose_copies", lambda f, _: (transpose_copies(f), ())),
-    # Ordering: when each vector has its copy of the body, and before elements become registers.
-    Pass("transpose_rows", lambda f, o: (transpose_rows(f, l1_bytes=o.l1_bytes), ())),
     # Ordering: before elements become registers; only loops without lanes are left to look at.
     Pass("order_sums", lambda f, o: (f if o.precise else order_sums(f), ())),
+    # Ordering: before loops become strips, whose ends the registers live across.
+    Pass("carry_values", lambda f, _: (carry_values(f), ())),
+    # Ordering: when each vector has its copy of the body, and before elements become registers.
+    Pass("transpose_rows", lambda f, o: (transpose_rows(f, l1_bytes=o.l1_bytes), ())),
     # Ordering: after everything that copies bodies; each copy has elements of its own.
     Pass("scalar_replacement", lambda f, _: (scalar_replacement(f), ())),
     # Ordering: when results are in registers until they are stored; before "stream_tiles", which takes the rest.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 
+from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.loops import Assign, For, If, Node, Place, Variable
-from polyml.codegen.rewrite import fresh, map_places
+from polyml.codegen.rewrite import fresh, map_places, with_body
 from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, Expr, IndexValue, Read, Subscript
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine, minimum
 
@@ -18,7 +19,7 @@ __all__ = ["Rows", "Strips"]
 @dataclass(frozen=True, slots=True)
 class Rows:
     """The accesses of one array that walk along the same rows: subscripts `line` but for `dimension`, where it is `line[dimension] + sign * (j + offset)`
-    for the loop's variable j. write: the offset that is written, or None."""
+    for the loop's variable j. write: the offset that is written, or None. streaming: whether what is written should bypass the caches."""
 
     variable: Variable
     line: tuple[Affine, ...]
@@ -27,6 +28,7 @@ class Rows:
     offsets: frozenset[int]
     reads: frozenset[int]
     write: int | None
+    streaming: bool = False
     buffer: str = ""
 
     @property
@@ -55,7 +57,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Strips:
-    """One loop in strips of `length` iterations. runs: it has an iteration."""
+    """One loop in strips of `length` iterations. runs: it has an iteration. lead: the name of the elements of an argument before its first aligned one."""
 
     loop: For
     rows: tuple[Rows, ...]
@@ -63,6 +65,7 @@ class Strips:
     width: int
     runs: bool
     taken: set[str]
+    lead: Callable[[Variable], str]
 
     def nodes(self, trips: int | None) -> tuple[Node, ...]:
         loop, made = self.loop, list[Node]()
@@ -82,36 +85,66 @@ class Strips:
             upper = minimum([loop.upper, affine(strip) + self.length])
             made.append(self.strips(strip, loop.lower, loop.upper, upper))
             return tuple(made)
-        middle = loop.lower + trips // self.length * self.length
+        start = loop.lower
+        peeled = next((at for r in self.rows if (at := self.before_lines(r)) is not None), 0)
+        peeled = peeled if peeled < trips - self.length else 0
+        if peeled:
+            made += self.strip(start, start + peeled, moved=peeled)
+            start, trips = start + peeled, trips - peeled
+        middle = start + trips // self.length * self.length
         if trips >= self.length:
-            made.append(self.strips(strip, loop.lower, middle, affine(strip) + self.length))
+            made.append(self.strips(strip, start, middle, affine(strip) + self.length, phase=peeled))
         if trips % self.length:
-            made += self.strip(middle, loop.upper, last=True)
+            made += self.strip(middle, loop.upper, phase=peeled)
         return tuple(made)
 
-    def strips(self, strip: str, lower: Affine, upper: Affine, end: Affine) -> For:
-        body = self.strip(affine(strip), end, last=False)
+    def before_lines(self, rows: Rows) -> int | None:
+        """Iterations until a block of what is written starts where vectors do, so that each of its rows is a part of one line; None where rows do not all begin alike."""
+        start, lower = rows.line[rows.dimension], self.loop.lower
+        steps = [step for d, step in enumerate(memory_steps(rows.variable)) if d != rows.dimension]
+        alike = all(step is not None and step % self.width == 0 for step in steps)
+        if rows.write is None or not alike or not start.is_constant or not lower.is_constant:
+            return None
+        first = start.constant + rows.sign * (lower.constant + rows.write)
+        return -first % self.width if rows.sign > 0 else (first + 1) % self.width
+
+    def strips(self, strip: str, lower: Affine, upper: Affine, end: Affine, phase: int | None = None) -> For:
+        body = self.strip(affine(strip), end, moved=self.length, phase=phase)
         return For(variable=strip, lower=lower, upper=upper, step=self.length, body=body)
 
-    def strip(self, start: Affine, end: Affine, *, last: bool) -> tuple[Node, ...]:
-        """Loads, iterations, stores; and what the next strip needs of this one moved to the front."""
+    def strip(self, start: Affine, end: Affine, *, moved: int = 0, phase: int | None = None) -> tuple[Node, ...]:
+        """Loads, iterations, stores; and what the next strip needs of this one, `moved` columns to the front (0: there is none).
+
+        phase: iterations of the loop before the strip, but for whole blocks; None: it does not matter.
+        """
         made: list[Node] = []
         for r in self.rows:
             if r.is_loaded:
                 made += self.copy(r, start + r.last, end + r.last, start)
         body = map_places(self.loop.body, place=lambda p: self.place(p, start), read=lambda p: self.read(p, start))
+        body = _plain(body, {r.buffer for r in self.rows})
         made.append(replace(self.loop, lower=start, upper=end, body=body))
         for r in self.rows:
             if r.write is not None:
-                made += self.copy(r, start + r.write, end + r.write, start, back=True)
+                past = r.streaming and phase is not None and self.before_lines(r) == phase
+                made += self.copy(r, start + r.write, end + r.write, start, back=True, streaming=past)
         for r in self.rows:
-            for column in range(0 if last else r.span):
-                value = Read(r.buffer, (affine(column + self.length),), r.variable.dtype)
+            for column in range(r.span if moved else 0):
+                value = Read(r.buffer, (affine(column + moved),), r.variable.dtype)
                 made.append(Assign(target=Place(r.buffer, (affine(column),)), value=value))
         return tuple(made)
 
-    def copy(self, rows: Rows, start: Affine, end: Affine, origin: Affine, *, back: bool = False) -> Iterator[Node]:
-        """Columns from `start` to `end`, from the array or back to it; `origin` is the strip's first iteration."""
+    def copy(
+        self,
+        rows: Rows,
+        start: Affine,
+        end: Affine,
+        origin: Affine,
+        *,
+        back: bool = False,
+        streaming: bool = False,
+    ) -> Iterator[Node]:
+        """Columns from `start` to `end`, from the array or back to it; `origin` is the strip's first iteration. streaming: whole blocks bypass the caches where the array is aligned."""
         span = end - start
         if span == affine(0):
             return
@@ -125,11 +158,19 @@ class Strips:
         whole = span // self.width * self.width
         if not span.is_constant or span.constant >= self.width:
             block = fresh(f"{self.loop.variable}_block", self.taken)
-            one = _block(column, affine(block), affine(block) + self.width, move)
-            if whole == affine(self.width):
-                yield _block(column, start, end if span == whole else start + self.width, move)
+
+            def blocks(move: Assign) -> For:
+                if whole == affine(self.width):
+                    return _block(column, start, end if span == whole else start + self.width, move)
+                one = _block(column, affine(block), affine(block) + self.width, move)
+                return For(variable=block, lower=start, upper=start + whole, step=self.width, body=(one,))
+
+            if streaming:
+                aligned = Apply("eq", (IndexValue(affine(self.lead(rows.variable)), i64), Const(0, i64)), boolean)
+                past = blocks(replace(move, streaming=True, aligned=True))
+                yield If(condition=aligned, then=(past,), otherwise=(blocks(move),))
             else:
-                yield For(variable=block, lower=start, upper=start + whole, step=self.width, body=(one,))
+                yield blocks(move)
         if not span.is_constant or span.constant % self.width:
             yield _block(column, start + whole, end, move)
 
@@ -155,6 +196,17 @@ class Strips:
             if all(d.is_constant and (d.constant == 0 or k == rows.dimension) for k, d in enumerate(differences)):
                 return rows, differences[rows.dimension].constant * rows.sign
         return None
+
+
+def _plain(nodes: tuple[Node, ...], buffers: Set[str]) -> tuple[Node, ...]:
+    """The nodes without streaming stores into scratch memory."""
+
+    def visit(node: Node) -> Node:
+        if isinstance(node, Assign):
+            return replace(node, streaming=False) if node.streaming and node.target.variable in buffers else node
+        return with_body(node, lambda body: tuple(visit(inner) for inner in body))
+
+    return tuple(visit(node) for node in nodes)
 
 
 def _block(column: str, lower: Affine, upper: Affine, move: Assign) -> For:

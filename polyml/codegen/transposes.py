@@ -6,12 +6,13 @@ Lanes along independent rows are what a recurrence along them leaves. Nothing is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
+from functools import partial
 
-from polyml.codegen.element_accesses import ElementAccess, accesses_of, memory_steps
+from polyml.codegen.element_accesses import ElementAccess, Lanes, accesses_of, always_apart, memory_steps
 from polyml.codegen.jam import storage_names
-from polyml.codegen.loops import Allocate, For, Function, Node, Variable
+from polyml.codegen.loops import Allocate, Assign, For, Function, Lead, Node, Variable
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.codegen.transposed_strips import Rows, Strips
@@ -49,14 +50,18 @@ def transpose_rows(function: Function, *, l1_bytes: int = 0) -> Function:
     variables = {v.name: v for v in function.arguments}
     variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
     taken = storage_names(function.body) | set(variables) | set(function.sizes)
-    pass_ = _Transposes(variables, taken, (l1_bytes or _L1) // 2)
+    taken |= {lead.name for lead in function.leads}
+    pass_ = _Transposes(variables, taken, (l1_bytes or _L1) // 2, {v.name for v in function.arguments})
     body = pass_.body(function.body, Ranges(), None)
-    return function if body is function.body else replace(function, body=body)
+    if body is function.body:
+        return function
+    return replace(function, body=body, leads=(*function.leads, *pass_.leads.values()))
 
 
 class _Transposes:
-    def __init__(self, variables: Mapping[str, Variable], taken: set[str], budget: int) -> None:
-        self.variables, self.taken, self.budget = variables, taken, budget
+    def __init__(self, variables: Mapping[str, Variable], taken: set[str], budget: int, arguments: Set[str]) -> None:
+        self.variables, self.taken, self.budget, self.arguments = variables, taken, budget, arguments
+        self.leads: dict[str, Lead] = {}
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: For | None) -> tuple[Node, ...]:
         made = tuple(self.node(node, ranges, lanes) for node in nodes)
@@ -89,7 +94,8 @@ class _Transposes:
             each = -(-trips // -(-trips // length))
             length = -(-max(each, widest) // lanes.width) * lanes.width
         named = tuple(replace(r, buffer=fresh(f"{r.variable.name}_rows", self.taken)) for r in rows)
-        strips = Strips(loop, named, length, lanes.width, ranges.is_positive(loop.upper - loop.lower), self.taken)
+        runs = ranges.is_positive(loop.upper - loop.lower)
+        strips = Strips(loop, named, length, lanes.width, runs, self.taken, partial(self.lead, lanes.width))
         body = strips.nodes(trips)
         for r in reversed(named):
             # A block that ends early touches all its columns in scratch memory.
@@ -100,6 +106,12 @@ class _Transposes:
             body = (Allocate(variable=room, body=body),)
         return body[0]
 
+    def lead(self, width: int, variable: Variable) -> str:
+        if variable.name not in self.leads:
+            name = fresh(f"{variable.name}_lead", self.taken)
+            self.leads[variable.name] = Lead(name, variable.name, width * variable.dtype.itemsize)
+        return self.leads[variable.name].name
+
     # -- which rows -------------------------------------------------------------------------------------------------------------
 
     def rows(self, loop: For, ranges: Ranges, lanes: For) -> tuple[Rows, ...]:
@@ -109,6 +121,7 @@ class _Transposes:
         groups: dict[object, list[tuple[ElementAccess, int]]] = {}
         found: dict[object, Rows] = {}
         written = {a.variable for a in accesses if a.write}
+        streamed = {n.target.variable for n in walk_nodes(loop.body) if isinstance(n, Assign) and n.streaming}
         for access in accesses:
             rows = self.line_of(access, loop, lanes)
             key: object = access if rows is None else (access.variable, rows.line, rows.dimension, rows.sign)
@@ -121,14 +134,17 @@ class _Transposes:
             if key not in found or any(a.conditional for a, _ in members):
                 continue
             others = [a for k, group in groups.items() if k != key for a, _ in group if a.variable == name]
-            if name in written and not all(_apart(members[0][0], a, lanes) for a in others):
+            if name in written and not all(
+                always_apart(members[0][0], a, Lanes(lanes.variable, lanes.width)) for a in others
+            ):
                 continue
             writes = {offset for a, offset in members if a.write}
             if len(writes) > 1:
                 continue
             reads = frozenset(offset for a, offset in members if a.read)
             offsets = frozenset(offset for _, offset in members)
-            chosen.append(replace(found[key], offsets=offsets, reads=reads, write=next(iter(writes), None)))
+            write, past = next(iter(writes), None), name in streamed & self.arguments
+            chosen.append(replace(found[key], offsets=offsets, reads=reads, write=write, streaming=past))
         return tuple(chosen)
 
     def line_of(self, access: ElementAccess, loop: For, lanes: For) -> Rows | None:
@@ -157,19 +173,3 @@ class _Transposes:
         line = (*subscripts[:dimension], start, *subscripts[dimension + 1 :])
         offset = rest.constant * sign
         return Rows(variable, line, dimension, sign, frozenset({offset}), frozenset(), None)
-
-
-def _apart(one: ElementAccess, other: ElementAccess, lanes: For) -> bool:
-    """Whether two accesses never meet, whichever lanes and iterations they belong to: a subscript that no inner loop moves differs by enough."""
-    if one.indirect or other.indirect:
-        return False
-    moved = {loop.variable for loop in (*one.loops, *other.loops)}
-    for a, b in zip(one.element[1], other.element[1], strict=True):
-        if a.terms != b.terms or a.variables() & moved:
-            continue
-        stride, distance = a.stride(lanes.variable), a.constant - b.constant
-        if stride is None or distance == 0:
-            continue
-        if stride == 0 or distance % stride != 0 or abs(distance // stride) >= lanes.width:
-            return True
-    return False

@@ -185,3 +185,32 @@ def test_what_is_left_alone() -> None:
         program = function(nest, arguments=[array("x", 30, 30), array("y", 30, 30)], written="y")
         after = vectorize(program, vector_bytes=32)[0]
         assert transpose_rows(after) is after, loops_text(transpose_rows(after))
+
+
+def streaming(program: Function) -> list[Assign]:
+    return [n for n in walk_nodes(program.body) if isinstance(n, Assign) and n.streaming]
+
+
+@pytest.mark.parametrize("make", [forwards, backwards])
+def test_streamed_rows(make: object) -> None:
+    assert callable(make)
+    for n, m, streams in ((16, 96, True), (19, 160, True), (16, 99, False)):
+        program = make(n, m)
+
+        def past(node: object) -> object:
+            if isinstance(node, Assign):
+                return replace(node, streaming=True)
+            return replace(node, body=tuple(past(inner) for inner in node.body)) if isinstance(node, For) else node
+
+        program = in_doubles(replace(program, body=tuple(past(node) for node in program.body)))
+        after = transpose_rows(vectorize(program, vector_bytes=64)[0])
+        # Rows that do not begin alike have no aligned blocks; scratch memory is not streamed at all.
+        blocks = streaming(after)
+        assert bool([a for a in blocks if a.aligned]) == streams
+        assert all(a.target.variable == "y" for a in blocks)
+        assert len(after.leads) == streams
+        run = compile_functions([lower_loops(program, options=LoopOptions(vector_bytes=64))[0]])[0]
+        expected = {k: a.astype(np.float64) for k, a in random_arrays(program, {}).items()}
+        given = {key: value.copy() for key, value in expected.items()}
+        interpret(program, expected, {})
+        np.testing.assert_array_equal(run(given, {})["y"], expected["y"], err_msg=f"{n} x {m}")

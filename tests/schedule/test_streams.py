@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import polyml
+from polyml.schedule.streams import streamed_arrays
 from polyml.target import Target
 
 TARGET = Target("x86-64-v4", l2_bytes=64 << 10)
@@ -33,3 +34,10 @@ def test_streamed(name: str) -> None:
 def test_what_fits_the_cache_is_not() -> None:
     assert streamed("y[i, j] = 2 * x[i, j]", 128) == frozenset()
     assert streamed("y[i, j] = 2 * x[i, j]", 129) == frozenset("y")
+
+
+def test_what_a_later_region_reads_is_when_it_is_much_larger() -> None:
+    program = polyml.einsum('def f(x: f32["N N"]):\n    y[i, j] = 2 * x[i, j]\n    return y\n', target=TARGET)
+    for size, expected in ((129, frozenset()), (360, frozenset()), (363, frozenset("y"))):
+        (region,) = program.lower(np.ones((size, size), "f")).stages.regions
+        assert streamed_arrays(region.scop, TARGET, frozenset(), precise=False)[0] == expected

@@ -34,7 +34,7 @@ def transpose_block(state: State, loop: For, upper: Value, evaluate: Evaluate) -
     extent = loop.upper - loop.lower
     count = extent.constant if extent.is_constant else state.width
     reverse, active = _is_reversed(far[1], loop.variable), _active(state, loop, upper)
-    block = _Block(state, rows, columns, step, count, reverse, active)
+    block = _Block(state, rows, columns, step, count, reverse, active, move.streaming and move.aligned)
     if loads:
         block.load()
     else:
@@ -79,7 +79,7 @@ def _active(state: State, loop: For, upper: Value) -> Value | None:
 @dataclass(frozen=True, slots=True)
 class _Block:
     """rows: the first column's element of each lane's row. columns: where the first column's lanes are side by side; the next are `step` elements further, `count` in all. reversed: rows run towards smaller addresses.
-    active: the columns that act (None: all)."""
+    active: the columns that act (None: all). streaming: whole rows are written past the caches, to aligned addresses."""
 
     state: State
     rows: Access
@@ -88,6 +88,7 @@ class _Block:
     count: int
     reversed: bool
     active: Value | None
+    streaming: bool
 
     @property
     def builder(self) -> Builder:
@@ -133,13 +134,18 @@ class _Block:
         columns = columns[::-1] if self.reversed else columns
         if self.whole and width > 2:
             made = _transposed(self.builder, columns, range(half.bit_length() - 1))
+            how = f"align {self.align}"
+            if self.streaming:
+                # Both halves of a line follow each other, so that it leaves the core in one piece.
+                how = f"align {self.rows.slot.variable.dtype.itemsize * half}, !nontemporal !{{i32 1}}"
+                self.state.streams = True
             for row in range(width):
                 for part in range(2):
                     # The last exchange: row r's second half is the same half of the register half a block further on.
                     value = self.builder.shuffle(
                         made[row % half + part * half], range(row // half * half, row // half * half + half)
                     )
-                    self.builder.write(f"store {value}, {self.half_of(row, part)}, align {self.align}")
+                    self.builder.write(f"store {value}, {self.half_of(row, part)}, {how}")
             return
         for row, value in enumerate(_transposed(self.builder, columns, range(width.bit_length() - 1))):
             self.write_row(row, value)

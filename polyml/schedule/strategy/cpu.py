@@ -38,6 +38,7 @@ from polyml.schedule.strategy.choices import NestChoice
 from polyml.schedule.strategy.column_tiles import build_column_tiles, plan_column_tiles, row_columns
 from polyml.schedule.strategy.contractions import MARK
 from polyml.schedule.strategy.facts import Facts
+from polyml.schedule.strategy.followers import join_followers
 from polyml.schedule.strategy.lanes import (
     carries_only_reductions,
     lane_cost,
@@ -105,12 +106,14 @@ class _Recipe:
         return self.outer(band, place) if lanes is None else self.nest(band, lanes, place)
 
     def nest(self, band: Band, lanes: int, place: Place) -> isl.ScheduleNode:
-        """3a. Nothing below the band changes."""
+        """3a. Below the band only loops that follow a recurrence change."""
         if band.core in self.facts.packed.copies:
             return build_copy(band, lanes, self.facts, parallel=place.parallel)
         plan = plan_nest(band, lanes, self.facts, parallel=place.parallel, in_cache=place.in_cache)
         node, choice = build_nest(band, plan)
         self.note(choice)
+        node, joined = join_followers(node, self.facts)
+        self.notes += joined
         return node
 
     def outer(self, band: Band, place: Place) -> isl.ScheduleNode:
