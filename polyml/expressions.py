@@ -116,7 +116,9 @@ def reads_of(expr: Expr) -> list[Read]:
             stack.extend(reversed(node.args))
         elif isinstance(node, Read):
             found.append(node)
-            stack.extend(s for s in reversed(node.subscripts) if not isinstance(s, Affine))
+            for s in reversed(node.subscripts):
+                if not isinstance(s, Affine):
+                    stack.append(s)
     return found
 
 

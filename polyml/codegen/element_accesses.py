@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import replace
+from functools import lru_cache
 from typing import assert_never
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Prefetch, UpdateArgument, Variable
@@ -80,25 +81,27 @@ def accesses_of(node: Node, ranges: Ranges, *, of: Set[str], known: Certainties 
 def may_overlap(one: ElementAccess, other: ElementAccess, ranges: Ranges, lanes: Lanes | None) -> bool:
     """Whether two accesses of one variable may touch a common element. `one` does not move with the loops below the region, `ranges` hold at the
     region, which `lanes` is around (each access then stands for that many elements)."""
-    if one.indirect or other.indirect:
-        return True
-    pairs = [
-        (a, b)
-        for a, b in zip(one.subscripts, other.subscripts, strict=True)
-        if isinstance(a, Affine) and isinstance(b, Affine)
-    ]
-    if any(_apart(a, b, lanes) for a, b in pairs):
-        return False
+    pairs: list[tuple[Affine, Affine]] = []
+    for a, b in zip(one.subscripts, other.subscripts, strict=True):
+        if not isinstance(a, Affine) or not isinstance(b, Affine):
+            return True
+        pairs.append((a, b))
+        if a.constant != b.constant and a.terms == b.terms and _apart(a, b, lanes):
+            return False
     for loop in other.loops:
         ranges = ranges.enter(loop)
     if lanes is None:
         return not any(ranges.never_zero(a - b) for a, b in pairs)
-    # The other access in any lane: a variable of its own, less than a vector away.
-    shifted = f"{lanes.variable}'"
+    lane = _other_lane(lanes)
+    inside, moved = ranges.enter(lane), {lanes.variable: affine(lane.variable)}
+    return not any(inside.never_zero(a - b.substitute(moved)) for a, b in pairs)
+
+
+@lru_cache(maxsize=64)
+def _other_lane(lanes: Lanes) -> For:
+    """The other access in any lane: a variable of its own, less than a vector away."""
     here = affine(lanes.variable)
-    lane = For(variable=shifted, lower=here - (lanes.width - 1), upper=here + lanes.width, body=())
-    inside = Ranges((*ranges.loops, lane))
-    return not any(inside.never_zero(a - b.substitute({lanes.variable: affine(shifted)})) for a, b in pairs)
+    return For(variable=f"{lanes.variable}'", lower=here - (lanes.width - 1), upper=here + lanes.width, body=())
 
 
 def always_apart(one: ElementAccess, other: ElementAccess, lanes: Lanes | None) -> bool:
@@ -111,9 +114,7 @@ def always_apart(one: ElementAccess, other: ElementAccess, lanes: Lanes | None) 
 
 
 def _apart(a: Affine, b: Affine, lanes: Lanes | None) -> bool:
-    """Whether subscripts that differ by a constant never meet."""
-    if a.terms != b.terms or a.constant == b.constant:
-        return False
+    """Whether subscripts that differ by a constant, which is not 0, never meet."""
     stride = 0 if lanes is None else a.stride(lanes.variable)
     if stride is None or lanes is None or stride == 0:
         return stride is not None

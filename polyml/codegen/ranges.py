@@ -29,11 +29,18 @@ class Ranges:
 
     loops: tuple[For, ...] = ()
     _known: dict[tuple[Affine, int], int | None] = field(default_factory=dict, compare=False, repr=False)
+    _inside: dict[int, tuple[For, Ranges]] = field(default_factory=dict, compare=False, repr=False)
     _left: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
 
     def enter(self, loop: For) -> Ranges:
-        """The ranges inside `loop`."""
-        return Ranges((*self.loops, loop))
+        """The ranges inside `loop`: the same ones each time, with what they have found out."""
+        found = self._inside.get(id(loop))
+        if found is None:
+            found = self._inside[id(loop)] = (
+                loop,
+                Ranges((*self.loops, loop)),
+            )  # with the loop, whose identity nobody else may have
+        return found[1]
 
     def lowest(self, value: Affine) -> int | None:
         """A number that `value` is never below."""

@@ -124,7 +124,7 @@ class _Transposes:
         streamed = {n.target.variable for n in walk_nodes(loop.body) if isinstance(n, Assign) and n.streaming}
         for access in accesses:
             rows = self.line_of(access, loop, lanes)
-            key: object = access if rows is None else (access.variable, rows.line, rows.dimension, rows.sign)
+            key: object = id(access) if rows is None else (access.variable, rows.line, rows.dimension, rows.sign)
             if rows is not None:
                 found.setdefault(key, rows)
             groups.setdefault(key, []).append((access, 0 if rows is None else rows.first))

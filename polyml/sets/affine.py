@@ -80,6 +80,8 @@ class Affine:
             return Affine(self.terms, self.constant + other)
         if not other.terms:
             return Affine(self.terms, self.constant + other.constant)
+        if not self.terms:
+            return Affine(other.terms, self.constant + other.constant)
         sums = dict(self.terms)
         for atom, coefficient in other.terms:
             sums[atom] = sums.get(atom, 0) + coefficient
@@ -91,7 +93,16 @@ class Affine:
         return self * -1
 
     def __sub__(self, other: Affine | int) -> Affine:
-        return self + (-other)
+        if isinstance(other, int):
+            return Affine(self.terms, self.constant - other)
+        if not other.terms:
+            return Affine(self.terms, self.constant - other.constant)
+        if self.terms == other.terms:
+            return Affine((), self.constant - other.constant)
+        sums = dict(self.terms)
+        for atom, coefficient in other.terms:
+            sums[atom] = sums.get(atom, 0) - coefficient
+        return _from_terms(sums, self.constant - other.constant)
 
     def __rsub__(self, other: int) -> Affine:
         return -self + other

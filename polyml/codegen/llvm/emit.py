@@ -16,14 +16,14 @@ from polyml.codegen.llvm.arithmetic import cast
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.extrema import emit_hopeful, extrema_of
 from polyml.codegen.llvm.frame import finish
-from polyml.codegen.llvm.hoistable import has_hoistable
+from polyml.codegen.llvm.hoistable import is_hoistable
 from polyml.codegen.llvm.ir import INDEX, Lines, Module, Value, integer
 from polyml.codegen.llvm.memory import access, prefetch
 from polyml.codegen.llvm.neighbours import emit_shifted, neighbouring_rows
 from polyml.codegen.llvm.outline import argument_name, emit_apart, emit_parallel, new_state, size_name, stands_apart
 from polyml.codegen.llvm.reductions import assign, update_argument
 from polyml.codegen.llvm.scan import assign_scanned, with_lanes
-from polyml.codegen.llvm.state import Lanes, State
+from polyml.codegen.llvm.state import Lanes, Slot, State
 from polyml.codegen.llvm.storage import add_slot, make_room
 from polyml.codegen.llvm.transpose import transpose_block
 from polyml.codegen.loops import (
@@ -54,7 +54,7 @@ _FEW = 2
 _KNOWN_LEVELS = 3
 """Loops with at least so many levels of loops inside hide their counters from LLVM: what they contain sees a number from nowhere (an empty line of assembly).
 Its strength reduction else weighs every address against all counters around it, which is most of its time where many kinds of tiles stand in one nest, and
-gains nothing: what an outer loop advances by is computed once per round. The loops of a register tile and of its sum are left to it."""
+gains nothing: what an outer loop advances by is computed once per round. The loops of a register tile and of its sum are left to it; where no registers are held across loops, the innermost ones."""
 
 
 def emit_module(
@@ -79,7 +79,6 @@ def emit_module(
 
 def emit_function(module: Module, function: Function, *, precise: bool = False, parallel: bool = True) -> None:
     """Adds the function, and what it needs, to the module."""
-    module.hoists = module.hoists or has_hoistable(function)
     variables = [(variable, f"%{argument_name(variable.name)}") for variable in function.arguments]
     state = new_state(module, function.name, function.sizes, variables, precise=precise, parallel=parallel)
     for lead in function.leads:
@@ -143,14 +142,26 @@ def _emit_nodes(state: State, nodes: Iterable[Node]) -> None:
 
 
 def _emit_allocate(state: State, node: Allocate) -> None:
-    hidden = state.slots.get(node.variable.name)
-    variable = with_lanes(node)
-    add_slot(state, variable, make_room(state, variable))
-    _emit_nodes(state, node.body)
-    if hidden is not None:
-        state.slots[node.variable.name] = hidden
-    else:
-        del state.slots[node.variable.name]
+    """Storage, and that which is inside it at once: registers of a tile are dozens, too many for a level of recursion each."""
+    hidden: list[tuple[str, Slot | None]] = []
+    body: tuple[Node, ...] = (node,)
+    while len(body) == 1 and isinstance(body[0], Allocate):
+        made, body = with_lanes(body[0]), body[0].body
+        hidden.append((made.name, state.slots.get(made.name)))
+        add_slot(state, made, make_room(state, made))
+        state.holding += made.scope == "register"
+    b = state.builder
+    siblings, b.depth = b.depth, 0
+    _emit_nodes(state, body)
+    for name, slot in reversed(hidden):
+        if state.slots[name].variable.scope == "register":
+            state.holding -= 1
+            b.keeps = b.keeps or b.depth > 0
+        if slot is None:
+            del state.slots[name]
+        else:
+            state.slots[name] = slot
+    b.depth = max(siblings, b.depth)
 
 
 def _emit_if(state: State, node: If) -> None:
@@ -228,6 +239,7 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
             lambda: _emit_nodes(state, node.body), evaluate,
         )  # fmt: skip
         b.depth = max(b.depth, 1)
+        state.hoists = state.hoists or is_hoistable(node)
         return
     loop, after, before = b.fresh("loop"), b.fresh("after"), b.block
     if trips is None:
@@ -239,9 +251,13 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
     head: Lines = []
     b.lines.append(head)
     siblings, b.depth = b.depth, 0
+    held, b.keeps = b.keeps, False
     _emit_body(state, node, current, upper, ragged)
+    known = _KNOWN_LEVELS if b.keeps or state.holding else 1
     inner, b.depth = b.depth, max(siblings, b.depth + 1)
-    counter = current.text if inner < _KNOWN_LEVELS else b.fresh("%counter")
+    b.keeps = b.keeps or held
+    state.hoists = state.hoists or (inner == 0 and is_hoistable(node))
+    counter = current.text if inner < known else b.fresh("%counter")
     b.write(f"{following} = add nsw i64 {counter}, {node.step}")
     head.append(f"  {counter} = phi i64 [{lower.text}, %{before}], [{following}, %{b.block}]")
     if counter != current.text:

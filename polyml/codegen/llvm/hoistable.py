@@ -7,27 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from polyml.codegen.loops import Assign, For, Function
+from polyml.codegen.loops import Assign, For
 from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Apply, Expr, IndexValue, Read, Subscript, reads_of
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["has_hoistable"]
+__all__ = ["is_hoistable"]
 
 Element = tuple[str, tuple[Subscript, ...]]
 
 
-def has_hoistable(function: Function) -> bool:
-    """Whether one of the innermost loops stores an element that its next iteration reads, reduces into one of an array that it does not read otherwise,
+def is_hoistable(loop: For) -> bool:
+    """Whether the loop, an innermost one, stores an element that its next iteration reads, reduces into one of an array that it does not read otherwise,
     or computes the same in every iteration."""
-    return any(isinstance(node, For) and _is_hoistable(node) for node in walk_nodes(function.body))
-
-
-def _is_hoistable(loop: For) -> bool:
-    inside = list(walk_nodes(loop.body))
-    if any(isinstance(node, For) for node in inside):
-        return False
-    assigned = [node for node in inside if isinstance(node, Assign)]
+    assigned = [node for node in walk_nodes(loop.body) if isinstance(node, Assign)]
     written = {node.target.variable for node in assigned}
     return _carries(loop, assigned) or any(_repeats(node.value, loop.variable, written)[1] for node in assigned)
 
@@ -60,6 +53,8 @@ def _repeats(expr: Expr, variable: str, written: Set[str]) -> tuple[bool, bool]:
     if not isinstance(expr, Apply):
         return False, False
     found = [(_is_constant(arg), *_repeats(arg, variable, written)) for arg in expr.args]
+    if expr.op == "div" and found[1][1]:  # its reciprocal (math/quotient.py)
+        return found[0][0] or found[0][1], True
     stays = all(constant or same for constant, same, _ in found) and any(same for _, same, _ in found)
     return stays, stays or any(repeated for _, _, repeated in found)
 

@@ -155,8 +155,8 @@ Lines = list["str | Lines"]
 """Text under construction: a nested list can still grow after what follows it was written."""
 
 
-TO_HOIST = "; there is something to hoist from loops"
-"""The first line of a module's text for which LLVM's whole pipeline pays (`Module.hoists`)."""
+TO_HOIST = "polyml-hoist"
+"""The attribute of functions for which all of LLVM's simplifications pay: there is something to take out of loops (`hoistable.py`)."""
 
 
 @dataclass(slots=True)
@@ -164,8 +164,6 @@ class Module:
     """What functions of one module share: declarations and helper definitions, each written once.
 
     scalef: AVX-512's instructions may be named (polyml.codegen.llvm.math.scaling); else the text serves every target.
-    hoists: LLVM finds something to take out of loops: what polyml.codegen.llvm.hoistable looks for, or what functions that are inlined
-        (polyml.codegen.llvm.math) compute from values that stay the same.
     half: the target converts f16 itself (Target.converts_half). dot_bf16: it adds up products of pairs of bf16 itself (Target.multiplies_bf16).
     """
 
@@ -174,7 +172,6 @@ class Module:
     definitions: dict[str, str] = field(default_factory=dict)
     half: bool = True
     dot_bf16: bool = False
-    hoists: bool = False
 
     def declare(self, name: str, result: str, parameters: Iterable[str], attributes: str = "") -> None:
         """An external function or intrinsic."""
@@ -185,8 +182,7 @@ class Module:
 
     def text(self) -> str:
         """The whole module."""
-        head = [TO_HOIST] if self.hoists else []
-        return "\n\n".join(["\n".join([*head, *self.declarations.values()]), *self.definitions.values(), ""])
+        return "\n\n".join(["\n".join(self.declarations.values()), *self.definitions.values(), ""])
 
 
 class Builder:
@@ -194,10 +190,10 @@ class Builder:
 
     flags: the fast-math flags of additions and multiplications ("contract " or "").
     known: values computed in the current block that may be used again there, by what they are (loads, splats).
-    depth: of the deepest nest of loops written so far at the current level.
+    depth: of the deepest nest of loops written so far at the current level. keeps: whether registers keep their values across one of these loops.
     """
 
-    __slots__ = ("_counter", "block", "depth", "flags", "known", "lines", "module")
+    __slots__ = ("_counter", "block", "depth", "flags", "keeps", "known", "lines", "module")
 
     def __init__(self, module: Module, lines: Lines, *, flags: str = "", block: str = ENTRY) -> None:
         self.module = module
@@ -206,6 +202,7 @@ class Builder:
         self.block = block
         self.known: dict[object, Value] = {}
         self.depth = 0
+        self.keeps = False
         self._counter = 0
 
     # -- text and blocks --------------------------------------------------------------------------------------------------------

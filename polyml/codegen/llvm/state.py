@@ -46,7 +46,7 @@ class Slot:
 @dataclass(slots=True)
 class State:
     """One LLVM function under construction. `lanes` is None outside vector loops; `precise` forbids contraction and reassociation.
-    heap: addresses from the heap, null where there was no memory; failure: the i32 in which that is noted. streams: it has stores that bypass the caches. unforeseen: by what they are, constants that LLVM does not know (a mask of all lanes by its width).
+    heap: addresses from the heap, null where there was no memory; failure: the i32 in which that is noted. streams: it has stores that bypass the caches. hoists: LLVM finds something to take out of one of its loops. holding: variables in registers around. unforeseen: by what they are, constants that LLVM does not know (a mask of all lanes by its width).
     hope: of the loop that finds extrema as if there were no NaN (extrema.py). held: expressions whose values an iteration got from the one before (neighbours.py)."""
 
     builder: Builder
@@ -63,6 +63,8 @@ class State:
     bodies: int = 0
     leads: tuple[Lead, ...] = ()
     streams: bool = False
+    hoists: bool = False
+    holding: int = 0
     unforeseen: dict[object, Value] = field(default_factory=dict)
     hope: Hope | None = None
     held: dict[Expr, Value] = field(default_factory=dict)

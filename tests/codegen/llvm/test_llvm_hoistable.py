@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from polyml.codegen.llvm.emit import emit_module
-from polyml.codegen.llvm.hoistable import has_hoistable
+from polyml.codegen.llvm.hoistable import is_hoistable
 from polyml.codegen.llvm.ir import TO_HOIST
-from polyml.codegen.loops import Assign, Function
+from polyml.codegen.loops import Assign, For, Function
 from polyml.dtypes import f64
 from polyml.expressions import Expr
 from polyml.sets.affine import affine
@@ -39,6 +41,8 @@ CASES = {
         store("x", [I], apply("add", read("y", f64, I), apply("mul", read("s", f64), const(2.0, f64)))),
         True,
     ),
+    "x[i] = y[i] / s: a reciprocal": (store("x", [I], apply("div", read("y", f64, I), read("s", f64))), True),
+    "x[i] = s / y[i]: none": (store("x", [I], apply("div", read("s", f64), read("y", f64, I))), False),
     "x[i] = s: only an element": (store("x", [I], read("s", f64)), False),
     "s = s * 2: another one each time": (store("s", [], twice(read("s", f64))), False),
 }
@@ -48,14 +52,25 @@ CASES = {
 def test_what_llvm_takes_out_of_loops(name: str) -> None:
     body, expected = CASES[name]
     made = function(body)
-    assert has_hoistable(made) is expected
-    assert emit_module([made]).startswith(TO_HOIST) is expected
+    (nest,) = made.body
+    assert isinstance(nest, For)
+    assert is_hoistable(nest) is expected
+    assert (TO_HOIST in emit_module([made])) is expected
 
 
 def test_a_loop_around_others_does_not_count() -> None:
     inner = loop("k", 0, N, store("x", [affine("k")], read("y", f64, I)))
     outer = loop("i", 1, N, store("x", [I], read("x", f64, I - 1)), inner)
-    assert not has_hoistable(Function(name="nest", arguments=(), written=frozenset("x"), sizes=(), body=(outer,)))
+    made = Function(name="nest", arguments=function().arguments, written=frozenset("x"), sizes=(), body=(outer,))
+    assert TO_HOIST not in emit_module([made])
+
+
+def test_one_function_of_a_module_at_a_time() -> None:
+    """What has nothing to hoist is not simplified because of what has."""
+    carried = replace(function(CASES["x[0] += y[i]: a sum in memory"][0]), name="carried")
+    text = emit_module([function(CASES["x[i] = y[i] * 2"][0]), carried])
+    (marked,) = (line for line in text.splitlines() if TO_HOIST in line)
+    assert "@carried(" in marked
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -80,6 +95,10 @@ def test_either_way_the_result_is_the_same(name: str) -> None:
                 want["x"][i] = 10
             case "x[i] = y[i] + s * 2":
                 want["x"][i] = y[i] + 10
+            case "x[i] = y[i] / s":
+                want["x"][i] = y[i] / 5
+            case "x[i] = s / y[i]":
+                want["x"][i] = 5 / y[i]
             case "x[i] = s":
                 want["x"][i] = 5
             case "s = s * 2":

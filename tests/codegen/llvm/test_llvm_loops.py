@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from polyml.codegen.llvm.emit import emit_module
-from polyml.codegen.loops import Function, Node
+from polyml.codegen.loops import Allocate, Function, Node
 from polyml.codegen.passes import LoopOptions, lower_loops
 from polyml.dtypes import f64
-from tests.codegen.llvm.support import compile_functions, const, loop, run_function, store, variable
+from tests.codegen.llvm.support import compile_functions, const, loop, read, run_function, store, variable
 from tests.codegen.programs import cases, run
 
 CASES = cases()
@@ -39,17 +39,24 @@ def test_code_does_what_the_interpreter_does(kind: str, vector_bytes: int) -> No
             np.testing.assert_array_equal(out[argument.name], want[argument.name], err_msg=f"{name}: {argument.name}")
 
 
-@pytest.mark.parametrize("levels", [1, 3, 4, 6])
-def test_counters_of_loops_around_three_others_are_hidden(levels: int) -> None:
-    """So many loops around one element: LLVM knows the counters of the inner three, and elements are where they were."""
+@pytest.mark.parametrize(("levels", "held"), [(1, False), (2, False), (4, False), (3, True), (4, True), (6, True)])
+def test_counters_of_loops_around_others_are_hidden(levels: int, held: bool) -> None:
+    """So many loops around one element: LLVM knows the counter of the inner one, of the inner three where a register is held across a loop; and elements are where they were."""
     names = [f"i{level}" for level in range(levels)]
-    shape = tuple(2 + level % 2 for level in range(levels))
-    array = variable("y", f64, *shape)
-    body: Node = store("y", names, const(1.0, f64))
-    for name, size in zip(reversed(names), reversed(shape), strict=True):
-        body = loop(name, 0, size, body)
-    function = Function(name="nest", arguments=(array,), written=frozenset("y"), sizes=(), body=(body,))
+    sizes = [2 + level % 2 for level in range(levels)]
+    last = levels - held  # loops around the element
+    array = variable("y", f64, *sizes[:last])
+    body: tuple[Node, ...] = (store("y", names[:last], const(1.0, f64)),)
+    if held:
+        total = variable("s", f64, scope="register")
+        summed = loop(names[-1], 0, sizes[-1], store("s", [], const(1.0, f64), reduction="sum"))
+        result = store("y", names[:last], read("s", f64))
+        body = (Allocate(variable=total, body=(store("s", [], const(0.0, f64)), summed, result)),)
+    for name, size in reversed(list(zip(names[:last], sizes[:last], strict=True))):
+        body = (loop(name, 0, size, *body),)
+    function = Function(name="nest", arguments=(array,), written=frozenset("y"), sizes=(), body=body)
     text = emit_module([function])
     assert text.count(" phi i64 ") == levels
-    assert text.count(" asm ") == max(0, levels - 3)
-    np.testing.assert_array_equal(run_function(function, {"y": np.zeros(shape)}, {})["y"], np.ones(shape))
+    assert text.count(" asm ") == max(0, levels - (3 if held else 1))
+    want = np.full(sizes[:last], sizes[-1] if held else 1.0)
+    np.testing.assert_array_equal(run_function(function, {"y": np.zeros(sizes[:last])}, {})["y"], want)

@@ -167,7 +167,6 @@ def call(module: Module, builder: Builder, recipe: Recipe, args: tuple[Value, ..
     type_ = args[0].type
     name = f"polyml.{recipe.__name__.strip('_')}.{type_.mangled}"
     if name not in module.definitions:
-        module.hoists = True
         module.definitions[name] = ""  # reserves the name: recipes call each other
         parameters = [Value(type_, f"%x{k}") for k in range(len(args))]
         inner = Builder(module, [])
