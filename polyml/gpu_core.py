@@ -10,7 +10,18 @@ import re
 
 from polyml.records import dataclass
 
-__all__ = ["CORES", "ISSUE", "L2_RATE", "LAUNCH", "SHARED_RATE", "Core", "Limits", "core_of", "staging_pays"]
+__all__ = [
+    "CORES",
+    "ISSUE",
+    "L2_RATE",
+    "LAUNCH",
+    "MEMORY_RATE",
+    "SHARED_RATE",
+    "Core",
+    "Limits",
+    "core_of",
+    "staging_pays",
+]
 
 ISSUE = 4
 """Warp instructions per cycle."""
@@ -18,6 +29,9 @@ ISSUE = 4
 SHARED_RATE, L1_RATE, L2_RATE = 128, 64, 32
 """Bytes per cycle from shared memory (its 32 banks), from the first-level cache where neighbours are read at any offset (a warp's 128 bytes lie in two lines then, of which one
 is looked up per cycle), and from L2, per core."""
+
+MEMORY_RATE = 12
+"""Bytes per cycle of device memory, per core."""
 
 SYNC = 30
 """Cycles until all warps of a block have met."""

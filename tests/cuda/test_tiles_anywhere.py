@@ -11,8 +11,8 @@ import pytest
 import polyml
 import polyml.runtime.cuda as cuda
 from polyml.codegen.cuda.barrier_check import barrier_faults
-from polyml.codegen.loops import Block, Node
-from polyml.codegen.rewrite import with_body
+from polyml.codegen.loops import Allocate, Block, Node
+from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.compiler import lower_program
 from polyml.compiler_cuda import cuda_regions
 from tests.cuda.batch import Batch, compile_batch, needs_gxx, results_of
@@ -136,6 +136,57 @@ def test_loops_of_launches(monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> No
         agree(batch, number, given, exact)
     if not dynamic:
         agree(batch, 0, [0, *LOOPS[0][1][1:]], of_rows, range(1))
+
+
+ATTENTION = """
+def f(q: f32["B S D"], k: f32["B S D"], v: f32["B S D"]):
+    a[b, i, j] = q[b, i, d] * k[b, j, d]
+    m[b, i] = max[j](a[b, i, j])
+    e[b, i, j] = exp((a[b, i, j] - m[b, i]) / sqrt(D))
+    s[b, i] = e[b, i, j]
+    y[b, i, d] = sum[j](e[b, i, j] * v[b, j, d]) / s[b, i]
+    return y
+"""
+LAYER = """
+def f(x: f32["N K"], w: f32["K M"], g: f32["M"]):
+    h[n, m] = x[n, k] * w[k, m]
+    e[n, m] = exp(h[n, m] - max[l](h[n, l])) * g[m]
+    y[n, m] = e[n, m] / sum[l](e[n, l])
+    return y
+"""
+
+
+def attended(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    a = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[2])
+    e = np.exp(a - a.max(2, keepdims=True))
+    return e @ v / e.sum(2, keepdims=True)
+
+
+def layer(x: np.ndarray, w: np.ndarray, g: np.ndarray) -> np.ndarray:
+    h = x @ w
+    e = np.exp(h - h.max(1, keepdims=True)) * g
+    return e / e.sum(1, keepdims=True)
+
+
+AMONG_OTHERS = [
+    (ATTENTION, small((2, 67, 40), (2, 67, 40), (2, 67, 40)), attended),
+    (LAYER, [*small((70, 33), (33, 50)), np.ones(50, np.float32)], layer),
+]
+
+
+@needs_gxx
+def test_contractions_among_reductions_of_rows() -> None:
+    """Their tiles have kernels of their own where that saves more than device memory costs."""
+    batch = compile_batch([(text, given) for text, given, _ in AMONG_OTHERS], target=SMALL, verify=True)
+    for number, ((_, given, exact), tiles) in enumerate(zip(AMONG_OTHERS, ("qkev", "xw"), strict=True)):
+        kernels = batch.kernels[number].cuda.kernels
+        names = {n.variable.name for k in kernels for n in walk_nodes(k.function.body) if isinstance(n, Allocate)}
+        assert {f"{name}_tile" for name in tiles} <= names
+        agree(batch, number, given, exact)
+    kept = [
+        polyml.einsum(ATTENTION, target="cuda").explain(*(np.ones((1, s, 64), np.float32),) * 3) for s in (4096, 20_000)
+    ]
+    assert ["staged through shared memory" in text for text in kept] == [True, False], "1.6 GB are too much"
 
 
 def without_barriers(node: Node) -> Node:

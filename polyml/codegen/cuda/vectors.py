@@ -80,7 +80,7 @@ def runs(nodes: Sequence[Node], w: Writer) -> Iterator[Node | Run | Moved | Gath
 def _gathered(nodes: Sequence[Node], w: Writer) -> Iterator[Node | Gathered]:
     """The nodes with assignments to registers that follow each other in one, where these read neighbours from device memory."""
     together: list[Assign] = []
-    for node in (*nodes, None):
+    for node in (*_registers_first(nodes, w), None):
         if isinstance(node, Assign) and _is_inner(node, w):
             together.append(node)
             continue
@@ -92,6 +92,28 @@ def _gathered(nodes: Sequence[Node], w: Writer) -> Iterator[Node | Gathered]:
         together = []
         if node is not None:
             yield node
+
+
+def _registers_first(nodes: Sequence[Node], w: Writer) -> list[Node]:
+    """The nodes with stores behind the assignments to registers that follow them, where neither sees the other: so that stores of neighbours follow each other."""
+    made: list[Node] = []
+    stores: list[Assign] = []
+    for node in nodes:
+        if isinstance(node, Assign) and _fits(node, w):
+            stores.append(node)
+            continue
+        if not (isinstance(node, Assign) and _is_inner(node, w) and _independent(stores, node)):
+            made += stores
+            stores = []
+        made.append(node)
+    return [*made, *stores]
+
+
+def _independent(stores: Sequence[Assign], node: Assign) -> bool:
+    """Whether no store reads the register that the node writes, and the node reads nothing that they write."""
+    written = {store.target.variable for store in stores}
+    read = {use.variable for store in stores for use in uses(store) if use.read}
+    return node.target.variable not in read and not any(use.read and use.variable in written for use in uses(node))
 
 
 def _is_inner(node: Assign, w: Writer) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from math import prod
 
 import islpy as isl
 
-from polyml.gpu_core import L2_RATE, LAUNCH
+from polyml.expressions import reads_of
+from polyml.gpu_core import L2_RATE, LAUNCH, MEMORY_RATE
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.schedule import Note, Storage
@@ -15,9 +16,7 @@ from polyml.schedule.staged import StagedNest, stage_operands
 from polyml.schedule.strategy.cuda_model import is_coincident
 from polyml.schedule.strategy.cuda_paths import Insertion, apart, node_at, path_to, rebuilt, steps_outside
 from polyml.schedule.strategy.cuda_tiles import TilePlan, plan_tiles
-from polyml.schedule.transforms import (
-    merge_with_child,
-)
+from polyml.schedule.transforms import distribute_band, merge_with_child
 from polyml.schedule.tree import Kind, kind_of, members, set_names, statements_below
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
@@ -41,6 +40,13 @@ class Staged:
     notes: tuple[Note, ...] = ()
 
 
+MOST_KEPT = 1 << 30
+"""Bytes of device memory that a program may take beyond what it needs, so that a contraction has tiles."""
+
+TRIPS = 3
+"""How often what one kernel leaves for the next goes through device memory: written, and read by one or two."""
+
+
 def stage_contractions(found: Staged, models: Mapping[str, StatementModel], target: Target) -> Staged:
     """The same with every contraction at the top of the tree, or in loops of launches, that is worth it in tiles."""
     updates = [model for model in models.values() if model.is_update]
@@ -49,12 +55,17 @@ def stage_contractions(found: Staged, models: Mapping[str, StatementModel], targ
         # Blocks that stay with their rows in all steps read an operand from L2 for each multiply-add of a row; tiles in a launch hardly do.
         model = models[plan.statement]
         work = prod(model.extents[i] for i in (*plan.free, *plan.reduced)) * model.itemsize / (L2_RATE * target.cores)
-        found = _staged(found, plan, {p.statement for p in plans}, worth_launches=work >= LAUNCH)
+        found = _staged(found, plan, {p.statement for p in plans}, work * target.cores, target.cores)
     return found
 
 
-def _staged(found: Staged, plan: TilePlan, planned: Set[str], *, worth_launches: bool) -> Staged:
-    """With the nest of one plan in tiles; unchanged where it has no nest of its own that all blocks can run."""
+def _staged(found: Staged, plan: TilePlan, planned: Set[str], work: float, cores: int) -> Staged:
+    """With the nest of one plan in tiles; unchanged where it has no nest of its own that all blocks can run.
+
+    Args:
+        work: cycles that reading an operand from L2 for each multiply-add takes one core.
+    """
+    worth_launches = work >= LAUNCH * cores
     tree = steps_outside(found.tree.get_root().child(0), plan, found.scop) if worth_launches else found.tree
     root = tree.get_root().child(0)
     path = path_to(root, plan, found.scop)
@@ -66,6 +77,11 @@ def _staged(found: Staged, plan: TilePlan, planned: Set[str], *, worth_launches:
         root = apart(node, several, found.scop).get_schedule().get_root().child(0)
         path = path_to(root, plan, found.scop)
     nest = None if path is None else _nest(node_at(root, path), plan, found.scop)
+    if nest is None:
+        parted = _by_itself(node, plan, found.scop, work)
+        root = root if parted is None else parted.get_schedule().get_root().child(0)
+        path = path_to(root, plan, found.scop)
+        nest = None if parted is None or path is None else _nest(node_at(root, path), plan, found.scop)
     staged = None if nest is None else stage_operands(found.scop, plan, *nest)
     if path is None or staged is None:
         return found
@@ -81,6 +97,41 @@ def _staged(found: Staged, plan: TilePlan, planned: Set[str], *, worth_launches:
         storage=(*found.storage, *storage.items()),
         notes=(*found.notes, Note("tiles", plan.statement, str(plan))),
     )
+
+
+def _by_itself(node: isl.ScheduleNode, plan: TilePlan, scop: Scop, work: float) -> isl.ScheduleNode | None:
+    """The nest of parallel loops in up to three: what comes before the contraction, that one, and what comes behind; None where that does not pay, or something else is around it.
+
+    Rewrite: band[n](sequence(a, b, c)) -> sequence(band[n](a), band[n](b), band[n](c)). No dependence crosses n. What these exchange lives in device memory then: tiles have to save more than that.
+    """
+    if plan.steps or kind_of(node) != Kind.band or not is_coincident(node):
+        return None
+    while kind_of(node.child(0)) == Kind.band and is_coincident(node.child(0)):
+        node = merge_with_child(node)
+    inside = node.child(0)
+    if kind_of(inside) != Kind.sequence:
+        return None
+    parts = [statements_below(inside.child(k).child(0)) for k in range(inside.n_children())]
+    at = next(k for k, part in enumerate(parts) if plan.statement in part)
+    groups = [list(group) for group in (range(at), (at,), range(at + 1, len(parts))) if group]
+    mine, others = (
+        _arrays(names, scop) for names in (parts[at], [n for k in range(len(parts)) if k != at for n in parts[k]])
+    )
+    moved = 0
+    for array in (scop.arrays[name] for name in sorted(mine & others)):
+        if array.kind == "local":
+            if not all(extent.is_constant for extent in array.shape):
+                return None
+            moved += array.dtype.itemsize * prod(extent.constant for extent in array.shape)
+    if len(groups) < 2 or moved > MOST_KEPT or TRIPS * moved / MEMORY_RATE > work:
+        return None
+    return distribute_band(node, groups)
+
+
+def _arrays(names: Iterable[str], scop: Scop) -> set[str]:
+    """What the statements touch."""
+    statements = [scop.statements[name] for name in names]
+    return {s.target.array for s in statements} | {read.tensor for s in statements for read in reads_of(s.value)}
 
 
 def _nest(
