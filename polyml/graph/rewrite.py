@@ -24,6 +24,7 @@ from polyml.graph.rules.pieces import join_pieces
 from polyml.graph.rules.restrict import restrict_domains
 from polyml.graph.rules.simplify import simplify
 from polyml.graph.rules.split import split_products
+from polyml.graph.rules.turned_results import turn_results
 from polyml.graph.rules.unseen import leave_unseen
 from polyml.graph.rules.windows import lanes_along_filters
 from polyml.graph.storage import settle_results
@@ -98,6 +99,8 @@ def rewrite(
     if vector_bytes and not precise:
         arrange = functools.partial(lanes_along_filters, vector_bytes=vector_bytes, constants=constants)
         last.append(("windows", arrange))
+        if cache:
+            last.append(("turned", functools.partial(turn_results, cache=cache)))
         last.append(("pieces", join_pieces))
     last.append(("unseen", leave_unseen))
     for name, apply in last:

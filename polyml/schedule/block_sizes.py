@@ -13,7 +13,7 @@ from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
 from polyml.scop.scop import Scop, Statement
 from polyml.target import Target
 
-__all__ = ["by_stride", "depths", "even", "is_short", "rows_fit", "streamed_sizes", "whole_sizes", "widths"]
+__all__ = ["by_stride", "depths", "even", "is_short", "rows_fit", "shares", "streamed_sizes", "whole_sizes", "widths"]
 
 STREAMS = 4
 """Rows of an operand that are read side by side when each is read once: hardware prefetchers follow that many."""
@@ -33,6 +33,11 @@ def depths(
     later = (s for s in scop.statements.values() if s.name != statement.name)
     if any(read.tensor == out for s in later for read in reads_of(s.value)):
         return {i: model.extents[i] for i in reduced}
+    return shares(model, reduced, rows, target)
+
+
+def shares(model: StatementModel, reduced: list[str], rows: int, target: Target) -> dict[str, int]:
+    """The same, whatever follows."""
     room = max(1, target.l1_bytes // 4 // (rows * model.itemsize))
     sizes: dict[str, int] = {}
     for index in reversed(reduced):

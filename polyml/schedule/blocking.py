@@ -16,9 +16,27 @@ from math import prod
 
 from polyml.expressions import reads_of
 from polyml.records import dataclass
-from polyml.schedule.block_sizes import by_stride, depths, even, is_short, rows_fit, streamed_sizes, whole_sizes, widths
+from polyml.schedule.block_sizes import (
+    by_stride,
+    depths,
+    even,
+    is_short,
+    rows_fit,
+    shares,
+    streamed_sizes,
+    whole_sizes,
+    widths,
+)
 from polyml.schedule.block_strips import strips_of
-from polyml.schedule.contraction_sides import Sides, at_large, is_plain, is_turned, sides_of, symbolic_ends
+from polyml.schedule.contraction_sides import (
+    Sides,
+    at_large,
+    is_plain,
+    is_turned,
+    sides_of,
+    symbolic_ends,
+    turned_column,
+)
 from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Scop, Statement
@@ -56,7 +74,7 @@ class Blocking:
     lanes, rows: of the register tile. vector_side, row_side: the other indices of C that only one operand has; batch: those that both have. reduced: the
     reduction's. sizes: iterations per block, for `lanes`, `vector_side` and `reduced`. vector_operand: the array that is packed into panels of `width` (when `packed`);
     row_operand: the other one where its rows are packed too, else None; `sizes` then has a block of `rows`. source_order: the loops that pack
-    a block of the vector operand. turned: the result is read again, row by row, by a statement that lays it out with `rows` innermost. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
+    a block of the vector operand. turned: the result is read again, row by row, by a statement that lays it out with `rows` innermost; across: or with that column of its, once `together` of them are finished. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
     indices of both sides, in the order of C's memory, that loops around the register tile follow. rows_ahead: all rows are packed once per block of the reduction, whose
     blocks are then the outer ones. in_place: a block of the vector operand is as good as a panel where it lies.
     strips: it is read where it lies, a strip as wide as the register tile at a time, by all rows. ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
@@ -78,6 +96,8 @@ class Blocking:
     row_operand: str | None
     source_order: tuple[str, ...]
     turned: bool = False
+    across: str | None = None
+    together: int = 1
     result_order: tuple[str, ...] = ()
     rows_ahead: bool = False
     in_place: bool = False
@@ -128,6 +148,9 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     if sides is None:
         return None
     out, operand = sides.out, sides.operand
+    column = turned_column(scop, statement, sides)
+    if column is not None:
+        return None if ends else _in_turns(model, sides, column, target)
     turned = is_turned(scop, statement, sides.lanes)
     inner = by_stride(sides.rows, out)[::-1]
     most = _vectors_in_l2(model, sides.reduced, ends, target) if turned else 4
@@ -210,6 +233,41 @@ def _in_strips(
         row_operand=None,
         source_order=tuple(_source_order(sides)),
         strips=not packed,
+    )
+
+
+def _in_turns(model: StatementModel, sides: Sides, across: str, target: Target) -> Blocking | None:
+    """Blocks of the vector operand for one value of `across` at a time, a vector of which is finished before the result is laid out along it."""
+    out, operand = sides.out, sides.operand
+    if sides.batch or len(sides.others) != 1 or not _pays(model, operand, sides, target, turned=False):
+        return None
+    inner = by_stride(sides.rows, out)[::-1]
+    rows, tile = _register_tile(model, sides.lanes, inner, 1, target, most=4, rest=0.0)
+    width, few = tile.vectors * target.lanes(model.itemsize), target.lanes(model.itemsize)
+    others = [i for i in sides.columns if i != across]
+    depth = shares(model, sides.reduced, tile.rows, target)
+    # Half of L2 instead of a quarter: long rows of the operand are what memory delivers fast.
+    deep = max(prod(depth.values()), few * prod(model.extents[i] for i in sides.rows))
+    blocks = widths(model, sides.lanes, others, out, width, max(1, deep // 2), target, first=sides.lanes)
+    return Blocking(
+        statement=model.name,
+        lanes=sides.lanes,
+        rows=rows,
+        tile=tile,
+        width=width,
+        batch=(),
+        vector_side=tuple(by_stride(sides.columns, out)),
+        row_side=tuple(i for i in by_stride(sides.rows, out) if i != rows),
+        reduced=tuple(sides.reduced),
+        extents=dict(model.extents),
+        sizes={**depth, **blocks, across: 1, rows: model.extents[rows]},
+        vector_operand=operand.array,
+        packed=True,
+        row_operand=None,
+        source_order=tuple(_source_order(sides)),
+        turned=True,
+        across=across,
+        together=min(few, model.extents[across]),
     )
 
 

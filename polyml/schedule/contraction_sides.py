@@ -17,7 +17,7 @@ from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Sides", "at_large", "is_plain", "is_turned", "sides_of", "symbolic_ends"]
+__all__ = ["Sides", "at_large", "is_plain", "is_turned", "sides_of", "symbolic_ends", "turned_column"]
 
 UNBOUNDED = 1 << 20
 """What stands for a symbolic extent: more than any block."""
@@ -136,6 +136,32 @@ def is_turned(scop: Scop, statement: Statement, lanes: str) -> bool:
             if read.tensor == statement.target.array and other.target.subscripts:
                 return read.subscripts[position] != other.target.subscripts[-1]
     return False
+
+
+def turned_column(scop: Scop, statement: Statement, sides: Sides) -> str | None:
+    """The index of the vector operand, other than the lanes', along which the only reader of the result, a copy of all of it, lays it out; None where there is no such reader."""
+    array = statement.target.array
+    readers = [
+        s for s in scop.statements.values() if s.name != statement.name and array in map(_array, reads_of(s.value))
+    ]
+    if len(readers) != 1 or not isinstance(readers[0].value, Read) or not readers[0].target.subscripts:
+        return None
+    (reader,) = readers
+    assert isinstance(reader.value, Read), "internal: a copy without a read"
+    last = reader.target.subscripts[-1]
+    if (
+        not is_plain(reader.target.subscripts)
+        or not is_plain(reader.value.subscripts)
+        or last not in reader.value.subscripts
+    ):
+        return None
+    own = statement.target.subscripts[reader.value.subscripts.index(last)]
+    found = own.name if isinstance(own, Affine) else None
+    return found if found in sides.columns else None
+
+
+def _array(read: Read) -> str:
+    return read.tensor
 
 
 def at_large(scop: Scop, statement: Statement, model: StatementModel, ends: Mapping[str, Affine]) -> StatementModel:

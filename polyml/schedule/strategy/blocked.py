@@ -48,6 +48,8 @@ class _Builder(BlockParts):
         shared = shared_loops(plan, self.threads)
         if plan.strips:
             return self.strips(leaf, shared)
+        if plan.across is not None:
+            return self.in_turns(leaf, plan.across)
         if plan.batch and shared == "batch":
             loops[0] = loops[0].marked("parallel")
         sums = [i for i in plan.reduced if plan.blocked(i)]
@@ -59,6 +61,36 @@ class _Builder(BlockParts):
             parts.append((names, "", lambda n: self.columns(n, [], names, shared)))
             return around(leaf, loops, self.within(array, lambda n: self.sequence(n, parts)))
         return around(leaf, loops, lambda n: self.columns(n, sums, everything, shared))
+
+    def in_turns(self, leaf: isl.ScheduleNode, across: str) -> isl.ScheduleNode:
+        """Blocks of the vector side, a vector's length along `across` at a time: one value of it after the other, then all of the block's result is laid out."""
+        plan, after = self.nest.plan, self.nest.after
+        own = tuple(name for name in self.everything if name not in after)
+        others = [i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i) and i != across]
+        loops = [self.loop(across, self.everything, tile=plan.together)]
+        loops += [self.loop(index, self.everything, tile=plan.sizes[index]) for index in others]
+        if self.threads > 1:
+            counts = [-(-plan.extents[across] // plan.together)]
+            counts += [-(-plan.extents[index] // plan.sizes[index]) for index in others]
+            shared = counts.index(max(counts))
+            loops[shared] = loops[shared].marked("parallel")
+        sums = [i for i in plan.reduced if plan.blocked(i)]
+
+        def one(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            return around(node, [self.loop(across, own)], lambda n: self.columns(n, sums, own, None))
+
+        def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            parts: list[Part] = [(own, "", one)]
+            parts += [((name,), "", lambda n, name=name: self.turn_across(n, name, across)) for name in after]  # type: ignore[misc]
+            return self.sequence(node, parts)
+
+        return around(leaf, loops, inside)
+
+    def turn_across(self, leaf: isl.ScheduleNode, name: str, across: str) -> isl.ScheduleNode:
+        plan = self.nest.plan
+        outer = [self.loop(i, (name,)) for i in (*plan.vector_side, *plan.row_side, plan.rows) if i != across]
+        inner = [self.loop(across, (name,)).marked("vector:1"), self.loop(plan.lanes, (name,))]
+        return insert_loops(leaf, [*outer, *inner])
 
     def strips(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         """Strips of the vector operand, where it lies, and for each all rows."""
@@ -93,7 +125,7 @@ class _Builder(BlockParts):
     ) -> isl.ScheduleNode:
         """The blocks of the vector side, and within each those of the reduction that are left."""
         plan, copies = self.nest.plan, self.nest.copies
-        sides = [i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i)]
+        sides = [i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i) and plan.across is None]
         loops = self.tiles([*sides, *sums], names, shared)
         vector_copy, array = copies.vector_copy, copies.vector_array
         if vector_copy is None or array is None:
@@ -154,7 +186,7 @@ class _Builder(BlockParts):
 
     def rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         plan = self.nest.plan
-        if self.nest.after:
+        if self.nest.after and plan.across is None:
             return self.turned_rows(leaf, shared)
         packed, inside = self.nest.copies.row_copy is not None, not plan.rows_ahead
         names = self.without_vector_copy if inside else self.nest.statements

@@ -1,0 +1,92 @@
+"""Products of a large tensor that is contiguous along another index than the result, and whose elements are used a few times only: the result changes its layout, not the operand.
+
+    z[c, b, a] = sum[d](x[a, d, b] * y[c, d])   becomes   z_turned[c, a, b] = sum[d](x[a, d, b] * y[c, d]); z[c, b, a] = z_turned[c, a, b]
+
+Lanes run along b then, so that x is read as it lies, and where d is longer than c fewer elements change places. The second statement follows a block of the first
+(`turned` in schedule/blocking.py), so that the intermediate tensor stays in L2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from polyml.expressions import Apply, Read
+from polyml.graph.build_parts import fill
+from polyml.graph.edit import fresh_name
+from polyml.graph.ir import Equation, Graph, Op, Tensor
+from polyml.graph.rules.boxes import box, box_extents
+from polyml.graph.traverse import tensors_of
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["turn_results"]
+
+FEWER = 4
+"""Elements of the operand for each of the result, at least: both are moved a second time, through L2."""
+
+SHORT = 16
+"""Bounds that a contraction must exceed to get panels (MIN_REUSE, MIN_DEPTH in schedule/blocking.py)."""
+
+
+def turn_results(graph: Graph, *, cache: int) -> Graph:
+    """The graph with such products computed in the operand's order; those in loops stay as they are.
+
+    Args:
+        cache: bytes that a core keeps close.
+    """
+    tensors = tensors_of(graph)
+    made: list[Op] = []
+    for op in graph.ops:
+        order = _order(op, tensors, cache) if isinstance(op, Equation) else None
+        if order is None or not isinstance(op, Equation):
+            made.append(op)
+        else:
+            made += _turned(op, order, tensors)
+    return graph if len(made) == len(graph.ops) else replace(graph, ops=tuple(made))
+
+
+def _order(equation: Equation, tensors: dict[str, Tensor], cache: int) -> tuple[str, ...] | None:
+    """The indices of the result in the order that suits the operand; None where it is to stay."""
+    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+    body = equation.body
+    if equation.reduce != "sum" or not equation.reduced or equation.base is not None or equation.instances is not None:
+        return None
+    if equation.target != tuple(map(affine, left)) or len(left) < 3 or not isinstance(body, Apply) or body.op != "mul":
+        return None
+    reads = [(read, names) for read in body.args if isinstance(read, Read) and (names := _names(read))]
+    extents = box_extents(equation)
+    if len(reads) != 2 or extents is None or not body.dtype.is_float:
+        return None
+    for (read, own), (_, other) in (reads, reads[::-1]):
+        rows = [i for i in left if i not in own]
+        columns = [i for i in own if i in left]
+        size = prod(extents[i] for i in own)
+        fewer = FEWER * prod(extents[i] for i in left) <= size
+        wide = own[-1] in left and own[-1] != left[-1] and left[-1] in own and rows
+        apart = wide and set(rows) <= set(other) and not set(columns) & set(other)
+        deep = min(prod(extents[i] for i in part) for part in (rows, equation.reduced)) >= SHORT
+        if apart and deep and fewer and size * tensors[read.tensor].dtype.itemsize > cache:
+            between = [i for i in columns if i not in (left[-1], own[-1])]
+            return (*between, *rows, left[-1], own[-1])
+    return None
+
+
+def _names(read: Read) -> tuple[str, ...]:
+    """The index in each dimension; nothing where one of them is anything else."""
+    names = [s.name if isinstance(s, Affine) else None for s in read.subscripts]
+    plain = None not in names and len(set(names)) == len(names)
+    return tuple(name for name in names if name is not None) if plain else ()
+
+
+def _turned(equation: Equation, order: tuple[str, ...], tensors: dict[str, Tensor]) -> list[Op]:
+    extents = box_extents(equation)
+    assert extents is not None, "internal: a product over no box"
+    name = fresh_name(f"{equation.result.name}_turned", tensors)
+    shape = tuple(affine(extents[index]) for index in order)
+    turned = tensors[name] = Tensor(name, equation.result.dtype, shape, equation.result.label)
+    indices = (*order, *equation.reduced)
+    domain, target = box(name, indices, extents), tuple(map(affine, order))
+    product = replace(equation, result=turned, indices=indices, domain=domain, target=target)
+    names = {index: f"i{k}" for k, index in enumerate(equation.indices[: len(order)])}
+    back = Read(name, tuple(affine(names[index]) for index in order), turned.dtype)
+    return [product, fill(equation.result, back, equation.span)]

@@ -1,0 +1,97 @@
+"""Products that are made in the order of a large operand and then laid out: which become so, and their values around blocks and tiles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+from tests.codegen.llvm.support import guarded
+
+SMALL = Target("host", l1_bytes=2048, l2_bytes=16 * 1024, cores=2)
+"""Caches so small that every loop over blocks appears at test sizes."""
+THREE = ("A D B", "C D", "C B A")
+FOUR = ("A E B D", "C E", "D C B A")
+ROWS = ("A E B", "C E D", "D C B A")
+
+
+def program(left: str, right: str, out: str, dtype: str, last: str = "") -> str:
+    def subscripts(dims: str) -> str:
+        return ", ".join(dims.lower().split())
+
+    return (
+        f'def f(x: {dtype}["{left}"], y: {dtype}["{right}"], bias: {dtype}["A"]):\n'
+        f"    z[{subscripts(out)}] = x[{subscripts(left)}] * y[{subscripts(right)}]\n    {last or 'return z'}\n"
+    )
+
+
+def arguments(left: str, right: str, sizes: dict[str, int], dtype: str) -> list[np.ndarray]:
+    rng = np.random.default_rng(1)
+    kind = np.float32 if dtype == "f32" else np.float64
+    return [rng.integers(-9, 10, [sizes[i] for i in dims.split()]).astype(kind) for dims in (left, right, "A")]
+
+
+def exact(left: str, right: str, out: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.einsum(f"{left},{right}->{out}".replace(" ", "").lower(), x.astype(float), y.astype(float))
+
+
+CASES = [
+    (THREE, "f32", {"A": 33, "B": 97, "C": 17, "D": 70}),
+    (THREE, "f64", {"A": 16, "B": 24, "C": 24, "D": 96}),
+    (THREE, "f32", {"A": 5, "B": 47, "C": 25, "D": 129}),
+    (FOUR, "f32", {"A": 18, "B": 3, "C": 16, "D": 49, "E": 65}),
+    (FOUR, "f64", {"A": 31, "B": 5, "C": 17, "D": 8, "E": 81}),
+    (ROWS, "f32", {"A": 35, "B": 50, "C": 4, "D": 5, "E": 90}),
+]
+
+
+@pytest.mark.parametrize(("dims", "dtype", "sizes"), CASES)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_values_around_the_blocks(dims: tuple[str, str, str], dtype: str, sizes: dict[str, int], threads: int) -> None:
+    x, y, b = arguments(*dims[:2], sizes, dtype)
+    function = polyml.einsum(program(*dims, dtype), target=SMALL, threads=threads)
+    text = str(function.explain(x, y, b))
+    assert "z_turned" in text
+    assert "blocking" in text
+    assert ("parallel" in function.lower(x, y, b).text("loops")) == (threads > 1)
+    # Elements are small integers: every sum is exact, in any order.
+    np.testing.assert_array_equal(function(guarded(x), guarded(y), b), exact(*dims, x, y))
+
+
+def test_lanes_of_another_width() -> None:
+    target = Target("x86-64-v3", l1_bytes=2048, l2_bytes=16 * 1024, cores=1)
+    x, y, b = arguments(*THREE[:2], CASES[0][2], "f32")
+    function = polyml.einsum(program(*THREE, "f32"), target=target, threads=1)
+    assert "contracted to 17x8x" in str(function.explain(x, y, b))
+    np.testing.assert_array_equal(function(x, y, b), exact(*THREE, x, y))
+
+
+def test_what_follows_is_applied_where_the_result_is_laid_out() -> None:
+    x, y, b = arguments(*THREE[:2], CASES[0][2], "f32")
+    function = polyml.einsum(
+        program(*THREE, "f32", "r[c, b, a] = max(z[c, b, a] + bias[a], 0)\n    return r"), target=SMALL, threads=1
+    )
+    np.testing.assert_array_equal(function(x, y, b), np.maximum(exact(*THREE, x, y) + b, 0))
+
+
+@pytest.mark.parametrize(
+    ("dims", "sizes"),
+    [
+        (("A D B", "C D", "C A B"), {"A": 33, "B": 97, "C": 17, "D": 70}),  # contiguous along the result's lanes
+        (("A B D", "C D", "C B A"), {"A": 33, "B": 97, "C": 17, "D": 70}),  # along the sum
+        (THREE, {"A": 33, "B": 97, "C": 40, "D": 70}),  # the result is not much smaller
+        (THREE, {"A": 33, "B": 3, "C": 4, "D": 20}),  # all in cache, a few uses
+    ],
+)
+def test_others_keep_their_order(dims: tuple[str, str, str], sizes: dict[str, int]) -> None:
+    x, y, b = arguments(*dims[:2], sizes, "f32")
+    function = polyml.einsum(program(*dims, "f32"), target=SMALL, threads=1)
+    assert "z_turned" not in str(function.explain(x, y, b))
+    np.testing.assert_array_equal(function(x, y, b), exact(*dims, x, y))
+
+
+def test_a_written_order_stays() -> None:
+    x, y, b = arguments(*THREE[:2], CASES[0][2], "f32")
+    function = polyml.einsum(program(*THREE, "f32"), target=SMALL, threads=1, precise=True)
+    assert "z_turned" not in str(function.explain(x, y, b))
