@@ -169,6 +169,8 @@ def rename_variables(nodes: tuple[Node, ...], names: Mapping[str, str]) -> tuple
     def visit(node: Node) -> Node:
         if isinstance(node, Allocate) and node.variable.name in names:
             node = replace(node, variable=replace(node.variable, name=names[node.variable.name]))
+        if isinstance(node, Prefetch) and node.place.variable in names:
+            node = replace(node, place=place(node.place))
         return with_body(node, lambda body: tuple(visit(child) for child in body))
 
     return rename(nodes)

@@ -44,7 +44,8 @@ def _node(node: Node, ranges: Ranges, *, in_lanes: bool, nested: bool) -> Node:
     if in_lanes and node.kind == "sequential" and _only_sums(node):
         factor = min(_FACTOR, MOST // sum(_weight(inner) for inner in node.body))
         trips = ranges.highest(node.upper - node.lower)
-        # With a second loop for the rest inside another, LLVM's allocator was seen to keep most sums of a large tile in memory.
+        # With a second loop for the rest inside another, or under a condition, LLVM's allocator was seen to keep most sums of a large tile in memory.
+        nested = nested or not ranges.is_positive(node.upper - node.lower)
         ragged = factor > 1 and len(node.body) > ALONE and ranges.multiple(node.upper - node.lower) % factor
         return (
             node

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from math import ceil
 from typing import Literal
 
 import islpy as isl
@@ -17,12 +16,13 @@ import islpy as isl
 from polyml.expressions import Read, Subscript, map_reads
 from polyml.records import dataclass
 from polyml.schedule.joined import renamed
+from polyml.schedule.large_enough import extents_of
 from polyml.schedule.pivots import Loops3, Pivots
 from polyml.schedule.schedule import Storage
 from polyml.scop.accesses import access_map, guarded_reads, parameters_text
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Access, Array, Scop, Statement
-from polyml.sets.affine import affine
+from polyml.sets.affine import Affine, affine
 
 __all__ = ["Beyond", "PivotParts", "Side", "split_at_pivots", "with_panels"]
 
@@ -115,14 +115,13 @@ def with_panels(parts: PivotParts, place: Beyond, array: str, *, role: Side = "l
         name=name, indices=tuple(i for i in reader.indices if i != other), domain=domain, kind="copy",
         target=Access(array, element), value=source, span=reader.span,
     )  # fmt: skip
-    extents = {index: reader.domain.dim_max_val(k).to_python() + 1 for k, index in enumerate(reader.indices)}
-    shape = (affine(1), affine(extents[own.pivot]), affine(extents[along]))
+    shape = (affine(1), _extent(scop, reader, own.pivot), _extent(scop, reader, along))
     local = Array(name=array, dtype=dtype, shape=shape, kind="local")
     value = map_reads(reader.value, lambda read: Read(array, element, dtype) if read == source else read)
     changed = replace(reader, value=value)
     new, dependences = _inserted(scop, parts.dependences, local, copy, changed)
     width = plan.width if role == "lanes" else plan.tile.rows
-    storage = _storage(parts, along, array, width, None if place == "rows" else extents[along], (copy, changed))
+    storage = _storage(parts, along, array, width, None if place == "rows" else shape[-1], (copy, changed))
     return replace(
         parts,
         scop=new,
@@ -134,6 +133,12 @@ def with_panels(parts: PivotParts, place: Beyond, array: str, *, role: Side = "l
         copies={**parts.copies, place: (*parts.copies.get(place, ()), name)},
         storage={**parts.storage, array: storage},
     )
+
+
+def _extent(scop: Scop, statement: Statement, index: str) -> Affine:
+    """One more than the index's last value; where that depends on sizes, the extent of a dimension that it stays in."""
+    last = statement.domain.dim_max_val(statement.indices.index(index))
+    return affine(last.to_python() + 1) if last.is_int() else extents_of(scop, statement)[index]
 
 
 def _inserted(
@@ -189,7 +194,7 @@ def _initial(scop: Scop, to_copy: isl.UnionMap) -> isl.UnionMap:
 
 
 def _storage(
-    parts: PivotParts, along: str, array: str, width: int, extent: int | None, statements: Sequence[Statement]
+    parts: PivotParts, along: str, array: str, width: int, extent: Affine | None, statements: Sequence[Statement]
 ) -> Storage:
     """Panel by panel, rows of one panel adjacent; only one block of the pivot, and where `extent` is None only one block along the panels, too."""
     pivot, block = parts.plan.loops[parts.plan.core].pivot, parts.plan.block
@@ -197,7 +202,8 @@ def _storage(
     offset = (
         f"[(-(floor({along}/{width}) - {first})), ({block}*floor({pivot}/{block})), ({width}*floor({along}/{width}))]"
     )
-    shape = (block // width if extent is None else ceil(extent / width), block, width)
+    count = affine(block // width) if extent is None else (extent + (width - 1)) // width
+    shape = (count.constant if count.is_constant else count, block, width)
     head = parameters_text(parts.scop.sizes)
     offsets = {s.name: isl.MultiAff(f"{head}{{ {s.name}[{', '.join(s.indices)}] -> {offset} }}") for s in statements}
     return Storage(array=array, place=f"allocate:{array}", shape=shape, offsets=offsets)

@@ -16,6 +16,8 @@ from math import lcm
 from polyml.expressions import Read, reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import RegisterTile, StatementModel, memory_strides
+from polyml.schedule.large_enough import at_least
+from polyml.schedule.schedule import Product
 from polyml.schedule.shared_loops import Order, assign
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
@@ -43,7 +45,7 @@ class Pivots:
 
     free: "rows" or "lanes" where no dependence crosses them (the right-hand sides of a triangular system). tile, width: of the registers, width in elements along the lanes. block: of the pivot, a multiple of both sides of the tile; strip: rows that share a panel of the
     vector operand, a multiple of `block`. vector: the core's read that moves with the lanes; contiguous: with stride 1. broadcast: the read that moves with the rows,
-    where it is packed as well.
+    where it is packed as well. worth: what must hold at a call for it to pay, of extents that are symbolic.
     """
 
     core: str
@@ -56,6 +58,7 @@ class Pivots:
     vector: Read
     contiguous: bool
     broadcast: Read | None = None
+    worth: tuple[Product, ...] = ()
 
     def __str__(self) -> str:
         own = self.loops[self.core]
@@ -156,6 +159,7 @@ def _sized(
     return Pivots(
         core=model.name, loops=loops, free=_free(order, loops), tile=tile, width=width, block=block, strip=strip, vector=vector,
         contiguous=adjacent and isinstance(last, Affine) and last.name == own.lanes,
+        worth=at_least(scop, scop.statements[model.name], {own.pivot: MIN_BLOCKS * block, own.lanes: width, own.rows: tile.rows}),
     )  # fmt: skip
 
 

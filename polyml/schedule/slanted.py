@@ -14,6 +14,7 @@ import islpy as isl
 
 from polyml.expressions import Read
 from polyml.schedule.cost import StatementModel, memory_strides
+from polyml.schedule.large_enough import at_least
 from polyml.schedule.pivot_parts import PivotParts, with_panels
 from polyml.schedule.pivots import Loops3, Pivots, moves, roles_of, widest_tile
 from polyml.schedule.prologues import maker_of
@@ -67,6 +68,7 @@ def _sized(scop: Scop, model: StatementModel, own: Loops3, reads: tuple[Read, ..
         core=model.name, loops={model.name: own}, free=frozenset({"rows", "lanes"}), tile=tile,
         width=tile.vectors * target.lanes(model.itemsize), block=block, strip=strip, vector=vector,
         contiguous=_contiguous(scop, vector, own.lanes), broadcast=along[0] if apart else None,
+        worth=at_least(scop, scop.statements[model.name], dict.fromkeys((own.rows, own.lanes, own.pivot), MIN_LENGTH)),
     )  # fmt: skip
 
 

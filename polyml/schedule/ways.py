@@ -58,12 +58,17 @@ expanded: 0.4 s for 20,000, 25 s for 30,000)."""
 
 
 def _with_panels(
-    parts: PivotParts, tree: isl.Schedule, notes: tuple[Note, ...], others: Mapping[str, Storage] | None = None
+    parts: PivotParts,
+    tree: isl.Schedule,
+    notes: tuple[Note, ...],
+    worth: tuple[Product, ...],
+    others: Mapping[str, Storage] | None = None,
 ) -> Schedule:
     """The schedule with the panels' storage, that of `others`, and all other local arrays contracted."""
     made = Schedule(
         scop=parts.scop, dependences=parts.dependences, tree=tree, storage={**(others or {}), **parts.storage},
         notes=(Note("blocking", parts.plan.core, str(parts.plan)), *notes),
+        worth=tuple(dict.fromkeys((*parts.plan.worth, *worth))),
     )  # fmt: skip
     return contract_storage(made)
 
@@ -100,9 +105,9 @@ class Ways:
             target=self.target,
             options=replace(self._strategy_options(), parallel=False),
         )
-        inside, notes = apply_strategy(self._ilp_tree(scop, dependences, matcher, ()), facts)
+        inside, notes, worth = apply_strategy(self._ilp_tree(scop, dependences, matcher, ()), facts)
         tree = build_pivoted(parts, inside, parallel=self._shares())
-        return _with_panels(parts, tree, notes)
+        return _with_panels(parts, tree, notes, worth)
 
     def by_slants(self) -> Schedule | None:
         """A contraction over a domain that is no box in blocks, the rest of the region around it; None where there is none."""
@@ -114,12 +119,12 @@ class Ways:
         if plan is None or arranged is None:
             return None
         tree, facts = arranged
-        around, notes = apply_strategy(tree, facts)
+        around, notes, worth = apply_strategy(tree, facts)
         before, after = split_around(facts.packed.scop, facts.packed.dependences, plan.core)
         parts = applied_in_copies(slanted_parts(facts.packed.scop, facts.packed.dependences, plan))
         before = tuple(name for name in before if name in parts.scop.statements)
         tree = build_slanted(parts, around, before, after, parallel=self._shares())
-        return _with_panels(parts, tree, notes, facts.packed.storage)
+        return _with_panels(parts, tree, notes, (*facts.packed.worth, *worth), facts.packed.storage)
 
     def by_row_blocks(self) -> Schedule | None:
         """Several steps of a loop over all rows in one sweep; None where there is none."""
@@ -135,8 +140,9 @@ class Ways:
             packed=Packed(scop=plan.scop, dependences=dependences), matcher=matcher, models=model_statements(plan.scop, matcher),
             target=self.target, options=self._strategy_options(), rows=plan,
         )  # fmt: skip
-        tree, notes = apply_strategy(self._ilp_tree(plan.scop, dependences, matcher, ()), facts)
-        made = contract_storage(Schedule(scop=plan.scop, dependences=dependences, tree=tree, storage={}, notes=notes))
+        tree, notes, worth = apply_strategy(self._ilp_tree(plan.scop, dependences, matcher, ()), facts)
+        made = Schedule(scop=plan.scop, dependences=dependences, tree=tree, storage={}, notes=notes, worth=worth)
+        made = contract_storage(made)
         return made if set(plan.kept) <= made.storage.keys() else None
 
     def by_columns(self) -> Schedule | None:
@@ -165,9 +171,10 @@ class Ways:
             packed=Packed(scop=relaid.scop, dependences=dependences, copies=copies), matcher=matcher,
             models=model_statements(relaid.scop, matcher), target=self.target, options=self._strategy_options(),
         )  # fmt: skip
-        tree, notes = apply_strategy(self._ilp_tree(relaid.scop, dependences, matcher, relaid.ahead), facts)
+        tree, notes, more = apply_strategy(self._ilp_tree(relaid.scop, dependences, matcher, relaid.ahead), facts)
         if not any(wanted in (note.stage, note.text.partition(":")[0]) for note in notes):
             return None
+        worth = tuple(dict.fromkeys((*worth, *more)))
         made = Schedule(scop=relaid.scop, dependences=dependences, tree=tree, storage={}, notes=notes, worth=worth)
         return contract_storage(made)
 
@@ -196,7 +203,7 @@ class Ways:
     def _may_block(self, *, sized: bool = False) -> bool:
         """Whether the caller leaves it to us, and all extents are numbers, unless `sized`."""
         asked = (self.options.costs, self.options.tile_sizes, self.options.register_tile)
-        plain = not self.target.is_cuda and (sized or not self.scop.sizes) and self.options.vectorize
+        plain = not self.target.is_cuda and (sized or self.pack or not self.scop.sizes) and self.options.vectorize
         return plain and all(option is None for option in asked)
 
     def _shares(self) -> bool:
@@ -256,7 +263,7 @@ class Ways:
         assert found is not None, "internal: no tree without blocked contractions"
         tree, facts = found
         packed = facts.packed
-        tree, notes = apply_strategy(tree, facts)
+        tree, notes, worth = apply_strategy(tree, facts)
         notes = (*packed.notes, *notes)
         sums = [nest.plan.statement for nest in facts.blocked.values() if nest.plan.writes_once]
         made = Schedule(
@@ -265,7 +272,7 @@ class Ways:
             tree=tree,
             storage=dict(packed.storage),
             notes=notes,
-            worth=packed.worth,
+            worth=tuple(dict.fromkeys((*packed.worth, *worth))),
             streamed=streamed_sums(self.scop, self.target, self.results, sums),
         )
         return contract_storage(made, in_lanes=self._in_lanes)
@@ -320,4 +327,5 @@ class Ways:
             relax_reductions=not options.precise,
             tile_sizes=options.tile_sizes,
             register_tile=options.register_tile,
+            large=self.pack,
         )

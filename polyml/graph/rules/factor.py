@@ -172,7 +172,8 @@ def _read_within(equation: Equation, points: isl.Set, graph: Graph) -> bool:
             case Equation():
                 reads = [read for read in equation_reads(op) if read.tensor == name]
                 kept = op.base is not None and op.base.name == name
-                if kept or not all(elements_read(op, read).is_subset(points) for read in reads):
+                read_elements = (elements_read(op, read).intersect_params(graph.context) for read in reads)
+                if kept or not all(elements.is_subset(points) for elements in read_elements):
                     return False
             case Loop() if any(name in (c.initial.name, c.next.name) for c in op.carried):
                 return False

@@ -22,7 +22,7 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.row_blocks import RowBlocks
-from polyml.schedule.schedule import Note
+from polyml.schedule.schedule import Note, Product
 from polyml.schedule.strategy.bands import (
     Band,
     Place,
@@ -58,12 +58,12 @@ from polyml.schedule.tree import Kind, kind_of, mark_name
 __all__ = ["apply_strategy"]
 
 
-def apply_strategy(tree: isl.Schedule, facts: Facts) -> tuple[isl.Schedule, tuple[Note, ...]]:
-    """The ordered tree with its loops tiled, marked and in their final order, and what was decided."""
+def apply_strategy(tree: isl.Schedule, facts: Facts) -> tuple[isl.Schedule, tuple[Note, ...], tuple[Product, ...]]:
+    """The ordered tree with its loops tiled, marked and in their final order, what was decided, and what must hold at a call for that to pay."""
     recipe = _Recipe(facts)
     threads = facts.options.parallel and facts.options.threads > 1
     node = recipe.visit(tree.get_root().child(0), Place(parallel=threads, extents={}))
-    return node.get_schedule(), tuple(recipe.notes)
+    return node.get_schedule(), tuple(recipe.notes), tuple(dict.fromkeys(recipe.worth))
 
 
 @dataclass(slots=True)
@@ -72,6 +72,7 @@ class _Recipe:
 
     facts: Facts
     notes: list[Note] = field(default_factory=list)
+    worth: list[Product] = field(default_factory=list)
 
     def visit(self, node: isl.ScheduleNode, place: Place) -> isl.ScheduleNode:
         """The node with everything below it decided."""
@@ -171,6 +172,7 @@ class _Recipe:
         if plan is None:
             return self.columns(band, place)
         self.notes.append(Note("tiling", band.title, str(plan)))
+        self.worth += plan.worth
         node, depth = build_time_tiles(band.node, plan, threads=place.parallel)
         inside = replace(band, node=descend(node, depth))
         return self.reductions(inside, Place(parallel=False, extents=plan.extents, in_cache=True)).ancestor(depth)

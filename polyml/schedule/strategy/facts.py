@@ -19,7 +19,8 @@ __all__ = ["Facts", "StrategyOptions", "model_statements"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyOptions:
-    """What the caller allows. threads: how many there may be. tile_sizes, register_tile: iterations, outermost first, instead of the model's."""
+    """What the caller allows. threads: how many there may be. tile_sizes, register_tile: iterations, outermost first, instead of the model's.
+    large: whether extents that are symbolic may be taken for large; there is another version for small ones."""
 
     threads: int
     vectorize: bool = True
@@ -27,6 +28,7 @@ class StrategyOptions:
     relax_reductions: bool = True
     tile_sizes: tuple[int, ...] | None = None
     register_tile: tuple[int, ...] | None = None
+    large: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

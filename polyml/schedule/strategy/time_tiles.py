@@ -18,7 +18,7 @@ Source: Wonnacott, "Achieving scalable locality with time skewing" (IJPP 2002); 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import islpy as isl
@@ -27,11 +27,13 @@ from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.ilp.skewing import SkewedLoop, skewed_band
+from polyml.schedule.large_enough import at_least, extents_of
+from polyml.schedule.schedule import Product
 from polyml.schedule.strategy.bands import is_coincident
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import Loop, insert_loops, tile_loop
 from polyml.schedule.tree import Kind, kind_of, members, nodes, statements_below
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, affine
 
 __all__ = ["TIME_TILES", "TimePlan", "build_time_tiles", "plan_time_tiles"]
 
@@ -44,6 +46,9 @@ LEAST_STEPS = 4
 STRIP_VECTORS = 16
 """Vectors in a strip along the lanes."""
 
+UNKNOWN = 1 << 20
+"""What an extent that is symbolic is taken for: more than any tile has. Whether a step is large enough is asked at each call."""
+
 LEAST_ROWS = 8
 """Rows of a block in each direction: less, and its border is as large as itself."""
 
@@ -51,12 +56,13 @@ LEAST_ROWS = 8
 @dataclass(frozen=True, slots=True)
 class TimePlan:
     """loops: of the band, time first, lanes last. sizes: iterations per tile, None: not tiled. extents: of point loops, by statement and index.
-    names: what the tiled loops are called in notes."""
+    names: what the tiled loops are called in notes. worth: what must hold at a call for it to pay, of extents that are symbolic."""
 
     loops: tuple[SkewedLoop, ...]
     sizes: tuple[int | None, ...]
     extents: Mapping[tuple[str, str], int]
     names: tuple[str, ...]
+    worth: tuple[Product, ...] = ()
 
     def __str__(self) -> str:
         parts = (f"{name} by {size}" for name, size in zip(self.names, self.sizes, strict=True) if size is not None)
@@ -72,7 +78,8 @@ def plan_time_tiles(node: isl.ScheduleNode, facts: Facts) -> TimePlan | None:
     if not sweep.is_large:
         return None
     band = skewed_band(facts.scop, facts.matcher.cones, tuple(steps))
-    return sweep.plan(band, node)
+    found = sweep.plan(band, node)
+    return None if found is None or (found.worth and not facts.options.large) else found
 
 
 def build_time_tiles(node: isl.ScheduleNode, plan: TimePlan, *, threads: bool) -> tuple[isl.ScheduleNode, int]:
@@ -133,8 +140,10 @@ class _Sweep:
         return max(self.models, key=lambda model: model.work)
 
     def space(self, model: StatementModel) -> dict[str, int]:
-        """The statement's indices apart from time, and their extents."""
-        return {index: extent for index, extent in model.extents.items() if index != self.steps[model.name]}
+        """The statement's indices apart from time, and their extents, symbolic ones as a large number."""
+        indices = self.facts.scop.statements[model.name].indices
+        known = {index: self.facts.matcher.extent(model.name, k) for k, index in enumerate(indices)}
+        return {index: known[index] or UNKNOWN for index in model.extents if index != self.steps[model.name]}
 
     @property
     def is_large(self) -> bool:
@@ -142,13 +151,37 @@ class _Sweep:
         matcher, statements = self.facts.matcher, self.facts.scop.statements
         for model in self.models:
             indices = statements[model.name].indices
-            widths = {index: matcher.extent(model.name, k) for k, index in enumerate(indices)}
-            steps = widths.pop(self.steps[model.name])
-            if (steps is not None and steps < LEAST_STEPS) or None in widths.values():
+            steps = matcher.extent(model.name, indices.index(self.steps[model.name]))
+            if steps is not None and steps < LEAST_STEPS:
                 return False
         boxes = {model.name: self.space(model) for model in self.models}
-        target = self.facts.target
-        return self.bytes_of(boxes) > min(2 * target.l1_bytes, target.l2_bytes // 2)
+        return self.bytes_of(boxes) > self.room
+
+    @property
+    def room(self) -> int:
+        """Bytes of a step that stay in L1 until the next one, or near it."""
+        return min(2 * self.facts.target.l1_bytes, self.facts.target.l2_bytes // 2)
+
+    def worth(self, sizes: Mapping[str, int | None], lanes: str) -> tuple[Product, ...] | None:
+        """What must hold for a step to be as large as `is_large` asks, where its extents are symbolic, and each direction longer than a tile or two; None where there are extents that
+        are those of no array. sizes: per index of the core, iterations per tile."""
+        core, scop = self.core, self.facts.scop
+        statement, space = scop.statements[core.name], self.space(core)
+        extents = extents_of(scop, statement)
+        if all(extent < UNKNOWN for extent in space.values()):
+            return ()
+        if not space.keys() <= extents.keys():
+            return None
+        one = self.bytes_of({model.name: dict.fromkeys(self.space(model), 1) for model in self.models})
+        long = at_least(scop, statement, {index: 2 * size for index, size in sizes.items() if size is not None})
+        rows = [index for index in space if index != lanes]
+        most = 2 * STRIP_VECTORS * self.facts.target.lanes(core.itemsize)
+        short = (Product((affine(most) - extents[lanes],), 0),) if self.are_short(rows, lanes) else ()
+        return (Product(tuple(extents[index] for index in space), self.room // one + 1), *long, *short)
+
+    def are_short(self, rows: Sequence[str], lanes: str) -> bool:
+        """Whether rows of unknown length are taken for short ones: where there are several directions beside them, cutting each costs its border."""
+        return len(rows) > 1 and self.space(self.core)[lanes] == UNKNOWN
 
     def bytes_of(self, boxes: Mapping[str, Mapping[str, int]]) -> int:
         """Bytes that one step touches when each statement runs over its box."""
@@ -190,11 +223,15 @@ class _Sweep:
             return None
         first = next(loop for loop in band if loop not in along.values())
         order = [*rows, lanes]
+        worth = self.worth(dict(zip(order, found[1:], strict=True)), lanes)
+        if worth is None:
+            return None
         return TimePlan(
             loops=(first, *(along[index] for index in order)),
             sizes=found,
             extents=self.point_extents(dict(zip(order, found[1:], strict=True))),
             names=(indices[time], *order),
+            worth=worth,
         )
 
     def sizes(self, rows: list[str], lanes: str, skew: int, *, whole: bool) -> tuple[int | None, ...] | None:
@@ -209,9 +246,10 @@ class _Sweep:
         if not rows:
             strip = max(strip, 2 * target.l1_bytes // 3 // self.block_bytes({}, lanes, 1))
             return self.steps_of([], strip if strip < space[lanes] else None, lanes, skew)
-        cut = strip if 2 * strip < space[lanes] and not whole else None
+        short = self.are_short(rows, lanes) and not whole
+        cut = strip if 2 * strip < space[lanes] and not whole and not short else None
         for room in (2 * target.l1_bytes // 3, target.l2_bytes // 8):
-            heights = self.heights(rows, lanes, cut or space[lanes], room)
+            heights = self.heights(rows, lanes, strip if short else cut or space[lanes], room)
             if min(heights) >= LEAST_ROWS:
                 break
         else:

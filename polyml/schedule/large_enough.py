@@ -1,0 +1,30 @@
+"""What must hold at a call for a schedule that was made for large sizes to pay, where extents are symbolic: conditions on products of them (`Schedule.worth`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from polyml.expressions import reads_of
+from polyml.schedule.schedule import Product
+from polyml.scop.scop import Scop, Statement
+from polyml.sets.affine import Affine
+
+__all__ = ["at_least", "extents_of"]
+
+
+def extents_of(scop: Scop, statement: Statement) -> dict[str, Affine]:
+    """Per index that stands alone in a subscript the extent of that dimension, which its values stay below."""
+    found: dict[str, Affine] = {}
+    accesses = [(read.tensor, read.subscripts) for read in reads_of(statement.value)]
+    for name, subscripts in (*accesses, (statement.target.array, statement.target.subscripts)):
+        for subscript, extent in zip(subscripts, scop.arrays[name].shape, strict=True):
+            if isinstance(subscript, Affine) and subscript.name in statement.indices:
+                found.setdefault(subscript.name, extent)
+    return found
+
+
+def at_least(scop: Scop, statement: Statement, least: Mapping[str, int]) -> tuple[Product, ...]:
+    """That these indices of the statement have so many values, as far as that is no number."""
+    extents = extents_of(scop, statement)
+    asked = ((extents[index], count) for index, count in least.items() if index in extents)
+    return tuple(dict.fromkeys(Product((extent,), count) for extent, count in asked if not extent.is_constant))
