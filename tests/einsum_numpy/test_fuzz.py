@@ -84,3 +84,15 @@ def test_a_fault_of_the_cache_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
                 check_program(Trial(case, variant))
         else:
             check_program(Trial(case, variant))
+
+
+def test_programs_that_take_the_interpreter_for_ever_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'def f(x: f32["N"]):\n    y[i] = max[j](x[j] - max[k](x[k] * x[j]))\n    return y\n'
+    text = text.replace("y[i] = ", "y[i] = x[i] + ")
+    case = Case(text, (np.arange(9, dtype=np.float32),))
+    wrong = Variant({"precise": True})
+    monkeypatch.setattr(Variant, "run", lambda self, case: (np.zeros(9, np.float32), case.fresh_arguments()))
+    with pytest.raises(AssertionError):
+        check_program(Trial(case, wrong))
+    monkeypatch.setattr("polyml.testing.fuzz.MOST", 500)
+    check_program(Trial(case, wrong))
