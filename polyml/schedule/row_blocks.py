@@ -22,10 +22,11 @@ from math import prod
 
 from polyml.expressions import reads_of
 from polyml.records import dataclass
-from polyml.schedule.cost import RegisterTile, StatementModel, memory_strides
+from polyml.schedule.cost import UNKNOWN_EXTENT, RegisterTile, StatementModel, memory_strides
 from polyml.schedule.pivots import widest_tile
+from polyml.schedule.schedule import Product
 from polyml.scop.expansion import expanded_along_loops
-from polyml.scop.scop import Scop, Statement
+from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.target import Target
 
@@ -33,6 +34,9 @@ __all__ = ["RowBlocks", "plan_row_blocks"]
 
 LEAST_STEPS = 4
 """Of a block: fewer do not save a sweep over memory."""
+
+ANY_STEPS = 32
+"""Of a block, at most, where the number of rows is symbolic: few enough for matrices that just leave the cache."""
 
 LEAST_BLOCKS = 8
 """Blocks, at least: what runs ahead on the steps' own rows is no more than a part of the work."""
@@ -42,7 +46,7 @@ LEAST_BLOCKS = 8
 class RowBlocks:
     """scop: with a row for each step. steps: per statement the index of the loop over steps; rows: per statement the index of its row, that of the steps where it takes
     the step's row. size: steps of a block; height: rows that take turns. kept: the local arrays of steps' rows. columns: the same as rows along the lanes, and tile: of the registers, where the
-    core stands alone beyond the steps' columns."""
+    core stands alone beyond the steps' columns. worth: what must hold at a call for it to pay, of extents that are symbolic."""
 
     scop: Scop
     core: str
@@ -53,6 +57,7 @@ class RowBlocks:
     kept: tuple[str, ...]
     columns: Mapping[str, str] | None = None
     tile: RegisterTile | None = None
+    worth: tuple[Product, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.size} steps of {self.steps[self.core]} in one sweep over {self.rows[self.core]}, {self.height} rows at a time"
@@ -68,9 +73,8 @@ def plan_row_blocks(scop: Scop, models: Mapping[str, StatementModel], target: Ta
     array = scop.arrays[core.target.array]
     if array.kind == "local" or step in _names(core) or len(array.shape) < 2:
         return None
-    if not all(extent.is_constant for extent in array.shape):
-        return None
-    numbers = [extent.constant for extent in array.shape]
+    numbers = [extent.constant if extent.is_constant else UNKNOWN_EXTENT for extent in array.shape]
+    symbolic = not all(extent.is_constant for extent in array.shape)
     if prod(numbers) * array.dtype.itemsize <= target.l2_bytes // 2:
         return None
     strides = memory_strides(array)
@@ -83,19 +87,27 @@ def plan_row_blocks(scop: Scop, models: Mapping[str, StatementModel], target: Ta
             continue
         row_bytes = prod(n for d, n in enumerate(numbers) if d != dimension) * array.dtype.itemsize
         room = min(target.l2_bytes // 4 // row_bytes, models[core.name].extents[step] // LEAST_BLOCKS)
+        room = min(room, ANY_STEPS) if symbolic else room
         size = 1 << (room.bit_length() - 1) if room > 0 else 0
         lanes = 1 - dimension if len(numbers) == 2 and 1 in strides else None
         columns, crossed = (None, ()) if lanes is None else _columns(scop, core, step, rows, lanes)
         both = (*kept, *crossed)
-        made = expanded_along_loops(scop, both, prod(numbers) * array.dtype.itemsize)
+        made = expanded_along_loops(scop, both, None if symbolic else prod(numbers) * array.dtype.itemsize)
         if size >= LEAST_STEPS and all(len(made.arrays[k].shape) > len(scop.arrays[k].shape) for k in both):
             tile = None if columns is None else _even(widest_tile(models[core.name], target))
             height = max(1, target.l1_bytes // 2 // row_bytes)
             return RowBlocks(
                 scop=made, core=core.name, steps=dict.fromkeys(scop.statements, step), rows=rows, size=size, kept=both,
                 height=1 << (height.bit_length() - 1) if tile is None else tile.rows, columns=columns, tile=tile,
+                worth=_worth(array, LEAST_BLOCKS * size, target) if symbolic else (),
             )  # fmt: skip
     return None
+
+
+def _worth(array: Array, least: int, target: Target) -> tuple[Product, ...]:
+    """That no cache holds the array, and each of its extents is so large."""
+    long = (Product((extent,), least) for extent in array.shape if not extent.is_constant)
+    return tuple(dict.fromkeys((Product(array.shape, target.l2_bytes // 2 // array.dtype.itemsize + 1), *long)))
 
 
 def _columns(

@@ -141,6 +141,7 @@ class Ways:
             target=self.target, options=self._strategy_options(), rows=plan,
         )  # fmt: skip
         tree, notes, worth = apply_strategy(self._ilp_tree(plan.scop, dependences, matcher, ()), facts)
+        worth = tuple(dict.fromkeys((*plan.worth, *worth)))
         made = Schedule(scop=plan.scop, dependences=dependences, tree=tree, storage={}, notes=notes, worth=worth)
         made = contract_storage(made)
         return made if set(plan.kept) <= made.storage.keys() else None

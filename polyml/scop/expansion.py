@@ -19,6 +19,7 @@ from polyml.scop.dependences import values_of
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.from_isl import affine_of
 
 __all__ = ["expanded", "expanded_along_loops"]
 
@@ -34,14 +35,14 @@ def expanded(scop: Scop) -> Scop:
     return expanded_along_loops(scop, scalars, MAX_BYTES)
 
 
-def expanded_along_loops(scop: Scop, names: Iterable[str], most: int) -> Scop:
-    """The same for these local arrays, those of at most so many bytes afterwards: they get dimensions in front of their own."""
+def expanded_along_loops(scop: Scop, names: Iterable[str], most: int | None) -> Scop:
+    """The same for these local arrays, those of at most so many bytes afterwards (None: of any size, symbolic or not): they get dimensions in front of their own."""
     changed: dict[str, tuple[tuple[Affine, ...], Array]] = {}
     for array in (scop.arrays[name] for name in names):
         found = _loops(array, scop, most)
         if found:
             subscripts = tuple(affine(index) - first for index, first, _ in found)
-            extents = tuple(affine(extent) for _, _, extent in found)
+            extents = tuple(extent for _, _, extent in found)
             changed[array.name] = subscripts, replace(array, shape=(*extents, *array.shape))
     if not changed:
         return scop
@@ -50,9 +51,9 @@ def expanded_along_loops(scop: Scop, names: Iterable[str], most: int) -> Scop:
     return rebuilt(scop, statements, {**scop.arrays, **{name: array for name, (_, array) in changed.items()}})
 
 
-def _loops(array: Array, scop: Scop, most: int) -> list[tuple[str, int, int]]:
+def _loops(array: Array, scop: Scop, most: int | None) -> list[tuple[str, Affine, Affine]]:
     """The outer loops of all accesses that no value of the array crosses: variable, first value and number of values."""
-    if not all(extent.is_constant for extent in array.shape):
+    if most is not None and not all(extent.is_constant for extent in array.shape):
         return []
     users = [s for s in scop.statements.values() if array.name in _touched(s)]
     prefixes = [s.indices[: s.loop_depth] for s in users]
@@ -62,16 +63,23 @@ def _loops(array: Array, scop: Scop, most: int) -> list[tuple[str, int, int]]:
     flow, from_before = values_of(scop, array.name)
     if not from_before.is_empty():
         return []
+    found: list[tuple[str, Affine, Affine]] = []
+    if most is None:
+        for position, index in enumerate(shared):
+            ends = _ends(users, position)
+            if ends is None or _crosses(flow, position):
+                break
+            found.append((index, ends[0], ends[1] - ends[0] + 1))
+        return found
     ranges = [_range(users, position) for position in range(len(shared))]
     total = array.dtype.itemsize * prod(extent.constant for extent in array.shape)
-    found: list[tuple[str, int, int]] = []
     for position, index in enumerate(shared):
         known = ranges[position]
         if known is None or total * (known[1] - known[0] + 1) > most or _crosses(flow, position):
             break
         extent = known[1] - known[0] + 1
         total *= extent
-        found.append((index, known[0], extent))
+        found.append((index, affine(known[0]), affine(extent)))
     return found
 
 
@@ -91,6 +99,18 @@ def _range(users: list[Statement], position: int) -> tuple[int, int] | None:
     if not ends or not all(low.is_int() and high.is_int() for low, high in ends):
         return None
     return min(low.to_python() for low, _ in ends), max(high.to_python() for _, high in ends)
+
+
+def _ends(users: list[Statement], position: int) -> tuple[Affine, Affine] | None:
+    """The same in terms of sizes; None where the statements differ in them, or they are no affine functions."""
+    found: set[tuple[Affine, Affine]] = set()
+    for statement in users:
+        ends = [end(position).get_pieces() for end in (statement.domain.dim_min, statement.domain.dim_max)]
+        if any(len(pieces) != 1 for pieces in ends):
+            return None
+        low, high = (affine_of(pieces[0][1], ()) for pieces in ends)
+        found.add((low, high))
+    return found.pop() if len(found) == 1 else None
 
 
 def _crosses(flow: isl.UnionMap, position: int) -> bool:
