@@ -76,6 +76,21 @@ def test_threads_share_packed_blocks(layout: str, threads: int) -> None:
 
 @pytest.mark.parametrize(
     ("left", "right", "out"),
+    [("D A B E", "E C", "D C B A"), ("C E", "D E B A", "D C B A"), ("C D A", "D B", "C B A")],
+)
+def test_threads_have_blocks_of_their_own_where_there_are_enough(left: str, right: str, out: str) -> None:
+    sizes = {"A": 37, "B": 40, "C": 18, "D": 34, "E": 33}
+    a, b = operands(left, right, sizes, "f32")
+    function = polyml.einsum(product(left, right, out, "f32"), target=SMALL, threads=2)
+    text = function.lower(a, b).text("loops")
+    # One loop over blocks, at the top or below another one, and what a thread packs is its own.
+    assert re.search(r"^ {2,4}parallel for .*\n(.*\n){0,2}? *local ", text, re.M), text
+    assert text.count("parallel for") == 1
+    np.testing.assert_array_equal(function(a, b), exact(left, right, out, a, b))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "out"),
     [
         ("A E B F", "F C D E", "A B C D"),
         ("C E", "D E B A", "D C B A"),

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 
 from polyml.schedule.blocking import Blocking
 from polyml.schedule.strategy.threads import PARALLEL_CYCLES
 
-__all__ = ["shared_loops"]
+__all__ = ["BLOCKS", "shared_block", "shared_loops"]
+
+BLOCKS = "blocks"
+"""Each thread has blocks of the vector side of its own."""
+
+EVEN = 4
+"""Blocks for each thread, at least, if threads are to share them: then the last ones do not wait for long."""
 
 
 def shared_loops(plan: Blocking, threads: int) -> str | None:
-    """Which loops the threads share: the batch, the vector side's or the row side's outermost, lanes, or the rows themselves in chunks; None: too little work."""
+    """Which loops the threads share: the batch, blocks of the vector side, the vector side's or the row side's outermost, lanes, or the rows themselves in chunks; None: too little work."""
     least = 2 * threads
     if threads < 2 or prod(plan.extents.values()) / plan.width * plan.tile.vectors / 2 < PARALLEL_CYCLES:
         return None
@@ -22,7 +28,22 @@ def shared_loops(plan: Blocking, threads: int) -> str | None:
         return "lanes" if plan.blocked(plan.lanes) else None
     if plan.batch and plan.extents[plan.batch[0]] >= least:
         return "batch"
+    if shared_block(plan, threads) is not None:
+        return BLOCKS
     outer = plan.result_order or plan.row_side
     if outer and plan.extents[outer[0]] >= least:
         return "row side"
     return "rows" if plan.extents[plan.rows] >= threads * plan.tile.rows else None
+
+
+def shared_block(plan: Blocking, threads: int) -> str | None:
+    """The index with enough blocks of the vector side for all threads, the outermost one. Each then packs what it multiplies with into an L2 of its own, and meets the others once; loops inside a block
+    have fewer iterations than their index has values."""
+    if plan.rows_ahead or plan.in_place or plan.turned:
+        return None
+    found = (
+        i
+        for i in (*plan.vector_side, plan.lanes)
+        if ceil(plan.extents[i] / plan.sizes.get(i, plan.extents[i])) >= EVEN * threads
+    )
+    return next(found, None)

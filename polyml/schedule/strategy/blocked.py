@@ -19,7 +19,7 @@ import islpy as isl
 from polyml.records import dataclass
 from polyml.schedule.block_copies import BlockedNest
 from polyml.schedule.strategy.block_parts import BlockParts, Build, Part
-from polyml.schedule.strategy.block_threads import shared_loops
+from polyml.schedule.strategy.block_threads import BLOCKS, shared_block, shared_loops
 from polyml.schedule.transforms import Loop, around, insert_loops
 
 __all__ = ["build_blocked"]
@@ -115,10 +115,8 @@ class _Builder(BlockParts):
         """The loops over blocks."""
         plan = self.nest.plan
         loops = [self.loop(index, names, tile=plan.sizes[index]) for index in indices]
-        return [
-            loop.marked("parallel") if index == plan.lanes and shared == "lanes" else loop
-            for index, loop in zip(indices, loops, strict=True)
-        ]
+        dealt = plan.lanes if shared == "lanes" else shared_block(plan, self.threads) if shared == BLOCKS else None
+        return [loop.marked("parallel") if index == dealt else loop for index, loop in zip(indices, loops, strict=True)]
 
     def columns(
         self, leaf: isl.ScheduleNode, sums: Sequence[str], names: Sequence[str], shared: str | None
