@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from polyml.codegen.generate import generate
-from polyml.codegen.large import either, where_worth
+from polyml.codegen.large import either, streaming, where_worth
 from polyml.codegen.loops import Function
 from polyml.codegen.passes import LoopOptions, lower_loops
 from polyml.codegen.printer import loops_text
@@ -181,8 +181,8 @@ def to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredRe
             on_pass=lambda name, made: report(f"{region.name} after {name}", lambda: loops_text(made), level=5),
         )
         if scheduled.streamed_when_large:
-            streamed = scheduled.streamed | scheduled.streamed_when_large
-            again = generate(replace(scheduled, streamed=streamed), name=region.name)
+            written = {s.argument.array for s in scheduled.scop.statements.values() if s.argument is not None}
+            again = streaming(generated, scheduled.streamed_when_large - written)
             large, more = lower_loops(again, options=replace(passes, large=True))
             both = either(large, loops, l2_bytes=passes.l2_bytes)
             if both is not loops:

@@ -5,19 +5,34 @@ Which one runs is decided at each call: results must be larger than L2 and rows 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import reduce
 
 from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node
-from polyml.codegen.rewrite import fresh, rename_variables, substitute_nodes, walk_nodes
+from polyml.codegen.rewrite import fresh, rename_variables, substitute_nodes, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue
 from polyml.schedule.schedule import Product
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["either", "where_worth"]
+__all__ = ["either", "streaming", "where_worth"]
+
+
+def streaming(function: Function, arrays: Set[str]) -> Function:
+    """The function with stores into these arrays, as generated loops have them, meant for memory beyond the caches."""
+
+    def change(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        made = tuple(with_body(node, change) for node in nodes)
+        return tuple(
+            replace(node, streaming=True)
+            if isinstance(node, Assign) and node.reduction is None and node.target.variable in arrays
+            else node
+            for node in made
+        )
+
+    return replace(function, body=change(function.body))
 
 
 def either(large: Function, plain: Function, *, l2_bytes: int) -> Function:
