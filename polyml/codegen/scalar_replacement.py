@@ -95,6 +95,32 @@ def _row_by_row(promotions: Iterable[_Promotion]) -> list[_Promotion]:
     return [p for row in rows.values() for p in sorted(row, key=lambda p: [s.constant for s in p.element[1][-1:]])]
 
 
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """An element's subscripts: their terms, how far each moves from lane to lane (None: by no one number), and their constants. The copies of a register tile differ in the last."""
+
+    terms: tuple[object, ...]
+    steps: tuple[int | None, ...]
+    constants: tuple[int, ...]
+
+    @staticmethod
+    def of(element: Element, lanes: Lanes | None) -> _Shape:
+        subscripts = element[1]
+        steps = tuple(0 if lanes is None else s.stride(lanes.variable) for s in subscripts)
+        return _Shape(tuple(s.terms for s in subscripts), steps, tuple(s.constant for s in subscripts))
+
+    def never_meets(self, other: _Shape, lanes: Lanes | None) -> bool:
+        """Whether constants alone say so: most pairs are copies, and `may_overlap` takes its time."""
+        if self.terms != other.terms:
+            return False
+        for a, b, step in zip(self.constants, other.constants, self.steps, strict=True):
+            if a == b or step is None:
+                continue
+            if step == 0 or lanes is None or (a - b) % step or abs((a - b) // step) >= lanes.width:
+                return True
+        return False
+
+
 _Written = tuple[str, frozenset[str]]
 """An element that is written: the array, and the variables that its subscripts depend on."""
 
@@ -180,10 +206,20 @@ class _Replacement:
                 if element is not None:
                     where.setdefault(element, []).append((position, access))
         found: list[_Promotion] = []
+        shapes = {element: _Shape.of(element, lanes) for element in where}
+        others = {
+            name: [(None if place is None else shapes[place], access) for (place, _), access in paths.items()]
+            for name, paths in by_variable.items()
+        }
         for element, accesses in where.items():
             if not _is_worth_it([access for _, access in accesses], lanes):
                 continue
-            rivals = (r for (place, _), r in by_variable[element[0]].items() if place != element)
+            own = shapes[element]
+            rivals = (
+                access
+                for shape, access in others[element[0]]
+                if shape is not own and (shape is None or not own.never_meets(shape, lanes))
+            )
             if any(may_overlap(accesses[0][1], r, ranges, lanes) for r in rivals):
                 continue
             first, last = accesses[0][0], accesses[-1][0]
