@@ -311,8 +311,7 @@ def _copy(scop: Scop, plan: TilePlan, tile: Tile) -> Statement:
 
 
 def _tile_storage(scop: Scop, plan: TilePlan, tile: Tile) -> Storage:
-    """One tile, or two that take turns where the next is copied while one is read; rows are padded where neighbouring threads read along a column: 16 bytes bring them to
-    other banks."""
+    """One tile, or two that take turns where the next is copied while one is read."""
     update = scop.statements[plan.statement]
     numbers = [(affine(index) // size) for index, size in plan.visit]
     values = dict(zip(tile.visit, numbers, strict=True))
@@ -324,11 +323,10 @@ def _tile_storage(scop: Scop, plan: TilePlan, tile: Tile) -> Storage:
         inside[last] = copy[last] = "0"
         turns[last] = True
     offsets = {update.name: _offset(scop, update.name, inside), tile.copy: _offset(scop, tile.copy, copy)}
-    pad = max(1, 16 // scop.arrays[tile.read.tensor].dtype.itemsize) if tile.read in plan.crossed else 0
+    itemsize = scop.arrays[tile.read.tensor].dtype.itemsize
     shape = (
         *(plan.stages if turn else 1 for turn, _ in zip(turns, numbers, strict=False)),
-        *tile.box[:-1],
-        tile.box[-1] + pad,
+        *plan.shape(tile.read, tile.box, itemsize),
     )
     wraps = tuple(turns) if any(turns) else ()
     return Storage(array=tile.array, place=f"allocate:{tile.array}", shape=shape, offsets=offsets, wraps=wraps)

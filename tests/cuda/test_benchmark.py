@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
+import polyml
 from benchmarks.cuda import line, main, summary
 from benchmarks.cuda_cases import CASES, contractions
+from polyml.codegen.cuda.limits import require_fits
+from polyml.compiler import lower_program
+from polyml.compiler_cuda import cuda_regions
+from polyml.gpu_core import Limits
+from polyml.target import Target
 from tests.cuda.batch import compile_batch, needs_gxx
 
 SMALL = {
@@ -46,6 +54,18 @@ def test_its_contractions_are_those_of_the_file() -> None:
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal(tuple(min(n, 3) for n in shape)) for shape in found[0].shapes)
     assert found[0].numpy(x, y).ndim == 3
+
+
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_its_cases_are_mapped_at_their_sizes(every: int) -> None:
+    """Whatever takes one thread, or more than a block has, would only show on a GPU."""
+    for case in [*CASES, *contractions()][::every]:
+        program = polyml.einsum(case.text, target=Target("cuda-sm_90"), dynamic=case.dynamic or "auto")
+        given = [np.empty(shape, np.float32) for shape in case.shapes]
+        stages = lower_program(program.program, program.key_of(*given), program.options)
+        kernels = [kernel for region in cuda_regions(stages) for kernel in region.kernels]
+        assert all(math.prod(kernel.threads) >= 128 for kernel in kernels), f"{case.name}: {kernels}"
+        require_fits(kernels, Limits(), where="a GPU")
 
 
 def test_its_summary() -> None:

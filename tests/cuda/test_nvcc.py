@@ -27,10 +27,10 @@ pytestmark = pytest.mark.skipif(find_nvcc() is None, reason="nvcc is not install
 
 
 def architectures() -> list[int]:
-    """Compute capabilities 7.0 (7.5 from CUDA 13 on), which copies synchronously, and 9.0."""
+    """Compute capabilities 7.0 (7.5 from CUDA 13 on), which copies synchronously, 8.0 and 9.0."""
     done = subprocess.run([find_nvcc(), "--list-gpu-arch"], capture_output=True, text=True, check=True)
     known = {int(text) for text in re.findall(r"compute_(\d+)", done.stdout)}
-    return [70 if 70 in known else 75, 90]
+    return [70 if 70 in known else 75, 80, 90]
 
 
 def test_everything_compiles(tmp_path: Path) -> None:

@@ -174,6 +174,27 @@ AMONG_OTHERS = [
 ]
 
 
+TURNED = 'def f(x: f32["A D B"], y: f32["C D"]):\n    z[c, b, a] = x[a, d, b] * y[c, d]\n    return z\n'
+PAIRS = 'def f(x: f32["E A D"], y: f32["B C D"]):\n    z[e, b, c, a] = x[e, a, d] * y[b, c, d]\n    return z\n'
+
+
+@needs_gxx
+def test_operands_of_three_dimensions() -> None:
+    """A tile's rows are padded, not its single elements; and tiles may be 24 or 96 wide."""
+    cases = [
+        (TURNED, small((100, 21, 3), (24, 21)), lambda x, y: np.einsum("adb,cd->cba", x, y)),
+        (PAIRS, small((2, 90, 18), (3, 95, 18)), lambda x, y: np.einsum("ead,bcd->ebca", x, y)),
+    ]
+    batch = compile_batch([(text, given) for text, given, _ in cases], target=SMALL, verify=True)
+    for number, (_, given, exact) in enumerate(cases):
+        agree(batch, number, given, exact)
+    told = polyml.einsum(TURNED, target="cuda-sm_90").explain(
+        np.empty((384,) * 3, np.float32), np.empty((24, 384), np.float32)
+    )
+    assert "tiles of 24 c x 128 a" in told
+    assert " 1 x 1 x 1 threads" not in told
+
+
 @needs_gxx
 def test_contractions_among_reductions_of_rows() -> None:
     """Their tiles have kernels of their own where that saves more than device memory costs."""

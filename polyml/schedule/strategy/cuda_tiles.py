@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 from polyml.expressions import Apply, Read, Subscript, reads_of, walk
-from polyml.gpu_core import ISSUE, L2_RATE, SHARED_RATE
+from polyml.gpu_core import ISSUE, L2_RATE
 from polyml.records import dataclass
 from polyml.schedule.boxes import box_of
 from polyml.schedule.cost import StatementModel
@@ -123,6 +123,12 @@ class TilePlan:
             box.append(1 + sum((subscript.stride(index) or 0) * (self.size(index) - 1) for index in moving))
         return tuple(first), tuple(box)
 
+    def shape(self, read: Read, box: Sequence[int], itemsize: int) -> tuple[int, ...]:
+        """Of an operand's tile in shared memory: rows are padded where neighbouring threads read along a column, since 16 bytes bring them to other banks. box: as of `footprint`."""
+        row = max((d for d, extent in enumerate(box) if extent > 1), default=len(box) - 1)
+        pad = max(1, 16 // itemsize) if read in self.crossed else 0
+        return tuple(extent + pad * (d == row) for d, extent in enumerate(box))
+
     def __str__(self) -> str:
         tile = f"tiles of {self.rows.size} {self.rows.index} x {self.columns.size} {self.columns.index}"
         depth = " x ".join(f"{self.depth[i]} {i}" for i in self.reduced if self.depth[i] > 1)
@@ -220,8 +226,8 @@ def _depths(reduced: list[str], extents: Mapping[str, int]) -> dict[str, int]:
 
 
 def _sides(y: str, x: str, vector: int) -> Iterator[tuple[Side, Side]]:
-    for threads, rows, columns in product((16, 8), (8, 4, 2), (8, 4, 2)):
-        lanes = max(1, min(vector, columns))
+    for threads, rows, columns in product((16, 8), (8, 6, 4, 3, 2), (8, 6, 4, 2)):
+        lanes = gcd(vector, columns)
         yield Side(y, threads, rows, 1), Side(x, 16, columns // lanes, lanes)
 
 
@@ -232,17 +238,18 @@ def _cost(plan: TilePlan, extents: Mapping[str, int], itemsize: int, target: Tar
     if 4 * words * own > target.vector_registers + 1:
         return None
     depth = prod(plan.depth.values())
-    tile = sum(prod(plan.footprint(read.subscripts, _names(plan))[1]) for read in plan.operands) * itemsize
-    padding = itemsize * 4 * (plan.rows.size + plan.columns.size)
-    if 2 * (tile + padding) > shared_room(target) or threads > target.block_threads:
+    boxes = {read: plan.footprint(read.subscripts, _names(plan))[1] for read in plan.operands}
+    tile = sum(map(prod, boxes.values())) * itemsize
+    padded = sum(prod(plan.shape(read, box, itemsize)) for read, box in boxes.items()) * itemsize
+    if 2 * padded > shared_room(target) or threads > target.block_threads:
         return None
     blocks = prod(ceil(extents[i] / plan.size(i)) for i in plan.free)
     waves = ceil(blocks / target.cores)
     arithmetic = threads / 32 * own * words / ISSUE
-    together = 32 // plan.columns.threads * plan.rows.own + plan.columns.threads * plan.columns.own  # of a warp
-    loads = threads / 32 * together * itemsize / SHARED_RATE
+    # A warp's read of 16 bytes per lane takes two turns where neighbouring lanes share them, as along rows, else up to four.
+    loads = threads / 32 * (2 * plan.rows.own + 3 * plan.columns.own) * itemsize / 16
     traffic = tile / depth / L2_RATE
-    return waves * (max(arithmetic, loads, traffic) + 0.1 * (arithmetic + loads + traffic) + 30 / depth)
+    return waves * (max(arithmetic, loads, traffic) + 0.2 * (arithmetic + loads + traffic) + 30 / depth)
 
 
 def _names(plan: TilePlan) -> list[str]:
