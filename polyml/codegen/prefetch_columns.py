@@ -1,7 +1,7 @@
 """Vectors that walk down the columns of a large matrix: what lies some rows further down is fetched on the way.
 
 Every row lies in another page, where no prefetcher of the hardware follows, and the processor sees only as many rows ahead as it has room for instructions. So a sequential
-loop between the lanes and their steps asks for a coming row itself. The first walk down a strip of columns does; those after it find the strip in L2, if it fits there.
+loop between the lanes and their steps asks for a coming row itself. The first walk down a strip of columns does; those after it find the strip in L2, if it fits there, and fetch a row that comes soon into L1.
 In what the function writes, only sums in registers look ahead: a recurrence reads what it has just written.
 """
 
@@ -25,6 +25,9 @@ __all__ = ["prefetch_columns"]
 
 PAGE = 4096
 """Bytes of the smallest page: from this stride on, nothing but the loop itself knows where the next row is."""
+
+NEAR = 16
+"""Rows ahead of what comes from L2: 8 to 32 are alike."""
 
 LEAST_TILE = 8
 """Sums of a register tile."""
@@ -90,7 +93,7 @@ class _Columns:
         return visit(lanes.body)
 
     def coming(self, loop: For, lanes: For, ranges: Ranges, fetched: set[tuple[str, Affine]]) -> Iterator[Prefetch]:
-        """The lines of a row further on, of each strip of columns that no walk before has brought into L2."""
+        """The lines of a row further on, of each strip of columns: into L2, or into L1 where a walk before has brought the strip into L2."""
         trips = ranges.highest(loop.upper - loop.lower)
         if (trips is not None and trips < LONG * loop.step) or any(isinstance(n, For) for n in walk_nodes(loop.body)):
             return
@@ -103,14 +106,16 @@ class _Columns:
         ahead = AHEAD // (line * max(1, len(columns)))
         for (array, start), read in columns.items():
             strip = None if trips is None else trips // loop.step * line * len(columns)
-            if (array, start) in fetched:
+            again = (array, start) in fetched
+            if again and (strip is None or strip <= self.caches.l1):
                 continue
             if strip is not None and strip <= self.caches.l2 * 3 // 4:
                 fetched.add((array, start))
+            rows, level = (NEAR, 1) if again else (ahead, 2)
             for row in range(loop.step):
-                moved = {loop.variable: affine(loop.variable) + (-(-ahead // loop.step) * loop.step - row)}
-                yield Prefetch(Place(array, tuple(s.substitute(moved) for s in _affine(read.subscripts))), 2)
-            self.notes.append(Note("prefetch", loop.variable, f"{array} {ahead} rows ahead, into L2"))
+                moved = {loop.variable: affine(loop.variable) + (-(-rows // loop.step) * loop.step - row)}
+                yield Prefetch(Place(array, tuple(s.substitute(moved) for s in _affine(read.subscripts))), level)
+            self.notes.append(Note("prefetch", loop.variable, f"{array} {rows} rows ahead, into L{level}"))
 
     def columns(self, loop: For, lanes: For) -> dict[tuple[str, Affine], Read]:
         """The vectors that the loop walks down with, by array and element at the loop's start modulo a row: for each the read that is furthest ahead."""

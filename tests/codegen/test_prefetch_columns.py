@@ -26,11 +26,11 @@ def f(x: f64["N M"]):
 """
 
 
-def asked(rows: int, columns: int) -> list[tuple[int, int]]:
-    """(rows ahead, columns ahead) of each prefetch."""
+def asked(rows: int, columns: int, level: int = 2) -> list[tuple[int, int]]:
+    """(rows ahead, columns ahead) of each prefetch into that cache."""
     program = polyml.einsum(BOTH_WAYS, target=WIDE, threads=1)
     text = program.lower(np.zeros((rows, columns))).text("loops")
-    found = re.findall(r"prefetch L2 x\[(-?)i\w* \+ (\d+), \w+(?: \+ (\d+))?\]", text)
+    found = re.findall(rf"prefetch L{level} x\[(-?)i\w* \+ (\d+), \w+(?: \+ (\d+))?\]", text)
     return [(-int(row) if sign else int(row), int(column or 0)) for sign, row, column in found]
 
 
@@ -40,12 +40,17 @@ def test_one_walk_asks_for_the_strip() -> None:
     assert found
     assert {row for row, _ in found} == {16_384 // 64 // len(found)}
     assert sorted(column for _, column in found) == [8 * k for k in range(len(found))]
+    # The way back goes from row N - 1 to the first: 16 rows on are 16 rows less.
+    again = asked(2000, 1600, level=1)
+    assert {row for row, _ in again} == {-(1999 - 16)}
+    assert sorted(column for _, column in again) == sorted(column for _, column in found)
 
 
 def test_short_rows_and_small_arrays_need_nothing() -> None:
     assert not asked(100_000, 16), "the hardware follows rows of 128 bytes"
     assert not asked(500, 512), "it stays in L2"
     assert not asked(48, 16_384), "too short a walk"
+    assert not asked(2000, 16, level=1)
 
 
 def test_every_row_of_an_unrolled_walk() -> None:
