@@ -12,6 +12,7 @@ traffic as a few steps without time tiles. A number of steps that is not known y
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 from polyml.records import dataclass
@@ -53,7 +54,8 @@ def pad_rows(scop: Scop, target: Target) -> Padded | None:
     for name, statement in scop.statements.items():
         moved = {a: Access(padded[a.array].name, a.subscripts) for a in accesses_of(statement) if a.array in padded}
         changed[name] = redirected(statement, moved)
-    return Padded(relaid(scop, changed, [_layout(array, padded[array.name]) for array in swept]), worth)
+    layouts = [_layout(array, padded[array.name]) for array in swept]
+    return Padded(relaid(scop, replace(scop, statements=changed), layouts), worth)
 
 
 def worth_of(scop: Scop) -> tuple[Product, ...] | None:

@@ -38,7 +38,7 @@ PAGE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Relaid:
-    """scop: with the local arrays. ahead, behind: the copies before the loops and after them. arrays: of callers, that these copy."""
+    """scop: with the local arrays. ahead, behind: the copies before the loops and after them. arrays: that these copy, by both names."""
 
     scop: Scop
     ahead: tuple[str, ...]
@@ -46,21 +46,26 @@ class Relaid:
     arrays: tuple[str, ...]
 
     def dependences(self, before: Dependences, scop: Scop) -> Dependences:
-        """Its dependences from those of `scop`, as it was: between the loops' statements nothing changes. (What an element is copied to, and what is written there first, does without dataflow.)"""
+        """Its dependences from those of `scop`, the loops alone, on the arrays as they were or on local ones that come from outside: between the loops' statements nothing changes.
+        (What an element is copied to, and what is written there first, does without dataflow.)"""
         moved = isl.UnionSet("{ }")
         for name in self.arrays:
-            moved = moved.union(universe(scop, name))
+            moved = moved.union(universe(scop, name)) if name in scop.arrays else moved
         live_in, live_out = before.live_in.intersect_range(moved), before.live_out.intersect_range(moved)
-        into = self.scop.reads.intersect_domain(self._instances(self.ahead)).intersect_range(moved)
-        back = self.scop.must_writes.intersect_domain(self._instances(self.behind))
-        written = scop.may_writes.intersect_range(moved)
+        live_in = live_in.union(scop.reads.intersect_range(moved.subtract(_written(scop))))
+        reads, writes = self.scop.reads, self.scop.must_writes
+        into, out = ((r.intersect_domain(self._instances(self.ahead))) for r in (reads, writes))
+        back, home = ((r.intersect_domain(self._instances(self.behind))) for r in (reads, writes))
+        first = into.union(out).intersect_range(moved)
+        last = back.union(home).intersect_range(moved)
+        flow = first.apply_range(live_in.reverse()).union(live_out.apply_range(last.reverse()))
         return replace(
             before,
-            flow=before.flow.union(into.apply_range(live_in.reverse())).union(live_out.apply_range(back.reverse())),
-            output=before.output.union(into.apply_range(written.reverse())),
-            anti=before.anti.union(into.apply_range(back.reverse())),
+            flow=before.flow.union(flow).union(out.apply_range(back.reverse())),
+            output=before.output.union(first.apply_range(scop.may_writes.intersect_range(moved).reverse())),
+            anti=before.anti.union(into.apply_range(home.reverse())),
             live_in=before.live_in.subtract(live_in).union(into),
-            live_out=before.live_out.subtract(live_out).union(back),
+            live_out=before.live_out.subtract(live_out).union(home),
         )
 
     def _instances(self, names: Sequence[str]) -> isl.UnionSet:
@@ -88,11 +93,11 @@ class Layout:
     back_limits: str = ""
 
 
-def relaid(scop: Scop, statements: Mapping[str, Statement], layouts: Sequence[Layout]) -> Relaid:
-    """`statements`, which use the local arrays, between the copies that `layouts` ask for. Arrays that are local themselves need no copies.
+def relaid(scop: Scop, inside: Scop, layouts: Sequence[Layout]) -> Relaid:
+    """The scop `inside`, whose statements use the local arrays, between the copies that `layouts` ask for. Arrays that are local themselves need no copies.
 
     Args:
-        scop: as it was; its order is that of the statements.
+        scop: as it was, to tell what is to be copied.
     """
     ahead: dict[str, Statement] = {}
     behind: dict[str, Statement] = {}
@@ -104,11 +109,12 @@ def relaid(scop: Scop, statements: Mapping[str, Statement], layouts: Sequence[La
             if not elements.is_empty():
                 copy = _copy(scop, layout, elements, back=back)
                 made[copy.name] = copy
-    everything = {**ahead, **statements, **behind}
-    ordered = replace(scop, initial=_initial(scop, list(ahead.values()), list(behind.values())))
+    everything = {**ahead, **inside.statements, **behind}
+    ordered = replace(inside, initial=_initial(inside, list(ahead.values()), list(behind.values())))
     made_scop = rebuilt(ordered, everything, {**scop.arrays, **{one.local.name: one.local for one in layouts}})
-    copied = tuple(one.array.name for one in layouts if one.array.kind != "local")
-    return Relaid(made_scop, tuple(ahead), tuple(behind), copied)
+    copied = [one for one in layouts if one.array.kind != "local"]
+    names = tuple(array.name for one in copied for array in (one.array, one.local))
+    return Relaid(made_scop, tuple(ahead), tuple(behind), names)
 
 
 def affected_elements(scop: Scop, array: Array) -> tuple[isl.Set, isl.Set]:
@@ -118,6 +124,7 @@ def affected_elements(scop: Scop, array: Array) -> tuple[isl.Set, isl.Set]:
     everything = isl.Set(f"{parameters_text(scop.sizes)}{{ {array.name}[{', '.join(names)}] : {box} }}")
     own = everything.to_union_set()
     _, from_before = values_of(scop, array.name)
+    from_before = from_before.union(scop.reads.intersect_range(own.subtract(_written(scop))))
     sets = []
     for relation in (from_before, scop.may_writes):
         one = relation.range().intersect(own)
@@ -127,6 +134,14 @@ def affected_elements(scop: Scop, array: Array) -> tuple[isl.Set, isl.Set]:
     if written.n_basic_set() > 1 or not sure:
         return everything, everything
     return (read if read.is_box() else _box(read, everything)), written
+
+
+def _written(scop: Scop) -> isl.UnionSet:
+    """All elements of the arrays that anything writes: dataflow says nothing of others."""
+    found = isl.UnionSet("{ }")
+    for name in dict.fromkeys(a.array for s in scop.statements.values() for a in (s.target, s.argument) if a):
+        found = found.union(universe(scop, name))
+    return found
 
 
 def _box(elements: isl.Set, everything: isl.Set) -> isl.Set:

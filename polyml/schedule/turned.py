@@ -15,6 +15,7 @@ Source: data layout transformation, O'Boyle and Knijnenburg, "Nonsingular data t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 
 from polyml.expressions import reads_of
@@ -37,7 +38,7 @@ def turn_columns(scop: Scop, target: Target) -> Relaid | None:
         return None
     changed = {name: _on_turned(statement, arrays) for name, statement in scop.statements.items()}
     layouts = [_layout(scop.arrays[name], turned) for name, turned in arrays.items()]
-    return relaid(scop, changed, layouts)
+    return relaid(scop, replace(scop, statements=changed), layouts)
 
 
 def _swept_matrix(scop: Scop, target: Target) -> str | None:

@@ -26,6 +26,7 @@ from polyml.schedule.pivots import plan_pivots, updates_in_place, within_block
 from polyml.schedule.prologues import applied_in_copies
 from polyml.schedule.relaid import Relaid
 from polyml.schedule.row_blocks import plan_row_blocks
+from polyml.schedule.row_pieces import cut_rows
 from polyml.schedule.row_sums import large_matrices, plan_row_sums
 from polyml.schedule.schedule import Note, Product, Schedule, Storage
 from polyml.schedule.slanted import plan_slanted, slanted_parts, split_around
@@ -155,25 +156,42 @@ class Ways:
         """Blocks of steps on columns that are contiguous for as long as the loop runs; None where there are none."""
         relaxed = self._may_block() and not self.options.precise
         turned = turn_columns(self.scop, self.target) if relaxed else None
-        return None if turned is None else self._relaid(turned, (), STEPS)
+        return None if turned is None else self._relaid(turned, self._moved(turned), (), STEPS)
 
     def by_padded_rows(self) -> Schedule | None:
         """Time tiles on arrays whose rows are whole lines; None where nothing asks for it."""
-        may = self._may_block(sized=True) and (self.pack or not self.scop.sizes)
-        padded = pad_rows(self.scop, self.target) if may else None
-        return None if padded is None else self._relaid(padded.relaid, padded.worth, TIME_TILES)
+        padded = pad_rows(self.scop, self.target) if self._may_sweep() else None
+        return (
+            None
+            if padded is None
+            else self._relaid(padded.relaid, self._moved(padded.relaid), padded.worth, TIME_TILES)
+        )
 
-    def _relaid(self, relaid: Relaid, worth: tuple[Product, ...], wanted: str) -> Schedule | None:
-        """The strategy on arrays that are laid out anew; None where it does not decide what that is `wanted` for, a note's beginning."""
-        dependences = relaid.dependences(self.dependences, self.scop)
+    def by_row_pieces(self) -> Schedule | None:
+        """Rows that stay in L1 in a piece for each lane; None where nothing asks for it."""
+        pieces = cut_rows(self.scop, self.dependences, self.target) if self._may_sweep() else None
+        return None if pieces is None else self._relaid(pieces.relaid, pieces.dependences, pieces.worth, "")
+
+    def _may_sweep(self) -> bool:
+        """Whether arrays may be copied around loops that sweep over them: the other version, of calls that ask for few steps, is without copies."""
+        return self._may_block(sized=True) and (self.pack or not self.scop.sizes)
+
+    def _moved(self, relaid: Relaid) -> Dependences:
+        return relaid.dependences(self.dependences, self.scop)
+
+    def _relaid(
+        self, relaid: Relaid, dependences: Dependences, worth: tuple[Product, ...], wanted: str
+    ) -> Schedule | None:
+        """The strategy on arrays that are laid out anew; None where it does not decide what that is `wanted` for, a note's beginning; nothing is where they stay in L1."""
         matcher = Matcher(relaid.scop, dependences, relax_reductions=not self.options.precise)
         copies = dict.fromkeys((*relaid.ahead, *relaid.behind))
         facts = Facts(
             packed=Packed(scop=relaid.scop, dependences=dependences, copies=copies), matcher=matcher,
             models=model_statements(relaid.scop, matcher), target=self.target, options=self._strategy_options(),
         )  # fmt: skip
-        tree, notes, more = apply_strategy(self._ilp_tree(relaid.scop, dependences, matcher, relaid.ahead), facts)
-        if not any(wanted in (note.stage, note.text.partition(":")[0]) for note in notes):
+        ordered = self._ilp_tree(relaid.scop, dependences, matcher, relaid.ahead)
+        tree, notes, more = apply_strategy(ordered, facts, in_cache=not wanted)
+        if not any(wanted in (note.stage, note.text.partition(":")[0], "") for note in notes):
             return None
         worth = tuple(dict.fromkeys((*worth, *more)))
         made = Schedule(scop=relaid.scop, dependences=dependences, tree=tree, storage={}, notes=notes, worth=worth)

@@ -58,11 +58,13 @@ from polyml.schedule.tree import Kind, kind_of, mark_name
 __all__ = ["apply_strategy"]
 
 
-def apply_strategy(tree: isl.Schedule, facts: Facts) -> tuple[isl.Schedule, tuple[Note, ...], tuple[Product, ...]]:
-    """The ordered tree with its loops tiled, marked and in their final order, what was decided, and what must hold at a call for that to pay."""
+def apply_strategy(
+    tree: isl.Schedule, facts: Facts, *, in_cache: bool = False
+) -> tuple[isl.Schedule, tuple[Note, ...], tuple[Product, ...]]:
+    """The ordered tree with its loops tiled, marked and in their final order, what was decided, and what must hold at a call for that to pay. in_cache: all that it touches is in L1."""
     recipe = _Recipe(facts)
     threads = facts.options.parallel and facts.options.threads > 1
-    node = recipe.visit(tree.get_root().child(0), Place(parallel=threads, extents={}))
+    node = recipe.visit(tree.get_root().child(0), Place(parallel=threads, extents={}, in_cache=in_cache))
     return node.get_schedule(), tuple(recipe.notes), tuple(dict.fromkeys(recipe.worth))
 
 
