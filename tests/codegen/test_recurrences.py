@@ -44,7 +44,44 @@ def test_signs_and_products_stay() -> None:
 
 
 def test_inside_other_operations() -> None:
-    assert ordered(call("div", total(LAST, NEW, BEFORE), at("x", 0))) == "c[j] = ((x[j] + c[j - 2]) + c[j - 1]) / x[0];"
+    assert ordered(call("abs", total(LAST, NEW, BEFORE))) == "c[j] = abs(((x[j] + c[j - 2]) + c[j - 1]));"
+
+
+def test_a_divisor_goes_to_both_parts() -> None:
+    quotient = call("div", total(LAST, NEW, BEFORE), at("x", 0))
+    assert ordered(quotient) == "c[j] = (c[j - 1] * (1.0 / x[0])) + ((x[j] + c[j - 2]) / x[0]);"
+    quotient = call("div", call("sub", NEW, call("mul", at("x", 1), LAST)), at("x", J))
+    assert ordered(quotient) == "c[j] = (c[j - 1] * (neg(x[1]) / x[j])) + (x[j] / x[j]);"
+    for divisor in (call("add", LAST, number(2.0)), call("exp", NEW)):  # it waits itself; it would be computed twice
+        assert ordered(call("div", call("add", NEW, BEFORE), divisor)).count("/") == 1
+    square = call("div", call("add", NEW, call("mul", LAST, LAST)), at("x", 0))
+    assert ordered(square).count("/") == 1
+
+
+SOLVER = """
+def f(x: f64["N M"], d: f64["{divisor}"]):
+    y: f64["N M"] = 0
+    for i in range(N):
+        for j in range(1, M):
+            y[i, j] = (x[i, j] - 0.5 * y[i, j - 1]) / d[{index}]
+    return y
+"""
+
+
+@pytest.mark.parametrize(("divisor", "index", "parts"), [("M", "j", 2), ("N M", "i, j", 1)])
+def test_lanes_share_the_divisor(divisor: str, index: str, parts: int) -> None:
+    # One division for all lanes beside the one in each of them; two in each lane would take longer than they are waited for.
+    rng = np.random.default_rng(0)
+    x, d = rng.random((19, 131)), 1 + rng.random((19, 131) if parts == 1 else 131)
+    program = polyml.einsum(SOLVER.format(divisor=divisor, index=index))
+    step = next(
+        line for line in program.lower(x, d).text("loops").splitlines() if line.strip().startswith("y") and "/" in line
+    )
+    assert step.count("/") == parts
+    expected = np.zeros_like(x)
+    for j in range(1, 131):
+        expected[:, j] = (x[:, j] - 0.5 * expected[:, j - 1]) / d[..., j]
+    np.testing.assert_allclose(program(x, d), expected, rtol=1e-13, atol=1e-15)
 
 
 def test_a_constant_factor_goes_to_what_waits() -> None:
