@@ -187,3 +187,31 @@ def test_rows_that_share_elements_run_side_by_side() -> None:
     assert jams(named, 1300) == (2, 0)
     assert jams(few, 1300) == (0, 2)
     assert jams(named, 70) == (0, 0)  # no tiles
+
+
+@pytest.mark.parametrize("steps", ["range(T)", "range(1, T, 3)"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_one_thread_runs_the_tiles_of_a_long_row(steps: str, dynamic: bool) -> None:
+    """Of a wavefront over them isl makes no code in any time, of whatever target: that this ends is what is tested."""
+    text = f"""
+def f(a: f64["N"], b: f64["N"], T: int):
+    for t in {steps}:
+        if 0 < i < N - 1:
+            b[i] = (a[i - 1] + a[i] + a[i + 1]) / 3
+        if 0 < i < N - 1:
+            a[i] = (b[i - 1] + b[i] + b[i + 1]) / 3
+    return a, b
+"""
+    target = pm.Target("host", l1_bytes=32 * 1024, l2_bytes=1024 * 1024, cores=3)
+    function = pm.einsum(text, target=target, threads=3, dynamic=dynamic)
+    rng = np.random.default_rng(0)
+    for n in (20_000, 20_001):
+        a, b = rng.random(n), rng.random(n)
+        (region,) = function.lower(a, b, 50).stages.regions
+        assert any(note.text.startswith("time tiles") for note in region.notes)
+        assert not any(note.stage == "fallback" for note in region.notes)
+        expected = [x.copy() for x in (a, b)]
+        pm.einsum(text, scheduler="written", parallel=False)(*expected, 50)
+        function(a, b, 50)
+        np.testing.assert_allclose(a, expected[0], rtol=1e-12)
+        np.testing.assert_allclose(b, expected[1], rtol=1e-12)
