@@ -86,7 +86,7 @@ def may_overlap(one: ElementAccess, other: ElementAccess, ranges: Ranges, lanes:
         if not isinstance(a, Affine) or not isinstance(b, Affine):
             return True
         pairs.append((a, b))
-        if a.constant != b.constant and a.terms == b.terms and _apart(a, b, lanes):
+        if _differ(a, b) and _apart(a, b, lanes):
             return False
     for loop in other.loops:
         ranges = ranges.enter(loop)
@@ -110,11 +110,16 @@ def always_apart(one: ElementAccess, other: ElementAccess, lanes: Lanes | None) 
         return False
     moved = {loop.variable for loop in (*one.loops, *other.loops)}
     pairs = zip(one.element[1], other.element[1], strict=True)
-    return any(_apart(a, b, lanes) for a, b in pairs if not a.variables() & moved)
+    return any(_differ(a, b) and _apart(a, b, lanes) for a, b in pairs if not a.variables() & moved)
+
+
+def _differ(a: Affine, b: Affine) -> bool:
+    """Whether they differ by a constant, which is not 0."""
+    return a.constant != b.constant and a.terms == b.terms
 
 
 def _apart(a: Affine, b: Affine, lanes: Lanes | None) -> bool:
-    """Whether subscripts that differ by a constant, which is not 0, never meet."""
+    """Whether subscripts that `_differ` never meet."""
     stride = 0 if lanes is None else a.stride(lanes.variable)
     if stride is None or lanes is None or stride == 0:
         return stride is not None
