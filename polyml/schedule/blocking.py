@@ -11,7 +11,7 @@ BLIS" (TOMS 2016), with the roles of the operands swapped: the broadcast operand
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from math import prod
 
 from polyml.expressions import reads_of
@@ -174,7 +174,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     row_operand = _packed_rows(model, sides, rows, target) if packs_rows else None
     held = [i for i in model.extents if operand.stride(i) != 0 and i not in sides.batch]
     held += [i for i in (rows, *sides.reduced) if row_operand is not None]
-    if turned and (row_operand is not None or not packed):
+    if turned and not packed:
         return None
     # A panel of a turned plan goes over the whole reduction, however long that is.
     whole = sides.reduced if turned else ()
@@ -185,6 +185,30 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     if ahead:
         sizes |= {index: model.extents[index] for index in sides.rows}
     across = by_stride([i for i in (*sides.columns, *sides.rows) if i != rows], out)
+    return replace(
+        _blocks(model, sides, rows, tile, width, sizes, packed=packed),
+        row_operand=row_operand,
+        turned=turned,
+        result_order=tuple(across) if short else (),
+        rows_ahead=ahead,
+        in_place=packs_rows and not (ends or short or row_operand) and _is_near(model, sides, sizes, target),
+        ends=ends,
+        worth=_worth(scop, model, sides, ends, target, turned=turned) if ends else (),
+    )
+
+
+def _blocks(
+    model: StatementModel,
+    sides: Sides,
+    rows: str,
+    tile: RegisterTile,
+    width: int,
+    sizes: dict[str, int],
+    *,
+    packed: bool,
+) -> Blocking:
+    """Blocks of these sizes, of which nothing but the vector operand may be packed."""
+    out = sides.out
     return Blocking(
         statement=model.name,
         lanes=sides.lanes,
@@ -197,16 +221,10 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         reduced=tuple(sides.reduced),
         extents=dict(model.extents),
         sizes=sizes,
-        vector_operand=operand.array,
+        vector_operand=sides.operand.array,
         packed=packed,
-        row_operand=row_operand,
+        row_operand=None,
         source_order=tuple(_source_order(sides)),
-        turned=turned,
-        result_order=tuple(across) if short else (),
-        rows_ahead=ahead,
-        in_place=packs_rows and not (ends or short or row_operand) and _is_near(model, sides, sizes, target),
-        ends=ends,
-        worth=_worth(scop, model, sides, ends, target, turned=turned) if ends else (),
     )
 
 
@@ -214,26 +232,10 @@ def _in_strips(
     model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, width: int, *, packed: bool
 ) -> Blocking:
     """Strips of the vector operand, the whole reduction at a time."""
-    out = sides.out
     sizes = {index: model.extents[index] for index in (*sides.reduced, rows)}
-    return Blocking(
-        statement=model.name,
-        lanes=sides.lanes,
-        rows=rows,
-        tile=tile,
-        width=width,
-        batch=tuple(sides.batch),
-        vector_side=tuple(by_stride(sides.columns, out)),
-        row_side=tuple(i for i in by_stride(sides.rows, out) if i != rows),
-        reduced=tuple(sides.reduced),
-        extents=dict(model.extents),
-        sizes={**sizes, **dict.fromkeys(sides.columns, 1), sides.lanes: width} if packed else sizes,
-        vector_operand=sides.operand.array,
-        packed=packed,
-        row_operand=None,
-        source_order=tuple(_source_order(sides)),
-        strips=not packed,
-    )
+    if packed:
+        sizes |= {**dict.fromkeys(sides.columns, 1), sides.lanes: width}
+    return replace(_blocks(model, sides, rows, tile, width, sizes, packed=packed), strips=not packed)
 
 
 def _in_turns(model: StatementModel, sides: Sides, across: str, target: Target) -> Blocking | None:
@@ -249,22 +251,9 @@ def _in_turns(model: StatementModel, sides: Sides, across: str, target: Target) 
     # Half of L2 instead of a quarter: long rows of the operand are what memory delivers fast.
     deep = max(prod(depth.values()), few * prod(model.extents[i] for i in sides.rows))
     blocks = widths(model, sides.lanes, others, out, width, max(1, deep // 2), target, first=sides.lanes)
-    return Blocking(
-        statement=model.name,
-        lanes=sides.lanes,
-        rows=rows,
-        tile=tile,
-        width=width,
-        batch=(),
-        vector_side=tuple(by_stride(sides.columns, out)),
-        row_side=tuple(i for i in by_stride(sides.rows, out) if i != rows),
-        reduced=tuple(sides.reduced),
-        extents=dict(model.extents),
-        sizes={**depth, **blocks, across: 1, rows: model.extents[rows]},
-        vector_operand=operand.array,
-        packed=True,
-        row_operand=None,
-        source_order=tuple(_source_order(sides)),
+    sizes = {**depth, **blocks, across: 1, rows: model.extents[rows]}
+    return replace(
+        _blocks(model, sides, rows, tile, width, sizes, packed=True),
         turned=True,
         across=across,
         together=min(few, model.extents[across]),
