@@ -74,6 +74,8 @@ def _sublist(sublist: object) -> str:
         if entry is Ellipsis:
             letters.append(_ELLIPSIS)
             continue
+        if isinstance(entry, bool):  # an integer elsewhere in Python, refused by NumPy
+            raise TypeError(f"a subscript is an integer or `...`, not {entry!r}")
         number = operator.index(entry)
         if not 0 <= number < len(_LETTERS):
             raise ValueError(f"subscript {number} is not within 0..{len(_LETTERS) - 1}")

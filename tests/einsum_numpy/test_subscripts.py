@@ -74,5 +74,7 @@ def test_sublists() -> None:
         subscripts_of_sublists((7, [52]))
     with pytest.raises(TypeError):
         subscripts_of_sublists((7, [0.5]))
+    with pytest.raises(TypeError, match="True"):
+        subscripts_of_sublists((7, [0, True]))
     with pytest.raises(TypeError):
         subscripts_of_sublists((7, 3))
