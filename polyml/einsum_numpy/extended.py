@@ -33,6 +33,8 @@ _AFFINE = re.compile(r"[+*/%()0-9_]|-(?!>)")
 _ENTRY = re.compile(r"[A-Za-z0-9_+*/%()-]+")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _KEYWORDS = frozenset({"dtype", "order", "casting"})
+_CAPITAL = "_capital"
+"""Ends the index of an upper-case label: sizes alone are upper-case in programs."""
 
 Shape = tuple[bool, ...]
 """Per dimension, whether its extent is 1."""
@@ -65,6 +67,7 @@ def request_of(
 
     Raises:
         ArgumentError: an unknown semiring, or a mask that is not of bools. DTypeError: an element type that no kernel has.
+        ShapeError: extents of one label that differ (affine subscripts are checked with their program).
     """
     mask: str | None = None
     arguments = tuple(operands)
@@ -80,6 +83,7 @@ def request_of(
     if mask is not None and kinds[-1][0].kind != "b":
         raise ArgumentError(f"where= is a mask of bools, not of {kinds[-1][0]}")
     request = Request(subscripts, semiring_of(semiring), tuple(kinds), mask)
+    _check_extents(request, tuple(shapes))
     strategy, limit = with_limit(optimize)
     if len(operands) <= 2 or strategy is False or strategy is None:
         return request, arguments
@@ -121,6 +125,25 @@ def _dtype(request: Request) -> DType:
     count = len(request.operands) - (request.mask is not None)
     dtype = from_numpy(np.result_type(*(d.numpy for d, _ in request.operands[:count])))
     return from_numpy(np.dtype("f8")) if request.semiring.kind == "float" and not dtype.is_float else dtype
+
+
+@functools.lru_cache(maxsize=4096)
+def _check_extents(request: Request, shapes: tuple[tuple[int, ...], ...]) -> None:
+    """Labels have one extent each, or 1, which is broadcast.
+
+    Raises:
+        SubscriptsSyntaxError, ShapeError: the subscripts are malformed, or do not fit the operands.
+    """
+    if is_extended(request.subscripts + (request.mask or "")):
+        return
+    found: dict[str, tuple[int, str]] = {}
+    for number, (access, shape) in enumerate(zip(_plain(request)[0], shapes, strict=True)):
+        here = "where" if request.mask is not None and number == len(shapes) - 1 else f"operand {number}"
+        for label, extent in zip(access, shape, strict=True):
+            known, there = found.setdefault(label, (extent, here))
+            if label != "0" and known != extent:
+                name = label.removesuffix(_CAPITAL).upper() if label.endswith(_CAPITAL) else label
+                raise ShapeError(f"label {name} has extent {known} in {there} and {extent} in {here} {shape}")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -194,7 +217,7 @@ def _plain(request: Request) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
 
 
 def _index(label: str) -> str:
-    return f"{label.lower()}_capital" if label.isupper() else label
+    return f"{label.lower()}{_CAPITAL}" if label.isupper() else label
 
 
 def refuse_numpys(options: Mapping[str, Any]) -> None:

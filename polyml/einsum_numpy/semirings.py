@@ -93,8 +93,8 @@ def semiring_of(given: object) -> Semiring:
         case (str() as reducer, str() as product) if reducer in _REDUCERS and {"a", "b"} <= set(_words(product)):
             return Semiring(reducer, product, kind="bool" if reducer in ("any", "all") else "")
     raise ArgumentError(
-        f"semiring={given!r} is not known",
-        hint=f'one of {", ".join(SEMIRINGS)}, or a reducer ({", ".join(_REDUCERS)}) and an expression in a and b: ("max", "a + b")',
+        f"semiring={given!r} is neither a known name nor a pair of a reducer and an expression in a and b",
+        hint=f'one of {", ".join(SEMIRINGS)}, or one of the reducers {", ".join(_REDUCERS)} and an expression, such as ("max", "a + b")',
     )
 
 

@@ -145,15 +145,17 @@ def prepare(wanted: Wanted, given: object) -> Prepared:
 def _check_dtype(wanted: Wanted, dtype: DType, array: Array) -> None:
     if array.dtype == dtype.numpy:
         return
+    hint = f"convert it to {dtype}"
     try:
         found = str(from_numpy(array.dtype))
+        hint += f", or declare {wanted.name}: {found}"
     except DTypeError:
         found = str(array.dtype)
     if found != dtype.name:
         raise DTypeError(
             f"argument {wanted.name} has dtype {found}, and the program declares {dtype}",
             span=wanted.span,
-            hint=f"convert it, or declare {wanted.name}: {found}",
+            hint=hint,
         )
 
 

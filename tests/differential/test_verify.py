@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,15 @@ SOFTMAX = """def softmax(x: f32["N K"], w: f32["K M"], b: f32["M"]):
         t[n] += p[n, m]
     return p, t
 """
+
+
+def test_it_is_there_after_import_polyml() -> None:
+    code = """
+import sys, polyml
+assert "polyml.testing" not in sys.modules and not hasattr(polyml, "nothing") and not hasattr(polyml.testing, "nothing")
+assert polyml.testing.verify and polyml.testing.strategies.programs
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def arguments(seed: int = 0) -> tuple[np.ndarray, ...]:

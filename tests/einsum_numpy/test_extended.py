@@ -127,6 +127,18 @@ def test_a_call_is_one_program_for_all_shapes() -> None:
         (("i->i", np.ones(2)), {"where": np.ones(2)}, ArgumentError, "mask of bools"),
         (("i->i", np.ones(2)), {"semiring": "max_plus", "dtype": "f4"}, ArgumentError, "dtype= does not go"),
         (("i->i", np.array([None])), {"semiring": "max_plus"}, DTypeError, "not supported"),
+        (
+            ("iK,Kj->ij", np.ones((2, 3)), np.ones((4, 2))),
+            {"semiring": "max_plus"},
+            ShapeError,
+            "K has extent 3 in operand 0 and 4",
+        ),
+        (
+            ("ij->ij", np.ones((2, 3))),
+            {"where": np.ones((2, 4), bool)},
+            ShapeError,
+            r"j has extent 3 in .* 4 in where \(2, 4\)",
+        ),
     ],
 )
 def test_refusals(arguments: tuple[Any, ...], keywords: dict[str, Any], error: type[Exception], message: str) -> None:

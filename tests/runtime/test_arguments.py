@@ -108,7 +108,7 @@ def test_what_is_converted(given: object) -> None:
         (
             np.zeros(3),
             DTypeError,
-            r"argument x has dtype f64, and the program declares f32\nhint: convert it, or declare x: f64",
+            r"argument x has dtype f64, and the program declares f32\nhint: convert it to f32, or declare x: f64",
         ),
         (np.zeros(3, np.complex64), DTypeError, "argument x has dtype c64"),
         (np.zeros(3, np.longdouble), DTypeError, f"argument x has dtype {np.dtype(np.longdouble)}"),
