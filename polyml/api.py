@@ -27,6 +27,8 @@ from polyml.errors import PolymlError, SubscriptsSyntaxError
 from polyml.options import Options, current
 from polyml.runtime.arguments import AnySize
 from polyml.runtime.dispatch import COMPILE_LOCK, Dispatcher, wanted_of
+from polyml.runtime.foreign import seen
+from polyml.target import Target
 
 if TYPE_CHECKING:
     from polyml.compiler import Stages
@@ -247,12 +249,11 @@ def _affine(subscripts: str, operands: tuple[object, ...], options: dict[str, ob
 
 
 def _extended(subscripts: str, operands: tuple[object, ...], options: dict[str, object]) -> Any:
-    """Affine subscripts, semirings, masks: a program per element types and ranks, kept."""
+    """Affine subscripts, semirings, masks, and any call for a GPU: a program per element types and ranks, kept."""
     refuse_numpys(options)
     optimize = limited(options.pop("optimize", True), options.pop("memory_limit", None))
-    request, arguments = request_of(
-        subscripts, operands, options.pop("semiring", "plus_times"), options.pop("where", None), optimize
-    )
+    semiring, where = options.pop("semiring", "plus_times"), options.pop("where", None)
+    request, arguments = request_of(subscripts, operands, semiring, where, optimize, look=_look(options))
     out = options.pop("out", None)
     key = (request, *sorted(options.items()))
     found = _EXTENDED.get(key)
@@ -261,8 +262,24 @@ def _extended(subscripts: str, operands: tuple[object, ...], options: dict[str, 
     return found(*arguments) if out is None else found(*arguments, out=out)
 
 
+def _look(options: Mapping[str, object]) -> Callable[[object], np.ndarray[Any, Any]]:
+    """How operands are seen as NumPy arrays, of which only type and shape are asked."""
+    if not _for_a_gpu(options):
+        return seen
+    from polyml.runtime.device_arrays import seen_anywhere
+
+    return seen_anywhere
+
+
+def _for_a_gpu(options: Mapping[str, object]) -> bool:
+    target = options.get("target", current("target"))
+    if isinstance(target, str):
+        return target.startswith("cuda")
+    return isinstance(target, Target) and target.is_cuda
+
+
 def _subscripts(subscripts: str, operands: tuple[object, ...], options: dict[str, object]) -> Any:
-    more = "semiring" in options or "where" in options
+    more = "semiring" in options or "where" in options or _for_a_gpu(options)
     if more or is_extended(subscripts):
         call = _extended if more else _affine
         return call(subscripts, operands, options) if operands else functools.partial(einsum, subscripts, **options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from polyml.einsum_numpy.steps import Value, read, statements
 from polyml.einsum_numpy.subscripts import labels_of
 from polyml.errors import ArgumentError, ShapeError, SubscriptsSyntaxError
 from polyml.records import dataclass
-from polyml.runtime.foreign import viewed
+from polyml.runtime.foreign import seen
 from polyml.source import Source, Span
 
 __all__ = ["Request", "is_extended", "program_of", "refuse_numpys", "request_of"]
@@ -57,13 +57,20 @@ def is_extended(subscripts: str) -> bool:
 
 
 def request_of(
-    subscripts: str, operands: Sequence[object], semiring: object, where: object, optimize: object = True
+    subscripts: str,
+    operands: Sequence[object],
+    semiring: object,
+    where: object,
+    optimize: object = True,
+    *,
+    look: Callable[[object], np.ndarray[Any, Any]] = seen,
 ) -> tuple[Request, tuple[object, ...]]:
     """The request of a call, and the arguments of its program.
 
     Args:
         where: a mask with the subscripts of the result, or a pair of subscripts and a mask; None: none.
         optimize: False: one loop nest; ("greedy", n): no intermediate has more than n elements.
+        look: an array with the type and shape of an operand.
 
     Raises:
         ArgumentError: an unknown semiring, or a mask that is not of bools. DTypeError: an element type that no kernel has.
@@ -77,7 +84,7 @@ def request_of(
         arguments = (*arguments, given)
     kinds, shapes = [], []
     for argument in arguments:
-        array = np.asarray(viewed(argument))
+        array = look(argument)
         shapes.append(array.shape)
         kinds.append((from_numpy(array.dtype), tuple(extent == 1 for extent in array.shape)))
     if mask is not None and kinds[-1][0].kind != "b":
@@ -227,4 +234,4 @@ def refuse_numpys(options: Mapping[str, Any]) -> None:
         ArgumentError: one is given.
     """
     if given := sorted(_KEYWORDS & set(options)):
-        raise ArgumentError(f"{given[0]}= does not go with affine subscripts, semiring= and where=")
+        raise ArgumentError(f"{given[0]}= does not go with affine subscripts, semiring=, where= and a GPU")

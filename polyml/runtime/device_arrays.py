@@ -21,11 +21,12 @@ from polyml.runtime.arguments import Array, prepare, share_memory
 from polyml.runtime.cuda_memory import ON_DEVICE, STREAMS
 from polyml.runtime.cuda_program import CudaKernel
 from polyml.runtime.dlpack_device import DeviceTensor, dlpack_tensor, speaks_dlpack
+from polyml.runtime.foreign import seen
 
 if TYPE_CHECKING:
     from polyml.runtime.dispatch import Dispatcher
 
-__all__ = ["MAKERS", "call_on_device", "stand_in"]
+__all__ = ["MAKERS", "call_on_device", "seen_anywhere", "stand_in"]
 
 Maker = Callable[[Any, tuple[int, ...], np.dtype[Any]], object]
 """(an array of the kind, shape, element type) -> a new one."""
@@ -109,6 +110,11 @@ def _run(
     if isinstance(found, tuple):
         return tuple(back.get(id(item), item) for item in found)
     return back.get(id(found), found)
+
+
+def seen_anywhere(value: object) -> Array:
+    """A number, list or array of the host as a NumPy array; an array of the device as its stand-in, of which type and shape may be asked."""
+    return stand_in(value) if _is_device(value) else seen(value)
 
 
 def stand_in(value: Any, *, new: bool = False) -> Array:

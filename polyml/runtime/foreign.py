@@ -16,7 +16,7 @@ from polyml.errors import ArgumentError
 from polyml.records import dataclass
 from polyml.runtime.dlpack_bf16 import giving, taking
 
-__all__ = ["Kind", "through_numpy", "viewed"]
+__all__ = ["Kind", "seen", "through_numpy", "viewed"]
 
 Take = Callable[[Any], np.ndarray[Any, Any]]
 
@@ -65,6 +65,15 @@ def through_numpy(call: Callable[..., object], args: Sequence[object], keywords:
         owners += zip(seen, items, strict=True)
         named[name] = seen if isinstance(value, tuple) else seen[0]
     return _given(call(*views, **named), kind, owners)
+
+
+def seen(value: object) -> np.ndarray[Any, Any]:
+    """A number, list or array of the host as a NumPy array: a view where there is memory to view.
+
+    Raises:
+        ArgumentError: another library's array that has no view.
+    """
+    return np.asarray(viewed(value))
 
 
 def viewed(value: object) -> object:

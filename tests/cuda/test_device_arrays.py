@@ -127,6 +127,32 @@ def test_host_arrays_still_come_and_go(device: EmulatedDevice) -> None:
     assert device.live == {}
 
 
+@pytest.mark.parametrize(
+    "subscripts", ["ij,jk->ik", "ij,jk", "ij,kj->", "ii->i", "ii", "i...->...i", "ij,ij,jk->k", "ij,j->ij"]
+)
+def test_numpys_form(device: EmulatedDevice, subscripts: str) -> None:
+    rng = np.random.default_rng(3)
+    letters = [len(piece.replace("...", "xy")) for piece in subscripts.partition("->")[0].split(",")]
+    operands = [rng.standard_normal((6,) * rank, dtype=np.float32) for rank in letters]
+    expected = np.einsum(subscripts, *operands)
+    there = polyml.einsum(subscripts, *map(OnDevice.of, operands), target="cuda")
+    assert isinstance(there, OnDevice)
+    for found in (there.host, polyml.einsum(subscripts, *operands, target="cuda")):
+        assert np.shape(found) == expected.shape
+        assert np.allclose(found, expected, atol=1e-5)
+
+
+def test_semirings_and_masks_on_the_device(device: EmulatedDevice) -> None:
+    x, mask = np.random.default_rng(3).standard_normal((5, 7), dtype=np.float32), np.tri(5, dtype=bool)
+    given = OnDevice.of(x)
+    nearest = polyml.einsum("id,jd->ij", given, given, semiring=("max", "abs(a - b)"), target="cuda")
+    assert np.array_equal(nearest.host, np.abs(x[:, None] - x).max(2))
+    lower = polyml.einsum("id,jd->ij", given, given, where=OnDevice.of(mask), target="cuda")
+    assert np.allclose(lower.host, np.tril(x @ x.T), atol=1e-5)
+    with pytest.raises(ArgumentError, match="dtype= does not go with"):
+        polyml.einsum("id,jd->ij", given, given, dtype="f8", target="cuda")
+
+
 def test_arrays_at_odd_addresses_are_copied_on_the_device(device: EmulatedDevice) -> None:
     """Vectors need addresses that are multiples of 16; a slice of another library's array may have another one."""
     f = polyml.einsum(TEXT, target="cuda")

@@ -32,6 +32,8 @@ def nothing_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_call_says_what_is_missing() -> None:
     with pytest.raises(DeviceUnavailableError, match="pycuda is not installed\nhint: pip install"):
         polyml.einsum(DOUBLE, target="cuda")(np.ones(3, np.float32))
+    with pytest.raises(DeviceUnavailableError, match="pycuda is not installed\nhint: pip install"):
+        polyml.einsum("i,i", np.ones(3), np.ones(3), target="cuda")
 
 
 @pytest.mark.usefixtures("nothing_there")
