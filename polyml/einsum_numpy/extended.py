@@ -19,7 +19,7 @@ from polyml.einsum_frontend.parse import parse
 from polyml.einsum_frontend.resolve import resolve
 from polyml.einsum_frontend.syntax import Program
 from polyml.einsum_numpy.path import Path, find_path, with_limit
-from polyml.einsum_numpy.semirings import Semiring, semiring_of
+from polyml.einsum_numpy.semirings import SEMIRINGS, Semiring, semiring_of
 from polyml.einsum_numpy.steps import Value, read, statements
 from polyml.einsum_numpy.subscripts import labels_of
 from polyml.errors import ArgumentError, ShapeError, SubscriptsSyntaxError
@@ -89,7 +89,10 @@ def request_of(
         kinds.append((from_numpy(array.dtype), tuple(extent == 1 for extent in array.shape)))
     if mask is not None and kinds[-1][0].kind != "b":
         raise ArgumentError(f"where= is a mask of bools, not of {kinds[-1][0]}")
-    request = Request(subscripts, semiring_of(semiring), tuple(kinds), mask)
+    ring = semiring_of(semiring)
+    if ring == SEMIRINGS["plus_times"] and all(dtype.kind == "b" for dtype, _ in kinds[: len(operands)]):
+        ring = SEMIRINGS["or_and"]  # NumPy's sum and product of bools
+    request = Request(subscripts, ring, tuple(kinds), mask)
     _check_extents(request, tuple(shapes))
     strategy, limit = with_limit(optimize)
     if len(operands) <= 2 or strategy is False or strategy is None:

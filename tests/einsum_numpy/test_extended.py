@@ -97,6 +97,17 @@ def test_masks() -> None:
     assert np.array_equal(least, np.where(mask, small, np.iinfo("i2").max).min(1))
 
 
+@pytest.mark.parametrize(
+    ("one", "other"), [("?", "?"), ("?", "i1"), ("i1", "u1"), ("u1", "u1"), ("f2", "i2"), ("f4", "c8")]
+)
+def test_element_types_are_numpys(one: str, other: str) -> None:
+    x, y = (rng.integers(0, 9, shape).astype(dtype) for shape, dtype in (((4, 5), one), ((5, 3), other)))
+    expected = np.einsum("ij,jk->ik", x, y)
+    found = polyml.einsum("ij,jk->ik", x, y, where=np.ones((4, 3), bool))
+    assert found.dtype == expected.dtype
+    assert np.array_equal(found, expected)
+
+
 def test_broadcasting_and_ellipses_stay_numpys() -> None:
     a, b = rng.standard_normal((3, 1, 5)), rng.standard_normal((4, 5))
     assert np.allclose(polyml.einsum("...i,...i->...", a, b, semiring="max_plus"), (a + b).max(-1))
