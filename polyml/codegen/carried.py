@@ -13,10 +13,11 @@ from dataclasses import replace
 from polyml.codegen.element_accesses import ElementAccess, Lanes, accesses_of, always_apart
 from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, map_places, subscript_variables, walk_nodes, with_body
 from polyml.codegen.unread import without_unread
-from polyml.expressions import Expr, Read, Subscript
+from polyml.dtypes import boolean, i64
+from polyml.expressions import Apply, Expr, IndexValue, Read, Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
@@ -37,16 +38,19 @@ def carry_values(function: Function) -> Function:
         for (j = 2; j < n; j++) y[j] = a * y[j - 1] + b * y[j - 2];
         -> y_1 = y[1]; y_2 = y[0];
            for (j = 2; j < n; j++) { y_0 = a * y_1 + b * y_2; y[j] = y_0; y_2 = y_1; y_1 = y_0; }
+
+    A loop that may have no iteration does all that under the condition that it has one.
     """
     variables = {v.name: v for v in function.arguments}
     variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
     taken = storage_names(function.body) | set(variables) | set(function.sizes)
     memory = {name: v for name, v in variables.items() if v.scope in ("global", "local")}
     pass_ = _Carries(memory, taken, set())
-    body = pass_.body(function.body, Ranges(), None)
+    body = pass_.body(function.body, outside(function), None)
     if body is function.body:
         return function
-    return replace(function, body=without_unread(body, {n for n in pass_.kept if memory[n].scope == "local"}))
+    unread = {n for n in pass_.kept if memory[n].scope == "local"}
+    return replace(function, body=without_unread(body, unread, outside(function)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +85,13 @@ class _Group:
 @dataclass(frozen=True, slots=True)
 class _Carry:
     """A group in registers: number d has the element that is written (without a write: first read) d iterations before. leading: the offset of number 0.
-    store: the position of the write in the loop's body, or None."""
+    store: the position of the write in the loop's body, or None. least: iterations in which all that is loaded ahead is read."""
 
     group: _Group
     leading: int
     reach: int
     store: int | None
+    least: int
     registers: tuple[Variable, ...]
 
     def read(self, read: Read, loop: For, position: int) -> Expr:
@@ -142,6 +147,11 @@ class _Carries:
         for position, node in enumerate(loop.body):
             inside += _with_registers(node, position, carries, loop)
         nodes: tuple[Node, ...] = (*ahead, replace(loop, body=(*inside, *behind)))
+        least = max(carry.least for carry in carries)
+        if not ranges.is_positive(loop.upper - loop.lower - (least - 1)):
+            ends = (IndexValue(loop.lower + (least - 1), i64), IndexValue(loop.upper, i64))
+            shorter = (loop,) if least > 1 else ()
+            nodes = (If(condition=Apply("lt", ends, boolean), then=nodes, otherwise=shorter),)
         for register in (r for carry in reversed(carries) for r in reversed(carry.registers)):
             nodes = (Allocate(variable=register, body=nodes),)
         return nodes[0]
@@ -162,11 +172,8 @@ class _Carries:
                 if not all(always_apart(group.members[0][1], other, lanes) for other in others):
                     continue
                 carry = self.carry(group, loop, lanes)
-                if (
-                    carry is not None
-                    and carry.reach <= left
-                    and ranges.is_positive(loop.upper - loop.lower - (carry.reach - 1))
-                ):
+                trips = ranges.highest(loop.upper - loop.lower)
+                if carry is not None and carry.reach <= left and (trips is None or trips >= carry.reach):
                     left -= carry.reach
                     found.append(carry)
             if not found:
@@ -226,7 +233,8 @@ class _Carries:
             Variable(name=fresh(f"{variable.name}_ago{d}", self.taken), dtype=variable.dtype, shape=(), scope="register", lanes=width)
             for d in range(max(near) + 1)
         )  # fmt: skip
-        return _Carry(group, leading, max(near), store, registers)
+        least = 1 + max(min(d for d in near if d >= first) - first for first in range(1, max(near) + 1))
+        return _Carry(group, leading, max(near), store, least, registers)
 
 
 def _with_registers(node: Node, position: int, carries: Sequence[_Carry], loop: For) -> list[Node]:

@@ -7,6 +7,7 @@ generation for CUDA", 2013, section 5; isl manual, "AST Generation Options (Sche
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -69,7 +70,18 @@ def generate(schedule: Schedule, *, name: str) -> Function:
     stored = {s.target.array for s in scop.statements.values()}
     stored |= {s.argument.array for s in scop.statements.values() if s.argument is not None}
     written = frozenset(a.name for a in arguments if a.name in stored)
-    return Function(name=name, arguments=arguments, written=written, sizes=scop.sizes, body=body)
+    bounds = _bounds(scop.context, scop.sizes)
+    return Function(name=name, arguments=arguments, written=written, sizes=scop.sizes, body=body, bounds=bounds)
+
+
+def _bounds(context: isl.Set, sizes: Sequence[str]) -> tuple[tuple[str, int | None, int | None], ...]:
+    """What the context says of each size alone."""
+    found: list[tuple[str, int | None, int | None]] = []
+    for size in sizes:
+        values = isl.Map(f"[{size}] -> {{ [] -> [{size}] }}").intersect_params(context).range()
+        least, most = (v.to_python() if v.is_int() else None for v in (values.dim_min_val(0), values.dim_max_val(0)))
+        found.append((size, least, most))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,7 @@ class Lead:
 class Function(Shown):
     """One compiled region. Arguments: a pointer per variable of `arguments` (pairwise disjoint unless equal), then the `sizes` as i64.
     leads: further integers that bounds and subscripts may use, besides the sizes. needs: expressions in the sizes that must not be negative; only in a version that runs
-    under this condition (codegen/large.py)."""
+    under this condition (codegen/large.py). bounds: of sizes, the least and the greatest value; None: not known."""
 
     name: str
     arguments: tuple[Variable, ...]
@@ -219,3 +219,4 @@ class Function(Shown):
     body: tuple[Node, ...]
     leads: tuple[Lead, ...] = ()
     needs: tuple[Affine, ...] = ()
+    bounds: tuple[tuple[str, int | None, int | None], ...] = ()

@@ -16,7 +16,7 @@ from math import prod
 
 from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.expressions import Const, Read, reads_of
 from polyml.records import dataclass
@@ -53,7 +53,7 @@ def sum_in_parts(function: Function) -> Function:
     }
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
     taken |= {lead.name for lead in function.leads}
-    body = _Parts(registers, taken).body(function.body, Ranges())
+    body = _Parts(registers, taken).body(function.body, outside(function))
     return function if body is function.body else replace(function, body=body)
 
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from math import prod
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
-from polyml.codegen.prefetch import AHEAD, Caches
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.prefetch import AHEAD, SOME_SIZE, Caches
+from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import expressions, walk_nodes, with_body
 from polyml.codegen.streams import flat_element
 from polyml.expressions import Read, reads_of
@@ -45,17 +45,19 @@ def prefetch_columns(function: Function, caches: Caches) -> tuple[Function, tupl
     """
     if not caches.l2:
         return function, ()
-    large = {v.name: v for v in function.arguments if _bytes(v) > caches.l2}
-    pass_ = _Columns(large, function.written, caches, [])
-    body = pass_.body(function.body, Ranges()) if large else function.body
+    numbers = dict.fromkeys(function.sizes, SOME_SIZE)
+    large = {v.name: _with_numbers(v, numbers) for v in function.arguments if _bytes(v) > caches.l2}
+    pass_ = _Columns(large, numbers, function.written, caches, [])
+    body = pass_.body(function.body, outside(function)) if large else function.body
     return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """arguments: large ones, by name. written: those that the function writes: only register tiles look ahead in them."""
+    """arguments: large ones, by name, with `numbers` instead of symbolic sizes. written: those that the function writes: only register tiles look ahead in them."""
 
     arguments: Mapping[str, Variable]
+    numbers: Mapping[str, int]
     written: frozenset[str]
     caches: Caches
     notes: list[Note]
@@ -94,7 +96,8 @@ class _Columns:
 
     def coming(self, loop: For, lanes: For, ranges: Ranges, fetched: set[tuple[str, Affine]]) -> Iterator[Prefetch]:
         """The lines of a row further on, of each strip of columns: into L2, or into L1 where a walk before has brought the strip into L2."""
-        trips = ranges.highest(loop.upper - loop.lower)
+        span = (loop.upper - loop.lower).substitute(self.numbers)
+        trips = span.constant if span.is_constant else ranges.highest(span)
         if (trips is not None and trips < LONG * loop.step) or any(isinstance(n, For) for n in walk_nodes(loop.body)):
             return
         columns = self.columns(loop, lanes)
@@ -128,6 +131,7 @@ class _Columns:
                 continue
             if abs(stride) * variable.dtype.itemsize * loop.step < PAGE:
                 continue
+            flat = flat.substitute(self.numbers)
             row, column = divmod(flat.constant, abs(stride))
             where = (read.tensor, _without(flat, loop.variable) - flat.constant + column)
             row = row if stride > 0 else -row
@@ -148,6 +152,11 @@ def _without(flat: Affine, variable: str) -> Affine:
 
 def _affine(subscripts: Sequence[object]) -> tuple[Affine, ...]:
     return tuple(s for s in subscripts if isinstance(s, Affine))
+
+
+def _with_numbers(variable: Variable, numbers: Mapping[str, int]) -> Variable:
+    """The array with rows of some length, where that is symbolic."""
+    return replace(variable, shape=tuple(extent.substitute(numbers) for extent in variable.shape))
 
 
 def _bytes(variable: Variable) -> int:

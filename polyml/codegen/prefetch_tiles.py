@@ -11,7 +11,7 @@ from math import prod
 
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.prefetch import Caches
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import subscript_variables, with_body
 from polyml.codegen.streams import flat_element
 from polyml.expressions import Read
@@ -36,7 +36,7 @@ def prefetch_tiles(function: Function, caches: Caches) -> Function:
     if not caches.l2:
         return function
     large = {v.name: v for v in function.arguments if v.name in function.written and _is_large(v, caches)}
-    body = _body(function.body, _Tiles(large, caches), Ranges()) if large else function.body
+    body = _body(function.body, _Tiles(large, caches), outside(function)) if large else function.body
     return function if body is function.body else replace(function, body=body)
 
 

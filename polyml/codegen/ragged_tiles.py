@@ -13,7 +13,7 @@ from polyml.codegen.boundaries import extreme, within
 from polyml.codegen.element_accesses import Lanes, accesses_of, may_overlap
 from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Variable
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.expressions import Const, Read, reads_of
 from polyml.sets.affine import Affine, Extremum, affine
@@ -33,7 +33,7 @@ def widen_tiles(function: Function) -> Function:
     variables = {v.name: v for v in function.arguments}
     variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
     taken = storage_names(function.body) | set(variables) | set(function.sizes)
-    body = _body(function.body, Ranges(), variables, taken)
+    body = _body(function.body, outside(function), variables, taken)
     return function if body is function.body else replace(function, body=body)
 
 

@@ -7,12 +7,12 @@ from dataclasses import field
 from math import gcd
 from typing import Literal, assert_never
 
-from polyml.codegen.loops import For
+from polyml.codegen.loops import For, Function
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, maximum, minimum
 
-__all__ = ["Ranges"]
+__all__ = ["Ranges", "outside"]
 
 _Sense = Literal[1, -1]
 
@@ -25,9 +25,11 @@ class Ranges:
     """What the enclosing loops say about their variables, outermost first: `lower <= variable < upper`.
 
     All answers hold inside the innermost of these loops (so that none of them is empty). They are safe, not exact: None means unknown.
+    bounds: of sizes, as a Function has them.
     """
 
     loops: tuple[For, ...] = ()
+    bounds: tuple[tuple[str, int | None, int | None], ...] = ()
     _known: dict[tuple[Affine, int], int | None] = field(default_factory=dict, compare=False, repr=False)
     _inside: dict[int, tuple[For, Ranges]] = field(default_factory=dict, compare=False, repr=False)
     _left: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
@@ -38,7 +40,7 @@ class Ranges:
         if found is None:
             found = self._inside[id(loop)] = (
                 loop,
-                Ranges((*self.loops, loop)),
+                Ranges((*self.loops, loop), self.bounds),
             )  # with the loop, whose identity nobody else may have
         return found[1]
 
@@ -190,6 +192,11 @@ class Ranges:
                     return None
                 rest = value - affine(atom) * coefficient
                 return self._bound(rest + coefficient * (end_value // atom.denominator), sense)
+        for size, least, most in self.bounds:
+            coefficient = linear.get(size, 0)
+            number = least if coefficient * sense < 0 else most
+            if coefficient and number is not None:
+                return self._bound(value + (number - affine(size)) * coefficient, sense)
         return None
 
     def _last(self, loop: For) -> Affine:
@@ -222,6 +229,11 @@ class Ranges:
         if len(rest.terms) >= len(value.terms) - 1:
             return None
         return self._bound(rest + (factor * (atom.denominator - 1) if factor * sense > 0 else 0), sense)
+
+
+def outside(function: Function) -> Ranges:
+    """What is known where no loop has begun."""
+    return Ranges(bounds=function.bounds)
 
 
 def _opposite(sense: _Sense) -> _Sense:

@@ -27,7 +27,7 @@ from polyml.codegen.loops import (
     UpdateArgument,
     Variable,
 )
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, map_places, subscript_variables, uses, walk_nodes, with_body
 from polyml.dtypes import DType, boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue, Read
@@ -55,7 +55,7 @@ def scalar_replacement(function: Function) -> Function:
     shared = {n.target.variable for n in walk_nodes(function.body) if isinstance(n, Assign) and n.atomic}
     types = {name: dtype for name, dtype in types.items() if name in (read & written) - shared}
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
-    body = _Replacement(types, taken).region(function.body, Ranges(), None) if types else function.body
+    body = _Replacement(types, taken).region(function.body, outside(function), None) if types else function.body
     body = _drop_unread(body)
     return function if body is function.body else replace(function, body=body)
 

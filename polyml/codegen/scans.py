@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Scan, Variable
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import expressions, fresh, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, IndexValue, Read, reads_of
@@ -39,7 +39,7 @@ def find_scans(function: Function, *, vector_bytes: int, precise: bool = False) 
     """
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
     pass_ = _Scans(vector_bytes, precise, taken, [])
-    body = pass_.body(function.body, Ranges())
+    body = pass_.body(function.body, outside(function))
     return (function if body is function.body else replace(function, body=body)), tuple(pass_.notes)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, UpdateArgument
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import substitute_nodes
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
 from polyml.sets.affine import Affine
@@ -17,7 +17,7 @@ __all__ = ["simplify", "simplify_nodes"]
 
 def simplify(function: Function) -> Function:
     """An equal function. Vector loops that have their width stay loops, whatever their number of iterations; Blocks are dissolved."""
-    body = _body(function.body, Ranges())
+    body = _body(function.body, outside(function))
     return function if body is function.body else replace(function, body=body)
 
 

@@ -14,7 +14,7 @@ from typing import TypeGuard
 
 from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Variable
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.codegen.streams import flat_element
 from polyml.expressions import Read
@@ -42,7 +42,7 @@ def stage_tiles(function: Function, *, vector_bytes: int, l1_bytes: int) -> Func
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
     rows = frozenset(lead.array for lead in function.leads)
     arguments = {v.name: v for v in function.arguments if v.name not in rows}
-    body = _Stages(arguments, vector_bytes, l1_bytes // 8, taken).body(function.body, Ranges())
+    body = _Stages(arguments, vector_bytes, l1_bytes // 8, taken).body(function.body, outside(function))
     return function if body is function.body else replace(function, body=body)
 
 

@@ -1,7 +1,7 @@
 """Register tiles that write a large result once: where the result is aligned, its vectors go past the caches.
 
 Whether an argument is aligned is known when the function starts (its `Lead`), and a tile has too few vectors in a row to start where they are: so the stores of a
-tile come twice, past the caches for a lead of 0, and plain.
+tile come twice, past the caches for a lead of 0 (and rows of whole vectors, where their length is symbolic), and plain.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Lead, Node, Variable
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.codegen.streams import flat_element
 from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, Const, IndexValue, Read
-from polyml.sets.affine import affine
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read
+from polyml.sets.affine import Affine, affine
 
 __all__ = ["stream_tiles"]
 
@@ -34,7 +34,7 @@ def stream_tiles(function: Function, *, vector_bytes: int) -> Function:
     )
     allocated = (node.variable for node in walk_nodes(function.body) if isinstance(node, Allocate))
     pass_.scratch = frozenset(v.name for v in allocated if v.scope != "register")
-    body = pass_.body(function.body, Ranges(), None)
+    body = pass_.body(function.body, outside(function), None)
     if body is function.body:
         return function
     return replace(function, body=body, leads=tuple(dict.fromkeys((*function.leads, *pass_.leads.values()))))
@@ -87,13 +87,17 @@ class _Streams:
         plain = tuple(replace(store, streaming=False) for store in stores)
         if len(stores) < LEAST or not all(self.is_aligned(store, ranges, lanes) for store in stores):
             return list(plain)
-        lead = IndexValue(affine(self.lead(stores[0].target.variable).name), i64)
-        condition = Apply("eq", (lead, Const(0, i64)), boolean)
+        condition = _is_zero(affine(self.lead(stores[0].target.variable).name))
+        length = self.arguments[stores[0].target.variable].shape[-1]
+        if not length.is_constant:  # rows that are whole vectors all begin at one
+            condition = Apply("and", (condition, _is_zero(length % lanes.width)), boolean)
+            stores = [replace(store, aligned=True) for store in stores]
         return [If(condition=condition, then=tuple(stores), otherwise=plain)]
 
     def is_aligned(self, store: Assign, ranges: Ranges, lanes: For) -> bool:
         variable = self.arguments.get(store.target.variable)
-        flat = None if variable is None else flat_element(variable, store.target.subscripts)
+        unknown = variable is not None and variable.strides is None and not variable.shape[-1].is_constant
+        flat = None if variable is None else flat_element(variable, store.target.subscripts, whole_rows=unknown)
         if variable is None or flat is None or flat.stride(lanes.variable) != 1 or lanes.masked:
             return False
         whole = variable.dtype.itemsize * lanes.width == self.vector_bytes
@@ -103,3 +107,7 @@ class _Streams:
         if array not in self.leads:
             self.leads[array] = Lead(fresh(f"{array}_lead", self.taken), array, self.vector_bytes)
         return self.leads[array]
+
+
+def _is_zero(value: Affine) -> Expr:
+    return Apply("eq", (IndexValue(value, i64), Const(0, i64)), boolean)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.expressions import Read, Subscript
 from polyml.records import dataclass
@@ -37,7 +37,7 @@ def transpose_copies(function: Function) -> Function:
     variables = {v.name: v for v in function.arguments}
     variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
     pass_ = _Copies(variables, storage_names(function.body) | set(variables) | set(function.sizes))
-    body = pass_.body(function.body, Ranges(), None)
+    body = pass_.body(function.body, outside(function), None)
     return function if body is function.body else replace(function, body=body)
 
 

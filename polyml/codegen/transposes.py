@@ -13,7 +13,7 @@ from functools import partial
 from polyml.codegen.element_accesses import ElementAccess, Lanes, accesses_of, always_apart, memory_steps
 from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, Assign, For, Function, Lead, Node, Variable
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.codegen.transposed_strips import Rows, Strips
 from polyml.sets.affine import affine
@@ -52,7 +52,7 @@ def transpose_rows(function: Function, *, l1_bytes: int = 0) -> Function:
     taken = storage_names(function.body) | set(variables) | set(function.sizes)
     taken |= {lead.name for lead in function.leads}
     pass_ = _Transposes(variables, taken, (l1_bytes or _L1) // 2, {v.name for v in function.arguments})
-    body = pass_.body(function.body, Ranges(), None)
+    body = pass_.body(function.body, outside(function), None)
     if body is function.body:
         return function
     return replace(function, body=body, leads=(*function.leads, *pass_.leads.values()))

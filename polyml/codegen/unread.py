@@ -2,25 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import field, replace
+from typing import TypeGuard
 
 from polyml.codegen.element_accesses import accesses_of
 from polyml.codegen.loops import Allocate, Assign, For, Node
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import with_body
 from polyml.expressions import Subscript
-from polyml.sets.affine import Affine
+from polyml.records import dataclass
+from polyml.sets.affine import Affine, affine
 
 __all__ = ["without_unread"]
 
-_Box = tuple[tuple[int | None, int | None], ...]
-"""Per dimension the lowest and the highest subscript, as far as they are known."""
+_Reads = Sequence[tuple[tuple[Subscript, ...], Ranges]]
+"""Subscripts of reads, each with what is known where it stands."""
 
 
-def without_unread(nodes: tuple[Node, ...], names: Set[str]) -> tuple[Node, ...]:
-    """The nodes without assignments to elements of the scratch arrays `names` that no access in the array's life can read."""
-    return _body(nodes, names, Ranges())
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """The loops between an Allocate and a store in it, under names of their own: a read of the element belongs to another iteration."""
+
+    loops: tuple[For, ...] = ()
+    names: Mapping[str, Affine] = field(default_factory=dict)
+
+    def enter(self, loop: For) -> _Around:
+        other = f"{loop.variable}'"
+        lower, upper = loop.lower.substitute(self.names), loop.upper.substitute(self.names)
+        renamed = replace(loop, variable=other, lower=lower, upper=upper, body=())
+        return _Around((*self.loops, renamed), {**self.names, loop.variable: affine(other)})
+
+    def is_apart(self, stored: tuple[Subscript, ...], reads: _Reads) -> bool:
+        """Whether none of the reads is of the element that is stored."""
+        return all(self._differ(stored, read, ranges) for read, ranges in reads)
+
+    def _differ(self, stored: tuple[Subscript, ...], read: tuple[Subscript, ...], ranges: Ranges) -> bool:
+        for loop in self.loops:
+            ranges = ranges.enter(loop)
+        pairs = zip(stored, read, strict=True)
+        return any(
+            ranges.never_zero(a.substitute(self.names) - b)
+            for a, b in pairs
+            if isinstance(a, Affine) and isinstance(b, Affine)
+        )
+
+
+def without_unread(nodes: tuple[Node, ...], names: Set[str], ranges: Ranges) -> tuple[Node, ...]:
+    """The nodes without assignments to elements of the scratch arrays `names` that no access in the array's life can read. `ranges` hold around the nodes."""
+    return _body(nodes, names, ranges)
 
 
 def _body(nodes: tuple[Node, ...], names: Set[str], ranges: Ranges) -> tuple[Node, ...]:
@@ -32,14 +62,14 @@ def _node(node: Node, names: Set[str], ranges: Ranges) -> Node:
     if isinstance(node, Allocate) and node.variable.name in names:
         name = node.variable.name
         accesses = [a for inner in node.body for a in accesses_of(inner, ranges, of={name})]
-        boxes = []
+        reads = []
         for access in accesses:
             inside = ranges
             for loop in access.loops:
                 inside = inside.enter(loop)
             if access.read:
-                boxes.append(_box(access.subscripts, inside))
-        body = _stored(node.body, name, boxes, ranges)
+                reads.append((access.subscripts, inside))
+        body = _stored(node.body, name, reads, _Around())
         node = node if body is node.body else replace(node, body=body)
     if isinstance(node, For):
         inside = ranges.enter(node)
@@ -47,28 +77,18 @@ def _node(node: Node, names: Set[str], ranges: Ranges) -> Node:
     return with_body(node, lambda body: _body(body, names, ranges))
 
 
-def _stored(nodes: tuple[Node, ...], name: str, reads: list[_Box], ranges: Ranges) -> tuple[Node, ...]:
-    """The nodes without assignments to elements outside of all boxes."""
+def _stored(nodes: tuple[Node, ...], name: str, reads: _Reads, around: _Around) -> tuple[Node, ...]:
+    """The nodes without assignments to elements that none of the reads is of."""
     made: list[Node] = []
     for node in nodes:
-        if isinstance(node, Assign) and node.target.variable == name and node.reduction is None and node.scan is None:
-            box = _box(node.target.subscripts, ranges)
-            if all(_apart(box, other) for other in reads):
-                continue
-        inside = ranges.enter(node) if isinstance(node, For) else ranges
+        if _only_stores(node, name) and around.is_apart(node.target.subscripts, reads):
+            continue
+        inside = around.enter(node) if isinstance(node, For) else around
         made.append(with_body(node, lambda body, inside=inside: _stored(body, name, reads, inside)))  # type: ignore[misc]
     return nodes if len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True)) else tuple(made)
 
 
-def _box(subscripts: tuple[Subscript, ...], ranges: Ranges) -> _Box:
-    affine = (s if isinstance(s, Affine) else None for s in subscripts)
-    return tuple((None, None) if s is None else (ranges.lowest(s), ranges.highest(s)) for s in affine)
-
-
-def _apart(one: _Box, other: _Box) -> bool:
-    for (low, high), (least, most) in zip(one, other, strict=True):
-        if (high is not None and least is not None and high < least) or (
-            low is not None and most is not None and low > most
-        ):
-            return True
-    return False
+def _only_stores(node: Node, name: str) -> TypeGuard[Assign]:
+    if not isinstance(node, Assign) or node.reduction is not None or node.scan is not None:
+        return False
+    return node.target.variable == name

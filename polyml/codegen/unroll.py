@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyml.codegen.loops import For, Function, Node
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import substitute_nodes, with_body
 from polyml.sets.affine import Affine, affine, maximum
 
@@ -15,7 +15,7 @@ __all__ = ["unroll"]
 def unroll(function: Function) -> Function:
     """The function with loops of kind "unroll" carried out: entirely when they have at most `factor` iterations, else `factor` copies in a loop, and
     the rest of the iterations."""
-    body = _body(function.body, Ranges())
+    body = _body(function.body, outside(function))
     return function if body is function.body else replace(function, body=body)
 
 

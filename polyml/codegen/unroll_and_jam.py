@@ -8,7 +8,7 @@ from dataclasses import replace
 from polyml.codegen.boundaries import cut_interior, depends_on
 from polyml.codegen.jam import CannotJam, jam, storage_names
 from polyml.codegen.loops import Assign, For, Function, If, Node, UpdateArgument
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import with_body
 from polyml.codegen.simplify import simplify_nodes
 from polyml.dtypes import boolean, i64
@@ -37,7 +37,7 @@ def unroll_and_jam(function: Function, *, guarded: bool = False) -> tuple[Functi
         -> for (i = 0; i < 4; i += 2) { for (k ..) { s[i] += x[i, k]; s[i + 1] += x[i + 1, k]; } } for (k ..) s[4] += x[4, k];
     """
     pass_ = _Jam(storage_names(function.body) | {v.name for v in function.arguments}, guarded)
-    body = pass_.body(function.body, Ranges())
+    body = pass_.body(function.body, outside(function))
     return (function if body is function.body else replace(function, body=body)), tuple(pass_.notes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyml.codegen.loops import Assign, For, Function, Node
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import subscript_variables, with_body
 
 __all__ = ["unroll_sums"]
@@ -28,7 +28,7 @@ _FACTOR = 4
 def unroll_sums(function: Function) -> Function:
     """The function with its innermost loops in lanes marked for unrolling, where they do nothing but reductions into elements that stay put; the copies
     follow one another, so that each sum keeps its order."""
-    body = _body(function.body, Ranges(), in_lanes=False, nested=False)
+    body = _body(function.body, outside(function), in_lanes=False, nested=False)
     return function if body is function.body else replace(function, body=body)
 
 

@@ -14,7 +14,7 @@ from polyml.codegen.boundaries import cut_interior, depends_on, over_hull, over_
 from polyml.codegen.jam import CannotJam, jam, storage_names
 from polyml.codegen.loops import Allocate, For, Function, Node, Variable
 from polyml.codegen.privatize import Accumulators, Partial, private_body, shared_targets
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.codegen.simplify import simplify_nodes
 from polyml.codegen.streams import Leads
@@ -52,7 +52,7 @@ def vectorize(
     arguments = {v.name: v for v in function.arguments}
     leads_ = Leads(arguments, taken, large, frozenset(function.sizes), scratch=_scratch(function.body))
     pass_ = _Vectorize(vector_bytes, precise, taken, leads_)
-    body = pass_.body(function.body, Ranges())
+    body = pass_.body(function.body, outside(function))
     if body is function.body:
         return function, tuple(pass_.notes)
     leads = (*function.leads, *pass_.leads.found.values())

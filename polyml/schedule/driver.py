@@ -11,6 +11,7 @@ from dataclasses import replace
 from polyml.errors import IllegalScheduleError, SchedulerFailed
 from polyml.options import Options
 from polyml.schedule.ilp.solve import SolverLimit
+from polyml.schedule.large_enough import known_context
 from polyml.schedule.legality import check
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage_check import storage_faults
@@ -83,5 +84,14 @@ def schedule(
             streamed, notes = streamed_arrays(scop, target, results, precise=options.precise)
             perhaps = streamed_when_large(scop, results, precise=options.precise)
         notes = (*found.notes, *notes, *refused)
-        return replace(found, notes=notes, streamed=found.streamed | streamed, streamed_when_large=perhaps)
+        known = found.scop
+        if not target.is_cuda and found.worth:
+            known = replace(known, context=known_context(known, found.worth))
+        return replace(
+            found,
+            scop=known,
+            notes=notes,
+            streamed=found.streamed | streamed,
+            streamed_when_large=perhaps,
+        )
     raise SchedulerFailed(f"no schedule for {scop.name}: {'; '.join(note.text for note in refused)}")

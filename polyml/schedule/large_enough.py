@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import islpy as isl
+
 from polyml.expressions import reads_of
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
 
-__all__ = ["at_least", "extents_of"]
+__all__ = ["at_least", "extents_of", "known_context"]
 
 
 def extents_of(scop: Scop, statement: Statement) -> dict[str, Affine]:
@@ -28,3 +30,16 @@ def at_least(scop: Scop, statement: Statement, least: Mapping[str, int]) -> tupl
     extents = extents_of(scop, statement)
     asked = ((extents[index], count) for index, count in least.items() if index in extents)
     return tuple(dict.fromkeys(Product((extent,), count) for extent, count in asked if not extent.is_constant))
+
+
+def known_context(scop: Scop, worth: tuple[Product, ...]) -> isl.Set:
+    """What is known of the sizes where all that must hold does: limits of single extents are affine."""
+    context = scop.context
+    for product in worth:
+        if len(product.extents) == 1:
+            (extent,) = product.extents
+            limits = [extent - product.least] if product.most is None or product.least else []
+            limits += [] if product.most is None else [product.most - extent]
+            text = " and ".join(f"{limit.isl_text()} >= 0" for limit in limits)
+            context = context.intersect(isl.Set(f"[{', '.join(scop.sizes)}] -> {{ : {text} }}"))
+    return context

@@ -144,7 +144,8 @@ def _ranges(statement: Statement, context: isl.Set) -> list[tuple[isl.PwAff, isl
         width = (high - low).to_python() + 1 if low.is_int() and high.is_int() else None
         if width is None:
             ends = (domain.dim_min(position), domain.dim_max(position))
-            first, last = (end.coalesce().gist_params(context) for end in ends)
+            known = context.intersect(domain.params())  # an empty loop runs through any values
+            first, last = (end.coalesce().gist_params(known) for end in ends)
             found.append((first, last, None))
         else:
             space = isl.Space.params_alloc(domain.get_ctx(), 0)

@@ -15,7 +15,7 @@ import islpy as isl
 from polyml.errors import TransformError
 from polyml.expressions import reads_of
 from polyml.records import dataclass
-from polyml.schedule.schedule import Note, Schedule, Storage
+from polyml.schedule.schedule import Note, Product, Schedule, Storage
 from polyml.schedule.transforms import insert_mark
 from polyml.schedule.tree import Kind, kind_of, mark_name, set_names
 from polyml.scop.dependences import Dependences
@@ -70,8 +70,8 @@ Room = Callable[[isl.ScheduleNode, int], bool]
 """Whether an array of so many bytes may live at the node."""
 
 
-InLanes = Callable[[int, Array, int], bool]
-"""Whether an array of so many elements may exist once per lane of so many vectors."""
+InLanes = Callable[[int, Array, Storage], tuple[Product, ...] | None]
+"""What must hold at a call for this room to exist once per lane of so many vectors; None where it may not."""
 
 
 def contract_storage(
@@ -79,7 +79,7 @@ def contract_storage(
     arrays: Collection[str] | None = None,
     *,
     room: Room = lambda node, size: True,
-    in_lanes: InLanes = lambda vectors, array, elements: False,
+    in_lanes: InLanes = lambda vectors, array, storage: None,
 ) -> Schedule:
     """The same schedule with a `Storage` and an `allocate:` mark for every local array that need not exist in full.
 
@@ -135,6 +135,7 @@ def _contract(schedule: Schedule, array: Array, room: Room, in_lanes: InLanes) -
     if traffic is None:
         return schedule
     for path in reversed(places_of(schedule.tree.get_root(), traffic)):
+        worth = schedule.worth
         node = node_at(schedule.tree.get_root(), path)
         found = box_at(node, array, traffic)
         if found is not None and _gains_little(found, array) and not inside_lanes(node):
@@ -143,16 +144,17 @@ def _contract(schedule: Schedule, array: Array, room: Room, in_lanes: InLanes) -
             continue
         if inside_lanes(node) and any(extent != 1 for extent in found.shape):
             vectors = _vectors_around(node)
-            if vectors is None or found.elements is None or not in_lanes(vectors, array, found.elements):
+            limits = None if vectors is None else in_lanes(vectors, array, found)
+            if limits is None:
                 continue
+            worth = tuple(dict.fromkeys((*worth, *limits)))
         if not room(node, ANY if found.elements is None else array.dtype.itemsize * found.elements):
             continue
         tree = insert_mark(node, found.place).get_schedule()
         extents = "x".join(map(str, found.shape)) or "a scalar"
         note = Note("storage", array.name, f"contracted to {extents}")
-        return replace(
-            schedule, tree=tree, storage={**schedule.storage, array.name: found}, notes=(*schedule.notes, note)
-        )
+        storage = {**schedule.storage, array.name: found}
+        return replace(schedule, tree=tree, storage=storage, notes=(*schedule.notes, note), worth=worth)
     return schedule.noted("storage", array.name, "kept in full: its values cross every loop")
 
 

@@ -38,6 +38,9 @@ def storage_faults(schedule: Schedule, *, only: str | None = None) -> list[str]:
         if traffic is None or not found:
             faults.append(f"{storage.array}: no mark {storage.place}")
             continue
+        known = schedule.scop.context
+        accesses, flows = (relation.intersect_params(known) for relation in (traffic.accesses, traffic.flows))
+        traffic = replace(traffic, accesses=accesses, flows=flows)
         if not traffic.accesses.domain().is_subset(_reach(found)):
             faults.append(f"{storage.array}: accessed outside its place")
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import field, replace
 from functools import partial
+from math import prod
 
 import islpy as isl
 
@@ -296,10 +297,16 @@ class Ways:
         )
         return contract_storage(made, in_lanes=self._in_lanes)
 
-    def _in_lanes(self, vectors: int, array: Array, elements: int) -> bool:
+    def _in_lanes(self, vectors: int, array: Array, storage: Storage) -> tuple[Product, ...] | None:
         """A few such arrays should stay in L2."""
         lanes = self.target.vector_bytes // array.dtype.itemsize
-        return array.dtype.itemsize * elements * lanes * vectors <= self.target.l2_bytes // 4
+        most = self.target.l2_bytes // 4 // (array.dtype.itemsize * lanes * vectors)
+        most = most if storage.elements is not None else 16 * most
+        if storage.elements is not None:
+            return () if storage.elements <= most else None
+        numbers = prod(extent for extent in storage.shape if isinstance(extent, int))
+        symbolic = tuple(extent for extent in storage.shape if not isinstance(extent, int))
+        return (Product(symbolic, most=most // numbers),) if self.pack and numbers <= most else None
 
     def _plans(self, models: dict[str, StatementModel]) -> tuple[Blocking, ...]:
         """The contractions that are worth blocks."""

@@ -91,6 +91,21 @@ def test_rows_in_lanes(make: Callable[..., Function], factor: int, vector_bytes:
             np.testing.assert_array_equal(given[key], values, err_msg=f"{n} x {m} {key}\n{loops_text(after)}")
 
 
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 7])
+def test_rows_of_any_length(length: int) -> None:
+    """What is loaded ahead is in the row, whatever its length: reads two apart ask for one iteration, one read two apart for two."""
+    far = row(Assign(target=put("y", "i", "j"), value=plus(at("y", "i", J - 2), at("x", "i", "j"))))
+    for program, kept in ((second_order("M"), 0), (far, 1)):
+        after, sizes = carry_values(program), {"M": length + 2}
+        assert memory_reads(after, "y") == kept, loops_text(after)
+        expected = random_arrays(program, sizes)
+        given = {key: value.copy() for key, value in expected.items()}
+        interpret(program, expected, sizes)
+        interpret(after, given, sizes)
+        for key, values in expected.items():
+            np.testing.assert_array_equal(given[key], values)
+
+
 def test_every_read_of_a_recurrence_is_a_register() -> None:
     after = carry_values(second_order())
     assert memory_reads(after, "y") == 0
@@ -137,7 +152,6 @@ def test_what_is_left_alone() -> None:
         "without a recurrence": row(plain, end=9),
         "written twice": row(twice, end=9),
         "written sometimes": row((If(condition=condition, then=(store,)),), end=9),
-        "perhaps no iteration": row(store),
         "too few iterations": second_order(3),
         "far apart": row(Assign(target=put("y", "i", "j"), value=at("y", "i", J - 9)), start=9, end=20),
         "another row that may be this one": row(other, end=9),
