@@ -1,6 +1,6 @@
-"""Tensor contractions and matrix products against NumPy, and torch and opt_einsum where installed, interleaved in one run, medians.
+"""Tensor contractions and matrix products against NumPy and every peer that is installed (benchmarks/peers.py; extra `bench`), interleaved in one run, medians.
 
-    python -m benchmarks.contractions [--cases FILE.csv] [--gemm 16,32,...] [--only NAME,...] [--threads N] [--clock cpu] [--csv FILE]
+    python -m benchmarks.contractions [--cases FILE.csv] [--gemm 16,32,...] [--only NAME,...] [--threads N] [--clock cpu] [--peers NAME,...] [--csv FILE] [--plot FILE]
 
 The cases of data/contractions.csv come from TCCG (HPAC/tccg, "Tensor Contraction Code Generator" benchmark). A file of your own needs the same columns:
 name, einsum, sizes_f32, sizes_f64. Every result is checked against NumPy in float64; the FMA peak (of one thread: in turns
@@ -15,19 +15,17 @@ import functools
 import math
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from benchmarks.command_line import clock_of, timing_options, with_threads, write_csv
+from benchmarks.command_line import clock_of, timing_options, with_threads, write_tables
+from benchmarks.peers import Array, Formulation, Runner, first_calls, peers_of
 from polyml.demo.measure import interleaved
 
-Array = NDArray[np.generic]
-Runner = Callable[[], object]
 CASES = Path(__file__).parent / "data" / "contractions.csv"
 GEMM = (16, 32, 64, 128, 256, 512, 1024, 2048)
 PEAK = "(peak)"
@@ -93,38 +91,43 @@ def gemm_cases(sizes: Iterable[int], layouts: Iterable[str]) -> Iterator[Case]:
         yield Case(f"skinny_{rows}", "ik,kj->ij", {"i": rows, "j": 4096, "k": 4096}, "float32")
 
 
-def contenders(case: Case, x: Array, y: Array, threads: int) -> dict[str, Runner]:
+def contenders(case: Case, x: Array, y: Array, threads: int, wanted: Sequence[str] = ()) -> dict[str, Runner]:
+    """wanted: names of peers; all where none are named."""
     import polyml
 
     found: dict[str, Runner] = {"polyml": functools.partial(polyml.einsum(case.program()), x, y)}
-    if case.name.startswith(("gemm", "skinny")):
-        left, right, _ = case.parts()
-        a, b = x if left == "ik" else x.T, y if right == "kj" else y.T
-        found["numpy"] = lambda: a @ b
-    else:
-        found["numpy"] = functools.partial(np.einsum, case.einsum, x, y, optimize=True)
-    try:
-        import torch
-    except ImportError:
-        pass
-    else:
-        torch.set_num_threads(threads)
-        found["torch"] = functools.partial(torch.einsum, case.einsum, torch.from_numpy(x), torch.from_numpy(y))
-    try:
-        import opt_einsum
-    except ImportError:
-        pass
-    else:
-        found["opt_einsum"] = functools.partial(opt_einsum.contract, case.einsum, x, y)
-    return found
+    left, right, _ = case.parts()
+    plain = case.name.startswith(("gemm", "skinny"))
+    if not wanted or "numpy" in wanted:
+        if plain:
+            a, b = x if left == "ik" else x.T, y if right == "kj" else y.T
+            found["numpy"] = lambda: a @ b
+        else:
+            found["numpy"] = functools.partial(np.einsum, case.einsum, x, y, optimize=True)
+    peers = Formulation(
+        torch=f"lambda x, y: torch.einsum({case.einsum!r}, x, y)",
+        jax=f"lambda x, y: jnp.einsum({case.einsum!r}, x, y)",
+        opt_einsum=case.einsum,
+        onnx=_matmul if plain and case.einsum == LAYOUTS["nn"] else None,
+        compiled=False,
+    )
+    return found | peers_of(peers, (x, y), threads=threads, wanted=wanted)
 
 
-def measure(case: Case, threads: int, seconds: float, clock: Callable[[], float]) -> list[dict[str, object]]:
+def _matmul() -> list[object]:
+    from onnx import helper
+
+    return [helper.make_node("MatMul", ["i0", "i1"], ["y"])]
+
+
+def measure(
+    case: Case, threads: int, seconds: float, clock: Callable[[], float], wanted: Sequence[str] = ()
+) -> list[dict[str, object]]:
     """A row per contender."""
     rng = np.random.default_rng(0)
     first, second, _ = case.shapes()
     x, y = (rng.standard_normal(shape).astype(case.dtype) for shape in (first, second))
-    runs = contenders(case, x, y, threads)
+    runs = contenders(case, x, y, threads, wanted)
     exact = np.einsum(case.einsum, x.astype(np.float64), y.astype(np.float64), optimize=True)
     return in_turns(case, runs, exact, threads=threads, seconds=seconds, clock=clock)
 
@@ -155,9 +158,7 @@ def in_turns(
     from polyml.runtime.balance import fma_peak, fma_work, read_bandwidth
 
     kind = f32 if case.dtype == "float32" else f64
-    start = clock()
-    runs["polyml"]()
-    cold = clock() - start
+    cold = first_calls(runs, clock)
     # The peak of one thread takes its turn with the contenders, so that it meets the clock and the load that they meet.
     turns = {**runs, PEAK: fma_work(kind, case.flops)} if threads == 1 else runs
     times = interleaved(turns, seconds=seconds, least=3, clock=clock)
@@ -165,12 +166,12 @@ def in_turns(
     scale = max(float(np.abs(exact).max()), 1e-30)
     rows = []
     for name, run in runs.items():
-        error = float(np.abs(np.asarray(run()) - exact).max()) / scale
+        error = float(np.abs(np.asarray(run()).reshape(exact.shape) - exact).max()) / scale
         assert error < (1e-4 if case.dtype == "float32" else 1e-11), f"{name} is wrong on {case.name}: {error}"
         rows.append(
             {
                 "case": case.name, "dtype": case.dtype, "threads": threads, "contender": name, "seconds": times[name],
-                "cold_s": cold if name == "polyml" else "", "gflops": case.flops / times[name] / 1e9,
+                "cold_s": cold[name], "gflops": case.flops / times[name] / 1e9,
                 "times_limit": times[name] / case.limit(peak, read_bandwidth()), "error": error,
             }
         )  # fmt: skip
@@ -181,7 +182,8 @@ def line(rows: list[dict[str, object]]) -> tuple[str, float, float]:
     """The printed line, the ratio to the best peer and the multiple of the limit."""
     by = {str(row["contender"]): row for row in rows}
     own = by["polyml"]
-    best = min((float(str(r["seconds"])), name) for name, r in by.items() if name != "polyml")
+    rivals = [(float(str(r["seconds"])), name) for name, r in by.items() if name != "polyml"]
+    best = min(rivals, default=(math.nan, "none"))
     ratio = best[0] / float(str(own["seconds"]))
     text = f"{own['case']:<26}{own['dtype']!s:<9}{1e3 * float(str(own['seconds'])):>10.3f}{float(str(own['gflops'])):>8.1f}"
     text += f"{float(str(own['times_limit'])):>8.2f}{ratio:>8.2f}  {best[1]:<12}{1e3 * float(str(own['cold_s'])):>7.0f}"
@@ -208,7 +210,7 @@ def main() -> int:
     for case in cases:
         if (only and not case.name.startswith(only)) or (options.dtype and case.dtype != options.dtype):
             continue
-        found = measure(case, options.threads, options.seconds, clock)
+        found = measure(case, options.threads, options.seconds, clock, [n for n in options.peers.split(",") if n])
         text, ratio, limit = line(found)
         print(text)
         sys.stdout.flush()
@@ -220,7 +222,7 @@ def main() -> int:
         print(
             f"{family}: {ratio:.2f} times the best peer (worst {worst:.2f}), {limit:.2f} of the limit, {len(values)} cases"
         )
-    write_csv(options.csv, rows)
+    write_tables(options, rows, "contractions")
     return 0
 
 

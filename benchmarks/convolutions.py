@@ -1,10 +1,10 @@
-"""Convolutions at batch 1, weights constant, against torch and onnxruntime where installed, interleaved in one run, medians.
+"""Convolutions at batch 1, weights constant, against every peer that is installed (benchmarks/peers.py; extra `bench`), interleaved in one run, medians.
 
-    python -m benchmarks.convolutions [--cases FILE.csv] [--only NAME,...] [--dtype float32] [--threads N] [--clock cpu] [--csv FILE]
+    python -m benchmarks.convolutions [--cases FILE.csv] [--only NAME,...] [--dtype float32] [--threads N] [--clock cpu] [--peers NAME,...] [--csv FILE] [--plot FILE]
 
 The cases of data/convolutions.csv are all distinct convolutions of ResNet-50 (He et al., 2016; strides in the 3x3 layers, as torchvision has them) and of MobileNet-v1
 (Howard et al., 2017), NCHW. A file of your own needs the same columns: name, channels, height, width, filters, kernel, stride, padding, groups (1, or as many as channels).
-polyml's weights are bound, onnxruntime's are initializers. Every result is checked against NumPy in float64; the FMA peak is measured in turns with the contenders.
+Weights are constants for all: polyml's are bound, onnxruntime's initializers. Every result is checked against NumPy in float64; the FMA peak is measured in turns with the contenders.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.command_line import clock_of, timing_options, with_threads, write_csv
-from benchmarks.contractions import Array, Runner, in_turns, line
+from benchmarks.command_line import clock_of, timing_options, with_threads, write_tables
+from benchmarks.contractions import in_turns, line
+from benchmarks.peers import Array, Formulation, Runner, peers_of
 
 CASES = Path(__file__).parent / "data" / "convolutions.csv"
 
@@ -94,59 +95,32 @@ def exact(case: Convolution, x: Array, w: Array) -> Array:
     return np.tensordot(w.astype(np.float64), windows, ([1, 2, 3], [0, 3, 4]))
 
 
-def contenders(case: Convolution, x: Array, w: Array, threads: int) -> dict[str, Runner]:
+def contenders(case: Convolution, x: Array, w: Array, threads: int, wanted: Sequence[str] = ()) -> dict[str, Runner]:
+    """wanted: names of peers; all where none are named. NumPy takes part where no other does."""
     import polyml
 
     weights = w.reshape(w.shape[:-2]) if case.kernel == 1 else w
     layer = polyml.einsum(case.program()).bind(w=weights)
     found: dict[str, Runner] = {"polyml": lambda: layer(x)}
-    filters = w[:, None] if case.depthwise else w
-    try:
-        import torch
-    except ImportError:
-        pass
-    else:
-        torch.set_num_threads(threads)
-        batch, kernels = torch.from_numpy(x)[None], torch.from_numpy(np.ascontiguousarray(filters))
-
-        def run_torch() -> Array:
-            with torch.inference_mode():
-                made: Array = torch.conv2d(
-                    batch, kernels, None, (case.stride,) * 2, (case.padding,) * 2, (1, 1), case.groups
-                ).numpy()[0]
-            return made
-
-        found["torch"] = run_torch
-    run = onnx_runner(case, x, filters, threads)
-    if run is not None:
-        found["onnxruntime"] = run
+    stride, edge = (case.stride,) * 2, (case.padding,) * 2
+    peers = Formulation(
+        torch=f"lambda x, w: torch.conv2d(x, w, None, {stride}, {edge}, (1, 1), {case.groups})",
+        jax=f"lambda x, w: jax.lax.conv_general_dilated(x, w, {stride}, {(edge, edge)}, feature_group_count={case.groups})",
+        onnx=lambda: _conv(case),
+        compiled=False,
+    )
+    filters = np.ascontiguousarray(w[:, None] if case.depthwise else w)
+    found |= peers_of(peers, (x[None], filters), threads=threads, constants=(1,), wanted=wanted)
     if len(found) == 1:
         found["numpy"] = lambda: exact(case, x, w).astype(x.dtype)
     return found
 
 
-def onnx_runner(case: Convolution, x: Array, filters: Array, threads: int) -> Runner | None:
-    """onnxruntime with the weights as an initializer, which it packs when the session starts."""
-    if case.dtype != "float32":
-        return None
-    try:
-        import onnxruntime
-        from onnx import TensorProto, helper, numpy_helper
-    except ImportError:
-        return None
-    node = helper.make_node(
-        "Conv", ["x", "w"], ["y"], strides=[case.stride] * 2, pads=[case.padding] * 4, group=case.groups
-    )
-    source = helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, *x.shape))
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    constants = [numpy_helper.from_array(np.ascontiguousarray(filters), "w")]
-    graph = helper.make_graph([node], "case", [source], [output], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
-    batch = x[None]
-    return lambda: session.run(None, {"x": batch})[0][0]
+def _conv(case: Convolution) -> list[object]:
+    from onnx import helper
+
+    edges = [case.padding] * 4
+    return [helper.make_node("Conv", ["i0", "i1"], ["y"], strides=[case.stride] * 2, pads=edges, group=case.groups)]
 
 
 def report(rows: Sequence[tuple[Convolution, float, float]]) -> None:
@@ -179,7 +153,7 @@ def main() -> int:
         x, w = (rng.standard_normal(shape).astype(case.dtype) for shape in case.shapes()[:2])
         made = in_turns(
             case,
-            contenders(case, x, w, options.threads),
+            contenders(case, x, w, options.threads, [name for name in options.peers.split(",") if name]),
             exact(case, x, w),
             threads=options.threads,
             seconds=options.seconds,
@@ -191,7 +165,7 @@ def main() -> int:
         rows += made
         found.append((case, ratio, limit))
     report(found)
-    write_csv(options.csv, rows)
+    write_tables(options, rows, "convolutions")
     return 0
 
 

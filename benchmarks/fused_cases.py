@@ -6,20 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.peers import Array, Formulation
 from polyml.demo.showcase import SHOWCASES
 
 __all__ = ["CASES", "Array", "Case"]
 
-Array = NDArray[np.generic]
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """text: the einsum program. arguments: its f32 inputs. numpy: NumPy's best formulation. torch: a function of torch tensors, or None.
-    onnx: makes the nodes of an onnx graph with inputs i0, i1, ... and output y, or None. flops: floating-point operations by its definition, where they rather than
-    memory may be what bounds it."""
+    """text: the einsum program. arguments: its f32 inputs. numpy: NumPy's best formulation. torch, onnx, jax, numba: as in benchmarks.peers.Formulation.
+    flops: floating-point operations by its definition, where they rather than memory may be what bounds it. constants: names of the parameters that never change."""
 
     name: str
     text: str
@@ -29,6 +26,12 @@ class Case:
     onnx: Callable[[], list[object]] | None = None
     flops: float = 0.0
     constants: str = ""
+    jax: str | None = None
+    numba: str | None = None
+
+    @property
+    def peers(self) -> Formulation:
+        return Formulation(torch=self.torch, jax=self.jax, onnx=self.onnx, numba=self.numba)
 
 
 def normal(rng: np.random.Generator, *shape: int) -> Array:
@@ -95,10 +98,71 @@ SHOWN = {case.name: case for case in SHOWCASES}
 
 
 def shown(
-    name: str, torch: str | None = None, onnx: Callable[[], list[object]] | None = None, flops: float = 0.0
+    name: str,
+    torch: str | None = None,
+    onnx: Callable[[], list[object]] | None = None,
+    flops: float = 0.0,
+    *,
+    jax: str | None = None,
+    numba: str | None = None,
 ) -> Case:
     case = SHOWN[name]
-    return Case(name, case.text, case.arguments, case.numpy, torch, onnx, flops)
+    return Case(name, case.text, case.arguments, case.numpy, torch, onnx, flops, jax=jax, numba=numba)
+
+
+JACOBI = """
+@njit
+def run(a):
+    a = a.copy()
+    b = a.copy()
+    for t in range(20):
+        for i in prange(1, a.shape[0] - 1):
+            for j in range(1, a.shape[1] - 1):
+                b[i, j] = np.float32(0.2) * (a[i, j] + a[i, j - 1] + a[i, j + 1] + a[i - 1, j] + a[i + 1, j])
+        a, b = b, a
+    return a
+"""
+
+ASSIGNMENT = """
+@njit
+def run(x, c):
+    y = np.empty(x.shape[0], np.int64)
+    for n in prange(x.shape[0]):
+        least = np.float32(np.inf)
+        for k in range(c.shape[0]):
+            d = np.float32(0)
+            for j in range(x.shape[1]):
+                d += (x[n, j] - c[k, j]) ** 2
+            if d < least:
+                least = d
+                y[n] = k
+    return y
+"""
+
+DISTANCES = """
+@njit
+def run(x, y):
+    d = np.empty((x.shape[0], y.shape[0]), np.float32)
+    for n in prange(x.shape[0]):
+        for m in range(y.shape[0]):
+            s = np.float32(0)
+            for k in range(x.shape[1]):
+                s += (x[n, k] - y[m, k]) ** 2
+            d[n, m] = s
+    return d
+"""
+
+SUMS_OF_COLUMNS = """
+@njit
+def run(x):
+    y = np.empty_like(x)
+    y[0] = x[0]
+    for b in prange((x.shape[1] + 255) // 256):
+        for n in range(1, x.shape[0]):
+            for k in range(256 * b, min(256 * b + 256, x.shape[1])):
+                y[n, k] = y[n - 1, k] + x[n, k]
+    return y
+"""
 
 
 CASES: tuple[Case, ...] = (
@@ -106,11 +170,13 @@ CASES: tuple[Case, ...] = (
         "softmax",
         "lambda x: torch.softmax(x, 1)",
         lambda: onnx_nodes(("Softmax", ["i0"], "y", {"axis": 1})),
+        jax="lambda x: jax.nn.softmax(x, 1)",
     ),
     shown(
         "layer norm",
         "lambda x, g, b: torch.nn.functional.layer_norm(x, (x.shape[1],), g, b)",
         lambda: onnx_nodes(("LayerNormalization", ["i0", "i1", "i2"], "y", {"axis": 1, "epsilon": 1e-5})),
+        jax="lambda x, g, b: jax.nn.standardize(x, 1, epsilon=1e-5) * g + b",
     ),
     Case(
         "logsumexp",
@@ -124,6 +190,7 @@ def lse(x: f32["N K"]):
         logsumexp,
         "lambda x: torch.logsumexp(x, 1)",
         lambda: onnx_nodes(("ReduceLogSumExp", ["i0", "axes"], "y", {"keepdims": 0})),
+        jax="lambda x: jax.nn.logsumexp(x, 1)",
     ),
     Case(
         "rms norm",
@@ -139,6 +206,7 @@ def rms(x: f32["N K"], g: f32["K"]):
         lambda: onnx_nodes(
             ("SimplifiedLayerNormalization", ["i0", "i1"], "y", {"axis": -1, "epsilon": 1e-6}),
         ),
+        jax="lambda x, g: x * jax.lax.rsqrt((x * x).mean(1, keepdims=True) + 1e-6) * g",
     ),
     Case(
         "residual + norm",
@@ -157,6 +225,7 @@ def residual(x: f32["N K"], r: f32["N K"], g: f32["K"], b: f32["K"]):
             ("Add", ["i0", "i1"], "h", {}),
             ("LayerNormalization", ["h", "i2", "i3"], "y", {"axis": 1, "epsilon": 1e-5}),
         ),
+        jax="lambda x, r, g, b: jax.nn.standardize(x + r, 1, epsilon=1e-5) * g + b",
     ),
     Case(
         "gelu(a) * b + c",
@@ -173,6 +242,7 @@ def chain(a: f32["N K"], b: f32["N K"], c: f32["N K"]):
             ("Mul", ["g", "i1"], "h", {}),
             ("Add", ["h", "i2"], "y", {}),
         ),
+        jax="lambda a, b, c: jax.nn.gelu(a, approximate=False) * b + c",
     ),
     Case(
         "cumsum of rows",
@@ -188,6 +258,7 @@ def cumsum_rows(x: f32["N K"]):
         lambda x: np.cumsum(x, axis=1),
         "lambda x: torch.cumsum(x, 1)",
         lambda: onnx_nodes(("CumSum", ["i0", "axes"], "y", {})),
+        jax="lambda x: jnp.cumsum(x, 1)",
     ),
     Case(
         "cumsum of columns",
@@ -202,6 +273,8 @@ def cumsum_columns(x: f32["N K"]):
         lambda rng: (normal(rng, 4096, 1024),),
         lambda x: np.cumsum(x, axis=0),
         "lambda x: torch.cumsum(x, 0)",
+        jax="lambda x: jnp.cumsum(x, 0)",
+        numba=SUMS_OF_COLUMNS,
     ),
     Case(
         "gelu(x @ w + b)",
@@ -214,11 +287,13 @@ def dense(x: f32["N K"], w: f32["K M"], b: f32["M"]):
         gelu_dense,
         "lambda x, w, b: torch.nn.functional.gelu(torch.addmm(b, x, w))",
         flops=2.0 * 1024 * 512 * 1024,
+        jax="lambda x, w, b: jax.nn.gelu(x @ w + b, approximate=False)",
     ),
     shown(
         "attention",
         "lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v)",
         flops=4.0 * 8 * 512 * 512 * 64,
+        jax="lambda q, k, v: jax.nn.softmax(q @ k.swapaxes(2, 3) / 8, 3) @ v",
     ),
     Case(
         "pairwise distances",
@@ -231,12 +306,26 @@ def distances(x: f32["N K"], y: f32["M K"]):
         distances,
         "lambda x, y: torch.cdist(x, y).square_()",
         flops=4.0 * 4096 * 4096 * 16,  # a subtraction takes as long as a fused multiply-add
+        jax="lambda x, y: ((x[:, None] - y) ** 2).sum(2)",
+        numba=DISTANCES,
     ),
-    shown("Jacobi sweeps"),
-    shown("k-means assignment", flops=2.0 * 32768 * 256 * 32),
+    shown(
+        "Jacobi sweeps",
+        jax="lambda a: jax.lax.fori_loop(0, 20, lambda t, a: a.at[1:-1, 1:-1].set("
+        "0.2 * (a[1:-1, 1:-1] + a[1:-1, :-2] + a[1:-1, 2:] + a[:-2, 1:-1] + a[2:, 1:-1])), a)",
+        numba=JACOBI,
+    ),
+    shown(
+        "k-means assignment",
+        "lambda x, c: (c.square().sum(1) - 2 * (x @ c.t())).argmin(1)",
+        flops=2.0 * 32768 * 256 * 32,
+        jax="lambda x, c: ((c * c).sum(1) - 2 * (x @ c.T)).argmin(1)",
+        numba=ASSIGNMENT,
+    ),
     shown(
         "padded convolution",
         "lambda x, f: torch.nn.functional.conv2d(x, f, padding=1)",
         flops=2.0 * 32 * 32 * 9 * 56 * 56,
+        jax='lambda x, f: jax.lax.conv(x, f, (1, 1), "SAME")',
     ),
 )

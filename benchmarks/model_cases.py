@@ -164,6 +164,44 @@ def scan(g: Array, x: Array) -> Array:
     return y
 
 
+JAX_LSTM = """lambda x, h, c, w, u, b: (lambda z, s: s(z[:, 3]) * jnp.tanh(s(z[:, 1]) * c + s(z[:, 0]) * jnp.tanh(z[:, 2])))(
+    jnp.tensordot(x, w, 1) + jnp.tensordot(h, u, 1) + b, jax.nn.sigmoid)"""
+
+JAX_BLOCK = """lambda x, q, k, v, o, g, b, w, c, u, d: (lambda norm: (lambda n: (lambda a: (lambda y: y + jax.nn.gelu(norm(y) @ w + c, approximate=False) @ u + d)(
+    x + jnp.einsum("hse,hed->sd", a, o)))(
+    (lambda qs, ks, vs: jax.nn.softmax(qs @ ks.swapaxes(1, 2) / 8, 2) @ vs)(*(jnp.einsum("si,ihe->hse", n, t) for t in (q, k, v)))))(
+    norm(x)))(lambda t: jax.nn.standardize(t, 1, epsilon=1e-5) * g + b)"""
+
+JAX_SCAN = """lambda g, x: (lambda s: jax.lax.scan(lambda y, r: ((y * r[0] + r[1]),) * 2, jnp.zeros_like(x[0]), (s, x))[1])(jax.nn.sigmoid(g))"""
+
+SCAN_LOOPS = """
+@njit
+def run(g, x):
+    y = np.empty_like(x)
+    y[0] = x[0]
+    for e in prange((x.shape[1] + 255) // 256):
+        for t in range(1, x.shape[0]):
+            for d in range(256 * e, min(256 * e + 256, x.shape[1])):
+                y[t, d] = y[t - 1, d] / (np.float32(1) + np.exp(-g[t, d])) + x[t, d]
+    return y
+"""
+
+MTTKRP_LOOPS = """
+@njit
+def run(x, b, c):
+    y = np.zeros((x.shape[0], b.shape[1]), np.float32)
+    for i in prange(x.shape[0]):
+        for j in range(x.shape[1]):
+            s = np.zeros(b.shape[1], np.float32)
+            for k in range(x.shape[2]):
+                for r in range(b.shape[1]):
+                    s[r] += x[i, j, k] * c[k, r]
+            for r in range(b.shape[1]):
+                y[i, r] += s[r] * b[j, r]
+    return y
+"""
+
+
 CASES: tuple[Case, ...] = (
     Case(
         "mlp", MLP,
@@ -172,6 +210,7 @@ CASES: tuple[Case, ...] = (
         "lambda x, w, b, v, c: torch.addmm(c, torch.nn.functional.gelu(torch.addmm(b, x, w)), v)",
         flops=4.0 * 512 * 768 * 3072,
         constants="w b v c",
+        jax="lambda x, w, b, v, c: jax.nn.gelu(x @ w + b, approximate=False) @ v + c",
     ),
     Case(
         "swiglu", SWIGLU,
@@ -180,6 +219,7 @@ CASES: tuple[Case, ...] = (
         "lambda x, w, u, v: (torch.nn.functional.silu(x @ w) * (x @ u)) @ v",
         flops=6.0 * 256 * 512 * 1408,
         constants="w u v",
+        jax="lambda x, w, u, v: (jax.nn.silu(x @ w) * (x @ u)) @ v",
     ),
     Case(
         "lstm cell", LSTM,
@@ -191,6 +231,7 @@ CASES: tuple[Case, ...] = (
         "lambda x, h, c, w, u, b: torch.lstm_cell(x, (h, c), w.reshape(w.shape[0], -1).t(), u.reshape(u.shape[0], -1).t(), b.reshape(-1), torch.zeros_like(b).reshape(-1))[0]",
         flops=4.0 * 64 * 512 * 2048,
         constants="w u b",
+        jax=JAX_LSTM,
     ),
     Case(
         "transformer block", BLOCK,
@@ -202,6 +243,7 @@ CASES: tuple[Case, ...] = (
         TORCH_BLOCK,
         flops=2.0 * 128 * 512 * (4 * 512 + 2 * 2048) + 4.0 * 128 * 128 * 512,
         constants="q k v o g b w c u d",
+        jax=JAX_BLOCK,
     ),
     Case(
         "residual block", RESIDUAL,
@@ -214,6 +256,8 @@ CASES: tuple[Case, ...] = (
         "lambda a, w: torch.nn.functional.conv2d(a, w, padding=1))",
         flops=4.0 * 64 * 64 * 9 * 56 * 56,
         constants="f s t g u v",
+        jax="lambda x, f, s, t, g, u, v: (lambda conv: jax.nn.relu(conv(jax.nn.relu(conv(x[None], f) * s[:, None, None] + t[:, None, None]), g) * u[:, None, None] + v[:, None, None] + x)[0])("
+        "lambda a, w: jax.lax.conv(a, w, (1, 1), 'SAME'))",
     ),
     Case(
         "linear attention", LINEAR_ATTENTION,
@@ -221,6 +265,7 @@ CASES: tuple[Case, ...] = (
         linear_attention,
         "lambda q, k, v: (lambda a, b: (a @ (b.transpose(1, 2) @ v)) / (a @ b.sum(1)[:, :, None]))(q.exp(), k.exp())",
         flops=4.0 * 8 * 2048 * 64 * 64,
+        jax="lambda q, k, v: (lambda a, b: (a @ (b.swapaxes(1, 2) @ v)) / (a @ b.sum(1)[:, :, None]))(jnp.exp(q), jnp.exp(k))",
     ),
     Case(
         "mttkrp", MTTKRP,
@@ -228,6 +273,8 @@ CASES: tuple[Case, ...] = (
         lambda x, b, c: np.einsum("ijk,jr,kr->ir", x, b, c, optimize=True),
         "lambda x, b, c: torch.einsum('ijr,jr->ir', torch.einsum('ijk,kr->ijr', x, c), b)",
         flops=2.0 * 200 * 180 * 190 * 32,
+        jax="lambda x, b, c: jnp.einsum('ijk,jr,kr->ir', x, b, c)",
+        numba=MTTKRP_LOOPS,
     ),
     Case(
         "chain of products", CHAIN,
@@ -235,6 +282,7 @@ CASES: tuple[Case, ...] = (
         lambda a, b, c, d: (a @ b) @ (c @ d),
         "lambda a, b, c, d: (a @ b) @ (c @ d)",
         flops=2.0 * (400 * 300 * 500 + 500 * 200 * 450 + 400 * 500 * 450),
+        jax="lambda a, b, c, d: (a @ b) @ (c @ d)",
     ),
-    Case("gated scan", SCAN, lambda rng: (normal(rng, 2048, 1024), normal(rng, 2048, 1024)), scan),
+    Case("gated scan", SCAN, lambda rng: (normal(rng, 2048, 1024), normal(rng, 2048, 1024)), scan, jax=JAX_SCAN, numba=SCAN_LOOPS),
 )  # fmt: skip

@@ -1,6 +1,6 @@
-"""Layers and blocks of networks against NumPy and torch, interleaved in one run, medians; options and columns are those of benchmarks/fused.py.
+"""Layers and blocks of networks against NumPy and every peer that is installed, interleaved in one run, medians; options and columns are those of benchmarks/fused.py.
 
-python -m benchmarks.models [--threads N] [--clock cpu] [--only NAME,...] [--csv FILE]
+python -m benchmarks.models [--threads N] [--clock cpu] [--only NAME,...] [--peers NAME,...] [--csv FILE] [--plot FILE]
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.plots import plot_bars
 from benchmarks.polybench.measure import Result
 from benchmarks.polybench.work import Work
 
@@ -85,25 +86,9 @@ def write_plot(path: Path, rows: Sequence[Row], contenders: Sequence[str]) -> No
     Raises:
         ImportError: matplotlib (extra `viz`) is not installed.
     """
-    import matplotlib  # heavy, and an extra
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(14, 5), layout="constrained")
-    width = 0.8 / len(contenders)
-    for position, name in enumerate(contenders):
-        heights = []
-        for row in rows:
+    heights: dict[str, list[float]] = {name: [] for name in contenders}
+    for row in rows:
+        for name, column in heights.items():
             found = next((r for r in row.results if r.contender == name and r.times), None)
-            heights.append(math.nan if found is None else found.seconds / row.work.limit(found.threads))
-        places = [k + (position - (len(contenders) - 1) / 2) * width for k in range(len(rows))]
-        axes.bar(places, heights, width, label=name)
-    axes.axhline(1, color="black", linewidth=0.8)
-    axes.set_yscale("log")
-    axes.set_ylabel("times the physical limit")
-    axes.set_xticks(range(len(rows)), [row.kernel for row in rows], rotation=60, ha="right")
-    axes.set_title(f"PolyBench, {rows[0].size}" if rows else "PolyBench")
-    axes.legend()
-    figure.savefig(path)
-    pyplot.close(figure)
+            column.append(math.nan if found is None else found.seconds / row.work.limit(found.threads))
+    plot_bars(path, f"PolyBench, {rows[0].size}" if rows else "PolyBench", [row.kernel for row in rows], heights)

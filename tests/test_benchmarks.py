@@ -1,0 +1,77 @@
+"""The benchmarks' tables: a run over a case of one's own, the columns, the plot, and peers that cannot do a case."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import contractions, convolutions, fused
+from benchmarks.command_line import FIELDS
+from benchmarks.fused_cases import CASES
+from benchmarks.model_cases import CASES as MODELS
+from benchmarks.peers import Formulation, first_calls, peers_of
+
+
+def test_a_file_of_contractions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases, table, image = tmp_path / "cases.csv", tmp_path / "table.csv", tmp_path / "plot.png"
+    sizes = "a=3;b=4;c=5;d=6"
+    cases.write_text(f'name,einsum,sizes_f32,sizes_f64\nmine,"abc,cd->dab",{sizes},{sizes}\n')
+    given = f"contractions --cases {cases} --seconds 0.01 --peers numpy,opt_einsum --csv {table} --plot {image}"
+    monkeypatch.setattr("sys.argv", given.split())
+    assert contractions.main() == 0
+    assert "mine" in capsys.readouterr().out
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert tuple(rows[0]) == FIELDS
+    assert {(row["dtype"], row["contender"]) for row in rows} == {
+        (dtype, name) for dtype in ("float32", "float64") for name in ("polyml", "numpy", "opt_einsum")
+    }
+    assert all(
+        float(row["cold_s"]) > 0 and float(row["times_limit"]) > 0 and float(row["error"]) < 1e-5 for row in rows
+    )
+    assert image.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_convolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases, table = tmp_path / "cases.csv", tmp_path / "table.csv"
+    cases.write_text("name,channels,height,width,filters,kernel,stride,padding,groups\nmine,3,9,8,5,3,2,1,1\n")
+    monkeypatch.setattr("sys.argv", f"convolutions --cases {cases} --seconds 0.01 --peers nobody --csv {table}".split())
+    assert convolutions.main() == 0
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [row["contender"] for row in rows] == ["polyml", "numpy"]
+    assert all(float(row["error"]) < 1e-5 for row in rows)
+
+
+def test_peers_that_cannot_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails() -> None:
+        raise NotImplementedError("no such operator\nat length")
+
+    runs = {"polyml": lambda: 1, "other": fails}
+    assert set(first_calls(runs, iter((1.0, 2.0, 3.0)).__next__)) == {"polyml"} == set(runs)
+    assert "other cannot: NotImplementedError: no such operator\n" in capsys.readouterr().out
+    with pytest.raises(NotImplementedError):
+        first_calls({"polyml": fails}, iter((1.0, 2.0)).__next__)
+
+
+def test_peers_by_name() -> None:
+    """opt_einsum is in every installation."""
+    x, y = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
+    found = peers_of(Formulation(opt_einsum="ij,jk->ik"), (x, y), threads=1)
+    assert np.array_equal(found["opt_einsum"](), x @ y)
+    assert peers_of(Formulation(opt_einsum="ij,jk->ik"), (x, y), threads=1, wanted=("torch",)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*CASES, *MODELS], ids=lambda case: case.name)
+@pytest.mark.filterwarnings("ignore")
+def test_all_peers_compute_the_same(case: fused.Case) -> None:
+    arguments = case.arguments(np.random.default_rng(0))
+    exact = case.numpy(*(a.astype(np.float64) for a in arguments))
+    runs = fused.contenders(case, arguments, 1)  # with the constants bound, or closed over
+    first_calls(runs, lambda: 0.0)
+    for name, run in runs.items():
+        assert fused.error_of(run(), exact) < (1e-3 if exact.dtype.kind == "i" else 1e-5), name
