@@ -140,12 +140,14 @@ class _Prefetch:
             if (
                 array in self.symbolic and self.arguments[array].strides is None
             ):  # rows of unknown length follow each other
-                moved[first.loop.variable] += AHEAD // self.arguments[array].dtype.itemsize
+                bytes_ahead = AHEAD // len(rows) // self.caches.line * self.caches.line
+                moved[first.loop.variable] += bytes_ahead // self.arguments[array].dtype.itemsize
+                ahead = f"{bytes_ahead} bytes"
             else:
                 moved[outer.variable] = affine(outer.variable) + distance * outer.step
+                ahead = f"{distance * outer.step} {outer.variable}"
             nodes = [Prefetch(place, level) for place in self.lines(first.reads, first.loop, host, moved)]
             chosen.setdefault(id(host), []).extend(nodes)
-            ahead = f"{distance * outer.step} {outer.variable}" if array not in self.symbolic else f"{AHEAD} bytes"
             text = f"the row of {array} {ahead} ahead, into L{level}"
             self.notes.append(Note("prefetch", outer.variable, text))
         return outer if not chosen else replace(outer, body=_with_nodes(outer.body, chosen))

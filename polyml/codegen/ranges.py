@@ -25,7 +25,7 @@ class Ranges:
     """What the enclosing loops say about their variables, outermost first: `lower <= variable < upper`.
 
     All answers hold inside the innermost of these loops (so that none of them is empty). They are safe, not exact: None means unknown.
-    bounds: of sizes, as a Function has them.
+    bounds: of sizes and leads, as a Function has them.
     """
 
     loops: tuple[For, ...] = ()
@@ -233,7 +233,9 @@ class Ranges:
 
 def outside(function: Function) -> Ranges:
     """What is known where no loop has begun."""
-    return Ranges(bounds=function.bounds)
+    itemsizes = {v.name: v.dtype.itemsize for v in function.arguments}
+    leads = ((lead.name, 0, lead.elements(itemsizes[lead.array]) - 1) for lead in function.leads)
+    return Ranges(bounds=(*function.bounds, *leads))
 
 
 def _opposite(sense: _Sense) -> _Sense:

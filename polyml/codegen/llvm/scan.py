@@ -78,7 +78,7 @@ def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
         following = multiply_add(b, _last(b, factor, carry.lanes), carry, last)
         value = multiply_add(b, factor, b.splat(carry, width), value)
     b.write(f"store {following}, {slot.pointer}, align {dtype.alignment}")
-    write_place(state, node.target, value, streaming=node.streaming)
+    write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
 
 
 def _earlier(b: Builder, value: Value, step: int, before: Value) -> Value:
