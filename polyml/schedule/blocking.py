@@ -29,6 +29,7 @@ from polyml.schedule.block_sizes import (
 )
 from polyml.schedule.block_strips import strips_of
 from polyml.schedule.contraction_sides import (
+    UNBOUNDED,
     Sides,
     at_large,
     is_plain,
@@ -56,6 +57,9 @@ FEW_USES = 128
 
 MIN_DEPTH = 16
 """Length of the reduction below which the tile of C is all that matters."""
+
+UNKNOWN_DEPTH = 1024
+"""What stands for a reduction of symbolic length that has to be finished while its sums are in registers."""
 
 UNKNOWN_VECTORS = 2
 """Of a panel over a reduction of symbolic length: 512 channels of 3 x 3 fit in 1 MiB so."""
@@ -167,6 +171,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     if not packed and not (_streams(model, sides, tile, target) and _is_alone(scop, statement, sides)):
         return None
     depth = depths(scop, statement, model, sides.reduced, tile.rows, target)
+    finished = depth != shares(model, sides.reduced, tile.rows, target)
     short = packed and not turned and is_short(model, out, depth, width, target)
     sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short)
     windows = any(not is_plain(read.subscripts) for read in reads_of(statement.value))
@@ -176,8 +181,8 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     held += [i for i in (rows, *sides.reduced) if row_operand is not None]
     if turned and not packed:
         return None
-    # A panel of a turned plan goes over the whole reduction, however long that is.
-    whole = sides.reduced if turned else ()
+    # Panels go over the whole reduction, however long that is, where its sums have to be finished.
+    whole = sides.reduced if turned or (finished and row_operand is None) else ()
     if any(i in ends and i not in whole and sizes.get(i, 1) >= model.extents[i] for i in held):
         return None
     several = any(sizes[index] < model.extents[index] for index in (*sides.columns, sides.lanes))
@@ -272,7 +277,8 @@ def _sizes(
     short: bool,
 ) -> dict[str, int]:
     """Iterations per block. depth: those of the reduction; short: it is one block, and C is written in the order of its memory."""
-    width, deep = tile.vectors * target.lanes(model.itemsize), prod(depth.values())
+    width = tile.vectors * target.lanes(model.itemsize)
+    deep = prod(UNKNOWN_DEPTH if d == UNBOUNDED else d for d in depth.values())
     if not packed:
         return streamed_sizes(model, sides.lanes, rows, sides.reduced[-1], tile, width, target)
     if short:

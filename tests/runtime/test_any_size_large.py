@@ -121,9 +121,13 @@ def test_operands_are_packed_where_they_are_large_and_read_often() -> None:
     assert len(f.kernels) == 1
     (function,) = f.lower(x, w, b).stages.functions
     choices = [node for node in function.body if isinstance(node, If)]
-    packed = [n for n in walk_nodes(choices[0].then) if isinstance(n, Assign) and n.target.variable.startswith("w_by")]
+    packed = [
+        n for n in walk_nodes(choices[0].then) if isinstance(n, Assign) and n.target.variable.startswith("w_panels")
+    ]
     bare = [
-        n for n in walk_nodes(choices[0].otherwise) if isinstance(n, Assign) and n.target.variable.startswith("w_by")
+        n
+        for n in walk_nodes(choices[0].otherwise)
+        if isinstance(n, Assign) and n.target.variable.startswith("w_panels")
     ]
     assert (len(choices), bool(packed), bool(bare)) == (1, True, False)
     text = str(choices[0].condition)

@@ -56,7 +56,11 @@ def make_room(state: State, variable: Variable) -> Value:
     type_ = type_of(variable.dtype, variable.lanes)
     with state.builder.into(state.entry):
         alignment = max(variable.dtype.itemsize, type_.bits * type_.lanes // 8)
-        return state.builder.emit(POINTER, f"alloca {type_}, align {alignment}")
+        pointer = state.builder.emit(POINTER, f"alloca {type_}, align {alignment}")
+    if variable.lanes > 1 and state.lanes is not None and state.lanes.mask is not None:
+        # What a register had before stays in lanes that do not act, and the hardware is slow where that happens to be a subnormal number.
+        state.builder.write(f"store {type_} zeroinitializer, {pointer}, align {alignment}")
+    return pointer
 
 
 def release(state: State) -> None:
