@@ -7,13 +7,14 @@ generation for CUDA", 2013, section 5; isl manual, "AST Generation Options (Sche
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 from typing import get_args
 
 import islpy as isl
 
 from polyml.codegen.allocations import allocate, settle_allocations
+from polyml.codegen.counts import condition_of_values, value_of_values, values_before
 from polyml.codegen.instances import Instance, Variant, scan_schedule
 from polyml.codegen.isl_ast import (
     BAND_END,
@@ -37,7 +38,7 @@ from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
 from polyml.schedule.schedule import Schedule, Storage
 from polyml.scop.scop import Access, Statement
-from polyml.sets.affine import Affine, affine, minimum
+from polyml.sets.affine import Affine, affine, maximum, minimum, operands
 
 __all__ = ["generate"]
 
@@ -96,7 +97,8 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What holds at an AST node: values of isl's iterators, names in use, what is asked of the coming loop, and conditions that hold. part: what belongs
+    """What holds at an AST node: values of isl's iterators, names in use, what is asked of the coming loop, and conditions that hold. counts: of iterators that
+    count, what a step stands for; their values are multiples of that. part: what belongs
     to different ones of a mapped tree (marks `part:K`) is never joined."""
 
     iterators: dict[str, Affine]
@@ -105,6 +107,15 @@ class _Scope:
     in_parallel: bool = False
     known: frozenset[Expr] = frozenset()
     part: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def value(self, expr: Affine) -> Affine:
+        """An expression in isl's iterators."""
+        return value_of_values(expr, self.counts).substitute(self.iterators)
+
+    def condition(self, expr: Expr) -> Expr:
+        """A condition in isl's iterators."""
+        return substitute(condition_of_values(expr, self.counts), self.iterators)
 
 
 class _Builder:
@@ -129,7 +140,7 @@ class _Builder:
 
     def guarded(self, node: isl.AstNode, scope: _Scope) -> tuple[Node, ...]:
         """An If; isl says a condition again below a mark, which is left out."""
-        condition = substitute(condition_from_ast(node.if_get_cond()), scope.iterators)
+        condition = scope.condition(condition_from_ast(node.if_get_cond()))
         then = self.nodes(node.if_get_then_node(), replace(scope, known=scope.known | {condition}))
         if condition in scope.known:
             return then
@@ -157,15 +168,18 @@ class _Builder:
 
     def loop(self, node: isl.AstNode, scope: _Scope) -> tuple[Node, ...]:
         head, body = loop_head(node), node.for_get_body()
-        lower, upper = head.lower.substitute(scope.iterators), head.upper.substitute(scope.iterators)
+        count = self.instances[next(instances_in(body))].counts.get(head.iterator, 1)
+        lower = scope.value(_times(head.lower, count))
+        upper = lower + 1 if head.degenerate else scope.value(values_before(head.upper, count))
+        counts = {**scope.counts, head.iterator: count} if count > 1 else scope.counts
         request = scope.request or _Request()
         kind, factor = request.kind, request.factor
         mapped = kind in ("block", "thread")  # such a loop says who runs its iteration, even if it is the only one
         if head.degenerate and not mapped:
-            return self.nodes(body, replace(scope, iterators={**scope.iterators, head.iterator: lower}))
+            return self.nodes(body, replace(scope, iterators={**scope.iterators, head.iterator: lower}, counts=counts))
         if kind == "parallel" and scope.in_parallel:
             kind = "sequential"
-        step = factor if head.degenerate and kind == "block" else head.step
+        step = factor if head.degenerate and kind == "block" else head.step * count
         if request.digit and not upper.is_constant:
             upper = minimum([upper, affine(factor)])
         variable = fresh(self.readable(head.iterator, body), set(scope.taken))
@@ -176,6 +190,7 @@ class _Builder:
             scope.in_parallel or kind == "parallel",
             scope.known,
             scope.part,
+            counts,
         )
         made = self.nodes(body, inner)
         return (
@@ -212,14 +227,14 @@ class _Builder:
         for variant in instance.variants:
             nodes = self.assignments(instance.statement, variant, scope)
             if variant.condition is not None:
-                nodes = (If(condition=substitute(variant.condition, scope.iterators), then=nodes),)
+                nodes = (If(condition=scope.condition(variant.condition), then=nodes),)
             made.extend(nodes)
         return tuple(made)
 
     def assignments(self, statement: Statement, variant: Variant, scope: _Scope) -> tuple[Node, ...]:
         arrays = self.schedule.scop.arrays
-        values = {index: value.substitute(scope.iterators) for index, value in variant.indices.items()}
-        offsets = {a: tuple(o.substitute(scope.iterators) for o in found) for a, found in variant.offsets.items()}
+        values = {index: scope.value(value) for index, value in variant.indices.items()}
+        offsets = {a: tuple(map(scope.value, found)) for a, found in variant.offsets.items()}
 
         def stored(array: str, subscripts: tuple[Subscript, ...]) -> tuple[Subscript, ...]:
             if array in offsets:
@@ -267,6 +282,11 @@ class _Builder:
                 candidate_index=IndexValue(statement.argument_value.substitute(values), i64),
             ),
         )
+
+
+def _times(value: Affine, count: int) -> Affine:
+    """`count * value`, inside of a maximum."""
+    return value * count if count == 1 else maximum(one * count for one in operands(value, "max"))
 
 
 def _wrapped(subscripts: tuple[Subscript, ...], storage: Storage | None) -> tuple[Subscript, ...]:

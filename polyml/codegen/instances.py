@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 
 import islpy as isl
 
 from polyml.codegen.isl_ast import BAND_END, annotate
 from polyml.codegen.isl_expr import affine_cases
+from polyml.codegen.quotients import Quotients, without_divisions
 from polyml.dtypes import boolean
 from polyml.errors import CodegenError
 from polyml.expressions import Apply, Expr, reads_of
@@ -31,27 +32,32 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A statement where the AST executes it. One variant, or several whose conditions exclude each other (a schedule by cases)."""
+    """A statement where the AST executes it. One variant, or several whose conditions exclude each other (a schedule by cases).
+    counts: of isl's iterators around it that count steps, what a step stands for."""
 
     statement: Statement
     variants: tuple[Variant, ...]
+    counts: Mapping[str, int]
 
 
 def scan_schedule(schedule: Schedule) -> tuple[isl.AstNode, list[Instance]]:
     """The AST, whose domain nodes are annotated with positions in the list, and where the loop of a marked band stands
-    between its mark and a mark `BAND_END`.
+    between its mark and a mark `BAND_END`. Its iterators may count tiles (`Instance.counts`).
 
     Raises:
         CodegenError: isl cannot generate code, or an index is not quasi-affine.
     """
-    scan = _Scan(schedule)
+    quotients = without_divisions(schedule.tree)
+    scan = _Scan(schedule, quotients)
     build = isl.AstBuild.from_context(schedule.scop.context)
     build, handle = build.set_at_each_domain(scan.at_each_domain)
-    root = build.node_from_schedule(schedule.tree.map_schedule_node_bottom_up(_end_mark))
+    tree = schedule.tree if quotients is None else quotients.tree
+    root = build.node_from_schedule(tree.map_schedule_node_bottom_up(_end_mark))
     del handle
     if scan.fault is not None:
         raise CodegenError(f"no code for the schedule of {schedule.scop.name}: {scan.fault}")
-    return root, [_instance(found) for found in scan.found]
+    counts = {} if quotients is None else quotients.by_iterator()
+    return root, [_instance(found, counts.get(found.statement.name, {})) for found in scan.found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,7 @@ class _Scan:
     """Collects instances while isl generates. An exception must not leave isl's callback, so that a fault is kept for later."""
 
     schedule: Schedule
+    quotients: Quotients | None
     found: list[_Found] = field(default_factory=list)
     fault: isl.Error | None = None
 
@@ -86,23 +93,30 @@ class _Scan:
         arrays: list[tuple[str, int]] = []
         # Where they hold is where the build is: without that, products cost nothing.
         inside = values = iterators.gist(iterators.domain())
+        if self.quotients is not None:  # these come last
+            rank = len(statement.indices)
+            values = inside.drop_dims(isl.dim_type.out, rank, inside.dim(isl.dim_type.out) - rank)
         for array in sorted({access.array for access in _accesses(statement)}):
             storage = self.schedule.storage.get(array)
             if storage is None or statement.name not in storage.offsets:
                 continue
-            offset = isl.PwMultiAff.from_multi_aff(storage.offsets[statement.name])
+            offsets = storage.offsets[statement.name]
+            if self.quotients is not None:
+                offsets = self.quotients.of_instances(offsets, statement.name)
+            offset = isl.PwMultiAff.from_multi_aff(offsets)
             values = values.flat_range_product(offset.pullback_pw_multi_aff(inside))
             arrays.append((array, len(storage.shape)))
         return _Found(statement, tuple(arrays), build.access_from_pw_multi_aff(values))
 
 
-def _instance(found: _Found) -> Instance:
+def _instance(found: _Found, counts: Mapping[str, int]) -> Instance:
     access = found.access
     variants: list[tuple[tuple[Expr, ...], tuple[Affine, ...]]] = [((), ())]
     for position in range(1, access.op_get_n_arg()):
         cases = affine_cases(access.op_get_arg(position))
         variants = [(conditions + more, (*values, value)) for conditions, values in variants for more, value in cases]
-    return Instance(found.statement, tuple(_variant(found, conditions, values) for conditions, values in variants))
+    made = tuple(_variant(found, conditions, values) for conditions, values in variants)
+    return Instance(found.statement, made, counts)
 
 
 def _variant(found: _Found, conditions: tuple[Expr, ...], values: tuple[Affine, ...]) -> Variant:

@@ -23,6 +23,7 @@ __all__ = [
     "members",
     "nodes",
     "print_tree",
+    "set_names",
     "statements_below",
     "tree_html",
 ]
