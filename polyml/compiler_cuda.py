@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from polyml.codegen.cuda.barrier_check import barrier_faults
+from polyml.codegen.cuda.block_check import block_faults
 from polyml.codegen.cuda.emit import emit_cuda
 from polyml.codegen.cuda.limits import require_fits
 from polyml.codegen.cuda.program import CudaRegion
@@ -34,8 +35,9 @@ def cuda_regions(stages: Stages, *, prefix: str = "") -> tuple[CudaRegion, ...]:
     with stage("kernels"):
         made = tuple(_kernels(region, stages.options, prefix) for region in stages.regions)
     if stages.options.verify:
-        faults = [fault for region in made for kernel in region.kernels for fault in barrier_faults(kernel)]
-        assert not faults, f"internal: threads meet without a barrier: {'; '.join(faults)}"
+        kernels = [kernel for region in made for kernel in region.kernels]
+        faults = [fault for kernel in kernels for fault in (*barrier_faults(kernel), *block_faults(kernel))]
+        assert not faults, f"internal: threads meet without a proof of their order: {'; '.join(faults)}"
     return made
 
 

@@ -15,12 +15,12 @@ import islpy as isl
 from polyml.codegen.cuda.program import AXES, Kernel
 from polyml.codegen.loops import Allocate, Assign, For, If, Node, UpdateArgument
 from polyml.codegen.rewrite import expressions, uses, walk_nodes
-from polyml.expressions import reads_of
+from polyml.expressions import Expr, reads_of
 from polyml.records import dataclass
 from polyml.scop.accesses import parameters_text
 from polyml.sets.affine import Affine, Extremum, affine, operands
 
-__all__ = ["Meeting", "Nest", "Step", "Touch", "Touches", "has_phases", "loop_constraints"]
+__all__ = ["Meeting", "Nest", "Step", "Touch", "Touches", "element_of", "has_phases", "loop_constraints", "merged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class Nest:
 @dataclass(frozen=True, slots=True)
 class Touch:
     """An access. inside: loops between the step and the access. everybody: all threads of the block run it, not only those that loops name. copies: further elements that it
-    stands for, as unrolled loops leave them: along which dimension, how many, how far apart. asynchronous: a write that even its own thread sees at the next barrier only."""
+    stands for, as unrolled loops leave them: along which dimension, how many, how far apart. asynchronous: a write that even its own thread sees at the next barrier only.
+    atomic, conditions: for block_check.py, an update that others may meet, and what holds around."""
 
     variable: str
     write: bool
@@ -43,6 +44,8 @@ class Touch:
     everybody: bool = False
     copies: tuple[tuple[int, int, int], ...] = ()
     asynchronous: bool = False
+    atomic: bool = False
+    conditions: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class Touches:
         """A thread loop, or a node without thread loops."""
         written = {u.variable for n in walk_nodes((node,)) for u in uses(n) if u.write}
         everybody = not has_phases(node) and bool(written) and written <= self.registers
-        return Step(number, around, tuple(_merged(self._collect((node,), (), everybody))))
+        return Step(number, around, tuple(merged(self._collect((node,), (), everybody))))
 
     def condition(self, number: int, node: If, around: tuple[Nest, ...]) -> Step:
         """The reads of a condition that every thread evaluates."""
@@ -166,7 +169,7 @@ class Meeting:
             made += bounds
             made += self._thread(side, touch, values, len(step.around))
             made += [f"0 <= c{side}{k} < {count}" for k, (_, count, _) in enumerate(touch.copies)]
-            elements.append(_element(touch, values, side))
+            elements.append(element_of(touch, values, side))
         for left, right in zip(*elements, strict=True):
             if left is not None and right is not None and not (_extreme(left) or _extreme(right)):
                 made.append(f"{left.isl_text()} = {right.isl_text()}")
@@ -186,8 +189,8 @@ class Meeting:
         return [f"t{side} = {number.isl_text()}"]
 
 
-def _element(touch: Touch, values: dict[str, Affine], side: str) -> list[Affine | None]:
-    """The subscripts, under the names of one side."""
+def element_of(touch: Touch, values: dict[str, Affine], side: str) -> list[Affine | None]:
+    """The subscripts, under the names of one side (of its copies: `c<side>0, ..`)."""
     found = [None if s is None else s.substitute(values) for s in touch.subscripts]
     for k, (dimension, _, apart) in enumerate(touch.copies):
         value = found[dimension]
@@ -195,7 +198,7 @@ def _element(touch: Touch, values: dict[str, Affine], side: str) -> list[Affine 
     return found
 
 
-def _merged(touches: Sequence[Touch]) -> list[Touch]:
+def merged(touches: Sequence[Touch]) -> list[Touch]:
     """The touches with those in one that differ by constants only, where these are a box of equal steps."""
     groups: dict[Touch, set[tuple[int, ...]]] = {}
     for touch in touches:
@@ -270,8 +273,10 @@ def _bounds(loop: For, name: str, values: dict[str, Affine]) -> list[str]:
     lower, upper = loop.lower.substitute(values), loop.upper.substitute(values)
     made = [f"{name} >= {o.isl_text()}" for o in operands(lower, "max") if not _extreme(o)]
     made += [f"{name} < {o.isl_text()}" for o in operands(upper, "min") if not _extreme(o)]
-    if loop.step > 1 and not _extreme(lower):
-        made.append(f"({name} - ({lower.isl_text()})) mod {loop.step} = 0")
+    firsts = operands(lower, "max")  # it begins at one of them
+    if loop.step > 1 and not any(map(_extreme, firsts)):
+        steps = sorted({(first % loop.step).isl_text() for first in firsts})
+        made.append("(" + " or ".join(f"{name} mod {loop.step} = {step}" for step in steps) + ")")
     return made
 
 
