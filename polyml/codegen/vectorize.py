@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
 from polyml.codegen.boundaries import cut_interior, depends_on, over_hull, over_lanes
 from polyml.codegen.jam import CannotJam, jam, storage_names
@@ -173,7 +174,9 @@ class _Vectorize:
     def plan(self, loop: For, ranges: Ranges, width: int, *, reducing: bool) -> _Plan:
         span = loop.upper - loop.lower
         trips = ranges.constant(span)
-        vectors = max(loop.factor, _INDEPENDENT if reducing and not _has_loops(loop.body) else 1)
+        # Copies of a jammed loop around have accumulators of their own.
+        copies = prod(outer.factor for outer in ranges.loops if outer.kind == "jam")
+        vectors = max(loop.factor, -(-_INDEPENDENT // copies) if reducing and not _has_loops(loop.body) else 1)
         if trips is None and not reducing and not _has_loops(loop.body):
             most = ranges.highest(span)
             vectors = 1 if most is not None and most < _STRIP * width else vectors

@@ -32,6 +32,7 @@ from polyml.schedule.ilp.driver import Around, Outline
 from polyml.schedule.matching import Matcher
 from polyml.schedule.partial_sums import parts_of_sum
 from polyml.schedule.row_cuts import any_cut, elements_of, is_known, known_cut
+from polyml.schedule.row_registers import Together, sums_together
 from polyml.schedule.schedule import Product
 from polyml.schedule.written import in_order, with_statements
 from polyml.scop.scop import Access, Array, Scop, Statement
@@ -50,7 +51,7 @@ class RowSums:
 
     before, starts, rows, after: its statements by the place where they run: ahead, at the start of each part, in each block, at the end.
     parts, blocks: the loops around them, an index for each statement. size: rows of a block. matrix, sums: what they are called, for notes.
-    worth: what must hold at a call for it to pay.
+    worth: what must hold at a call for it to pay. together: those of `rows` that take elements of the matrix together.
     """
 
     scop: Scop
@@ -65,16 +66,24 @@ class RowSums:
     matrix: str
     sums: tuple[str, ...]
     worth: tuple[Product, ...] = ()
+    together: Together | None = None
 
     @property
     def outline(self) -> Outline:
         """The loops around the statements."""
-        blocks = Around(self.blocks, parallel=False, inside=(self.rows,))
+        rows: Outline = (self.rows,)
+        if self.together is not None:
+            ahead = tuple(name for name in self.rows if name not in self.together.rows)
+            rows = (*((ahead,) if ahead else ()), self.together.loops)
+        blocks = Around(self.blocks, parallel=False, inside=rows)
         parts = Around(self.parts, parallel=True, inside=(self.starts, blocks))
         return tuple(stage for stage in (self.before, parts, self.after) if stage)
 
     def __str__(self) -> str:
-        return f"blocks of {self.size} rows of {self.matrix} for all that reads them; {', '.join(self.sums)}: summed over {self.count} parts"
+        how = " for all that reads them" if self.together is None else ", each element loaded once for all sums"
+        return (
+            f"blocks of {self.size} rows of {self.matrix}{how}; {', '.join(self.sums)}: summed over {self.count} parts"
+        )
 
 
 def large_matrices(scop: Scop, target: Target) -> list[Array]:
@@ -97,7 +106,7 @@ def plan_row_sums(scop: Scop, matcher: Matcher, models: Mapping[str, StatementMo
         rows = _rows(scop, array, matcher, models)
         stages = None if rows is None else _stages(scop, matcher, rows)
         if rows is not None and stages is not None:
-            return _plan(scop, array, rows, stages, target)
+            return _plan(scop, array, rows, stages, matcher, target)
     return None
 
 
@@ -218,7 +227,12 @@ def _stages(scop: Scop, matcher: Matcher, rows: _Rows) -> tuple[tuple[str, ...],
 
 
 def _plan(
-    scop: Scop, array: Array, rows: _Rows, stages: tuple[tuple[str, ...], tuple[str, ...]], target: Target
+    scop: Scop,
+    array: Array,
+    rows: _Rows,
+    stages: tuple[tuple[str, ...], tuple[str, ...]],
+    matcher: Matcher,
+    target: Target,
 ) -> RowSums | None:
     sums = [scop.arrays[scop.statements[name].target.array] for name in rows.sums]
     cut_at = (any_cut if scop.sizes else known_cut)(array, rows.along, sums, target)
@@ -231,6 +245,7 @@ def _plan(
     combined: dict[str, Statement] = {}
     parts: dict[str, str] = {}
     blocks: dict[str, str] = {}
+    within: dict[str, str] = {}
     for name in rows.ordered:
         s, index = scop.statements[name], rows.index[name]
         if part is None:
@@ -255,6 +270,7 @@ def _plan(
         if part is not None:
             inside[name] = _cut(inside[name], index, size, f"{index}_block")
             blocks[name] = inside[name].indices[0]
+        within[name] = rows.index[name] if part is None else index
     before, after = stages
     ordered = {n: scop.statements[n] for n in before} | starts | inside
     # Sums are complete before anything but what starts them.
@@ -262,9 +278,11 @@ def _plan(
     last = {n: scop.statements[n] for n in first} | {c.name: c for c in combined.values()}
     last |= {n: scop.statements[n] for n in after if n not in last}
     made = with_statements(scop, ordered | last, arrays)
+    columns = sums_together(scop, array.name, rows.index, rows.along, rows.ordered, matcher)
+    together = None if columns is None else Together({name: within[name] for name in columns}, columns)
     return RowSums(
         made, before, tuple(starts), tuple(inside), tuple(last), parts, blocks, size, count, array.name,
-        tuple(scop.statements[name].target.array for name in rows.sums), cut_at.worth,
+        tuple(scop.statements[name].target.array for name in rows.sums), cut_at.worth, together,
     )  # fmt: skip
 
 

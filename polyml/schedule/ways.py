@@ -28,6 +28,7 @@ from polyml.schedule.prologues import applied_in_copies
 from polyml.schedule.relaid import Relaid
 from polyml.schedule.row_blocks import plan_row_blocks
 from polyml.schedule.row_pieces import cut_rows
+from polyml.schedule.row_registers import rows_side_by_side
 from polyml.schedule.row_sums import large_matrices, plan_row_sums
 from polyml.schedule.schedule import Note, Product, Schedule, Storage
 from polyml.schedule.slanted import plan_slanted, slanted_parts, split_around
@@ -210,6 +211,8 @@ class Ways:
             return None
         work = replace(self, scop=plan.scop, dependences=analyse(plan.scop), pack=False)
         made = work._strategic(partial(work._ilp_tree, outline=plan.outline))
+        if plan.together is not None:
+            made = rows_side_by_side(made, plan.together, self.target)
         notes = (Note("blocking", " ".join(plan.rows), str(plan)), *made.notes)
         return replace(made, notes=notes, worth=(*made.worth, *plan.worth))
 

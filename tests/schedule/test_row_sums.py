@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import polyml
 from benchmarks.polybench import KERNELS
-from polyml.codegen.loops import Allocate, If
+from polyml.codegen.loops import Allocate, Assign, For, If
 from polyml.codegen.rewrite import walk_nodes
+from polyml.expressions import reads_of
 from polyml.target import Target
 
 SMALL = Target("host", l1_bytes=4096, l2_bytes=32 * 1024, cores=2)
@@ -75,6 +76,25 @@ def pair(A: f32["N M"], x: f32["M"]):
     wide = a.astype(float)
     np.testing.assert_allclose(y, wide @ x, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(z, wide.T @ np.maximum(wide @ x, 0), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("machine", "rows"), [("x86-64-v4", 8), ("x86-64-v3", 4)])
+def test_sums_that_need_no_other_take_elements_together(machine: str, rows: int) -> None:
+    """Some rows side by side: a vector of each is loaded once, and the columns' sums once for all of them."""
+    target = Target(machine, l1_bytes=4096, l2_bytes=32 * 1024, cores=1)
+    for name, together in (("bicg", True), ("mvt", True), ("atax", False)):
+        kernel = KERNELS[name]
+        sizes = dict.fromkeys(("N", "M"), 128)
+        lowered = kernel.program(target=target).lower(*kernel.data(sizes, np.random.default_rng(1)))
+        (function,) = lowered.stages.functions
+        loops = [n for n in walk_nodes(function.body) if isinstance(n, For) and n.kind == "vector"]
+        steps = [[step for step in walk_nodes(loop.body) if isinstance(step, Assign)] for loop in loops]
+        both = [s for s in steps if sum(any(r.tensor == "A" for r in reads_of(a.value)) for a in s) > 2 * rows]
+        assert together == any("loaded once" in note.text for note in lowered.stages.regions[0].notes)
+        assert not together or both
+        for inner in both if together else ():
+            stored = [a for a in inner if a.target.subscripts]
+            assert len(stored) * rows * 2 == sum(a.reduction is not None for a in inner)
 
 
 def test_gradients_of_rows() -> None:
@@ -210,7 +230,7 @@ def test_any_size_takes_blocks_of_rows_where_they_pay(threads: int) -> None:
         np.testing.assert_allclose(z, a.T @ r, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(w, np.maximum(a, x).sum(0), rtol=1e-9, atol=1e-9)
     (note,) = blocks(program, a, x, r)
-    assert note == "blocks of 16 rows of A for all that reads them; z, w: summed over 8 parts"
+    assert note == "blocks of 16 rows of A, each element loaded once for all sums; z, w: summed over 8 parts"
     assert len(program.kernels) == 3, "one for all sizes, and one for each shape without elements"
 
 
