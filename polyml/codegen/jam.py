@@ -8,7 +8,7 @@ from typing import assert_never
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, Prefetch, UpdateArgument
 from polyml.codegen.rewrite import expressions, fresh, rename_variables, substitute_nodes, variables_of, walk_nodes
-from polyml.expressions import reads_of
+from polyml.expressions import Read, reads_of
 from polyml.sets.affine import Affine
 
 __all__ = ["CannotJam", "jam", "storage_names"]
@@ -108,25 +108,34 @@ def _jam(
 
 
 def _runs(nodes: tuple[Node, ...]) -> Iterator[list[Node]]:
-    """The nodes one by one, but neighbouring updates of reductions into different elements together."""
+    """The nodes one by one, but neighbouring updates of reductions into different elements together, and so registers that are stored."""
     run: list[Node] = []
     targets: list[Place] = []
+    kind: str | None = None
     for node in nodes:
-        target = node.target if isinstance(node, Assign) and node.reduction is not None else None
-        if run and (target is None or not targets or target in targets):
+        before, kind = kind, _kind(node)
+        if run and (kind is None or kind != before or (isinstance(node, Assign) and node.target in targets)):
             yield run
             run, targets = [], []
         run.append(node)
-        targets += [] if target is None else [target]
+        targets += [node.target] if isinstance(node, Assign) else []
     if run:
         yield run
+
+
+def _kind(node: Node) -> str | None:
+    """What goes together: updates, and stores of registers."""
+    if not isinstance(node, Assign):
+        return None
+    stored = isinstance(node.value, Read) and not node.value.subscripts and node.target.subscripts
+    return "update" if node.reduction is not None else "store" if stored else None
 
 
 def _copies_in_turn(
     run: list[Node], variable: str, values: tuple[Affine, ...], renames: list[dict[str, str]]
 ) -> Iterator[Node]:
     """One copy of a whole run after the other: of a register tile all vectors of a row, then the next row. What the rows share, vectors, stays in registers,
-    and of what only a row reads one value is live at a time."""
+    and of what only a row reads one value is live at a time; a line that two vectors share is written at once."""
     for value, names in zip(values, renames, strict=True):
         for node in run:
             yield from _copies(node, variable, (value,), [names])

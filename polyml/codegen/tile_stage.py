@@ -111,9 +111,9 @@ class _Stages:
             covered += [piece for piece in pieces if piece is not None]
         end = 0
         for low, high in sorted(covered):
-            if low != end:
+            if low > end:
                 return None
-            end = high
+            end = max(end, high)
         whole = end % lanes == 0 and end >= LEAST * lanes and end * variable.dtype.itemsize <= self.budget
         return _Run(variable, start, flat, end, row) if whole else None
 

@@ -1,5 +1,7 @@
 """Loops asked to be vector loops get lanes: a main loop over several vectors at once, a loop over single vectors, and a masked end.
 
+A register tile whose columns are no whole vectors has a last vector that overlaps the one before instead (overlap.py).
+
 Notation stays scalar: inside a vector loop of width W its variable stands for W consecutive values, registers that live inside have W lanes, and emitters choose
 broadcast, contiguous, strided or gathering accesses by strides. A reduction whose element does not move along the lanes goes into registers of W
 lanes (accumulators) around the loops, which are combined at the end (privatize.py). A loop that cannot have lanes is left sequential, with a Note.
@@ -14,12 +16,14 @@ from math import prod
 from polyml.codegen.boundaries import cut_interior, depends_on, over_hull, over_lanes
 from polyml.codegen.jam import CannotJam, jam, storage_names
 from polyml.codegen.loops import Allocate, For, Function, Node, Variable
+from polyml.codegen.overlap import overlapping_starts, settled
 from polyml.codegen.privatize import Accumulators, Partial, private_body, shared_targets
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.codegen.simplify import simplify_nodes
 from polyml.codegen.streams import Leads
 from polyml.codegen.vector_check import NotVectorizable, check_lanes, lane_dtypes
+from polyml.dtypes import DType
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine, maximum, minimum
@@ -52,7 +56,9 @@ def vectorize(
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
     arguments = {v.name: v for v in function.arguments}
     leads_ = Leads(arguments, taken, large, frozenset(function.sizes), scratch=_scratch(function.body))
-    pass_ = _Vectorize(vector_bytes, precise, taken, leads_)
+    made = (n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate))
+    types = {v.name: v.dtype for v in (*function.arguments, *made)}
+    pass_ = _Vectorize(vector_bytes, precise, taken, leads_, types)
     body = pass_.body(function.body, outside(function))
     if body is function.body:
         return function, tuple(pass_.notes)
@@ -87,11 +93,14 @@ class _Plan:
 
 
 class _Vectorize:
-    def __init__(self, vector_bytes: int, precise: bool, taken: set[str], leads: Leads) -> None:
+    def __init__(
+        self, vector_bytes: int, precise: bool, taken: set[str], leads: Leads, types: dict[str, DType]
+    ) -> None:
         self.vector_bytes = vector_bytes
         self.precise = precise
         self.taken = taken
         self.leads = leads
+        self.types = types
         self.notes: list[Note] = []
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
@@ -162,6 +171,9 @@ class _Vectorize:
         inner = ranges.enter(loop)
         partials = shared_targets(loop, inner, precise=self.precise)
         check_lanes(loop, partials)
+        overlapped = None if partials else self.overlapped(loop, ranges)
+        if overlapped is not None:
+            return (overlapped,)
         plan = self.plan(loop, ranges, self.width(loop), reducing=bool(partials))
         count = plan.vectors if plan.has_main else 1
         accumulators = Accumulators.make(partials, plan.width, count, self.taken)
@@ -170,6 +182,21 @@ class _Vectorize:
         about += f", reduces {', '.join(str(p.target) for p in partials)} in lanes" if partials else ""
         self.notes.append(Note("vector", loop.variable, about))
         return accumulators.around(parts, self.taken)
+
+    def overlapped(self, loop: For, ranges: Ranges) -> For | None:
+        """All vectors of a register tile side by side, where its columns are no whole number of them."""
+        width, trips = self.width(loop), ranges.constant(loop.upper - loop.lower)
+        if trips is None or not width < trips < loop.factor * width or trips % width == 0:
+            return None
+        body = settled(loop, self.types, self.taken)
+        if body is None:
+            return None
+        starts = overlapping_starts(loop, trips, width)
+        copies = jam(_with_lanes(body, width), loop.variable, starts, taken=self.taken)
+        self.notes.append(
+            Note("vector", loop.variable, f"{width} lanes, {len(starts)} vectors at once, the last one overlapping")
+        )
+        return replace(loop, kind="vector", factor=1, upper=loop.lower + width, step=width, width=width, body=copies)
 
     def plan(self, loop: For, ranges: Ranges, width: int, *, reducing: bool) -> _Plan:
         span = loop.upper - loop.lower

@@ -101,8 +101,10 @@ def whole_sizes(
     target: Target,
     *,
     first: str,
+    near: Mapping[str, int],
 ) -> dict[str, int]:
-    """Blocks of the vector side that half of L2 holds, cut along the indices that are outermost in C; pairs of cache lines along the operand's contiguous index `first`."""
+    """Blocks of the vector side that half of L2 holds, cut along the indices that are outermost in C; pairs of cache lines along the operand's contiguous index `first`. near: the most of
+    some indices, for L1's sake."""
     room = max(width, target.l2_bytes // 2 // (depth * model.itemsize))
     line = _lines(model, first, target) if first in vector_side else 1
     sizes = {lanes: even(model.extents[lanes], max(room // line, width), width)}
@@ -110,7 +112,8 @@ def whole_sizes(
     for index in reversed(by_stride(vector_side, out)):
         least = line if index == first else 1
         rest = 1 if index == first or first in sizes else line
-        sizes[index] = even(model.extents[index], max(room // rest, least), least)
+        most = near.get(index, model.extents[index])
+        sizes[index] = even(model.extents[index], max(min(room // rest, most), least), least)
         room //= sizes[index]
     return sizes
 

@@ -16,6 +16,7 @@ from math import prod
 
 from polyml.expressions import reads_of
 from polyml.records import dataclass
+from polyml.schedule.block_order import columns_in_l1, rows_to_l1, tile_order
 from polyml.schedule.block_sizes import (
     by_stride,
     depths,
@@ -79,7 +80,7 @@ class Blocking:
     reduction's. sizes: iterations per block, for `lanes`, `vector_side` and `reduced`. vector_operand: the array that is packed into panels of `width` (when `packed`);
     row_operand: the other one where its rows are packed too, else None; `sizes` then has a block of `rows`. source_order: the loops that pack
     a block of the vector operand. turned: the result is read again, row by row, by a statement that lays it out with `rows` innermost; across: or with that column of its, once `together` of them are finished. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
-    indices of both sides, in the order of C's memory, that loops around the register tile follow. rows_ahead: all rows are packed once per block of the reduction, whose
+    indices of both sides, that loops around the register tile follow, in the order of C's memory as far as L1 has room for what they share (block_order.py). rows_ahead: all rows are packed once per block of the reduction, whose
     blocks are then the outer ones. in_place: a block of the vector operand is as good as a panel where it lies.
     strips: it is read where it lies, a strip as wide as the register tile at a time, by all rows. ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
     """
@@ -176,7 +177,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short)
     windows = any(not is_plain(read.subscripts) for read in reads_of(statement.value))
     packs_rows = packed and not windows and not turned
-    row_operand = _packed_rows(model, sides, rows, target) if packs_rows else None
+    row_operand = _packed_rows(model, sides, rows, target, short=short) if packs_rows else None
     held = [i for i in model.extents if operand.stride(i) != 0 and i not in sides.batch]
     held += [i for i in (rows, *sides.reduced) if row_operand is not None]
     if turned and not packed:
@@ -189,12 +190,11 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     ahead = several and not short and row_operand is not None and rows_fit(model, out, sides.others[0], depth, target)
     if ahead:
         sizes |= {index: model.extents[index] for index in sides.rows}
-    across = by_stride([i for i in (*sides.columns, *sides.rows) if i != rows], out)
     return replace(
         _blocks(model, sides, rows, tile, width, sizes, packed=packed),
         row_operand=row_operand,
         turned=turned,
-        result_order=tuple(across) if short else (),
+        result_order=tuple(tile_order(model, sides, rows, target)) if short else (),
         rows_ahead=ahead,
         in_place=packs_rows and not (ends or short or row_operand) and _is_near(model, sides, sizes, target),
         ends=ends,
@@ -282,7 +282,10 @@ def _sizes(
     if not packed:
         return streamed_sizes(model, sides.lanes, rows, sides.reduced[-1], tile, width, target)
     if short:
-        whole = whole_sizes(model, sides.lanes, sides.columns, sides.out, width, deep, target, first=sides.first)
+        near = columns_in_l1(model, sides, deep, width, target)
+        whole = whole_sizes(
+            model, sides.lanes, sides.columns, sides.out, width, deep, target, first=sides.first, near=near
+        )
         return {**depth, **whole, **{index: model.extents[index] for index in sides.rows}}
     blocks = widths(model, sides.lanes, sides.columns, sides.out, width, deep, target, first=sides.first)
     of_rows = even(model.extents[rows], target.l2_bytes // 8 // (deep * model.itemsize), tile.rows)
@@ -391,7 +394,8 @@ def _parts(extent: int, step: int) -> list[tuple[int, int]]:
 
 def _vector_parts(extent: int, vectors: int, width: int) -> list[tuple[int, int]]:
     full, rest = divmod(extent, vectors * width)
-    parts = [(full, vectors), (1, rest // width), (1, 1 if rest % width else 0)]
+    # Vectors of the rest overlap (codegen/overlap.py).
+    parts = [(full, vectors), (1, -(-rest // width))]
     return [(count, size) for count, size in parts if count and size]
 
 
@@ -401,15 +405,16 @@ def _step_cycles(model: StatementModel, rows: int, vectors: int, operands: int) 
     return max(max(model.operations, 1.0) * rows * vectors / 2, loads / 2, 4.0) + 0.2 * rows * operands + 0.5 * vectors
 
 
-def _packed_rows(model: StatementModel, sides: Sides, rows: str, target: Target) -> str | None:
+def _packed_rows(model: StatementModel, sides: Sides, rows: str, target: Target, *, short: bool) -> str | None:
     """The broadcast operand, when its elements along the reduction are apart and it does not stay close anyway: in L1, or in L2 where a tile's rows are neighbours, one or two cache lines
-    per iteration."""
+    per iteration. short: C is written in the order of its memory, and rows that L1 holds packed only are packed, too."""
     operand, reduced = sides.others[0], sides.reduced
     size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0 and i not in sides.batch)
     apart = abs(operand.stride(reduced[-1]) or 0) != 1
     close = target.l2_bytes if abs(operand.stride(rows) or 0) == 1 else target.l1_bytes
-    needed = len(sides.others) == 1 and apart and size > close // 2 and operand.stride(rows) != 0
-    return operand.array if needed and all(operand.stride(i) != 0 for i in reduced) else None
+    needed = (apart and size > close // 2) or (short and rows_to_l1(model, sides, target))
+    held = operand.stride(rows) != 0 and all(operand.stride(i) != 0 for i in reduced)
+    return operand.array if len(sides.others) == 1 and needed and held else None
 
 
 def _is_near(model: StatementModel, sides: Sides, sizes: Mapping[str, int], target: Target) -> bool:

@@ -116,11 +116,34 @@ def test_contractions_of_many_indices(left: str, right: str, out: str, threads: 
 def test_short_reductions_write_the_result_in_the_order_of_memory(left: str, right: str, threads: int) -> None:
     sizes = dict(zip("ABCDEFG", (13, 6, 11, 5, 7, 4, 16), strict=True))
     a, b = operands(left, right, sizes, "f32")
-    target = Target("host", l1_bytes=4096, l2_bytes=16 * 1024, cores=2)
+    target = Target("host", l1_bytes=8192, l2_bytes=16 * 1024, cores=2)
     out = "F E D C B A"
     function = polyml.einsum(product(left, right, out, "f32"), target=target, threads=threads, verify=True)
     assert "in the order of the result" in str(function.explain(a, b))
     np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact(left, right, out, a, b))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "order", "packed"),
+    [
+        # All rows (b, c) of one f for each column: pieces of 96 bytes, which are packed.
+        ("A G E D", "C B F G", "fedc", "xy"),
+        # L1 holds them of one d only.
+        ("A G F E", "C B D G", "fdec", "xy"),
+        # Rows (b) are few, so columns c are read again for each d.
+        ("B G F D", "C A E G", "fedc", "xy"),
+    ],
+)
+def test_tiles_find_in_l1_what_they_share(left: str, right: str, order: str, packed: str) -> None:
+    sizes = {"A": 24, "B": 20, "C": 20, "D": 24, "E": 20, "F": 20, "G": 24}
+    a, b = operands(left, right, sizes, "f32")
+    target = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20)
+    lowered = polyml.einsum(product(left, right, "F E D C B A", "f32"), target=target, threads=1).lower(a, b)
+    text = lowered.text("loops")
+    assert set(re.findall(r"local f32 (\w)_panels", text)) == set(packed)
+    assert ("c_block" in text) == (left == "B G F D")
+    tiles = text[: text.index("local f32 z_stage")]
+    assert "".join(re.findall(r"for \((\w) =", tiles)).endswith(order)
 
 
 @pytest.mark.parametrize(("layout", "fetched"), [("nn", {"x", "z"}), ("nt", {"x", "z"}), ("tn", {"x_panels", "z"})])

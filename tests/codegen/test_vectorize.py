@@ -26,6 +26,7 @@ from tests.codegen.programs import (
     function,
     index,
     loop,
+    number,
     put,
     reductions,
     register,
@@ -148,3 +149,46 @@ def test_nothing_to_do_is_the_same_object() -> None:
         written="",
     )
     assert vectorize(program, vector_bytes=64)[0] is program
+
+
+def tile(columns: int, *first: Assign, factor: int = 3) -> Function:
+    """z[a] (+)= sum over k of x[k] * y[k, a], in vectors."""
+    update = Assign(target=put("z", "a"), value=call("mul", at("x", "k"), at("y", "k", "a")), reduction="sum")
+    body = loop("a", 0, columns, *first, loop("k", 0, 9, update), kind="vector", factor=factor)
+    return function(body, arguments=[array("x", 9), array("y", 9, columns), array("z", columns)], written="z")
+
+
+@pytest.mark.parametrize(("columns", "starts"), [(24, [0, 8]), (17, [0, 1]), (47, [0, 16, 31]), (33, [0, 16, 17])])
+def test_the_last_vector_of_a_tile_overlaps_the_one_before(columns: int, starts: list[int]) -> None:
+    before = tile(columns, Assign(target=put("z", "a"), value=number(0.0), streaming=True))
+    after, (note,) = vectorize(before, vector_bytes=64)
+    (found,) = vector_loops(after)
+    assert (found.upper, found.step, found.masked) == (affine(16), 16, False)
+    stores = [n for n in walk_nodes(found.body) if isinstance(n, Assign) and n.target.variable == "z"]
+    assert [store.target.subscripts[0] for store in stores] == [affine("a") + start for start in starts]
+    assert all(store.streaming and store.reduction is None for store in stores)
+    assert "overlapping" in note.text
+    np.testing.assert_array_equal(run(after, {})["z"], run(before, {})["z"])
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        (),  # adds to what is there
+        (Assign(target=put("z", "a"), value=at("z", "a")),),
+        (Assign(target=put("y", 0, "a"), value=number(1.0)),),
+    ],
+)
+def test_what_starts_from_memory_is_computed_once(first: tuple[Assign, ...]) -> None:
+    before = tile(24, *first)
+    after, _ = vectorize(before, vector_bytes=64)
+    assert [(part.width, part.masked) for part in vector_loops(after)] != [(16, False)]
+    np.testing.assert_array_equal(run(after, {})["z"], run(before, {})["z"])
+
+
+@pytest.mark.parametrize(("columns", "factor"), [(32, 3), (12, 3), (50, 3), (24, 1)])
+def test_whole_narrow_and_long_rows_do_not_overlap(columns: int, factor: int) -> None:
+    before = tile(columns, Assign(target=put("z", "a"), value=number(0.0)), factor=factor)
+    after, notes = vectorize(before, vector_bytes=64)
+    assert not any("overlapping" in note.text for note in notes)
+    np.testing.assert_array_equal(run(after, {})["z"], run(before, {})["z"])
