@@ -30,9 +30,24 @@ _IN, _OUT = isl.dim_type.in_, isl.dim_type.out
 
 
 def expanded(scop: Scop) -> Scop:
-    """The scop with local scalars expanded along the loops that no value of theirs crosses; the same object when there are none."""
+    """The scop with local scalars expanded along the loops that no value of theirs crosses; the same object when there are none. Where loops have symbolic lengths, as long as what
+    comes of it has no more elements than one of the caller's arrays."""
     scalars = [array.name for array in scop.arrays.values() if array.kind == "local" and not array.shape]
-    return expanded_along_loops(scop, scalars, MAX_BYTES)
+    made = expanded_along_loops(scop, scalars, MAX_BYTES)
+    if not scop.sizes:
+        return made
+    for name in (name for name in scalars if name in made.arrays and not made.arrays[name].shape):
+        longer = expanded_along_loops(made, (name,), None)
+        if any(_holds(array, longer.arrays[name]) for array in scop.arrays.values() if array.kind != "local"):
+            made = longer
+    return made
+
+
+def _holds(array: Array, other: Array) -> bool:
+    """Whether the array certainly has room for the elements of the other, dimension by dimension."""
+    gaps = [a - b for a, b in zip(array.shape, other.shape, strict=False)]
+    same = len(array.shape) == len(other.shape) and array.dtype.itemsize >= other.dtype.itemsize
+    return same and all(gap.is_constant and gap.constant >= 0 for gap in gaps)
 
 
 def expanded_along_loops(scop: Scop, names: Iterable[str], most: int | None) -> Scop:
@@ -102,15 +117,18 @@ def _range(users: list[Statement], position: int) -> tuple[int, int] | None:
 
 
 def _ends(users: list[Statement], position: int) -> tuple[Affine, Affine] | None:
-    """The same in terms of sizes; None where the statements differ in them, or they are no affine functions."""
-    found: set[tuple[Affine, Affine]] = set()
+    """The same in terms of sizes; None where the statements differ in them by more than numbers, or they are no affine functions."""
+    lows, highs = list[Affine](), list[Affine]()
     for statement in users:
-        ends = [end(position).get_pieces() for end in (statement.domain.dim_min, statement.domain.dim_max)]
-        if any(len(pieces) != 1 for pieces in ends):
-            return None
-        low, high = (affine_of(pieces[0][1], ()) for pieces in ends)
-        found.add((low, high))
-    return found.pop() if len(found) == 1 else None
+        some = statement.domain.params()
+        for end, found in ((statement.domain.dim_min, lows), (statement.domain.dim_max, highs)):
+            pieces = end(position).coalesce().gist_params(some).get_pieces()
+            if len(pieces) != 1:
+                return None
+            found.append(affine_of(pieces[0][1], ()))
+    if not all((end - ends[0]).is_constant for ends in (lows, highs) for end in ends):
+        return None
+    return min(lows, key=lambda end: end.constant), max(highs, key=lambda end: end.constant)
 
 
 def _crosses(flow: isl.UnionMap, position: int) -> bool:

@@ -47,6 +47,29 @@ def test_nussinov(n: int, threads: int) -> None:
     np.testing.assert_array_equal(program(bases, table.copy()), kernel.reference(bases, table.copy())[0])
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_nussinov_of_any_size(threads: int) -> None:
+    """Sizes around those of tiles and blocks, and around the least that has them."""
+    kernel = KERNELS["nussinov"]
+    program = kernel.program(target=SMALL, threads=threads, dynamic=True)
+    for n in (1, 2, 3, 17, 65, 255, 257) if threads == 1 else (3, 257):
+        bases, table = kernel.data({"N": n}, np.random.default_rng(n))
+        assert blocks(program, bases, table.copy())
+        np.testing.assert_array_equal(program(bases, table.copy()), kernel.reference(bases, table.copy())[0])
+    assert len(program.kernels) == 1
+
+
+def test_scalars_get_no_more_room_than_an_argument_has() -> None:
+    """A sum in a loop of any length: in an array as large as one of the caller's at most."""
+    sums = "def f(a: f64['N N'], T: int):\n    for t in range(T):\n        a[0, 0] = sum[k](a[t % 1, k]) / 2\n    return a\n"
+    for text in (KERNELS["nussinov"].text, sums.replace("'", '"')):
+        program = polyml.einsum(text, dynamic=True)
+        given = (np.zeros(9), np.zeros((9, 9))) if "nussinov" in text else (np.zeros((9, 9)), 5)
+        for region in program.lower(*given).stages.regions:
+            local = [array for array in region.scop.arrays.values() if array.kind == "local"]
+            assert all(len(array.shape) == (2 if "nussinov" in text else 0) for array in local)
+
+
 def test_large_tiles_on_any_number_of_threads() -> None:
     """A wavefront of tiles gives the bits that one tile after the other gives, of sums as well."""
     kernel = KERNELS["nussinov"]

@@ -210,6 +210,7 @@ class _Recipe:
             if sweep is None:
                 return self.reductions(band, place)
             self.notes.append(Note("tiling", band.title, str(sweep)))
+            self.worth += sweep.worth
             return build_sweep_blocks(band, sweep, self.facts, parallel=place.parallel)
         self.notes.append(Note("tiling", band.title, str(plan)))
         inside = replace(band, node=build_column_tiles(band, plan, self.facts).child(0))

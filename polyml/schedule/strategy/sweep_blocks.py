@@ -25,6 +25,7 @@ from math import prod
 import islpy as isl
 
 from polyml.records import dataclass
+from polyml.schedule.schedule import Product
 from polyml.schedule.strategy.bands import Band
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import Loop, around, insert_loops, insert_sequence, tile_loop
@@ -48,7 +49,7 @@ ROWS, COLUMNS = 8, 16
 class SweepPlan:
     """core: the sum. rows: per statement the index of the outer loop. columns: of the inner loop, of the core the one it sums over; lanes: the core's index where its result is.
     others: the instances of the other statements, in the order in which they run. tile: rows and columns of one. before, late: the core's instances that need rows before their own tile, or their own block,
-    only. jam, vectors: the register tile."""
+    only. jam, vectors: the register tile. worth: what must hold at a call for it to pay."""
 
     core: str
     rows: Mapping[str, str]
@@ -60,6 +61,7 @@ class SweepPlan:
     late: isl.Set
     jam: int
     vectors: int
+    worth: tuple[Product, ...]
 
     def __str__(self) -> str:
         size, row, column = self.tile, self.rows[self.core], self.lanes
@@ -68,7 +70,9 @@ class SweepPlan:
 
 def plan_sweep_blocks(band: Band, facts: Facts) -> SweepPlan | None:
     """The blocks for a sequential loop over rows; None when what is below it is something else, or stays in cache."""
-    if len(band.loops) != 1 or facts.scop.sizes or not facts.options.relax_reductions or any(band.above.values()):
+    if len(band.loops) != 1 or not facts.options.relax_reductions or any(band.above.values()):
+        return None
+    if facts.scop.sizes and not facts.options.large:
         return None
     inner = band.node.child(0)
     if kind_of(inner) != Kind.band or inner.band_n_member() != 1 or kind_of(inner.child(0)) != Kind.sequence:
@@ -84,10 +88,8 @@ def plan_sweep_blocks(band: Band, facts: Facts) -> SweepPlan | None:
     if len(rest) != 1 or others is None or any(columns[core] in t for t in target):
         return None
     model = facts.models[core]
-    if (
-        not any(a.write and a.stride(rest[0]) == 1 for a in model.accesses)
-        or _touched(band, facts) <= facts.target.l2_bytes
-    ):
+    worth = _worth(band, facts)
+    if worth is None or not any(a.write and a.stride(rest[0]) == 1 for a in model.accesses):
         return None
     size = TILE if model.extents[rows[core]] >= 4 * TILE else LEAST_TILE
     before, late = (_late(facts, core, rows, columns, height) for height in (size, ROWS))
@@ -97,7 +99,7 @@ def plan_sweep_blocks(band: Band, facts: Facts) -> SweepPlan | None:
     # Accumulators, the vectors that all rows share, and two on their way: whatever the matrix's extents, blocks are of one size.
     room = facts.target.vector_registers - vectors - 2
     jam = max(height for height in (1, 2, 4, ROWS) if height == 1 or height * vectors <= room)
-    return SweepPlan(core, dict(rows), columns, rest[0], others, size, before, late, jam, vectors)
+    return SweepPlan(core, dict(rows), columns, rest[0], others, size, before, late, jam, vectors, worth)
 
 
 def _others(sequence: isl.ScheduleNode, core: str) -> tuple[isl.UnionSet, ...] | None:
@@ -117,14 +119,17 @@ def _others(sequence: isl.ScheduleNode, core: str) -> tuple[isl.UnionSet, ...] |
     return None
 
 
-def _touched(band: Band, facts: Facts) -> int:
-    """Bytes of the largest array that the core reads."""
-    scop = facts.scop
-    names = {access.array for access in facts.models[band.core].accesses if not access.write}
-    return max(
-        facts.models[band.core].itemsize * prod(e.constant for e in scop.arrays[n].shape if e.is_constant)
-        for n in names
-    )
+def _worth(band: Band, facts: Facts) -> tuple[Product, ...] | None:
+    """That the largest array which the core reads does not stay in L2, and a sweep has tiles, as far as that is not known; None where it is not so."""
+    scop, model = facts.scop, facts.models[band.core]
+    room = facts.target.l2_bytes // model.itemsize
+    shapes = [scop.arrays[access.array].shape for access in model.accesses if not access.write]
+    symbolic = [shape for shape in shapes if not all(extent.is_constant for extent in shape)]
+    if not symbolic:
+        return () if max(prod(extent.constant for extent in shape) for shape in shapes) > room else None
+    large = max(symbolic, key=len)
+    lengths = (Product((extent,), 4 * TILE) for extent in large if not extent.is_constant)
+    return tuple(dict.fromkeys((Product(large, room + 1), *lengths)))
 
 
 def _late(facts: Facts, core: str, rows: Mapping[str, str], columns: Mapping[str, str], height: int) -> isl.Set:
@@ -153,8 +158,8 @@ def _late(facts: Facts, core: str, rows: Mapping[str, str], columns: Mapping[str
     pairs = domain.subtract(early).apply(isl.Map(f"{{ {head} -> [{rows[core]}, {columns[core]}] }}"))
     if pairs.is_empty():
         return domain.subtract(domain)
-    ends = [(pairs.dim_min_val(d).to_python(), pairs.dim_max_val(d).to_python()) for d in (0, 1)]
-    box = isl.Set(f"{{ [r, c] : {ends[0][0]} <= r <= {ends[0][1]} and {ends[1][0]} <= c <= {ends[1][1]} }}")
+    each = [pairs.project_out(isl.dim_type.set, 1 - d, 1).simple_hull().to_set() for d in (0, 1)]
+    box = each[0].flat_product(each[1])
     blocks = isl.Map(f"{{ [r, c] -> [floor(r/{height}), c] }}")
     whole = box.apply(blocks).subtract(box.subtract(pairs).apply(blocks)).coalesce()
     return whole.apply(isl.Map(f"{{ {head} -> [floor({rows[core]}/{height}), {columns[core]}] }}").reverse()).intersect(
