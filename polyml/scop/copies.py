@@ -16,12 +16,16 @@ from polyml.expressions import Expr, Read, Subscript, map_reads
 from polyml.records import dataclass
 from polyml.scop.accesses import access_map, guarded_reads, parameters_text
 from polyml.sets.affine import Affine, affine
+from polyml.sets.from_isl import affine_of
 
 __all__ = ["Save", "save_overwritten"]
 
 
 EXTRA = 1.25
 """How many times as many elements a simpler copy may have."""
+
+MARGIN = 8
+"""By how many rows a simpler copy may be larger than what it is to hold, where the number of rows is symbolic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +87,18 @@ def save_overwritten(
 
 
 def _rounded(elements: isl.Set) -> isl.Set:
-    """The elements, and a few more where that makes one convex piece of a union (a stencil's neighbours are a square without its corners).
+    """The elements, and a few more where that makes one convex piece of a union, a box if it may be (a stencil's neighbours are a square without its corners).
 
     All are elements of the array: coordinates stay between the smallest and the largest of the given ones.
     """
     if elements.n_basic_set() == 1:
         return elements
-    elements = elements.coalesce()
+    given, elements = elements.get_basic_sets(), elements.coalesce()
     if elements.n_basic_set() == 1:
         return elements
+    box = _box(elements)
+    if box is not None and any(_is_nearly(piece.to_set(), box) for piece in given):
+        return box
     hull = elements.simple_hull().to_set()
     whole = _box_size(hull)
     pieces = [_box_size(piece.to_set()) for piece in elements.get_basic_sets()]
@@ -99,6 +106,48 @@ def _rounded(elements: isl.Set) -> isl.Set:
         return elements
     largest = max(size for size in pieces if size is not None)
     return hull if whole <= EXTRA * largest and _box_size(elements) == whole else elements
+
+
+def _box(elements: isl.Set) -> isl.Set | None:
+    """The smallest box around the set; None where it has a gap."""
+    count = elements.dim(isl.dim_type.set)
+    found: isl.Set | None = None
+    for d in range(count):
+        only = elements.project_out(isl.dim_type.set, d + 1, count - d - 1).project_out(isl.dim_type.set, 0, d)
+        only = only.coalesce()
+        if only.n_basic_set() != 1:
+            return None
+        found = only if found is None else found.flat_product(only)
+    return found
+
+
+def _is_nearly(piece: isl.Set, box: isl.Set) -> bool:
+    """Whether the piece is a box itself, and little smaller than the other: by numbers in symbolic dimensions."""
+    if not piece.is_box():
+        return False
+    larger = 1.0
+    for d in range(box.dim(isl.dim_type.set)):
+        widths = [_width(one, d) for one in (piece, box)]
+        if widths[0] is None or widths[1] is None:
+            return False
+        gap = widths[1] - widths[0]
+        if not gap.is_constant:
+            return False
+        if widths[0].is_constant:
+            larger *= widths[1].constant / widths[0].constant
+        elif gap.constant > MARGIN:
+            return False
+    return larger <= EXTRA
+
+
+def _width(elements: isl.Set, d: int) -> Affine | None:
+    """How many values a dimension has; None where that is no one affine expression."""
+    some = elements.params()
+    ends = [end(d).coalesce().gist_params(some).get_pieces() for end in (elements.dim_max, elements.dim_min)]
+    if any(len(pieces) != 1 for pieces in ends):
+        return None
+    last, first = (affine_of(pieces[0][1], ()) for pieces in ends)
+    return last - first + 1
 
 
 def _box_size(elements: isl.Set) -> int | None:

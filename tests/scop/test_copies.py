@@ -56,3 +56,11 @@ def test_a_row_and_a_column_stay_apart() -> None:
 def test_a_cross_is_not_filled_up() -> None:
     for saved in copies(CROSS, np.zeros((40, 40), "f")):
         assert not isl.Set(f"{{ {saved.get_tuple_name()}[20, 20] }}").is_subset(saved)
+
+
+def test_neighbours_of_any_size_are_a_box() -> None:
+    """A whole rectangle is copied, a row and a column more than needed at the corners; no more than the array has."""
+    (region,) = polyml.einsum(JACOBI, dynamic=True).lower(np.zeros((9, 8), np.float32)).stages.regions
+    (copy,) = [s for s in region.scop.statements.values() if s.kind == "copy"]
+    inside = "0 <= t < 4 and 0 <= i < N and 0 <= j < M and N >= 3 and M >= 3"
+    assert copy.domain.is_equal(isl.Set(f"[M, N] -> {{ {copy.name}[t, i, j] : {inside} }}"))
