@@ -66,11 +66,10 @@ def save_overwritten(
         touched = _conflict(read, guard, array, shape, target, domain, loops, indices, sizes, reducing)
         if touched is not None:
             conflicts[read] = touched.union(conflicts[read]) if read in conflicts else touched
-    saves: dict[tuple[object, ...], Save] = {}
+    saves: dict[tuple[Subscript | None, ...], Save] = {}
     replacement: dict[Read, Read] = {}
     for read, touched in conflicts.items():
-        moving = [d for d, s in enumerate(read.subscripts) if not isinstance(s, Affine) or s.variables() & set(indices)]
-        key = tuple(None if d in moving else s for d, s in enumerate(read.subscripts))
+        moving, key = _moving(read, indices)
         elements = tuple(f"e{d}" for d in moving)
         image = _image(read, moving, touched, shape, loops, indices, sizes)
         known = saves.get(key)
@@ -82,8 +81,23 @@ def save_overwritten(
             known = Save(known.array, known.elements, known.instances.union(image), known.subscripts, known.value)
         saves[key] = known
         replacement[read] = Read(known.array, tuple(read.subscripts[d] for d in moving), read.dtype)
-    made = [replace(save, instances=_rounded(save.instances)) for save in saves.values()]
-    return made, map_reads(body, lambda read: replacement.get(read, read))
+    made = {key: replace(save, instances=_rounded(save.instances)) for key, save in saves.items()}
+    for read, _ in guarded_reads(body):
+        # What is saved anyway is read with its neighbours: of a stencil, the element itself.
+        if read.tensor == array and read not in replacement:
+            moving, key = _moving(read, indices)
+            save = made.get(key)
+            if save is not None and _image(
+                read, moving, domain.set_tuple_name("S"), shape, loops, indices, sizes
+            ).is_subset(save.instances):
+                replacement[read] = Read(save.array, tuple(read.subscripts[d] for d in moving), read.dtype)
+    return list(made.values()), map_reads(body, lambda read: replacement.get(read, read))
+
+
+def _moving(read: Read, indices: tuple[str, ...]) -> tuple[list[int], tuple[Subscript | None, ...]]:
+    """The dimensions in which the read moves, and what reads of one shape have in common: the subscripts in the others."""
+    moving = [d for d, s in enumerate(read.subscripts) if not isinstance(s, Affine) or s.variables() & set(indices)]
+    return moving, tuple(None if d in moving else s for d, s in enumerate(read.subscripts))
 
 
 def _rounded(elements: isl.Set) -> isl.Set:

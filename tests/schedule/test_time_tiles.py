@@ -100,6 +100,13 @@ def f(T: int, A: f64["N N N"], B: f64["N N N"]):
             A[i, j, k] = 0.6 * B[i, j, k]
     return A, B
 """
+IN_PLACE = """
+def f(a: f32["N M"]):
+    for t in range(6):
+        if 1 <= i < N - 1 and 1 <= j < M - 1:
+            a[i, j] = 0.2 * (a[i, j] + a[i, j - 1] + a[i, j + 1] + a[i + 1, j] + a[i - 1, j])
+    return a
+"""
 
 STENCILS: dict[str, tuple[str, Callable[[], Arguments], tuple[int, ...]]] = {
     "jacobi-1d": (JACOBI_1D, lambda: (9, *grids(30)), (3, 7)),
@@ -109,6 +116,7 @@ STENCILS: dict[str, tuple[str, Callable[[], Arguments], tuple[int, ...]]] = {
     "wave-2d": (WAVE_2D, lambda: (5, *grids(9, 12), np.arange(5.0)), (2, 3, 9)),
     "fdtd": (FDTD, lambda: (*grids(9, 13, count=3), np.arange(6.0)), (4, 3, 5)),
     "seidel": (SEIDEL, lambda: (6, *grids(12, 12, count=1)), (3, 4, 6)),
+    "in place": (IN_PLACE, lambda: tuple(grids(13, 39, count=1, dtype=np.float32)), (2, 5, 20)),
     "heat-3d": (HEAT_3D, lambda: (5, *grids(7, 7, 7)), (2, 3, 2)),
 }
 
@@ -170,6 +178,8 @@ def test_sizes_follow_from_the_caches() -> None:
     )  # blocks in L2, rows whole, three times 8 + 2 of them in L1
     wide = sizes_of(HEAT_3D, 100, *grids(120, 120, 120), l1_bytes=64 * 1024)
     assert wide.endswith("i by 12, j by 12")
+    in_place = IN_PLACE.replace("range(6)", "range(100)").replace("f32", "f64")  # the copy's indices have other names
+    assert sizes_of(in_place, large[1]) == "time tiles: t by 16, i by 16, j by 128"
     assert sizes_of(double, 3, *large[1:]) != ""  # an integer that is not known
     history = HISTORY_1D.replace('f64["T N"]', 'f64["3 N"]').replace("range(1, T)", "range(1, 3)")
     assert sizes_of(history, *grids(3, 1_000_000, count=1)) == ""  # too few steps

@@ -6,6 +6,7 @@ import islpy as isl
 import numpy as np
 
 import polyml
+from polyml.expressions import reads_of
 
 
 def copies(text: str, *arguments: np.ndarray) -> list[isl.Set]:
@@ -46,6 +47,22 @@ def test_a_stencil_copies_one_convex_piece() -> None:
     box = isl.Set(f"{{ {names}[t, i, j] : 0 <= t < 4 and 0 <= i < 50 and 0 <= j < 60 }}")
     assert needed.is_subset(saved)
     assert saved.is_subset(box)
+
+
+def test_what_is_saved_anyway_is_read_with_its_neighbours() -> None:
+    def reads(text: str, *shape: int) -> tuple[set[str], str]:
+        """Of the statement with the most: the arrays that it reads, and the one that it writes."""
+        regions = polyml.einsum(text).lower(np.zeros(shape, "f")).stages.regions
+        statements = [s for region in regions for s in region.scop.statements.values()]
+        busiest = max(statements, key=lambda s: len(reads_of(s.value)))
+        return {read.tensor for read in reads_of(busiest.value)}, busiest.target.array
+
+    whole = JACOBI.replace("0.25 * (", "0.2 * (b[i, j] + ")
+    read, written = reads(whole, 50, 60)
+    assert len(read) == 1
+    assert written not in read
+    read, written = reads(SHORTEST, 20, 20)
+    assert written in read  # beside a row and a column
 
 
 def test_a_row_and_a_column_stay_apart() -> None:

@@ -19,6 +19,7 @@ Source: Wonnacott, "Achieving scalable locality with time skewing" (IJPP 2002); 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from math import prod
 
 import islpy as isl
@@ -136,10 +137,11 @@ def _is_outermost(node: isl.ScheduleNode) -> bool:
 
 @dataclass(slots=True)
 class _Sweep:
-    """One step of the time loop. steps: per statement its time index."""
+    """One step of the time loop. steps: per statement its time index. directions: per statement and index, the index of the core statement that runs with it in the band."""
 
     facts: Facts
     steps: Mapping[str, str]
+    directions: dict[tuple[str, str], str] = field(default_factory=dict)
 
     @property
     def models(self) -> list[StatementModel]:
@@ -227,6 +229,7 @@ class _Sweep:
         step = along.pop(indices[time]).coefficients[core.name][time]
         if step != 1:
             return None
+        self.directions = self.aligned(along)
         rows = [index for index in space if index != lanes]
         skew = max(loop.coefficients[core.name][time] for loop in along.values())
         found = self.sizes(rows, lanes, max(1, skew), whole=_is_carried(node, core.name, lanes, self.facts))
@@ -244,6 +247,19 @@ class _Sweep:
             names=(indices[time], *order),
             worth=worth,
         )
+
+    def aligned(self, along: Mapping[str, SkewedLoop]) -> dict[tuple[str, str], str]:
+        """The directions of a band. along: its loops by index of the core statement."""
+        found: dict[tuple[str, str], str] = {}
+        for direction, loop in along.items():
+            for model in self.models:
+                for index, c in zip(
+                    self.facts.scop.statements[model.name].indices, loop.coefficients[model.name], strict=True
+                ):
+                    if c and index != self.steps[model.name] and (model.name, index) not in found:
+                        found[model.name, index] = direction
+                        break
+        return found
 
     def sizes(self, rows: list[str], lanes: str, skew: int, *, whole: bool) -> tuple[int | None, ...] | None:
         """Steps per tile, rows in each direction, and the length of a strip: None where a direction is not cut. whole: rows are not cut into strips."""
@@ -272,8 +288,10 @@ class _Sweep:
         """Bytes of a block of rows and strips."""
         boxes = {}
         for model in self.models:
-            box = self.space(model)
-            boxes[model.name] = {index: min(extent, heights.get(index, strip)) for index, extent in box.items()}
+            boxes[model.name] = {
+                index: min(extent, heights.get(self.directions.get((model.name, index), ""), strip))
+                for index, extent in self.space(model).items()
+            }
         return self.bytes_of(boxes)
 
     def heights(self, rows: list[str], lanes: str, strip: int, room: int) -> list[int]:
@@ -321,7 +339,7 @@ class _Sweep:
         found = {}
         for model in self.models:
             for index, extent in self.space(model).items():
-                size = sizes.get(index)
+                size = sizes.get(self.directions.get((model.name, index), ""))
                 if size is not None:
                     found[model.name, index] = min(size, extent)
         return found
