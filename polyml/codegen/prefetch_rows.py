@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, prod
 
+from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.prefetch import Caches
 from polyml.codegen.ranges import Ranges
@@ -135,7 +136,13 @@ class _Tiles:
 
     def is_row(self, read: Read, loop: For, lanes: For) -> bool:
         variable = self.arguments.get(read.tensor)
-        flat = None if variable is None or not self.is_large(variable) else flat_element(variable, read.subscripts)
+        if variable is None or not self.is_large(variable):
+            return False
+        # Of rows of unknown length the place within one is enough, where neither loop leaves it.
+        across = [s for s, step in zip(read.subscripts, memory_steps(variable), strict=True) if step is None]
+        if any(not isinstance(s, Affine) or s.variables() & {loop.variable, lanes.variable} for s in across):
+            return False
+        flat = flat_element(variable, read.subscripts, whole_rows=True)
         return flat is not None and flat.stride(loop.variable) == 1 and flat.stride(lanes.variable) == 0
 
     def is_large(self, variable: Variable) -> bool:

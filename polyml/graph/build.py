@@ -76,6 +76,7 @@ def build(program: Program, signature: Signature) -> Graph:
         sizes=symbolic,
         context=state.known,
         requires=state.required(),
+        examples=dict(signature.examples),
         inputs=tuple(Input(tensor=t, written=name in finals, final=finals.get(name)) for name, t in inputs),
         ops=(*state.ahead, *state.frames[0].ops, *state.late_checks()),
         outputs=outputs,

@@ -54,3 +54,16 @@ def test_the_last_step_of_an_unrolled_loop() -> None:
     assert inside.highest(affine("k") + 3 - affine("t")) == -1
     odd = For(variable="k", lower=affine(0), upper=affine("t") + 1, step=4, body=())
     assert Ranges().enter(tile).enter(odd).highest(affine("k") + 3 - affine("t")) == 3
+
+
+def test_rows_of_unknown_length_are_fetched_too() -> None:
+    product = polyml.einsum(
+        'def f(x: f32["N K"], y: f32["K M"]):\n    z[n, m] = x[n, k] * y[k, m]\n    return z\n',
+        target=WIDE,
+        dynamic=True,
+    )
+    text = product.lower(np.ones((300, 180), "f4"), np.ones((180, 32), "f4")).text("loops")
+    asked = re.findall(r"prefetch L2 x\[(.*), (\w+)\]", text)
+    assert len(asked) >= 2, "with panels and without"
+    assert {along for _, along in asked} == {"k"}
+    assert not re.search(r"prefetch L2 y\[", text)

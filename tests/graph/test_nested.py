@@ -73,3 +73,59 @@ def test_compiled(threads: int) -> None:
     )
     exact = np.einsum("ijk,jr,kr->ir", *(v.astype(np.float64) for v in (x, b, c)), optimize=True)
     assert np.abs(mttkrp(x, b, c) - exact).max() < 1e-5 * np.abs(exact).max()
+
+
+def text_of(source: str, *shapes: tuple[int, ...]) -> str:
+    """The graph of a kernel for any sizes, asked for by a call with these shapes."""
+    arguments = [values(*shape, dtype="f8") for shape in shapes]
+    return graph_text(polyml.einsum(source, dynamic=True).lower(*arguments).stages.graph)
+
+
+THREE = 'def f(a: f64["I J"], b: f64["J K"], c: f64["K L"]):\n    y[i, l] = a[i, j] * b[j, k] * c[k, l]\n    return y\n'
+
+
+def test_symbolic_extents_count_as_in_the_call_that_asks() -> None:
+    assert "y_inner[i, k] = sum_j a[i, j] * b[j, k]" in text_of(THREE, (5, 300), (300, 200), (200, 400))
+    assert "y_inner[j, l] = sum_k b[j, k] * c[k, l]" in text_of(THREE, (400, 300), (300, 200), (200, 5))
+    assert "y_inner" in text_of(THREE, (2, 2), (2, 2), (2, 2)), "they are to be good at large sizes"
+
+
+def test_what_may_be_empty_or_is_no_box_stays() -> None:
+    source = (
+        'def f(n: int, a: f64["I J"], b: f64["J K"]):\n    y[i] = sum[j, k, k < n](a[i, j] * b[j, k])\n    return y\n'
+    )
+    program = polyml.einsum(source, dynamic=True)
+    assert "y_inner" not in graph_text(
+        program.lower(30, values(40, 50, dtype="f8"), values(50, 60, dtype="f8")).stages.graph
+    )
+
+
+@pytest.mark.parametrize(
+    ("einsum", "parameters", "line"),
+    [
+        ("ij,jk,kl->il", 'a: f32["I J"], b: f32["J K"], c: f32["K L"]', "y[i, l] = a[i, j] * b[j, k] * c[k, l]"),
+        ("ijk,jr,kr->ir", 'a: f32["I J K"], b: f32["J R"], c: f32["K R"]', "y[i, r] = a[i, j, k] * b[j, r] * c[k, r]"),
+        ("abc,ad,be->dec", 'a: f32["A B C"], b: f32["A D"], c: f32["B E"]', "y[d, e, r] = a[p, q, r] * b[p, d] * c[q, e]"),
+    ],
+)  # fmt: skip
+def test_one_kernel_for_all_sizes(einsum: str, parameters: str, line: str) -> None:
+    chain = polyml.einsum(f"def f({parameters}):\n    {line}\n    return y\n", dynamic=True)
+    names = sorted(set(einsum) - set(",->"))
+    rng = np.random.default_rng(0)
+    first = dict(zip(names, (20, 30, 40, 25, 35), strict=False))
+    rounds = [
+        first,
+        *(
+            {name: int(n) for name, n in zip(names, rng.choice([1, 2, 15, 16, 17, 33, 49], len(names)), strict=True)}
+            for _ in range(12)
+        ),
+    ]
+    for sizes in rounds:
+        operands = [
+            rng.standard_normal([sizes[i] for i in part]).astype("f4") for part in einsum.split("->")[0].split(",")
+        ]
+        exact = np.einsum(einsum, *(v.astype("f8") for v in operands), optimize=True)
+        assert np.allclose(chain(*operands), exact, rtol=1e-4, atol=1e-3), sizes
+    assert len(chain.kernels) == 1
+    empty = [np.ones([0 if i == names[1] else 3 for i in part], "f4") for part in einsum.split("->")[0].split(",")]
+    assert np.array_equal(chain(*empty), np.einsum(einsum, *empty))

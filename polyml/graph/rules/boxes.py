@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import islpy as isl
 
-from polyml.graph.ir import Equation, Graph
+from polyml.expressions import reads_of
+from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["box", "box_extents", "holds", "hull_extents"]
+__all__ = ["any_box", "box", "box_extents", "holds", "hull_extents"]
 
 
 def hull_extents(equation: Equation) -> dict[str, int] | None:
@@ -32,6 +33,32 @@ def box_extents(equation: Equation) -> dict[str, int] | None:
     if extents is None or not equation.domain.is_equal(box(equation.result.name, equation.indices, extents)):
         return None
     return extents
+
+
+def any_box(equation: Equation, graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Affine] | None:
+    """The extent of each index, a number or in the graph's sizes; None where the domain is no box from 0 on, or may be empty."""
+    found = {i: affine(n) for i, n in _numbers(equation).items()}
+    accesses = [(equation.result, equation.target)]
+    accesses += [(tensors[read.tensor], read.subscripts) for read in reads_of(equation.body)]
+    for tensor, subscripts in accesses:
+        for subscript, extent in zip(subscripts, tensor.shape, strict=True):
+            if isinstance(subscript, Affine) and subscript.name in equation.indices:
+                found.setdefault(subscript.name, extent)
+    if found.keys() != set(equation.indices) or not all(holds(extent - 1, graph) for extent in found.values()):
+        return None
+    whole = box(equation.result.name, equation.indices, found, graph.sizes)
+    same = whole.intersect_params(graph.context).is_equal(equation.domain.intersect_params(graph.context))
+    return found if same else None
+
+
+def _numbers(equation: Equation) -> dict[str, int]:
+    """The extents of indices that have as many values whatever the sizes are."""
+    found: dict[str, int] = {}
+    for position, index in enumerate(equation.indices):
+        high = equation.domain.dim_max_val(position)
+        if high.is_int():
+            found[index] = high.to_python() + 1
+    return found
 
 
 def box(

@@ -4,25 +4,26 @@
 contraction of two operands, which register tiles and panels are made for. `sum[j, k](a[i, j] * b[j, k] * c[k, l])` needs fewer products by orders of magnitude. The sums are shorter, too, so that
 less rounding adds up in each.
 
+Extents that stay symbolic count as in the call that the kernel is compiled for, all of them as many times larger as it takes to be large ones: the order of sums is right for any sizes, and best for such shapes.
+
 Source: Pfeifer, Haegeman and Verstraete, "Faster identification of optimal contraction sequences for tensor networks" (Physical Review E, 2014), on the order of pairwise contractions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import combinations
 from math import prod
-
-import islpy as isl
 
 from polyml.expressions import Apply, Expr, Read, reads_of
 from polyml.graph.build_parts import variables_of
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
-from polyml.graph.traverse import estimated_bytes, index_extents, tensors_of
+from polyml.graph.rules.boxes import any_box, box
+from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
 from polyml.records import dataclass
-from polyml.sets.affine import affine
+from polyml.sets.affine import Affine, affine
 
 __all__ = ["nest_sums"]
 
@@ -35,6 +36,9 @@ NEAR, FAR = 8, 32
 MOST = 4
 """Reduced indices beyond which all their subsets are too many."""
 
+LARGE = 256
+"""What the largest symbolic extent counts as, at least: kernels for any sizes are to be good at large ones, whatever the first call has."""
+
 
 def nest_sums(graph: Graph, cache: int) -> Graph:
     """The graph with such sums in two equations. cache: bytes that a core keeps close.
@@ -43,34 +47,57 @@ def nest_sums(graph: Graph, cache: int) -> Graph:
         y[i, r] = sum[j, k](x[i, j, k] * b[j, r] * c[k, r])
         -> t[i, j, r] = sum[k](x[i, j, k] * c[k, r]);  y[i, r] = sum[j](t[i, j, r] * b[j, r])
     """
-    tensors = tensors_of(graph)
-    ops = _block(graph.ops, tensors, cache)
+    work = _Work(graph, tensors_of(graph), cache, _counted(graph))
+    ops = _block(graph.ops, work)
     return graph if ops is graph.ops else replace(graph, ops=ops)
 
 
-def _block(ops: tuple[Op, ...], tensors: dict[str, Tensor], cache: int) -> tuple[Op, ...]:
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What stays the same meanwhile. tensors: those of the graph and new ones. counts: what symbolic sizes count as."""
+
+    graph: Graph
+    tensors: dict[str, Tensor]
+    cache: int
+    counts: Mapping[str, int]
+
+    def points(self, extents: Iterable[Affine]) -> int:
+        """Their product."""
+        return prod(max(extent.evaluate(self.counts), 1) for extent in extents)
+
+    def bytes_of(self, tensor: Tensor) -> int:
+        return self.points(tensor.shape) * tensor.dtype.itemsize
+
+
+def _counted(graph: Graph) -> dict[str, int]:
+    known = {size: graph.examples[size] for size in graph.sizes if graph.examples.get(size, 0) > 0}
+    scale = -(-LARGE // max(known.values(), default=LARGE))
+    return {size: known[size] * scale if size in known else UNKNOWN_EXTENT for size in graph.sizes}
+
+
+def _block(ops: tuple[Op, ...], work: _Work) -> tuple[Op, ...]:
     result: list[Op] = []
     for op in ops:
         match op:
             case Loop():
-                body = _block(op.body, tensors, cache)
+                body = _block(op.body, work)
                 result.append(op if body is op.body else replace(op, body=body))
             case Equation():
-                result += _nested(op, tensors, cache)
+                result += _nested(op, work)
             case _:
                 result.append(op)
     same = len(result) == len(ops) and all(new is old for new, old in zip(result, ops, strict=True))
     return ops if same else tuple(result)
 
 
-def _nested(equation: Equation, tensors: dict[str, Tensor], cache: int) -> Iterator[Equation]:
+def _nested(equation: Equation, work: _Work) -> Iterator[Equation]:
     """The equation, or what it becomes: each of the two may be made of sums within sums again."""
-    found = _best(equation, tensors, cache)
+    found = _best(equation, work)
     if found is None:
         yield equation
         return
-    for part in _split(equation, found, tensors):
-        yield from _nested(part, tensors, cache)
+    for part in _split(equation, *found, work):
+        yield from _nested(part, work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +110,8 @@ class _Inner:
     outside: tuple[Expr, ...]
 
 
-def _best(equation: Equation, tensors: Mapping[str, Tensor], cache: int) -> _Inner | None:
-    """The inner sum that leaves the least to compute; None where none leaves much less than there is."""
+def _best(equation: Equation, work: _Work) -> tuple[_Inner, Mapping[str, Affine]] | None:
+    """The inner sum that leaves the least to compute, and the indices' extents; None where none leaves much less than there is."""
     left = equation.indices[: len(equation.indices) - len(equation.reduced)]
     if (
         equation.reduce != "sum"
@@ -98,25 +125,29 @@ def _best(equation: Equation, tensors: Mapping[str, Tensor], cache: int) -> _Inn
     dtype = equation.body.dtype
     if len(factors) < 2 or not (dtype.is_float or dtype.is_integer) or dtype.is_half:
         return None
-    extents = index_extents(equation)
-    if not _is_box(equation, extents):
+    extents = any_box(equation, work.graph, work.tensors)
+    if extents is None:
         return None
     own = set(equation.indices)
     uses = [variables_of(factor) & own for factor in factors]
-    room = sum(estimated_bytes(tensors[name]) for name in {read.tensor for read in reads_of(equation.body)})
-    room = max(room + estimated_bytes(equation.result), cache)
-    best, least = None, GAIN * _points(extents, equation.indices) * (len(factors) - 1)
+    room = sum(work.bytes_of(work.tensors[name]) for name in {read.tensor for read in reads_of(equation.body)})
+    room = max(room + work.bytes_of(equation.result), work.cache)
+
+    def points(indices: Sequence[str]) -> int:
+        return work.points(extents[i] for i in indices)
+
+    best, least = None, GAIN * points(equation.indices) * (len(factors) - 1)
     for inner in _candidates(equation, factors, uses):
-        elements = _points(extents, inner.kept)
+        elements = points(inner.kept)
         size = elements * equation.result.dtype.itemsize
         if size > room:
             continue
-        cost = _points(extents, (*inner.kept, *inner.reduced)) * max(len(inner.inside) - 1, 1)
-        cost += _points(extents, [i for i in equation.indices if i not in inner.reduced]) * len(inner.outside)
-        cost += elements * (NEAR if size <= cache // 2 else FAR)
+        cost = points((*inner.kept, *inner.reduced)) * max(len(inner.inside) - 1, 1)
+        cost += points([i for i in equation.indices if i not in inner.reduced]) * len(inner.outside)
+        cost += elements * (NEAR if size <= work.cache // 2 else FAR)
         if cost < least:
             best, least = inner, cost
-    return best
+    return None if best is None else (best, extents)
 
 
 def _candidates(equation: Equation, factors: Sequence[Expr], uses: Sequence[Set[str]]) -> Iterator[_Inner]:
@@ -152,35 +183,18 @@ def _factors(expr: Expr) -> Iterator[Expr]:
             yield expr
 
 
-def _points(extents: Mapping[str, int], indices: Sequence[str]) -> int:
-    return prod(extents[i] for i in indices)
-
-
-def _box(name: str, indices: Sequence[str], extents: Mapping[str, int]) -> isl.Set:
-    limits = " and ".join(f"0 <= {i} < {extents[i]}" for i in indices)
-    return isl.Set(f"{{ {name}[{', '.join(indices)}]{f' : {limits}' if limits else ''} }}")
-
-
-def _is_box(equation: Equation, extents: Mapping[str, int]) -> bool:
-    """Whether all indices start at 0 and end at a number, whatever the others are."""
-    domain = equation.domain.reset_tuple_id()
-    if not all(n.is_constant for n in equation.result.shape) or min(extents.values()) < 1:
-        return False
-    return bool(domain.is_equal(_box("", equation.indices, extents)))
-
-
-def _split(equation: Equation, inner: _Inner, tensors: dict[str, Tensor]) -> tuple[Equation, Equation]:
+def _split(equation: Equation, inner: _Inner, extents: Mapping[str, Affine], work: _Work) -> tuple[Equation, Equation]:
     """The inner sum, and the outer one that reads it."""
-    extents, dtype = index_extents(equation), equation.body.dtype
-    name = fresh_name(f"{equation.result.name}_inner", tensors)
-    shape = tuple(affine(extents[i]) for i in inner.kept)
-    partial = tensors[name] = Tensor(name, dtype, shape, equation.result.label)
+    dtype, sizes = equation.body.dtype, work.graph.sizes
+    name = fresh_name(f"{equation.result.name}_inner", work.tensors)
+    shape = tuple(extents[i] for i in inner.kept)
+    partial = work.tensors[name] = Tensor(name, dtype, shape, equation.result.label)
     indices = (*inner.kept, *inner.reduced)
     summed = replace(
         equation,
         result=partial,
         indices=indices,
-        domain=_box(name, indices, extents),
+        domain=box(name, indices, extents, sizes),
         target=tuple(map(affine, inner.kept)),
         body=_multiplied(inner.inside),
         reduced=inner.reduced,
@@ -190,7 +204,7 @@ def _split(equation: Equation, inner: _Inner, tensors: dict[str, Tensor]) -> tup
     total = replace(
         equation,
         indices=rest,
-        domain=_box(equation.result.name, rest, extents),
+        domain=box(equation.result.name, rest, extents, sizes),
         body=_multiplied((read, *inner.outside)),
         reduced=tuple(i for i in equation.reduced if i not in inner.reduced),
     )
