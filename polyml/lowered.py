@@ -91,6 +91,7 @@ class Lowered:
         lines += [f"  for {', '.join(numbers)} only"] if numbers else []
         lines += [f"  for any {', '.join(graph.sizes)}"] if graph.sizes else []
         lines += [f"  where {value.nonnegative_text()}" for value in graph.requires]
+        lines += ["  where the order of its sums suits the sizes, as it does those of this call"] if graph.suits else []
         for lowered in self.stages.regions:
             made = ", ".join(lowered.scop.statements)
             lines.append(f"region {lowered.region.name}: statements {made}")

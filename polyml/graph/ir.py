@@ -17,6 +17,7 @@ from polyml.dtypes import DType
 from polyml.expressions import Expr, Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
+from polyml.sets.weighed import Weighed
 from polyml.shown import Shown
 from polyml.source import Span
 
@@ -119,7 +120,7 @@ class Graph(Shown):
 
     name: of the program. sizes: the `int` parameters and the extents that stay symbolic (isl parameters of all sets). context: what is known of them.
     inputs: tensors and scalars (0-d) in call order. outputs: the returned tensors in order (an output may be an input's `final`).
-    requires: expressions in the sizes that must be at least 0 at a call. examples: values of sizes in the call that it is made for, where they are known; they decide what pays, never what is right. warnings: what checking noticed, for explain().
+    requires: expressions in the sizes that must be at least 0 at a call. examples: values of sizes in the call that it is made for, where they are known; they decide what pays, never what is right; suits: where that pays, too. warnings: what checking noticed, for explain().
     """
 
     name: str
@@ -132,3 +133,4 @@ class Graph(Shown):
     labels: Mapping[str, str] = field(default_factory=dict)
     requires: tuple[Affine, ...] = ()
     examples: Mapping[str, int] = field(default_factory=dict, compare=False)
+    suits: tuple[Weighed, ...] = ()

@@ -99,5 +99,6 @@ def signature_of(
         returned=plan.outputs,
         sizes=graph.sizes,
         requires=graph.requires,
+        suits=graph.suits,
         checks=tuple(step.message for step in plan.steps if isinstance(step, CheckFlag)),
     )

@@ -16,11 +16,12 @@ from polyml.dtypes import DType
 from polyml.records import dataclass
 from polyml.runtime.signature import ArrayParameter, KernelSignature, Result, ScalarParameter, SizeParameter
 from polyml.sets.affine import Affine, Extremum, FloorDiv
+from polyml.sets.weighed import Weighed
 
 __all__ = ["Compiled"]
 
 _STORED = (
-    Affine, ArrayParameter, DType, Extremum, FloorDiv, KernelSignature, Machine, Result, ScalarParameter, SizeParameter,
+    Affine, ArrayParameter, DType, Extremum, FloorDiv, KernelSignature, Machine, Result, ScalarParameter, SizeParameter, Weighed,
 )  # fmt: skip
 _CLASSES: dict[str, Callable[..., object]] = {kind.__name__: kind for kind in _STORED}
 _NAMES = {kind.__name__: tuple(field.name for field in fields(kind) if field.init) for kind in _STORED}

@@ -11,6 +11,7 @@ from polyml.runtime.ir_text import IrWriter
 from polyml.runtime.layout import ArrayHeader
 from polyml.runtime.signature import LARGEST_INT, ArrayParameter, KernelSignature, ScalarParameter, SizeParameter
 from polyml.sets.affine import Affine, affine
+from polyml.sets.weighed import Term
 
 __all__ = ["OUT", "Checked", "check_arguments", "check_out", "dtypes_of"]
 
@@ -161,6 +162,30 @@ def _read_numbers(call: Checked) -> None:
             call.sizes[name] = ir.load("i64", dims, 8 * dimension, "size")
     for needed in signature.requires:
         ir.go_on_if(ir.value(f"icmp sge i64 {ir.affine(needed, call.sizes)}, 0"), "slow")
+    if signature.suits:
+        ir.go_on_if(ir.all_of(_weighed(call)), "slow")
+
+
+def _weighed(call: Checked) -> list[str]:
+    """The comparisons of the signature, in double precision: products of sizes may be larger than integers are, and need not be exact."""
+    ir = call.ir
+    terms = dict.fromkeys(t for weighed in call.signature.suits for t in (*weighed.less, *weighed.more))
+    extents = dict.fromkeys(extent for _, factors in terms for extent in factors)
+    numbers = {e: ir.value(f"sitofp i64 {ir.affine(e, call.sizes)} to double") for e in extents}
+    products: dict[Term, str] = {}
+    for factor, factors in terms:
+        value = f"{factor}.0"
+        for extent in factors:
+            value = ir.value(f"fmul double {value}, {numbers[extent]}")
+        products[factor, factors] = value
+
+    def summed(parts: tuple[Term, ...]) -> str:
+        value = "0.0"
+        for part in parts:
+            value = ir.value(f"fadd double {value}, {products[part]}")
+        return value
+
+    return [ir.value(f"fcmp ole double {summed(w.less)}, {summed(w.more)}") for w in call.signature.suits]
 
 
 def _convert_scalar(ir: IrWriter, thing: str, address: str, dtype: DType) -> None:

@@ -49,9 +49,11 @@ class Kernel:
         return self.entry(*args, **keywords)
 
     def fitted(self, prepared: Sequence[Prepared]) -> list[Prepared] | None:
-        """The arguments in its layouts, copies where need be; None when it is not for their sizes."""
+        """The arguments in its layouts, copies where need be; None when it is not for their sizes, or others suit them better."""
         sizes = self._sizes(prepared)
         if any(value.evaluate(sizes) < 0 for value in self.signature.requires):
+            return None
+        if not all(weighed.holds(sizes) for weighed in self.signature.suits):
             return None
         result: list[Prepared] = []
         for parameter, argument in zip(self.signature.parameters, prepared, strict=True):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from polyml.dtypes import DType
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
+from polyml.sets.weighed import Weighed
 
 __all__ = [
     "LARGEST_INT",
@@ -76,7 +77,7 @@ class Result:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSignature:
     """parameters: in call order. sizes: the symbolic ones, each an int parameter or an entry of a shape. results: the new arrays.
-    requires: expressions in the sizes that must be at least 0. returned: names of results and of written parameters, as the program returns them. checks: the message of IndexError for status 1, 2, ...
+    requires: expressions in the sizes that must be at least 0. suits: what must hold for it to pay; else a call gets a kernel of its own. returned: names of results and of written parameters, as the program returns them. checks: the message of IndexError for status 1, 2, ...
     """
 
     name: str
@@ -86,6 +87,7 @@ class KernelSignature:
     sizes: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     requires: tuple[Affine, ...] = ()
+    suits: tuple[Weighed, ...] = ()
 
     def serves(self, values: Mapping[str, int]) -> bool:
         """Whether the kernel is for these values of its `int` parameters.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,9 @@ from polyml.graph.printer import graph_text
 from polyml.graph.reference import execute
 from polyml.graph.rewrite import rewrite
 from polyml.graph.verify import verify
+from polyml.sets.affine import affine
+from polyml.sets.weighed import Weighed, term
+from polyml.target import Target
 from tests.graph.built import graph, program, values
 
 MTTKRP = program(
@@ -129,3 +134,41 @@ def test_one_kernel_for_all_sizes(einsum: str, parameters: str, line: str) -> No
     assert len(chain.kernels) == 1
     empty = [np.ones([0 if i == names[1] else 3 for i in part], "f4") for part in einsum.split("->")[0].split(",")]
     assert np.array_equal(chain(*empty), np.einsum(einsum, *empty))
+
+
+def test_where_another_order_is_much_better_a_call_gets_its_own_kernel() -> None:
+    chain = polyml.einsum(THREE.replace("f64", "f32"), dynamic=True)
+    rng = np.random.default_rng(1)
+
+    def check(*sizes: int) -> int:
+        operands = [rng.standard_normal(shape).astype("f4") for shape in pairwise(sizes)]
+        exact = np.linalg.multi_dot([v.astype("f8") for v in operands])
+        for _ in range(2):  # by the dispatcher, and by the entry point in front
+            assert np.allclose(chain(*operands), exact, rtol=1e-4, atol=1e-2)
+        return len(chain.kernels)
+
+    assert check(300, 400, 500, 4) == 1
+    assert check(900, 800, 300, 2) == 1
+    assert check(4, 300, 400, 500) == 2
+    assert check(2, 900, 800, 300) == 3
+    assert check(9, 8, 3, 200) == 3, "where there is little to do, any order does"
+    assert check(1, 1, 1, 1) == 3
+
+
+def test_inner_sums_that_take_much_memory_are_left_to_other_kernels() -> None:
+    chain = polyml.einsum(THREE.replace("f64", "f32"), dynamic=True, target=Target("host", l2_bytes=1 << 12))
+    operands = [np.ones(shape, "f4") for shape in ((40, 50), (50, 60), (60, 5))]
+    chain(*operands)
+    (kernel,) = chain.kernels
+    room, *_ = kernel.signature.suits
+    assert room.holds({"I": 100, "J": 200, "K": 300, "L": 50})
+    assert not room.holds({"I": 2, "J": 2000, "K": 2, "L": 2000})
+
+
+def test_comparisons_of_products() -> None:
+    n, m = affine("n"), affine("m")
+    weighed = Weighed((term(2, (n, affine(3), m)),), (term(5, (n, n)), term(7, ())))
+    assert weighed.less == ((6, (n, m)),)
+    for values_of in ({"n": a, "m": b} for a in range(5) for b in range(5)):
+        assert weighed.holds(values_of) == (6 * values_of["n"] * values_of["m"] <= 5 * values_of["n"] ** 2 + 7)
+    assert weighed.holds({"n": 1 << 39, "m": 1})

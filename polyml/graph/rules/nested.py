@@ -4,7 +4,8 @@
 contraction of two operands, which register tiles and panels are made for. `sum[j, k](a[i, j] * b[j, k] * c[k, l])` needs fewer products by orders of magnitude. The sums are shorter, too, so that
 less rounding adds up in each.
 
-Extents that stay symbolic count as in the call that the kernel is compiled for, all of them as many times larger as it takes to be large ones: the order of sums is right for any sizes, and best for such shapes.
+Extents that stay symbolic count as in the call that the kernel is compiled for, all of them as many times larger as it takes to be large ones: the order of sums is right for any sizes, and best for such shapes. Where another order would be much better, or inner sums take much
+memory, a call gets a kernel of its own (`Graph.suits`).
 
 Source: Pfeifer, Haegeman and Verstraete, "Faster identification of optimal contraction sequences for tensor networks" (Physical Review E, 2014), on the order of pairwise contractions.
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import combinations
-from math import prod
 
 from polyml.expressions import Apply, Expr, Read, reads_of
 from polyml.graph.build_parts import variables_of
@@ -24,6 +24,7 @@ from polyml.graph.rules.boxes import any_box, box
 from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.weighed import Term, Weighed, term, total
 
 __all__ = ["nest_sums"]
 
@@ -32,6 +33,9 @@ GAIN = 0.75
 
 NEAR, FAR = 8, 32
 """Products that writing and reading an element takes as long as: in cache, in memory."""
+
+MUCH, LITTLE = 4, 1 << 22
+"""Another order of sums is much better if it takes a quarter, and there are more products than these."""
 
 MOST = 4
 """Reduced indices beyond which all their subsets are too many."""
@@ -47,26 +51,33 @@ def nest_sums(graph: Graph, cache: int) -> Graph:
         y[i, r] = sum[j, k](x[i, j, k] * b[j, r] * c[k, r])
         -> t[i, j, r] = sum[k](x[i, j, k] * c[k, r]);  y[i, r] = sum[j](t[i, j, r] * b[j, r])
     """
-    work = _Work(graph, tensors_of(graph), cache, _counted(graph))
+    work = _Work(graph, tensors_of(graph), cache, _counted(graph), [])
     ops = _block(graph.ops, work)
-    return graph if ops is graph.ops else replace(graph, ops=ops)
+    return (
+        graph if ops is graph.ops else replace(graph, ops=ops, suits=tuple(dict.fromkeys((*graph.suits, *work.suits))))
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What stays the same meanwhile. tensors: those of the graph and new ones. counts: what symbolic sizes count as."""
+    """tensors: those of the graph and new ones. counts: what symbolic sizes count as. suits: where the sums that were found pay."""
 
     graph: Graph
     tensors: dict[str, Tensor]
     cache: int
     counts: Mapping[str, int]
+    suits: list[Weighed]
 
-    def points(self, extents: Iterable[Affine]) -> int:
-        """Their product."""
-        return prod(max(extent.evaluate(self.counts), 1) for extent in extents)
-
-    def bytes_of(self, tensor: Tensor) -> int:
-        return self.points(tensor.shape) * tensor.dtype.itemsize
+    def suit(
+        self, chosen: _Inner, others: Iterable[_Inner], room: Sequence[Term], extents: Mapping[str, Affine]
+    ) -> None:
+        """Notes that none of the others must be much better, nor the memory much more than `room` elements."""
+        elements = term(1, (extents[i] for i in chosen.kept))
+        found = [Weighed((elements,), tuple((MUCH * factor, sizes) for factor, sizes in room))]
+        for other in others:
+            most = ((LITTLE, ()), *((MUCH * factor, sizes) for factor, sizes in other.cost))
+            found.append(Weighed(chosen.cost, most))
+        self.suits.extend(w for w in found if any(sizes for _, sizes in w.less))
 
 
 def _counted(graph: Graph) -> dict[str, int]:
@@ -102,12 +113,13 @@ def _nested(equation: Equation, work: _Work) -> Iterator[Equation]:
 
 @dataclass(frozen=True, slots=True)
 class _Inner:
-    """What goes into the inner sum: the indices that it reduces, those that it keeps, its factors and the others."""
+    """What goes into the inner sum: the indices that it reduces, those that it keeps, its factors and the others. cost: products of both sums, and what moving the inner one's takes."""
 
     reduced: tuple[str, ...]
     kept: tuple[str, ...]
     inside: tuple[Expr, ...]
     outside: tuple[Expr, ...]
+    cost: tuple[Term, ...] = ()
 
 
 def _best(equation: Equation, work: _Work) -> tuple[_Inner, Mapping[str, Affine]] | None:
@@ -130,24 +142,35 @@ def _best(equation: Equation, work: _Work) -> tuple[_Inner, Mapping[str, Affine]
         return None
     own = set(equation.indices)
     uses = [variables_of(factor) & own for factor in factors]
-    room = sum(work.bytes_of(work.tensors[name]) for name in {read.tensor for read in reads_of(equation.body)})
-    room = max(room + work.bytes_of(equation.result), work.cache)
+    operands = [work.tensors[name] for name in dict.fromkeys(read.tensor for read in reads_of(equation.body))]
+    item = equation.result.dtype.itemsize
+    room = [term(t.dtype.itemsize, t.shape) for t in (*operands, equation.result)]
+    most = max(total(room, work.counts), work.cache)
 
-    def points(indices: Sequence[str]) -> int:
-        return work.points(extents[i] for i in indices)
+    def costed(inner: _Inner) -> _Inner:
+        kept, inside, rest = (
+            tuple(extents[i] for i in indices)
+            for indices in (
+                inner.kept, (*inner.kept, *inner.reduced), [i for i in equation.indices if i not in inner.reduced],
+            )
+        )  # fmt: skip
+        moved = NEAR if total([term(item, kept)], work.counts) <= work.cache // 2 else FAR
+        cost = term(max(len(inner.inside) - 1, 1), inside), term(len(inner.outside), rest), term(moved, kept)
+        return replace(inner, cost=cost)
 
-    best, least = None, GAIN * points(equation.indices) * (len(factors) - 1)
-    for inner in _candidates(equation, factors, uses):
-        elements = points(inner.kept)
-        size = elements * equation.result.dtype.itemsize
-        if size > room:
-            continue
-        cost = points((*inner.kept, *inner.reduced)) * max(len(inner.inside) - 1, 1)
-        cost += points([i for i in equation.indices if i not in inner.reduced]) * len(inner.outside)
-        cost += elements * (NEAR if size <= work.cache // 2 else FAR)
-        if cost < least:
+    candidates = [costed(inner) for inner in _candidates(equation, factors, uses)]
+    plain = total([term(len(factors) - 1, extents.values())], work.counts)
+    best, least = None, GAIN * plain
+    for inner in candidates:
+        size = total([term(item, (extents[i] for i in inner.kept))], work.counts)
+        cost = total(inner.cost, work.counts)
+        if size <= most and cost < least:
             best, least = inner, cost
-    return None if best is None else (best, extents)
+    if best is None:
+        return None
+    elements = [(work.cache // item, ()), *((factor // item or 1, sizes) for factor, sizes in room)]
+    work.suit(best, (inner for inner in candidates if inner is not best), elements, extents)
+    return best, extents
 
 
 def _candidates(equation: Equation, factors: Sequence[Expr], uses: Sequence[Set[str]]) -> Iterator[_Inner]:
