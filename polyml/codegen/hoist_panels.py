@@ -202,7 +202,7 @@ def _with_fetches(nodes: tuple[Node, ...], place: Callable[[Place], Place]) -> t
     for node in nodes:
         match node:
             case Prefetch():
-                made.append(Prefetch(place(node.place), node.level))
+                made.append(replace(node, place=place(node.place)))
             case For() | Allocate():
                 made.append(replace(node, body=_with_fetches(node.body, place)))
             case Block():

@@ -122,10 +122,11 @@ class UpdateArgument:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """The cache line of this element (in a vector loop: of its first lane) will be read soon; it may lie outside its array. level: of the nearest cache to bring it to, 1 or 2."""
+    """The cache line of this element (in a vector loop: of its first lane) will be read soon, or written; it may lie outside its array. level: of the nearest cache to bring it to, 1 or 2."""
 
     place: Place
     level: int
+    write: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,7 +68,7 @@ def _lines(nodes: tuple[Node, ...], indent: str) -> Iterator[str]:
                 pair = f"{node.best}, {node.argument}"
                 yield f"{indent}{pair} = {node.kind}{across}({pair}; {node.candidate}, {node.candidate_index});"
             case Prefetch():
-                yield f"{indent}prefetch L{node.level} {node.place};"
+                yield f"{indent}prefetch L{node.level} {node.place}{' to write' if node.write else ''};"
             case For():
                 step = f"{node.variable}++" if node.step == 1 else f"{node.variable} += {node.step}"
                 bounds = f"{node.variable} = {node.lower}; {node.variable} < {node.upper}; {step}"

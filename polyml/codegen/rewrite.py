@@ -284,7 +284,7 @@ def _substitute_node(node: Node, values: Mapping[str, Affine | int]) -> Node:
             return node if made == node else made
         case Prefetch():
             where = _substitute_place(node.place, values)
-            return node if where is node.place else Prefetch(where, node.level)
+            return node if where is node.place else replace(node, place=where)
         case For():
             lower, upper = node.lower.substitute(values), node.upper.substitute(values)
             renamed = values.get(node.variable)

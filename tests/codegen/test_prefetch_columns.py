@@ -44,6 +44,9 @@ def test_one_walk_asks_for_the_strip() -> None:
     again = asked(2000, 1600, level=1)
     assert {row for row, _ in again} == {-(1999 - 16)}
     assert sorted(column for _, column in again) == sorted(column for _, column in found)
+    # Rows that are no whole lines: the last one is for the end of the last vector.
+    found = asked(2000, 1602)
+    assert sorted(column for _, column in found) == [0, *(8 * k - 1 for k in range(1, len(found)))]
 
 
 def test_short_rows_and_small_arrays_need_nothing() -> None:
@@ -62,3 +65,33 @@ def test_every_row_of_an_unrolled_walk() -> None:
     rows = [int(row) for row in re.findall(r"a\[n \+ (\d+), m\]", loop[2])]
     assert len(rows) == int(loop[1])
     assert max(rows) - min(rows) == int(loop[1]) - 1
+
+
+SOLVE = """
+def f(T: int, u: f64["N N"]):
+    v: f64["N N"] = 0
+    for t in range(T):
+        for i in range(1, N - 1):
+            v[0, i] = 1
+            for j in range(1, N):
+                v[j, i] = 0.5 * v[j - 1, i] + u[j, i - 1] - u[j, i + 1]
+        for i in range(1, N - 1):
+            for j in range(1, N):
+                u[i, j] = 0.5 * u[i, j - 1] + v[i, j]
+    return u
+"""
+
+
+def test_a_row_that_is_written_is_asked_for() -> None:
+    """What other loops write is read ahead; and what is written below others' rows was not read before."""
+    text = polyml.einsum(SOLVE, target=WIDE, threads=1).lower(3, np.zeros((1000, 1000))).text("loops")
+    first, *_ = re.findall(r"for \(j = 1; j < 1000; j\+\+\) \{\n((?:\s+prefetch .*\n)+)", text)
+    lines = [line.strip() for line in first.splitlines()]
+    reads = [line for line in lines if line.startswith("prefetch L2 u[j + ")]
+    writes = [line for line in lines if re.match(r"prefetch L1 v\[j \+ \d+, i(?: \+ \d+)?\] to write;", line)]
+    assert reads
+    assert len(reads) + len(writes) == len(lines)
+    # A vector's neighbours on both sides share its lines.
+    assert len(reads) == len(writes)
+    small = polyml.einsum(SOLVE, target=WIDE, threads=1).lower(3, np.zeros((400, 400))).text("loops")
+    assert "prefetch" not in small

@@ -122,7 +122,8 @@ def _emit_nodes(state: State, nodes: Iterable[Node]) -> None:
             case UpdateArgument():
                 update_argument(state, node)
             case Prefetch():
-                prefetch(state, access(state, node.place.variable, node.place.subscripts, evaluate), node.level)
+                where = access(state, node.place.variable, node.place.subscripts, evaluate)
+                prefetch(state, where, node.level, write=node.write)
             case For(kind="parallel") if state.parallel and state.lanes is None:
                 emit_parallel(state, node, _emit_counted)
             case For(kind="transpose"):
