@@ -122,7 +122,10 @@ def _within(nodes: tuple[Node, ...], name: str, whole: bool) -> tuple[Node, ...]
 def _register(node: Node) -> Node:
     if not isinstance(node, Allocate) or any(extent != affine(1) for extent in node.variable.shape):
         return node
-    if any(isinstance(inner, For) and (inner.kind == "parallel" or inner.mapped) for inner in walk_nodes(node.body)):
+    if any(
+        isinstance(inner, For) and (inner.kind in ("parallel", "pipelined") or inner.mapped)
+        for inner in walk_nodes(node.body)
+    ):
         return node
     name = node.variable.name
 

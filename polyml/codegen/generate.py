@@ -99,12 +99,13 @@ class _Request:
 class _Scope:
     """What holds at an AST node: values of isl's iterators, names in use, what is asked of the coming loop, and conditions that hold. counts: of iterators that
     count, what a step stands for; their values are multiples of that. part: what belongs
-    to different ones of a mapped tree (marks `part:K`) is never joined."""
+    to different ones of a mapped tree (marks `part:K`) is never joined. in_pipeline: between a pipelined loop and its stages."""
 
     iterators: dict[str, Affine]
     taken: frozenset[str]
     request: _Request | None = None
     in_parallel: bool = False
+    in_pipeline: bool = False
     known: frozenset[Expr] = frozenset()
     part: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -174,11 +175,12 @@ class _Builder:
         counts = {**scope.counts, head.iterator: count} if count > 1 else scope.counts
         request = scope.request or _Request()
         kind, factor = request.kind, request.factor
-        mapped = kind in ("block", "thread")  # such a loop says who runs its iteration, even if it is the only one
+        if (kind in ("parallel", "pipelined") and scope.in_parallel) or (kind == "stage" and not scope.in_pipeline):
+            kind = "sequential"
+        # Such a loop says who runs its iteration, or when, even if it is the only one.
+        mapped = kind in ("block", "thread", "stage")
         if head.degenerate and not mapped:
             return self.nodes(body, replace(scope, iterators={**scope.iterators, head.iterator: lower}, counts=counts))
-        if kind == "parallel" and scope.in_parallel:
-            kind = "sequential"
         step = factor if head.degenerate and kind == "block" else head.step * count
         if request.digit and not upper.is_constant:
             upper = minimum([upper, affine(factor)])
@@ -187,7 +189,8 @@ class _Builder:
             {**scope.iterators, head.iterator: affine(variable)},
             scope.taken | {variable},
             None,
-            scope.in_parallel or kind == "parallel",
+            scope.in_parallel or kind in ("parallel", "pipelined"),
+            kind == "pipelined",
             scope.known,
             scope.part,
             counts,

@@ -35,7 +35,9 @@ __all__ = [
 ]
 
 Scope = Literal["global", "local", "private", "register", "shared"]
-LoopKind = Literal["sequential", "parallel", "vector", "transpose", "jam", "unroll", "block", "thread"]
+LoopKind = Literal[
+    "sequential", "parallel", "pipelined", "stage", "vector", "transpose", "jam", "unroll", "block", "thread"
+]
 Axis = Literal["x", "y", "z"]
 
 
@@ -133,7 +135,8 @@ class Prefetch:
 class For:
     """`for (variable = lower; variable < upper; variable += step) body`.
 
-    kind: sequential; parallel (iterations are independent); vector (see the module; `step` is a multiple of `width`, and in a `masked` one the
+    kind: sequential; parallel (iterations are independent); pipelined (threads take iterations in order; within, an iteration of a `stage` loop, one of the outermost there, begins when the
+    iteration of the pipelined loop before this one has gone beyond its value, so that nothing may depend on greater ones there); vector (see the module; `step` is a multiple of `width`, and in a `masked` one the
     lanes at or past `upper` do nothing); jam and unroll are requests with `factor`, which loop passes carry out before emission.
     A vector loop as generated has width 1 and `factor` = the number of vectors to jam; the vectorize pass gives it its width.
     transpose: within a vector loop, at most as many iterations as that has lanes, each one assignment between scratch memory with lanes and an array that the

@@ -131,7 +131,7 @@ def _verify(function: Function) -> None:
     for node in walk_nodes(function.body):
         match node:
             case For():
-                assert node.kind in ("sequential", "parallel", "vector", "transpose"), (
+                assert node.kind in ("sequential", "parallel", "pipelined", "stage", "vector", "transpose"), (
                     f"internal: loop {node.variable} is {node.kind}"
                 )
                 assert node.kind != "vector" or node.width > 1, f"internal: vector loop {node.variable} has no width"

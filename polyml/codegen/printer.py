@@ -26,7 +26,19 @@ __all__ = ["loops_html", "loops_text"]
 
 _INDENT = "  "
 _COMPOUND = {"add": "+=", "mul": "*=", "and": "&=", "or": "|="}
-_KEYWORDS = ("for", "if", "else", "register", "local", "shared", "parallel", "vector", "transpose")
+_KEYWORDS = (
+    "for",
+    "if",
+    "else",
+    "register",
+    "local",
+    "shared",
+    "parallel",
+    "pipelined",
+    "stage",
+    "vector",
+    "transpose",
+)
 
 
 @text_of.register
@@ -122,8 +134,8 @@ def _kind(loop: For) -> str:
     match loop.kind:
         case "sequential":
             return ""
-        case "parallel":
-            return "parallel "
+        case "parallel" | "pipelined" | "stage":
+            return f"{loop.kind} "
         case "vector":
             if loop.width == 1:
                 return f"vector(x{loop.factor}) "

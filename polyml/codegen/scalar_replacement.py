@@ -271,7 +271,7 @@ def _is_worth_it(accesses: list[ElementAccess], lanes: Lanes | None) -> bool:
     if not inner and sum(a.read + a.write for a in accesses) <= (2 if accesses[0].read else 1):
         return False  # the load and the store that would stay are all there is
     for access in accesses:
-        if any(loop.kind == "parallel" or loop.mapped for loop in access.loops):
+        if any(loop.kind in ("parallel", "pipelined", "stage") or loop.mapped for loop in access.loops):
             return False
         in_lanes = any(loop.width > 1 for loop in access.loops)
         if access.write and (in_lanes or (lanes is not None and lanes.variable not in variables)):

@@ -68,7 +68,7 @@ def _loop(node: For, ranges: Ranges) -> tuple[Node, ...]:
     if most is not None and most <= 0:
         return ()
     one = most is not None and least is not None and least > 0 and most <= node.step
-    if one and not node.mapped and not (node.kind == "vector" and node.width > 1):
+    if one and not node.mapped and node.kind != "stage" and not (node.kind == "vector" and node.width > 1):
         return _body(substitute_nodes(node.body, {node.variable: lower}), ranges)
     if lower != node.lower or upper != node.upper:
         node = replace(node, lower=lower, upper=upper)

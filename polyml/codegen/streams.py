@@ -86,7 +86,7 @@ class Leads:
 
         None where later passes would copy that body under other names.
         """
-        if any(outer.kind not in ("sequential", "parallel") for outer in ranges.loops):
+        if any(outer.kind not in ("sequential", "parallel", "pipelined", "stage") for outer in ranges.loops):
             return None
         first = tuple(s.substitute({loop.variable: loop.lower}) for s in place.subscripts if isinstance(s, Affine))
         moving = frozenset[str]().union(*(s.variables() for s in first))

@@ -90,7 +90,7 @@ def _check(nodes: tuple[Node, ...], lanes: _Lanes, conditional: bool) -> None:
             case For():
                 if lanes.variable in node.lower.variables() | node.upper.variables():
                     raise NotVectorizable(f"the bounds of loop {node.variable} differ between lanes")
-                if node.kind == "parallel":
+                if node.kind in ("parallel", "pipelined"):
                     raise NotVectorizable(f"loop {node.variable} inside is parallel")
                 _check(node.body, lanes, conditional)
             case If():

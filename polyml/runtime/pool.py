@@ -16,6 +16,8 @@ With several callers (or a loop inside a loop) each has a slot, and workers help
 
 from __future__ import annotations
 
+from polyml.codegen.llvm.pipeline import RING
+from polyml.runtime.pipeline_text import PIPELINE
 from polyml.runtime.pool_text import HELP, RUN
 
 __all__ = ["MOST_THREADS", "emit_pool"]
@@ -40,7 +42,7 @@ _PAUSE = {
 
 
 def emit_pool(architecture: str, *, linux: bool) -> str:
-    """The text of `void @pool_run(body, ctx, lower, upper, step, total, n)` and of `void @polyml_pool_reset()`, for a child of a fork, whose workers are gone.
+    """The text of `void @pool_run(body, ctx, lower, upper, step, total, n)` of `void @polyml_pool_reset()`, for a child of a fork, whose workers are gone, and of what pipelined loops call.
 
     total: the iterations, at least n; n: threads, from 2. Uses `@polyml_spins` (i32): how often to look again before sleeping.
     """
@@ -50,13 +52,15 @@ def emit_pool(architecture: str, *, linux: bool) -> str:
         "threads": MOST_THREADS,
         "words": LINE // 8,
         "bells": LINE // 4,
+        "ring": RING,
+        "ring.mask": RING - 1,
         "futex": _FUTEX.get(architecture, 0),
         "gettid": _GETTID.get(architecture, 0),
         "declare.pause": _PAUSE.get(architecture, ("", ""))[0],
         "pause": _PAUSE.get(architecture, ("", ""))[1],
     }
     placing = _PLACE_LINUX if sleeping is _SLEEP_FUTEX else _PLACE_ANYWHERE
-    text = _DATA + sleeping + placing + _WORKER + HELP + RUN
+    text = _DATA + sleeping + placing + _WORKER + HELP + RUN + PIPELINE
     for name, value in names.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text
@@ -225,9 +229,42 @@ move:
 done:
   ret void
 }
+
+; The same from a worker that does not know its number, and may be none of the pool's.
+define internal void @pool_stay_apart(i32 %cpu) {
+entry:
+  %here = call i32 @sched_getcpu()
+  %same = icmp eq i32 %here, %cpu
+  br i1 %same, label %who, label %done
+who:
+  %tid.long = call i64 (i64, ...) @syscall(i64 {gettid})
+  %tid = trunc i64 %tid.long to i32
+  br label %next
+next:
+  %p = phi i64 [1, %who], [%p.next, %other]
+  %more = icmp ult i64 %p, {threads}
+  br i1 %more, label %look, label %done
+look:
+  %tid.p = getelementptr [{threads} x [{bells} x i32]], ptr @pool_bells, i64 0, i64 %p, i64 1
+  %its = load atomic i32, ptr %tid.p acquire, align 4
+  %mine = icmp eq i32 %its, %tid
+  br i1 %mine, label %found, label %other
+other:
+  %p.next = add i64 %p, 1
+  br label %next
+found:
+  call void @pool_leave(i64 %p, i32 %cpu)
+  br label %done
+done:
+  ret void
+}
 """
 
 _PLACE_ANYWHERE = """
+define internal void @pool_stay_apart(i32 %cpu) {
+  ret void
+}
+
 define internal i32 @pool_cpu() {
   ret i32 -1
 }

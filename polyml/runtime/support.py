@@ -27,7 +27,7 @@ __all__ = ["Support", "load_support", "parallel_limited", "support"]
 
 _FUNCTIONS = (
     "polyml_is_array polyml_number_f64 polyml_number_i64 polyml_number_u64 polyml_number_bool polyml_number_f16 polyml_number_bf16 polyml_number_c64 polyml_number_c128 polyml_empty polyml_empty_aligned polyml_empty_sized polyml_empty_strided polyml_scalar polyml_none polyml_fault"
-    " polyml_parallel polyml_parallel_limited polyml_pool_reset polyml_scratch polyml_scratch_free"
+    " polyml_parallel polyml_parallel_limited polyml_pipeline polyml_row polyml_stage polyml_row_done polyml_pool_reset polyml_scratch polyml_scratch_free"
 ).split()
 _PYTHON_FUNCTIONS = (
     "PyEval_SaveThread PyEval_RestoreThread Py_IncRef Py_DecRef PyTuple_New PyTuple_SetItem PyObject_Vectorcall PyObject_CallOneArg PyErr_Occurred PyErr_Clear "
@@ -40,9 +40,9 @@ _PYTHON_OBJECTS: dict[str, object] = {
 _GLOBALS = (
     "polyml_thread_count", "polyml_spins", "polyml_scratch_most", "polyml_avoid_openmp", "polyml_openmp_used", "numpy_empty", "numpy_new", "numpy_return", "numpy_base", "object_bfloat16", *(f"object_{name}" for name in _PYTHON_OBJECTS),
 )  # fmt: skip
-_SYSTEM_FUNCTIONS = ("pthread_create", "pthread_detach", "posix_memalign", "free", "malloc")
+_SYSTEM_FUNCTIONS = ("pthread_create", "pthread_detach", "pthread_self", "posix_memalign", "free", "malloc")
 _SOME_FUNCTIONS = (
-    "madvise syscall pthread_mutex_init pthread_mutex_lock pthread_mutex_unlock pthread_cond_init pthread_cond_wait pthread_cond_broadcast"
+    "madvise syscall sched_yield pthread_mutex_init pthread_mutex_lock pthread_mutex_unlock pthread_cond_init pthread_cond_wait pthread_cond_broadcast"
 ).split()
 """Of which some are needed, by the system."""
 _GOMP_FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_parallel")

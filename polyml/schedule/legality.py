@@ -25,7 +25,7 @@ def check(schedule: Schedule, *, relax_reductions: bool = True) -> None:
     """Prove that the schedule runs every instance once and respects every dependence, marks included.
 
     A `parallel` or `jam` band must carry neither a dependence nor a reduction (of different iterations at once), a `vector` band may carry reductions
-    into elements that do not depend on it (its lanes are privatized). `block` is held to the rule of `parallel`, `thread` to that of `vector`. Without `relax_reductions` the order within a reduction is kept as well.
+    into elements that do not depend on it (its lanes are privatized). What a `pipelined` band carries must not go to a smaller value of the `stage` band right inside, nor be a reduction. `block` is held to the rule of `parallel`, `thread` to that of `vector`. Without `relax_reductions` the order within a reduction is kept as well.
     Updates that are atomic may meet in any of both.
 
     Raises:
@@ -93,18 +93,32 @@ class _Walk:
                 self._refuse_unless_empty(strict.subtract(equal), f"run at once in a {kind} loop")
             else:
                 self._refuse_unless_empty(strict.lex_gt_at_multi_union_pw_aff(partial), "run in the opposite order")
+            if kind == "pipelined":
+                stages = self._everywhere(self._stages(node).band_get_partial_schedule())
+                late = strict.subtract(equal).lex_gt_at_multi_union_pw_aff(stages)
+                self._refuse_unless_empty(late, "run at once in a pipelined loop")
             strict = equal
         if not relaxed.plain_is_empty():
             equal = relaxed.eq_at_multi_union_pw_aff(partial)
             carried = relaxed.subtract(equal)
             if kind in ("block", "thread") and self.atomic:
                 carried = self._without_atomic(carried)
-            if kind in ("parallel", "jam", "block"):
+            if kind in ("parallel", "pipelined", "jam", "block"):
                 self._refuse_unless_empty(carried, f"update one element at once in a {kind} loop")
             elif kind in ("vector", "neighbours", "thread"):
                 self._require_private(node, carried)
             relaxed = equal
         return strict, relaxed
+
+    @staticmethod
+    def _stages(node: isl.ScheduleNode) -> isl.ScheduleNode:
+        """The band right below a pipelined one."""
+        mark = node.child(0)
+        if kind_of(mark) != Kind.mark or mark_name(mark) != "stage" or kind_of(mark.child(0)) != Kind.band:
+            raise IllegalScheduleError(
+                "a pipelined loop has no stages", hint="the loop right inside has the mark stage"
+            )
+        return mark.child(0)
 
     def _everywhere(self, partial: isl.MultiUnionPwAff) -> isl.MultiUnionPwAff:
         """The same functions of the region's instances, without conditions that hold for all of those: isl would drag them through every comparison."""

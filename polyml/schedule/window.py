@@ -32,7 +32,7 @@ from polyml.scop.scop import Array
 
 __all__ = ["slide_storage", "window_at", "window_fault"]
 
-_RUNS_TOGETHER = ("parallel", "vector", "jam", "neighbours")
+_RUNS_TOGETHER = ("parallel", "pipelined", "vector", "jam", "neighbours")
 
 
 def slide_storage(schedule: Schedule, array: str, sizes: Sequence[int] | None = None) -> Schedule:

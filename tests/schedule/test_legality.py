@@ -136,3 +136,41 @@ def test_children_in_any_order() -> None:
     """)
     parts = ", ".join(f"{{ filter: '{{ {s}[k] }}', child: {{ schedule: '[{{ {s}[k] -> [(k)] }}]' }} }}" for s in "IU")
     _check(f"{{ domain: '{{ I[k] : 0 <= k < 8; U[k] : 0 <= k < 8 }}', child: {{ set: [ {parts} ] }} }}", apart)
+
+
+STEPS = """
+inout y f32[9, 9]
+S[i, j]: 1 <= i < 8 and 1 <= j < 8: y[i, j] = y[i - 1, j{by}] + 1
+"""
+
+
+def _pipelined(inner: str, mark: str = "stage") -> str:
+    stages = f"mark: '{mark}', child: {{ schedule: '[{{ S[i, j] -> [({inner})] }}]' }}"
+    rows = f"schedule: '[{{ S[i, j] -> [(i)] }}]', child: {{ {stages} }}"
+    domain = "{ S[i, j] : 1 <= i < 8 and 1 <= j < 8 }"
+    return f"{{ domain: '{domain}', child: {{ mark: 'pipelined', child: {{ {rows} }} }} }}"
+
+
+@pytest.mark.parametrize(("by", "inner", "legal"), [
+    (" - 1", "j", True), ("", "j", True), (" + 1", "j", False), (" + 1", "2i + j", True), (" + 1", "floor((i + j)/4)", True), ("", "-j", True), (" - 1", "-j", False),
+])  # fmt: skip
+def test_what_a_pipelined_loop_carries_goes_on_to_later_stages(by: str, inner: str, legal: bool) -> None:
+    program = programs.program(STEPS.replace("{by}", by))
+    if legal:
+        _check(_pipelined(inner), program)
+        return
+    with pytest.raises(IllegalScheduleError, match=r"S\[.*S\[.*run at once in a pipelined loop"):
+        _check(_pipelined(inner), program)
+
+
+def test_a_pipelined_loop_has_stages_and_no_reduction() -> None:
+    with pytest.raises(IllegalScheduleError, match="a pipelined loop has no stages"):
+        _check(_pipelined("j", "unroll:2"), programs.program(STEPS.replace("{by}", "")))
+    text = "input x f32[9, 9]\noutput s f32[]\nI[]: : s sum: 0\nS[i, j]: 1 <= i < 8 and 1 <= j < 8: s sum= x[i, j]\n"
+    rows = _pipelined("j").partition("child: ")[2].removesuffix(" }")
+    tree = (
+        "{ domain: '{ I[]; S[i, j] : 1 <= i < 8 and 1 <= j < 8 }', child: { sequence: "
+        f"[ {{ filter: '{{ I[] }}' }}, {{ filter: '{{ S[i, j] }}', child: {rows} }} ] }} }}"
+    )
+    with pytest.raises(IllegalScheduleError, match="update one element at once in a pipelined loop"):
+        _check(tree, programs.program(text))

@@ -121,7 +121,10 @@ STENCILS: dict[str, tuple[str, Callable[[], Arguments], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "threads"), [*((name, 1) for name in STENCILS), ("jacobi-1d", 2), ("fdtd", 2)])
+@pytest.mark.parametrize(
+    ("name", "threads"),
+    [*((name, 1) for name in STENCILS), ("jacobi-1d", 3), ("fdtd", 2), ("seidel", 8), ("heat-3d", 2)],
+)
 def test_tiles_change_nothing(name: str, threads: int) -> None:
     text, make, sizes = STENCILS[name]
     arguments = make()
@@ -130,7 +133,7 @@ def test_tiles_change_nothing(name: str, threads: int) -> None:
     lowered = made.lower(*arguments)
     assert "time tiles: t by" in lowered.explain()
     assert "fallback" not in lowered.explain()
-    assert ("parallel for" in lowered.text("loops")) == (threads > 1)
+    assert ("pipelined for" in lowered.text("loops")) == (threads > 1)
     found = lowered.compile()(*arguments)
     for got, want in zip(*(r if isinstance(r, tuple) else (r,) for r in (found, expected)), strict=True):
         assert_close(got, want, reduction_length=50)
@@ -201,8 +204,8 @@ def test_rows_that_share_elements_run_side_by_side() -> None:
 
 @pytest.mark.parametrize("steps", ["range(T)", "range(1, T, 3)"])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_one_thread_runs_the_tiles_of_a_long_row(steps: str, dynamic: bool) -> None:
-    """Of a wavefront over them isl makes no code in any time, of whatever target: that this ends is what is tested."""
+def test_tiles_of_a_long_row(steps: str, dynamic: bool) -> None:
+    """Of a wavefront over them isl would make no code in any time, of whatever target: that this ends is tested, too."""
     text = f"""
 def f(a: f64["N"], b: f64["N"], T: int):
     for t in {steps}:

@@ -125,7 +125,9 @@ class _Emitter:
 
     def loop(self, node: For, indent: str) -> Iterator[str]:
         assert node.width == 1, "internal: C is written from plain loops"
-        shares = node.kind == "parallel" and not self.parallel
+        shares = (
+            node.kind == "parallel" and not self.parallel
+        )  # C has no pipelined loops: one thread runs them in order
         clauses = simd_clauses(node, self.names) if node.kind == "vector" else None
         if shares:
             yield f"{indent}#pragma omp parallel for"

@@ -21,6 +21,7 @@ from polyml.codegen.llvm.ir import INDEX, Lines, Module, Value, integer
 from polyml.codegen.llvm.memory import access, prefetch
 from polyml.codegen.llvm.neighbours import emit_shifted, neighbouring_rows
 from polyml.codegen.llvm.outline import argument_name, emit_apart, emit_parallel, new_state, size_name, stands_apart
+from polyml.codegen.llvm.pipeline import emit_pipelined, emit_stage, has_stages
 from polyml.codegen.llvm.reductions import assign, update_argument
 from polyml.codegen.llvm.scan import assign_scanned, with_lanes
 from polyml.codegen.llvm.state import Lanes, Slot, State
@@ -126,6 +127,8 @@ def _emit_nodes(state: State, nodes: Iterable[Node]) -> None:
                 prefetch(state, where, node.level, write=node.write)
             case For(kind="parallel") if state.parallel and state.lanes is None:
                 emit_parallel(state, node, _emit_counted)
+            case For(kind="pipelined") if state.parallel and state.lanes is None and has_stages(node.body):
+                emit_pipelined(state, node, _emit_counted)
             case For(kind="transpose"):
                 _emit_body(state, node, state.nest.index(node.lower), state.nest.index(node.upper), None)
             case For() if stands_apart(state, node, nodes):
@@ -268,6 +271,9 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
 
 
 def _emit_body(state: State, node: For, current: Value, upper: Value, ragged: tuple[Value, Value] | None) -> None:
+    if node.kind == "stage" and state.pipeline is not None:
+        emit_stage(state, node, current, upper, _emit_counted)
+        return
     with _inside(state, node, current, upper, ragged):
         if node.kind == "transpose":
             transpose_block(state, node, upper, evaluate)

@@ -22,7 +22,19 @@ from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Const, Read
 from polyml.sets.affine import affine
 
-__all__ = ["PARALLEL", "argument_name", "emit_apart", "emit_parallel", "new_state", "size_name", "stands_apart"]
+__all__ = [
+    "PARALLEL",
+    "Emit",
+    "argument_name",
+    "emit_apart",
+    "emit_parallel",
+    "new_state",
+    "pack",
+    "range_function",
+    "size_name",
+    "stands_apart",
+    "unpacked",
+]
 
 PARALLEL = "polyml_parallel"
 """The runtime's entry for parallel loops."""
@@ -82,7 +94,7 @@ def _holds_tile(state: State, node: For) -> bool:
             case For(kind="vector", masked=False):
                 held = (n for n in walk_nodes(inner.body) if isinstance(n, Allocate) and n.variable.lanes > 1)
                 most = max(most, sum(n.variable.scope == "register" for n in held))
-            case For(kind="parallel") | For(masked=True) | If():
+            case For(kind="parallel" | "pipelined" | "stage") | For(masked=True) | If():
                 return False
             case Allocate(variable=variable) if variable.scope != "register":
                 return False
@@ -111,7 +123,7 @@ def _needs_vectors(state: State, node: Node) -> bool:
 def emit_apart(state: State, node: For, emit: Emit) -> None:
     """The loop as a function, and a call of it."""
     arrays, scalars = captured(state, node)
-    name, _, inner = _range_function(state, node, arrays, scalars, emit)
+    name, _, inner = range_function(state, node, arrays, scalars, emit)
     assert not inner.heap, "internal: a loop apart that needs memory"
     values = [state.slots[array].pointer for array in arrays] + [state.nest.variables[s][1] for s in scalars]
     bounds = (state.nest.index(node.lower), state.nest.index(node.upper))
@@ -129,11 +141,7 @@ def emit_parallel(state: State, node: For, emit: Emit) -> None:
     body, may_fail = _outline(state, node, arrays, scalars, emit)
     if may_fail:
         values.append(failure_of(state))
-    with b.into(state.entry):
-        context = b.emit(POINTER, f"alloca [{max(len(values), 1)} x i64], align 8")
-    for position, value in enumerate(values):
-        slot = b.emit(POINTER, f"getelementptr i64, {context}, i64 {position}")
-        b.write(f"store {value}, {slot}, align 8")
+    context = pack(state, values)
     lower, upper = state.nest.index(node.lower), state.nest.index(node.upper)
     once, several, after = b.fresh("once"), b.fresh("several"), b.fresh("joined")
     few = b.compare("sle", b.binary("sub", upper, lower), integer(node.step))
@@ -150,27 +158,47 @@ def emit_parallel(state: State, node: For, emit: Emit) -> None:
         leave_if_failed(state)
 
 
+def pack(state: State, values: Sequence[Value]) -> Value:
+    """A context of these values: 8 bytes each, on the stack."""
+    b = state.builder
+    with b.into(state.entry):
+        context = b.emit(POINTER, f"alloca [{max(len(values), 1)} x i64], align 8")
+    for position, value in enumerate(values):
+        slot = b.emit(POINTER, f"getelementptr i64, {context}, i64 {position}")
+        b.write(f"store {value}, {slot}, align 8")
+    return context
+
+
+def unpacked(types: Sequence[Type]) -> tuple[list[str], list[str]]:
+    """The lines that load the values of a `%context`, and the values."""
+    lines, values = [], []
+    for position, type_ in enumerate(types):
+        lines.append(f"  %s{position} = getelementptr i64, ptr %context, i64 {position}")
+        lines.append(f"  %a{position} = load {type_}, ptr %s{position}, align 8")
+        values.append(f"{type_} %a{position}")
+    return lines, values
+
+
 def _outline(state: State, node: For, arrays: list[str], scalars: list[str], emit: Emit) -> tuple[str, bool]:
     """Two functions: the body with restricted pointers as parameters, and the runtime's view of it, which unpacks the context. Whether it may find no memory: then the last
     pointer of the context is where that is noted."""
     module = state.builder.module
-    function, types, inner = _range_function(state, node, arrays, scalars, emit)
+    function, types, inner = range_function(state, node, arrays, scalars, emit)
     name = function.removesuffix(".range")
-    unpack, arguments = [], []
-    for position, type_ in enumerate(types):
-        unpack.append(f"  %s{position} = getelementptr i64, ptr %context, i64 {position}")
-        unpack.append(f"  %a{position} = load {type_}, ptr %s{position}, align 8")
-        arguments.append(f"{type_} %a{position}")
+    unpack, arguments = unpacked(types)
     call = f"  call void @{function}({', '.join([*arguments, 'i64 %lower', 'i64 %upper'])})"
     header = f"define internal void @{name}(ptr %context, i64 %lower, i64 %upper) nounwind {{"
     module.definitions[name] = "\n".join([header, *unpack, call, "  ret void", "}"])
     return name, bool(inner.heap)
 
 
-def _range_function(
-    state: State, node: For, arrays: list[str], scalars: list[str], emit: Emit
+def range_function(
+    state: State, node: For, arrays: list[str], scalars: list[str], emit: Emit, *, pipelined: bool = False
 ) -> tuple[str, list[Type], State]:
-    """A function that runs the loop between two bounds: its name, the types of what it takes before them, and how its emission ended."""
+    """A function that runs the loop between two bounds: its name, the types of what it takes before them, and how its emission ended.
+
+    pipelined: it takes the pointer of a pipeline, and where to note that there is no memory, in any case.
+    """
     state.bodies += 1
     name = f"{state.name}.body{state.bodies}.range"
     inner = new_state(state.builder.module, name, (), [], precise=state.precise, parallel=False)
@@ -180,13 +208,18 @@ def _range_function(
         inner.nest.grids[scalar] = (affine(0), state.nest.multiple_of(affine(scalar)))
     for array in arrays:
         add_slot(inner, state.slots[array].variable, Value(POINTER, f"%{argument_name(array)}"))
+    if pipelined:
+        inner.pipeline, inner.failure = (Value(POINTER, "%pipeline"), node.variable), Value(POINTER, "%failure")
     lower, upper = Value(INDEX, "%range.lower"), Value(INDEX, "%range.upper")
     emit(inner, node, lower, upper, None)
     parameters = [f"ptr noalias nonnull %{argument_name(array)}" for array in arrays] + [
         f"i64 %{size_name(scalar)}" for scalar in scalars
     ]
     types = [POINTER] * len(arrays) + [INDEX] * len(scalars)
-    if inner.heap:
+    if pipelined:
+        parameters.append("ptr %pipeline")
+        types.append(POINTER)
+    if inner.heap or pipelined:
         inner.failure = Value(POINTER, "%failure")
         parameters.append(str(inner.failure))
         types.append(POINTER)

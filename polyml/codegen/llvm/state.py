@@ -47,7 +47,8 @@ class Slot:
 class State:
     """One LLVM function under construction. `lanes` is None outside vector loops; `precise` forbids contraction and reassociation.
     heap: addresses from the heap, null where there was no memory; failure: the i32 in which that is noted. streams: it has stores that bypass the caches. hoists: LLVM finds something to take out of one of its loops. holding: variables in registers around. unforeseen: by what they are, constants that LLVM does not know (a mask of all lanes by its width).
-    hope: of the loop that finds extrema as if there were no NaN (extrema.py). held: expressions whose values an iteration got from the one before (neighbours.py)."""
+    hope: of the loop that finds extrema as if there were no NaN (extrema.py). held: expressions whose values an iteration got from the one before (neighbours.py).
+    pipeline: the pointer of the pipeline whose stages this function runs, and the pipelined loop's variable (pipeline.py)."""
 
     builder: Builder
     nest: Nest
@@ -68,6 +69,7 @@ class State:
     unforeseen: dict[object, Value] = field(default_factory=dict)
     hope: Hope | None = None
     held: dict[Expr, Value] = field(default_factory=dict)
+    pipeline: tuple[Value, str] | None = None
 
     @property
     def width(self) -> int:

@@ -3,7 +3,7 @@
 Optimal parenthesizations and foldings, M[i, j] (+)= T[i, k] (x) T[k + 1, j] over i < k < j, finish T[i, j] from M[i, j] row by row upwards and from left to right. Each row by itself
 reads all rows below it. In tiles of rows and columns, what a tile needs of tiles before it, in its rows and in its columns, is finished once it begins: a product of blocks, in register tiles. In a tile, blocks
 of rows and columns finish one after the other: of the steps that need rows of the tile the same goes for a block as for the tile, and what is left, sums over elements of the block itself, stays with the
-elements that need it. Threads share the tiles along a wavefront: no two of them have a row or a column in common.
+elements that need it. Threads take rows of tiles in turns, and each tile waits for the one before it in the row before (a pipelined loop).
 
 Which tile or block an instance belongs to, and so the order of each sum, does not depend on that.
 
@@ -194,9 +194,7 @@ def build_sweep_blocks(band: Band, plan: SweepPlan, facts: Facts, *, parallel: b
     if (
         parallel
     ):  # tiles as wide as high, which are worth a visit of another thread; one alone goes on along the rows that it has
-        size = isl.Val.int_from_si(domain.get_ctx(), plan.tile)
-        wide = tile_loop(columns, plan.tile)
-        tiles[:1] = [Loop(tiles[0].row.add(wide.row).scale_down_val(size)), wide.marked("parallel")]
+        tiles[:1] = [tiles[0].marked("pipelined"), tile_loop(columns, plan.tile).marked("stage")]
     vectors = lanes.marked(f"vector:{plan.vectors}")
 
     def tile(leaf: isl.ScheduleNode) -> isl.ScheduleNode:

@@ -11,7 +11,8 @@ matter; a row along which a recurrence runs is not cut. Blocks fit in L1 where t
 innermost, so that the rows which the next ones read again are still in L1; then as many steps as shift the block by twice its own
 height, if everything that the tile touches on its way stays in L2.
 
-Threads: the tile loop over time becomes a wavefront, t_tile/T + i_tile/I, inside of which the tiles along i are independent. One thread runs the tiles of a single long row.
+Threads: the tile loop over time is pipelined. Threads take its iterations in turns, and each tile along i waits for the one of the iteration before (and so for all below that); nobody waits for the end of a
+wavefront of tiles, t_tile/T + i_tile/I, whose tiles are few where i is short, and isl scans no sums of tiles. One thread runs the tiles of a single long row.
 
 Source: Wonnacott, "Achieving scalable locality with time skewing" (IJPP 2002); Bondhugula et al. (PLDI 2008), section 5.
 """
@@ -50,10 +51,6 @@ STRIP_VECTORS = 16
 UNKNOWN = 1 << 20
 """What an extent that is symbolic is taken for: more than any tile has. Whether a step is large enough is asked at each call."""
 
-MOST_IN_WAVE = 4096
-"""Steps times rows of a tile up to which threads share a wavefront of tiles. isl's code for it takes the longer the larger the tile: of 56 x 56 milliseconds, of 64 x 256 with symbolic
-extents minutes, whatever its budget; so it does where strips of rows are the only direction beside time (8 x 64: 8 s, 256 x 2048: never seen to end)."""
-
 LEAST_ROWS = 8
 """Rows of a block in each direction: less, and its border is as large as itself."""
 
@@ -70,11 +67,9 @@ class TimePlan:
     worth: tuple[Product, ...] = ()
 
     @property
-    def is_wave(self) -> bool:
+    def is_pipelined(self) -> bool:
         """Whether threads can share the tiles; else one runs them in order."""
-        tiled = [size for size in self.sizes if size is not None]
-        most = MOST_IN_WAVE if len(self.sizes) > 2 else MOST_IN_WAVE // 64
-        return len(tiled) > 1 and prod(tiled[:2]) <= most
+        return sum(size is not None for size in self.sizes) > 1
 
     def __str__(self) -> str:
         parts = (f"{name} by {size}" for name, size in zip(self.names, self.sizes, strict=True) if size is not None)
@@ -98,11 +93,8 @@ def build_time_tiles(node: isl.ScheduleNode, plan: TimePlan, *, threads: bool) -
     """The band under its tile loops, and how far below the node in its place it stands."""
     tiled = [(tile_loop(Loop(loop.row), size), size) for loop, size in zip(plan.loops, plan.sizes, strict=True) if size]
     loops = [loop for loop, _ in tiled]
-    if threads and plan.is_wave:
-        context = node.get_ctx()
-        units = [loop.row.scale_down_val(isl.Val.int_from_si(context, size)) for loop, size in tiled[:2]]
-        loops[0] = Loop(units[0].add(units[1]))
-        loops[1] = loops[1].marked("parallel")
+    if threads and plan.is_pipelined:
+        loops[:2] = [loops[0].marked("pipelined"), loops[1].marked("stage")]
     return insert_loops(node, loops), len(loops) + sum(loop.mark is not None for loop in loops)
 
 
