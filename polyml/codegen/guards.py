@@ -11,7 +11,7 @@ from polyml.expressions import Apply, Const, Expr, IndexValue
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extremum, affine, maximum, minimum
 
-__all__ = ["Guard", "cut_at_guard", "find_guard", "guards_to_bounds", "with_choice"]
+__all__ = ["Guard", "cut_at_guard", "difference_of", "find_guard", "guards_to_bounds", "with_choice"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def find_guard(loop: For, variable: str) -> Guard | None:
             elif isinstance(node, For):
                 found = search(node.body, (*loops, node))
             elif isinstance(node, If) and any(isinstance(inner, For) for inner in walk_nodes(node.then)):
-                difference = _difference(node.condition)
+                difference = difference_of(node.condition)
                 if difference is not None and variable in difference.variables():
                     found = Guard(node, difference, loops)
             if found is not None:
@@ -145,7 +145,7 @@ def guards_to_bounds(node: Node, variable: str) -> tuple[Node, ...]:
     return tuple(made)
 
 
-def _difference(condition: Expr) -> Affine | None:
+def difference_of(condition: Expr) -> Affine | None:
     """What the condition says is >= 0."""
     if not isinstance(condition, Apply) or condition.op not in ("lt", "le", "gt", "ge"):
         return None

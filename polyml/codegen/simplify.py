@@ -1,16 +1,17 @@
 """Simplification of Loops by what the bounds of enclosing loops say: conditions that are certain, loops of one iteration or none, divisions with one
-possible quotient, extrema with a sure winner."""
+possible quotient, extrema with a sure winner, conditions on a loop's variable that are bounds."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import assert_never
 
+from polyml.codegen.guards import difference_of
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, UpdateArgument
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import substitute_nodes
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, affine, maximum, minimum, operands
 
 __all__ = ["simplify", "simplify_nodes"]
 
@@ -75,7 +76,30 @@ def _loop(node: For, ranges: Ranges) -> tuple[Node, ...]:
     body = _body(node.body, ranges.enter(node))
     if not body:
         return ()
+    bounded = _bounded(node, body, ranges)
+    if bounded is not None:
+        return _loop(bounded, ranges)
     return (node if body is node.body else replace(node, body=body),)
+
+
+def _bounded(node: For, body: tuple[Node, ...], ranges: Ranges) -> For | None:
+    """The loop with a condition that sizes decide, which is all of its body, as a bound; None where there is none. A vector loop is whole vectors only without."""
+    if node.step != 1 or node.mapped or (node.kind == "vector" and node.width > 1):
+        return None
+    match body:
+        case (If(condition=condition, then=then, otherwise=()),):
+            difference = difference_of(condition)
+        case _:
+            return None
+    slope = None if difference is None else difference.stride(node.variable)
+    if difference is None or slope not in (1, -1):
+        return None
+    rest = difference - affine(node.variable) * slope
+    if rest.variables() & {loop.variable for loop in (*ranges.loops, node)}:
+        return None
+    if slope == 1:
+        return replace(node, lower=maximum([*operands(node.lower, "max"), -rest]), body=then)
+    return replace(node, upper=minimum([*operands(node.upper, "min"), rest + 1]), body=then)
 
 
 def _if(node: If, ranges: Ranges) -> tuple[Node, ...]:

@@ -245,6 +245,34 @@ def test_sums_of_a_register_tile_are_unrolled(depth: int, steps: list[int]) -> N
         np.testing.assert_allclose(found[name], values, rtol=1e-12)
 
 
+def test_conditions_that_sizes_decide_are_bounds() -> None:
+    """The rest of a row of tiles of 48: vectors of it share a register tile, which a condition for each would not let them."""
+    n = affine("N")
+    store = Assign(target=put("y", "i"), value=at("x", "i"))
+    rest = If(condition=call("ge", index(n + affine("i") - n // 48 * 48), index(n)), then=(store,))
+    first = If(condition=call("lt", index(n - 3), index(-affine("j") + 50)), then=(store,))
+    row = If(condition=call("le", index("j"), index("i")), then=(store,))
+    program = function(
+        loop("i", n - 47, n, rest), loop("i", 0, 99, loop("j", 0, n, first), loop("j", 0, n, row)),
+        arguments=[array("x", n), array("y", n)], written="y", sizes=["N"],
+    )  # fmt: skip
+    assert loops_text(simplify(program)).splitlines()[1:-1] == [
+        "  for (i = 48*((N)//48); i < N; i++) {",
+        "    y[i] = x[i];",
+        "  }",
+        "  for (i = 0; i < 99; i++) {",
+        "    for (j = 0; j < min(-N + 53, N); j++) {",
+        "      y[i] = x[i];",
+        "    }",
+        "    for (j = 0; j < N; j++) {",
+        "      if (j <= i) {",
+        "        y[i] = x[i];",
+        "      }",
+        "    }",
+        "  }",
+    ]
+
+
 def test_simplify_decides_what_bounds_decide() -> None:
     inside = call("and", call("ge", index("i"), index(0)), call("lt", index(affine("i") + 1), index(10)))
     body = (
