@@ -144,8 +144,8 @@ def _sized(
     width = tile.vectors * target.lanes(model.itemsize)
     step = lcm(tile.rows, width)
     extent = model.extents[own.pivot]
-    # A register tile's rows of the broadcast operand take a quarter of L1.
-    room = target.l1_bytes // 4 // (tile.rows * model.itemsize)
+    # A register tile's rows of the broadcast operand take less than a quarter of L1: the block itself runs row by row, and on one thread.
+    room = 3 * target.l1_bytes // 16 // (tile.rows * model.itemsize)
     block = max(1, min(room, extent // (2 * MIN_BLOCKS)) // step) * step
     if extent < MIN_BLOCKS * block or model.extents[own.lanes] < width or model.extents[own.rows] < tile.rows:
         return None
