@@ -1,9 +1,9 @@
 """Programs on a GPU, each checked against NumPy in float64, and timed with device events beside torch (cuBLAS, cuDNN), torch.compile and Triton, or CuPy, where these are installed.
 
-    python -m benchmarks.cuda [--only NAME,...] [--seconds 420] [--csv FILE]
+    python -m benchmarks.cuda [--only NAME,...] [--seconds 420] [--csv FILE] [--after NAME] [--debug]
 
 Arguments are random and stay on the device, in so many sets that together they are larger than L2: rounds take them in turns, contenders take turns in each round, after warm-up; in between
-L2 is overwritten, which also hides what starting work costs. Times are medians. Every contender's result is checked. At the end: what the bounds speak of (shares of the measured copy bandwidth, geometric means over
+L2 is overwritten, which also hides what starting work costs. Times are medians. Every contender's result is checked, and a case that fails does not keep the others from running. At the end: what the bounds speak of (shares of the measured copy bandwidth, geometric means over
 torch), and how long a first call takes. It reaches for nothing outside this machine, and starts no case after --seconds. Needs a GPU, pycuda and a compiler; it says what is missing.
 """
 
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -56,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda")
     parser.add_argument("--only", default="", help="names of cases, or their beginnings, separated by commas")
     parser.add_argument("--seconds", type=float, default=420, help="no case is started after so long")
+    parser.add_argument("--after", default="", help="begin behind this case")
     parser.add_argument("--csv", help="a file for the table")
+    parser.add_argument("--debug", action="store_true", help="tracebacks of cases that fail")
     chosen = parser.parse_args(arguments)
     absent = [name for name in ("islpy", "highspy", "llvmlite") if importlib.util.find_spec(name) is None]
     needed = [(f"{name} is not installed, which compiling needs", f"pip install {name}") for name in absent]
@@ -68,26 +71,78 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ", ".join(device_names()),
         f"; beside it: {', '.join(rivals()) or 'nothing (neither torch nor CuPy is installed)'}",
     )
-    start, rows, left = time.monotonic(), list[dict[str, Any]](), list[str]()
+    start, rows, left, failed = time.monotonic(), list[dict[str, Any]](), list[str](), list[str]()
     prefixes = tuple(filter(None, chosen.only.split(",")))
     print(f"{'case':<28}{'contender':<15}{'ms':>10}{'TFLOP/s':>10}{'GB/s':>10}{'error':>10}", flush=True)
-    for case in (*CASES, *contractions()):
+    lost = ""
+    for case in after(chosen.after):
         if prefixes and not case.name.startswith(prefixes):
             continue
         if time.monotonic() - start > chosen.seconds:
             left.append(case.name)
             continue
-        for row in measure(case):
+        try:
+            found = measure(case)
+        except Exception as fault:  # what else there is to measure is worth more than a traceback
+            said = (str(fault).splitlines() or [""])[0][:200]
+            print(f"{case.name:<28}FAILS: {type(fault).__name__}: {said}", flush=True)
+            failed.append(case.name)
+            if chosen.debug:
+                traceback.print_exc()
+            if not alive():
+                lost = case.name
+                break
+            continue
+        for row in found:
             rows.append(row)
             print(line(row), flush=True)
         write_csv(chosen.csv, rows)
     for text in summary(rows):
         print(text)
+    if lost:
+        print(f"the device's context is lost with {lost}: the others go on in a new process", flush=True)
+        return goes_on(chosen, lost, chosen.seconds - (time.monotonic() - start))
     if not prefixes:
         print(f"first call of a small program: {first_calls()}")
     if left:
         print(f"out of time for: {', '.join(left)}")
-    return 0 if rows and all(row["error"] < TOLERANCE for row in rows if row["contender"] != "failed") else 1
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    mine = [row for row in rows if row["contender"] == "polyml"]
+    return 0 if mine and not failed and all(row["error"] < TOLERANCE for row in mine) else 1
+
+
+def after(name: str) -> list[Case]:
+    """The cases behind one, all without a name."""
+    cases = [*CASES, *contractions()]
+    return cases[1 + [case.name for case in cases].index(name) :] if name else cases
+
+
+def alive() -> bool:
+    """Whether the device still does anything in this process: after an illegal access it does not."""
+    try:
+        the_device().finish()
+    except Exception:
+        return False
+    return True
+
+
+def goes_on(chosen: argparse.Namespace, lost: str, seconds: float) -> int:
+    """The cases behind a lost one, in a new process, with a table of their own; 1, since one has failed."""
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.cuda",
+        "--only",
+        chosen.only,
+        "--after",
+        lost,
+        "--seconds",
+        str(seconds),
+    ]
+    command += ["--csv", f"{chosen.csv}.after"] * bool(chosen.csv) + ["--debug"] * chosen.debug
+    subprocess.run(command, check=False)
+    return 1
 
 
 def line(row: dict[str, Any]) -> str:
@@ -126,13 +181,16 @@ def measure(case: Case) -> list[dict[str, Any]]:
         sizes = {n: sets[0][k].shape[d or 0] for n, (k, d) in kernel.signature.size_sources().items()}
         runs = [stack.enter_context(kernel.resident(a, [r], sizes)) for a, r in zip(sets, results, strict=True)]
         contenders: dict[str, list[Run]] = {"polyml": list(runs)}
-        for name, made in others(case, sets):
-            try:
-                errors[name] = error(_on_host(made[0]()))
-            except Exception as fault:  # another library's contender that fails is no reason to stop
-                print(f"{case.name}: {name} fails: {str(fault).splitlines()[0][:100]}", flush=True)
-                continue
-            contenders[name] = made
+        try:
+            for name, made in others(case, sets):
+                try:
+                    errors[name] = error(_on_host(made[0]()))
+                except Exception as fault:  # another library's contender that fails is no reason to stop
+                    print(f"{case.name}: {name} fails: {(str(fault).splitlines() or [''])[0][:100]}", flush=True)
+                    continue
+                contenders[name] = made
+        except Exception as fault:  # nor is one that cannot even begin, as for want of memory
+            print(f"{case.name}: the others fail: {(str(fault).splitlines() or [''])[0][:100]}", flush=True)
         times = in_turns(device, contenders)
     return [
         {

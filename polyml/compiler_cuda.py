@@ -26,6 +26,7 @@ from polyml.runtime.cuda_program import CudaKernel
 from polyml.runtime.cuda_report import usage_lines
 from polyml.schedule.driver import schedule
 from polyml.schedule.strategy.cuda_room import shared_room
+from polyml.schedule.work import work_text
 
 __all__ = ["compiled_cuda", "cuda_kernel", "cuda_regions", "cuda_text", "kernel_lines"]
 
@@ -68,10 +69,11 @@ def cuda_text(regions: Sequence[CudaRegion]) -> str:
 
 
 def kernel_lines(stages: Stages) -> list[str]:
-    """What explain() tells of the kernels: threads, blocks and shared memory, and where a compiler is installed what they use of a core."""
+    """What explain() tells: of regions how much they compute and move at least, and of kernels threads, blocks and shared memory, and where a compiler is installed what they use of a core."""
     regions = cuda_regions(stages)
     code = _code(stages, regions, cuda_text(regions))
-    return [*(f"kernel {k.name}: {k}" for k in code.kernels), *usage_lines(code, code.kernels)]
+    work = [f"work of {r.region.name}: {text}" for r in stages.regions if (text := work_text(r.scop))]
+    return [*work, *(f"kernel {k.name}: {k}" for k in code.kernels), *usage_lines(code, code.kernels)]
 
 
 def _code(stages: Stages, regions: Sequence[CudaRegion], text: str) -> CudaCode:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import csv
 import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import benchmarks.cuda as script
 import polyml
 from benchmarks.cuda import line, main, summary
-from benchmarks.cuda_cases import CASES, contractions
+from benchmarks.cuda_cases import CASES, Case, contractions
 from polyml.codegen.cuda.limits import require_fits
 from polyml.compiler import lower_program
 from polyml.compiler_cuda import cuda_regions
 from polyml.gpu_core import Limits
 from polyml.target import Target
 from tests.cuda.batch import compile_batch, needs_gxx
+from tests.cuda.emulator.device import EmulatedDevice
 
 SMALL = {
     "copy": ((300,),), "sum": ((3000,),), "matmul 4096": ((40, 30), (30, 50)), "matmul 1000 x 3000 x 517": ((33, 31), (31, 17)),
@@ -46,6 +53,105 @@ def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr("benchmarks.cuda.missing_parts", lambda: (("no CUDA compiler (nvcc)", "install it"),))
     assert main([]) == 1
     assert capsys.readouterr().out == "no CUDA compiler (nvcc)\n  -> install it\n"
+
+
+def row_of(case: str, contender: str, seconds: float = 1e-3, error: float = 1e-6) -> dict[str, object]:
+    return {
+        "case": case, "contender": contender, "seconds": seconds, "flops": 2e9, "bytes": 3e9, "error": error, "family": "",
+        "compile_seconds": "",
+    }  # fmt: skip
+
+
+@pytest.fixture
+def a_device(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """As if there were one."""
+    monkeypatch.setattr(script, "missing_parts", tuple)
+    monkeypatch.setattr(script, "device_names", lambda: ("a GPU (sm_90)",))
+    monkeypatch.setattr(script, "rivals", list)
+    monkeypatch.setattr(script, "first_calls", lambda: "0.10 s, from the disk cache 9 ms")
+    monkeypatch.setattr(script, "alive", lambda: True)
+    monkeypatch.setattr(script, "contractions", lambda: iter(()))
+    return monkeypatch
+
+
+def test_a_case_that_fails_does_not_stop_the_others(
+    a_device: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def measure(case: Case) -> list[dict[str, object]]:
+        if case.name == "softmax":
+            raise MemoryError("the device has no 5 bytes")
+        return [row_of(case.name, "polyml"), row_of(case.name, "torch", error=1.0)]
+
+    a_device.setattr(script, "measure", measure)
+    assert main(["--csv", str(tmp_path / "table.csv")]) == 1
+    said = capsys.readouterr().out
+    assert "softmax                     FAILS: MemoryError: the device has no 5 bytes" in said
+    assert said.endswith("from the disk cache 9 ms\nfailed: softmax\n")
+    with (tmp_path / "table.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [r["case"] for r in rows if r["contender"] == "torch"] == [c.name for c in CASES if c.name != "softmax"]
+    a_device.setattr(
+        script, "measure", lambda case: [row_of(case.name, "polyml"), row_of(case.name, "torch", error=1.0)]
+    )
+    assert main([]) == 0, "another library's error is not ours"
+    assert "WRONG" in capsys.readouterr().out
+    a_device.setattr(script, "measure", lambda case: [row_of(case.name, "polyml", error=math.nan)])
+    assert main([]) == 1
+
+
+def test_time_that_runs_out(a_device: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    a_device.setattr(script, "measure", lambda case: [row_of(case.name, "polyml")])
+    assert main(["--seconds", "-1"]) == 1
+    assert f"out of time for: {', '.join(case.name for case in CASES)}" in capsys.readouterr().out
+
+
+def test_a_lost_context_is_left_behind(a_device: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """After an illegal access nothing runs in the process."""
+
+    def measure(case: Case) -> list[dict[str, object]]:
+        assert case.name in ("copy", "sum"), "the process goes on"
+        if case.name == "sum":
+            raise RuntimeError("an illegal memory access was encountered")
+        return [row_of(case.name, "polyml")]
+
+    commands: list[list[str]] = []
+    a_device.setattr(script, "measure", measure)
+    a_device.setattr(script, "alive", lambda: False)
+    a_device.setattr(script.subprocess, "run", lambda command, **options: commands.append(command))
+    assert main([]) == 1
+    ((*_, after, name, _, seconds),) = commands
+    assert (after, name) == ("--after", "sum")
+    assert 400 < float(seconds) <= 420
+    assert "context is lost with sum" in capsys.readouterr().out
+    a_device.setattr(script, "measure", lambda case: [row_of(case.name, "polyml")])
+    assert main(["--after", "sum"]) == 0
+    shown = capsys.readouterr().out
+    assert "\ncopy " not in shown
+    assert "\nmatmul 4096 " in shown
+
+
+@needs_gxx
+def test_contenders_that_fail_are_left_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that raises, one that is right, and one that cannot begin; polyml's row is there in any case."""
+    case = replace(CASES[0], shapes=((300,),))
+
+    def bad() -> object:
+        raise RuntimeError("no kernel image")
+
+    def others(case: Case, sets: Sequence[tuple[np.ndarray, ...]]) -> Iterator[tuple[str, list[Callable[[], object]]]]:
+        yield "bad", [bad]
+        yield "good", [lambda: SimpleNamespace(get=lambda: sets[0][0])]
+        raise RuntimeError("CUDA out of memory")
+
+    device = EmulatedDevice()
+    monkeypatch.setattr(script, "the_device", lambda: device)
+    monkeypatch.setattr("polyml.runtime.cuda.the_device", lambda: device)
+    monkeypatch.setattr(script, "others", others)
+    monkeypatch.setattr(script, "in_turns", lambda device, contenders: dict.fromkeys(contenders, 1.0))
+    rows = script.measure(case)
+    assert [(row["contender"], row["error"]) for row in rows] == [("polyml", 0.0), ("good", 0.0)]
+    said = capsys.readouterr().out
+    assert said == "copy: bad fails: no kernel image\ncopy: the others fail: CUDA out of memory\n"
 
 
 def test_its_contractions_are_those_of_the_file() -> None:

@@ -74,7 +74,7 @@ def test_nvrtc_compiles_what_nvcc_compiles(monkeypatch: pytest.MonkeyPatch) -> N
     programs = [(c.text, [rng.standard_normal(s, dtype=np.float32) for s in SHAPES[c.name]]) for c in SHOWCASES]
     text = compile_batch([*programs, (MATMUL, LARGE)], build=False).text
     assert "__pipeline_memcpy_async" in text
-    names = set(re.findall(r"__launch_bounds__\(\d+\) (\w+)\(", text))
+    names = set(re.findall(r"__launch_bounds__\([\d, ]+\) (\w+)\(", text))
     for architecture in ("sm_80", "sm_90"):
         code = CudaCode(text=text, kernels=(), architecture=architecture)
         assert compile_cubin(code, architecture)[:4] == b"\x7fELF"

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import re
 import subprocess
+from math import prod
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import polyml
+from benchmarks.cuda_cases import CASES as BENCHMARK
+from benchmarks.cuda_cases import contractions
+from polyml.codegen.cuda.emit import emit_cuda
+from polyml.compiler import lower_program
+from polyml.compiler_cuda import cuda_regions
 from polyml.demo.showcase import SHOWCASES
 from polyml.dtypes import f32, f64, i8, i64, u32
 from polyml.errors import CodegenError
 from polyml.runtime.cuda_compile import compile_cubin, find_nvcc
 from polyml.runtime.cuda_device import CudaCode
+from polyml.runtime.cuda_report import occupancy, parse_report
+from polyml.target import Target
 from tests.cuda.batch import compile_batch
 from tests.cuda.test_atomics import CASES as ATOMIC
 from tests.cuda.test_halo import CASES as WINDOWS
@@ -67,6 +76,35 @@ def test_tiles_of_any_size_and_in_loops_compile(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[:3000]
     assert set(re.findall(r"(\d+) bytes spill stores", done.stderr)) == {"0"}
     assert set(re.findall(r"(\d+) bytes stack frame", done.stderr)) == {"0"}
+
+
+@pytest.mark.parametrize(
+    "names", [("attention", "tccg_15"), pytest.param((), marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_the_benchmarks_kernels_spill_nothing(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """At their sizes; and of tiles a core holds 16 warps, as the model of registers has it (strategy/cuda_tiles.py)."""
+    for case in [*BENCHMARK, *contractions()]:
+        if not case.name.startswith(names or ""):
+            continue
+        for version in architectures()[2:] if names else architectures():
+            program = polyml.einsum(
+                case.text,
+                target=Target("cuda-sm_90" if version >= 90 else "cuda-sm_80"),
+                dynamic=case.dynamic or "auto",
+            )
+            key = program.key_of(*(np.empty(shape, np.float32) for shape in case.shapes))
+            regions = cuda_regions(lower_program(program.program, key, program.options))
+            source = tmp_path / "kernels.cu"
+            source.write_text(emit_cuda(regions))
+            command = [find_nvcc(), "--cubin", f"-arch=sm_{version}", "-Xptxas", "-v", "-o", tmp_path / "kernels.cubin"]
+            done = subprocess.run([*command, source], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr[:3000]
+            used = parse_report(done.stderr)
+            for kernel in (kernel for region in regions for kernel in region.kernels):
+                usage = used[kernel.name]
+                assert usage.spilled == 0, f"{case.name}: {kernel.name} on sm_{version}: {usage}"
+                if usage.shared > 4096 and version >= 80:
+                    assert occupancy(usage, prod(kernel.threads), version)[1] >= 16, f"{case.name}: {usage}"
 
 
 def test_atomic_updates_compile(tmp_path: Path) -> None:

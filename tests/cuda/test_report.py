@@ -42,6 +42,25 @@ def test_blocks_that_a_core_holds(usage: Usage, threads: int, capability: int, e
     assert occupancy(usage, threads, capability) == expected
 
 
+MATMUL = 'def f(x: f32["N K"], w: f32["K M"]):\n    y[n, m] = x[n, k] * w[k, m]\n    return y\n'
+
+
+def test_explain_tells_work() -> None:
+    """Operations and bytes, and of a tiled kernel its tile; without a compiler, too."""
+    arrays = np.ones((1024, 512), np.float32), np.ones((512, 2048), np.float32)
+    said = polyml.einsum(MATMUL, target="cuda").explain(*arrays)
+    moved = 4 * (1024 * 512 + 512 * 2048 + 1024 * 2048)
+    work = f"work of f_0: {2 * 1024 * 512 * 2048:,} floating-point operations at most, {moved:,} bytes of device memory at least, "
+    assert work + f"{2 * 1024 * 512 * 2048 / moved:.1f} per byte" in said
+    assert "per thread; x and w staged through shared memory, twice" in said
+    assert "work of" not in polyml.einsum(MATMUL, target="cuda", dynamic=True).explain(*arrays), "sizes are not known"
+    copied = polyml.einsum('def f(x: f64["N"]):\n    y[i] = x[i]\n    return y\n', target="cuda").explain(np.ones(10))
+    assert "work of f_0: 0 floating-point operations at most, 160 bytes of device memory at least\n" in copied
+    updated = 'def f(x: f32["N N"]):\n    for t in range(3):\n        x[i, j] = exp(x[i, j]) / 2\n'
+    said = polyml.einsum(updated, target="cuda").explain(np.ones((8, 8), np.float32))
+    assert f"{3 * 64 * 2} floating-point operations at most, {2 * 256} bytes" in said
+
+
 @pytest.mark.skipif(find_nvcc() is None, reason="nvcc is not installed")
 def test_explain_tells_registers() -> None:
     text = 'def f(x: f32["N"]):\n    y[i] = 2 * x[i]\n    return y\n'

@@ -3,15 +3,18 @@
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import polyml
+from polyml import doctor
 from polyml.__main__ import main
 from polyml.doctor import Finding, examine, report_text
-from polyml.errors import PolymlError
+from polyml.errors import DeviceUnavailableError, PolymlError
 from polyml.explain import LONGEST, load_program, sample_arguments
 from polyml.runtime.balance import fma_peak, read_bandwidth
 
@@ -150,6 +153,53 @@ def test_doctor_names_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not broken["threads"].good
     assert broken["POLYML_DEBUGS"].remedy == "did you mean POLYML_DEBUG?"
     assert "POLYML_NUM_THREADS" in (broken["threads"].remedy or "")
+
+
+def test_doctor_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Driver, compilers, pycuda and devices: what is there, what is not, and what to do then."""
+
+    def lines() -> dict[str, Finding]:
+        return {f.subject: f for f in doctor._cuda()}
+
+    def nothing(*arguments: object) -> object:
+        raise OSError("no such library")
+
+    def absent(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    def no_device() -> tuple[str, ...]:
+        raise DeviceUnavailableError("there is no CUDA device", hint="look at CUDA_VISIBLE_DEVICES")
+
+    monkeypatch.setattr(doctor.ctypes, "CDLL", nothing)
+    monkeypatch.setattr(doctor, "find_nvcc", lambda: None)
+    monkeypatch.setattr(doctor, "find_nvrtc", lambda: None)
+    monkeypatch.setattr(doctor, "version", absent)
+    found = lines()
+    assert list(found) == ["CUDA driver", "CUDA compiler", "pycuda"]
+    assert not any(f.good or f.needed for f in found.values())
+    assert "nvidia-cuda-nvrtc" in (found["CUDA compiler"].remedy or "")
+    assert "[cuda]" in (found["pycuda"].remedy or "")
+
+    monkeypatch.setattr(doctor.ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr(doctor, "find_nvcc", lambda: "/opt/nvcc")
+    said = "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 13.0, V13.0.88\n"
+    done = subprocess.CompletedProcess([], 0, stdout=said, stderr="")
+    monkeypatch.setattr(doctor.subprocess, "run", lambda *given, **options: done)
+    monkeypatch.setattr(doctor, "find_nvrtc", lambda: SimpleNamespace(version="13.0"))
+    monkeypatch.setattr(doctor, "version", lambda name: "2026.1")
+    monkeypatch.setattr(doctor, "device_names", no_device)
+    found = lines()
+    assert found["nvcc"].text == "Cuda compilation tools, release 13.0, V13.0.88"
+    assert found["NVRTC"].text == "13.0"
+    assert found["pycuda"].text == "2026.1"
+    assert (found["CUDA devices"].text, found["CUDA devices"].remedy) == (
+        "there is no CUDA device",
+        "look at CUDA_VISIBLE_DEVICES",
+    )
+    assert not found["CUDA devices"].needed
+    monkeypatch.setattr(doctor, "device_names", lambda: ("NVIDIA H100 (sm_90)", "NVIDIA A100 (sm_80)"))
+    assert lines()["CUDA devices"].text == "NVIDIA H100 (sm_90), NVIDIA A100 (sm_80)"
+    assert all(f.good for f in lines().values())
 
 
 def test_a_reader_may_leave_early(programs: str) -> None:

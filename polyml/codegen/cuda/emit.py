@@ -17,7 +17,8 @@ from polyml.codegen.cuda.program import CudaRegion, Kernel
 from polyml.codegen.cuda.types import COMPLEX_TYPES, c_type
 from polyml.codegen.cuda.uniform import BlockCode
 from polyml.codegen.cuda.width import needs_wide_indices
-from polyml.codegen.loops import Variable
+from polyml.codegen.loops import Allocate, Variable
+from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import DType
 
 __all__ = ["emit_cuda"]
@@ -42,13 +43,25 @@ def _kernel(kernel: Kernel, helpers: set[tuple[str, DType | None]]) -> str:
     body = code.lines(function.body)
     parameters = [_parameter(v, writer.names[v.name], v.name in function.written) for v in function.arguments]
     parameters += [f"long long {writer.names[size]}" for size in function.sizes]
-    count = prod(kernel.threads)
     shape = " x ".join(str(extent) for extent in kernel.threads)
     blocks = ", ".join(f"{loop.variable} on {loop.axis}" for loop in kernel.blocks) or "one"
     head = f"// threads: {shape}; blocks: {blocks}"
-    opening = f'extern "C" __global__ void __launch_bounds__({count}) {kernel.name}('
+    opening = f'extern "C" __global__ void __launch_bounds__({_bounds(kernel)}) {kernel.name}('
     text = ",\n    ".join(parameters)
     return "\n".join([head, f"{opening}\n    {text}) {{", *code.shared, *body, "}"])
+
+
+SMALLEST, LARGEST, TOGETHER = 24, 48, 512
+"""Registers of a thread for sums, from which on and up to which the compiler is told how many threads a core should hold at a time, and how many these are."""
+
+
+def _bounds(kernel: Kernel) -> str:
+    """Threads of a block, and for kernels with register tiles of middle size how many blocks a core should hold: without a number ptxas aims at more than the tiles leave room for, and spills. Of the
+    largest, with 64 sums, it keeps all in registers when it is told nothing, and spills when it is held to what it would have used."""
+    count = prod(kernel.threads)
+    own = [n.variable for n in walk_nodes(kernel.function.body) if isinstance(n, Allocate)]
+    held = sum(max(1, v.dtype.itemsize // 4) for v in own if v.scope in ("register", "private") and not v.shape)
+    return f"{count}, {TOGETHER // count}" if SMALLEST <= held <= LARGEST and count <= TOGETHER // 2 else str(count)
 
 
 def _parameter(variable: Variable, name: str, written: bool) -> str:

@@ -32,6 +32,10 @@ DEPTH = 16
 LEAST_TILE = 32 * 32
 """Elements of the result in the smallest tile."""
 
+REGISTERS, OTHER, EDGE = 128, 20, 8
+"""Of a thread where a core is to hold 16 warps (65536 for 512 threads), which is what hides the wait at a barrier; what addresses and loops take of them, and in addition each operand whose tiles are not
+all whole. Beyond, the compiler spills or a core holds one block (by ptxas's reports on the benchmark's cases)."""
+
 LARGE = 2048
 """What an extent in sizes is taken for: two waves of the largest tiles on a device with a hundred cores."""
 
@@ -235,7 +239,7 @@ def _cost(plan: TilePlan, extents: Mapping[str, int], itemsize: int, target: Tar
     """Cycles of the busiest core, with numbers for all extents; None where registers or shared memory are too small."""
     words, threads = max(1, itemsize // 4), plan.rows.threads * plan.columns.threads
     own = plan.rows.own * plan.columns.own
-    if 4 * words * own > target.vector_registers + 1:
+    if words * (own + _fragments(plan)) + OTHER + EDGE * _edges(plan) > min(REGISTERS, target.vector_registers + 1):
         return None
     depth = prod(plan.depth.values())
     boxes = {read: plan.footprint(read.subscripts, _names(plan))[1] for read in plan.operands}
@@ -250,6 +254,21 @@ def _cost(plan: TilePlan, extents: Mapping[str, int], itemsize: int, target: Tar
     loads = threads / 32 * (2 * plan.rows.own + 3 * plan.columns.own) * itemsize / 16
     traffic = tile / depth / L2_RATE
     return waves * (max(arithmetic, loads, traffic) + 0.2 * (arithmetic + loads + traffic) + 30 / depth)
+
+
+def _fragments(plan: TilePlan) -> int:
+    """Elements of the operands that a thread holds at a time: its own rows and columns, and four iterations of those that are read along the reduction, 16 bytes at a time."""
+    total = 0
+    for read in plan.operands:
+        own = plan.rows.own if _moves(read, plan.rows.index) else plan.columns.own
+        total += own * (4 if read in plan.crossed else 1)
+    return total
+
+
+def _edges(plan: TilePlan) -> int:
+    """Operands with tiles that are not whole, whose copies have bounds."""
+    ragged = {i for i, size in plan.visit if plan.extents[i] % size != affine(0)}
+    return sum(any(_moves(read, i) for i in ragged) for read in plan.operands)
 
 
 def _names(plan: TilePlan) -> list[str]:

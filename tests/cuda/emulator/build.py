@@ -16,7 +16,7 @@ HEADER = Path(__file__).with_name("cuda_emulator.h")
 OPTIONS = ["-std=c++17", "-O1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-w",
            "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"]  # fmt: skip
 """A vector at the wrong address traps."""
-KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\(([^)]*)\)')
+KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\([\d, ]+\) (\w+)\(([^)]*)\)')
 
 
 def launchers(text: str) -> str:
