@@ -31,6 +31,7 @@ from polyml.runtime.foreign import seen
 from polyml.target import Target
 
 if TYPE_CHECKING:
+    from polyml.bound_on_device import BoundOnDevice
     from polyml.compiler import Stages
     from polyml.graph.ir import Graph
     from polyml.lowered import Lowered
@@ -57,7 +58,7 @@ class Einsum(Dispatcher):
         super().__init__(program.name, wanted, ints, self._compile_key, general, asked=asked)
         self.__name__ = program.name
 
-    def bind(self, /, **constants: object) -> Bound:
+    def bind(self, /, **constants: object) -> Bound | BoundOnDevice:
         """The program with constant arguments, called with the others: what only the constants decide is computed and packed once, and read by every call.
 
         The arrays are copied: what is written into them later changes nothing. One such program may be called by many threads.
@@ -65,6 +66,10 @@ class Einsum(Dispatcher):
         Raises:
             PolymlError: no such parameter, another element type or rank; at a call: a constant that the program updates in place.
         """
+        if self.options.target is not None and self.options.target.is_cuda:
+            from polyml.bound_on_device import BoundOnDevice  # the CUDA runtime's part
+
+            return BoundOnDevice(self, constants)
         return Bound(self.program, self.options, constants)
 
     def trace(self, *args: object, **keywords: object) -> Graph:

@@ -17,7 +17,7 @@ import numpy as np
 
 from polyml.einsum_frontend.symbolic_ints import symbolic_ints
 from polyml.einsum_frontend.syntax import Program
-from polyml.errors import ArgumentError, PolymlError
+from polyml.errors import ArgumentError
 from polyml.options import Options
 from polyml.runtime.arguments import Array, Prepared, Wanted, layout_of, prepare
 from polyml.runtime.dispatch import Dispatcher, wanted_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from polyml.lowered import Lowered
     from polyml.runtime.kernel import Kernel
 
-__all__ = ["Bound"]
+__all__ = ["Bound", "prepared_constants"]
 
 ALIGNMENT = 64
 """Of what is computed once, in bytes: a cache line, and the widest vector."""
@@ -43,16 +43,12 @@ class Bound(Dispatcher):
         values: of the constants, by name. They are copied: what happens to the arrays later changes nothing.
 
     Raises:
-        PolymlError: no such parameter, a wrong element type or rank, a parameter that the program updates, a GPU as the target.
+        PolymlError: no such parameter, a wrong element type or rank, a parameter that the program updates.
     """
 
     def __init__(self, program: Program, options: Options, values: Mapping[str, object]) -> None:
-        if options.target is not None and options.target.is_cuda:
-            raise PolymlError(
-                f"constants of {program.name} cannot be bound on a GPU yet", hint="pass the arrays with each call"
-            )
         self.program, self.options = program, options
-        self._bound = _prepared(program, values)
+        self._bound = prepared_constants(program, values)
         wanted = tuple(w for w in wanted_of(program) if w.name not in self._bound)
         ints = symbolic_ints(program) - self._bound.keys()
         super().__init__(program.name, wanted, ints, self._compile_bound)
@@ -138,7 +134,7 @@ class _BoundKernel:
         return f"<polyml.Kernel {self.signature}>"
 
 
-def _prepared(program: Program, values: Mapping[str, object]) -> dict[str, Prepared]:
+def prepared_constants(program: Program, values: Mapping[str, object]) -> dict[str, Prepared]:
     """The constants as a kernel takes them, in the order of the parameters, in memory of their own."""
     wanted = {w.name: w for w in wanted_of(program)}
     unknown = [name for name in values if name not in wanted]

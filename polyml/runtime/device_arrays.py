@@ -26,7 +26,7 @@ from polyml.runtime.foreign import seen
 if TYPE_CHECKING:
     from polyml.runtime.dispatch import Dispatcher
 
-__all__ = ["MAKERS", "call_on_device", "seen_anywhere", "stand_in"]
+__all__ = ["MAKERS", "call_on_device", "is_device_array", "seen_anywhere", "stand_in"]
 
 Maker = Callable[[Any, tuple[int, ...], np.dtype[Any]], object]
 """(an array of the kind, shape, element type) -> a new one."""
@@ -65,10 +65,10 @@ def call_on_device(program: Dispatcher, args: Sequence[object], keywords: Mappin
     """
     out = keywords.get("out")
     given = [*args, *(v for k, v in keywords.items() if k != "out"), *(out if isinstance(out, tuple) else (out,))]
-    owners = [value for value in given if _is_device(value)]
+    owners = [value for value in given if is_device_array(value)]
     if not owners:
         return NotImplemented
-    if any(isinstance(value, np.ndarray) and value.ndim for value in given):
+    if any(isinstance(value, np.ndarray) and value.ndim and id(value) not in ON_DEVICE.get() for value in given):
         raise ArgumentError("some arrays are on the device and some are not", hint="copy all of them there, or none")
     pairs = [(stand_in(owner), owner) for owner in owners]
     token = ON_DEVICE.set(ON_DEVICE.get() | {id(view) for view, _ in pairs})
@@ -114,7 +114,7 @@ def _run(
 
 def seen_anywhere(value: object) -> Array:
     """A number, list or array of the host as a NumPy array; an array of the device as its stand-in, of which type and shape may be asked."""
-    return stand_in(value) if _is_device(value) else seen(value)
+    return stand_in(value) if is_device_array(value) else seen(value)
 
 
 def stand_in(value: Any, *, new: bool = False) -> Array:
@@ -172,7 +172,8 @@ def _package(owner: object) -> str:
     return type(owner).__module__.partition(".")[0]
 
 
-def _is_device(value: object) -> bool:
+def is_device_array(value: object) -> bool:
+    """Whether it is another library's array in a device's memory."""
     if isinstance(value, np.ndarray | np.generic | int | float):
         return False
     return _interface(value) is not None or speaks_dlpack(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -151,6 +152,36 @@ def test_semirings_and_masks_on_the_device(device: EmulatedDevice) -> None:
     assert np.allclose(lower.host, np.tril(x @ x.T), atol=1e-5)
     with pytest.raises(ArgumentError, match="dtype= does not go with"):
         polyml.einsum("id,jd->ij", given, given, dtype="f8", target="cuda")
+
+
+DENSE = """
+def dense(x: f32["N K"], w: f32["K M"], s: f32):
+    y[n, m] = s * x[n, k] * w[k, m]
+    return y
+"""
+
+
+def test_constants_stay_on_the_device(device: EmulatedDevice) -> None:
+    w = np.arange(20, dtype=np.float32).reshape(4, 5)
+    layer = polyml.einsum(DENSE, target="cuda").bind(w=w, s=2.0)
+    expected = 2 * X @ w
+    w[:] = 0  # changes nothing
+    for _ in range(3):
+        assert np.allclose(layer(X), expected)
+        assert np.allclose(layer(OnDevice.of(X)).host, expected)
+    into = np.empty_like(expected)
+    assert layer(X, out=into) is into
+    assert np.allclose(into, expected)
+    assert "mapping" in layer.explain(X)
+    assert list(device.live.values()).count(w.nbytes) == 1
+    del layer
+    gc.collect()
+    assert list(device.live.values()).count(w.nbytes) == 0
+
+
+def test_updated_parameters_are_no_constants(device: EmulatedDevice) -> None:
+    with pytest.raises(ArgumentError, match=r"updates b in place(.|\n)*leave b out"):
+        polyml.einsum(TEXT, target="cuda").bind(b=B)(X, 1.0)
 
 
 def test_arrays_at_odd_addresses_are_copied_on_the_device(device: EmulatedDevice) -> None:
