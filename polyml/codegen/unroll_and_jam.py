@@ -98,8 +98,9 @@ class _Jam:
         if self.guarded and most is not None and most <= factor * loop.step:
             yield self.all_at_once(loop, -(-most // loop.step), ranges)
             return
-        # A tile of whole groups has a rest at the edges only.
-        whole = most is not None and most % (factor * loop.step) == 0
+        # A tile of whole groups has a rest at the edges only; of a size that is not known the edge may be all there is.
+        known = span.variables() <= {around.variable for around in ranges.loops}
+        whole = known and most is not None and most % (factor * loop.step) == 0
         start, done, larger = loop.lower, affine(0), list[int]()
         for count in (factor,) if whole else _counts(factor):
             # All that is done is a number of these, too, or what is left is counted.

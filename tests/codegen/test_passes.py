@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+import polyml
 from polyml.codegen.generate import generate
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node
 from polyml.codegen.passes import LoopOptions, lower_loops
@@ -19,6 +20,7 @@ from polyml.codegen.unroll import unroll
 from polyml.codegen.unroll_and_jam import unroll_and_jam
 from polyml.expressions import Apply
 from polyml.sets.affine import Affine, affine, maximum, minimum
+from polyml.target import Target
 from tests.codegen.hand import dense_schedule, softmax_schedule
 from tests.codegen.programs import (
     array,
@@ -41,6 +43,9 @@ from tests.codegen.programs import (
 )
 
 Golden = Callable[[str, str], None]
+
+
+WIDE = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20, cores=2)
 
 
 def lowered(program: Function, vector_bytes: int = 64) -> Function:
@@ -337,3 +342,16 @@ def test_ranges_see_through_tiles() -> None:
     assert ranges.constant((J - I) // 8) == 0
     assert ranges.multiple(minimum([I + 8, affine(24)]) - I) == 8
     assert register("t").lanes == 1
+
+
+def test_few_rows_of_a_size_that_is_not_known_share_a_tile() -> None:
+    """Blocks of 256 rows are whole tiles of 8, but for the only block of a matrix of 4 rows."""
+    product = polyml.einsum(
+        'def f(x: f32["N K"], y: f32["K M"]):\n    z[n, m] = x[n, k] * y[k, m]\n    return z\n',
+        target=WIDE,
+        dynamic=True,
+    )
+    text = product.lower(np.ones((300, 180), "f4"), np.ones((180, 32), "f4")).text("loops")
+    _, plain = text.split("\n  } else {\n")
+    steps = [line.rsplit("n += ", 1)[1] for line in plain.splitlines() if "for (n = " in line and "n += " in line]
+    assert steps[:2] == ["8) {", "4) {"]
