@@ -172,6 +172,25 @@ def _linear(value: isl.Aff, statement: _Extended) -> isl.Aff:
     return found
 
 
+def _extended_set(instances: isl.Set, statement: _Extended) -> isl.Set:
+    """Conditions on instances as those on instances with quotients."""
+    if not statement.places:
+        return instances.preimage_multi_aff(statement.forget)
+    pieces = instances.compute_divs().get_basic_set_list()
+    found: isl.Set | None = None
+    for piece in (pieces.get_at(k) for k in range(pieces.n_basic_set())):
+        if piece.dim(_DIV) == 0:
+            made = piece.preimage_multi_aff(statement.forget)
+        else:
+            made = isl.BasicSet.universe(statement.forget.get_domain_space())
+            for constraint in piece.get_constraints():
+                value = _linear(constraint.get_aff(), statement)
+                equal = isl.Constraint.equality_from_aff(value) if constraint.is_equality() else None
+                made = made.add_constraint(equal or isl.Constraint.inequality_from_aff(value))
+        found = isl.Set.from_basic_set(made) if found is None else found.union(isl.Set.from_basic_set(made))
+    return isl.Set.empty(statement.forget.get_domain_space()) if found is None else found
+
+
 def _counts(bands: list[tuple[int, list[_Row]]], statements: dict[str, _Extended]) -> dict[tuple[str, int], int]:
     """What divides all values of a band's member, wherever a statement meets one at that depth; 1 where no quotient takes part."""
     own: list[tuple[int, _Row, int]] = []
@@ -255,7 +274,7 @@ class _Rebuild:
         for domain, piece in pieces:
             counted = isl.PwAff.from_aff(_linear(piece, statement).scale_down_val(isl.Val(count)))
             if len(pieces) > 1:
-                counted = counted.intersect_domain(domain.preimage_multi_aff(statement.forget))
+                counted = counted.intersect_domain(_extended_set(domain, statement))
             made = counted if made is None else made.union_add(counted)
         assert made is not None, "internal: a band without a value"
         return made
@@ -265,5 +284,5 @@ class _Rebuild:
         found = isl.UnionSet.empty(instances.get_space())
         for s in (sets.get_at(k) for k in range(sets.n_set())):
             if s.get_tuple_name() in self.statements:
-                found = found.union(s.preimage_multi_aff(self.statements[s.get_tuple_name()].forget))
+                found = found.union(_extended_set(s, self.statements[s.get_tuple_name()]))
         return found

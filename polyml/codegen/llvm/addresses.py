@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
+from functools import partial
 from math import gcd
 from typing import assert_never
 
@@ -244,6 +245,9 @@ class Nest:
         pointer, level = base, 0
         done: list[tuple[Term, int]] = []
         for term, coefficient in terms:
+            if 0 < level < self._term_level(term):
+                # What loops around make of it is of no use in here, and strength reduction would weigh each access of a tile against all of their counters.
+                pointer = self.once(level, (name, tuple(done), "apart"), partial(self._apart, pointer))
             done.append((term, coefficient))
             level = max(level, self._term_level(term))
             pointer = self._step(name, pointer, element, level, tuple(done))
