@@ -126,3 +126,16 @@ def test_more_registers_than_there_are() -> None:
         match="kernel f_0_k0 needs blocks of 256 threads with 255 registers each; the device has registers for 192\n",
     ):
         _prepared(module, "f_0_k0", (32, 8, 1), 2, 1)
+
+
+TWO_TILES = 'def f(x: f64["N M"], a: f32):\n    y: f64["N M"]\n    y[i, j] = x[i, j] * 2\n    if j >= 1:\n        y[i, j] /= (1 + abs(a))\n    return y\n'
+
+
+@needs_gxx
+def test_tiles_of_two_rows_with_one_each() -> None:
+    """Found by random programs: a block's loop of two tiles, each with one of its two rows, which isl would number 0, 1 in place of 0, 2."""
+    x = np.arange(27.0).reshape(9, 3)
+    (kernel,) = compile_batch([(TWO_TILES, [x, 2.0])], target=Target("cuda", cores=1, block_threads=64)).kernels
+    expected = 2 * x
+    expected[:, 1:] /= 3
+    np.testing.assert_allclose(kernel(x, 2.0), expected, rtol=1e-12)
