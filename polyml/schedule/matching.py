@@ -93,7 +93,8 @@ class Matcher:
             first = low.max_val().to_python() + offset
             return first, first + width - 1
         shift = isl.Val.int_from_si(isl.DEFAULT_CONTEXT, offset)
-        return str(low.add_constant_val(shift)), str(high.add_constant_val(shift))
+        ends = (low.add_constant_val(shift), high.add_constant_val(shift))
+        return tuple(str(end).partition("->")[2] for end in ends)  # without the sizes, whose order is no matter
 
     def arrays(self, name: str) -> frozenset[str]:
         """The arrays that the statement touches."""
