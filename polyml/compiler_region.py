@@ -91,7 +91,8 @@ def lower_region(
             if not scheduled.worth:
                 return made
             bare = schedule(scop, dependences, options.machine, options, results=results, pack=False)
-            unpacked = to_loops(region, bare, options)
+            # For small operands: one version of it is enough.
+            unpacked = to_loops(region, replace(bare, streamed_when_large=frozenset()), options)
             return replace(made, loops=where_worth(scheduled.worth, made.loops, unpacked.loops))
     except (BudgetExhausted, CodegenError) as reason:
         if options.scheduler == "written":

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.codegen.loops import Allocate, For, Function
+from polyml.codegen.loops import Allocate, Assign, For, Function, If
 from polyml.codegen.ranges import outside
 from polyml.codegen.rewrite import walk_nodes
 from polyml.sets.affine import affine, minimum
@@ -131,6 +131,15 @@ def test_several_rows_share_the_bytes_that_are_fetched_ahead() -> None:
     told = str(f.explain(normal(3, 4), normal(3, 4)))
     assert "the row of x 8192 bytes ahead" in told
     assert "the row of r 8192 bytes ahead" in told
+
+
+def test_without_panels_there_is_one_version() -> None:
+    (function,) = functions(DENSE, (4, 5), (5, 6), (6,), target=Target("x86-64-v4"))
+    (choice,) = function.body
+    assert isinstance(choice, If)
+    assert not any(isinstance(node, Assign) and node.streaming for node in walk_nodes(choice.otherwise))
+    rests = {n.step for n in walk_nodes(choice.then) if isinstance(n, For) and n.kind == "vector" and not n.masked}
+    assert rests == {16, 48}
 
 
 def test_least_sizes_and_leads_bound_indices() -> None:

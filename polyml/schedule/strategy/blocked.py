@@ -285,9 +285,9 @@ class _Builder(BlockParts):
         return around(leaf, loops, split)
 
     def vectors(self, full: bool) -> int:
-        """How many run at once: all of a panel's, but where the panel is a rest of unknown length, which is shorter."""
+        """How many run at once: all of a panel's, but where the panel is a rest of unknown length, one: rows are enough to keep the units busy, and each number of vectors is code of its own."""
         plan = self.nest.plan
-        return max(1, plan.tile.vectors - (plan.lanes in plan.ends and not full))
+        return plan.tile.vectors if full or plan.lanes not in plan.ends else 1
 
     def kernel(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         own = (self.nest.plan.statement,)
