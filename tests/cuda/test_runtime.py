@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -34,6 +37,29 @@ def test_a_call_says_what_is_missing() -> None:
         polyml.einsum(DOUBLE, target="cuda")(np.ones(3, np.float32))
     with pytest.raises(DeviceUnavailableError, match="pycuda is not installed\nhint: pip install"):
         polyml.einsum("i,i", np.ones(3), np.ones(3), target="cuda")
+
+
+def test_what_is_missing_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pycuda, the driver, a driver that starts, a device."""
+
+    class Refused(Exception):
+        pass
+
+    def refuse() -> None:
+        raise Refused("no device driver")
+
+    def said(module: object) -> str:
+        monkeypatch.setitem(sys.modules, "pycuda", None if module is None else SimpleNamespace(driver=module))
+        monkeypatch.setitem(sys.modules, "pycuda.driver", module)
+        with pytest.raises(DeviceUnavailableError) as fault:
+            cuda._driver.__wrapped__()
+        return str(fault.value)
+
+    assert said(None) == "pycuda is not installed\nhint: pip install 'polyml-compiler[cuda]'"
+    stopped = SimpleNamespace(Error=Refused, init=refuse)
+    assert said(stopped) == "CUDA's driver does not start: no device driver\nhint: look at nvidia-smi"
+    empty = SimpleNamespace(Error=Refused, init=lambda: None, Device=SimpleNamespace(count=lambda: 0))
+    assert said(empty) == "there is no CUDA device\nhint: look at nvidia-smi and CUDA_VISIBLE_DEVICES"
 
 
 @pytest.mark.usefixtures("nothing_there")
