@@ -111,6 +111,65 @@ def scan(x: f32["S C"], g: f32["S C"]):
     return h
 """
 
+BOX = """
+def box(x: f32["N M"]):
+    for t in range(3):
+        if 1 <= i < N - 1 and 1 <= j < M - 1:
+            x[i, j] = sum[a, b, 0 <= a < 3, 0 <= b < 3](x[i + a - 1, j + b - 1]) / 9
+    return x
+"""
+
+SEPARABLE = """
+def separable(x: f32["N M"], w: f32["5"]):
+    r[i, j] = sum[k, 0 <= k < 5](w[k] * x[i, j + k])
+    y[i, j] = sum[k, 0 <= k < 5](w[k] * r[i + k, j])
+    return y
+"""
+
+SMOOTH_ROWS = """
+def smooth(x: f64["N M"], a: f64):
+    y: f64["N M"]
+    z: f64["N M"]
+    y[i, 0] = x[i, 0]
+    for j in range(1, M):
+        y[i, j] = a * x[i, j] + (1 - a) * y[i, j - 1]
+    z[i, M - 1] = y[i, M - 1]
+    for j in range(M - 2, -1, -1):
+        z[i, j] = a * y[i, j] + (1 - a) * z[i, j + 1]
+    return z
+"""
+
+SMOOTH_COLUMNS = """
+def smooth(x: f64["N M"], a: f64):
+    y: f64["N M"]
+    z: f64["N M"]
+    y[0, j] = x[0, j]
+    for i in range(1, N):
+        y[i, j] = a * x[i, j] + (1 - a) * y[i - 1, j]
+    z[N - 1, j] = y[N - 1, j]
+    for i in range(N - 2, -1, -1):
+        z[i, j] = a * y[i, j] + (1 - a) * z[i + 1, j]
+    return z
+"""
+
+STABLE = """
+def stable(x: f32["N M"]):
+    y: f32["N M"]
+    y[i, 0] = x[i, 0]
+    for j in range(1, M):
+        y[i, j] = x[i, j] / (1 + y[i, j - 1] * y[i, j - 1])
+    return y
+"""
+
+GAUSS_SEIDEL = """
+def gauss_seidel(u: f64["N M"], f: f64["N M"], steps: f32["T"]):
+    for t in range(T):
+        for i in range(1, N - 1):
+            for j in range(1, M - 1):
+                u[i, j] = 0.25 * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1] - f[i, j])
+    return u
+"""
+
 ASSIGNMENT = """
 def assignment(x: f32["N D"], c: f32["K D"]):
     d[n, k] = sum[j]((x[n, j] - c[k, j])**2)
@@ -147,6 +206,17 @@ CASES: tuple[Case, ...] = (
     simple("jacobi 300x4001 20", JACOBI, (300, 4001), (20,)),
     simple("wave 800x900 20", WAVE, (800, 900), (800, 900), (20,)),
     simple("gated scan 4096x1024", SCAN, (4096, 1024), (4096, 1024)),
+    simple("gated scan 500x3001", SCAN, (500, 3001), (500, 3001)),
+    simple("box filter 1000x1203", BOX, (1000, 1203)),
+    simple("separable filter 1000x1203", SEPARABLE, (1000, 1203), (5,)),
+    Case("smooth rows 1001x1203", SMOOTH_ROWS, lambda rng: (rng.random((1001, 1203)), 0.3)),
+    Case("smooth columns 1001x1203", SMOOTH_COLUMNS, lambda rng: (rng.random((1001, 1203)), 0.3)),
+    simple("nonlinear rows 1000x700", STABLE, (1000, 700)),
+    Case(
+        "gauss-seidel 601x703 20",
+        GAUSS_SEIDEL,
+        lambda rng: (rng.random((601, 703)), rng.random((601, 703)), normal(rng, 20)),
+    ),
     simple("k-means 8192x32x256", ASSIGNMENT, (8192, 32), (256, 32)),
     simple("rows and columns 2000x2000", ROWS, (2000, 2000), (2000,), (2000,)),
     simple("gelu(x w + b) 1024x512x1024", GELU, (1024, 512), (512, 1024), (1024,)),

@@ -101,3 +101,20 @@ def test_adi(n: int) -> None:
     found = program(*arguments)
     for one, other in zip(found if isinstance(found, tuple) else (found,), expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_seidel(threads: int) -> None:
+    """Rows along which a recurrence runs are not cut by time tiles: there are some up to a length, and from two tiles on."""
+    kernel = KERNELS["seidel-2d"]
+    target = Target("host", l1_bytes=2 << 10, l2_bytes=32 << 10, cores=threads)
+    program = polyml.einsum(kernel.text, dynamic=True, target=target, threads=threads)
+    kept = kernel.data({"TSTEPS": 5, "N": 30}, np.random.default_rng(0))
+    assert "time tiles" in program.explain(*kept)
+    for n in (1, 2, 3, 4, 15, 16, 17, 18, 30, 40, 70):
+        arguments = kernel.data({"TSTEPS": 5, "N": n}, np.random.default_rng(n))
+        copies = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
+        expected = kernel.reference(*copies)[0]
+        found = program(*arguments)
+        np.testing.assert_allclose(found[0] if isinstance(found, tuple) else found, expected, rtol=1e-12)
+    assert len(program.kernels) == 1

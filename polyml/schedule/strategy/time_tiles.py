@@ -35,7 +35,7 @@ from polyml.schedule.strategy.bands import is_coincident
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import Loop, insert_loops, tile_loop
 from polyml.schedule.tree import Kind, kind_of, members, nodes, statements_below
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine
 
 __all__ = ["TIME_TILES", "TimePlan", "build_time_tiles", "plan_time_tiles"]
 
@@ -167,9 +167,9 @@ class _Sweep:
         """Bytes of a step that stay in L1 until the next one, or near it."""
         return min(2 * self.facts.target.l1_bytes, self.facts.target.l2_bytes // 2)
 
-    def worth(self, sizes: Mapping[str, int | None], lanes: str) -> tuple[Product, ...] | None:
+    def worth(self, sizes: Mapping[str, int | None], lanes: str, *, whole: bool) -> tuple[Product, ...] | None:
         """What must hold for a step to be as large as `is_large` asks, where its extents are symbolic, and each direction longer than a tile or two; None where there are extents that
-        are those of no array. sizes: per index of the core, iterations per tile."""
+        are those of no array. sizes: per index of the core, iterations per tile. whole: rows are not cut."""
         core, scop = self.core, self.facts.scop
         statement, space = scop.statements[core.name], self.space(core)
         extents = extents_of(scop, statement)
@@ -181,7 +181,9 @@ class _Sweep:
         long = at_least(scop, statement, {index: 2 * size for index, size in sizes.items() if size is not None})
         rows = [index for index in space if index != lanes]
         most = 2 * STRIP_VECTORS * self.facts.target.lanes(core.itemsize)
-        short = (Product((affine(most) - extents[lanes],), 0),) if self.are_short(rows, lanes) else ()
+        most = self.longest(rows, lanes) if whole else most
+        limited = (whole and space[lanes] == UNKNOWN) or self.are_short(rows, lanes)
+        short = (Product((extents[lanes],), most=most),) if limited else ()
         return (Product(tuple(extents[index] for index in space), self.room // one + 1), *long, *short)
 
     def are_short(self, rows: Sequence[str], lanes: str) -> bool:
@@ -224,12 +226,13 @@ class _Sweep:
         self.directions = self.aligned(along)
         rows = [index for index in space if index != lanes]
         skew = max(loop.coefficients[core.name][time] for loop in along.values())
-        found = self.sizes(rows, lanes, max(1, skew), whole=_is_carried(node, core.name, lanes, self.facts))
+        whole = _is_carried(node, core.name, lanes, self.facts)
+        found = self.sizes(rows, lanes, max(1, skew), whole=whole)
         if found is None:
             return None
         first = next(loop for loop in band if loop not in along.values())
         order = [*rows, lanes]
-        worth = self.worth(dict(zip(order, found[1:], strict=True)), lanes)
+        worth = self.worth(dict(zip(order, found[1:], strict=True)), lanes, whole=whole)
         if worth is None:
             return None
         return TimePlan(
@@ -268,13 +271,19 @@ class _Sweep:
         short = self.are_short(rows, lanes) and not whole
         cut = strip if 2 * strip < space[lanes] and not whole and not short else None
         for room in (2 * target.l1_bytes // 3, target.l2_bytes // 8):
-            heights = self.heights(rows, lanes, strip if short else cut or space[lanes], room)
+            length = self.longest(rows, lanes) if whole and space[lanes] == UNKNOWN else space[lanes]
+            heights = self.heights(rows, lanes, strip if short else cut or length, room)
             if min(heights) >= LEAST_ROWS:
                 break
         else:
             return None
         highest = max(space[index] for index in rows)
         return self.steps_of([min(height, highest) for height in heights], cut, lanes, skew)
+
+    def longest(self, rows: Sequence[str], lanes: str) -> int:
+        """Elements of a row of unknown length, at most, where rows are not cut: those of the smallest blocks stay near."""
+        one = self.block_bytes(dict.fromkeys(rows, LEAST_ROWS), lanes, 1)
+        return self.facts.target.l2_bytes // 8 // one
 
     def block_bytes(self, heights: Mapping[str, int], lanes: str, strip: int) -> int:
         """Bytes of a block of rows and strips."""
