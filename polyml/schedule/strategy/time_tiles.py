@@ -178,8 +178,12 @@ class _Sweep:
         if not space.keys() <= extents.keys():
             return None
         one = self.bytes_of({model.name: dict.fromkeys(self.space(model), 1) for model in self.models})
-        long = at_least(scop, statement, {index: 2 * size for index, size in sizes.items() if size is not None})
         rows = [index for index in space if index != lanes]
+        # A strip is as good as a row of its length; a few rows alone are no tiles.
+        least = {
+            index: size if rows and index == lanes else 2 * size for index, size in sizes.items() if size is not None
+        }
+        long = at_least(scop, statement, least)
         most = 2 * STRIP_VECTORS * self.facts.target.lanes(core.itemsize)
         most = self.longest(rows, lanes) if whole else most
         limited = (whole and space[lanes] == UNKNOWN) or self.are_short(rows, lanes)
