@@ -176,6 +176,7 @@ def _extended_set(instances: isl.Set, statement: _Extended) -> isl.Set:
     """Conditions on instances as those on instances with quotients."""
     if not statement.places:
         return instances.preimage_multi_aff(statement.forget)
+    instances = instances.align_params(statement.forget.get_space())  # a condition names the sizes that it needs
     pieces = instances.compute_divs().get_basic_set_list()
     found: isl.Set | None = None
     for piece in (pieces.get_at(k) for k in range(pieces.n_basic_set())):
