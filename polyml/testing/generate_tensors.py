@@ -24,7 +24,7 @@ _LARGE_SIZES = ((33, 48, 64, 65), (17, 16, 24), _FEW)
 @dataclass(frozen=True)
 class Tensor:
     """dims: texts of sizes. bound: no element is larger in magnitude. grain: elements are multiples of 2**-grain, or None when rounded.
-    rough: some f32 was rounded on the way to it."""
+    rough: some f32 was rounded on the way to it. weak: a 0-d one of nothing but numbers, which takes the type of what it meets."""
 
     name: str
     dtype: DType
@@ -33,6 +33,7 @@ class Tensor:
     grain: int | None
     parameter: bool = False
     rough: bool = False
+    weak: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class Tensors:
 
     def read(self, tensor: Tensor, subscripts: str, plain: frozenset[str] = frozenset()) -> Value:
         text = f"{tensor.name}[{subscripts}]" if tensor.dims else tensor.name
-        return Value(text, Type(tensor.dtype), tensor.bound, tensor.grain, plain, tensor.rough)
+        return Value(text, Type(tensor.dtype, tensor.weak), tensor.bound, tensor.grain, plain, tensor.rough)
 
 
 def _indices(

@@ -65,7 +65,8 @@ class ProgramText:
         self.scope.rounding += 8
         found = value.type.dtype if dtype is None else dtype
         grain = value.grain if value.exact else None
-        return self.scope.add(Tensor(name, found, dims, value.bound, grain, rough=value.coarse))
+        weak = value.type.weak and dtype is None and not dims
+        return self.scope.add(Tensor(name, found, dims, value.bound, grain, rough=value.coarse, weak=weak))
 
     def declare(self, stem: str, dtype: DType, dims: tuple[str, ...], fill: int | float | None) -> str:
         name = self.scope.fresh(stem)

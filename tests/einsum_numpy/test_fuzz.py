@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 
 from polyml.__main__ import main
+from polyml.dtypes import f32, i64
+from polyml.einsum_frontend.interpreter_types import Type, promote_types
 from polyml.testing.cases import Case
 from polyml.testing.einsum_calls import Call
 from polyml.testing.fuzz import check_call, check_program, search
+from polyml.testing.generate_tensors import Tensor, Tensors
 from polyml.testing.strategies import einsum_calls, programs
 from polyml.testing.variants import VARIANTS, Trial, Variant
 
@@ -19,6 +24,12 @@ def test_it_finds_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert capsys.readouterr().out == (
         "40 einsum calls, 8 programs, 4 large ones and 4 in other types, seeds 7..7: no failure\n"
     )
+
+
+def test_scalars_of_numbers_alone_are_weak() -> None:
+    """`s = sum[k < L](2)` beside f32 is f32: so is the rounding that is allowed."""
+    read = Tensors(Random(0)).read(Tensor("s", i64, (), 6.0, 0, weak=True), "")  # type: ignore[arg-type]  # it chooses nothing
+    assert promote_types(read.type, Type(f32)) == Type(f32)
 
 
 def test_a_failing_program_is_shrunk_to_a_small_text() -> None:
