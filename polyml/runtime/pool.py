@@ -42,7 +42,7 @@ _PAUSE = {
 
 
 def emit_pool(architecture: str, *, linux: bool) -> str:
-    """The text of `void @pool_run(body, ctx, lower, upper, step, total, n)` of `void @polyml_pool_reset()`, for a child of a fork, whose workers are gone, and of what pipelined loops call.
+    """The text of `void @pool_run(body, ctx, lower, upper, step, total, n)`, of `void @polyml_pool_reset()`, for a child of a fork, whose workers are gone, and of what pipelined loops call.
 
     total: the iterations, at least n; n: threads, from 2. Uses `@polyml_spins` (i32): how often to look again before sleeping.
     """

@@ -125,9 +125,8 @@ class _Emitter:
 
     def loop(self, node: For, indent: str) -> Iterator[str]:
         assert node.width == 1, "internal: C is written from plain loops"
-        shares = (
-            node.kind == "parallel" and not self.parallel
-        )  # C has no pipelined loops: one thread runs them in order
+        # pipelined loops are plain ones in C: one thread runs their iterations in order
+        shares = node.kind == "parallel" and not self.parallel
         clauses = simd_clauses(node, self.names) if node.kind == "vector" else None
         if shares:
             yield f"{indent}#pragma omp parallel for"

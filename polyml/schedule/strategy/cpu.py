@@ -2,7 +2,7 @@
 
 1. Fused loops and bands come from `order`: zero-distance loops outermost, reductions inside.
 2. A band that carries a dependence stays a sequential loop; its inside is treated on its own. The outermost one gets tiles when what it
-   sweeps over does not stay in cache (time_tiles.py); the threads then share a wavefront of them.
+   sweeps over does not stay in cache (time_tiles.py); the threads then take rows of them in turns.
 3. Parallel loops: per band, does running the lanes along one of them cost less than going to a loop further inside? (lanes.py; strides decide, see cost.py)
    a. Yes: this is a nest (nest.py). Its lanes run along that loop; a second loop is unrolled and jammed when that saves loads; both are tiled so that what a
       tile reads stays in cache; the reduction loops inside run over a register tile.

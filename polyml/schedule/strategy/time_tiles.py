@@ -12,7 +12,7 @@ innermost, so that the rows which the next ones read again are still in L1; then
 height, if everything that the tile touches on its way stays in L2.
 
 Threads: the tile loop over time is pipelined. Threads take its iterations in turns, and each tile along i waits for the one of the iteration before (and so for all below that); nobody waits for the end of a
-wavefront of tiles, t_tile/T + i_tile/I, whose tiles are few where i is short, and isl scans no sums of tiles. One thread runs the tiles of a single long row.
+wavefront of tiles, t_tile/T + i_tile/I, whose tiles are few where i is short, and no loop bound has a sum of tile numbers in it. Where the time loop alone is tiled, one thread runs its tiles.
 
 Source: Wonnacott, "Achieving scalable locality with time skewing" (IJPP 2002); Bondhugula et al. (PLDI 2008), section 5.
 """
