@@ -48,7 +48,7 @@ Bounds = dict[int, npt.NDArray[np.float64]]
 
 _EXACT = frozenset({"neg", "abs", "min", "max", "relu", "floor", "ceil", "round", "real", "imag", "conj", "complex"})
 _FUNCTION_UNITS = 8.0
-"""What a vector function may be off by: 4 units in the last place (docs/performance.md, Vector math: at most 2.6)."""
+"""What a vector function may be off by: 4 units in the last place (docs/performance/types.md, Vector math: at most 2.6)."""
 
 
 @functools.cache
