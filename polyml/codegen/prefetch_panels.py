@@ -15,7 +15,8 @@ from math import prod
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.rewrite import with_body
 from polyml.expressions import reads_of
-from polyml.sets.affine import Affine, affine
+from polyml.records import dataclass
+from polyml.sets.affine import Affine, affine, operands
 
 __all__ = ["prefetch_panels"]
 
@@ -88,27 +89,52 @@ def _fetch(
         return None
     size = _elements(panel.shape[blocks:])
     line = line_bytes // panel.dtype.itemsize
-    done, steps = affine(0), 1
-    levels: list[tuple[For, Affine, int]] = []
-    for loop in path[max(outside) + 1 :]:
-        trips = (loop.upper - loop.lower).constant // loop.step if (loop.upper - loop.lower).is_constant else 0
-        if loop.kind == "vector":
-            continue
-        if trips < 1 or loop.kind not in ("sequential", "parallel"):
-            return None
-        done = done * trips + (affine(loop.variable) - loop.lower) // loop.step
-        steps *= trips
-        levels.append((loop, done, steps))
+    levels = _levels(path[max(outside) + 1 :])
     lines = size // line
-    if not levels or steps > MOST_STEPS * lines:
+    if not levels or levels[-1].steps > MOST_STEPS * lines:
         return None
     # The innermost loop in which there is a line for each iteration: what is left over comes when it is read.
-    fitting = [(loop, at, max(1, lines // count)) for loop, at, count in levels if count <= BEYOND * lines]
-    if not fitting or fitting[-1][2] > MOST_LINES:
+    fitting = [level for level in levels if level.steps <= BEYOND * lines]
+    if not fitting:
         return None
-    loop, at, count = fitting[-1]
+    loop, at, count = fitting[-1].loop, fitting[-1].done, max(1, lines // fitting[-1].steps)
+    if count > MOST_LINES:
+        return None
     next_block = (*counted[:-1], counted[-1] + 1, *((affine(0),) * (len(panel.shape) - blocks - 1)))
     return loop, [Place(panel.name, (*next_block, (at * count + k) * line)) for k in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """done: how many iterations of the loop are over, over all of the loops around it that count. steps: how many there are in all, at most."""
+
+    loop: For
+    done: Affine
+    steps: int
+
+
+def _levels(loops: Sequence[For]) -> list[_Level]:
+    """The loops that are not vectors, outermost first; none where one has no known number of iterations, or other ones than in order."""
+    found: list[_Level] = []
+    for loop in loops:
+        if loop.kind == "vector":
+            continue
+        lower, length, around = loop.lower, _length(loop), found
+        if found and lower == affine(found[-1].loop.variable) and length == found[-1].loop.step:
+            # Strips of a loop (sums in parts): both together count as the loop that they were.
+            lower, length, around = found[-1].loop.lower, _length(found[-1].loop), found[:-1]
+        if length is None or length < 1 or loop.kind not in ("sequential", "parallel"):
+            return []
+        trips = -(-length // loop.step)
+        done, steps = (around[-1].done, around[-1].steps) if around else (affine(0), 1)
+        found.append(_Level(loop, done * trips + (affine(loop.variable) - lower) // loop.step, steps * trips))
+    return found
+
+
+def _length(loop: For) -> int | None:
+    """From the loop's lower bound to its upper one, at most; None where that is not a number."""
+    lengths = [upper - loop.lower for upper in operands(loop.upper, "min")]
+    return min((length.constant for length in lengths if length.is_constant), default=None)
 
 
 def _inserted(nodes: tuple[Node, ...], wanted: Mapping[int, tuple[Node, ...]]) -> tuple[Node, ...]:
