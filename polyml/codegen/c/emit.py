@@ -14,6 +14,7 @@ from typing import assert_never
 from polyml.codegen.c.expression import affine_text, expression_text
 from polyml.codegen.c.helpers import c_type, helper_texts
 from polyml.codegen.c.names import Names
+from polyml.codegen.c.pipeline import LOCAL_NAMES, NEEDED, PIPELINE
 from polyml.codegen.c.simd import simd_clauses
 from polyml.codegen.loops import (
     Allocate,
@@ -28,9 +29,10 @@ from polyml.codegen.loops import (
     UpdateArgument,
     Variable,
 )
+from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Apply, Expr, Read, Subscript, reads_of
 from polyml.ops import REDUCTIONS
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, affine
 
 __all__ = ["PREAMBLE", "STACK_BYTES", "assemble", "function_text"]
 
@@ -55,7 +57,8 @@ def assemble(definitions: list[str]) -> str:
     """One file of these definitions and what they need."""
     body = "\n\n".join(definitions)
     pragmas = _PRAGMAS if "#pragma omp" in body else ""
-    helpers = "".join(f"\n{text}\n" for text in helper_texts(body))
+    texts = [*helper_texts(body), *([PIPELINE.strip()] if NEEDED in body else [])]
+    helpers = "".join(f"\n{text}\n" for text in texts)
     strings = "#include <string.h>\n" if "memcpy(" in helpers else ""
     return f"{PREAMBLE}{strings}{pragmas}{helpers}\n{body}\n"
 
@@ -68,9 +71,10 @@ def function_text(function: Function, linkage: str = "static ") -> str:
 class _Emitter:
     def __init__(self, function: Function) -> None:
         self.function = function
-        self.names = Names(function, taken=[function.name])
+        pipelined = any(isinstance(node, For) and node.kind == "pipelined" for node in walk_nodes(function.body))
+        self.names = Names(function, taken=[function.name, *(LOCAL_NAMES if pipelined else ())])
         self.variables = {v.name: v for v in function.arguments}
-        self.parallel = False
+        self.parallel = self.pipelined = False
 
     def text(self) -> str:
         f = self.function
@@ -125,11 +129,14 @@ class _Emitter:
 
     def loop(self, node: For, indent: str) -> Iterator[str]:
         assert node.width == 1, "internal: C is written from plain loops"
-        # pipelined loops are plain ones in C: one thread runs their iterations in order
-        shares = node.kind == "parallel" and not self.parallel
+        pipelined = node.kind == "pipelined" and not self.parallel
+        shares = pipelined or (node.kind == "parallel" and not self.parallel)
         clauses = simd_clauses(node, self.names) if node.kind == "vector" else None
+        if pipelined:
+            yield from self.begin_rows(node, indent)
+            indent += _INDENT
         if shares:
-            yield f"{indent}#pragma omp parallel for"
+            yield f"{indent}#pragma omp parallel for{' schedule(static, 1)' if pipelined else ''}"
         elif clauses is not None:
             yield f"{indent}#pragma omp simd{clauses}"
         v = self.names.integer(node.variable)
@@ -137,9 +144,33 @@ class _Emitter:
         lower, upper = affine_text(node.lower, self.names), affine_text(node.upper, self.names)
         yield f"{indent}for (int64_t {v} = {lower}; {v} < {upper}; {step}) {{"
         self.parallel |= shares
-        yield from self.nodes(node.body, indent + _INDENT)
+        self.pipelined |= pipelined
+        inside = indent + _INDENT
+        if pipelined:
+            yield f"{inside}row_progress *row = &rows[{self.number(node)} + 1];"
+        if node.kind == "stage" and self.pipelined:
+            yield f"{inside}begin_stage(row, {v});"
+        yield from self.nodes(node.body, inside)
+        if pipelined:
+            yield f"{inside}end_row(row);"
+        self.pipelined &= not pipelined
         self.parallel &= not shares
         yield f"{indent}}}"
+        if pipelined:
+            indent = indent.removesuffix(_INDENT)
+            yield f"{indent}{_INDENT}free(rows);"
+            yield f"{indent}}}"
+
+    def begin_rows(self, node: For, indent: str) -> Iterator[str]:
+        """A block with the progress of this loop's iterations."""
+        count = affine_text((node.upper - node.lower + (node.step - 1)) // node.step, self.names)
+        yield f"{indent}{{"
+        yield f"{indent}{_INDENT}row_progress *rows = new_rows({count});"
+
+    def number(self, node: For) -> str:
+        """Of this iteration, from 0 on."""
+        beyond = affine_text(affine(node.variable) - node.lower, self.names)
+        return beyond if node.step == 1 else f"{_in_product(beyond)} / {node.step}"
 
     def allocate(self, node: Allocate, indent: str) -> Iterator[str]:
         variable = node.variable

@@ -14,8 +14,9 @@ short signed sizeof static struct switch typedef union unsigned void volatile wh
 _LIBRARY = """abort aligned_alloc ceil ceilf copysign copysignf cos cosf erf erff exp expf fabs fabsf floor floorf fmod fmodf free int8_t int16_t
 int32_t int64_t uint8_t uint16_t uint32_t uint64_t isfinite isinf isnan log logf malloc main memcpy memset pow powf rint rintf sin sinf size_t sqrt
 atan2 atan2f log1p log1pf sqrtf tanh tanhf INFINITY NAN NULL M_PI status candidate winner linux unix""".split()
+_PIPELINE = ("row_progress", "new_rows", "done_to", "wait_until_beyond", "begin_stage", "end_row", "sched_yield")
 
-RESERVED = frozenset((*_KEYWORDS, *_LIBRARY))
+RESERVED = frozenset((*_KEYWORDS, *_LIBRARY, *_PIPELINE))
 
 
 class Names:
