@@ -17,6 +17,7 @@ from polyml.sets.affine import Affine
 from polyml.target import Target
 
 __all__ = [
+    "TALLEST",
     "AccessModel",
     "RegisterTile",
     "StatementModel",
@@ -28,6 +29,12 @@ __all__ = [
 
 UNKNOWN_EXTENT = 1_024
 """What a loop whose length depends on sizes is taken for."""
+
+UNKNOWN_WINDOW = 8
+"""The same for a sum over the places of a window: an index that moves what is read together with one of the result's (`x[i + r]`). Windows are short, and lanes along a long one are no better than lanes along the result."""
+
+TALLEST = 14
+"""Rows of a register tile, at most."""
 
 _BROADCAST, _CONTIGUOUS, _REVERSED, _TRANSPOSED = 0.25, 1.0, 2.0, 4.0
 _REDUCTION_PENALTY = 1.1
@@ -57,7 +64,7 @@ class AccessModel:
 @dataclass(frozen=True, slots=True)
 class StatementModel:
     """What the model knows of a statement. operations: vector instructions of its arithmetic. itemsize: bytes of the widest number
-    that is computed with. recurrences: indices whose loop must stay a sequential one."""
+    that is computed with. recurrences: indices whose loop must stay a sequential one. overlapping: indices along which neighbours read mostly the same elements (rows of windows)."""
 
     name: str
     extents: Mapping[str, int]
@@ -66,6 +73,7 @@ class StatementModel:
     itemsize: int
     is_update: bool
     recurrences: frozenset[str] = frozenset()
+    overlapping: frozenset[str] = frozenset()
 
     @property
     def instances(self) -> int:
@@ -131,7 +139,7 @@ class RegisterTile:
 
 
 def register_tile(
-    model: StatementModel, jam: str | None, vector: str, target: Target, *, max_rows: int = 14
+    model: StatementModel, jam: str | None, vector: str, target: Target, *, max_rows: int = TALLEST
 ) -> RegisterTile:
     """The tile of accumulators that keeps the arithmetic busy: few loads per operation, no spills, little waste at the edges.
 
@@ -194,14 +202,31 @@ def model_statement(statement: Statement, scop: Scop, extents: Mapping[str, int 
     )
     sizes = [scop.arrays[a.array].dtype.part.itemsize for a in accesses]
     combine = 1.0 if statement.kind == "update" else 0.0
+    windows, overlapping = _windows(statement)
     return StatementModel(
         name=statement.name,
-        extents={i: extents[i] or UNKNOWN_EXTENT for i in statement.indices},
+        extents={i: extents[i] or (UNKNOWN_WINDOW if i in windows else UNKNOWN_EXTENT) for i in statement.indices},
         accesses=tuple(accesses),
         operations=_fused(operations_of(statement.value), combine),
         itemsize=max(sizes),
         is_update=statement.kind == "update",
+        overlapping=overlapping,
     )
+
+
+def _windows(statement: Statement) -> tuple[frozenset[str], frozenset[str]]:
+    """Indices of an update's sum that share a subscript with indices of its result, so that neighbouring results read what they read; and those of the result."""
+    if statement.kind != "update":
+        return frozenset(), frozenset()
+    kept = frozenset(i for s in statement.target.subscripts if isinstance(s, Affine) for i in s.variables())
+    own = frozenset(statement.indices)
+    shared: frozenset[str] = frozenset()
+    for read in reads_of(statement.value):
+        for subscript in read.subscripts:
+            together = subscript.variables() & own if isinstance(subscript, Affine) else frozenset()
+            if together & kept and together - kept:
+                shared |= together
+    return shared - kept, shared & kept
 
 
 def _elements(expr: Expr) -> Iterator[Read | Apply]:

@@ -16,6 +16,7 @@ import islpy as isl
 from polyml.expressions import Read, map_reads, reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import UNKNOWN_EXTENT, StatementModel, register_tile
+from polyml.schedule.large_enough import extents_of
 from polyml.schedule.schedule import Note, Product, Storage
 from polyml.scop.accesses import access_map, guarded_reads, parameters_text
 from polyml.scop.dependences import Dependences
@@ -198,6 +199,8 @@ def _dimension(scop: Scop, model: StatementModel, array: str, index: str, *, str
     reuse = model.instances / max(_elements(facts), 1)
     if not wanted or reuse < (MIN_REUSE if strided else PANEL_REUSE) or facts.kind != "input" or _written(scop, array):
         return None
+    if not all(extent.is_constant for extent in facts.shape) and not _readers(scop, statement, array):
+        return None  # windows that overlap alone: by how much is not known, and no call would ask for the copy (`_worth`)
     dimensions = set()
     for read in reads_of(statement.value):
         if read.tensor != array:
@@ -256,20 +259,20 @@ def _number(extent: Affine) -> int:
 
 def _worth(scop: Scop, plan: _Plan, target: Target) -> Iterator[Product]:
     """How large a packed operand of symbolic extents, and how often it is read, must be."""
-    array, statement = scop.arrays[plan.array], scop.statements[plan.statement]
+    array = scop.arrays[plan.array]
     if all(extent.is_constant for extent in array.shape):
         return
     if plan.panel is not None:
         yield Product(array.shape, target.l2_bytes // 4 // array.dtype.itemsize + 1)
-    accesses = [(r.tensor, r.subscripts) for r in reads_of(statement.value)]
-    used = {v for name, subscripts in accesses if name == plan.array for s in subscripts for v in _variables(s)}
-    extents: dict[str, Affine] = {}
-    for name, subscripts in (*accesses, (statement.target.array, statement.target.subscripts)):
-        for subscript, extent in zip(subscripts, scop.arrays[name].shape, strict=True):
-            if (index := _name(subscript)) is not None:
-                extents.setdefault(index, extent)
-    rows = tuple(extents[index] for index in statement.indices if index not in used and index in extents)
-    yield Product(rows, MIN_REUSE)
+    yield Product(_readers(scop, scop.statements[plan.statement], plan.array), MIN_REUSE)
+
+
+def _readers(scop: Scop, statement: Statement, array: str) -> tuple[Affine, ...]:
+    """Extents of the indices that the array's subscripts do not know: how often the statement reads each element."""
+    reads = reads_of(statement.value)
+    used = {v for read in reads if read.tensor == array for s in read.subscripts for v in _variables(s)}
+    extents = extents_of(scop, statement)
+    return tuple(extents[index] for index in statement.indices if index not in used and index in extents)
 
 
 # -- the copies ---------------------------------------------------------------------------------------------------------------------

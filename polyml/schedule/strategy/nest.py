@@ -8,7 +8,7 @@ from math import ceil, prod
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.cost import RegisterTile, StatementModel, register_tile
+from polyml.schedule.cost import TALLEST, RegisterTile, StatementModel, register_tile
 from polyml.schedule.pack import Panel
 from polyml.schedule.strategy.bands import Band, has_inner_loops
 from polyml.schedule.strategy.choices import NestChoice
@@ -23,6 +23,9 @@ __all__ = ["NestPlan", "build_copy", "build_nest", "plan_nest"]
 
 CHUNK = 16_384
 """Elements of a one-dimensional loop that a thread takes at once."""
+
+FEW_ROWS = 4
+"""Rows of a register tile, at most, where most calls have fewer."""
 
 MAX_ROWS = 512
 """Jammed iterations per cache tile, at most."""
@@ -72,11 +75,15 @@ def _jam(band: Band, lanes: int, facts: Facts) -> tuple[int | None, RegisterTile
         return None, RegisterTile(1, plain_vectors(band, facts), 0.0)
     if has_recurrence(band.core, band, facts):
         return None, _asked(RegisterTile(1, recurrence_vectors(band, lanes, facts), 0.0), model, facts)
+    # Where windows of a few filters are left to this version, most of their tiles are rests: lower ones, of more vectors, are no slower.
+    most = FEW_ROWS if model.overlapping and not facts.options.large else TALLEST
     best_member, best = None, register_tile(model, None, vector, facts.target)
-    for k, member in enumerate(band.indices):
+    # Of equals the rows of windows come first, since each reads most of what the one before did.
+    ordered = sorted(range(len(band.indices)), key=lambda k: band.indices[k][band.core] not in model.overlapping)
+    for k in ordered:
         if k == lanes or band.extents[k] < 2:
             continue
-        tile = register_tile(model, member[band.core], vector, facts.target)
+        tile = register_tile(model, band.indices[k][band.core], vector, facts.target, max_rows=most)
         if tile.rows > 1 and tile.cost < best.cost * 0.98:
             best_member, best = k, tile
     return best_member, _asked(best, model, facts)

@@ -1,0 +1,77 @@
+"""Sums over windows whose sizes are not known: lanes along the result's rows, register tiles over several of them; right at every size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+
+Array = np.ndarray[Any, Any]
+
+ONE = """
+def window(x: f32["N M"], w: f32["R S"]):
+    y[i, j] = sum[r, s](w[r, s] * x[{step}*i + {gap}*r, {step}*j + {gap}*s])
+    return y
+"""
+EACH = """
+def depthwise(x: f32["B C N M"], w: f32["C R S"]):
+    y[b, c, i, j] = sum[r, s](w[c, r, s] * x[b, c, {step}*i + {gap}*r, {step}*j + {gap}*s])
+    return y
+"""
+
+
+def numbers(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(np.float32)
+
+
+def expected(x: Array, w: Array, step: int, gap: int) -> Array:
+    """One sum over windows per leading index; w: [.., R, S]."""
+    high, wide = ((n - gap * (k - 1) - 1) // step + 1 for n, k in zip(x.shape[-2:], w.shape[-2:], strict=True))
+    y = np.zeros((*x.shape[:-2], high, wide), np.float32)
+    for r in range(w.shape[-2]):
+        for s in range(w.shape[-1]):
+            part = x[..., gap * r :, gap * s :][..., : step * high : step, : step * wide : step]
+            y += w[..., r, s, None, None] * part
+    return y
+
+
+@pytest.mark.parametrize(("step", "gap"), [(1, 1), (2, 1), (1, 2), (3, 1)])
+def test_lanes_and_tiles_go_along_the_result(step: int, gap: int) -> None:
+    """Sums over windows are short: no lanes along them, whatever the stride; and of rows that could share a tile the neighbours do, which read the same."""
+    for program, arguments in (
+        (ONE, (numbers(9, 9), numbers(3, 3))),
+        (EACH, (numbers(2, 3, 9, 9), numbers(3, 3, 3))),
+    ):
+        f = polyml.einsum(program.format(step=step, gap=gap), dynamic=True, target=Target("x86-64-v4"))
+        notes = [note.text for region in f.lower(*arguments).stages.regions for note in region.notes]
+        assert any("jam i by" in text and "lanes along j" in text for text in notes), notes
+
+
+@pytest.mark.parametrize(("step", "gap"), [(1, 1), (2, 1), (1, 2), (3, 2)])
+def test_right_for_every_size(step: int, gap: int) -> None:
+    one, each = (polyml.einsum(p.format(step=step, gap=gap), dynamic=True, verify=True) for p in (ONE, EACH))
+    for r, s in ((1, 1), (3, 3), (5, 2), (1, 17)):
+        for n, m in ((1, 1), (13, 40), (25, 131), (40, 70)):
+            if gap * (r - 1) < n and gap * (s - 1) < m:
+                x, w = numbers(3, 2, n, m), numbers(2, r, s)
+                np.testing.assert_array_equal(each(x, w), expected(x, w, step, gap))
+                np.testing.assert_array_equal(one(x[0, 0], w[0]), expected(x[0, 0], w[0], step, gap))
+    assert len(one.kernels) == len(each.kernels) == 1
+
+
+@pytest.mark.parametrize("filters", [1, 2, 3, 5, 7, 12])
+def test_few_filters(filters: int) -> None:
+    """Where panels do not pay, tiles of 4 filters, of 2 and of 1."""
+    f = polyml.einsum(
+        'def f(x: f32["C H W"], w: f32["O C R S"]):\n    y[o, p, q] = x[c, p + r, q + s] * w[o, c, r, s]\n    return y\n',
+        dynamic=True,
+    )
+    x, w = numbers(3, 20, 90), numbers(filters, 3, 3, 3)
+    total = np.zeros((filters, 18, 88), np.float32)
+    for c in range(3):
+        total += expected(np.broadcast_to(x[c], (filters, 20, 90)), w[:, c], 1, 1)
+    np.testing.assert_array_equal(f(x, w), total)
