@@ -199,8 +199,9 @@ def _dimension(scop: Scop, model: StatementModel, array: str, index: str, *, str
     reuse = model.instances / max(_elements(facts), 1)
     if not wanted or reuse < (MIN_REUSE if strided else PANEL_REUSE) or facts.kind != "input" or _written(scop, array):
         return None
+    # Where only windows overlap nobody knows by how much, and no call would ask for the copy (`_worth`).
     if not all(extent.is_constant for extent in facts.shape) and not _readers(scop, statement, array):
-        return None  # windows that overlap alone: by how much is not known, and no call would ask for the copy (`_worth`)
+        return None
     dimensions = set()
     for read in reads_of(statement.value):
         if read.tensor != array:
