@@ -39,7 +39,7 @@ class BlockCopies:
 
 @dataclass(frozen=True, slots=True)
 class BlockedNest:
-    """A contraction with what surrounds it. statements: in order, the contraction among them; after: those that follow when rows of C are finished, where the plan is turned;
+    """A contraction with what surrounds it. statements: in order, the contraction among them; after: those that follow when rows of C are finished, where the plan is turned, or all of it, where V streams;
     indices: per statement, the name of each index of C."""
 
     plan: Blocking

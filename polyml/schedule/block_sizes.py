@@ -15,8 +15,8 @@ from polyml.target import Target
 
 __all__ = ["by_stride", "depths", "even", "is_short", "rows_fit", "shares", "streamed_sizes", "whole_sizes", "widths"]
 
-STREAMS = 4
-"""Rows of an operand that are read side by side when each is read once: hardware prefetchers follow that many."""
+STREAMS = 16
+"""Rows of an operand that are read side by side when each is read once: hardware prefetchers follow that many, and the result is loaded and stored once for all of them."""
 
 TOGETHER = 2
 """Neighbouring cache lines that memory delivers for little more than one: L2 asks for the pair."""
@@ -126,10 +126,11 @@ def _lines(model: StatementModel, first: str, target: Target) -> int:
 def streamed_sizes(
     model: StatementModel, lanes: str, rows: str, reduced: str, tile: RegisterTile, width: int, target: Target
 ) -> dict[str, int]:
-    """A few rows of the operand at a time, from end to end, added to elements of C that stay in L1."""
-    room = target.l1_bytes // 2 // (model.itemsize * model.extents[rows])
+    """A few rows of the operand at a time, from end to end, added to elements of C that stay in L2. rows: "" where there are none."""
+    room = target.l2_bytes // 4 // (model.itemsize * model.extents.get(rows, 1))
     depth = min(STREAMS, model.extents[reduced])
-    return {reduced: depth, lanes: even(model.extents[lanes], max(room, width), width), rows: tile.rows}
+    sizes = {reduced: depth, lanes: even(model.extents[lanes], max(room, width), width)}
+    return sizes | ({rows: tile.rows} if rows else {})
 
 
 def even(extent: int, most: int, step: int) -> int:

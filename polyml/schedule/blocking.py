@@ -41,7 +41,7 @@ from polyml.schedule.contraction_sides import (
 )
 from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
 from polyml.schedule.schedule import Product
-from polyml.scop.scop import Scop, Statement
+from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
 from polyml.target import Target
 
@@ -76,7 +76,7 @@ APART = 0.9
 class Blocking:
     """Indices of one update statement by role, outermost first, and the sizes of the blocks.
 
-    lanes, rows: of the register tile. vector_side, row_side: the other indices of C that only one operand has; batch: those that both have. reduced: the
+    lanes, rows: of the register tile (rows: "" where C has none). vector_side, row_side: the other indices of C that only one operand has; batch: those that both have. reduced: the
     reduction's. sizes: iterations per block, for `lanes`, `vector_side` and `reduced`. vector_operand: the array that is packed into panels of `width` (when `packed`);
     row_operand: the other one where its rows are packed too, else None; `sizes` then has a block of `rows`. source_order: the loops that pack
     a block of the vector operand. turned: the result is read again, row by row, by a statement that lays it out with `rows` innermost; across: or with that column of its, once `together` of them are finished. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
@@ -120,6 +120,11 @@ class Blocking:
         return self.sizes.get(index, self.extents[index]) < self.extents[index]
 
     @property
+    def streams(self) -> bool:
+        """Whether a few rows of the vector operand at a time are read from end to end, and added to sums that are finished at the end only."""
+        return not self.packed and not self.strips
+
+    @property
     def writes_once(self) -> bool:
         """Whether a sum is finished when it leaves its register."""
         return (self.packed or self.strips) and not any(self.blocked(index) for index in self.reduced)
@@ -130,7 +135,8 @@ class Blocking:
             for index, size in self.sizes.items()
             if self.blocked(index) and (index != self.rows or self.row_operand)
         )
-        tile = f"register tile {self.tile.rows} {self.rows} x {self.tile.vectors} vectors of {self.lanes}"
+        tile = f"{self.tile.vectors} vectors of {self.lanes}"
+        tile = f"register tile {self.tile.rows} {self.rows} x {tile}" if self.rows else tile
         how = "read once, in order" if not self.packed else f"packed in panels of {self.width}"
         packed = f"{self.vector_operand} " + ("read where it lies" if self.in_place or self.strips else how)
         if self.strips:
@@ -155,7 +161,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     out, operand = sides.out, sides.operand
     column = turned_column(scop, statement, sides)
     if column is not None:
-        return None if ends else _in_turns(model, sides, column, target)
+        return None if ends or not sides.rows else _in_turns(model, sides, column, target)
     turned = is_turned(scop, statement, sides.lanes)
     inner = by_stride(sides.rows, out)[::-1]
     most = _vectors_in_l2(model, sides.reduced, ends, target) if turned else 4
@@ -169,7 +175,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     strips = strips_of(scop, model, sides, tile, target) if apart else None
     if strips is not None:
         return _in_strips(model, sides, rows, tile, width, packed=strips == "packed")
-    if not packed and not (_streams(model, sides, tile, target) and _is_alone(scop, statement, sides)):
+    if not packed and not _streams(model, sides, tile, target):
         return None
     depth = depths(scop, statement, model, sides.reduced, tile.rows, target)
     finished = depth != shares(model, sides.reduced, tile.rows, target)
@@ -333,15 +339,8 @@ def _streams(model: StatementModel, sides: Sides, tile: RegisterTile, target: Ta
         return False
     size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0)
     few = model.instances * model.itemsize < MIN_REUSE * size
-    return few and size > target.l2_bytes and operand.stride(sides.lanes) == 1 and len(sides.reduced) == 1
-
-
-def _is_alone(scop: Scop, statement: Statement, sides: Sides) -> bool:
-    """Whether lanes are the only columns, and no other statement reads C."""
-    others = [s for s in scop.statements.values() if s.name != statement.name]
-    return not sides.columns and not any(
-        read.tensor == statement.target.array for s in others for read in reads_of(s.value)
-    )
+    plain = operand.stride(sides.lanes) == 1 and len(sides.reduced) == 1 and not sides.columns
+    return few and plain and size > target.l2_bytes
 
 
 def _vectors_in_l2(model: StatementModel, reduced: list[str], ends: Mapping[str, Affine], target: Target) -> int:
@@ -361,22 +360,21 @@ def _register_tile(
     # Rows of a turned result are whole tiles of whole vectors; where masks have registers of their own, no other value needs one.
     spare = target.vector_registers > 16 and not (rest and target.masked)
     best: tuple[str, RegisterTile] | None = None
-    for rows_index in row_side:
+    for rows_index in row_side or [""]:
+        extent = model.extents.get(rows_index, 1)
         for vectors in range(1, most + 1):
             for rows in range(1, 15):
                 # Accumulators, the vectors that rows share, a broadcast; and two more where there are plenty, for masks' sake.
                 if rows * vectors + vectors + 1 > target.vector_registers - (2 if spare else 0):
                     continue
-                if rows > model.extents[rows_index] or (vectors - 1) * width >= model.extents[lanes]:
+                if rows > extent or (vectors - 1) * width >= model.extents[lanes]:
                     continue
                 cost = 0.0
-                for count, r in _parts(model.extents[rows_index], rows):
+                for count, r in _parts(extent, rows):
                     for panels, v in _vector_parts(model.extents[lanes], vectors, width):
                         cost += count * panels * _step_cycles(model, r, v, operands)
-                cost /= model.extents[rows_index] * model.extents[lanes] / width
-                kinds = len(_parts(model.extents[rows_index], rows)) * len(
-                    _vector_parts(model.extents[lanes], vectors, width)
-                )
+                cost /= extent * model.extents[lanes] / width
+                kinds = len(_parts(extent, rows)) * len(_vector_parts(model.extents[lanes], vectors, width))
                 cost *= 1 + rest * (kinds - 1)
                 # An index further out in C must gain more: the tile's rows are then far apart.
                 gain = 0.995 if best is None or best[0] == rows_index else APART

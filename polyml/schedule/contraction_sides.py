@@ -27,7 +27,7 @@ UNBOUNDED = 1 << 20
 class Sides:
     """The result C, the operand V that has lanes, the other operands; and the indices by role.
 
-    rows: of C, not of V; batch: of C, V and another operand; columns: the others of C and V beside `lanes`. reduced: not of C, all of V; innermost the one along
+    rows: of C, not of V (there may be none: a vector times a matrix); batch: of C, V and another operand; columns: the others of C and V beside `lanes`. reduced: not of C, all of V; innermost the one along
     which the broadcast operand is contiguous, so that its rows need no packing.
     """
 
@@ -57,12 +57,16 @@ def sides_of(model: StatementModel) -> Sides | None:
     reads = [a for a in model.accesses if not a.write]
     vector = [a for a in reads if a.stride(lanes) != 0]
     others = [a for a in reads if a.stride(lanes) == 0]
-    if len(vector) != 1 or not others or abs(out.stride(lanes) or 0) != 1:
+    large = [a for a in vector if any(a.stride(i) != 0 for i in reduced)]
+    if len(large) != 1 or abs(out.stride(lanes) or 0) != 1:
         return None
-    operand = vector[0]
+    (operand,) = large
     rows = [i for i in free if operand.stride(i) == 0]
+    # What all rows of V meet (its columns' means) is read along with C, a vector at a time.
+    if len(vector) > 1 and rows:
+        return None
     batch = [i for i in free if operand.stride(i) != 0 and any(a.stride(i) != 0 for a in others)]
-    if not rows or any(operand.stride(i) == 0 for i in reduced):
+    if (rows and not others) or any(operand.stride(i) == 0 for i in reduced):
         return None
     return Sides(
         out=out,
@@ -73,7 +77,11 @@ def sides_of(model: StatementModel) -> Sides | None:
         batch=batch,
         columns=[i for i in free if i not in rows and i not in batch and i != lanes],
         reduced=sorted(
-            reduced, key=lambda i: (-min(abs(a.stride(i) or 1 << 40) for a in others), -abs(operand.stride(i) or 0))
+            reduced,
+            key=lambda i: (
+                -min((abs(a.stride(i) or 1 << 40) for a in others), default=0),
+                -abs(operand.stride(i) or 0),
+            ),
         ),
     )
 

@@ -207,7 +207,7 @@ class Ways:
             return None
         matcher, models = self._asked()
         plan = plan_row_sums(self.scop, matcher, models, self.target)
-        if plan is None or (plan.worth and self._plans(models)):
+        if plan is None or (plan.worth and any(not contraction.streams for contraction in self._plans(models))):
             return None
         work = replace(self, scop=plan.scop, dependences=analyse(plan.scop), pack=False)
         made = work._strategic(partial(work._ilp_tree, outline=plan.outline))

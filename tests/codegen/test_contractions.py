@@ -267,6 +267,34 @@ def test_skinny_products_read_the_large_operand_once_in_order(rows: int, threads
     np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact("N K", "K M", "N M", a, b))
 
 
+STREAMED = [
+    ("sum[k](a[k] * b[k, m])", "f32"),
+    ("tanh(sum[k](a[k] * b[k, m]) - c[m])", "f32"),
+    ("2 * sum[k](b[k, m])", "f64"),
+    ("max[k](a[k] + b[k, m])", "f32"),
+    ("sum[k]((b[k, m] - c[m]) * (b[k, m] - c[m]))", "f64"),
+]
+
+
+@pytest.mark.parametrize(("value", "dtype"), STREAMED)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_vector_times_a_matrix_reads_it_in_long_rows(value: str, dtype: str, threads: int) -> None:
+    text = f'def f(a: {dtype}["K"], b: {dtype}["K M"], c: {dtype}["M"]):\n    z[m] = {value}\n    return z\n'
+    rng = np.random.default_rng(3)
+    a, b, c = (rng.integers(-4, 4, s).astype(dtype.replace("f", "float")) for s in (1201, (1201, 2051), 2051))
+    function = polyml.einsum(text, target=SMALL, threads=threads, verify=True)
+    assert "read once, in order" in str(function.explain(a, b, c))
+    assert ("parallel" in function.lower(a, b, c).text("loops")) == (threads > 1)
+    expected = {
+        "sum[k](a[k] * b[k, m])": lambda: a @ b,
+        "tanh(sum[k](a[k] * b[k, m]) - c[m])": lambda: np.tanh(a @ b - c),
+        "2 * sum[k](b[k, m])": lambda: 2 * b.sum(0),
+        "max[k](a[k] + b[k, m])": lambda: (a[:, None] + b).max(0),
+        "sum[k]((b[k, m] - c[m]) * (b[k, m] - c[m]))": lambda: ((b - c) ** 2).sum(0),
+    }[value]()
+    np.testing.assert_allclose(function(guarded(a), guarded(b), guarded(c)), expected, rtol=1e-6)
+
+
 def test_what_follows_sees_the_finished_sum() -> None:
     a, b = operands("N K", "K M", {"N": 50, "M": 70, "K": 200}, "f32")
     function = polyml.einsum(product("N K", "K M", "N M", "f32", finish="relu({} - 7)"), target=SMALL, threads=2)

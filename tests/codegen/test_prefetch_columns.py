@@ -58,7 +58,8 @@ def test_short_rows_and_small_arrays_need_nothing() -> None:
 
 def test_every_row_of_an_unrolled_walk() -> None:
     text = 'def f(a: f64["N M"], y: f64["N"]):\n    x[m] = a[n, m] * y[n]\n    return x\n'
-    program = polyml.einsum(text, target=WIDE, threads=1)
+    # Else it would go through rows from end to end.
+    program = polyml.einsum(text, target=WIDE, threads=1, precise=True)
     text = program.lower(np.zeros((2000, 1600)), np.zeros(2000)).text("loops")
     loop = re.search(r"for \(n = 0; n < 2000; n \+= (\d+)\) \{\n((?:\s+prefetch .*\n)+)", text)
     assert loop is not None

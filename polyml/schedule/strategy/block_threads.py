@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from math import ceil, prod
 
+from polyml.schedule.block_sizes import even
 from polyml.schedule.blocking import Blocking
 from polyml.schedule.strategy.threads import PARALLEL_CYCLES
 
-__all__ = ["BLOCKS", "shared_block", "shared_loops"]
+__all__ = ["BLOCKS", "shared_block", "shared_loops", "streamed_piece"]
 
 BLOCKS = "blocks"
 """Each thread has blocks of the vector side of its own."""
 
 EVEN = 4
 """Blocks for each thread, at least, if threads are to share them: then the last ones do not wait for long."""
+
+
+PIECE = 1024
+"""Columns of rows that are read from end to end that a thread gets at least: a page of floats, within which prefetchers follow."""
 
 
 def shared_loops(plan: Blocking, threads: int) -> str | None:
@@ -24,16 +29,22 @@ def shared_loops(plan: Blocking, threads: int) -> str | None:
     if plan.strips:
         several = [i for i in (*plan.batch, *plan.vector_side) if plan.extents[i] >= least][:1]
         return "batch" if several and several[0] in plan.batch else "vector side" if several else "lanes"
-    if not plan.packed:
-        return "lanes" if plan.blocked(plan.lanes) else None
     if plan.batch and plan.extents[plan.batch[0]] >= least:
         return "batch"
+    if plan.streams:
+        return "lanes" if streamed_piece(plan, threads) < plan.extents[plan.lanes] else None
     if shared_block(plan, threads) is not None:
         return BLOCKS
     outer = plan.result_order or plan.row_side
     if outer and plan.extents[outer[0]] >= least:
         return "row side"
     return "rows" if plan.extents[plan.rows] >= threads * plan.tile.rows else None
+
+
+def streamed_piece(plan: Blocking, threads: int) -> int:
+    """Columns of the vector operand that a thread reads from end to end: as even as can be, but no fewer than memory delivers fast."""
+    whole = plan.sizes[plan.lanes]
+    return min(whole, even(plan.extents[plan.lanes], max(ceil(plan.extents[plan.lanes] / threads), PIECE), plan.width))
 
 
 def shared_block(plan: Blocking, threads: int) -> str | None:

@@ -19,7 +19,7 @@ import islpy as isl
 from polyml.records import dataclass
 from polyml.schedule.block_copies import BlockedNest
 from polyml.schedule.strategy.block_parts import BlockParts, Build, Part
-from polyml.schedule.strategy.block_threads import BLOCKS, shared_block, shared_loops
+from polyml.schedule.strategy.block_threads import BLOCKS, shared_block, shared_loops, streamed_piece
 from polyml.schedule.transforms import Loop, around, insert_loops
 
 __all__ = ["build_blocked"]
@@ -60,7 +60,24 @@ class _Builder(BlockParts):
             names = tuple(name for name in everything if name != rows)
             parts.append((names, "", lambda n: self.columns(n, [], names, shared)))
             return around(leaf, loops, self.within(array, lambda n: self.sequence(n, parts)))
+        if plan.streams and self.nest.after:
+            return around(leaf, loops, lambda n: self.streamed(n, sums, shared))
         return around(leaf, loops, lambda n: self.columns(n, sums, everything, shared))
+
+    def streamed(self, leaf: isl.ScheduleNode, sums: Sequence[str], shared: str | None) -> isl.ScheduleNode:
+        """The sums of the whole result, then what reads them."""
+        plan, own = self.nest.plan, self.nest.statements
+        parts: list[Part] = [(own, "", lambda n: self.columns(n, sums, own, shared))]
+        for name in self.nest.after:
+            outer = [self.loop(i, (name,)) for i in (*plan.row_side, *self.rows_index)]
+            loops = [*outer, self.loop(plan.lanes, (name,)).marked("vector:2")]
+            parts.append(((name,), "", lambda n, loops=loops: insert_loops(n, loops)))  # type: ignore[misc]
+        return self.sequence(leaf, parts)
+
+    @property
+    def rows_index(self) -> tuple[str, ...]:
+        """The index of the register tile's rows, where there is one."""
+        return (self.nest.plan.rows,) if self.nest.plan.rows else ()
 
     def in_turns(self, leaf: isl.ScheduleNode, across: str) -> isl.ScheduleNode:
         """Blocks of the vector side, a vector's length along `across` at a time: one value of it after the other, then all of the block's result is laid out."""
@@ -114,7 +131,10 @@ class _Builder(BlockParts):
     def tiles(self, indices: Sequence[str], names: Sequence[str], shared: str | None) -> list[Loop]:
         """The loops over blocks."""
         plan = self.nest.plan
-        loops = [self.loop(index, names, tile=plan.sizes[index]) for index in indices]
+        sizes = dict(plan.sizes)
+        if plan.streams and shared == "lanes":
+            sizes[plan.lanes] = streamed_piece(plan, self.threads)
+        loops = [self.loop(index, names, tile=sizes[index]) for index in indices]
         dealt = plan.lanes if shared == "lanes" else shared_block(plan, self.threads) if shared == BLOCKS else None
         return [loop.marked("parallel") if index == dealt else loop for index, loop in zip(indices, loops, strict=True)]
 
@@ -124,6 +144,8 @@ class _Builder(BlockParts):
         """The blocks of the vector side, and within each those of the reduction that are left."""
         plan, copies = self.nest.plan, self.nest.copies
         sides = [i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i) and plan.across is None]
+        if plan.streams and shared == "lanes" and plan.lanes not in sides:
+            sides.append(plan.lanes)
         loops = self.tiles([*sides, *sums], names, shared)
         vector_copy, array = copies.vector_copy, copies.vector_array
         if vector_copy is None or array is None:
@@ -184,7 +206,7 @@ class _Builder(BlockParts):
 
     def rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         plan = self.nest.plan
-        if self.nest.after and plan.across is None:
+        if self.nest.after and plan.turned and plan.across is None:
             return self.turned_rows(leaf, shared)
         packed, inside = self.nest.copies.row_copy is not None, not plan.rows_ahead
         names = self.without_vector_copy if inside else self.nest.statements
@@ -269,13 +291,13 @@ class _Builder(BlockParts):
 
     def panels(self, leaf: isl.ScheduleNode, *, jam_inside: bool) -> isl.ScheduleNode:
         plan, names = self.nest.plan, self.nest.statements
-        jam = self.loop(plan.rows, names).marked(f"jam:{plan.tile.rows}")
-        loops = [] if jam_inside else [jam]
+        jam = [self.loop(i, names).marked(f"jam:{plan.tile.rows}") for i in self.rows_index]
+        loops = [] if jam_inside else jam[:]
         if not plan.result_order:
             loops += [self.loop(i, names) for i in plan.vector_side]
 
         def tile(node: isl.ScheduleNode, *, full: bool = True) -> isl.ScheduleNode:
-            inner = [self.loop(plan.lanes, names, tile=plan.width)] + ([jam] if jam_inside else [])
+            inner = [self.loop(plan.lanes, names, tile=plan.width)] + (jam if jam_inside else [])
             inner.append(self.loop(plan.lanes, names).marked(f"vector:{self.vectors(full)}"))
             return around(node, inner, self.kernel)
 

@@ -88,7 +88,8 @@ def _nest(node: isl.ScheduleNode, plan: Blocking, facts: Facts) -> _Found | None
     band = take_band(node, facts, Place(parallel=False, extents={}))
     if band is None:
         return None
-    free = {plan.lanes, plan.rows, *plan.batch, *plan.vector_side, *plan.row_side}
+    rows = (plan.rows,) if plan.rows else ()
+    free = {plan.lanes, *rows, *plan.batch, *plan.vector_side, *plan.row_side}
     if set(band.own(plan.statement)) != free or len(band.loops) != len(free):
         return None
     inside = node.child(0)
@@ -106,5 +107,5 @@ def _nest(node: isl.ScheduleNode, plan: Blocking, facts: Facts) -> _Found | None
         if name != plan.statement and len(facts.models[name].extents) != len(band.loops):
             return None
     indices[plan.statement] |= {index: index for index in plan.reduced}
-    inner = order.index(plan.statement) + 1 if plan.turned else len(order)
+    inner = order.index(plan.statement) + 1 if plan.turned or plan.streams else len(order)
     return _Found(plan, tuple(order[:inner]), tuple(order[inner:]), indices)
