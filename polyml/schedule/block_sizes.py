@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from math import ceil, prod
 
 from polyml.expressions import reads_of
+from polyml.schedule.contraction_sides import Sides
 from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
 from polyml.scop.scop import Scop, Statement
 from polyml.target import Target
@@ -17,6 +18,12 @@ __all__ = ["by_stride", "depths", "even", "is_short", "rows_fit", "shares", "str
 
 STREAMS = 16
 """Rows of an operand that are read side by side when each is read once: hardware prefetchers follow that many, and the result is loaded and stored once for all of them."""
+
+SWEPT_DEPTH = 128
+"""Terms per element of the result for which it may come from memory and go there again: 8 bytes beside 128 multiply-adds are a tenth of what memory delivers meanwhile."""
+
+RUN = 512
+"""Bytes of the vector operand, one after the other, up to which longer pieces come from memory notably faster."""
 
 TOGETHER = 2
 """Neighbouring cache lines that memory delivers for little more than one: L2 asks for the pair."""
@@ -84,38 +91,58 @@ def is_short(model: StatementModel, out: AccessModel, depth: Mapping[str, int], 
 def rows_fit(
     model: StatementModel, out: AccessModel, operand: AccessModel, depth: Mapping[str, int], target: Target
 ) -> bool:
-    """Whether all rows of one block of the reduction, and the result, which is then swept once per such block, take little of the last cache."""
+    """Whether all rows of one block of the reduction take little of the last cache. The result is swept once per such block then: either the last cache holds it, too, or the block is so deep that the tiles'
+    prefetches bring it from memory in time."""
     room = max(target.l2_bytes, target.l3_bytes // 4)
     rows = prod(depth.get(i, e) for i, e in model.extents.items() if operand.stride(i) != 0)
     result = prod(e for i, e in model.extents.items() if out.stride(i) != 0)
-    return max(rows, result) * model.itemsize <= room
+    deep = prod(depth.values()) >= SWEPT_DEPTH
+    return rows * model.itemsize <= room and (deep or result * model.itemsize <= room)
 
 
 def whole_sizes(
-    model: StatementModel,
-    lanes: str,
-    vector_side: list[str],
-    out: AccessModel,
-    width: int,
-    depth: int,
-    target: Target,
-    *,
-    first: str,
-    near: Mapping[str, int],
+    model: StatementModel, sides: Sides, width: int, depth: int, target: Target, *, near: Mapping[str, int]
 ) -> dict[str, int]:
-    """Blocks of the vector side that half of L2 holds, cut along the indices that are outermost in C; pairs of cache lines along the operand's contiguous index `first`. near: the most of
-    some indices, for L1's sake."""
+    """Blocks of the vector side that half of L2 holds: pieces of the operand's memory that are worth a journey to it, then cut along the indices that are outermost in C. near: the most of some indices, for
+    L1's sake."""
     room = max(width, target.l2_bytes // 2 // (depth * model.itemsize))
-    line = _lines(model, first, target) if first in vector_side else 1
-    sizes = {lanes: even(model.extents[lanes], max(room // line, width), width)}
-    room //= ceil(sizes[lanes] / width) * width
-    for index in reversed(by_stride(vector_side, out)):
-        least = line if index == first else 1
-        rest = 1 if index == first or first in sizes else line
-        most = near.get(index, model.extents[index])
-        sizes[index] = even(model.extents[index], max(min(room // rest, most), least), least)
+    pair = _lines(model, sides.first, target) if sides.first in sides.columns else 1
+    lanes = even(model.extents[sides.lanes], max(room // pair, width), width)
+    room //= ceil(lanes / width) * width
+    least = _pieces(model, sides, lanes, room, target, near=near)
+    sizes = {sides.lanes: lanes}
+    for index in reversed(by_stride(sides.columns, sides.out)):
+        rest = prod(count for other, count in least.items() if other not in sizes and other != index)
+        most = max(min(room // rest, near.get(index, model.extents[index])), least.get(index, 1))
+        step = max(1, target.line_bytes // model.itemsize) if index == sides.first else 1
+        sizes[index] = even(model.extents[index], most, step)
         room //= sizes[index]
     return sizes
+
+
+def _pieces(
+    model: StatementModel, sides: Sides, lanes: int, room: int, target: Target, *, near: Mapping[str, int]
+) -> dict[str, int]:
+    """How many of the columns' indices a piece of the operand's memory of RUN bytes has, as far as there is room; of its contiguous index two cache lines at least. Reductions are whole, and of the lanes' index there
+    are `lanes`."""
+    found: dict[str, int] = {}
+    run = 1
+    for index in reversed(by_stride([*sides.columns, *sides.reduced, sides.lanes], sides.operand)):
+        extent = model.extents[index]
+        if abs(sides.operand.stride(index) or 0) != run or run * model.itemsize >= RUN:
+            break
+        count = lanes if index == sides.lanes else extent
+        if index in sides.columns:
+            wanted = ceil(RUN / (run * model.itemsize))
+            wanted = extent if extent < 2 * wanted else wanted
+            count = min(wanted, near.get(index, extent), max(room, 1))
+            count = max(count, _lines(model, index, target)) if index == sides.first else count
+            found[index] = count
+            room //= count
+        if count < extent:
+            break
+        run *= extent
+    return found
 
 
 def _lines(model: StatementModel, first: str, target: Target) -> int:

@@ -289,9 +289,7 @@ def _sizes(
         return streamed_sizes(model, sides.lanes, rows, sides.reduced[-1], tile, width, target)
     if short:
         near = columns_in_l1(model, sides, deep, width, target)
-        whole = whole_sizes(
-            model, sides.lanes, sides.columns, sides.out, width, deep, target, first=sides.first, near=near
-        )
+        whole = whole_sizes(model, sides, width, deep, target, near=near)
         return {**depth, **whole, **{index: model.extents[index] for index in sides.rows}}
     blocks = widths(model, sides.lanes, sides.columns, sides.out, width, deep, target, first=sides.first)
     of_rows = even(model.extents[rows], target.l2_bytes // 8 // (deep * model.itemsize), tile.rows)

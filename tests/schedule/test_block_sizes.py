@@ -1,0 +1,48 @@
+"""Sizes of a contraction's blocks: what is read in pieces, and what is packed once. Results are compared with NumPy's in float64 (small integers, so that they are exact)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+
+
+def integers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(-9, 10, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("l2", "blocks"),
+    [
+        # Rows of 64 bytes: three of them, for one b.
+        (1 << 20, "blocks of b by 1, c by 3"),
+        # Room for one row of x for each b.
+        (256 << 10, "blocks of b by 1, c by 1"),
+        # All c: pieces of 384 bytes.
+        (2 << 20, "blocks of b by 1"),
+    ],
+)
+def test_pieces_of_the_operand_come_before_the_results_own(l2: int, blocks: str) -> None:
+    text = (
+        'def f(x: f32["A F B C E"], y: f32["D F"]):\n    z[e, d, c, b, a] = x[a, f, b, c, e] * y[d, f]\n    return z\n'
+    )
+    x, y = integers(48, 48, 6, 6, 16), integers(24, 48)
+    for threads in (1, 2):
+        target = Target("host", l1_bytes=48 << 10, l2_bytes=l2, cores=2)
+        function = polyml.einsum(text, target=target, threads=threads, verify=True)
+        line = next(line for line in str(function.explain(x, y)).splitlines() if "blocking" in line)
+        if target.lanes(4) == 16:  # the width of panels, which the number of rows depends on
+            assert line.endswith(blocks)
+        np.testing.assert_array_equal(function(x, y), np.einsum("afbce,df->edcba", x.astype(float), y.astype(float)))
+
+
+@pytest.mark.parametrize(("depth", "ahead"), [(256, True), (96, False)])
+def test_deep_blocks_are_swept_in_memory_rather_than_rows_packed_again(depth: int, ahead: bool) -> None:
+    """The last cache keeps the rows of a block, but not the result."""
+    text = 'def f(x: f32["K N"], y: f32["M K"]):\n    z[n, m] = x[k, n] * y[m, k]\n    return z\n'
+    x, y = integers(depth, 70), integers(200, depth)
+    target = Target("x86-64-v3", l1_bytes=depth * 64, l2_bytes=32 << 10, l3_bytes=192 << 10, cores=2)
+    explained = str(polyml.einsum(text, target=target, threads=1, verify=True).explain(x, y))
+    assert ("ahead of all columns" in explained) == ahead
