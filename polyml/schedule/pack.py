@@ -219,13 +219,13 @@ def _dimension(scop: Scop, model: StatementModel, array: str, index: str, *, str
 def _panel(
     scop: Scop, model: StatementModel, array: str, dimension: int, lanes: str, width: int, target: Target
 ) -> Panel | None:
-    """Panels where rows would be far apart: every read must step along the lanes by the index itself, so that a tile stays in one panel."""
+    """Panels where rows would be far apart, and lanes do not sweep them whole: every read must step along the lanes by the index itself, so that a tile stays in one panel."""
     facts = scop.arrays[array]
     reads = [r for r in reads_of(scop.statements[model.name].value) if r.tensor == array]
     if any(_name(r.subscripts[dimension]) != lanes for r in reads) or _number(facts.shape[dimension]) <= width:
         return None
     reduced = set(_reduced(model))
-    if prod(extent for index, extent in model.extents.items() if index in reduced) < PANEL_DEPTH:
+    if lanes in reduced or prod(extent for index, extent in model.extents.items() if index in reduced) < PANEL_DEPTH:
         return None
     rest = [d for d in range(len(facts.shape)) if d != dimension]
     position = next(

@@ -167,6 +167,23 @@ def test_operands_that_lanes_would_read_with_a_stride_are_copied() -> None:
     assert any(n.variable.name.startswith("k_by_0") for n in walk_nodes(function.body) if isinstance(n, Allocate))
 
 
+def test_an_operand_that_lanes_sweep_whole_rows_of_is_copied_however_small_it_is() -> None:
+    text = 'def f(u: f32["A B C D"], v: f32["D C"]):\n    y[a, b] = u[a, b, c, d] * v[d, c]\n    return y\n'
+    f = polyml.einsum(text, dynamic=True, verify=True)
+    rng = np.random.default_rng(0)
+    for a, b, c, d in ((1, 1, 1, 1), (3, 5, 2, 17), (4, 4, 3, 70), (5, 7, 6, 16)):
+        u, v = rng.standard_normal((a, b, c, d), np.float32), rng.standard_normal((d, c), np.float32)
+        assert np.allclose(f(u, v), np.einsum("abcd,dc->ab", u, v), atol=1e-4), (a, b, c, d)
+    assert len(f.kernels) == 1
+    (function,) = f.lower(u, v).stages.functions
+    (choice,) = (node for node in function.body if isinstance(node, If))
+    copies = [
+        n.variable for n in walk_nodes(choice.then) if isinstance(n, Allocate) and n.variable.name.startswith("v_by_0")
+    ]
+    assert [len(copy.shape) for copy in copies] == [2]
+    assert not {"C", "D"} & set(str(choice.condition).replace("*", " ").replace("(", " ").replace(")", " ").split())
+
+
 def test_a_mean_over_a_symbolic_extent_is_divided_once() -> None:
     program = polyml.einsum('def f(x: f32["N K"]):\n    y[n] = x[n, k] / K\n    return y\n', dynamic=True)
     (function,) = program.lower(np.ones((3, 40), "f4")).stages.functions
