@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.codegen.cuda.program import CudaRegion
+from polyml.codegen.cuda.program import CudaRegion, grid_of
 from polyml.codegen.interpret import interpret
 from polyml.codegen.loops import For
 from polyml.codegen.rewrite import walk_nodes
@@ -137,3 +137,14 @@ def marked(schedule: Schedule, mark: str) -> Schedule:
     from dataclasses import replace
 
     return replace(schedule, tree=schedule.tree.map_schedule_node_bottom_up(visit))
+
+
+TWO_GRIDS = 'def f(x: f16["N K"], w: f16["K M"]):\n    y[n, m] = x[n, k] * w[k, m]\n    return y\n'
+
+
+def test_block_loops_that_isl_leaves_out_are_not_those_of_the_kernel_before() -> None:
+    """One tile of rows each: what converts x is a kernel of one block, what reads it one of two, which no barrier could put in order."""
+    given = [np.ones(shape, np.float16) for shape in ((6, 20), (20, 60))]
+    program = polyml.einsum(TWO_GRIDS, target="cuda", verify=True)
+    (region,) = cuda_regions(lower_program(program.program, program.key_of(*given), program.options))
+    assert [grid_of(kernel, {}) for kernel in region.kernels] == [(1, 1, 1), (2, 1, 1)]

@@ -35,6 +35,7 @@ from polyml.schedule.strategy.cuda_nests import MARK, Staged
 from polyml.schedule.strategy.cuda_stages import build_staged
 from polyml.schedule.transforms import (
     Loop,
+    insert_mark,
     loops_of,
     merge_with_child,
     nest_loops,
@@ -84,6 +85,7 @@ class CudaStrategy:
     atomics: bool
     notes: list[Note] = field(default_factory=list)
     atomic: set[str] = field(default_factory=set)
+    parts: int = 0
 
     @property
     def row_threads(self) -> int:
@@ -104,7 +106,7 @@ class CudaStrategy:
                 return node
             case Kind.sequence:
                 for k in range(node.n_children()):
-                    node = self.visit(node.child(k).child(0)).parent().parent()
+                    node = self._part(self.visit(node.child(k).child(0)), k).parent().parent()
                 return node
             case Kind.band:
                 return self._band(node)
@@ -113,6 +115,13 @@ class CudaStrategy:
                 return build_staged(node.delete(), nest, self.model.scop)
             case _:
                 return self.visit(node.child(0)).parent()
+
+    def _part(self, node: isl.ScheduleNode, position: int) -> isl.ScheduleNode:
+        """A child of a sequence of kernels, marked so that its block loops are never taken for those of the child before, where isl leaves both out."""
+        if position == 0:
+            return node
+        self.parts += 1
+        return insert_mark(node, f"part:_{self.parts + 1}")
 
     def _band(self, node: isl.ScheduleNode) -> isl.ScheduleNode:
         if self.atomics:
