@@ -73,12 +73,20 @@ namespace emu {
 enum State { ready, at_barrier, at_warp, done };
 enum Fault { fine = 0, deadlock = 1, bad_access = 2, mixed_shuffle = 3 };
 
+struct Copy {  // an asynchronous copy that has not landed yet
+  void* to;
+  const void* from;
+  size_t bytes;
+  int group;
+};
+
 struct Fiber {
   char* stack;
   emu_dim3 index;
   State state;
   unsigned long long slot;  // what the thread shows to its warp
-  int turn;                 // how many collectives it has finished
+  std::vector<Copy> copies;
+  int groups;               // of asynchronous copies that are closed
 #if defined(__x86_64__)
   void* sp;
 #else
@@ -139,7 +147,8 @@ static void start() {
 static void prepare(Fiber& f) {
   if (!f.stack) f.stack = (char*)mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   f.state = ready;
-  f.turn = 0;
+  f.copies.clear();
+  f.groups = 0;
 #if defined(__x86_64__)
   uintptr_t top = ((uintptr_t)f.stack + stack_bytes) & ~(uintptr_t)15;
   void** sp = (void**)top;
