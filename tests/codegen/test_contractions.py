@@ -295,6 +295,32 @@ def test_a_vector_times_a_matrix_reads_it_in_long_rows(value: str, dtype: str, t
     np.testing.assert_allclose(function(guarded(a), guarded(b), guarded(c)), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth"), [(1, 37, 130), (2, 64, 33), (5, 41, 64), (3, 23, 100), (8, 300, 129)]
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_few_rows_times_rows_run_side_by_side(rows: int, columns: int, depth: int, threads: int) -> None:
+    """Lanes along the reduction: elements of the result in registers beside each other, whole tiles and the rest."""
+    a, b = operands("N K", "M K", {"N": rows, "M": columns, "K": depth}, "f32")
+    text = product("N K", "M K", "N M", "f32", finish="relu({} - 7)")
+    function = polyml.einsum(text, target=SMALL, threads=threads, verify=True)
+    assert "side by side" in str(function.explain(a, b))
+    np.testing.assert_array_equal(function(guarded(a), guarded(b)), np.maximum(exact("N K", "M K", "N M", a, b) - 7, 0))
+
+
+def test_a_matrix_times_a_vector_takes_rows_side_by_side_that_threads_share() -> None:
+    a, b = operands("N K", "K", {"N": 1003, "K": 517}, "f64")
+    function = polyml.einsum(
+        'def f(a: f64["N K"], b: f64["K"]):\n    y[n] = a[n, k] * b[k]\n    return y\n',
+        target=SMALL,
+        threads=2,
+        verify=True,
+    )
+    assert "side by side" in str(function.explain(a, b))
+    assert "parallel" in function.lower(a, b).text("loops")
+    np.testing.assert_array_equal(function(guarded(a), guarded(b)), a @ b)
+
+
 def test_what_follows_sees_the_finished_sum() -> None:
     a, b = operands("N K", "K M", {"N": 50, "M": 70, "K": 200}, "f32")
     function = polyml.einsum(product("N K", "K M", "N M", "f32", finish="relu({} - 7)"), target=SMALL, threads=2)

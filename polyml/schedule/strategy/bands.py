@@ -25,6 +25,7 @@ __all__ = [
     "has_lanes_above",
     "indices_above",
     "is_coincident",
+    "jammed_above",
     "take_band",
 ]
 
@@ -131,6 +132,16 @@ def has_lanes_above(node: isl.ScheduleNode) -> bool:
         if kind_of(node) == Kind.mark and mark_name(node).startswith("vector"):
             return True
     return False
+
+
+def jammed_above(node: isl.ScheduleNode) -> int:
+    """Copies of what is below the node that jammed loops around it make."""
+    copies = 1
+    while node.has_parent():
+        node = node.parent()
+        if kind_of(node) == Kind.mark and mark_name(node).startswith("jam:"):
+            copies *= int(mark_name(node).removeprefix("jam:"))
+    return copies
 
 
 def descend(node: isl.ScheduleNode, depth: int) -> isl.ScheduleNode:

@@ -8,6 +8,7 @@
       tile reads stays in cache; the reduction loops inside run over a register tile.
    b. No: the loops stay outside, and each nest inside is treated on its own. When a nest inside wants to jam one of the outer loops, that loop is tiled
       and its points are distributed over the nests (blocks.py; attention: blocks of queries).
+   c. Around one cheap reduction with lanes, several elements of the result run side by side (side_by_side.py).
 4. A band of reductions: lanes along the best of them, with private accumulators.
 5. The outermost parallel loop with enough iterations is given to the threads, when there is enough work (threads.py).
 """
@@ -48,9 +49,10 @@ from polyml.schedule.strategy.lanes import (
 )
 from polyml.schedule.strategy.nest import build_copy, build_nest, plan_nest
 from polyml.schedule.strategy.row_blocks import build_row_blocks
+from polyml.schedule.strategy.side_by_side import SideBySide, plan_side_by_side
 from polyml.schedule.strategy.step_blocks import STEPS, StepPlan, build_step_blocks, plan_step_blocks
 from polyml.schedule.strategy.sweep_blocks import build_sweep_blocks, plan_sweep_blocks
-from polyml.schedule.strategy.threads import is_heavy, most_even
+from polyml.schedule.strategy.threads import is_heavy, most_even, wanted_iterations
 from polyml.schedule.strategy.time_tiles import build_time_tiles, plan_time_tiles
 from polyml.schedule.transforms import Loop, distribute_band, merge_with_child, nest_loops, tile_loop
 from polyml.schedule.tree import Kind, kind_of, mark_name
@@ -124,10 +126,32 @@ class _Recipe:
         plan = plan_block(band, self.facts, place) if self.facts.options.vectorize else None
         if plan is not None:
             return self.block(band, plan, place)
+        tile = plan_side_by_side(band, self.facts, place) if self.facts.options.vectorize else None
+        if tile is not None:
+            return self.side_by_side(band, tile, place)
         shared = self.shared(band, dict(enumerate(band.extents)), place)
         node, depth = self.outermost(band, list(enumerate(band.loops)), shared, [])
         inside = self.visit(descend(node, depth), replace(place, parallel=place.parallel and shared is None))
         return inside.ancestor(depth)
+
+    def side_by_side(self, band: Band, tile: SideBySide, place: Place) -> isl.ScheduleNode:
+        """3b with several elements of each member at once."""
+        names = {k: member[band.core] for k, member in enumerate(band.indices)}
+        text = " x ".join(f"{count} {names[k]}" for k, count in tile.factors.items())
+        self.notes.append(Note("tiling", band.title, f"{text} side by side"))
+        shared = self.shared(band, {k: ceil(band.extents[k] / tile.factors.get(k, 1)) for k in tile.order}, place)
+        loops: list[Loop] = []
+        if shared is not None and shared in tile.factors:
+            size = tile.factors[shared]
+            size *= max(1, band.extents[shared] // (2 * wanted_iterations(self.facts)) // size)
+            loops.append(tile_loop(band.loops[shared], size).marked("parallel"))
+        elif shared is not None:
+            loops.append(band.loops[shared].marked("parallel"))
+        loops += [band.loops[k] for k in tile.order if k not in tile.factors and k != shared]
+        loops += [band.loops[k].marked(f"jam:{tile.factors[k]}") for k in tile.order if k in tile.factors]
+        depth = len(loops) + sum(loop.mark is not None for loop in loops)
+        inside = replace(place, parallel=place.parallel and shared is None)
+        return self.visit(descend(nest_loops(band.node, loops), depth), inside).ancestor(depth)
 
     def block(self, band: Band, plan: BlockPlan, place: Place) -> isl.ScheduleNode:
         """3b with the points of one member distributed over the sequence below."""

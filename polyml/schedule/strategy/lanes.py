@@ -6,7 +6,7 @@ from math import log2
 
 from polyml.expressions import Subscript, reads_of
 from polyml.schedule.scan_rows import row_scan
-from polyml.schedule.strategy.bands import Band
+from polyml.schedule.strategy.bands import Band, jammed_above
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.tree import Kind, kind_of, nodes, statements_below
 from polyml.sets.affine import Affine
@@ -106,9 +106,10 @@ def _shifts_neighbours(name: str, facts: Facts) -> bool:
 
 
 def reduction_vectors(band: Band, k: int, facts: Facts) -> int:
-    """Vectors of private accumulators: enough to hide the latency of the operation, fewer where the body hides it."""
+    """Vectors of private accumulators: enough to hide the latency of the operation, fewer where the body hides it, or what runs side by side."""
     heaviest = _heaviest(band, facts)
     wanted = 4 if heaviest < 4 else 2 if heaviest < 20 else 1
+    wanted = min(wanted, max(1, 2 * wanted // jammed_above(band.node)))
     return max(1, min(wanted, -(-band.extents[k] // facts.lanes(band.core))))
 
 

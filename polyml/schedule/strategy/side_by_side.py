@@ -1,0 +1,107 @@
+"""Products whose lanes run along the reduction (both operands contiguous along it): several elements of the result side by side, each with a register of its own.
+
+One element at a time loads two vectors for each operation, and reads an operand anew for every row of the other. A tile of r x c elements loads r + c vectors for r * c
+operations, and reads each operand once per tile of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from math import ceil, prod
+
+from polyml.records import dataclass
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.strategy.bands import Band, Place, has_inner_loops, take_band
+from polyml.schedule.strategy.facts import Facts
+from polyml.schedule.strategy.lanes import carries_only_reductions, lane_cost
+from polyml.schedule.tree import Kind, kind_of
+
+__all__ = ["SideBySide", "plan_side_by_side"]
+
+MOST = 8
+"""Elements along one index, at most: streams of memory that prefetchers follow."""
+
+GAIN = 0.7
+"""Cost per operation, relative to that of single elements, below which tiles are worth their code."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """factors: elements side by side, per member of the band. order: the members as loops, outermost first: the one that moves along the larger operand is outside, so that memory is read once."""
+
+    factors: Mapping[int, int]
+    order: tuple[int, ...]
+
+
+def plan_side_by_side(band: Band, facts: Facts, place: Place) -> SideBySide | None:
+    """The tile for a band of parallel loops around one cheap reduction with lanes along it; None where there is something else inside, or nothing to gain."""
+    model = facts.models[band.core]
+    inside = [name for name in band.statements if has_inner_loops(name, band, facts)]
+    if not facts.scop.statements[band.core].domain.is_box():
+        return None
+    if inside != [band.core] or not model.is_update or facts.scop.sizes or not facts.options.relax_reductions:
+        return None
+    inner = _reduction(band, facts, place)
+    if inner is None:
+        return None
+    usable = [k for k in range(len(inner.loops)) if carries_only_reductions(inner, k, facts)]
+    if not usable:
+        return None
+    lanes = inner.indices[min(usable, key=lambda k: (lane_cost(inner, k, facts), -k))][band.core]
+    reads = [a for a in model.accesses if not a.write]
+    if model.operations > 1 or any(a.stride(lanes) not in (0, 1) for a in reads):
+        return None
+    moving = {
+        k: own[band.core] for k, own in enumerate(band.indices) if any(a.stride(own[band.core]) == 0 for a in reads)
+    }
+    factors = _best(moving, band, model, lanes, facts)
+    if factors is None:
+        return None
+    size = {
+        k: max((_bytes(model, a.strides) for a in reads if a.stride(own[band.core]) != 0), default=0)
+        for k, own in enumerate(band.indices)
+    }
+    return SideBySide(factors, tuple(sorted(range(len(band.loops)), key=lambda k: (k in factors, -size[k]))))
+
+
+def _reduction(band: Band, facts: Facts, place: Place) -> Band | None:
+    """The core's own band, right inside."""
+    node = band.node.child(0)
+    if kind_of(node) == Kind.sequence:
+        own = [node.child(k).child(0) for k in range(node.n_children())]
+        found = [child for child in own if kind_of(child) == Kind.band]
+        if len(found) != 1:
+            return None
+        (node,) = found
+    inner = take_band(node, facts, place) if kind_of(node) == Kind.band else None
+    return inner if inner is not None and kind_of(inner.node.child(0)) == Kind.leaf else None
+
+
+def _best(
+    moving: Mapping[int, str], band: Band, model: StatementModel, lanes: str, facts: Facts
+) -> dict[int, int] | None:
+    """Elements per member with the fewest cycles per operation."""
+    reads = [a for a in model.accesses if not a.write and a.stride(lanes) != 0]
+    members = [k for k in moving if band.extents[k] > 1]
+    best, least = None, GAIN * _cycles(model, 1, len(reads))
+    for counts in product(*(range(1, min(MOST, band.extents[k]) + 1) for k in members)):
+        rows = prod(counts)
+        chosen = dict(zip(members, counts, strict=True))
+        vectors = [prod(c for k, c in chosen.items() if a.stride(moving[k]) != 0) for a in reads]
+        if rows == 1 or rows + min(vectors) + 2 > facts.target.vector_registers:
+            continue
+        waste = prod(ceil(band.extents[k] / c) * c / band.extents[k] for k, c in chosen.items())
+        cost = waste * _cycles(model, rows, sum(vectors))
+        if cost < 0.98 * least:
+            best, least = {k: c for k, c in chosen.items() if c > 1}, cost
+    return best
+
+
+def _cycles(model: StatementModel, rows: int, loads: int) -> float:
+    """Per operation: two of them and two loads a cycle; vectors that hide cost something, too, since they come from L2 or from memory."""
+    return (max(rows * max(model.operations, 1.0) / 2, loads / 2) + 0.5 * loads) / rows
+
+
+def _bytes(model: StatementModel, strides: Mapping[str, int | None]) -> int:
+    return prod(extent for index, extent in model.extents.items() if strides.get(index, 0) != 0)
