@@ -6,7 +6,7 @@ core is taken, delays nothing, and loops whose iterations differ in length end t
 
 A loop is posted in one of a few slots of static memory. The next iteration of a range and the slot's generation are one word; a piece is claimed by comparing and swapping it, so that
 what was read of the slot's fields before, in the same generation, belongs to the same loop. A word is closed (beyond any range) before the fields change again. Workers look at a
-counter of posts for a while before they sleep on a futex; who joins a loop wakes the next two, so that waking many does not keep the caller.
+counter of posts for a while before they sleep on a futex (longer while a loop that they took part in is not over); who joins a loop wakes the next two, so that waking many does not keep the caller.
 
 On Linux a worker is kept from the cpu of who wakes it, and moves if it meets its caller there. The kernel wakes a thread where its waker runs when its own cpu looks taken, as the halted ones of
 a virtual machine do; the two then share a cpu in turns of 3 ms, next to an idle one, for many loops (softmax 1.6 ms instead of 0.8).
@@ -27,6 +27,9 @@ MOST_THREADS = 256
 
 SLOTS = 8
 """Loops that are shared at the same time."""
+
+PATIENCE = 50
+"""How much longer threads look where a loop that they took part in is not over yet: its last pieces are on their way, and after many a loop comes another."""
 
 LINE = 64
 """Bytes between things that different threads write."""
@@ -49,6 +52,7 @@ def emit_pool(architecture: str, *, linux: bool) -> str:
     sleeping = _SLEEP_FUTEX if linux and architecture in _FUTEX else _SLEEP_PTHREAD
     names = {
         "slots": SLOTS,
+        "patience": PATIENCE,
         "threads": MOST_THREADS,
         "words": LINE // 8,
         "bells": LINE // 4,
@@ -303,6 +307,8 @@ done:
 define internal ptr @pool_worker(ptr %number) {
 entry:
   %p = ptrtoint ptr %number to i64
+  %last = alloca ptr
+  store ptr @pool_slots, ptr %last
   call void @pool_settle(i64 %p)
   %bell = getelementptr [{threads} x [{bells} x i32]], ptr @pool_bells, i64 0, i64 %p, i64 0
   br label %look
@@ -317,6 +323,9 @@ slot:
 help:
   %at = getelementptr [{slots} x %polyml.slot], ptr @pool_slots, i64 0, i64 %s
   %did = call i1 @pool_help(ptr %at, i64 %p)
+  br i1 %did, label %note, label %helped
+note:
+  store ptr %at, ptr %last
   br label %helped
 helped:
   %any.next = or i1 %any, %did
@@ -326,6 +335,9 @@ looked:
   br i1 %any, label %look, label %idle
 idle:
   %spins = load i32, ptr @polyml_spins
+  %most = mul i32 %spins, {patience}
+  %slot.last = load ptr, ptr %last
+  %n.p = getelementptr %polyml.slot, ptr %slot.last, i64 0, i32 8
   br label %spin
 spin:
   %k = phi i32 [0, %idle], [%k.next, %again]
@@ -333,16 +345,19 @@ spin:
   %none = icmp eq i32 %posts, %seen
   br i1 %none, label %wait, label %look
 wait:
-  %enough = icmp uge i32 %k, %spins
+  %enough = icmp uge i32 %k, %most
   br i1 %enough, label %tired, label %again
 again:
   {pause}
-  %k.next = add i32 %k, 1
+  %n = load atomic i64, ptr %n.p monotonic, align 8
+  %over = icmp eq i64 %n, 0
+  %looked.for = select i1 %over, i32 {patience}, i32 1
+  %k.next = add i32 %k, %looked.for
   br label %spin
 tired:
   store atomic i32 1, ptr %bell seq_cst, align 4
-  %last = load atomic i32, ptr @pool_posts seq_cst, align 4
-  %quiet = icmp eq i32 %last, %seen
+  %posts.now = load atomic i32, ptr @pool_posts seq_cst, align 4
+  %quiet = icmp eq i32 %posts.now, %seen
   br i1 %quiet, label %sleep, label %awake
 sleep:
   call void @pool_sleep(ptr %bell)

@@ -173,6 +173,7 @@ entry:
   %done.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 9
   %waiting.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 10
   %spins = load i32, ptr @polyml_spins
+  %most = mul i32 %spins, {patience}
   br label %look
 look:
   %k = phi i32 [0, %entry], [%k.next, %again], [%k, %slept]
@@ -180,7 +181,7 @@ look:
   %all = icmp eq i64 %did, %total
   br i1 %all, label %done, label %wait
 wait:
-  %enough = icmp uge i32 %k, %spins
+  %enough = icmp uge i32 %k, %most
   br i1 %enough, label %tired, label %again
 again:
   {pause}

@@ -186,6 +186,23 @@ def test_idle_workers_sleep() -> None:
     assert time.process_time() - before < 0.1
 
 
+@pytest.mark.parametrize("late", ["caller", "worker"])
+def test_who_waits_for_a_long_piece_sleeps_in_the_end(late: str) -> None:
+    pool().set_threads(2)
+    both = threading.Barrier(2, timeout=20)
+    caller = threading.get_native_id()
+
+    def body(lo: int, hi: int) -> None:
+        both.wait()
+        if (threading.get_native_id() == caller) == (late == "caller"):
+            time.sleep(0.3)
+
+    before = time.process_time()
+    parallel(body, 2)
+    pool().set_threads(3)
+    assert time.process_time() - before < 0.1
+
+
 def test_waiting_on_condition_variables() -> None:
     """What systems without futexes use."""
     text = f"@polyml_spins = global i32 0\n{emit_pool(Target.host().architecture, linux=False)}" + (

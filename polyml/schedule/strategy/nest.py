@@ -16,7 +16,7 @@ from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import plain_vectors
 from polyml.schedule.strategy.neighbours import neighbouring_rows
 from polyml.schedule.strategy.recurrences import has_recurrence, recurrence_vectors
-from polyml.schedule.strategy.threads import is_heavy, most_even, wanted_iterations
+from polyml.schedule.strategy.threads import even_tile, is_heavy, most_even, wanted_iterations
 from polyml.schedule.transforms import Loop, nest_loops, tile_loop
 
 __all__ = ["NestPlan", "build_copy", "build_nest", "plan_nest"]
@@ -139,8 +139,7 @@ def _share(band: Band, plan: NestPlan, facts: Facts) -> None:
         extent = band.extents[k]
         if extent // step < wanted_iterations(facts):
             continue
-        each = max(step, extent // (2 * wanted_iterations(facts)) // step * step)
-        size = min(plan.tiles.get(k, extent), each)
+        size = min(plan.tiles.get(k, extent), even_tile(extent, step, facts.options.threads))
         if plan.jam is None:
             size = max(step, min(size, CHUNK) // step * step)
         plan.tiles[k] = size

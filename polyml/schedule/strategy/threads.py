@@ -8,7 +8,7 @@ from math import prod
 from polyml.schedule.strategy.bands import Band
 from polyml.schedule.strategy.facts import Facts
 
-__all__ = ["is_heavy", "most_even", "wanted_iterations"]
+__all__ = ["even_tile", "is_heavy", "most_even", "wanted_iterations"]
 
 PARALLEL_CYCLES = 20_000
 """Estimated cycles below which waking threads costs more than it saves."""
@@ -27,6 +27,20 @@ def is_heavy(band: Band, facts: Facts) -> bool:
 def wanted_iterations(facts: Facts) -> int:
     """Iterations that a parallel loop should have, so that threads finish together."""
     return 2 * facts.options.threads
+
+
+def even_tile(extent: int, step: int, threads: int) -> int:
+    """Iterations in a piece of a loop, a multiple of step: of the sizes that make some four to eight pieces per thread the one that leaves the busiest thread least, and of such the largest."""
+    most = max(step, extent // (4 * threads) // step * step)
+    least = max(step, most // 2 // step * step)
+    return min(range(most, least - 1, -step), key=lambda size: _most_work(extent, size, threads))
+
+
+def _most_work(extent: int, size: int, threads: int) -> int:
+    """Iterations of the thread that has most, when pieces of this size are dealt out; the last piece is what is left."""
+    whole, rest = divmod(extent, size)
+    each, over = divmod(whole, threads)
+    return each * size + (size if over else rest)
 
 
 def most_even(counts: Mapping[int, int], facts: Facts) -> int | None:

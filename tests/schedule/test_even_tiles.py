@@ -1,0 +1,40 @@
+"""Pieces of parallel loops: enough of them, and about as much for each thread."""
+
+from __future__ import annotations
+
+import pytest
+
+import polyml
+from benchmarks.polybench import KERNELS
+from polyml.schedule.strategy.threads import even_tile
+
+
+def busiest(extent: int, size: int, threads: int) -> int:
+    """Dealt out one after the other, whole pieces first."""
+    pieces = [min(size, extent - at) for at in range(0, extent, size)]
+    return max(sum(pieces[k::threads]) for k in range(threads))
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+@pytest.mark.parametrize("step", [1, 8, 32])
+def test_no_thread_has_much_more_than_its_share(threads: int, step: int) -> None:
+    for extent in range(4 * threads * step, 3000, 61):
+        size = even_tile(extent, step, threads)
+        assert size % step == 0
+        assert extent // size >= 4 * threads
+        largest = extent // (4 * threads) // step * step
+        assert busiest(extent, size, threads) <= busiest(extent, largest, threads)
+
+
+def test_short_loops_have_pieces_of_a_step() -> None:
+    assert even_tile(100, 32, 4) == 32
+    assert even_tile(5, 8, 2) == 8
+
+
+def test_lanes_of_recurrences_are_dealt_out_evenly() -> None:
+    """998 rows: nine pieces of 112 leave one of two threads five of them."""
+    assert busiest(998, 112, 2) == 550
+    assert busiest(998, even_tile(998, 16, 2), 2) == busiest(998, even_tile(998, 32, 2), 2) == 512
+    kernel = KERNELS["adi"]
+    text = kernel.program(threads=2, target=polyml.Target("x86-64-v4")).lower(*kernel.arguments("LARGE")).explain()
+    assert text.count("tile i by 64") + text.count("tile i_1 by 64") == 2
