@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, Prefetch, UpdateArgument
-from polyml.codegen.rewrite import expressions, fresh, rename_variables, substitute_nodes, variables_of, walk_nodes
+from polyml.codegen.rewrite import fresh, rename_variables, substitute_nodes, variables_of, walk_nodes
 from polyml.expressions import Read, reads_of
 from polyml.sets.affine import Affine
 
@@ -44,11 +44,9 @@ def jam(
 
 
 def storage_names(nodes: Sequence[Node]) -> set[str]:
-    """All names of storage that the nodes make or touch."""
+    """All names of storage that the nodes make or write. What they only read is an argument, or made around them."""
     found: set[str] = set()
     for node in walk_nodes(nodes):
-        for expr in expressions(node):
-            found.update(read.tensor for read in reads_of(expr))
         match node:
             case Assign():
                 found.add(node.target.variable)

@@ -7,11 +7,15 @@ from dataclasses import replace
 from polyml.codegen.loops import Assign, For, Function, Node
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import subscript_variables, with_body
+from polyml.expressions import reads_of
 
 __all__ = ["unroll_sums"]
 
 LEAST = 4
 """A loop of fewer sums waits for their latency anyway."""
+
+LEAST_SHARED = 9
+"""Of sums that share one vector: up to eight wait for the one before (4 cycles, two a cycle) with slots to spare for counting, and read little."""
 
 MOST = 48
 """Sums in the unrolled body, at most: beyond, compiling takes longer and nothing runs faster."""
@@ -28,20 +32,20 @@ _FACTOR = 4
 def unroll_sums(function: Function) -> Function:
     """The function with its innermost loops in lanes marked for unrolling, where they do nothing but reductions into elements that stay put; the copies
     follow one another, so that each sum keeps its order."""
-    body = _body(function.body, outside(function), in_lanes=False, nested=False)
+    body = _body(function.body, outside(function), lane=None, nested=False)
     return function if body is function.body else replace(function, body=body)
 
 
-def _body(nodes: tuple[Node, ...], ranges: Ranges, *, in_lanes: bool, nested: bool) -> tuple[Node, ...]:
-    made = tuple(_node(node, ranges, in_lanes=in_lanes, nested=nested) for node in nodes)
+def _body(nodes: tuple[Node, ...], ranges: Ranges, *, lane: str | None, nested: bool) -> tuple[Node, ...]:
+    made = tuple(_node(node, ranges, lane=lane, nested=nested) for node in nodes)
     return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
 
 
-def _node(node: Node, ranges: Ranges, *, in_lanes: bool, nested: bool) -> Node:
-    """nested: the node is all that a loop of sums in lanes has."""
+def _node(node: Node, ranges: Ranges, *, lane: str | None, nested: bool) -> Node:
+    """lane: the variable of the vector loop around the node. nested: the node is all that a loop of sums in lanes has."""
     if not isinstance(node, For):
-        return with_body(node, lambda body: _body(body, ranges, in_lanes=in_lanes, nested=False))
-    if in_lanes and node.kind == "sequential" and _only_sums(node):
+        return with_body(node, lambda body: _body(body, ranges, lane=lane, nested=False))
+    if lane is not None and node.kind == "sequential" and _only_sums(node, lane):
         factor = min(_FACTOR, MOST // sum(_weight(inner) for inner in node.body))
         trips = ranges.highest(node.upper - node.lower)
         # With a second loop for the rest inside another, or under a condition, LLVM's allocator was seen to keep most sums of a large tile in memory.
@@ -53,9 +57,9 @@ def _node(node: Node, ranges: Ranges, *, in_lanes: bool, nested: bool) -> Node:
             else _marked(node, factor)
         )
     inner = ranges.enter(node)
-    lanes = in_lanes or (node.kind == "vector" and node.width > 1)
-    sums = in_lanes and node.kind == "sequential" and len(node.body) == 1
-    return with_body(node, lambda body: _body(body, inner, in_lanes=lanes, nested=sums))
+    lanes = node.variable if node.kind == "vector" and node.width > 1 else lane
+    sums = lane is not None and node.kind == "sequential" and len(node.body) == 1
+    return with_body(node, lambda body: _body(body, inner, lane=lanes, nested=sums))
 
 
 def _marked(loop: For, factor: int) -> For:
@@ -66,7 +70,13 @@ def _weight(node: Node) -> int:
     return EXTREMUM if isinstance(node, Assign) and node.reduction in ("min", "max") else 1
 
 
-def _only_sums(loop: For) -> bool:
+def _only_sums(loop: For, lane: str) -> bool:
+    """Whether the loop does nothing else than sums that stay put, and enough of them."""
     sums = [node for node in loop.body if isinstance(node, Assign) and node.reduction is not None]
     moving = any(loop.variable in subscript_variables(node.target.subscripts) for node in sums)
-    return LEAST <= len(sums) == len(loop.body) and not moving
+    if moving or not LEAST <= len(sums) == len(loop.body):
+        return False
+    if sum(map(_weight, sums)) >= LEAST_SHARED:
+        return True
+    vectors = {read for node in sums for read in reads_of(node.value) if lane in subscript_variables(read.subscripts)}
+    return len(vectors) > 1
