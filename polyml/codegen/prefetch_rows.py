@@ -35,6 +35,9 @@ MOST_STEP = 16
 LONG = 32
 """Iterations of the inner loop below which its own loads are few, and the next tile's rows are near."""
 
+SUMS = 32
+"""Sums that such an iteration has, at least: shorter ones count in part."""
+
 
 def prefetch_rows(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:
     """The function with prefetches in the inner loops of its register tiles."""
@@ -73,7 +76,8 @@ class _Tiles:
             return lanes
         nest = inner[: inner.index(loop)]
         trips = [Ranges((*loops, *nest)).highest(sums.upper - sums.lower) for sums in (*nest, loop)]
-        if None not in trips and prod(trip for trip in trips if trip is not None) < LONG * loop.step:
+        share = max(1, SUMS // len(loop.body))
+        if None not in trips and prod(trip for trip in trips if trip is not None) < LONG * loop.step * share:
             return lanes
         result, operand = self.result(lanes, loop), self.operand(loop, lanes)
         ahead = next(
