@@ -53,18 +53,20 @@ def prefetch_columns(function: Function, caches: Caches) -> tuple[Function, tupl
     arrays = [*function.arguments, *(v for v in arrays if v.lanes == 1 and v.strides is None)]
     numbers = dict.fromkeys(function.sizes, SOME_SIZE)
     large = {v.name: _with_numbers(v, numbers) for v in arrays if _bytes(v) > caches.l2}
-    pass_ = _Columns(large, numbers, caches, [])
+    uneven = frozenset(v.name for v in arrays if not all(extent.is_constant for extent in v.shape[1:]))
+    pass_ = _Columns(large, numbers, caches, uneven, [])
     body = pass_.body(function.body, outside(function)) if large else function.body
     return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """large: arrays, by name, with `numbers` instead of symbolic sizes."""
+    """large: arrays, by name, with `numbers` instead of symbolic sizes. uneven: those whose rows may be anything but whole lines."""
 
     large: Mapping[str, Variable]
     numbers: Mapping[str, int]
     caches: Caches
+    uneven: frozenset[str]
     notes: list[Note]
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
@@ -186,7 +188,7 @@ class _Columns:
         """Whether every vector does if the array itself does, as results and scratch memory do."""
         variable = self.large[place.variable]
         flat = flat_element(variable, place.subscripts)
-        if flat is None:
+        if flat is None or place.variable in self.uneven:
             return False
         first = flat.substitute({**self.numbers, lanes.variable: lanes.lower})
         elements = self.caches.line // variable.dtype.itemsize

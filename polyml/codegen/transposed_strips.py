@@ -11,7 +11,7 @@ from polyml.codegen.rewrite import fresh, map_places, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.records import dataclass
-from polyml.sets.affine import Affine, affine, minimum
+from polyml.sets.affine import Affine, affine, maximum, minimum
 
 __all__ = ["Rows", "Strips"]
 
@@ -75,15 +75,10 @@ class Strips:
             if r.reads
             for node in self.copy(r, loop.lower + r.first, loop.lower + r.last, loop.lower)
         ]
-        if ahead and not self.runs:
-            condition = Apply("lt", (IndexValue(loop.lower, i64), IndexValue(loop.upper, i64)), boolean)
-            made.append(If(condition=condition, then=tuple(ahead)))
-        else:
-            made += ahead
+        made += self.if_it_runs(ahead)
         strip = fresh(f"{loop.variable}_strip", self.taken)
         if trips is None:
-            upper = minimum([loop.upper, affine(strip) + self.length])
-            made.append(self.strips(strip, loop.lower, loop.upper, upper))
+            made += self.any_strips(strip)
             return tuple(made)
         start = loop.lower
         peeled = next((at for r in self.rows if (at := self.before_lines(r)) is not None), 0)
@@ -97,6 +92,32 @@ class Strips:
         if trips % self.length:
             made += self.strip(middle, loop.upper, phase=peeled)
         return tuple(made)
+
+    def if_it_runs(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        """The nodes where the loop has an iteration."""
+        if self.runs or not nodes:
+            return nodes
+        condition = Apply("lt", (IndexValue(self.loop.lower, i64), IndexValue(self.loop.upper, i64)), boolean)
+        return (If(condition=condition, then=tuple(nodes)),)
+
+    def any_strips(self, strip: str) -> Sequence[Node]:
+        """Strips of a loop of any length. The first is as much shorter as blocks of what is written then start where vectors do, if rows do."""
+        loop = self.loop
+        ahead = next((at for r in self.rows if (at := self.any_before_lines(r)) is not None), affine(0))
+        first, end = affine(strip), minimum([loop.upper, affine(strip) + self.length])
+        if ahead != affine(0):
+            first = maximum([loop.lower, affine(strip)])
+        body = self.strip(first, end, moved=affine(strip) + self.length - first)
+        strips = For(variable=strip, lower=loop.lower - ahead, upper=loop.upper, step=self.length, body=body)
+        return (strips,) if ahead == affine(0) else self.if_it_runs((strips,))
+
+    def any_before_lines(self, rows: Rows) -> Affine | None:
+        """Elements of a vector ahead of the first one that is written, as if each row began with a whole one."""
+        if rows.write is None:
+            return None
+        first = rows.line[rows.dimension] + (self.loop.lower + rows.write) * rows.sign
+        ahead = first if rows.sign > 0 else -first - 1
+        return ahead - ahead // self.width * self.width
 
     def before_lines(self, rows: Rows) -> int | None:
         """Iterations until a block of what is written starts where vectors do, so that each of its rows is a part of one line; None where rows do not all begin alike."""
@@ -112,7 +133,9 @@ class Strips:
         body = self.strip(affine(strip), end, moved=self.length, phase=phase)
         return For(variable=strip, lower=lower, upper=upper, step=self.length, body=body)
 
-    def strip(self, start: Affine, end: Affine, *, moved: int = 0, phase: int | None = None) -> tuple[Node, ...]:
+    def strip(
+        self, start: Affine, end: Affine, *, moved: Affine | int = 0, phase: int | None = None
+    ) -> tuple[Node, ...]:
         """Loads, iterations, stores; and what the next strip needs of this one, `moved` columns to the front (0: there is none).
 
         phase: iterations of the loop before the strip, but for whole blocks; None: it does not matter.
@@ -129,8 +152,8 @@ class Strips:
                 past = r.streaming and phase is not None and self.before_lines(r) == phase
                 made += self.copy(r, start + r.write, end + r.write, start, back=True, streaming=past)
         for r in self.rows:
-            for column in range(r.span if moved else 0):
-                value = Read(r.buffer, (affine(column + moved),), r.variable.dtype)
+            for column in range(r.span if moved != 0 else 0):
+                value = Read(r.buffer, (moved + affine(column),), r.variable.dtype)
                 made.append(Assign(target=Place(r.buffer, (affine(column),)), value=value))
         return tuple(made)
 

@@ -301,15 +301,16 @@ class Ways:
         return contract_storage(made, in_lanes=self._in_lanes)
 
     def _in_lanes(self, vectors: int, array: Array, storage: Storage) -> tuple[Product, ...] | None:
-        """A few such arrays should stay in L2."""
+        """A few such arrays should stay in L2. Of rows whose length is not known a version with several vectors at once asks for that; the one for longer rows has one vector, since an array in memory is no smaller."""
         lanes = self.target.vector_bytes // array.dtype.itemsize
         most = self.target.l2_bytes // 4 // (array.dtype.itemsize * lanes * vectors)
-        most = most if storage.elements is not None else 16 * most
         if storage.elements is not None:
             return () if storage.elements <= most else None
+        if not self.pack:
+            return () if vectors == 1 else None
         numbers = prod(extent for extent in storage.shape if isinstance(extent, int))
         symbolic = tuple(extent for extent in storage.shape if not isinstance(extent, int))
-        return (Product(symbolic, most=most // numbers),) if self.pack and numbers <= most else None
+        return (Product(symbolic, most=most // numbers),) if numbers <= most else None
 
     def _plans(self, models: dict[str, StatementModel]) -> tuple[Blocking, ...]:
         """The contractions that are worth blocks."""

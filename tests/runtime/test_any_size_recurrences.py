@@ -77,6 +77,29 @@ def test_rows_of_symbolic_length_live_in_lanes() -> None:
     assert any(isinstance(n, For) and n.kind == "transpose" for n in walk_nodes(region.loops.body))
 
 
+def test_rooms_are_shared_and_belong_to_a_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two vectors at once have y and z each; what is left of the rows takes their room, the version for longer rows has one vector, and asks for memory only where it runs."""
+    program = polyml.einsum(BOTH_WAYS, dynamic=True, target=Target("x86-64-v4"), threads=1)
+    program.lower(np.ones((9, 9))).show("llvm")
+    text = capsys.readouterr().out
+    lines = [line for line in text.splitlines() if "ptr @polyml_scratch(i64" in line and "declare" not in line]
+    assert len(lines) == 6, lines
+    sizes = {line.partition("@polyml_scratch(i64 ")[2].partition(")")[0] for line in lines}
+    chosen = [line for line in text.splitlines() if "= select i1" in line and line.split(" =")[0].strip() in sizes]
+    assert len(chosen) == len(sizes)
+
+
+def test_blocks_of_rows_begin_at_lines() -> None:
+    """Going backwards from M - 2 the first strip is shorter, so that the blocks that are written are whole lines where rows are."""
+    program = polyml.einsum(BOTH_WAYS, dynamic=True, target=Target("x86-64-v4"))
+    assert any(n.kind == "transpose" and "max(" in str(n.lower) for n in _loops(program))
+
+
+def _loops(program: polyml.Einsum) -> list[For]:
+    regions = program.lower(np.ones((9, 9))).stages.regions
+    return [n for r in regions for n in walk_nodes(r.loops.body) if isinstance(n, For)]
+
+
 def test_columns_are_fetched_and_streamed() -> None:
     program = polyml.einsum(DOWN, dynamic=True, target=Target("x86-64-v4"))
     nodes = [n for r in program.lower(np.ones((9, 9))).stages.regions for n in walk_nodes(r.loops.body)]

@@ -8,7 +8,7 @@ A parallel loop's body becomes a function of its own (outline.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import assert_never
 
 from polyml.codegen.llvm.addresses import Level
@@ -25,7 +25,7 @@ from polyml.codegen.llvm.pipeline import emit_pipelined, emit_stage, has_stages
 from polyml.codegen.llvm.reductions import assign, update_argument
 from polyml.codegen.llvm.scan import assign_scanned, with_lanes
 from polyml.codegen.llvm.state import Lanes, Slot, State
-from polyml.codegen.llvm.storage import add_slot, make_room
+from polyml.codegen.llvm.storage import add_slot, leave_room, make_room
 from polyml.codegen.llvm.transpose import transpose_block
 from polyml.codegen.loops import (
     Allocate,
@@ -43,7 +43,7 @@ from polyml.codegen.loops import (
 )
 from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import boolean
-from polyml.expressions import Apply, Const, Expr, IndexValue
+from polyml.expressions import Apply, Const, Expr, IndexValue, walk
 from polyml.sets.affine import affine
 
 __all__ = ["emit_function", "emit_module"]
@@ -158,6 +158,7 @@ def _emit_allocate(state: State, node: Allocate) -> None:
     siblings, b.depth = b.depth, 0
     _emit_nodes(state, body)
     for name, slot in reversed(hidden):
+        leave_room(state, state.slots[name])
         if state.slots[name].variable.scope == "register":
             state.holding -= 1
             b.keeps = b.keeps or b.depth > 0
@@ -170,7 +171,9 @@ def _emit_allocate(state: State, node: Allocate) -> None:
 
 def _emit_if(state: State, node: If) -> None:
     b = state.builder
-    condition = cast(b, evaluate(state, node.condition), node.condition.dtype, boolean)
+    chooses = len(state.nest.levels) == 1 and state.lanes is None and _is_of_sizes(state, node.condition)
+    with b.into(state.nest.levels[0].lines) if chooses else nullcontext():
+        condition = cast(b, evaluate(state, node.condition), node.condition.dtype, boolean)
     if condition.lanes > 1:
         with state.within(state.where(condition)):
             _emit_nodes(state, node.then)
@@ -181,14 +184,39 @@ def _emit_if(state: State, node: If) -> None:
     then, otherwise, after = b.fresh("then"), b.fresh("else"), b.fresh("endif")
     b.branch(condition, then, otherwise if node.otherwise else after)
     b.start(then)
-    with _zero_lead(state, node.condition):
+    with _zero_lead(state, node.condition), _version(state, condition if chooses else None):
         _emit_nodes(state, node.then)
     b.jump(after)
     if node.otherwise:
         b.start(otherwise)
-        _emit_nodes(state, node.otherwise)
+        with b.into(state.nest.levels[0].lines) if chooses else nullcontext():
+            opposite = b.negate(condition) if chooses else None
+        with _version(state, opposite):
+            _emit_nodes(state, node.otherwise)
         b.jump(after)
     b.start(after)
+
+
+@contextmanager
+def _version(state: State, condition: Value | None) -> Iterator[None]:
+    """In nodes that run under the condition only, which is known from the start (None: it is not)."""
+    if condition is not None:
+        state.versions.append(condition)
+    yield
+    if condition is not None:
+        state.versions.pop()
+
+
+def _is_of_sizes(state: State, condition: Expr) -> bool:
+    """Whether the condition is about sizes, and nothing else."""
+    leads = {lead.name for lead in state.leads}
+    for node in walk(condition):
+        if isinstance(node, IndexValue):
+            if not all(name in state.nest.variables and name not in leads for name in node.affine.variables()):
+                return False
+        elif not isinstance(node, Apply | Const):
+            return False
+    return True
 
 
 @contextmanager

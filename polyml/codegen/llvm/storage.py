@@ -7,7 +7,7 @@ from polyml.codegen.llvm.state import Slot, State
 from polyml.codegen.loops import Variable
 from polyml.sets.affine import Affine
 
-__all__ = ["SCRATCH", "SCRATCH_FREE", "add_slot", "make_room", "release"]
+__all__ = ["SCRATCH", "SCRATCH_FREE", "add_slot", "leave_room", "make_room", "release"]
 
 SCRATCH, SCRATCH_FREE = "polyml_scratch", "polyml_scratch_free"
 """The runtime's `ptr (i64 bytes)`, at a multiple of 64, and what gives it back."""
@@ -49,7 +49,7 @@ def _times(state: State, step: int | str, extent: Affine) -> int | str:
 
 
 def make_room(state: State, variable: Variable) -> Value:
-    """Room for the variable: registers and small arrays on the stack, others on the heap, once per call of the function."""
+    """Room for the variable: registers and small arrays on the stack, others on the heap, once per call of the function. Arrays of one size that are never used at the same time share theirs."""
     if variable.scope != "register":
         assert state.width == variable.lanes, "internal: a local array inside a vector loop that is not one per lane"
         return _room_for_array(state, variable)
@@ -81,12 +81,32 @@ def _room_for_array(state: State, variable: Variable) -> Value:
     for extent in variable.shape:
         elements = _times(state, elements, extent)
     count = integer(elements) if isinstance(elements, int) else state.nest.strides[elements]
+    idle = state.idle.get(_kind(state, elements, variable))
+    if idle:
+        return idle.pop()
     with b.into(state.nest.levels[0].lines):
         total = b.binary("mul", count, integer(variable.dtype.itemsize))
         rounded = b.binary("and", b.binary("add", total, integer(127)), integer(-64))  # a multiple of 64, and not 0
+        for version in state.versions:
+            rounded = b.select(version, rounded, integer(64))  # the least, where another version runs
         pointer = b.emit(POINTER, f"call align 64 ptr @{SCRATCH}({rounded})")
     state.heap.append(pointer)
     return pointer
+
+
+def leave_room(state: State, slot: Slot) -> None:
+    """What comes later may have the room of a local array on the heap."""
+    if slot.variable.scope == "register" or not any(slot.pointer is pointer for pointer in state.heap):
+        return
+    elements: int | str = slot.variable.lanes
+    for extent in slot.variable.shape:
+        elements = _times(state, elements, extent)
+    state.idle.setdefault(_kind(state, elements, slot.variable), []).append(slot.pointer)
+
+
+def _kind(state: State, elements: int | str, variable: Variable) -> tuple[str, ...]:
+    """What rooms have in common that may stand for each other: so many elements of a size, in the same version of the function."""
+    return (str(elements), str(variable.dtype.itemsize), *(version.text for version in state.versions))
 
 
 def _constant_size(variable: Variable) -> int | None:

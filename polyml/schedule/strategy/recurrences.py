@@ -32,6 +32,9 @@ def recurrence_vectors(band: Band, lanes: int, facts: Facts) -> int:
     ]
     rows = any(access.stride(member) not in (0, 1, -1) and not _is_local(access, facts) for _, access, member in walks)
     wanted = _ROWS if rows else _COLUMNS
+    if any(_is_of_any_length(access, facts) for _, access, _ in walks):
+        # Rows of scratch memory in lanes: two vectors while they stay in L2, and a version for longer ones (Ways._in_lanes).
+        wanted = min(wanted, _ROWS) if facts.options.large else 1
     held: dict[str, int] = {}
     for model, access, member in walks:
         if not access.write and access.stride(member) != 0:
@@ -44,6 +47,10 @@ def recurrence_vectors(band: Band, lanes: int, facts: Facts) -> int:
 
 def _is_local(access: AccessModel, facts: Facts) -> bool:
     return facts.scop.arrays[access.array].kind == "local"
+
+
+def _is_of_any_length(access: AccessModel, facts: Facts) -> bool:
+    return _is_local(access, facts) and not all(e.is_constant for e in facts.scop.arrays[access.array].shape)
 
 
 def _bytes_inside(model: StatementModel, access: AccessModel, band: Band) -> int:
