@@ -27,6 +27,29 @@ def test_halves_of_a_symmetric_matrix_become_one() -> None:
     assert "where" not in graph_of(SYMMETRIC, columns=8)  # hardly used
 
 
+def test_halves_become_one_whatever_the_sizes_are() -> None:
+    text = graph_of(SYMMETRIC, dynamic=True)
+    assert "where(i - k >= 0, a[i, k], a[k, i])   for 0 <= i < N and 0 <= k < N" in text
+    assert text.count("= sum_") == 1
+    assert "where" not in graph_of(SYMMETRIC.replace("k > i", "k > i + 1"), dynamic=True)
+    f, rng = polyml.einsum(SYMMETRIC, dynamic=True, verify=True), np.random.default_rng(0)
+    for n, m in ((1, 1), (2, 40), (17, 9), (61, 33)):
+        a, b = rng.standard_normal((n, n)), rng.standard_normal((n, m))
+        assert np.allclose(f(a, b), 2 * (np.tril(a) + np.tril(a, -1).T) @ b), (n, m)
+    assert len(f.kernels) == 1
+
+
+def test_parts_of_a_range_up_to_a_size_stay_two_sums() -> None:
+    """Where the condition names a size it is no pair of indices that the operand could be made for."""
+    text = SYMMETRIC.replace("k <= i", "k < N - 5").replace("k > i", "k >= N - 5")
+    f, rng = polyml.einsum(text, dynamic=True), np.random.default_rng(0)
+    for n, m in ((1, 1), (7, 40), (61, 33)):
+        a, b = rng.standard_normal((n, n)), rng.standard_normal((n, m))
+        mixed = np.where(np.arange(n) < n - 5, a, a.T)
+        assert np.allclose(f(a, b), 2 * mixed @ b), (n, m)
+    assert "where" not in graph_of(text, dynamic=True)
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -18,8 +18,8 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of, s
 from polyml.graph.build_parts import variables_of
 from polyml.graph.edit import fresh_name, protected_names
 from polyml.graph.ir import Equation, Graph, Op, Tensor
-from polyml.graph.rules.boxes import box
-from polyml.graph.traverse import all_ops, index_extents, read_names, tensors_of
+from polyml.graph.rules.boxes import any_box, box
+from polyml.graph.traverse import UNKNOWN_EXTENT, all_ops, read_names, tensors_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.from_isl import constraints_of
@@ -44,7 +44,7 @@ def join_pieces(graph: Graph) -> Graph:
         return graph
     for op in graph.ops:
         for left, right in _added_pairs(op, sums) if isinstance(op, Equation) else ():
-            joined = _joined(left, right, set(tensors_of(graph)))
+            joined = _joined(left, right, graph)
             if joined is not None:
                 return replace(graph, ops=_replaced(graph.ops, left, right, joined))
     return graph
@@ -90,8 +90,8 @@ class _Joined:
     total: Equation
 
 
-def _joined(one: Equation, other: Equation, taken: set[str]) -> _Joined | None:
-    """None where the parts do not fill a box, differ in more than one factor, or use the operand too rarely."""
+def _joined(one: Equation, other: Equation, graph: Graph) -> _Joined | None:
+    """None where the parts do not fill a box, differ in more than one factor, or use the operand too rarely (with symbolic sizes: if these are large)."""
     if (
         len(one.indices) != len(other.indices)
         or len(one.reduced) != len(other.reduced)
@@ -101,27 +101,28 @@ def _joined(one: Equation, other: Equation, taken: set[str]) -> _Joined | None:
     renamed = substitute(other.body, {old: affine(new) for old, new in zip(other.indices, one.indices, strict=True)})
     first, second = one.domain.reset_tuple_id(), other.domain.reset_tuple_id()
     whole = first.union(second).coalesce()
-    if not first.is_disjoint(second) or not whole.is_box() or whole.dim(isl.dim_type.param):
+    tensors = tensors_of(graph)
+    extents = any_box(replace(one, domain=whole.set_tuple_name(one.result.name)), graph, tensors)
+    if extents is None or not first.is_disjoint(second):
         return None
     mine, theirs = _factors(one.body), _factors(renamed)
     common = [factor for factor in mine if factor in theirs]
     left, right = [f for f in mine if f not in common], [f for f in theirs if f not in common]
     if not common or len(left) != 1 or len(right) != 1 or len(mine) != len(theirs):
         return None
-    condition = _condition(first, whole, one.indices)
+    condition = _condition(first, whole.intersect_params(graph.context), one.indices)
     indices = _indices_of((left[0], right[0], *([] if condition is None else [condition])), one.indices)
     if condition is None or indices is None:
         return None
-    extents = index_extents(replace(one, domain=whole.set_tuple_name(one.result.name)))
-    starts = [whole.dim_min_val(k).to_python() for k in range(len(one.indices))]
-    if any(starts) or _USES * prod(extents[i] for i in indices) > prod(extents.values()):
+    counts = {i: extent.constant if extent.is_constant else UNKNOWN_EXTENT for i, extent in extents.items()}
+    if _USES * prod(counts[i] for i in indices) > prod(counts.values()):
         return None
     dtype = one.body.dtype
-    name = fresh_name(f"{one.result.name}_parts", taken)
-    shape = tuple(affine(extents[i]) for i in indices)
+    name = fresh_name(f"{one.result.name}_parts", set(tensors))
+    shape = tuple(extents[i] for i in indices)
     made = Tensor(name, dtype, shape, one.result.label)
     operand = Equation(
-        result=made, indices=indices, domain=box(name, indices, extents), span=one.span,
+        result=made, indices=indices, domain=box(name, indices, extents, graph.sizes), span=one.span,
         target=tuple(map(affine, indices)), body=Apply("select", (condition, left[0], right[0]), dtype), apart=True,
     )  # fmt: skip
     body: Expr = Read(name, tuple(map(affine, indices)), dtype)
