@@ -100,7 +100,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         "attention", _SHOWN["attention"].text, ((4, 16, 1024, 64),) * 3, _SHOWN["attention"].numpy, 4 * 4 * 16 * 1024**2 * 64,
-        4 * 4 * 4 * 16 * 1024 * 64, "torch.softmax(x @ y.transpose(-1, -2) / 8, -1) @ z", compile=True,
+        4 * 4 * 4 * 16 * 1024 * 64, "torch.softmax(x @ y.transpose(-1, -2) / x.shape[-1] ** 0.5, -1) @ z", compile=True,
     ),
     Case(
         "power, 4 steps", POWER, ((2048, 2048),), _powers, 4 * 2 * 2048**3, 5 * 4 * 2048**2,

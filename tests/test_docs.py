@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "docs/language.md", "docs/einsum.md", "docs/scheduling.md", "docs/testing.md", "docs/numerics.md"]
+PAGES = [
+    "README.md",
+    "docs/language.md",
+    "docs/einsum.md",
+    "docs/scheduling.md",
+    "docs/testing.md",
+    "docs/numerics.md",
+    "docs/gpu.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -23,7 +23,7 @@ from polyml.runtime.cuda_compile import NO_COMPILER, compile_cubin, find_compile
 from polyml.runtime.cuda_device import CudaCode
 from polyml.runtime.cuda_pool import Pool
 from polyml.runtime.cuda_staging import Staging
-from polyml.runtime.cuda_streams import behind
+from polyml.runtime.cuda_streams import behind, driver_is_there
 
 __all__ = ["PycudaDevice", "device_names", "missing_parts", "the_device"]
 
@@ -32,6 +32,8 @@ IN_ORDER = (0, 1)
 
 KEPT = 16
 """Of the device's memory that part at most waits for the next call."""
+
+NO_DRIVER = "install NVIDIA's driver on a machine with a GPU"
 
 MOST_STREAMS = 32
 """Of ours, before all are made anew."""
@@ -48,6 +50,10 @@ def missing_parts() -> tuple[tuple[str, str], ...]:
         _driver()
     except DeviceUnavailableError as fault:
         found.append((fault.message, fault.hint or ""))
+        if isinstance(fault.__cause__, ModuleNotFoundError) and not driver_is_there():
+            found.append(
+                ("CUDA's driver is not there", NO_DRIVER)
+            )  # else one would learn it only with pycuda installed
     return tuple(found)
 
 
@@ -59,9 +65,7 @@ def _driver() -> ModuleType:
     except ModuleNotFoundError as fault:
         raise DeviceUnavailableError("pycuda is not installed", hint="pip install 'polyml-compiler[cuda]'") from fault
     except ImportError as fault:
-        raise DeviceUnavailableError(
-            f"pycuda cannot reach CUDA's driver: {fault}", hint="install NVIDIA's driver on a machine with a GPU"
-        ) from fault
+        raise DeviceUnavailableError(f"pycuda cannot reach CUDA's driver: {fault}", hint=NO_DRIVER) from fault
     try:
         driver.init()
         count = driver.Device.count()

@@ -13,7 +13,7 @@ import functools
 
 from polyml.errors import DeviceUnavailableError
 
-__all__ = ["behind"]
+__all__ = ["behind", "driver_is_there"]
 
 WITHOUT_TIMES = 2
 """CU_EVENT_DISABLE_TIMING"""
@@ -32,6 +32,15 @@ def behind(later: int, earlier: int) -> None:
         _do("cuStreamWaitEvent", ctypes.c_void_p(later), event, ctypes.c_uint(0))
     finally:
         _do("cuEventDestroy_v2", event)  # the driver keeps it until it has come
+
+
+def driver_is_there() -> bool:
+    """Whether CUDA's driver can be loaded."""
+    try:
+        _driver()
+    except OSError:
+        return False
+    return True
 
 
 def _do(name: str, *arguments: object) -> None:

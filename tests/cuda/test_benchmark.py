@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -32,12 +33,26 @@ SMALL = {
 }  # fmt: skip
 
 
+def small_cases() -> list[Case]:
+    return [*(replace(case, shapes=SMALL[case.name]) for case in CASES), *small_contractions()]
+
+
+def small_contractions() -> list[Case]:
+    """Those of the table with extents of a few elements."""
+    found = []
+    for case in contractions():
+        terms = case.torch.split("'")[1].partition("->")[0].split(",")
+        found.append(replace(case, shapes=tuple(tuple(2 + ord(letter) % 5 for letter in term) for term in terms)))
+    return found
+
+
 @needs_gxx
 def test_its_programs_are_right() -> None:
     rng = np.random.default_rng(0)
-    arguments = [[rng.standard_normal(s, dtype=np.float32) for s in SMALL[case.name]] for case in CASES]
-    batch = compile_batch([(case.text, given) for case, given in zip(CASES, arguments, strict=True)])
-    for case, given, kernel in zip(CASES, arguments, batch.kernels, strict=True):
+    cases = small_cases()
+    arguments = [list(case.arguments(rng)) for case in cases]
+    batch = compile_batch([(case.text, given) for case, given in zip(cases, arguments, strict=True)])
+    for case, given, kernel in zip(cases, arguments, batch.kernels, strict=True):
         exact = case.numpy(*(a.astype(np.float64) for a in given))
         exact = np.asarray(exact)
         results = np.empty(exact.shape, np.float32)
@@ -47,6 +62,18 @@ def test_its_programs_are_right() -> None:
             run.fetch()
         np.testing.assert_allclose(results, exact, rtol=1e-3, atol=1e-5, err_msg=case.name)
     assert batch.device.live == {}
+
+
+def test_torchs_words_are_the_same_functions() -> None:
+    """As the benchmark evaluates them, on the CPU."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    for case in small_cases():
+        given = [a.astype(np.float64) for a in case.arguments(rng)]
+        names = ", ".join("xyz"[: len(given)])
+        function = eval(f"lambda {names}: {case.torch}", {"torch": torch, "functools": functools})
+        found = function(*map(torch.from_numpy, given)).numpy()
+        np.testing.assert_allclose(found, case.numpy(*given), rtol=1e-4, atol=1e-5, err_msg=case.name)
 
 
 def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

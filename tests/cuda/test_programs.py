@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -14,6 +16,7 @@ from polyml.source import Source
 from polyml.testing import assert_close
 from polyml.testing.cases import Case
 from polyml.testing.strategies import programs
+from polyml.testing.variants import PLAIN
 from tests.cuda.batch import compile_batch, needs_gxx, results_of
 
 pytestmark = needs_gxx
@@ -21,7 +24,7 @@ pytestmark = needs_gxx
 RANDOM_PROGRAMS = 30
 
 
-def random_cases(count: int) -> list[Case]:
+def random_cases(count: int, *, large: bool = False) -> list[Case]:
     """Programs of polyml's strategies, collected so that one compilation serves all of them."""
     found: list[Case] = []
 
@@ -32,7 +35,7 @@ def random_cases(count: int) -> list[Case]:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(programs())
+    @given(programs(large=large))
     def collect(case: Case) -> None:
         found.append(case)
 
@@ -62,6 +65,30 @@ def test_random_programs() -> None:
 def test_random_programs_long() -> None:
     for _ in range(10):
         check_cases(random_cases(100))
+
+
+def check_large_cases(cases: list[Case]) -> None:
+    """Sizes of several blocks, in several orders of warps and blocks, against the CPU's loops as they are written; barriers and blocks are proved to be in order."""
+    batch = compile_batch([(case.text, case.arguments) for case in cases], verify=True)
+    for case, kernel in zip(cases, batch.kernels, strict=True):
+        written = PLAIN.run(case)
+        assert written is not None
+        for order in range(4):
+            kernel.module.orders = itertools.cycle((order,))
+            arguments = case.fresh_arguments()
+            found = (*results_of(kernel(*arguments)), *arguments)
+            for a, e in zip(found, (*results_of(written[0]), *written[1]), strict=True):
+                assert_close(np.asarray(a), np.asarray(e), case.reduction_length, computed_in=case.computed_in, scale=1 / 64)  # fmt: skip
+
+
+def test_random_large_programs() -> None:
+    check_large_cases(random_cases(8, large=True))
+
+
+@pytest.mark.slow
+def test_random_large_programs_long() -> None:
+    for _ in range(10):
+        check_large_cases(random_cases(50, large=True))
 
 
 SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {

@@ -62,6 +62,18 @@ def test_what_is_missing_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(empty) == "there is no CUDA device\nhint: look at nvidia-smi and CUDA_VISIBLE_DEVICES"
 
 
+@pytest.mark.parametrize("driver", [False, True])
+def test_a_missing_driver_is_told_before_pycuda_is_built(monkeypatch: pytest.MonkeyPatch, driver: bool) -> None:
+    def refuse() -> None:
+        raise DeviceUnavailableError("pycuda is not installed") from ModuleNotFoundError()
+
+    monkeypatch.setattr(cuda, "_driver", refuse)
+    monkeypatch.setattr(cuda, "find_compiler", lambda: "nvcc")
+    monkeypatch.setattr(cuda, "driver_is_there", lambda: driver)
+    said = [part for part, _ in cuda.missing_parts()]
+    assert said == ["pycuda is not installed", *([] if driver else ["CUDA's driver is not there"])]
+
+
 @pytest.mark.usefixtures("nothing_there")
 def test_the_demo_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--target", "cuda"]) == 1
