@@ -153,7 +153,7 @@ def in_turns(
     seconds: float,
     clock: Callable[[], float],
 ) -> list[dict[str, object]]:
-    """A row per contender, "polyml" among them; every result is compared with `exact`."""
+    """A row per contender, "polyml" among them; every result is compared with `exact`. A peer that misses it (OpenVINO computes float64 in float32) has none, with a note."""
     from polyml.dtypes import f32, f64
     from polyml.runtime.balance import fma_peak, fma_work, read_bandwidth
 
@@ -167,7 +167,10 @@ def in_turns(
     rows = []
     for name, run in runs.items():
         error = float(np.abs(np.asarray(run()).reshape(exact.shape) - exact).max()) / scale
-        assert error < (1e-4 if case.dtype == "float32" else 1e-11), f"{name} is wrong on {case.name}: {error}"
+        if error >= (1e-4 if case.dtype == "float32" else 1e-11):
+            assert name != "polyml", f"polyml is wrong on {case.name}: {error}"
+            print(f"{name} is left out of {case.name}: an error of {error:.1e}")
+            continue
         rows.append(
             {
                 "case": case.name, "dtype": case.dtype, "threads": threads, "contender": name, "seconds": times[name],

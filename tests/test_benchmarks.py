@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import time
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,21 @@ def test_peers_that_cannot_are_left_out(capsys: pytest.CaptureFixture[str]) -> N
     assert "other cannot: NotImplementedError: no such operator\n" in capsys.readouterr().out
     with pytest.raises(NotImplementedError):
         first_calls({"polyml": fails}, iter((1.0, 2.0)).__next__)
+
+
+def test_peers_that_are_wrong_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    case = contractions.Case("mine", "ab,bc->ac", {"a": 2, "b": 2, "c": 2}, "float64")
+    exact = np.ones((2, 2))
+
+    def rows(wrong: str) -> list[dict[str, object]]:
+        runs = {name: lambda name=name: exact + 1e-7 * (name == wrong) for name in ("polyml", "other")}  # type: ignore[misc]
+        return contractions.in_turns(case, runs, exact, threads=1, seconds=0.0, clock=time.perf_counter)
+
+    assert [row["contender"] for row in rows("nobody")] == ["polyml", "other"]
+    assert [row["contender"] for row in rows("other")] == ["polyml"]
+    assert "other is left out of mine: an error of 1.0e-07\n" in capsys.readouterr().out
+    with pytest.raises(AssertionError, match="polyml is wrong"):
+        rows("polyml")
 
 
 def test_peers_by_name() -> None:
