@@ -20,7 +20,7 @@ from polyml.graph.region import Region
 from polyml.graph.rewrite import rewrite
 from polyml.options import Options
 from polyml.records import dataclass
-from polyml.schedule.driver import schedule
+from polyml.schedule.driver import schedule, schedule_few_rows
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.tree import print_tree
 from polyml.scop.bounds import prove_in_bounds
@@ -92,8 +92,12 @@ def lower_region(
                 return made
             bare = schedule(scop, dependences, options.machine, options, results=results, pack=False)
             # For small operands: one version of it is enough.
-            unpacked = to_loops(region, replace(bare, streamed_when_large=frozenset()), options)
-            return replace(made, loops=where_worth(scheduled.worth, made.loops, unpacked.loops))
+            loops = to_loops(region, replace(bare, streamed_when_large=frozenset()), options).loops
+            few = schedule_few_rows(scop, dependences, options.machine, options, results=results)
+            if few is not None:
+                in_order = to_loops(region, replace(few, streamed_when_large=frozenset()), options)
+                loops = where_worth(few.worth, in_order.loops, loops)
+            return replace(made, loops=where_worth(scheduled.worth, made.loops, loops))
     except (BudgetExhausted, CodegenError) as reason:
         if options.scheduler == "written":
             return to_loops(region, scheduled, options)  # the last resort may take longer: after it there is nothing

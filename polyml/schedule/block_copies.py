@@ -59,7 +59,8 @@ def copy_blocks(packed: Packed, plan: Blocking) -> tuple[Packed, BlockCopies]:
     """The scop with the plan's copies, and the statement reading them; the same scop where nothing is packed."""
     scop = packed.scop
     if not plan.packed or plan.in_place:
-        noted = replace(packed, notes=(*packed.notes, Note("blocking", plan.statement, str(plan))))
+        worth = tuple(dict.fromkeys((*packed.worth, *plan.worth)))
+        noted = replace(packed, notes=(*packed.notes, Note("blocking", plan.statement, str(plan))), worth=worth)
         return noted, BlockCopies(None, None, None, None, ())
     statement = scop.statements[plan.statement]
     panels = f"{plan.vector_operand}_panels"

@@ -53,6 +53,9 @@ MIN_REUSE = 16
 NEAR = 8
 """Cache lines of a row of the vector operand up to which blocks of its rows are read where they lie, one after the other."""
 
+FEW_ROWS = 4
+"""Rows of a register tile, at most, where there are few of a number that is not known: what is left of them takes tiles of half as many, and so on."""
+
 FEW_USES = 128
 """Uses of such an element below which the copy would show."""
 
@@ -147,8 +150,11 @@ class Blocking:
         return f"{tile}; {packed}" + (f"; blocks of {blocks}" if blocks else "")
 
 
-def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking | None:
-    """The blocks of one update; None where it is no contraction of two or more operands, or packing would cost more than it saves."""
+def plan_blocking(scop: Scop, model: StatementModel, target: Target, *, few_rows: bool = False) -> Blocking | None:
+    """The blocks of one update; None where it is no contraction of two or more operands, or packing would cost more than it saves.
+
+    few_rows: symbolic extents are large, but that of the rows.
+    """
     statement = scop.statements[model.name]
     ends = symbolic_ends(scop, statement, model)
     if ends is None:
@@ -156,6 +162,8 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     if ends:
         model = at_large(scop, statement, model, ends)
     sides = sides_of(model)
+    if few_rows and sides is not None:
+        return _in_order(scop, model, sides, ends, target)
     if sides is None:
         return None
     out, operand = sides.out, sides.operand
@@ -196,6 +204,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     ahead = several and not short and row_operand is not None and rows_fit(model, out, sides.others[0], depth, target)
     if ahead:
         sizes |= {index: model.extents[index] for index in sides.rows}
+    in_order = _worth_in_order(scop, sides, ends, width, target)
     return replace(
         _blocks(model, sides, rows, tile, width, sizes, packed=packed),
         row_operand=row_operand,
@@ -204,8 +213,28 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
         rows_ahead=ahead,
         in_place=packs_rows and not (ends or short or row_operand) and _is_near(model, sides, sizes, target),
         ends=ends,
-        worth=_worth(scop, model, sides, ends, target, turned=turned) if ends else (),
+        worth=() if not ends else _worth(scop, model, sides, ends, target, turned=turned) if packed else in_order,
     )
+
+
+def _in_order(
+    scop: Scop, model: StatementModel, sides: Sides, ends: Mapping[str, Affine], target: Target
+) -> Blocking | None:
+    """What few rows of symbolic number ask for: the vector operand read once, in order, where no cache holds it."""
+    some = [i for i in sides.rows if i in ends]
+    most = (MIN_REUSE - 1) // prod(model.extents[i] for i in sides.rows if i not in ends)
+    if len(some) != 1 or not most:
+        return None
+    model = replace(model, extents={**model.extents, some[0]: most})
+    low = replace(model, extents={**model.extents, some[0]: min(most, FEW_ROWS)})
+    rows, tile = _register_tile(low, sides.lanes, some, len(sides.others), target, most=4, rest=0.0)
+    if not _streams(model, sides, tile, target):
+        return None
+    width = tile.vectors * target.lanes(model.itemsize)
+    half = replace(model, extents={**model.extents, rows: -(-most // 2)})
+    sizes = streamed_sizes(half, sides.lanes, rows, sides.reduced[-1], tile, width, target)
+    worth = (Product((ends[rows],), most=most), *_worth_in_order(scop, sides, ends, width, target))
+    return replace(_blocks(model, sides, rows, tile, width, sizes, packed=False), ends=ends, worth=worth)
 
 
 def _blocks(
@@ -320,6 +349,16 @@ def _worth(
         if known < least:
             found.append(Product(tuple(ends[i] for i in indices if i in ends), -(-least // known)))
     return tuple(found)
+
+
+def _worth_in_order(
+    scop: Scop, sides: Sides, ends: Mapping[str, Affine], width: int, target: Target
+) -> tuple[Product, ...]:
+    """What `_streams` asks of numbers, of symbolic extents at a call."""
+    array = scop.arrays[sides.operand.array]
+    single = [Product((ends[sides.lanes],), width + 1)] if sides.lanes in ends else []
+    single += [Product((ends[i],), MIN_DEPTH) for i in sides.reduced if i in ends]
+    return (Product(array.shape, target.l2_bytes // array.dtype.itemsize + 1), *single)
 
 
 def _pays(model: StatementModel, operand: AccessModel, sides: Sides, target: Target, *, turned: bool) -> bool:

@@ -67,31 +67,55 @@ def schedule(
     for position, (name, attempt) in enumerate(attempts):
         # The last resort may take longer: after it there is nothing.
         last = position == len(attempts) - 1
-        try:
-            with operation_budget(max(options.budget, LAST_RESORT) if last else options.budget, phase="scheduling"):
-                found = attempt()
-                if found is None:
-                    continue
-                check(found, relax_reductions=not options.precise)
-        except (BudgetExhausted, IllegalScheduleError, SolverLimit, SchedulerFailed) as reason:
-            refused.append(Note("fallback", scop.name, f"{name} was dropped: {reason}"))
-            continue
-        if options.verify:
-            faults = storage_faults(found)
-            assert not faults, f"internal: contracted storage is wrong: {'; '.join(faults)}"
-        streamed, notes, perhaps = frozenset[str](), tuple[Note, ...](), frozenset[str]()
-        if options.vectorize:
-            streamed, notes = streamed_arrays(scop, target, results, precise=options.precise)
-            perhaps = streamed_when_large(scop, results, precise=options.precise)
-        notes = (*found.notes, *notes, *refused)
-        known = found.scop
-        if not target.is_cuda and found.worth:
-            known = replace(known, context=known_context(known, found.worth))
-        return replace(
-            found,
-            scop=known,
-            notes=notes,
-            streamed=found.streamed | streamed,
-            streamed_when_large=perhaps,
-        )
+        found = _proved(work, name, attempt, max(options.budget, LAST_RESORT) if last else options.budget)
+        if isinstance(found, Note):
+            refused.append(found)
+        elif found is not None:
+            return _finished(found, work, tuple(refused))
     raise SchedulerFailed(f"no schedule for {scop.name}: {'; '.join(note.text for note in refused)}")
+
+
+def schedule_few_rows(
+    scop: Scop, dependences: Dependences, target: Target, options: Options, *, results: Set[str] = frozenset()
+) -> Schedule | None:
+    """A schedule, proved legal, for sums of products with few rows, of which an operand of symbolic size is read once, in order; `worth` says when. None where there is no such sum."""
+    if options.scheduler != "ilp" or target.is_cuda:
+        return None
+    work = Ways(scop, dependences, target, options, results, pack=False)
+    found = _proved(work, "an operand in order", work.by_few_rows, options.budget)
+    return _finished(found, work, ()) if isinstance(found, Schedule) else None
+
+
+def _proved(work: Ways, name: str, attempt: Callable[[], Schedule | None], budget: int) -> Schedule | Note | None:
+    """What the attempt finds, proved legal within the budget; or why it is dropped."""
+    try:
+        with operation_budget(budget, phase="scheduling"):
+            found = attempt()
+            if found is None:
+                return None
+            check(found, relax_reductions=not work.options.precise)
+    except (BudgetExhausted, IllegalScheduleError, SolverLimit, SchedulerFailed) as reason:
+        return Note("fallback", work.scop.name, f"{name} was dropped: {reason}")
+    if work.options.verify:
+        faults = storage_faults(found)
+        assert not faults, f"internal: contracted storage is wrong: {'; '.join(faults)}"
+    return found
+
+
+def _finished(found: Schedule, work: Ways, refused: tuple[Note, ...]) -> Schedule:
+    """The schedule with what is known where it runs, and stores that bypass the caches."""
+    scop, options = work.scop, work.options
+    streamed, notes, perhaps = frozenset[str](), tuple[Note, ...](), frozenset[str]()
+    if options.vectorize:
+        streamed, notes = streamed_arrays(scop, work.target, work.results, precise=options.precise)
+        perhaps = streamed_when_large(scop, work.results, precise=options.precise)
+    known = found.scop
+    if not work.target.is_cuda and found.worth:
+        known = replace(known, context=known_context(known, found.worth))
+    return replace(
+        found,
+        scop=known,
+        notes=(*found.notes, *notes, *refused),
+        streamed=found.streamed | streamed,
+        streamed_when_large=perhaps,
+    )

@@ -86,6 +86,7 @@ class Ways:
     options: Options
     results: Set[str]
     pack: bool
+    few_rows: bool = False
     _known: list[tuple[Matcher, dict[str, StatementModel]]] = field(default_factory=list, init=False, repr=False)
 
     def by_pivots(self) -> Schedule | None:
@@ -236,6 +237,11 @@ class Ways:
         """The strategy on the tree of polyml's own scheduler."""
         return self._strategic(self._ilp_tree)
 
+    def by_few_rows(self) -> Schedule | None:
+        """The strategy around contractions that read an operand in order, since few rows use it; None where there are none."""
+        few = replace(self, pack=False, few_rows=True)
+        return few.by_ilp() if self.scop.sizes and few._plans(self._asked()[1]) else None
+
     def _ilp_tree(
         self,
         scop: Scop,
@@ -316,9 +322,9 @@ class Ways:
         """The contractions that are worth blocks."""
         if not self.options.vectorize or self.options.precise or self.options.tile_sizes is not None:
             return ()
-        if self.scop.sizes and not self.pack:
+        if self.scop.sizes and not (self.pack or self.few_rows):
             return ()
-        planned = (plan_blocking(self.scop, model, self.target) for model in models.values())
+        planned = (plan_blocking(self.scop, model, self.target, few_rows=self.few_rows) for model in models.values())
         return tuple(plan for plan in planned if plan is not None)
 
     def _arranged(

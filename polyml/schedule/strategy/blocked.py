@@ -214,7 +214,8 @@ class _Builder(BlockParts):
         if shared == "row side":
             loops[0] = loops[0].marked("parallel")
         if not packed and shared != "rows":
-            return around(leaf, loops, lambda n: self.panels(n, jam_inside=False))
+            # What memory brings is used by all rows while more of it comes.
+            return around(leaf, loops, lambda n: self.panels(n, jam_inside=plan.streams))
         part = self.packed_rows if packed and inside else self.row_tiles
         return around(
             leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, lambda inner: part(inner, shared))

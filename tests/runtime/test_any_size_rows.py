@@ -1,0 +1,79 @@
+"""Products of any size with few rows: versions that read the large operand in order, or where it lies, and the right result of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.codegen.loops import If
+from polyml.lowered import Lowered
+from polyml.target import Target
+
+SMALL_CACHES = Target("host", l1_bytes=2 << 10, l2_bytes=8 << 10)
+"""This machine, with caches that small tests outgrow."""
+
+
+def product(left: str, right: str, out: str, dtype: str = "f32") -> str:
+    subscripts = {names: ", ".join(names.lower().split()) for names in (left, right, out)}
+    return (
+        f'def product(x: {dtype}["{left}"], y: {dtype}["{right}"]):\n'
+        f"    z[{subscripts[out]}] = x[{subscripts[left]}] * y[{subscripts[right]}]\n    return z\n"
+    )
+
+
+def sizes() -> Iterator[tuple[int, int, int]]:
+    """Rows, reduction, columns: around register tiles, and where operands outgrow L2 and do not."""
+    for rows in range(18):
+        yield rows, 19 + rows % 4, 150 + 7 * rows
+    yield from ((3, 15, 700), (5, 16, 700), (7, 21, 1), (7, 300, 9), (9, 40, 49), (15, 33, 65), (2, 17, 641), (1, 0, 9))
+
+
+@pytest.mark.parametrize(("left", "dtype"), [("N K", "f32"), ("K N", "f32"), ("N K", "f64")])
+def test_products_of_few_rows(left: str, dtype: str) -> None:
+    f = polyml.einsum(product(left, "K M", "N M", dtype), dynamic=True, target=SMALL_CACHES, threads=1, verify=True)
+    agrees(f, left, {"f32": np.dtype("f4"), "f64": np.dtype("f8")}[dtype], sizes())
+
+
+def test_threads_share_columns() -> None:
+    f = polyml.einsum(product("N K", "K M", "N M"), dynamic=True, target=SMALL_CACHES, threads=2)
+    agrees(f, "N K", np.dtype("f4"), [(7, 40, 3001), (1, 40, 3001), (16, 40, 301), (3, 17, 30)])
+
+
+def test_a_number_of_rows() -> None:
+    """One version for operands that L2 does not hold, and one for others."""
+    text = 'def product(x: f32["6 K"], y: f32["K M"]):\n    z[n, m] = x[n, k] * y[k, m]\n    return z\n'
+    f = polyml.einsum(text, dynamic=("K", "M"), target=SMALL_CACHES, threads=1, verify=True)
+    agrees(f, "N K", np.dtype("f4"), [(6, k, m) for k, m in ((40, 301), (16, 700), (3, 3), (50, 20), (18, 64))])
+    assert len(f.kernels) == 1
+    lowered = f.lower(np.ones((6, 20), "f4"), np.ones((20, 200), "f4"))
+    assert "read once, in order" in str(lowered.explain())
+    assert len(versions(lowered)) == 1
+
+
+def test_an_operand_has_a_version_that_reads_it_in_order() -> None:
+    f = polyml.einsum(product("N K", "K M", "N M"), dynamic=True, target=SMALL_CACHES)
+    lowered = f.lower(np.ones((7, 20), "f4"), np.ones((20, 200), "f4"))
+    assert len(versions(lowered)) == 2
+
+
+def versions(lowered: Lowered) -> list[If]:
+    """The choices between them at the top of the only region, one inside the other."""
+    found, nodes = [], lowered.stages.regions[0].loops.body
+    while len(nodes) == 1 and isinstance(nodes[0], If):
+        found.append(nodes[0])
+        nodes = nodes[0].otherwise
+    return found
+
+
+def agrees(f: polyml.Einsum, left: str, dtype: np.dtype[Any], sizes: Iterable[tuple[int, int, int]]) -> None:
+    """Compares one kernel's calls with NumPy, exactly: elements are small integers."""
+    rng = np.random.default_rng(0)
+    for rows, depth, columns in sizes:
+        x = rng.integers(-4, 5, (rows, depth) if left.endswith("K") else (depth, rows)).astype(dtype)
+        y = rng.integers(-4, 5, (depth, columns)).astype(dtype)
+        wanted = (x if left.endswith("K") else x.T) @ y
+        np.testing.assert_array_equal(f(x, y), wanted, err_msg=f"{rows} x {depth} x {columns}")
