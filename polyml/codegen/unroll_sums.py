@@ -15,7 +15,8 @@ LEAST = 4
 """A loop of fewer sums waits for their latency anyway."""
 
 LEAST_SHARED = 9
-"""Of sums that share one vector: up to eight wait for the one before (4 cycles, two a cycle) with slots to spare for counting, and read little."""
+"""Of sums that share one vector: up to eight wait for the one before (4 cycles, two a cycle) with slots to spare for counting, and read little. Not where sizes are symbolic: each row has an
+address of its own to move on then."""
 
 MOST = 48
 """Sums in the unrolled body, at most: beyond, compiling takes longer and nothing runs faster."""
@@ -32,20 +33,21 @@ _FACTOR = 4
 def unroll_sums(function: Function) -> Function:
     """The function with its innermost loops in lanes marked for unrolling, where they do nothing but reductions into elements that stay put; the copies
     follow one another, so that each sum keeps its order."""
-    body = _body(function.body, outside(function), lane=None, nested=False)
+    shared = LEAST if function.sizes else LEAST_SHARED
+    body = _body(function.body, outside(function), shared, lane=None, nested=False)
     return function if body is function.body else replace(function, body=body)
 
 
-def _body(nodes: tuple[Node, ...], ranges: Ranges, *, lane: str | None, nested: bool) -> tuple[Node, ...]:
-    made = tuple(_node(node, ranges, lane=lane, nested=nested) for node in nodes)
+def _body(nodes: tuple[Node, ...], ranges: Ranges, shared: int, *, lane: str | None, nested: bool) -> tuple[Node, ...]:
+    made = tuple(_node(node, ranges, shared, lane=lane, nested=nested) for node in nodes)
     return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
 
 
-def _node(node: Node, ranges: Ranges, *, lane: str | None, nested: bool) -> Node:
+def _node(node: Node, ranges: Ranges, shared: int, *, lane: str | None, nested: bool) -> Node:
     """lane: the variable of the vector loop around the node. nested: the node is all that a loop of sums in lanes has."""
     if not isinstance(node, For):
-        return with_body(node, lambda body: _body(body, ranges, lane=lane, nested=False))
-    if lane is not None and node.kind == "sequential" and _only_sums(node, lane):
+        return with_body(node, lambda body: _body(body, ranges, shared, lane=lane, nested=False))
+    if lane is not None and node.kind == "sequential" and _only_sums(node, lane, shared):
         factor = min(_FACTOR, MOST // sum(_weight(inner) for inner in node.body))
         trips = ranges.highest(node.upper - node.lower)
         # With a second loop for the rest inside another, or under a condition, LLVM's allocator was seen to keep most sums of a large tile in memory.
@@ -59,7 +61,7 @@ def _node(node: Node, ranges: Ranges, *, lane: str | None, nested: bool) -> Node
     inner = ranges.enter(node)
     lanes = node.variable if node.kind == "vector" and node.width > 1 else lane
     sums = lane is not None and node.kind == "sequential" and len(node.body) == 1
-    return with_body(node, lambda body: _body(body, inner, lane=lanes, nested=sums))
+    return with_body(node, lambda body: _body(body, inner, shared, lane=lanes, nested=sums))
 
 
 def _marked(loop: For, factor: int) -> For:
@@ -70,13 +72,13 @@ def _weight(node: Node) -> int:
     return EXTREMUM if isinstance(node, Assign) and node.reduction in ("min", "max") else 1
 
 
-def _only_sums(loop: For, lane: str) -> bool:
-    """Whether the loop does nothing else than sums that stay put, and enough of them."""
+def _only_sums(loop: For, lane: str, shared: int) -> bool:
+    """Whether the loop does nothing else than sums that stay put, and enough of them: `shared` of those that share one vector."""
     sums = [node for node in loop.body if isinstance(node, Assign) and node.reduction is not None]
     moving = any(loop.variable in subscript_variables(node.target.subscripts) for node in sums)
     if moving or not LEAST <= len(sums) == len(loop.body):
         return False
-    if sum(map(_weight, sums)) >= LEAST_SHARED:
+    if sum(map(_weight, sums)) >= shared:
         return True
     vectors = {read for node in sums for read in reads_of(node.value) if lane in subscript_variables(read.subscripts)}
     return len(vectors) > 1
