@@ -14,7 +14,7 @@ import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
 from polyml.records import dataclass
-from polyml.schedule.blocking import Blocking
+from polyml.schedule.contraction_blocks import Blocking
 from polyml.schedule.pack import Packed, universe, with_copies
 from polyml.schedule.schedule import Note, Storage
 from polyml.scop.accesses import parameters_text

@@ -11,11 +11,10 @@ BLIS" (TOMS 2016), with the roles of the operands swapped: the broadcast operand
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from math import prod
 
 from polyml.expressions import reads_of
-from polyml.records import dataclass
 from polyml.schedule.block_order import columns_in_l1, rows_to_l1, tile_order
 from polyml.schedule.block_sizes import (
     by_stride,
@@ -29,6 +28,7 @@ from polyml.schedule.block_sizes import (
     widths,
 )
 from polyml.schedule.block_strips import strips_of
+from polyml.schedule.contraction_blocks import Blocking
 from polyml.schedule.contraction_sides import (
     UNBOUNDED,
     Sides,
@@ -39,13 +39,14 @@ from polyml.schedule.contraction_sides import (
     symbolic_ends,
     turned_column,
 )
+from polyml.schedule.contraction_tiles import contraction_tile
 from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
 from polyml.target import Target
 
-__all__ = ["Blocking", "plan_blocking"]
+__all__ = ["plan_blocking"]
 
 MIN_REUSE = 16
 """Times that an element of the vector operand must be read for packing to pay."""
@@ -70,84 +71,6 @@ UNKNOWN_VECTORS = 2
 
 REST = 0.02
 """Cost of one more kind of register tile at the edges of a turned result: code that is compiled, and a row that is laid out in more pieces."""
-
-APART = 0.9
-"""Cost of a register tile, relative to one whose rows are neighbours in C, at which rows that are further apart are worth it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocking:
-    """Indices of one update statement by role, outermost first, and the sizes of the blocks.
-
-    lanes, rows: of the register tile (rows: "" where C has none). vector_side, row_side: the other indices of C that only one operand has; batch: those that both have. reduced: the
-    reduction's. sizes: iterations per block, for `lanes`, `vector_side` and `reduced`. vector_operand: the array that is packed into panels of `width` (when `packed`);
-    row_operand: the other one where its rows are packed too, else None; `sizes` then has a block of `rows`. source_order: the loops that pack
-    a block of the vector operand. turned: the result is read again, row by row, by a statement that lays it out with `rows` innermost; across: or with that column of its, once `together` of them are finished. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
-    indices of both sides, that loops around the register tile follow, in the order of C's memory as far as L1 has room for what they share (block_order.py). rows_ahead: all rows are packed once per block of the reduction, whose
-    blocks are then the outer ones. in_place: a block of the vector operand is as good as a panel where it lies.
-    strips: it is read where it lies, a strip as wide as the register tile at a time, by all rows. ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
-    """
-
-    statement: str
-    lanes: str
-    rows: str
-    tile: RegisterTile
-    width: int
-    batch: tuple[str, ...]
-    vector_side: tuple[str, ...]
-    row_side: tuple[str, ...]
-    reduced: tuple[str, ...]
-    extents: Mapping[str, int]
-    sizes: Mapping[str, int]
-    vector_operand: str
-    packed: bool
-    row_operand: str | None
-    source_order: tuple[str, ...]
-    turned: bool = False
-    across: str | None = None
-    together: int = 1
-    result_order: tuple[str, ...] = ()
-    rows_ahead: bool = False
-    in_place: bool = False
-    strips: bool = False
-    ends: Mapping[str, Affine] = field(default_factory=dict)
-    worth: tuple[Product, ...] = ()
-
-    def end(self, index: str) -> str:
-        """One past the index's last value, as isl text."""
-        known = self.ends.get(index)
-        return str(self.extents[index]) if known is None else f"({known.isl_text()})"
-
-    def blocked(self, index: str) -> bool:
-        """Whether the index has a loop over blocks."""
-        return self.sizes.get(index, self.extents[index]) < self.extents[index]
-
-    @property
-    def streams(self) -> bool:
-        """Whether a few rows of the vector operand at a time are read from end to end, and added to sums that are finished at the end only."""
-        return not self.packed and not self.strips
-
-    @property
-    def writes_once(self) -> bool:
-        """Whether a sum is finished when it leaves its register."""
-        return (self.packed or self.strips) and not any(self.blocked(index) for index in self.reduced)
-
-    def __str__(self) -> str:
-        blocks = ", ".join(
-            f"{index} by {size}"
-            for index, size in self.sizes.items()
-            if self.blocked(index) and (index != self.rows or self.row_operand)
-        )
-        tile = f"{self.tile.vectors} vectors of {self.lanes}"
-        tile = f"register tile {self.tile.rows} {self.rows} x {tile}" if self.rows else tile
-        how = "read once, in order" if not self.packed else f"packed in panels of {self.width}"
-        packed = f"{self.vector_operand} " + ("read where it lies" if self.in_place or self.strips else how)
-        if self.strips:
-            packed += f", in strips of {self.width}"
-        packed += f", {self.row_operand} in panels of {self.tile.rows}" if self.row_operand is not None else ""
-        packed += ", tiles in the order of the result" if self.result_order else ""
-        packed += " ahead of all columns" if self.rows_ahead else ""
-        return f"{tile}; {packed}" + (f"; blocks of {blocks}" if blocks else "")
 
 
 def plan_blocking(scop: Scop, model: StatementModel, target: Target, *, few_rows: bool = False) -> Blocking | None:
@@ -174,7 +97,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target, *, few_rows
     inner = by_stride(sides.rows, out)[::-1]
     most = _vectors_in_l2(model, sides.reduced, ends, target) if turned else 4
     inner = inner[:1] if turned else inner
-    rows, tile = _register_tile(
+    rows, tile = contraction_tile(
         model, sides.lanes, inner, len(sides.others), target, most=most, rest=REST if turned else 0.0
     )
     packed = _pays(model, operand, sides, target, turned=turned)
@@ -227,7 +150,7 @@ def _in_order(
         return None
     model = replace(model, extents={**model.extents, some[0]: most})
     low = replace(model, extents={**model.extents, some[0]: min(most, FEW_ROWS)})
-    rows, tile = _register_tile(low, sides.lanes, some, len(sides.others), target, most=4, rest=0.0)
+    rows, tile = contraction_tile(low, sides.lanes, some, len(sides.others), target, most=4, rest=0.0)
     if not _streams(model, sides, tile, target):
         return None
     width = tile.vectors * target.lanes(model.itemsize)
@@ -284,7 +207,7 @@ def _in_turns(model: StatementModel, sides: Sides, across: str, target: Target) 
     if sides.batch or len(sides.others) != 1 or not _pays(model, operand, sides, target, turned=False):
         return None
     inner = by_stride(sides.rows, out)[::-1]
-    rows, tile = _register_tile(model, sides.lanes, inner, 1, target, most=4, rest=0.0)
+    rows, tile = contraction_tile(model, sides.lanes, inner, 1, target, most=4, rest=0.0)
     width, few = tile.vectors * target.lanes(model.itemsize), target.lanes(model.itemsize)
     others = [i for i in sides.columns if i != across]
     depth = shares(model, sides.reduced, tile.rows, target)
@@ -386,58 +309,6 @@ def _vectors_in_l2(model: StatementModel, reduced: list[str], ends: Mapping[str,
         return UNKNOWN_VECTORS
     one = prod(model.extents[i] for i in reduced) * target.vector_bytes
     return max(1, min(4, 3 * target.l2_bytes // 8 // one))
-
-
-def _register_tile(
-    model: StatementModel, lanes: str, row_side: list[str], operands: int, target: Target, *, most: int, rest: float
-) -> tuple[str, RegisterTile]:
-    """The rows' index and the tile with the fewest cycles for the whole product, its edges included. row_side: innermost in C first; most: vectors; rest: what another kind of tile, at an
-    edge, costs beside its cycles, as a part of all."""
-    width = target.lanes(model.itemsize)
-    # Rows of a turned result are whole tiles of whole vectors; where masks have registers of their own, no other value needs one.
-    spare = target.vector_registers > 16 and not (rest and target.masked)
-    best: tuple[str, RegisterTile] | None = None
-    for rows_index in row_side or [""]:
-        extent = model.extents.get(rows_index, 1)
-        for vectors in range(1, most + 1):
-            for rows in range(1, 15):
-                # Accumulators, the vectors that rows share, a broadcast; and two more where there are plenty, for masks' sake.
-                if rows * vectors + vectors + 1 > target.vector_registers - (2 if spare else 0):
-                    continue
-                if rows > extent or (vectors - 1) * width >= model.extents[lanes]:
-                    continue
-                cost = 0.0
-                for count, r in _parts(extent, rows):
-                    for panels, v in _vector_parts(model.extents[lanes], vectors, width):
-                        cost += count * panels * _step_cycles(model, r, v, operands)
-                cost /= extent * model.extents[lanes] / width
-                kinds = len(_parts(extent, rows)) * len(_vector_parts(model.extents[lanes], vectors, width))
-                cost *= 1 + rest * (kinds - 1)
-                # An index further out in C must gain more: the tile's rows are then far apart.
-                gain = 0.995 if best is None or best[0] == rows_index else APART
-                if best is None or cost < best[1].cost * gain:
-                    best = rows_index, RegisterTile(rows, vectors, cost)
-    assert best is not None, "internal: no register tile at all"
-    return best
-
-
-def _parts(extent: int, step: int) -> list[tuple[int, int]]:
-    """(how many, of which size)."""
-    parts = [(extent // step, step), (1, extent % step)]
-    return [(count, size) for count, size in parts if count and size]
-
-
-def _vector_parts(extent: int, vectors: int, width: int) -> list[tuple[int, int]]:
-    full, rest = divmod(extent, vectors * width)
-    # Vectors of the rest overlap (codegen/overlap.py).
-    parts = [(full, vectors), (1, -(-rest // width))]
-    return [(count, size) for count, size in parts if count and size]
-
-
-def _step_cycles(model: StatementModel, rows: int, vectors: int, operands: int) -> float:
-    """Two arithmetic and two load instructions a cycle, latency 4; loads that hide cost a little, vectors more: they stream from L2."""
-    loads = vectors + rows * operands
-    return max(max(model.operations, 1.0) * rows * vectors / 2, loads / 2, 4.0) + 0.2 * rows * operands + 0.5 * vectors
 
 
 def _packed_rows(model: StatementModel, sides: Sides, rows: str, target: Target, *, short: bool) -> str | None:

@@ -12,8 +12,9 @@ import islpy as isl
 from polyml.debug import report
 from polyml.options import Options
 from polyml.records import dataclass
-from polyml.schedule.blocking import Blocking, plan_blocking
+from polyml.schedule.blocking import plan_blocking
 from polyml.schedule.columns_aside import with_columns_aside
+from polyml.schedule.contraction_blocks import Blocking
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.ilp.costs import DEFAULT_COSTS
 from polyml.schedule.ilp.driver import NODES, Outline, schedule_by_ilp

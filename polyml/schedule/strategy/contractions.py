@@ -9,7 +9,7 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.block_copies import BlockedNest, copy_blocks
-from polyml.schedule.blocking import Blocking
+from polyml.schedule.contraction_blocks import Blocking
 from polyml.schedule.pack import Packed
 from polyml.schedule.strategy.bands import Place, is_coincident, take_band
 from polyml.schedule.strategy.facts import Facts
