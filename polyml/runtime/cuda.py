@@ -51,9 +51,8 @@ def missing_parts() -> tuple[tuple[str, str], ...]:
     except DeviceUnavailableError as fault:
         found.append((fault.message, fault.hint or ""))
         if isinstance(fault.__cause__, ModuleNotFoundError) and not driver_is_there():
-            found.append(
-                ("CUDA's driver is not there", NO_DRIVER)
-            )  # else one would learn it only with pycuda installed
+            # Else one would learn it only with pycuda installed.
+            found.append(("CUDA's driver is not there", NO_DRIVER))
     return tuple(found)
 
 
