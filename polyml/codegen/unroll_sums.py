@@ -15,8 +15,8 @@ LEAST = 4
 """A loop of fewer sums waits for their latency anyway."""
 
 LEAST_SHARED = 9
-"""Of sums that share one vector: up to eight wait for the one before (4 cycles, two a cycle) with slots to spare for counting, and read little. Not where sizes are symbolic: each row has an
-address of its own to move on then."""
+"""Of sums that share one vector: up to eight wait for the one before (4 cycles, two a cycle) with slots to spare for counting, and read little. Not where sizes are symbolic:
+distances of rows are no constants then, and batches of 128 x 128 took 8 % longer."""
 
 MOST = 48
 """Sums in the unrolled body, at most: beyond, compiling takes longer and nothing runs faster."""

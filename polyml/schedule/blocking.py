@@ -40,7 +40,7 @@ from polyml.schedule.contraction_sides import (
     turned_column,
 )
 from polyml.schedule.contraction_tiles import contraction_tile
-from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
+from polyml.schedule.cost import FEW_ROWS, AccessModel, RegisterTile, StatementModel
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
@@ -53,9 +53,6 @@ MIN_REUSE = 16
 
 NEAR = 8
 """Cache lines of a row of the vector operand up to which blocks of its rows are read where they lie, one after the other."""
-
-FEW_ROWS = 4
-"""Rows of a register tile, at most, where there are few of a number that is not known: what is left of them takes tiles of half as many, and so on."""
 
 FEW_USES = 128
 """Uses of such an element below which the copy would show."""

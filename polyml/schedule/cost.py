@@ -17,6 +17,7 @@ from polyml.sets.affine import Affine
 from polyml.target import Target
 
 __all__ = [
+    "FEW_ROWS",
     "TALLEST",
     "AccessModel",
     "RegisterTile",
@@ -35,6 +36,9 @@ UNKNOWN_WINDOW = 8
 
 TALLEST = 14
 """Rows of a register tile, at most."""
+
+FEW_ROWS = 4
+"""The same where most calls have fewer rows, of a number that is not known: what is left of them takes tiles of half as many, and so on."""
 
 _BROADCAST, _CONTIGUOUS, _REVERSED, _TRANSPOSED = 0.25, 1.0, 2.0, 4.0
 _REDUCTION_PENALTY = 1.1

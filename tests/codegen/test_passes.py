@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -237,6 +238,22 @@ def test_full_unroll_leaves_no_loop() -> None:
     after = simplify(unroll(tiled_rows(2, 3, 4)))
     assert "j" not in [node.variable for node in walk_nodes(after.body) if isinstance(node, For)]
     assert "cast" not in loops_text(after)
+
+
+def test_sums_that_share_a_vector_wait_for_each_other_anyway() -> None:
+    """Eight rows of one vector are not unrolled, unless sizes are symbolic; sums with a vector each are, and nine rows."""
+    row = 'def f(x: f32["N K"], y: f32["K M"]):\n    z[n, m] = x[n, k] * y[k, m]\n    return z\n'
+    none = 'def f(x: f32["K"], y: f32["K M"]):\n    z[m] = x[k] * y[k, m]\n    return z\n'
+
+    def steps(text: str, *shapes: tuple[int, ...], dynamic: bool = False) -> set[str]:
+        program = polyml.einsum(text, target=WIDE, threads=1, dynamic=dynamic)
+        loops = program.lower(*(np.ones(shape, "f4") for shape in shapes)).text("loops")
+        return set(re.findall(r"for \(k = .*; (k.*)\) {", loops))
+
+    assert steps(row, (8, 40), (40, 16)) == {"k++"}
+    assert steps(row, (9, 40), (40, 16)) == {"k += 4"}
+    assert steps(none, (40,), (40, 64)) == {"k += 4"}
+    assert "k += 4" in steps(row, (8, 40), (40, 16), dynamic=True)
 
 
 @pytest.mark.parametrize(("depth", "steps"), [(24, [4]), (26, [4]), (7, [1])])

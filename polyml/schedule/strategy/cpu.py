@@ -52,7 +52,7 @@ from polyml.schedule.strategy.row_blocks import build_row_blocks
 from polyml.schedule.strategy.side_by_side import SideBySide, plan_side_by_side
 from polyml.schedule.strategy.step_blocks import STEPS, StepPlan, build_step_blocks, plan_step_blocks
 from polyml.schedule.strategy.sweep_blocks import build_sweep_blocks, plan_sweep_blocks
-from polyml.schedule.strategy.threads import is_heavy, most_even, wanted_iterations
+from polyml.schedule.strategy.threads import even_tile, is_heavy, most_even
 from polyml.schedule.strategy.time_tiles import build_time_tiles, plan_time_tiles
 from polyml.schedule.transforms import Loop, distribute_band, merge_with_child, nest_loops, tile_loop
 from polyml.schedule.tree import Kind, kind_of, mark_name
@@ -142,8 +142,7 @@ class _Recipe:
         shared = self.shared(band, {k: ceil(band.extents[k] / tile.factors.get(k, 1)) for k in tile.order}, place)
         loops: list[Loop] = []
         if shared is not None and shared in tile.factors:
-            size = tile.factors[shared]
-            size *= max(1, band.extents[shared] // (2 * wanted_iterations(self.facts)) // size)
+            size = even_tile(band.extents[shared], tile.factors[shared], self.facts.options.threads)
             loops.append(tile_loop(band.loops[shared], size).marked("parallel"))
         elif shared is not None:
             loops.append(band.loops[shared].marked("parallel"))

@@ -8,7 +8,7 @@ from math import ceil, prod
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.cost import TALLEST, RegisterTile, StatementModel, register_tile
+from polyml.schedule.cost import FEW_ROWS, TALLEST, RegisterTile, StatementModel, register_tile
 from polyml.schedule.pack import Panel
 from polyml.schedule.strategy.bands import Band, has_inner_loops
 from polyml.schedule.strategy.choices import NestChoice
@@ -23,9 +23,6 @@ __all__ = ["NestPlan", "build_copy", "build_nest", "plan_nest"]
 
 CHUNK = 16_384
 """Elements of a one-dimensional loop that a thread takes at once."""
-
-FEW_ROWS = 4
-"""Rows of a register tile, at most, where most calls have fewer."""
 
 MAX_ROWS = 512
 """Jammed iterations per cache tile, at most."""
