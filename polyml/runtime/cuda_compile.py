@@ -1,4 +1,4 @@
-"""CUDA C -> cubin: by NVRTC in this process where it is installed (a tenth of the time), else by nvcc; kept in the disk cache.
+"""CUDA C -> cubin: by NVRTC in this process where one is installed that knows the GPU (a tenth of the time), else by nvcc; kept in the disk cache.
 
 POLYML_CUDA_COMPILER=nvcc or nvrtc says which.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -28,6 +29,9 @@ NO_COMPILER = (
     "pip install nvidia-cuda-nvrtc, or install the CUDA toolkit and add its bin folder to PATH",
 )
 """What is said where none is found, and the remedy."""
+
+LEAST_OF_13 = 75
+"""CUDA 13 knows GPUs of this compute capability and later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,8 @@ def find_nvcc() -> str | None:
     return found
 
 
-def find_compiler() -> Compiler | None:
-    """The compiler in use, None where there is none.
+def find_compiler(architecture: str | None = None) -> Compiler | None:
+    """The compiler in use, for that architecture ("sm_90") where one is named (nvcc is asked when it compiles); None where there is none.
 
     Raises:
         PolymlError: POLYML_CUDA_COMPILER names no compiler.
@@ -62,7 +66,7 @@ def find_compiler() -> Compiler | None:
     wanted = os.environ.get(VARIABLE, "")
     if wanted not in ("", "nvcc", "nvrtc"):
         raise PolymlError(f'{VARIABLE} is "{wanted}"', hint="nvcc, nvrtc, or nothing: NVRTC where it is installed")
-    library = find_nvrtc() if wanted != "nvcc" else None
+    library = find_nvrtc(architecture) if wanted != "nvcc" else None
     if library is not None:
         return Compiler("nvrtc", library.version, library.compile)
     path = find_nvcc() if wanted != "nvrtc" else None
@@ -73,7 +77,7 @@ def compile_cubin(code: CudaCode, architecture: str) -> bytes:
     """The kernels compiled for one architecture ("sm_90"), from polyml's disk cache where they are in it.
 
     Raises:
-        DeviceUnavailableError: there is no compiler. CodegenError: it refuses the text.
+        DeviceUnavailableError: there is no compiler that knows the architecture. CodegenError: it refuses the text.
     """
     return _compiled(code, architecture)[0]
 
@@ -89,9 +93,9 @@ def compiler_report(code: CudaCode, architecture: str) -> str:
 
 def _compiled(code: CudaCode, architecture: str) -> tuple[bytes, str]:
     """The cubin and the report, from the disk cache where both are in it."""
-    compiler = find_compiler()
+    compiler = find_compiler(architecture)
     if compiler is None:
-        raise DeviceUnavailableError(NO_COMPILER[0], hint=NO_COMPILER[1])
+        raise _unknown(architecture) if find_compiler() else DeviceUnavailableError(NO_COMPILER[0], hint=NO_COMPILER[1])
     options = compiler.options(architecture, precise=code.precise)
     name = hashlib.sha256("\0".join([code.text, compiler.name, compiler.version, *options]).encode()).hexdigest()
     report = hashlib.sha256(f"{name} report".encode()).hexdigest()
@@ -99,11 +103,27 @@ def _compiled(code: CudaCode, architecture: str) -> tuple[bytes, str]:
     found = (None, None) if kept is None else (kept.get(name), kept.get(report))
     if found[0] is not None and found[1] is not None:
         return found[0], found[1].decode()
-    cubin, text = compiler.run(code.text, options)
+    try:
+        cubin, text = compiler.run(code.text, options)
+    except CodegenError as refusal:
+        if "Unsupported gpu architecture" in refusal.message:
+            raise _unknown(architecture) from refusal
+        raise
     if kept is not None:
         kept.put(name, cubin)
         kept.put(report, text.encode())
     return cubin, text
+
+
+def _unknown(architecture: str) -> DeviceUnavailableError:
+    """What is said where compilers are there, and none of them knows the architecture."""
+    new = int(re.sub(r"\D", "", architecture) or 0) >= LEAST_OF_13
+    remedy = (
+        "pip install -U nvidia-cuda-nvrtc"
+        if new
+        else "pip install nvidia-cuda-nvrtc-cu12 (CUDA 13 compiles from sm_75 on)"
+    )
+    return DeviceUnavailableError(f"no CUDA compiler here compiles for {architecture}", hint=remedy)
 
 
 def _run(compiler: str, text: str, options: Sequence[str]) -> tuple[bytes, str]:

@@ -50,10 +50,15 @@ _HEADERS = {b"cuda_pipeline_primitives.h": PIPELINE_HEADER.encode()}
 
 @dataclass(frozen=True, slots=True)
 class Nvrtc:
-    """The loaded library. version: such as "13.0"."""
+    """The loaded library. version: such as "13.0". architectures: what it compiles for, such as "sm_90"."""
 
     library: ctypes.CDLL
     version: str
+    architectures: frozenset[str]
+
+    def compiles_for(self, architecture: str) -> bool:
+        """Whether it knows that architecture; "sm_90a" is sm_90 and some instructions that the list does not tell of."""
+        return architecture.rstrip("af") in self.architectures
 
     def compile(self, text: str, options: Sequence[str]) -> tuple[bytes, str]:
         """The cubin, and what the compiler says.
@@ -92,20 +97,28 @@ class Nvrtc:
         return str(self.library.nvrtcGetErrorString(status).decode())
 
 
+def find_nvrtc(architecture: str | None = None) -> Nvrtc | None:
+    """The library: pip's, the toolkit's (CUDA_HOME, or beside nvcc), or where the system looks for libraries; where an architecture ("sm_90") is named, the first that compiles for it:
+    12 knows GPUs from sm_50 on, 13 from sm_75 on.
+    """
+    found = (library for place in _places() if (library := _loaded(place)) is not None)
+    return next((library for library in found if architecture is None or library.compiles_for(architecture)), None)
+
+
 @functools.cache
-def find_nvrtc() -> Nvrtc | None:
-    """The library: pip's, the toolkit's (CUDA_HOME, or beside nvcc), or where the system looks for libraries."""
-    for place in _places():
-        try:
-            library = ctypes.CDLL(place)
-            major, minor = ctypes.c_int(), ctypes.c_int()
-            if library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) == 0 and hasattr(
-                library, "nvrtcGetCUBIN"
-            ):
-                return Nvrtc(library, f"{major.value}.{minor.value}")
-        except (OSError, AttributeError):
-            continue
-    return None
+def _loaded(place: str) -> Nvrtc | None:
+    """The library there; None where there is none, or one from before CUDA 11.2."""
+    try:
+        library = ctypes.CDLL(place)
+        major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        bad = library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        bad = bad or library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+        known = (ctypes.c_int * count.value)()
+        if bad or library.nvrtcGetSupportedArchs(known) or not hasattr(library, "nvrtcGetCUBIN"):
+            return None
+    except (OSError, AttributeError):
+        return None
+    return Nvrtc(library, f"{major.value}.{minor.value}", frozenset(f"sm_{number}" for number in known))
 
 
 def _places() -> Iterator[str]:

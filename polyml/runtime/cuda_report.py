@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
+from polyml.errors import DeviceUnavailableError
 from polyml.gpu_core import CORES
 from polyml.records import dataclass
-from polyml.runtime.cuda_compile import compiler_report, find_compiler
+from polyml.runtime.cuda_compile import compiler_report
 from polyml.runtime.cuda_device import CudaCode
 
 if TYPE_CHECKING:
@@ -64,12 +65,13 @@ def occupancy(usage: Usage, threads: int, capability: int) -> tuple[int, int, st
 
 
 def usage_lines(code: CudaCode, kernels: Sequence[Kernel]) -> list[str]:
-    """A line per kernel for explain(); none without a compiler."""
-    if find_compiler() is None or not kernels:
-        return []
+    """A line per kernel for explain(); none without a compiler that knows the GPU."""
     architecture = code.architecture
     capability = int(re.sub(r"\D", "", architecture) or 80)
-    found = parse_report(compiler_report(code, architecture))
+    try:
+        found = parse_report(compiler_report(code, architecture)) if kernels else {}
+    except DeviceUnavailableError:
+        return []
     total = CORES.get(capability, CORES[80]).warps
     lines = []
     for kernel in kernels:

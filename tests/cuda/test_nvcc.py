@@ -16,19 +16,14 @@ from benchmarks.cuda_cases import contractions
 from polyml.codegen.cuda.emit import emit_cuda
 from polyml.compiler import lower_program
 from polyml.compiler_cuda import cuda_regions
-from polyml.demo.showcase import SHOWCASES
-from polyml.dtypes import f32, f64, i8, i64, u32
 from polyml.errors import CodegenError
 from polyml.runtime.cuda_compile import compile_cubin, find_nvcc
 from polyml.runtime.cuda_device import CudaCode
 from polyml.runtime.cuda_report import occupancy, parse_report
 from polyml.target import Target
 from tests.cuda.batch import compile_batch
+from tests.cuda.every_kind import every_kind
 from tests.cuda.test_atomics import CASES as ATOMIC
-from tests.cuda.test_halo import CASES as WINDOWS
-from tests.cuda.test_ops import op_programs
-from tests.cuda.test_partial_sums import CASES as PARTS
-from tests.cuda.test_programs import ROWS, SHAPES, random_cases
 from tests.cuda.test_tiles import BATCH, CASES, LARGE, MATMUL
 from tests.cuda.test_tiles_anywhere import POWER
 
@@ -43,15 +38,7 @@ def architectures() -> list[int]:
 
 
 def test_everything_compiles(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    programs = [(c.text, [rng.standard_normal(s, dtype=np.float32) for s in SHAPES[c.name]]) for c in SHOWCASES]
-    programs += [(ROWS, [np.ones((3, 400), np.float32)])]
-    programs += [pair for dtype in (f32, f64, i8, i64, u32) for pair in op_programs(dtype)]
-    programs += [(MATMUL, LARGE), *((text, given) for text, given, _ in CASES)]
-    programs += {text: (text, given) for text, given, _ in WINDOWS}.values()
-    programs += [(text, [x]) for text, x, _ in PARTS]
-    known = len(programs)
-    programs += [(case.text, case.arguments) for case in random_cases(6)]
+    programs, known = every_kind()
     source = tmp_path / "kernels.cu"
     source.write_text(compile_batch(programs, build=False).text)
     code = [f"-gencode=arch=compute_{version},code=sm_{version}" for version in architectures()]
