@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+from numpy import einsum as numpy_einsum  # see einsum_numpy/calls.py
+from numpy import einsum_path as numpy_einsum_path
 
 from polyml.bound import Bound
 from polyml.einsum_frontend.any_size import AnyShapes, any_shapes
@@ -227,7 +229,7 @@ def einsum(*arguments: object, **options: object) -> Any:
 
 def einsum_path(*operands: object, optimize: object = "greedy") -> tuple[list[Any], str]:
     """numpy.einsum_path itself: a contraction path, which `einsum(..., optimize=path)` follows, and its description."""
-    path: tuple[list[Any], str] = np.einsum_path(*operands, optimize=optimize)  # type: ignore[arg-type]  # it checks
+    path: tuple[list[Any], str] = numpy_einsum_path(*operands, optimize=optimize)  # type: ignore[arg-type]  # it checks
     return path
 
 
@@ -244,7 +246,7 @@ def _affine(subscripts: str, operands: tuple[object, ...], options: dict[str, ob
         return _extended(subscripts, operands, dict(options))
     except PolymlError as fault:
         try:
-            return np.einsum(subscripts, *operands, **options)  # type: ignore[call-overload]  # it takes "- >" at times
+            return numpy_einsum(subscripts, *operands, **options)  # type: ignore[call-overload]  # it takes "- >" at times
         except Exception as verdict:
             if isinstance(fault, type(verdict)):
                 raise fault from None
@@ -294,7 +296,7 @@ def _subscripts(subscripts: str, operands: tuple[object, ...], options: dict[str
         return form.call(*operands) if out is None else form.into(*operands, out=out)
     if subscripts.strip() and is_subscripts(subscripts):
         return functools.partial(einsum, subscripts, **options)
-    return np.einsum(subscripts, **options)  # type: ignore[call-overload]  # raises what NumPy raises
+    return numpy_einsum(subscripts, **options)  # type: ignore[call-overload]  # raises what NumPy raises
 
 
 def _sublists(arguments: tuple[object, ...], options: dict[str, object]) -> Any:
@@ -305,4 +307,4 @@ def _sublists(arguments: tuple[object, ...], options: dict[str, object]) -> Any:
             return _subscripts(subscripts, operands, dict(options))
     except (TypeError, ValueError):
         pass
-    return np.einsum(*arguments, **options)  # type: ignore[call-overload]  # it checks
+    return numpy_einsum(*arguments, **options)  # type: ignore[call-overload]  # it checks

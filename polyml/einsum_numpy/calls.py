@@ -15,6 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy import (
+    einsum as numpy_einsum,  # this one, whatever a user puts into its place in numpy: `np.einsum = polyml.einsum`
+)
+from numpy import einsum_path as numpy_einsum_path
 
 from polyml.einsum_numpy.compiled import Compiled, Planned, compile_planned, plan_call
 from polyml.einsum_numpy.contraction import Contraction
@@ -51,7 +55,7 @@ _ONLY_ARRAYS = frozenset({np.ndarray})
 
 _ARRAY_OR_NONE = frozenset({np.ndarray, type(None)})
 
-_PLAIN: Callable[..., Any] = getattr(importlib.import_module("numpy._core.multiarray"), "c_einsum", np.einsum)
+_PLAIN: Callable[..., Any] = getattr(importlib.import_module("numpy._core.multiarray"), "c_einsum", numpy_einsum)
 """What numpy.einsum calls for arrays without `optimize`, after half a microsecond of looking at its arguments; private, so it need not be there."""
 
 _DISPATCH = np.ndarray.__array_function__
@@ -90,7 +94,7 @@ class Form:
         self._front: dict[bool, tuple[Compiled, ...]] = {False: (), True: ()}  # of calls with `out=`: True
         self.call: Callable[..., Any] = self.slow
         self.into: Callable[..., Any] = self.slow
-        self._numpys: Callable[..., Any] = np.einsum if "optimize" in keywords else _PLAIN
+        self._numpys: Callable[..., Any] = numpy_einsum if "optimize" in keywords else _PLAIN
         if _gives_views(subscripts):
             self.call = self.into = self._view
 
@@ -103,18 +107,18 @@ class Form:
         """What numpy.einsum gives, or raises; for bf16, which it does not compute with, by way of f32."""
         if any(getattr(getattr(operand, "dtype", None), "name", "") == "bfloat16" for operand in operands):
             return self._in_singles(operands, out)
-        return np.einsum(self.subscripts, *operands, out=out, **self._keywords)  # type: ignore[call-overload]  # it checks
+        return numpy_einsum(self.subscripts, *operands, out=out, **self._keywords)  # type: ignore[call-overload]  # it checks
 
     def _in_singles(self, operands: Sequence[object], out: Any) -> Any:
         try:
-            return np.einsum(self.subscripts, *operands, out=out, **self._keywords)  # type: ignore[call-overload]
+            return numpy_einsum(self.subscripts, *operands, out=out, **self._keywords)  # type: ignore[call-overload]
         except TypeError:
             arrays = _arrays(operands)
             labels = labels_of(self.subscripts, [array.ndim for array in arrays])
             dtype = decide(labels, arrays, out, self._settings).dtype
             wide = [a.astype(np.float32) if a.dtype.name == "bfloat16" else a for a in arrays]
             plain = {name: value for name, value in self._keywords.items() if name not in ("dtype", "casting")}
-            result = np.einsum(self.subscripts, *wide, **plain)  # type: ignore[call-overload]
+            result = numpy_einsum(self.subscripts, *wide, **plain)  # type: ignore[call-overload]
             if out is None:
                 return np.asarray(result).astype(dtype)[()]
             np.copyto(out, result, casting="unsafe")
@@ -203,7 +207,7 @@ class Form:
             return everything
         if strategy is True or (isinstance(strategy, str) and strategy in ("greedy", "optimal")):
             return find_path([term.labels for term in given.terms], given.result, given.sizes, limit)
-        path, _ = np.einsum_path(self.subscripts, *arrays, optimize=optimize)  # type: ignore[arg-type]  # it checks
+        path, _ = numpy_einsum_path(self.subscripts, *arrays, optimize=optimize)  # type: ignore[arg-type]  # it checks
         return everything if len(arrays) <= 2 else tuple(tuple(step) for step in path[1:])
 
     def _second_opinion(self, fault: Exception, operands: tuple[object, ...], out: object) -> Any:

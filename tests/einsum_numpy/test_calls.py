@@ -147,3 +147,20 @@ def test_a_result_in_the_other_byte_order() -> None:
     x = np.arange(6.0).reshape(2, 3)
     for _ in range(2):
         assert np.array_equal(polyml.einsum("ij,kj->ik", x, x, dtype=np.dtype("f8").newbyteorder()), x @ x.T)
+
+
+def test_in_the_place_of_numpys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`np.einsum = polyml.einsum` for code that one cannot change: what is left to NumPy's goes to the function that was there."""
+    for name in ("einsum", "einsum_path"):
+        monkeypatch.setattr(np, name, getattr(polyml, name))
+    a, b = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
+    objects = np.array([[1, 2], [3, 4]], dtype=object)
+    assert np.array_equal(np.einsum("ij,jk->ik", a, b), a @ b)
+    assert np.array_equal(np.einsum(objects, [0, 1], objects, [1, 2]), objects.dot(objects))
+    assert np.shares_memory(np.einsum("ij->ji", a), a)
+    path, _ = np.einsum_path("ij,jk,kl->il", a, b, b.T, optimize="optimal")
+    assert np.allclose(np.einsum("ij,jk,kl->il", a, b, b.T, optimize=path), a @ b @ b.T)
+    assert isinstance(np.einsum("ij,jk->ik", np.ma.masked_array(a), b), np.ndarray)
+    for call in (("ij,jk->iz", a, b), ("ij->", b, b), (a,)):
+        with pytest.raises((ValueError, TypeError)):
+            np.einsum(*call)  # type: ignore[call-overload]
