@@ -27,7 +27,7 @@ from polyml.scop.bounds import prove_in_bounds
 from polyml.scop.build import build as build_scop
 from polyml.scop.dependences import Analysis, Dependences, analyse
 from polyml.scop.expansion import expanded
-from polyml.scop.joined_indices import joined_rows
+from polyml.scop.joined_indices import joined_indices
 from polyml.scop.memory_based import memory_based
 from polyml.scop.scop import Scop
 from polyml.scop.values import used_values
@@ -76,15 +76,18 @@ def lower_region(
         )
     if constants:
         scop = _with_constants(scop, {memory.storage[name] for name in constants})
+    joined: tuple[Note, ...] = ()
     if may_arrange(options):
-        scop = joined_rows(scop, options.machine.vector_bytes)
+        apart = scop
+        scop = joined_indices(scop, options.machine.vector_bytes)
+        joined = _joined(apart, scop)
     if options.verify:
         prove_in_bounds(scop)
     with stage("dependences"):
         scop, dependences, refused = _dependences(scop, options)
     with stage("schedule"):
         scheduled = schedule(scop, dependences, options.machine, options, results=results)
-    scheduled = replace(scheduled, notes=(*refused, *_products(scheduled.scop, options), *scheduled.notes))
+    scheduled = replace(scheduled, notes=(*joined, *refused, *_products(scheduled.scop, options), *scheduled.notes))
     try:
         with operation_budget(options.budget, phase="AST generation"):
             made = to_loops(region, scheduled, options)
@@ -131,6 +134,15 @@ def may_arrange(options: Options) -> bool:
     """Whether the loops are ours to choose, and lanes are what they are chosen for."""
     asked = options.tile_sizes is not None or options.register_tile is not None or options.costs is not None
     return options.vectorize and options.scheduler == "ilp" and not asked and not options.machine.is_cuda
+
+
+def _joined(before: Scop, after: Scop) -> tuple[Note, ...]:
+    """The indices that are left to reductions that had more."""
+    return tuple(
+        Note("joined", s.name, f"indices that lie side by side are one: {', '.join(s.indices)}")
+        for s in after.statements.values()
+        if s.kind == "update" and s.indices != before.statements[s.name].indices
+    )
 
 
 def _products(scop: Scop, options: Options) -> tuple[Note, ...]:

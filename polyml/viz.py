@@ -113,6 +113,7 @@ class _Picture:
 def _picture(schedule: UserSchedule, statement: str, axes: tuple[str, str] | None, sizes: dict[str, int]) -> _Picture:
     name, scop = statement.partition("@")[0], schedule.schedule.scop
     loops = loops_around(schedule.schedule, statement)
+    sizes = scop.with_products(sizes)
     indices = scop.statements[name].indices
     if len(indices) < 1:
         raise PolymlError(f"{name} has no index to draw")

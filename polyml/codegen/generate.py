@@ -72,7 +72,15 @@ def generate(schedule: Schedule, *, name: str) -> Function:
     stored |= {s.argument.array for s in scop.statements.values() if s.argument is not None}
     written = frozenset(a.name for a in arguments if a.name in stored)
     bounds = _bounds(scop.context, scop.sizes)
-    return Function(name=name, arguments=arguments, written=written, sizes=scop.sizes, body=body, bounds=bounds)
+    return Function(
+        name=name,
+        arguments=arguments,
+        written=written,
+        sizes=scop.sizes,
+        body=body,
+        bounds=bounds,
+        products=scop.products,
+    )
 
 
 def _bounds(context: isl.Set, sizes: Sequence[str]) -> tuple[tuple[str, int | None, int | None], ...]:

@@ -45,6 +45,8 @@ def interpret(function: Function, arrays: Mapping[str, _Array], sizes: Mapping[s
         AssertionError: an access outside its array, or of a register with lanes outside of a vector loop of that width.
     """
     values = dict(sizes or {})
+    for name, factors in function.products.items():
+        values[name] = math.prod(factor.evaluate(values) for factor in factors)
     storage: dict[str, _Storage] = {}
     for variable in function.arguments:
         array = arrays[variable.name]

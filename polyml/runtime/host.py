@@ -17,6 +17,7 @@ from polyml.codegen.loops import Function
 from polyml.graph.plan import ALIGNMENT, Allocate, Buffer, CheckFlag, Free, Launch, Plan
 from polyml.runtime.ir_text import IrWriter
 from polyml.runtime.signature import NO_MEMORY, KernelSignature
+from polyml.sets.affine import Affine
 
 __all__ = ["emit_host"]
 
@@ -71,9 +72,18 @@ def _launch(
     ir: IrWriter, step: Launch, function: Function, buffers: Mapping[str, str], sizes: Mapping[str, str]
 ) -> None:
     place = {argument.array: argument.buffer for argument in step.arguments}
-    values = [f"ptr {buffers[place[v.name]]}" for v in function.arguments] + [f"i64 {sizes[s]}" for s in function.sizes]
+    known = {**sizes, **{name: _product(ir, factors, sizes) for name, factors in function.products.items()}}
+    values = [f"ptr {buffers[place[v.name]]}" for v in function.arguments] + [f"i64 {known[s]}" for s in function.sizes]
     status = ir.value(f"call i32 @{function.name}({', '.join(values)})")
     _leave_if(ir, ir.value(f"icmp ne i32 {status}, 0"), NO_MEMORY)
+
+
+def _product(ir: IrWriter, factors: Sequence[Affine], sizes: Mapping[str, str]) -> str:
+    """No larger than memory: some array has as many elements, or more."""
+    first, *others = (ir.affine(factor, sizes) for factor in factors)
+    for other in others:
+        first = ir.value(f"mul i64 {first}, {other}")
+    return first
 
 
 def _declare(functions: Sequence[Function]) -> str:

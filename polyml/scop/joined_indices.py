@@ -1,24 +1,30 @@
 """Neighbouring indices become one where every array has them side by side: y[o, p, q] of a product over 14 x 14 points is one row of 196, which is whole
-vectors but for the last, instead of rows of 14, each of which wastes a part of one.
+vectors but for the last, instead of rows of 14, each of which wastes a part of one. Where extents are symbolic, so that nobody knows how short rows are, all reductions' neighbours become one.
 
 A pair of indices (i, j) may become one, E*i + j, when each access of the statement has both as neighbouring plain subscripts, or neither; the array's dimension of j has E elements, and
-they follow each other without gaps. All accesses to such an array must have pairs there. This is an exact change of names, without dependences: the same instances touch the same memory.
+they follow each other without gaps. All accesses to such an array must have pairs there. This is an exact change of names, without dependences: the same instances touch the same memory, and since j follows i
+among the statement's indices they do so in the same order.
+
+E*i is not affine where E is symbolic, and need not be: nothing but the new index is left. The number of its values is a size of its own (`Scop.products`), which functions get like all others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import islpy as isl
 
 from polyml.expressions import IndexValue, Read, Subscript, map_reads, reads_of, walk
 from polyml.records import dataclass
-from polyml.scop.relations import rebuilt
+from polyml.scop.accesses import parameters_text
+from polyml.scop.products import product_of, with_used_sizes
+from polyml.scop.relations import in_order, rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["joined_rows"]
+__all__ = ["joined_indices"]
 
 VECTORS = 4
 """Rows of as many vectors lose little at their end."""
@@ -27,21 +33,23 @@ LEAST_WORK = 1 << 15
 """Instances below which nothing is gained."""
 
 
-def joined_rows(scop: Scop, lanes_bytes: int) -> Scop:
-    """The scop with the rows of its contractions' results joined where they are short and no whole vectors; the same object where nothing can be.
+def joined_indices(scop: Scop, lanes_bytes: int) -> Scop:
+    """The scop with the rows of its contractions' results joined where they are short and no whole vectors, and for symbolic sizes all indices of reductions that can be; the same object where
+    nothing can be.
 
     Args:
         lanes_bytes: of a vector register.
     """
-    if scop.sizes or any(s.loop_depth or s.argument is not None for s in scop.statements.values()):
+    if any(s.loop_depth or s.argument is not None for s in scop.statements.values()):
         return scop
+    given = scop
     for statement in scop.statements.values():
         if statement.kind == "update":
-            scop = _joined_for(scop, statement.name, lanes_bytes)
-    return scop
+            scop = _neighbours(scop, statement.name) if scop.sizes else _rows(scop, statement.name, lanes_bytes)
+    return scop if scop is given else with_used_sizes(scop)
 
 
-def _joined_for(scop: Scop, name: str, lanes_bytes: int) -> Scop:
+def _rows(scop: Scop, name: str, lanes_bytes: int) -> Scop:
     """One statement's rows, as often as there is another dimension outside."""
     while True:
         statement = scop.statements[name]
@@ -52,6 +60,28 @@ def _joined_for(scop: Scop, name: str, lanes_bytes: int) -> Scop:
         scop = _joined(scop, *found)
 
 
+def _neighbours(scop: Scop, name: str) -> Scop:
+    """One statement's pairs of which an extent is symbolic, as long as there are any."""
+    while True:
+        statement, joining = scop.statements[name], _Joining(scop)
+        extents = _extents(scop, statement) or {}
+        pairs = (pair for pair in _pairs(statement) if not all(extents[i].is_constant for i in pair if i in extents))
+        found = next((made for pair in pairs if (made := joining.all(name, pair)) is not None), None)
+        if found is None:
+            return scop
+        scop = _joined(scop, *found)
+
+
+def _pairs(statement: Statement) -> dict[tuple[str, str], None]:
+    """Neighbours among the statement's indices that are neighbours in an access, too."""
+    found: dict[tuple[str, str], None] = {}
+    indices = dict(zip(statement.indices, statement.indices[1:], strict=False))
+    for access in _accesses(statement):
+        names = [s.name if isinstance(s, Affine) else None for s in access.subscripts]
+        found |= {(a, b): None for a, b in pairwise(names) if a is not None and b == indices.get(a, "")}
+    return found
+
+
 def _short_row(scop: Scop, statement: Statement, lanes_bytes: int) -> tuple[str, str] | None:
     """The last two indices of the result, where its rows should be longer."""
     names = [s.name if isinstance(s, Affine) else None for s in statement.target.subscripts]
@@ -60,25 +90,40 @@ def _short_row(scop: Scop, statement: Statement, lanes_bytes: int) -> tuple[str,
         return None
     lanes = max(1, lanes_bytes // scop.arrays[statement.target.array].dtype.itemsize)
     row = shape[-1].constant
-    extents = _extents(statement)
+    extents = _extents(scop, statement)
     if row % lanes == 0 or row >= VECTORS * lanes or extents is None or len(extents) <= len(names):
         return None
     work = 1
     for extent in extents.values():
-        work *= extent
+        work *= extent.constant
     return (names[-2], names[-1]) if work >= LEAST_WORK else None
 
 
-def _extents(statement: Statement) -> dict[str, int] | None:
+def _extents(scop: Scop, statement: Statement) -> dict[str, Affine] | None:
     """The number of values of each index, all from 0 on; None for a domain that is no such box."""
     domain = statement.domain
-    found: dict[str, int] = {}
-    for position, index in enumerate(statement.indices):
-        high = domain.dim_max_val(position)
-        if not domain.dim_min_val(position).is_zero() or not high.is_int():
-            return None
-        found[index] = high.to_python() + 1
-    return found if domain.is_box() else None
+    found: dict[str, Affine] = {}
+    if not scop.sizes:
+        for position, index in enumerate(statement.indices):
+            high = domain.dim_max_val(position)
+            if not domain.dim_min_val(position).is_zero() or not high.is_int():
+                return None
+            found[index] = affine(high.to_python() + 1)
+        return found if domain.is_box() else None
+    for access in _accesses(statement):
+        for subscript, extent in zip(access.subscripts, scop.arrays[access.array].shape, strict=True):
+            if isinstance(subscript, Affine) and subscript.name in statement.indices:
+                found.setdefault(subscript.name, extent)
+    if found.keys() != set(statement.indices):
+        return None
+    known = scop.context
+    box = _box(statement.name, statement.indices, found, scop.sizes)
+    return found if box.intersect_params(known).is_equal(domain.intersect_params(known)) else None
+
+
+def _box(name: str, indices: tuple[str, ...], extents: dict[str, Affine], sizes: tuple[str, ...]) -> isl.Set:
+    limits = " and ".join(f"0 <= {index} < {extents[index].isl_text()}" for index in indices)
+    return isl.Set(f"{parameters_text(sizes)}{{ {name}[{', '.join(indices)}] : {limits or 'true'} }}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +154,11 @@ class _Joining:
     def dimensions(self, name: str, pairs: dict[str, tuple[str, str]]) -> Iterator[tuple[str, int | None]]:
         """The arrays that the statement reaches by its pair, and where; None where that does not do."""
         statement, (outer, inner) = self.scop.statements[name], pairs[name]
-        extents = _extents(statement)
-        if extents is None or _computes_with(statement, outer, inner):
+        if not _apart_from_others(statement, outer, inner):
+            yield name, None
+            return
+        extents = _extents(self.scop, statement)
+        if extents is None:
             yield name, None
             return
         for access in _accesses(statement):
@@ -126,12 +174,12 @@ class _Joining:
                 fits = plain and self.fits(self.scop.arrays[access.array], used[0], extents[outer], extents[inner])
                 yield access.array, used[0] if fits else None
 
-    def fits(self, array: Array, dimension: int, outer: int, inner: int) -> bool:
+    def fits(self, array: Array, dimension: int, outer: Affine, inner: Affine) -> bool:
         """Whether both dimensions are swept whole and lie without gaps."""
-        if array.shape[dimension] != affine(outer) or array.shape[dimension + 1] != affine(inner):
+        if array.shape[dimension] != outer or array.shape[dimension + 1] != inner:
             return False
         strides = array.strides
-        return strides is None or strides[dimension] == inner * strides[dimension + 1]
+        return strides is None or inner * strides[dimension + 1] == affine(strides[dimension])
 
     def users(self, array: str, dimension: int) -> Iterator[tuple[str, tuple[str, str] | None]]:
         """The statements that touch the array, and the pairs of indices by which they do."""
@@ -145,9 +193,13 @@ class _Joining:
                 yield statement.name, (names[0], names[1]) if both else None
 
 
-def _computes_with(statement: Statement, outer: str, inner: str) -> bool:
+def _apart_from_others(statement: Statement, outer: str, inner: str) -> bool:
+    """Whether the one index follows the other, so that their instances stay in order, and no value is computed from either."""
+    indices = statement.indices
+    if indices.index(inner) != indices.index(outer) + 1:
+        return False
     values = (node.affine for node in walk(statement.value) if isinstance(node, IndexValue))
-    return any(value.variables() & {outer, inner} for value in values)
+    return not any(value.variables() & {outer, inner} for value in values)
 
 
 def _accesses(statement: Statement) -> list[Access]:
@@ -156,37 +208,32 @@ def _accesses(statement: Statement) -> list[Access]:
 
 def _joined(scop: Scop, pairs: dict[str, tuple[str, str]], arrays: dict[str, int]) -> Scop:
     """The scop with the pairs as one index, and the dimensions as one."""
-    links = isl.UnionMap("{ }")
+    first = next(iter(pairs))
+    known = _extents(scop, scop.statements[first])
+    assert known is not None, "internal: a domain that is no box"
+    scop, total = product_of(scop, [known[index] for index in pairs[first]])
     statements: dict[str, Statement] = {}
     for statement in scop.statements.values():
         if statement.name not in pairs:
-            links = links.union(statement.domain.to_union_set().identity())
             statements[statement.name] = statement
             continue
         outer, inner = pairs[statement.name]
-        extents = _extents(statement)
+        extents = _extents(scop, statement)
         assert extents is not None, "internal: a domain that is no box"
         name = f"{outer}_{inner}"
-        while name in statement.indices:
+        while name in statement.indices or name in scop.sizes:
             name += "_"
         indices = tuple(name if index == outer else index for index in statement.indices if index != inner)
-        sizes = {**extents, name: extents[outer] * extents[inner]}
-        value = f"{extents[inner]}*{outer} + {inner}"
-        after = ", ".join(f"({value})" if index == name else index for index in indices)
-        link = isl.Map(f"{{ {statement.name}[{', '.join(statement.indices)}] -> {statement.name}[{after}] }}")
-        links = links.union(link.intersect_domain(statement.domain).to_union_map())
-        limits = " and ".join(f"0 <= {index} < {sizes[index]}" for index in indices)
-        domain = isl.Set(f"{{ {statement.name}[{', '.join(indices)}] : {limits} }}")
         place = _Place(arrays, name)
         statements[statement.name] = replace(
             statement,
             indices=indices,
-            domain=domain,
+            domain=_box(statement.name, indices, {**extents, name: total}, scop.sizes),
             target=place.access(statement.target),
             value=map_reads(statement.value, place.read),
         )
-    changed = {array.name: _array(array, arrays.get(array.name)) for array in scop.arrays.values()}
-    return rebuilt(replace(scop, initial=scop.initial.apply_domain(links)), statements, changed)
+    changed = {array.name: _array(array, arrays.get(array.name), total) for array in scop.arrays.values()}
+    return rebuilt(replace(scop, initial=in_order(statements, scop.sizes)), statements, changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +255,9 @@ class _Place:
         return (*old[:at], affine(self.name), *old[at + 2 :])
 
 
-def _array(array: Array, at: int | None) -> Array:
+def _array(array: Array, at: int | None, total: Affine) -> Array:
     if at is None:
         return array
-    shape = (*array.shape[:at], array.shape[at] * array.shape[at + 1].constant, *array.shape[at + 2 :])
+    shape = (*array.shape[:at], total, *array.shape[at + 2 :])
     strides = None if array.strides is None else (*array.strides[:at], *array.strides[at + 1 :])
     return replace(array, shape=shape, strides=strides)

@@ -8,11 +8,11 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Subscript
-from polyml.scop.accesses import access_map, guarded_reads
+from polyml.scop.accesses import access_map, guarded_reads, parameters_text
 from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
 
-__all__ = ["Relations", "rebuilt"]
+__all__ = ["Relations", "in_order", "rebuilt"]
 
 
 class Relations:
@@ -68,6 +68,17 @@ def rebuilt(scop: Scop, statements: Mapping[str, Statement], arrays: Mapping[str
         must_writes=relations.must_writes,
         reductions=relations.reductions,
     )
+
+
+def in_order(statements: Mapping[str, Statement], sizes: tuple[str, ...]) -> isl.UnionMap:
+    """One statement after the other, each in the order of its indices: as written (`Scop.initial`), where there are no sequential loops."""
+    depth = max(len(s.indices) for s in statements.values())
+    order = isl.UnionMap("{ }")
+    for number, s in enumerate(statements.values()):
+        times = ", ".join([str(number), *s.indices, *["0"] * (depth - len(s.indices))])
+        link = isl.Map(f"{parameters_text(sizes)}{{ {s.name}[{', '.join(s.indices)}] -> [{times}] }}")
+        order = order.union(link.intersect_domain(s.domain).to_union_map())
+    return order
 
 
 def _touched(statement: Statement) -> set[str]:

@@ -6,6 +6,9 @@ relax), and a following elementwise equation is a statement of its own that the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
+from math import prod
 from typing import Literal
 
 import islpy as isl
@@ -84,6 +87,7 @@ class Scop(Shown):
     initial: `{ S[i] -> [time] }`, the written order (2d+1 form, one space for all statements).
     reads, may_writes, must_writes: `{ S[i] -> A[e] }`; an indirect access reads or may write the whole dimension. must_writes is within may_writes.
     reductions: `{ S[i] -> A[e] }` of the update statements: their accesses commute with each other.
+    products: those of `sizes` that are products of sizes of the program, which an index has that stands for two of its indices (joined_indices.py), with their factors.
     """
 
     name: str
@@ -96,6 +100,15 @@ class Scop(Shown):
     may_writes: isl.UnionMap
     must_writes: isl.UnionMap
     reductions: isl.UnionMap
+    products: Mapping[str, tuple[Affine, ...]] = field(default_factory=dict)
+
+    def with_products(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Values of sizes with those of the products whose factors are among them."""
+        found = dict(sizes)
+        for name, factors in self.products.items():
+            if all(factor.variables() <= sizes.keys() for factor in factors):
+                found[name] = prod(factor.evaluate(sizes) for factor in factors)
+        return found
 
     @property
     def domain(self) -> isl.UnionSet:

@@ -119,10 +119,15 @@ def _leave_if(condition: str, status: int) -> list[str]:
     return [f"    if ({condition}) {{", f"        status = {status};", "        goto leave;", "    }"]
 
 
+def _size(name: str, function: Function) -> str:
+    factors = function.products.get(name)
+    return name if factors is None else " * ".join(str(f) if f.name or f.is_constant else f"({f})" for f in factors)
+
+
 def _call(step: Launch, function: Function, names: dict[str, str]) -> str:
     """`void *` fits all; a `const void *` would not: before C23 an array of const elements is no const array."""
     place = {argument.array: argument.buffer for argument in step.arguments}
-    arguments = [*function.sizes]
+    arguments = [_size(size, function) for size in function.sizes]
     for variable in function.arguments:
         arguments.append(f"(void *){names[place[variable.name]]}")
     return f"{function.name}({', '.join(arguments)})"

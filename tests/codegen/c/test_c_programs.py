@@ -150,3 +150,12 @@ def test_symbolic_sizes() -> None:
         again = (steps, *copy.deepcopy(arguments[1:]))
         expected = kernel.reference(*copy.deepcopy(again))
         assert worst_error(program(*again), expected) < 1e-14
+
+
+def test_sizes_that_are_products() -> None:
+    text = 'def f(u: f32["A B C"], v: f32["D C"]):\n    y[a, b, d] = u[a, b, c] * v[d, c]\n    return y\n'
+    rng = np.random.default_rng(0)
+    u, v = rng.standard_normal((5, 7, 20)).astype(np.float32), rng.standard_normal((33, 20)).astype(np.float32)
+    assert "f_0(C, D, A * B, " in polyml.einsum(text, dynamic=True).lower(u, v).text("c")
+    (found,) = through_c(text, u, v, dynamic=True)
+    np.testing.assert_allclose(found, np.einsum("abc,dc->abd", u, v), rtol=1e-4, atol=1e-5)

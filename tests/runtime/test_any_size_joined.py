@@ -1,0 +1,146 @@
+"""Kernels for any sizes whose indices are joined: what is one index, right results around the tiles, for few elements and for none, and what does not join."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.codegen.interpret import interpret
+from polyml.target import Target
+
+SMALL_CACHES = Target("host", l1_bytes=2 << 10, l2_bytes=8 << 10)
+"""This machine, with caches that small tests outgrow."""
+
+
+def product(notation: str, kind: str = "f32") -> str:
+    """An einsum of any number of operands as a program."""
+    operands, out = notation.split("->")
+    parts = operands.split(",")
+    declared = ", ".join(f'{n}: {kind}["{" ".join(part.upper())}"]' for n, part in zip("uvw", parts, strict=False))
+    terms = " * ".join(f"{n}[{', '.join(part)}]" for n, part in zip("uvw", parts, strict=False))
+    left = f"y[{', '.join(out)}]" if out else "y"
+    return f"def product({declared}):\n    {left} = {terms}\n    return y\n"
+
+
+def numbers(*shape: int, seed: int = 0, kind: type[np.generic] = np.float32) -> np.ndarray:
+    """Small integers: every sum is exact, in any order."""
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(kind)
+
+
+def operands(notation: str, extents: Sequence[int]) -> list[np.ndarray]:
+    parts = notation.split("->")[0].split(",")
+    names = sorted(set("".join(parts)))
+    sizes = dict(zip(names, extents, strict=True))
+    return [numbers(*(sizes[i] for i in part), seed=k) for k, part in enumerate(parts)]
+
+
+def update_of(f: polyml.Einsum, *args: np.ndarray) -> tuple[str, ...]:
+    """The indices of the one update."""
+    lowered = f.lower(*args)
+    (found,) = (s for region in lowered.stages.regions for s in region.scop.statements.values() if s.kind == "update")
+    return found.indices
+
+
+JOINED = {
+    "efab,cdef->abcd": ("a_b", "c_d", "e_f"),
+    "ea,ebcd->abcd": ("a", "b_c_d", "e"),
+    "ijkl,kl->ij": ("i_j", "k_l"),
+    "bhik,bhkj->bhij": ("b_h", "i", "j", "k"),
+    "abc,dc->abd": ("a_b", "d", "c"),
+    "abcd,bc->ad": ("a", "d", "b_c"),
+    "abc,abc->": ("a_b_c",),
+}
+"""Contractions, and the indices that are left."""
+
+
+@pytest.mark.parametrize("notation", JOINED)
+def test_joined_at_any_size(notation: str) -> None:
+    f = polyml.einsum(product(notation), dynamic=True, target=SMALL_CACHES, verify=True)
+    names = sorted(set(notation) - set(",->"))
+    rng = np.random.default_rng(len(notation))
+    cases = [[3] * len(names), [1] * len(names), [7, 5, 9, 4, 6, 3][: len(names)], [17, 1, 16, 2, 8, 5][: len(names)]]
+    cases += [list(map(int, rng.integers(1, 14, len(names)))) for _ in range(6)]
+    empty = [[0 if k == position else 4 for k in range(len(names))] for position in range(len(names))]
+    for extents in (*cases, *empty):
+        args = operands(notation, extents)
+        np.testing.assert_array_equal(f(*args), np.einsum(notation, *args, optimize=True), err_msg=str(extents))
+    assert update_of(f, *operands(notation, [5] * len(names))) == JOINED[notation]
+    assert len(f.kernels) <= 1 + len(empty)  # those without elements are specialized
+
+
+@pytest.mark.parametrize("extents", [(40, 3, 11, 7, 5, 9), (3, 40, 7, 11, 9, 5), (13, 13, 1, 130, 33, 2)])
+def test_long_joined_indices(extents: tuple[int, ...]) -> None:
+    """Sizes beyond the tiles and blocks, through the version with panels."""
+    f = polyml.einsum(product("efab,cdef->abcd"), dynamic=True, target=SMALL_CACHES)
+    args = operands("efab,cdef->abcd", extents)
+    np.testing.assert_array_equal(f(*args), np.einsum("efab,cdef->abcd", *args, optimize=True))
+
+
+def test_what_follows_and_what_one_number_does() -> None:
+    text = """
+def layer(x: f32["N H W C"], w: f32["C D"], r: f32["N H W D"]):
+    y[n, h, v, d] = relu(x[n, h, v, c] * w[c, d] + r[n, h, v, d])
+    return y
+"""
+    f = polyml.einsum(text, dynamic=("N", "H"), target=SMALL_CACHES, verify=True)
+    for n, h, v in ((2, 3, 5), (1, 1, 5), (7, 9, 5)):
+        x, w, r = numbers(n, h, v, 20), numbers(20, 24, seed=1), numbers(n, h, v, 24, seed=2)
+        np.testing.assert_array_equal(f(x, w, r), np.maximum(x @ w + r, 0))
+    assert update_of(f, x, w, r) == ("n_h_v", "d", "c")
+    assert len(f.kernels) == 1
+
+
+def test_orders_of_sums_stay() -> None:
+    """With `precise=True`, too: instances keep their order."""
+    f = polyml.einsum(product("abc,bc->a", "f64"), dynamic=True, precise=True)
+    x, w = np.random.default_rng(0).standard_normal((5, 6, 7)), np.random.default_rng(1).standard_normal((6, 7))
+    assert update_of(f, x, w) == ("a", "b_c")
+    expected = np.zeros(5)
+    for b, c in np.ndindex(6, 7):
+        expected += x[:, b, c] * w[b, c]
+    np.testing.assert_array_equal(f(x, w), expected)
+
+
+STAYS = {
+    "another order": "u[a, c, b] * v[b, c]",
+    "a window": "u[a, b, c] * v[b, c + 1]",
+    "a number": "max(u[a, b, c], c) * v[b, c]",
+    "one of both": "u[a, b, c] * v[b, 3]",
+    "alone": "u[a, b, c] * v[b, c] * v[c, b]",
+}
+
+
+@pytest.mark.parametrize("why", STAYS)
+def test_what_stays(why: str) -> None:
+    shapes = {"another order": ("A C B", "B C"), "a window": ("A, B, C", "B, C + 1"), "alone": ("A B B", "B B")}
+    u, v = shapes.get(why, ("A B C", "B D" if why == "one of both" else "B C"))
+    text = f'def f(u: f32["{u}"], v: f32["{v}"]):\n    y[a] = sum[b, c]({STAYS[why]})\n    return y\n'
+    f = polyml.einsum(text, dynamic=True, verify=True)
+    x = numbers(4, 5, 5)
+    w = numbers(5, 6, seed=1) if why in ("a window", "one of both") else numbers(5, 5, seed=1)
+    assert not any("_" in index for index in update_of(f, x, w))
+    special = polyml.einsum(text, dynamic=False)
+    np.testing.assert_array_equal(f(x, w), special(x, w))
+
+
+def test_strided_arguments_get_kernels_of_their_own() -> None:
+    f = polyml.einsum(product("abc,dc->abd"), dynamic=True)
+    x, w = numbers(6, 10, 8)[:, ::2], numbers(9, 8, seed=1)
+    np.testing.assert_array_equal(f(x, w), np.einsum("abc,dc->abd", x, w))
+    np.testing.assert_array_equal(f(x.copy(), w), np.einsum("abc,dc->abd", x, w))
+
+
+def test_loops_and_pictures_know_the_products() -> None:
+    notation = "abc,dc->abd"
+    f = polyml.einsum(product(notation), dynamic=True, verify=True)
+    args = operands(notation, (3, 4, 5, 6))
+    (region,) = f.lower(*args).stages.regions
+    assert region.scop.with_products({"A": 3, "B": 4, "C": 5, "D": 6})["A_B"] == 12
+    assert "A_B" in str(region.loops)
+    arrays = {"u": args[0].reshape(12, 5), "v": args[1], region.loops.arguments[-1].name: np.zeros((12, 6), np.float32)}
+    interpret(region.loops, arrays, {"A": 3, "B": 4, "C": 5, "D": 6})
+    result = arrays[region.loops.arguments[-1].name]
+    np.testing.assert_array_equal(result.reshape(3, 4, 6), np.einsum(notation, *args))
