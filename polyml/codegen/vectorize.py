@@ -15,7 +15,7 @@ from math import prod
 
 from polyml.codegen.boundaries import cut_interior, depends_on, over_hull, over_lanes
 from polyml.codegen.jam import CannotJam, jam, storage_names
-from polyml.codegen.loops import Allocate, For, Function, Node, Variable
+from polyml.codegen.loops import Allocate, For, Function, If, Node, Variable
 from polyml.codegen.overlap import overlapping_starts, settled
 from polyml.codegen.privatize import Accumulators, Partial, private_body, shared_targets
 from polyml.codegen.ranges import Ranges, outside
@@ -23,7 +23,8 @@ from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.codegen.simplify import simplify_nodes
 from polyml.codegen.streams import Leads
 from polyml.codegen.vector_check import NotVectorizable, check_lanes, lane_dtypes
-from polyml.dtypes import DType
+from polyml.dtypes import DType, boolean, i64
+from polyml.expressions import Apply, IndexValue
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine, maximum, minimum
@@ -244,7 +245,7 @@ class _Vectorize:
             body = self.leads.marked(body, loop, width)
         single = jam(body, loop.variable, [affine(loop.variable)], taken=set(), names=first)
         if plan.has_head:
-            yield replace(shape, upper=plan.start, step=width, masked=True, body=single)
+            yield _head(replace(shape, upper=plan.start, step=width, masked=True, body=single), loop.lower)
         start = plan.start
         if plan.has_main:
             values = [affine(loop.variable) + u * width for u in range(plan.vectors)]
@@ -256,6 +257,13 @@ class _Vectorize:
             start = plan.end
         if plan.has_tail:
             yield replace(shape, lower=start, step=width, masked=True, body=single)
+
+
+def _head(part: For, first: Affine) -> For:
+    """The part before the first whole vector, from iteration `first` on: that vector's predecessor, without the lanes before `first`, so that it lies as whole ones do and its accesses cross lines where theirs do."""
+    inside = Apply("le", (IndexValue(first, i64), IndexValue(affine(part.variable), i64)), boolean)
+    lower = part.upper - (part.upper - first + (part.width - 1)) // part.width * part.width
+    return replace(part, lower=lower, body=(If(condition=inside, then=part.body),))
 
 
 def _with_lanes(nodes: tuple[Node, ...], width: int) -> tuple[Node, ...]:

@@ -232,6 +232,22 @@ def test_neighbours_start_at_a_line(sizes: tuple[int, ...] | None, leads: tuple[
     assert np.allclose(found[1], b, rtol=1e-13)
 
 
+def test_the_first_vector_lies_as_all_others_do() -> None:
+    """Under a mask, from the aligned element before the first one that is computed."""
+    a, b = np.zeros((2, 14, 320))
+    target = pm.Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=2 << 20)
+    text = pm.einsum(STENCIL.replace("T: int, ", "").replace("(T)", "(5)"), target=target).lower(a, b).text("loops")
+    head = re.search(r"for \(j = (.*); j < (.*); j \+= 8\) \{\n *if \(1 <= j\)", text)
+    assert head is not None
+    for lead in range(8):
+        first, end = (
+            eval(bound.replace("min", "_min"), {"A_lead": lead, "B_lead": lead, "i": 1, "_min": min})
+            for bound in head.groups()
+        )
+        assert first == end - 8 * (end > 1)
+        assert (end - lead) % 8 == 0
+
+
 def test_a_stencil_fetches_nothing() -> None:
     """Its rows were written a step ago: they come from a cache, and lines far ahead are of no use to a tile."""
     text = """

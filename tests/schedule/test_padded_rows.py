@@ -83,7 +83,7 @@ def test_known_numbers_of_steps_have_one_version() -> None:
     many, few = (JACOBI.replace("range(T)", f"range({steps})").replace("T: int, ", "") for steps in (40, 31))
     text = loops(many, *arguments)
     assert "a_rows" in text
-    assert "if (" not in text
+    assert "} else {" not in text
     assert "a_rows" not in loops(few, *arguments)
 
 

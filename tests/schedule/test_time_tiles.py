@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -200,6 +201,28 @@ def test_rows_that_share_elements_run_side_by_side() -> None:
     assert jams(named, 1300) == (2, 0)
     assert jams(few, 1300) == (0, 2)
     assert jams(named, 70) == (0, 0)  # no tiles
+
+
+def test_short_rows_run_side_by_side() -> None:
+    """Rows that share nothing, where they are strips of a tile: the end of a row's loop costs as much as some of its vectors."""
+    text = """
+def f(a: f64["N M"], b: f64["N M"]):
+    for t in range(100):
+        if j >= 1:
+            a[i, j] -= 0.5 * (b[i, j] - b[i, j - 1])
+        if i < N - 1:
+            b[i, j] -= 0.5 * (a[i + 1, j] - a[i, j])
+    return a, b
+"""
+
+    def jammed(rows: int, columns: int, registers: int = 32) -> list[str]:
+        target = pm.Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2048 * 1024, vector_registers=registers)
+        notes = str(pm.einsum(text, target=target, threads=1).lower(*grids(rows, columns)).explain())
+        return re.findall(r"tiling: (S_\w).*: jam i by 4; lanes along j", notes)
+
+    assert jammed(1000, 1200) == ["S_a", "S_b"]
+    assert jammed(1000, 1200, 12) == [], "four rows need more registers"
+    assert jammed(40, 100) == [], "no tiles"
 
 
 @pytest.mark.parametrize("steps", ["range(T)", "range(1, T, 3)"])

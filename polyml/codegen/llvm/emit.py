@@ -18,6 +18,7 @@ from polyml.codegen.llvm.extrema import emit_hopeful, extrema_of
 from polyml.codegen.llvm.frame import finish
 from polyml.codegen.llvm.hoistable import is_hoistable
 from polyml.codegen.llvm.ir import INDEX, Lines, Module, Value, integer
+from polyml.codegen.llvm.masks import lanes_before, lanes_from
 from polyml.codegen.llvm.memory import access, prefetch
 from polyml.codegen.llvm.neighbours import emit_shifted, neighbouring_rows
 from polyml.codegen.llvm.outline import argument_name, emit_apart, emit_parallel, new_state, size_name, stands_apart
@@ -47,8 +48,6 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, walk
 from polyml.sets.affine import affine
 
 __all__ = ["emit_function", "emit_module"]
-
-_LANES_OF_I32_MASKS = 16
 
 _FEW = 2
 """Iterations for which nothing is carried along."""
@@ -173,7 +172,8 @@ def _emit_if(state: State, node: If) -> None:
     b = state.builder
     chooses = len(state.nest.levels) == 1 and state.lanes is None and _is_of_sizes(state, node.condition)
     with b.into(state.nest.levels[0].lines) if chooses else nullcontext():
-        condition = cast(b, evaluate(state, node.condition), node.condition.dtype, boolean)
+        value = lanes_from(state, node.condition)
+        condition = value or cast(b, evaluate(state, node.condition), node.condition.dtype, boolean)
     if condition.lanes > 1:
         with state.within(state.where(condition)):
             _emit_nodes(state, node.then)
@@ -327,7 +327,7 @@ def _inside(
         _add_lead(state, lead)
     if node.kind == "vector" and node.width > 1:
         assert lanes is None, "internal: a vector loop inside another"
-        mask = _tail_mask(state, node, upper) if node.masked else None
+        mask = lanes_before(state, node, upper) if node.masked else None
         lanes = Lanes(node.variable, node.width, mask)
     elif ragged is not None:
         position = b.splat(current, ragged[0].lanes)
@@ -349,18 +349,3 @@ def _uses(nodes: tuple[Node, ...], name: str) -> bool:
     return any(
         isinstance(node, For) and name in node.lower.variables() | node.upper.variables() for node in walk_nodes(nodes)
     )
-
-
-def _tail_mask(state: State, node: For, upper: Value) -> Value | None:
-    """The lanes before the upper bound; None when they all are, provably."""
-    extent = node.upper - node.lower
-    if extent.is_constant and extent.constant % node.width == 0:
-        return None
-    # The number of lanes left, compared in the narrowest integers that make a cheap mask.
-    b, width = state.builder, node.width
-    left = b.binary("sub", upper, state.nest.index(affine(node.variable)))
-    left = b.convert(
-        "trunc", b.intrinsic("smin", left, integer(width)), "i32" if width <= _LANES_OF_I32_MASKS else "i8"
-    )
-    counting = ", ".join(f"{left.type} {lane}" for lane in range(width))
-    return b.compare("slt", Value(left.type.of(width), f"<{counting}>"), b.splat(left, width))

@@ -1,5 +1,7 @@
 """Rows side by side that read the same elements: a stencil's row reads its neighbours', so several rows at once load each of them once.
 
+Short rows (strips of a tile) that have no elements in common go side by side, too: where a row is a few vectors, its first and last one under masks and the end of its loop cost as much as several of them.
+
 Source: Callahan, Carr, Kennedy, "Estimating interlock and improving balance for pipelined architectures" (JPDC 1988), on unroll-and-jam.
 """
 
@@ -18,9 +20,12 @@ ROWS = (4, 2)
 WORTH = 0.9
 """Of the loads of single rows, at most."""
 
+SHORT = 32
+"""Vectors of a short row."""
+
 
 def neighbouring_rows(band: Band, lanes: int, facts: Facts) -> tuple[int | None, int]:
-    """The member whose iterations should be jammed because they read common elements, and how many; (None, 1) where that saves too little.
+    """The member whose iterations should be jammed because they read common elements, or are short, and how many; (None, 1) where that saves too little.
 
     The elements that the rows share, and one more per row, must fit into the registers.
     """
@@ -34,6 +39,12 @@ def neighbouring_rows(band: Band, lanes: int, facts: Facts) -> tuple[int | None,
             loads = _loads(band.core, member[band.core], rows, facts)
             if loads / rows < least and loads + rows <= facts.target.vector_registers:
                 best, least = (k, rows), loads / rows
+    if best[0] is None and band.extents[lanes] <= SHORT * facts.lanes(band.core):
+        # The innermost of the others: what lies side by side in memory stays near.
+        for k in reversed(range(len(band.indices))):
+            rows = ROWS[0]
+            if k != lanes and band.extents[k] >= rows and rows * (single + 1) <= facts.target.vector_registers:
+                return k, rows
     return best
 
 

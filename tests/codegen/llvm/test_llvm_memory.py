@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -59,6 +61,28 @@ def test_loads_of_every_stride(size: int) -> None:
     for call, arrays, subscript in zip(calls, given, subscripts, strict=True):
         want = arrays["x"][[subscript.evaluate({"i": i}) for i in range(size)]]
         np.testing.assert_array_equal(call(arrays, {})["y"], want, err_msg=str(subscript))
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(8, "f64"), (16, "f32"), (64, "u8")])
+def test_lanes_from_an_iteration_on(width: int, dtype: str) -> None:
+    """Vectors from before the array's first element on; the mask is one comparison, and nothing outside is touched."""
+    d = DTYPES[dtype]
+    variables = [variable("y", d, "N"), variable("x", d, "N")]
+    condition = apply("le", IndexValue(affine("first"), i64), IndexValue(I, i64), dtype=boolean)
+    kept = If(condition=condition, then=(store("y", "i", read("x", d, "i")),))
+    rows = loop("i", -width, "N", kept, kind="vector", step=width, width=width, masked=True)
+    function = function_of([loop("first", 0, "M", rows)], {}, ["N", "M"], variables=variables)
+    assert re.search(rf"icmp sge <{width} x i{32 if width <= 16 else 8}>", emit_module([function]))
+    (copy,) = compile_functions([function])
+    page = 4096 // d.itemsize  # the first element of which lies behind a page that faults
+    x = numbers(page, "int32").astype(d.numpy)
+    out = copy({"y": np.zeros(page, d.numpy), "x": x}, {"N": page, "M": 1})
+    np.testing.assert_array_equal(out["y"], x)
+    for first in (1, width - 1, width, 3 * width + 5, page):
+        each = loop("first", first, "M", rows)
+        (copy,) = compile_functions([function_of([each], {}, ["N", "M"], variables=variables)])
+        out = copy({"y": np.zeros(page, d.numpy), "x": x}, {"N": page, "M": first + 1})
+        np.testing.assert_array_equal(out["y"], np.where(np.arange(page) < first, 0, x))
 
 
 @pytest.mark.parametrize("stride", [-3, -1, 1, 2, 3])

@@ -1,0 +1,47 @@
+"""Lanes of a vector loop that act because of where they are: those before its upper bound, those from some iteration on.
+
+The number of lanes is compared with each lane's own in the narrowest integers that make a cheap mask.
+"""
+
+from __future__ import annotations
+
+from polyml.codegen.llvm.ir import Value, integer
+from polyml.codegen.llvm.state import State
+from polyml.codegen.loops import For
+from polyml.expressions import Apply, Expr, IndexValue
+from polyml.sets.affine import affine
+
+__all__ = ["lanes_before", "lanes_from"]
+
+_LANES_OF_I32_MASKS = 16
+
+
+def lanes_before(state: State, node: For, upper: Value) -> Value | None:
+    """The lanes before the upper bound; None when they all are, provably."""
+    extent = node.upper - node.lower
+    if all(number % node.width == 0 for number in (extent.constant, *(c for _, c in extent.terms))):
+        return None
+    left = state.builder.binary("sub", upper, state.nest.index(affine(node.variable)))
+    return _compared(state, "slt", state.builder.intrinsic("smin", left, integer(node.width)), node.width)
+
+
+def lanes_from(state: State, condition: Expr) -> Value | None:
+    """What the condition is worth for each lane where it says that the loop's variable is an iteration, the same for all lanes, or a later one; None where it says anything else."""
+    match condition:
+        case Apply(op="le", args=(IndexValue(affine=first), IndexValue(affine=last))):
+            lanes = state.lanes
+            if lanes is None or last != affine(lanes.variable) or lanes.variable in first.variables():
+                return None
+        case _:
+            return None
+    b = state.builder
+    gone = b.binary("sub", state.nest.index(first), state.nest.index(last))
+    gone = b.intrinsic("smax", b.intrinsic("smin", gone, integer(lanes.width)), integer(0))
+    return _compared(state, "sge", gone, lanes.width)
+
+
+def _compared(state: State, how: str, count: Value, width: int) -> Value:
+    b = state.builder
+    count = b.convert("trunc", count, "i32" if width <= _LANES_OF_I32_MASKS else "i8")
+    counting = ", ".join(f"{count.type} {lane}" for lane in range(width))
+    return b.compare(how, Value(count.type.of(width), f"<{counting}>"), b.splat(count, width))
