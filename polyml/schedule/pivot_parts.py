@@ -15,6 +15,7 @@ import islpy as isl
 
 from polyml.expressions import Read, Subscript, map_reads
 from polyml.records import dataclass
+from polyml.schedule.cost import memory_strides
 from polyml.schedule.joined import renamed
 from polyml.schedule.large_enough import extents_of
 from polyml.schedule.pivots import Loops3, Pivots
@@ -42,6 +43,17 @@ class PivotParts:
     loops: Mapping[str, Loops3]
     copies: Mapping[Beyond, tuple[str, ...]] = field(default_factory=dict)
     storage: Mapping[str, Storage] = field(default_factory=dict)
+
+    def walks(self, copy: str) -> bool:
+        """Whether the copy's source has side by side what stands along the pivot."""
+        value, pivot = self.scop.statements[copy].value, self.loops[copy].pivot
+        last = value.subscripts[-1] if isinstance(value, Read) else None
+        return (
+            isinstance(value, Read)
+            and isinstance(last, Affine)
+            and last.name == pivot
+            and memory_strides(self.scop.arrays[value.tensor])[-1] == 1
+        )
 
 
 def split_at_pivots(scop: Scop, dependences: Dependences, plan: Pivots) -> PivotParts | None:

@@ -7,12 +7,12 @@ region does else comes before or after. These are the parts of a factorization b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 import islpy as isl
 
-from polyml.expressions import Read
+from polyml.expressions import Read, Subscript, reads_of
 from polyml.schedule.cost import StatementModel, memory_strides
 from polyml.schedule.large_enough import at_least
 from polyml.schedule.pivot_parts import PivotParts, with_panels
@@ -80,7 +80,7 @@ def _contiguous(scop: Scop, read: Read, index: str) -> bool:
 def slanted_parts(scop: Scop, dependences: Dependences, plan: Pivots) -> PivotParts:
     """The scop with the copies that the contraction reads."""
     both = {plan.core: plan.core}
-    loops = {**plan.loops, **_starts(scop, plan)}
+    loops = {**plan.loops, **_rows_and_lanes(scop, plan)}
     parts = PivotParts(scop, dependences, plan, {"rows": {}, "lanes": {}, "both": both}, loops)
     parts = with_panels(parts, "both", f"{plan.vector.tensor}_panels")
     if plan.broadcast is not None:
@@ -88,17 +88,34 @@ def slanted_parts(scop: Scop, dependences: Dependences, plan: Pivots) -> PivotPa
     return parts
 
 
-def _starts(scop: Scop, plan: Pivots) -> dict[str, Loops3]:
-    """What starts the sums: statements that run along the result's rows and lanes and no other index."""
+def _rows_and_lanes(scop: Scop, plan: Pivots) -> dict[str, Loops3]:
+    """What starts the sums, and what is made of each of them: statements that run along the result's rows and lanes and no other index, and find side by side what the lanes touch."""
     core, own = scop.statements[plan.core], plan.loops[plan.core]
     found: dict[str, Loops3] = {}
     for name, statement in scop.statements.items():
-        if statement.kind == "init" and statement.target.array == core.target.array and len(statement.indices) == 2:
-            pairs = zip(core.target.subscripts, statement.target.subscripts, strict=True)
-            names = {str(a): b.name for a, b in pairs if isinstance(b, Affine) and b.name is not None}
-            if len(names) == 2:
-                found[name] = Loops3(names[own.rows], names[own.lanes], "")
+        if statement.loop_depth or len(statement.indices) != 2 or statement.kind not in ("init", "assign"):
+            continue
+        touched = [(statement.target.array, statement.target.subscripts)]
+        touched += [(read.tensor, read.subscripts) for read in reads_of(statement.value)]
+        sums = {subscripts for array, subscripts in touched if array == core.target.array}
+        if len(sums) != 1:
+            continue
+        pairs = zip(core.target.subscripts, *sums, strict=True)
+        names = {str(a): b.name for a, b in pairs if isinstance(b, Affine) and b.name is not None}
+        if len(names) == 2 and all(_steps(scop, *access, names[own.lanes]) in (0, 1) for access in touched):
+            found[name] = Loops3(names[own.rows], names[own.lanes], "")
     return found
+
+
+def _steps(scop: Scop, array: str, subscripts: Sequence[Subscript], index: str) -> int | None:
+    """Elements from one value of the index to the next; None where that is not a number."""
+    total = 0
+    for subscript, stride in zip(subscripts, memory_strides(scop.arrays[array]), strict=True):
+        moved = subscript.stride(index) if isinstance(subscript, Affine) else None
+        if moved is None or (moved and stride is None):
+            return None
+        total += moved * (stride or 0)
+    return total
 
 
 def split_around(scop: Scop, dependences: Dependences, core: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -11,6 +11,8 @@ import pytest
 import polyml
 from benchmarks.polybench import KERNELS
 from benchmarks.polybench.kernel import worst_error
+from polyml.codegen.loops import Assign, For
+from polyml.codegen.rewrite import walk_nodes
 from polyml.options import Options
 from polyml.schedule.driver import schedule
 from polyml.schedule.slanted import split_around
@@ -118,6 +120,19 @@ def test_what_runs_before_and_after() -> None:
     before, after = split_around(last.scop, last.dependences, core)
     assert [last.scop.statements[name].kind for name in before] == ["init"]
     assert [last.scop.statements[name].kind for name in after] == ["assign"]
+
+
+def test_panels_are_transposed_in_registers_and_results_finished_in_lanes() -> None:
+    """Of `A[j, k]` with lanes along j; and what is made of the sums is no loop over single elements because the sums' own loops were others."""
+    arguments = KERNELS["syr2k"].data({"M": 100, "N": 120}, np.random.default_rng(0))
+    lowered = KERNELS["syr2k"].program(target=WIDE, threads=1).lower(*arguments)
+    loops = [node for region in lowered.stages.regions for node in walk_nodes(region.loops.body)]
+    moves = [n for loop in loops if isinstance(loop, For) and loop.kind == "transpose" for n in loop.body]
+    assert {n.target.variable for n in moves if isinstance(n, Assign)} == {"A_panels", "B_panels"}
+    lanes = [n for loop in loops if isinstance(loop, For) and loop.kind == "vector" for n in walk_nodes(loop.body)]
+    finished = [n for n in loops if isinstance(n, Assign) and n.target.variable == "C"]
+    assert finished
+    assert all(any(n is other for other in lanes) for n in finished)
 
 
 @pytest.mark.parametrize("name", ["syrk", "trmm"])

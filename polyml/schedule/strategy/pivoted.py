@@ -42,11 +42,13 @@ def build_slanted(
     leaf = isl.Schedule.from_domain(parts.scop.domain).get_root().child(0)
     builder = _Builder(parts, around, parallel)
     own = [*(name for names in parts.copies.values() for name in names), parts.plan.core]
-    # In the written order, what starts the sums apart from runs of others.
-    runs = [list(run) for _, run in groupby(before, lambda name: name if name in parts.loops else "")]
-    pieces = [_Part(run, builder.start if run[0] in parts.loops else builder.as_around) for run in runs]
-    pieces += [_Part(own, builder.blocks), _Part(after, builder.as_around)]
-    return builder.sequence(leaf, [piece for piece in pieces if piece.names]).get_schedule()
+
+    def pieces(names: Sequence[str]) -> list[_Part]:
+        """In the written order, what runs row by row apart from runs of others."""
+        runs = [list(run) for _, run in groupby(names, lambda name: name if name in parts.loops else "")]
+        return [_Part(run, builder.by_rows if run[0] in parts.loops else builder.as_around) for run in runs]
+
+    return builder.sequence(leaf, [*pieces(before), _Part(own, builder.blocks), *pieces(after)]).get_schedule()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,8 @@ class _Builder:
         """What stands in no register tile, in the order that the recipe finds for it."""
         return graft(leaf, self.inside.get_root().child(0))
 
-    def start(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
-        """A statement that writes the result once, row by row."""
+    def by_rows(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """A statement that starts the sums, or is made of them, row by row."""
         names = self.names_at(leaf)
         rows = Loop(self.loop("rows", names).row, True, "parallel" if self.parallel else None)
         return insert_loops(leaf, [rows, Loop(self.loop("lanes", names).row, True, "vector:2")])
@@ -185,7 +187,9 @@ class _Builder:
         lanes, pivot = self.loop(side, (name,)), self.loop("pivot", (name,))
         width = plan.width if side == "lanes" else plan.tile.rows
         panel = Loop(tile_loop(lanes, width).row, True, "parallel" if self.parallel else None)
-        return insert_loops(leaf, [panel, Loop(pivot.row, True), Loop(lanes.row, True, "vector:1")])
+        inside = [Loop(pivot.row, True), Loop(lanes.row, True, "vector:1")]
+        # What the source has side by side comes last, so that blocks are transposed in registers.
+        return insert_loops(leaf, [panel, *(reversed(inside) if self.parts.walks(name) else inside)])
 
     def update(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         """Register tiles that are all there, those that are so for a part of the sum, and the rest."""
