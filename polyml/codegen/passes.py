@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from polyml.codegen.carried import carry_values
+from polyml.codegen.common_sums import share_sums
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
 from polyml.codegen.partial_sums import sum_in_parts
 from polyml.codegen.prefetch import Caches, prefetch
@@ -80,6 +81,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("unroll", lambda f, _: (unroll(f), ())),
     # Ordering: conditions that copies made certain go before elements are looked at; a certain access can be promoted.
     Pass("simplify_copies", lambda f, _: (simplify(f), ())),
+    # Ordering: when copies stand side by side, and before elements become registers.
+    Pass("share_sums", lambda f, o: (f if o.precise else share_sums(f), ())),
     # Ordering: before "transpose_rows", which would go through scratch memory.
     Pass("transpose_copies", lambda f, _: (transpose_copies(f), ())),
     # Ordering: before elements become registers; only loops without lanes are left to look at.

@@ -20,7 +20,7 @@ from polyml.codegen.rewrite import with_body
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, substitute, walk
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["LINE", "base_of", "order_by_place"]
+__all__ = ["LINE", "base_of", "order_by_place", "sum_of", "terms_of"]
 
 LINE = 64
 """Bytes of the vectors for which it is worth it to shift one instead of loading another: shorter ones lie within a cache line more often than not."""
@@ -69,7 +69,7 @@ def _ordered(expr: Expr, variable: str) -> Expr:
 
 def _by_place(total: Apply, variable: str) -> Expr:
     """The sum's terms, place by place; in each place those first that most places have."""
-    terms = _terms(total)
+    terms = terms_of(total)
     if not 4 <= len(terms) <= _TERMS:
         return total
     places: dict[int, list[tuple[bool, Expr]]] = {}
@@ -90,19 +90,20 @@ def _by_place(total: Apply, variable: str) -> Expr:
     for place in sorted(places, key=lambda place: (taken[place], place)):
         ordered = sorted(places[place], key=lambda term: (term[0], -count[term]))
         there = {variable: affine(variable) + place}
-        sums.append((taken[place], _sum([(negative, substitute(base, there)) for negative, base in ordered], total)))
+        sums.append((taken[place], sum_of([(negative, substitute(base, there)) for negative, base in ordered], total)))
     parts = sorted([*sums, *rest], key=lambda term: term[0])
-    return total if parts[0][0] else _sum(parts, total)
+    return total if parts[0][0] else sum_of(parts, total)
 
 
-def _sum(terms: Iterable[tuple[bool, Expr]], like: Apply) -> Expr:
+def sum_of(terms: Iterable[tuple[bool, Expr]], like: Apply) -> Expr:
+    """The terms added up, or subtracted, from left to right; the first one is added. like: a sum of their type."""
     (_, made), *others = terms
     for negative, term in others:
         made = Apply("sub" if negative else "add", (made, term), like.dtype)
     return made
 
 
-def _terms(expr: Expr) -> list[tuple[bool, Expr]]:
+def terms_of(expr: Expr) -> list[tuple[bool, Expr]]:
     """The terms of a sum, from left to right, and whether they are subtracted."""
     found: list[tuple[bool, Expr]] = []
     stack = [(False, expr)]
