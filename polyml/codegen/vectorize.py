@@ -16,7 +16,7 @@ from math import prod
 from polyml.codegen.boundaries import cut_interior, depends_on, over_hull, over_lanes
 from polyml.codegen.jam import CannotJam, jam, storage_names
 from polyml.codegen.loops import Allocate, For, Function, If, Node, Variable
-from polyml.codegen.overlap import overlapping_starts, settled
+from polyml.codegen.overlap import overlapping_starts, overlapping_tiles, settled
 from polyml.codegen.privatize import Accumulators, Partial, private_body, shared_targets
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
@@ -176,6 +176,9 @@ class _Vectorize:
         if overlapped is not None:
             return (overlapped,)
         plan = self.plan(loop, ranges, self.width(loop), reducing=bool(partials))
+        clamped = () if partials else self.clamped(loop, plan, ranges)
+        if clamped:
+            return clamped
         count = plan.vectors if plan.has_main else 1
         accumulators = Accumulators.make(partials, plan.width, count, self.taken)
         parts = tuple(self.parts(loop, plan, partials, accumulators))
@@ -198,6 +201,18 @@ class _Vectorize:
             Note("vector", loop.variable, f"{width} lanes, {len(starts)} vectors at once, the last one overlapping")
         )
         return replace(loop, kind="vector", factor=1, upper=loop.lower + width, step=width, width=width, body=copies)
+
+    def clamped(self, loop: For, plan: _Plan, ranges: Ranges) -> tuple[Node, ...]:
+        """Several vectors of a register tile at once as long as more than one is left, of which the last ones overlap at the end, and the masked one; nothing where that does not do."""
+        known = ranges.constant(loop.upper - loop.lower) is not None
+        if known or plan.vectors < 2 or plan.has_head:
+            return ()
+        body = settled(loop, self.types, self.taken)
+        if body is None:
+            return ()
+        how = f"{plan.width} lanes, {plan.vectors} vectors at once, the last ones overlapping at the end"
+        self.notes.append(Note("vector", loop.variable, how))
+        return overlapping_tiles(loop, _with_lanes(body, plan.width), plan.vectors, plan.width, self.taken)
 
     def plan(self, loop: For, ranges: Ranges, width: int, *, reducing: bool) -> _Plan:
         span = loop.upper - loop.lower

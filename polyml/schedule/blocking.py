@@ -40,7 +40,7 @@ from polyml.schedule.contraction_sides import (
     turned_column,
 )
 from polyml.schedule.contraction_tiles import contraction_tile
-from polyml.schedule.cost import FEW_ROWS, AccessModel, RegisterTile, StatementModel
+from polyml.schedule.cost import FEW_ROWS, TALLEST, AccessModel, RegisterTile, StatementModel
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
@@ -60,11 +60,19 @@ FEW_USES = 128
 MIN_DEPTH = 16
 """Length of the reduction below which the tile of C is all that matters."""
 
+LEAST_PANEL = 256
+"""Elements of a vector operand of symbolic size below which it is read where it lies. Where numbers say that L1 holds it, tiles are made for it; of sizes that are not known packed tiles are the ones that know how
+their rows lie."""
+
 UNKNOWN_DEPTH = 1024
 """What stands for a reduction of symbolic length that has to be finished while its sums are in registers."""
 
 UNKNOWN_VECTORS = 2
-"""Of a panel over a reduction of symbolic length: 512 channels of 3 x 3 fit in 1 MiB so."""
+"""Of a panel over a reduction of symbolic length: 512 channels of 3 x 3 fit in 1 MiB so. Of a register tile whose columns are of unknown number, too: the fewer it has, the fewer are left at the end, and two
+keep the units as busy as three."""
+
+UNKNOWN_ROWS = 8
+"""Of a register tile whose rows are of unknown number: rests have four, then one."""
 
 REST = 0.02
 """Cost of one more kind of register tile at the edges of a turned result: code that is compiled, and a row that is laid out in more pieces."""
@@ -92,10 +100,13 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target, *, few_rows
         return None if ends or not sides.rows else _in_turns(model, sides, column, target)
     turned = is_turned(scop, statement, sides.lanes)
     inner = by_stride(sides.rows, out)[::-1]
-    most = _vectors_in_l2(model, sides.reduced, ends, target) if turned else 4
+    most = (
+        _vectors_in_l2(model, sides.reduced, ends, target) if turned else UNKNOWN_VECTORS if sides.lanes in ends else 4
+    )
     inner = inner[:1] if turned else inner
+    tallest = UNKNOWN_ROWS if not turned and any(i in ends for i in inner) else TALLEST
     rows, tile = contraction_tile(
-        model, sides.lanes, inner, len(sides.others), target, most=most, rest=REST if turned else 0.0
+        model, sides.lanes, inner, len(sides.others), target, most=most, rest=REST if turned else 0.0, tallest=tallest
     )
     packed = _pays(model, operand, sides, target, turned=turned)
     width = tile.vectors * target.lanes(model.itemsize)
@@ -257,11 +268,11 @@ def _source_order(sides: Sides) -> list[str]:
 def _worth(
     scop: Scop, model: StatementModel, sides: Sides, ends: Mapping[str, Affine], target: Target, *, turned: bool
 ) -> tuple[Product, ...]:
-    """What `_pays` asks of numbers, of symbolic extents at a call; of lanes that a turned plan has instead of others, a vector."""
+    """What `_pays` asks of numbers, of symbolic extents at a call, but of operands that L1 holds; of lanes that a turned plan has instead of others, a vector."""
     array = scop.arrays[sides.operand.array]
     found: list[Product] = []
     if not turned or sides.operand.stride(sides.lanes) == 1:
-        found.append(Product(array.shape, target.l1_bytes // 2 // array.dtype.itemsize + 1))
+        found.append(Product(array.shape, LEAST_PANEL))
     if turned and sides.lanes in ends:
         found.append(Product((ends[sides.lanes],), target.lanes(array.dtype.itemsize)))
     for indices, least in ((sides.rows, MIN_REUSE), (sides.reduced, MIN_DEPTH)):

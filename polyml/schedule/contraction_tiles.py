@@ -5,7 +5,7 @@ Source: Low et al., "Analytical Modeling Is Enough for High-Performance BLIS" (T
 
 from __future__ import annotations
 
-from polyml.schedule.cost import RegisterTile, StatementModel
+from polyml.schedule.cost import TALLEST, RegisterTile, StatementModel
 from polyml.target import Target
 
 __all__ = ["contraction_tile"]
@@ -15,10 +15,18 @@ APART = 0.9
 
 
 def contraction_tile(
-    model: StatementModel, lanes: str, row_side: list[str], operands: int, target: Target, *, most: int, rest: float
+    model: StatementModel,
+    lanes: str,
+    row_side: list[str],
+    operands: int,
+    target: Target,
+    *,
+    most: int,
+    rest: float,
+    tallest: int = TALLEST,
 ) -> tuple[str, RegisterTile]:
     """The rows' index and the tile with the fewest cycles for the whole product, its edges included. row_side: innermost in C first; most: vectors; rest: what another kind of tile, at an
-    edge, costs beside its cycles, as a part of all."""
+    edge, costs beside its cycles, as a part of all. tallest: the most rows."""
     width = target.lanes(model.itemsize)
     # Rows of a turned result are whole tiles of whole vectors; where masks have registers of their own, no other value needs one.
     spare = target.vector_registers > 16 and not (rest and target.masked)
@@ -26,7 +34,7 @@ def contraction_tile(
     for rows_index in row_side or [""]:
         extent = model.extents.get(rows_index, 1)
         for vectors in range(1, most + 1):
-            for rows in range(1, 15):
+            for rows in range(1, tallest + 1):
                 # Accumulators, the vectors that rows share, a broadcast; and two more where there are plenty, for masks' sake.
                 if rows * vectors + vectors + 1 > target.vector_registers - (2 if spare else 0):
                     continue

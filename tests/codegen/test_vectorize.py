@@ -192,3 +192,46 @@ def test_whole_narrow_and_long_rows_do_not_overlap(columns: int, factor: int) ->
     after, notes = vectorize(before, vector_bytes=64)
     assert not any("overlapping" in note.text for note in notes)
     np.testing.assert_array_equal(run(after, {})["z"], run(before, {})["z"])
+
+
+def any_tile(*first: Assign | If, factor: int = 3) -> Function:
+    """The same over the columns from C to M, of which nobody knows how many there are."""
+    update = Assign(target=put("z", "a"), value=call("mul", at("x", "k"), at("y", "k", "a")), reduction="sum")
+    body = loop("a", affine("C"), affine("M"), *first, loop("k", 0, 9, update), kind="vector", factor=factor)
+    arguments = [array("x", 9), array("y", 9, "M"), array("z", "M")]
+    return function(body, arguments=arguments, written="z", sizes=("M", "C", "B"))
+
+
+BEGINS = Assign(target=put("z", "a"), value=number(0.0))
+FIRST_BLOCK = If(condition=call("eq", index("B"), index(0)), then=(BEGINS,))
+"""Sums begin in the first of several blocks, and go on in others."""
+
+
+@pytest.mark.parametrize("first", [BEGINS, FIRST_BLOCK], ids=["begins", "goes on"])
+@pytest.mark.parametrize("factor", [2, 3])
+def test_vectors_of_columns_of_unknown_number_overlap_at_the_end(first: Assign | If, factor: int) -> None:
+    before = any_tile(first, factor=factor)
+    after, (note,) = vectorize(before, vector_bytes=64)
+    assert "the last ones overlapping at the end" in note.text
+    assert [part.masked for part in vector_loops(after)] == [False, True]
+    for start, columns in ((0, 0), (3, 0), (0, 1), (5, 15), (0, 16), (2, 17), (0, 31), (7, 32), (0, 33), (1, 47)):
+        for end in (start + columns, start + columns + 16 * factor):
+            for block in (0, 1):
+                sizes = {"C": start, "M": max(end, 1), "B": block}
+                np.testing.assert_array_equal(run(after, sizes)["z"], run(before, sizes)["z"], err_msg=str(sizes))
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        If(condition=call("eq", index("a"), index(0)), then=(BEGINS,)),  # in some lanes
+        If(condition=call("gt", at("z", 0), number(0.0)), then=(BEGINS,)),  # by what is written
+        If(condition=call("eq", index("B"), index(0)), then=(BEGINS,), otherwise=(BEGINS,)),
+    ],
+)
+def test_sums_that_begin_otherwise_do_not_overlap(first: If) -> None:
+    before = any_tile(first)
+    after, notes = vectorize(before, vector_bytes=64)
+    assert not any("overlapping" in note.text for note in notes)
+    sizes = {"C": 2, "M": 60, "B": 0}
+    np.testing.assert_array_equal(run(after, sizes)["z"], run(before, sizes)["z"])

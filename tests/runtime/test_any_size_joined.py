@@ -15,6 +15,9 @@ SMALL_CACHES = Target("host", l1_bytes=2 << 10, l2_bytes=8 << 10)
 """This machine, with caches that small tests outgrow."""
 
 
+KINDS: dict[str, type[np.generic]] = {"f32": np.float32, "f64": np.float64, "i32": np.int32}
+
+
 def product(notation: str, kind: str = "f32") -> str:
     """An einsum of any number of operands as a program."""
     operands, out = notation.split("->")
@@ -144,3 +147,23 @@ def test_loops_and_pictures_know_the_products() -> None:
     interpret(region.loops, arrays, {"A": 3, "B": 4, "C": 5, "D": 6})
     result = arrays[region.loops.arguments[-1].name]
     np.testing.assert_array_equal(result.reshape(3, 4, 6), np.einsum(notation, *args))
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64", "i32"])
+def test_columns_around_the_vectors(kind: str) -> None:
+    """Panels, what is left of them and no panels at all, in one block of the sum and in several."""
+    f = polyml.einsum(product("ik,kj->ij", kind), dynamic=True, target=SMALL_CACHES, verify=True)
+    for i, k in ((1, 7), (16, 16), (19, 16), (21, 131), (29, 300)):
+        for j in (1, 3, 8, 15, 16, 17, 24, 31, 32, 33, 47, 48, 49, 64, 65, 79, 96, 115):
+            x, w = numbers(i, k, kind=KINDS[kind]), numbers(k, j, seed=1, kind=KINDS[kind])
+            np.testing.assert_array_equal(f(x, w), x @ w, err_msg=str((i, k, j)))
+    assert len(f.kernels) == 1
+
+
+def test_what_is_beyond_the_columns_does_not_matter() -> None:
+    """Lanes that do not act add up as well: neither their values nor infinite ones of the rows get anywhere."""
+    f = polyml.einsum(product("ik,kj->ij"), dynamic=True, target=SMALL_CACHES)
+    x, w = numbers(24, 40), numbers(40, 37, seed=1)
+    x[3, 5], x[4, 6], w[7, 36] = np.inf, np.nan, -np.inf
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(f(x, w), x @ w)

@@ -102,7 +102,7 @@ def functions(text: str, *shapes: tuple[int, ...], target: Target = SMALL_CACHES
 def test_a_sum_that_is_finished_in_registers_has_panels_over_all_of_it() -> None:
     (function,) = functions(DENSE, (4, 5), (5, 6), (6,), target=Target("x86-64-v4"))
     panels = {n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate) and "panels" in n.variable.name}
-    assert {tuple(map(str, panel.shape[1:])) for panel in panels} == {("K", "48")}
+    assert {tuple(map(str, panel.shape[1:])) for panel in panels} == {("K", "32")}
 
 
 def test_products_of_long_sums_have_regions_of_their_own() -> None:
@@ -131,7 +131,7 @@ def test_without_panels_there_is_one_version() -> None:
     assert isinstance(choice, If)
     assert not any(isinstance(node, Assign) and node.streaming for node in walk_nodes(choice.otherwise))
     rests = {n.step for n in walk_nodes(choice.then) if isinstance(n, For) and n.kind == "vector" and not n.masked}
-    assert rests == {16, 48}
+    assert rests == {16, 32}
 
 
 def test_least_sizes_and_leads_bound_indices() -> None:

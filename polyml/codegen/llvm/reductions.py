@@ -38,7 +38,7 @@ def assign(state: State, node: Assign) -> None:
         )
     elif target.scope == "register" and (target.lanes > 1 or state.lanes is None):
         new = _combined_with(state, node, lambda: read_place(state, node.target), target.dtype)
-        write_place(state, node.target, new)
+        write_place(state, node.target, new, sum_of_floats=node.reduction == "sum" and target.dtype.is_float)
     else:
         _accumulate(state, node, target.dtype)
 
@@ -180,7 +180,15 @@ def read_place(state: State, place: Place) -> Value:
     return load(state, place.variable, place.subscripts, evaluate)
 
 
-def write_place(state: State, place: Place, value: Value, *, streaming: bool = False, aligned: bool = False) -> None:
+def write_place(
+    state: State,
+    place: Place,
+    value: Value,
+    *,
+    streaming: bool = False,
+    aligned: bool = False,
+    sum_of_floats: bool = False,
+) -> None:
     """Stores into memory, or into a register (in lanes that do not act it keeps its value)."""
     slot = state.slots[place.variable]
     if slot.variable.scope != "register":
@@ -196,7 +204,9 @@ def write_place(state: State, place: Place, value: Value, *, streaming: bool = F
     assert value.lanes in (1, slot.variable.lanes), f"internal: {value.lanes} lanes into {place.variable}"
     value = b.splat(value, slot.variable.lanes)
     mask = None if lanes is None else (lanes.mask if value.lanes > 1 else lanes.any)
-    if mask is not None:
+    # Nobody sees the other lanes of a register that is made where the same ones act, and additions do no harm there: a selection would take as long as the addition.
+    unseen = sum_of_floats and value.lanes > 1 and slot.mask is mask
+    if mask is not None and not unseen:
         value = b.select(mask, value, read_place(state, place))
     b.write(f"store {value}, {slot.pointer}, align {slot.variable.dtype.alignment}")
 

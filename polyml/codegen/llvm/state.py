@@ -36,11 +36,12 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a variable lives. strides: in elements; a name stands for a stride known at run time (Nest.strides)."""
+    """Where a variable lives. strides: in elements; a name stands for a stride known at run time (Nest.strides). mask: the lanes that act where it is made."""
 
     variable: Variable
     pointer: Value
     strides: tuple[int | str, ...]
+    mask: Value | None = None
 
 
 @dataclass(slots=True)

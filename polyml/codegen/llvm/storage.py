@@ -18,7 +18,8 @@ _STACK_LIMIT = 64 * 1024
 
 def add_slot(state: State, variable: Variable, pointer: Value) -> None:
     """Makes the variable known, at that address."""
-    state.slots[variable.name] = Slot(variable, pointer, _strides(state, variable))
+    mask = None if state.lanes is None else state.lanes.mask
+    state.slots[variable.name] = Slot(variable, pointer, _strides(state, variable), mask)
 
 
 def _strides(state: State, variable: Variable) -> tuple[int | str, ...]:

@@ -297,18 +297,22 @@ class _Builder(BlockParts):
         if not plan.result_order:
             loops += [self.loop(i, names) for i in plan.vector_side]
 
-        def tile(node: isl.ScheduleNode, *, full: bool = True) -> isl.ScheduleNode:
+        def tile(node: isl.ScheduleNode, vectors: int = plan.tile.vectors) -> isl.ScheduleNode:
             inner = [self.loop(plan.lanes, names, tile=plan.width)] + (jam if jam_inside else [])
-            inner.append(self.loop(plan.lanes, names).marked(f"vector:{self.vectors(full)}"))
+            inner.append(self.loop(plan.lanes, names).marked(f"vector:{vectors}"))
             return around(node, inner, self.kernel)
 
+        def rest(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            # Of long rows that are read in order what is left is little, whatever it takes.
+            return tile(node, self.vectors(full=False) if plan.streams else plan.tile.vectors)
+
         def split(node: isl.ScheduleNode) -> isl.ScheduleNode:
-            return self.split(node, plan.lanes, plan.width, names, tile, rest=lambda n: tile(n, full=False))
+            return self.split(node, plan.lanes, plan.width, names, tile, rest=rest)
 
         return around(leaf, loops, split)
 
     def vectors(self, full: bool) -> int:
-        """How many run at once: all of a panel's, but where the panel is a rest of unknown length, one: rows are enough to keep the units busy, and each number of vectors is code of its own."""
+        """How many run at once: all of a panel's, but where the panel is a rest of unknown length, one: each number of vectors is code of its own."""
         plan = self.nest.plan
         return plan.tile.vectors if full or plan.lanes not in plan.ends else 1
 

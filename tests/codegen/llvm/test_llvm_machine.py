@@ -12,7 +12,7 @@ import pytest
 
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.llvm.machine import assembly, compile_object, host, load_object, machine_of, optimized
-from polyml.codegen.loops import Allocate, Assign, Block, Function, Node
+from polyml.codegen.loops import Allocate, Assign, Block, Function, Node, Variable
 from polyml.dtypes import f32
 from polyml.sets.affine import affine
 from polyml.target import Target
@@ -75,6 +75,23 @@ def test_masked_tails_use_mask_registers() -> None:
     text = assembly(emit_module([function]), V4)
     assert re.search(r"vmovups\t\S+, %zmm\d+ \{%k1\} \{z\}", text)
     assert "masked.load" in optimized(emit_module([function]), V4)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_sums_in_registers_of_a_masked_loop_need_no_selections(inside: bool) -> None:
+    """Nobody sees their other lanes, unless the register lives longer than the loop."""
+    arguments = (variable("y", f32, "N"), variable("x", f32, "K", "N"), variable("w", f32, "K"))
+    product = apply("mul", read("x", f32, "k", "i"), read("w", f32, "k"))
+    sums = loop("k", 0, "K", store("total", (), product, reduction="sum"))
+    begin, end = store("total", (), const(0.0, f32)), store("y", "i", read("total", f32))
+    total = Variable(name="total", dtype=f32, shape=(), scope="register", lanes=16)
+    if inside:
+        body: tuple[Node, ...] = (vector("i", "N", 16, Allocate(variable=total, body=(begin, sums, end))),)
+    else:
+        body = (Allocate(variable=total, body=(vector("i", "N", 16, begin, sums, end),)),)
+    function = Function(name="f", arguments=arguments, written=frozenset("y"), sizes=("N", "K"), body=body)
+    text = emit_module([function])
+    assert text.count("select <16 x i1>") == (1 if inside else 2)  # where the sum begins
 
 
 def test_extrema_are_three_instructions() -> None:
