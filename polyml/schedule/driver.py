@@ -56,6 +56,7 @@ def schedule(
     if options.scheduler == "ilp":
         attempts.insert(0, ("the schedule by integer programs", work.by_ilp))
         attempts.insert(0, ("sums over blocks of rows", work.by_row_sums))
+        attempts.insert(0, ("rows in turns", work.by_turns))
         attempts.insert(0, ("rows in pieces", work.by_row_pieces))
         attempts.insert(0, ("padded rows", work.by_padded_rows))
         attempts.insert(0, ("columns aside", work.by_columns))

@@ -80,7 +80,7 @@ class Layout:
     """Where the elements of `array` are in `local`, as copies go through them.
 
     indices, limits: of a copy, in its order, and constraints on them beyond those of the elements. element, place: its subscripts in the array and in the local one.
-    back_indices, back_limits: the same of the copy back.
+    back_indices, back_limits, back_place: the same of the copy back, where it differs.
     """
 
     array: Array
@@ -91,6 +91,7 @@ class Layout:
     limits: str = ""
     back_indices: tuple[str, ...] = ()
     back_limits: str = ""
+    back_place: tuple[Affine, ...] = ()
 
 
 def relaid(scop: Scop, inside: Scop, layouts: Sequence[Layout]) -> Relaid:
@@ -203,7 +204,8 @@ def _copy(scop: Scop, layout: Layout, elements: isl.Set, *, back: bool) -> State
     element = ", ".join(s.isl_text() for s in layout.element)
     head = f"{parameters_text(scop.sizes)}{{ {name}[{', '.join(indices)}] -> {array.name}[{element}]"
     domain = isl.Map(f"{head}{f' : {limits}' if limits else ''} }}").intersect_range(elements).domain()
-    there, here = Access(local.name, layout.place), Access(array.name, layout.element)
+    place = layout.back_place or layout.place if back else layout.place
+    there, here = Access(local.name, place), Access(array.name, layout.element)
     target, source = (here, there) if back else (there, here)
     value = Read(source.array, source.subscripts, array.dtype)
     return Statement(name=name, indices=indices, domain=domain, kind="copy", target=target, value=value)

@@ -31,6 +31,7 @@ from polyml.schedule.row_blocks import plan_row_blocks
 from polyml.schedule.row_pieces import cut_rows
 from polyml.schedule.row_registers import rows_side_by_side
 from polyml.schedule.row_sums import large_matrices, plan_row_sums
+from polyml.schedule.rows_in_turns import in_two_rows, take_turns
 from polyml.schedule.schedule import Note, Product, Schedule, Storage
 from polyml.schedule.slanted import plan_slanted, slanted_parts, split_around
 from polyml.schedule.storage import contract_storage
@@ -41,6 +42,7 @@ from polyml.schedule.strategy.pivoted import build_pivoted, build_slanted
 from polyml.schedule.strategy.step_blocks import STEPS
 from polyml.schedule.strategy.time_tiles import TIME_TILES
 from polyml.schedule.streams import streamed_sums
+from polyml.schedule.sums_ahead import sum_ahead
 from polyml.schedule.turned import turn_columns
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Array, Scop
@@ -176,6 +178,20 @@ class Ways:
         pieces = cut_rows(self.scop, self.dependences, self.target) if self._may_sweep() else None
         return None if pieces is None else self._relaid(pieces.relaid, pieces.dependences, pieces.worth, "")
 
+    def by_turns(self) -> Schedule | None:
+        """Vectors that a loop makes anew in each step in two rows that take turns; None where there are none."""
+        turns = take_turns(self.scop, self.target) if self._may_sweep() else None
+        if turns is None:
+            return None
+        scop, dependences = turns.relaid.scop, analyse(turns.relaid.scop)
+        ahead = None if self.options.precise else sum_ahead(scop, dependences, turns.steps)
+        if ahead is not None:
+            relaid = replace(turns.relaid, scop=ahead.scop)
+            made = self._relaid(relaid, ahead.dependences, (), None, ahead.outline, turns.rows)
+            if made is not None:
+                return made
+        return self._relaid(turns.relaid, dependences, (), None, None, turns.rows)
+
     def _may_sweep(self) -> bool:
         """Whether arrays may be copied around loops that sweep over them: the other version, of calls that ask for few steps, is without copies."""
         return self._may_block(sized=True) and (self.pack or not self.scop.sizes)
@@ -184,22 +200,33 @@ class Ways:
         return relaid.dependences(self.dependences, self.scop)
 
     def _relaid(
-        self, relaid: Relaid, dependences: Dependences, worth: tuple[Product, ...], wanted: str
+        self,
+        relaid: Relaid,
+        dependences: Dependences,
+        worth: tuple[Product, ...],
+        wanted: str | None,
+        outline: Outline | None = None,
+        rows: tuple[str, ...] = (),
     ) -> Schedule | None:
-        """The strategy on arrays that are laid out anew; None where it does not decide what that is `wanted` for, a note's beginning; nothing is where they stay in L1."""
+        """The strategy on arrays that are laid out anew; None where it does not decide what that is `wanted` for, a note's beginning; nothing is where they stay in L1; None: whatever it decides.
+
+        Args:
+            outline: what runs one after the other, where that is decided. rows: of the arrays those whose rows are to take turns; None comes back where more than two are alive.
+        """
         matcher = Matcher(relaid.scop, dependences, relax_reductions=not self.options.precise)
         copies = dict.fromkeys((*relaid.ahead, *relaid.behind))
         facts = Facts(
             packed=Packed(scop=relaid.scop, dependences=dependences, copies=copies), matcher=matcher,
             models=model_statements(relaid.scop, matcher), target=self.target, options=self._strategy_options(),
         )  # fmt: skip
-        ordered = self._ilp_tree(relaid.scop, dependences, matcher, relaid.ahead)
-        tree, notes, more = apply_strategy(ordered, facts, in_cache=not wanted)
-        if not any(wanted in (note.stage, note.text.partition(":")[0], "") for note in notes):
+        ordered = self._ilp_tree(relaid.scop, dependences, matcher, () if outline else relaid.ahead, outline)
+        tree, notes, more = apply_strategy(ordered, facts, in_cache=wanted == "")
+        if wanted is not None and not any(wanted in (note.stage, note.text.partition(":")[0], "") for note in notes):
             return None
         worth = tuple(dict.fromkeys((*worth, *more)))
         made = Schedule(scop=relaid.scop, dependences=dependences, tree=tree, storage={}, notes=notes, worth=worth)
-        return contract_storage(made)
+        in_turns = in_two_rows(made, rows)
+        return None if in_turns is None else contract_storage(in_turns)
 
     def by_row_sums(self) -> Schedule | None:
         """All that reads the rows of a large matrix in one sweep over blocks of them; None where there is none."""

@@ -211,21 +211,27 @@ def _columns(node: isl.ScheduleNode, instances: isl.UnionSet, together: bool) ->
 
 
 def _sequence_columns(node: isl.ScheduleNode, instances: isl.UnionSet) -> _Columns:
-    parts: list[tuple[isl.UnionSet, _Columns]] = []
+    """The position in the sequence, and then the times in it. Children share a column of time where in both of them instances run at once that differ in it, or in neither."""
+    shared: list[tuple[bool, list[tuple[int, isl.UnionPwAff]]]] = []
+    parts: list[isl.UnionSet] = []
     for k in range(node.n_children()):
         inside = instances.intersect(node.child(k).filter_get_filter())
+        if inside.is_empty():
+            continue
+        place = -1
         number = _constant(inside, k)
-        parts.append((inside, [(number, False), *_columns(node.child(k).child(0), inside, False)]))
-    depth = max(len(columns) for _, columns in parts)
+        for row, together in [(number, False), *_columns(node.child(k).child(0), inside, False)]:
+            place = next((p for p in range(place + 1, len(shared)) if shared[p][0] == together), len(shared))
+            if place == len(shared):
+                shared.append((together, []))
+            shared[place][1].append((len(parts), row))
+        parts.append(inside)
     merged: _Columns = []
-    for d in range(depth):
-        total: isl.UnionPwAff | None = None
-        together = False
-        for inside, columns in parts:
-            row, flag = columns[d] if d < len(columns) else (_constant(inside, 0), False)
-            total = row if total is None else total.union_add(row)
-            together = together or flag
-        assert total is not None, "internal: a sequence without children"
+    for together, rows in shared:
+        own = dict(rows)
+        total = isl.UnionPwAff.empty_space(instances.get_space())
+        for part, inside in enumerate(parts):
+            total = total.union_add(own.get(part) or _constant(inside, 0))
         merged.append((total, together))
     return merged
 

@@ -7,7 +7,7 @@ for modern architectures" (2001), section 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from math import prod
@@ -21,7 +21,7 @@ from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.sets.from_isl import affine_of
 
-__all__ = ["expanded", "expanded_along_loops"]
+__all__ = ["common_loops", "expanded", "expanded_along_loops"]
 
 MAX_BYTES = 1 << 28
 """Of an expanded array: should no order let it be contracted, it exists in full."""
@@ -71,8 +71,7 @@ def _loops(array: Array, scop: Scop, most: int | None) -> list[tuple[str, Affine
     if most is not None and not all(extent.is_constant for extent in array.shape):
         return []
     users = [s for s in scop.statements.values() if array.name in _touched(s)]
-    prefixes = [s.indices[: s.loop_depth] for s in users]
-    shared = [names[0] for names in takewhile(lambda names: len(set(names)) == 1, zip(*prefixes, strict=False))]
+    shared = _shared(users)
     if not shared:
         return []
     flow, from_before = values_of(scop, array.name)
@@ -80,11 +79,10 @@ def _loops(array: Array, scop: Scop, most: int | None) -> list[tuple[str, Affine
         return []
     found: list[tuple[str, Affine, Affine]] = []
     if most is None:
-        for position, index in enumerate(shared):
-            ends = _ends(users, position)
-            if ends is None or _crosses(flow, position):
+        for position, (index, first, last) in enumerate(common_loops(users)):
+            if _crosses(flow, position):
                 break
-            found.append((index, ends[0], ends[1] - ends[0] + 1))
+            found.append((index, first, last - first + 1))
         return found
     ranges = [_range(users, position) for position in range(len(shared))]
     total = array.dtype.itemsize * prod(extent.constant for extent in array.shape)
@@ -96,6 +94,21 @@ def _loops(array: Array, scop: Scop, most: int | None) -> list[tuple[str, Affine
         total *= extent
         found.append((index, affine(known[0]), affine(extent)))
     return found
+
+
+def common_loops(statements: Sequence[Statement]) -> Iterator[tuple[str, Affine, Affine]]:
+    """The sequential loops around all of the statements, outermost first: variable, first and last value in terms of the sizes; as far as these are affine functions."""
+    for position, index in enumerate(_shared(statements)):
+        ends = _ends(statements, position)
+        if ends is None:
+            return
+        yield index, ends[0], ends[1]
+
+
+def _shared(statements: Sequence[Statement]) -> list[str]:
+    """The loops' variables, which all statements have first."""
+    prefixes = [s.indices[: s.loop_depth] for s in statements]
+    return [names[0] for names in takewhile(lambda names: len(set(names)) == 1, zip(*prefixes, strict=False))]
 
 
 def _touched(statement: Statement) -> set[str]:
@@ -116,7 +129,7 @@ def _range(users: list[Statement], position: int) -> tuple[int, int] | None:
     return min(low.to_python() for low, _ in ends), max(high.to_python() for _, high in ends)
 
 
-def _ends(users: list[Statement], position: int) -> tuple[Affine, Affine] | None:
+def _ends(users: Sequence[Statement], position: int) -> tuple[Affine, Affine] | None:
     """The same in terms of sizes; None where the statements differ in them by more than numbers, or they are no affine functions."""
     lows, highs = list[Affine](), list[Affine]()
     for statement in users:

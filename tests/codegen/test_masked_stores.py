@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import polyml
+from polyml.target import Target
 
 CONVERSIONS = [
     ("i16", "i32", "i16"), ("i8", "i32", "i8"), ("u8", "u32", "u8"), ("i32", "i64", "i32"), ("i64", "i64", "i32"), ("i64", "i64", "i8"),
@@ -36,3 +37,31 @@ def test_one_lane_chosen_by_a_condition() -> None:
     f(x, y)
     assert y[5] == x.astype(np.int16)[5]
     assert np.count_nonzero(y) == 1
+
+
+def test_what_is_stored_is_not_loaded_again() -> None:
+    """The sum behind the store takes the last lanes' values from their register, although the array is read elsewhere, too."""
+    f = """
+def f(x: f64["N"], w: f64["N"]):
+    for t in range(5):
+        s = sum[i](x[i] * w[i])
+        x[i] = (x[i] + 0.5 * x[N - 1 - i]) / (1.0 + s)
+    return x
+"""
+    lowered = polyml.einsum(f, target=Target("x86-64-v4")).lower(np.ones(13), np.ones(13))
+    lines = [line for line in lowered.text("llvm").splitlines() if "masked" in line and "declare" not in line]
+    sweep = [("store" if "store" in line else "load") for line in lines]
+    # Copies ahead, the first sum, the sweep (x twice, w), the last update, copies back.
+    assert sweep == [
+        "load",
+        "store",
+        *["load"] * 2,
+        "load",
+        "load",
+        "store",
+        "load",
+        *["load"] * 2,
+        "store",
+        "load",
+        "store",
+    ]

@@ -24,6 +24,7 @@ __all__ = [
     "part_pointers",
     "pointers_of",
     "prefetch",
+    "remember",
     "reverse",
     "reversed_lanes",
 ]
@@ -204,6 +205,16 @@ def forget(state: State, name: str) -> None:
                 del known[key]
             case _:
                 pass
+
+
+def remember(state: State, where: Access, subscripts: tuple[Subscript, ...], value: Value) -> None:
+    """Lanes of which some do not act wrote the value: who reads the elements in the same lanes takes it from the register. LLVM does not see that, and a processor hands a masked store's bytes on from the cache
+    only, some 20 cycles later."""
+    lanes, variable = state.lanes, where.slot.variable
+    if lanes is None or lanes.mask is None or where.stride != 1 or not variable.dtype.is_float:
+        return
+    if value.type == stored_type(variable, lanes.width):
+        state.builder.known["load", variable.name, subscripts, lanes] = value
 
 
 def _load(state: State, where: Access) -> Value:

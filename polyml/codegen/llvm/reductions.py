@@ -7,7 +7,7 @@ from collections.abc import Callable
 from polyml.codegen.llvm.arithmetic import ARITHMETIC, multiply_add
 from polyml.codegen.llvm.expression import evaluate, product_factors
 from polyml.codegen.llvm.ir import Value, constant
-from polyml.codegen.llvm.memory import Access, access, forget, load
+from polyml.codegen.llvm.memory import Access, access, forget, load, remember
 from polyml.codegen.llvm.pairs import dot_of_pairs
 from polyml.codegen.llvm.state import State, stored_type
 from polyml.codegen.llvm.stores import store
@@ -192,13 +192,9 @@ def write_place(
     """Stores into memory, or into a register (in lanes that do not act it keeps its value)."""
     slot = state.slots[place.variable]
     if slot.variable.scope != "register":
-        store(
-            state,
-            access(state, place.variable, place.subscripts, evaluate),
-            value,
-            streaming=streaming,
-            aligned=aligned,
-        )
+        where = access(state, place.variable, place.subscripts, evaluate)
+        store(state, where, value, streaming=streaming, aligned=aligned)
+        remember(state, where, place.subscripts, value)
         return
     b, lanes = state.builder, state.lanes
     assert value.lanes in (1, slot.variable.lanes), f"internal: {value.lanes} lanes into {place.variable}"

@@ -35,11 +35,12 @@ NODES = 3_000
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """A loop that is given: along an index of each statement, none of which carries anything but reductions along it (nothing at all: parallel)."""
+    """A loop that is given: along an index of each statement, none of which carries anything but reductions along it (nothing at all: parallel), unless `carries` says so."""
 
     indices: Mapping[str, str]
     parallel: bool
     inside: Outline
+    carries: bool = False
 
 
 Outline = tuple["Around | tuple[str, ...]", ...]
@@ -132,6 +133,8 @@ class _Scheduler:
         rows = {name: unit(len(own), own.index(group.indices[name]), sizes) for name, own in places.items()}
         loop = Hyperplane(rows, parallel=group.parallel, free=True)
         node = insert_band(leaf, [self._loop(tuple(rows), loop)], permutable=True)
+        if group.carries:
+            cones = _left(cones, [loop])
         return self.outline(node.child(0), group.inside, cones, extended(basis, [loop])).parent()
 
     def place(
@@ -205,8 +208,7 @@ class _Scheduler:
         """A band of the loops, and the group's other loops inside."""
         node = insert_band(leaf, [self._loop(names, loop) for loop in loops], permutable=True)
         if not all(loop.parallel for loop in loops):
-            strict = [cone for cone in cones if cone.kind != "reduction"]
-            cones = [cone for cone in cones if cone.kind == "reduction"] + satisfied(strict, [p.rows for p in loops])
+            cones = _left(cones, loops)
         below, parallel = self.place(node.child(0), names, within(cones, names), extended(basis, loops))
         return below.parent(), parallel or any(loop.parallel for loop in loops)
 
@@ -222,3 +224,9 @@ class _Scheduler:
         for name in names:
             total = total.union(self.problem.scop.statements[name].domain.to_union_set())
         return total
+
+
+def _left(cones: Sequence[Cone], loops: Sequence[Hyperplane]) -> list[Cone]:
+    """What the loops leave to those inside them; reductions stay."""
+    strict = [cone for cone in cones if cone.kind != "reduction"]
+    return [cone for cone in cones if cone.kind == "reduction"] + satisfied(strict, [p.rows for p in loops])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import log2
 
+import islpy as isl
+
 from polyml.expressions import Subscript, reads_of
 from polyml.schedule.scan_rows import row_scan
 from polyml.schedule.strategy.bands import Band, jammed_above
@@ -68,15 +70,34 @@ def carries_only_reductions(band: Band, k: int, facts: Facts) -> bool:
     """Whether member k carries nothing but reductions into elements that do not depend on it, so that lanes can be private."""
     own = band.indices[k]
     positions = {name: facts.scop.statements[name].indices.index(index) for name, index in own.items()}
-    return facts.matcher.carries_nothing(positions) and all(_may_run_lanes(n, i, facts) for n, i in own.items())
+    if facts.matcher.carries_nothing(positions):
+        return all(_may_run_lanes(n, i, facts) for n, i in own.items())
+    return all(_may_be_private(n, i, facts) for n, i in own.items()) and _is_carried_outside(band, k, facts)
+
+
+def _is_carried_outside(band: Band, k: int, facts: Facts) -> bool:
+    """Whether all that crosses iterations of member k, but for reductions, does so from one iteration of the loops around the band to another."""
+    instances = band.node.get_domain()
+    dependences = facts.packed.dependences.validity
+    if not facts.options.relax_reductions:
+        dependences = dependences.union(facts.packed.dependences.reduction)
+    inside = dependences.intersect_domain(instances).intersect_range(instances)
+    inside = inside.eq_at_multi_union_pw_aff(band.node.get_prefix_schedule_multi_union_pw_aff())
+    row = isl.MultiUnionPwAff.from_union_pw_aff(band.loops[k].row)
+    return bool(
+        inside.lex_lt_at_multi_union_pw_aff(row).is_empty() and inside.lex_gt_at_multi_union_pw_aff(row).is_empty()
+    )
 
 
 def _may_run_lanes(name: str, index: str, facts: Facts) -> bool:
+    position = facts.scop.statements[name].indices.index(index)
+    return not facts.matcher.is_recurrence(name, position) and _may_be_private(name, index, facts)
+
+
+def _may_be_private(name: str, index: str, facts: Facts) -> bool:
+    """Whether a reduction along the index, if there is one, is into one element for all of it."""
     statement = facts.scop.statements[name]
-    position = statement.indices.index(index)
-    if facts.matcher.is_recurrence(name, position):
-        return False
-    if not facts.matcher.is_reduction(name, position):
+    if not facts.matcher.is_reduction(name, statement.indices.index(index)):
         return True
     targets = [statement.target] if statement.argument is None else [statement.target, statement.argument]
     strides = [s.stride(index) if isinstance(s, Affine) else None for t in targets for s in t.subscripts]
