@@ -147,6 +147,8 @@ class For:
     block, thread (CUDA, with an `axis`): iterations are independent and belong to the blocks of a grid, or to the threads of a block. The value v is run by
     block number `v // factor` modulo the grid's extent, or by thread number v modulo `factor`: equal values in different loops of a kernel
     meet in the same place. Where one block runs several thread loops, one is finished before the next begins.
+
+    if_numbers: flags (variables of one bool); where all of them hold, no candidate of its minima and maxima is a NaN.
     """
 
     variable: str
@@ -158,6 +160,7 @@ class For:
     width: int = 1
     masked: bool = False
     axis: Axis | None = None
+    if_numbers: tuple[str, ...] = ()
     body: tuple[Node, ...]
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, Prefetch, Scan, UpdateArgument
+from polyml.dtypes import boolean
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, reads_of, substitute, walk
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
@@ -98,7 +99,9 @@ def expressions(node: Node) -> list[Expr]:
             return [node.condition]
         case Prefetch():
             return _indirect(node.place)
-        case For() | Allocate() | Block():
+        case For():
+            return [Read(flag, (), boolean) for flag in node.if_numbers]
+        case Allocate() | Block():
             return []
         case _:
             assert_never(node)

@@ -36,6 +36,7 @@ def _collect(node: Node, arrays: set[str], integers: set[str]) -> None:
         case Prefetch():
             _place(node.place, arrays, integers)
         case For():
+            arrays.update(node.if_numbers)
             integers |= node.lower.variables() | node.upper.variables()
         case If():
             _expr(node.condition, arrays, integers)

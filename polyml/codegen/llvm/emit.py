@@ -14,13 +14,14 @@ from typing import assert_never
 from polyml.codegen.llvm.addresses import Level
 from polyml.codegen.llvm.arithmetic import cast
 from polyml.codegen.llvm.expression import evaluate
-from polyml.codegen.llvm.extrema import emit_hopeful, extrema_of
+from polyml.codegen.llvm.extrema import emit_extrema, extrema_of
 from polyml.codegen.llvm.frame import finish
 from polyml.codegen.llvm.hoistable import is_hoistable
 from polyml.codegen.llvm.ir import INDEX, Lines, Module, Value, integer
 from polyml.codegen.llvm.masks import lanes_before, lanes_from
 from polyml.codegen.llvm.memory import access, prefetch
 from polyml.codegen.llvm.neighbours import emit_shifted, neighbouring_rows
+from polyml.codegen.llvm.numbers_ahead import look_ahead
 from polyml.codegen.llvm.outline import argument_name, emit_apart, emit_parallel, new_state, size_name, stands_apart
 from polyml.codegen.llvm.pipeline import emit_pipelined, emit_stage, has_stages
 from polyml.codegen.llvm.reductions import assign, update_argument
@@ -73,7 +74,8 @@ def emit_module(
     """
     module = Module(scalef=scalef, half=half, dot_bf16=dot_bf16)
     for function in functions:
-        emit_function(module, function, precise=precise, parallel=parallel)
+        ahead = look_ahead(function) if scalef else function
+        emit_function(module, ahead, precise=precise, parallel=parallel)
     return module.text()
 
 
@@ -241,7 +243,7 @@ def _emit_for(state: State, node: For) -> None:
         if extrema is None:
             _emit_counted(state, node, lower, upper, None)
         else:
-            emit_hopeful(state, lambda: _emit_counted(state, extrema, lower, upper, None))
+            emit_extrema(state, extrema, lambda: _emit_counted(state, extrema, lower, upper, None))
         return
     # Bounds differ between lanes: from the least to the greatest, each lane masked to its own part.
     b = state.builder

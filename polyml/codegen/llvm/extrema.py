@@ -13,14 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 
+from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.hope import Hope
 from polyml.codegen.llvm.ir import BIT, Lines, Value, type_of
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Assign, For, Node, Prefetch
+from polyml.dtypes import boolean
 from polyml.expressions import Apply, Read, reads_of
 
-__all__ = ["emit_hopeful", "extrema_of"]
+__all__ = ["emit_extrema", "extrema_of"]
 
 TOGETHER = 4
 """Minima and maxima in an iteration, at least: fewer wait for the ones before, and for a NaN of theirs nobody does."""
@@ -69,8 +72,32 @@ def _extremum(state: State, node: Assign, lanes: int) -> Assign | None:
     return node if node.reduction in ("min", "max") else None
 
 
-def emit_hopeful(state: State, emit: Callable[[], None]) -> None:
-    """The loop, which `emit` writes, twice: without regard to NaN, and again as it is where there was one."""
+def emit_extrema(state: State, loop: For, emit: Callable[[], None]) -> None:
+    """The loop, which `emit` writes, twice: without regard to NaN, and as it is. Which of them runs is known ahead (numbers_ahead.py), or the second one repairs what the first one has left."""
+    if loop.if_numbers:
+        _emit_known(state, loop, emit)
+    else:
+        _emit_hopeful(state, emit)
+
+
+def _emit_known(state: State, loop: For, emit: Callable[[], None]) -> None:
+    b = state.builder
+    flags = [evaluate(state, Read(flag, (), boolean)) for flag in loop.if_numbers]
+    known = reduce(lambda one, other: b.binary("and", one, other), flags)
+    numbers, exact, after = b.fresh("numbers"), b.fresh("exact"), b.fresh("after")
+    b.branch(b.negate(known), exact, numbers, rare=True)
+    b.start(numbers)
+    state.numbers = True
+    emit()
+    state.numbers = False
+    b.jump(after)
+    b.start(exact)
+    emit()
+    b.jump(after)
+    b.start(after)
+
+
+def _emit_hopeful(state: State, emit: Callable[[], None]) -> None:
     b = state.builder
     before: Lines = []
     b.lines.append(before)

@@ -163,6 +163,8 @@ def combine(state: State, reduction: str, old: Value, new: Value, dtype: DType) 
     new, old = b.splat(new, lanes), b.splat(old, lanes)
     if state.hope is not None:
         return state.hope.extremum(new, old, {"max": "ogt", "min": "olt"}[op])
+    if state.numbers:
+        return b.select(b.compare({"max": "ogt", "min": "olt"}[op], new, old), new, old)
     return ARITHMETIC[op](b, (new, old), dtype)
 
 
