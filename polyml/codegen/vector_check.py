@@ -9,7 +9,7 @@ from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, 
 from polyml.codegen.privatize import Partial
 from polyml.codegen.rewrite import subscript_variables, variables_of, walk_nodes
 from polyml.dtypes import DType
-from polyml.expressions import Apply, Expr, Read, reads_of, walk
+from polyml.expressions import Apply, Expr, Read, reads_of
 from polyml.sets.affine import Affine
 
 __all__ = ["NotVectorizable", "check_lanes", "lane_dtypes"]
@@ -25,34 +25,48 @@ def check_lanes(loop: For, partials: tuple[Partial, ...]) -> None:
     Raises:
         NotVectorizable
     """
-    private: set[str] = set()
-    for node in walk_nodes(loop.body):
-        if isinstance(node, Allocate):
-            private.add(node.variable.name)
-    _check(loop.body, _Lanes(loop.variable, frozenset(private), frozenset(p.target for p in partials)), False)
+    _check(loop.body, _Lanes(loop.variable, _allocated(loop), frozenset(p.target for p in partials)), False)
 
 
 def lane_dtypes(loop: For) -> Iterator[DType]:
-    """The types that decide the width: of elements accessed, and of what is computed from them (index arithmetic does not count)."""
+    """The types that decide the width: of elements accessed, and of what is computed from them. Index arithmetic does not count, nor how a number is computed that all lanes share."""
+    lanes = _Lanes(loop.variable, _allocated(loop), frozenset())
     for node in walk_nodes(loop.body):
         match node:
             case Assign():
-                yield from _dtypes(node.value)
+                yield from _dtypes(node.value, lanes)
             case UpdateArgument():
-                yield from _dtypes(node.candidate)
+                yield from _dtypes(node.candidate, lanes)
             case If():
-                yield from _dtypes(node.condition)
+                yield from _dtypes(node.condition, lanes)
             case For() | Allocate() | Block() | Prefetch():
                 pass
             case _:
                 assert_never(node)
 
 
-def _dtypes(expr: Expr) -> Iterator[DType]:
-    yield expr.dtype.part if expr.dtype.is_complex else expr.dtype
-    for node in walk(expr):
-        if isinstance(node, Read) or (isinstance(node, Apply) and node.dtype.is_float):
-            yield node.dtype.part if node.dtype.is_complex else node.dtype
+def _allocated(loop: For) -> frozenset[str]:
+    return frozenset(node.variable.name for node in walk_nodes(loop.body) if isinstance(node, Allocate))
+
+
+def _dtypes(expr: Expr, lanes: _Lanes) -> Iterator[DType]:
+    yield _part(expr.dtype)
+    waiting = [expr]
+    while waiting:
+        match node := waiting.pop():
+            case Read():
+                yield _part(node.dtype)
+                waiting += [s for s in node.subscripts if not isinstance(s, Affine)]
+            case Apply():
+                if node.dtype.is_float:
+                    yield _part(node.dtype)
+                waiting += node.args if lanes.differs(node) else ()
+            case _:
+                pass
+
+
+def _part(dtype: DType) -> DType:
+    return dtype.part if dtype.is_complex else dtype
 
 
 class _Lanes:

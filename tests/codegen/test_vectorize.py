@@ -93,6 +93,12 @@ def test_width_follows_the_widest_type() -> None:
     assert widths(Apply("cast", (at("x", "i"),), f64)) == {8}
     # An index as a number does not count: only its conversion does.
     assert widths(call("mul", at("x", "i"), Apply("cast", (index("i"),), f32))) == {16}
+    # Nor does how a number is computed that all lanes share, unless they compute with it as it is.
+    shared = call("sqrt", Apply("cast", (index("n"),), f64))
+    assert widths(call("mul", at("x", "i"), Apply("cast", (shared,), f32))) == {16}
+    assert widths(call("mul", Apply("cast", (at("x", "i"),), f64), shared)) == {8}
+    own = call("sqrt", Apply("cast", (index("i"),), f64))
+    assert widths(call("mul", at("x", "i"), Apply("cast", (own,), f32))) == {8}
 
 
 def test_precise_sums_stay_in_order() -> None:

@@ -44,12 +44,12 @@ def _carries(loop: For, assigned: list[Assign]) -> bool:
 
 
 def _repeats(expr: Expr, variable: str, written: Set[str]) -> tuple[bool, bool]:
-    """Whether the expression reads elements, the same in every iteration and no others; and whether an operation in it has only such operands, or constants."""
+    """Whether the expression reads elements, or indices and sizes, the same in every iteration and no others; and whether an operation in it has only such operands, or constants."""
     if isinstance(expr, Read):
         moves = any(not isinstance(s, Affine) or variable in s.variables() for s in expr.subscripts)
         return not moves and expr.tensor not in written, False
     if isinstance(expr, IndexValue):
-        return False, False
+        return variable not in expr.affine.variables(), False
     if not isinstance(expr, Apply):
         return False, False
     found = [(_is_constant(arg), *_repeats(arg, variable, written)) for arg in expr.args]

@@ -11,8 +11,8 @@ from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.llvm.hoistable import is_hoistable
 from polyml.codegen.llvm.ir import TO_HOIST
 from polyml.codegen.loops import Assign, For, Function
-from polyml.dtypes import f64
-from polyml.expressions import Expr
+from polyml.dtypes import f64, i64
+from polyml.expressions import Expr, IndexValue
 from polyml.sets.affine import affine
 from tests.codegen.llvm.support import apply, const, loop, read, run_function, store, variable
 
@@ -20,10 +20,10 @@ I, N = affine("i"), 9
 
 
 def function(*body: Assign) -> Function:
-    """`for i in [1, 9): body` on x, y and the single element s."""
+    """`for i in [1, 9): body` on x, y, the single element s and a size M."""
     arguments = (variable("x", f64, N + 1), variable("y", f64, N + 1), variable("s", f64))
     written = frozenset(node.target.variable for node in body)
-    return Function(name="nest", arguments=arguments, written=written, sizes=(), body=(loop("i", 1, N, *body),))
+    return Function(name="nest", arguments=arguments, written=written, sizes=("M",), body=(loop("i", 1, N, *body),))
 
 
 def twice(value: Expr) -> Expr:
@@ -43,6 +43,14 @@ CASES = {
     ),
     "x[i] = y[i] / s: a reciprocal": (store("x", [I], apply("div", read("y", f64, I), read("s", f64))), True),
     "x[i] = s / y[i]: none": (store("x", [I], apply("div", read("s", f64), read("y", f64, I))), False),
+    "x[i] = y[i] * f64(M): a size is a number once": (
+        store("x", [I], apply("mul", read("y", f64, I), apply("cast", IndexValue(affine("M"), i64), dtype=f64))),
+        True,
+    ),
+    "x[i] = y[i] * f64(i): another one each time": (
+        store("x", [I], apply("mul", read("y", f64, I), apply("cast", IndexValue(I, i64), dtype=f64))),
+        False,
+    ),
     "x[i] = s: only an element": (store("x", [I], read("s", f64)), False),
     "s = s * 2: another one each time": (store("s", [], twice(read("s", f64))), False),
 }
@@ -77,7 +85,7 @@ def test_one_function_of_a_module_at_a_time() -> None:
 def test_either_way_the_result_is_the_same(name: str) -> None:
     made = function(CASES[name][0])
     x, y = np.arange(1.0, N + 2), np.arange(3.0, N + 4)
-    out = run_function(made, {"x": x, "y": y, "s": np.array(5.0)}, {})
+    out = run_function(made, {"x": x, "y": y, "s": np.array(5.0)}, {"M": 7})
     want = {"x": x.copy(), "y": y, "s": np.array(5.0)}
     for i in range(1, N):
         match name.split(":")[0]:
@@ -99,6 +107,10 @@ def test_either_way_the_result_is_the_same(name: str) -> None:
                 want["x"][i] = y[i] / 5
             case "x[i] = s / y[i]":
                 want["x"][i] = 5 / y[i]
+            case "x[i] = y[i] * f64(M)":
+                want["x"][i] = y[i] * 7
+            case "x[i] = y[i] * f64(i)":
+                want["x"][i] = y[i] * i
             case "x[i] = s":
                 want["x"][i] = 5
             case "s = s * 2":
