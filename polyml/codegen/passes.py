@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from polyml.codegen.carried import carry_values
 from polyml.codegen.common_sums import share_sums
+from polyml.codegen.chained_sums import chain_sums
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
 from polyml.codegen.partial_sums import sum_in_parts
 from polyml.codegen.prefetch import Caches, prefetch
@@ -77,7 +78,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("vectorize", lambda f, o: vectorize(f, vector_bytes=o.vector_bytes, precise=o.precise, large=o.large)),
     Pass("unroll_and_jam", lambda f, _: unroll_and_jam(f)),
     # Ordering: when register tiles have their copies; before "unroll", which carries it out.
-    Pass("unroll_sums", lambda f, _: (unroll_sums(f), ())),
+    Pass("unroll_sums", lambda f, o: (unroll_sums(f, chains=not o.precise), ())),
     Pass("unroll", lambda f, _: (unroll(f), ())),
     # Ordering: conditions that copies made certain go before elements are looked at; a certain access can be promoted.
     Pass("simplify_copies", lambda f, _: (simplify(f), ())),
@@ -107,6 +108,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("prefetch_tiles", lambda f, o: (prefetch_tiles(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes)), ())),
     # Ordering: last, since passes above know tiles by the loads ahead of their sums.
     Pass("sum_in_parts", lambda f, o: (f if o.precise else sum_in_parts(f), ())),
+    # Ordering: a part is a sum like any other.
+    Pass("chain_sums", lambda f, o: (f if o.precise else chain_sums(f), ())),
 )
 
 

@@ -172,9 +172,11 @@ class _Tiles:
     def operand_lines(self, rows: _Rows, loop: For, ahead: For, between: Sequence[For]) -> Iterator[Place]:
         """As many rows as iterations share a line; the others in other tiles along the same rows, or at once where there are none."""
         itemsize = self.arguments[rows.array].dtype.itemsize
-        together = max(1, self.caches.line // (itemsize * loop.step))
+        # Powers of two, since quotients and remainders of others take several times as many instructions.
+        step = _power(loop.step)
+        together = max(1, self.caches.line // (itemsize * step))
         groups = _power(-(-rows.count // together))
-        turn = (affine(loop.variable) // loop.step) % together
+        turn = (affine(loop.variable) // step) % together
         free = next((outer for outer in between if outer.step > 0), None)
         each = _rows_per_tile(rows, ahead, between)
         if free is not None and each <= TOGETHER:
@@ -218,7 +220,7 @@ def _result_lines(rows: _Rows, loop: For, lanes: For, ahead: For, between: Seque
 
 def _result_line(rows: _Rows, loop: For, ahead: For, width: int) -> Place:
     """One vector of the next rows' after the other."""
-    turn, count = affine(loop.variable) // loop.step, _power(rows.count)
+    turn, count = affine(loop.variable) // _power(loop.step), _power(rows.count)
     place = _moved(rows, ahead, turn % count)
     column = (turn // count) % _power(rows.across) * width
     last = len(place.subscripts) - 1

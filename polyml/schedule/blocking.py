@@ -57,6 +57,9 @@ NEAR = 8
 FEW_USES = 128
 """Uses of such an element below which the copy would show."""
 
+DEEPER = 2
+"""Times as many rows are read in order together where they may lie in L2: tiles of one to four rows begin less often. Three times is more than memory likes."""
+
 MIN_DEPTH = 16
 """Length of the reduction below which the tile of C is all that matters."""
 
@@ -135,7 +138,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target, *, few_rows
     ahead = several and not short and row_operand is not None and rows_fit(model, out, sides.others[0], depth, target)
     if ahead:
         sizes |= {index: model.extents[index] for index in sides.rows}
-    in_order = _worth_in_order(scop, sides, ends, width, target)
+    in_order = _worth_in_order(scop, sides, ends, width, target.l2_bytes, target)
     return replace(
         _blocks(model, sides, rows, tile, width, sizes, packed=packed),
         row_operand=row_operand,
@@ -163,8 +166,11 @@ def _in_order(
         return None
     width = tile.vectors * target.lanes(model.itemsize)
     half = replace(model, extents={**model.extents, rows: -(-most // 2)})
-    sizes = streamed_sizes(half, sides.lanes, rows, sides.reduced[-1], tile, width, target)
-    worth = (Product((ends[rows],), most=most), *_worth_in_order(scop, sides, ends, width, target))
+    deep = sides.reduced[-1]
+    sizes = streamed_sizes(half, sides.lanes, rows, deep, tile, width, target)
+    sizes |= {deep: min(DEEPER * sizes[deep], model.extents[deep])}
+    near = target.l1_bytes // 2
+    worth = (Product((ends[rows],), most=most), *_worth_in_order(scop, sides, ends, width, near, target))
     return replace(_blocks(model, sides, rows, tile, width, sizes, packed=False), ends=ends, worth=worth)
 
 
@@ -283,13 +289,13 @@ def _worth(
 
 
 def _worth_in_order(
-    scop: Scop, sides: Sides, ends: Mapping[str, Affine], width: int, target: Target
+    scop: Scop, sides: Sides, ends: Mapping[str, Affine], width: int, cache: int, target: Target
 ) -> tuple[Product, ...]:
-    """What `_streams` asks of numbers, of symbolic extents at a call."""
+    """What `_streams` asks of numbers, of symbolic extents at a call: more than `cache` bytes."""
     array = scop.arrays[sides.operand.array]
     single = [Product((ends[sides.lanes],), width + 1)] if sides.lanes in ends else []
     single += [Product((ends[i],), MIN_DEPTH) for i in sides.reduced if i in ends]
-    return (Product(array.shape, target.l2_bytes // array.dtype.itemsize + 1), *single)
+    return (Product(array.shape, cache // array.dtype.itemsize + 1), *single)
 
 
 def _pays(model: StatementModel, operand: AccessModel, sides: Sides, target: Target, *, turned: bool) -> bool:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.codegen.loops import If
+from polyml.codegen.loops import For, If
+from polyml.codegen.rewrite import walk_nodes
 from polyml.lowered import Lowered
 from polyml.target import Target
 
@@ -58,6 +59,27 @@ def test_an_operand_has_a_version_that_reads_it_in_order() -> None:
     f = polyml.einsum(product("N K", "K M", "N M"), dynamic=True, target=SMALL_CACHES)
     lowered = f.lower(np.ones((7, 20), "f4"), np.ones((20, 200), "f4"))
     assert len(versions(lowered)) == 2
+
+
+def test_operands_that_lie_in_a_cache_are_read_in_order_too() -> None:
+    """From half of L1 on, where register tiles of one, two and four rows would each bring the operand anew; sums begin every 32 rows."""
+    f = polyml.einsum(product("N K", "K M", "N M"), dynamic=True, target=SMALL_CACHES)
+    (_, few) = versions(f.lower(np.ones((7, 20), "f4"), np.ones((20, 200), "f4")))
+    assert "(K * M) >= 257" in str(few.condition)
+    assert "(N <= 15)" in str(few.condition)
+    blocks = [node for node in walk_nodes(few.then) if isinstance(node, For) and node.variable == "k_tile"]
+    assert {node.step for node in blocks} == {32}
+
+
+def test_rows_of_tiles_lie_near_each_other() -> None:
+    """Sizes that are not known do not tell which of two indices suits a register tile; memory does."""
+    text = 'def f(A: f64["R Q P"], C: f64["P P"]):\n    A[r, q, p] = A[r, q, s] * C[s, p]\n    return A\n'
+    f = polyml.einsum(text, dynamic=True, target=SMALL_CACHES, threads=1, verify=True)
+    rng = np.random.default_rng(0)
+    for shape in ((3, 17, 20), (1, 1, 1), (9, 8, 24), (2, 70, 31), (5, 0, 4)):
+        a, c = rng.integers(-3, 4, shape).astype("f8"), rng.integers(-3, 4, (shape[2],) * 2).astype("f8")
+        np.testing.assert_array_equal(f(a.copy(), c), a @ c)
+    assert "jam q" in str(f.lower(np.ones((3, 4, 5)), np.ones((5, 5))).explain())
 
 
 def versions(lowered: Lowered) -> list[If]:

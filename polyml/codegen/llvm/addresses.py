@@ -13,13 +13,11 @@ from math import gcd
 from typing import assert_never
 
 from polyml.codegen.llvm.ir import POINTER, Builder, Lines, Type, Value, constant, integer, type_of
+from polyml.codegen.llvm.remainders import Term, quotients_together, sum_of_quotients
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Atom, Extremum, FloorDiv, affine
 
 __all__ = ["Level", "Nest", "Offset", "Term", "extremum", "floor_divide"]
-
-Term = tuple[Atom | None, str | None]
-"""A summand of an address: an atom (None: one) times a run-time stride (the name under which the nest knows it; None: one)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +239,7 @@ class Nest:
                     continue
                 atom, coefficient = None, coefficient * int(value.text)
             terms.append(((atom, stride), coefficient))
+        terms = quotients_together(terms, self.level_of)
         terms.sort(key=lambda term: (self._term_level(term[0]), str(term[0])))
         pointer, level = base, 0
         done: list[tuple[Term, int]] = []
@@ -260,7 +259,10 @@ class Nest:
         (atom, stride), coefficient = done[-1]
 
         def compute() -> Value:
-            value = integer(coefficient) if atom is None else self.atom(atom)
+            if isinstance(atom, Affine):
+                value = sum_of_quotients(atom, self.atom, self.builder)
+            else:
+                value = integer(coefficient) if atom is None else self.atom(atom)
             if atom is not None and coefficient != 1:
                 value = self.builder.binary("mul", value, integer(coefficient))
             if stride is not None:
@@ -280,7 +282,8 @@ class Nest:
         return self.builder.call(name, POINTER, (pointer,))
 
     def _term_level(self, term: Term) -> int:
-        return 0 if term[0] is None else self.level_of(term[0])
+        atom = term[0]
+        return 0 if atom is None else self.level_of_affine(atom) if isinstance(atom, Affine) else self.level_of(atom)
 
     def _move(self, pointer: Value, element: Type, by: Value) -> Value:
         return self.builder.emit(POINTER, f"getelementptr {element}, {pointer}, {by}")

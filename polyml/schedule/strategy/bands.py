@@ -14,6 +14,7 @@ from polyml.schedule.transforms import Loop, loops_of
 from polyml.schedule.tree import Kind, kind_of, mark_name, members, statements_below
 from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop
+from polyml.sets.affine import Affine
 
 __all__ = [
     "Band",
@@ -26,6 +27,7 @@ __all__ = [
     "indices_above",
     "is_coincident",
     "jammed_above",
+    "near_rows",
     "take_band",
 ]
 
@@ -111,6 +113,20 @@ def indices_above(node: isl.ScheduleNode, facts: Facts, names: tuple[str, ...]) 
 def has_inner_loops(name: str, band: Band, facts: Facts) -> bool:
     """Whether the statement has loops below the band."""
     return len(facts.models[name].extents) > len(band.above[name] | band.own(name))
+
+
+def near_rows(band: Band, name: str, facts: Facts) -> list[int]:
+    """The band's members in the order in which register tiles take them as rows: as they are, or where sizes do not tell them apart those first along which elements that the statement writes lie near each other."""
+    members = list(range(len(band.indices)))
+    if not facts.scop.sizes:
+        return members
+    subscripts = facts.scop.statements[name].target.subscripts
+    used = [s.variables() if isinstance(s, Affine) else frozenset[str]() for s in subscripts]
+
+    def dimension(k: int) -> int:
+        return max((d for d, names in enumerate(used) if band.indices[k][name] in names), default=-1)
+
+    return sorted(members, key=dimension, reverse=True)
 
 
 def is_coincident(band: isl.ScheduleNode) -> bool:

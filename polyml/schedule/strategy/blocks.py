@@ -8,7 +8,7 @@ from math import prod
 from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import register_tile
-from polyml.schedule.strategy.bands import Band, Place, has_inner_loops, is_coincident, take_band
+from polyml.schedule.strategy.bands import Band, Place, has_inner_loops, is_coincident, near_rows, take_band
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import lanes_here
 from polyml.schedule.tree import Kind, kind_of
@@ -88,10 +88,10 @@ def _wish(outer: Band, inner: Band, facts: Facts) -> tuple[int, int] | None:
     own = [member[core] for k, member in enumerate(inner.indices) if k != lanes]
     cost = min(register_tile(model, index, vector, facts.target).cost for index in (None, *own)) / JAM_GAIN
     best: tuple[int, int] | None = None
-    for k, member in enumerate(outer.indices):
+    for k in near_rows(outer, core, facts):
         if outer.extents[k] < 2:
             continue
-        tile = register_tile(model, member[core], vector, facts.target)
+        tile = register_tile(model, outer.indices[k][core], vector, facts.target)
         if tile.rows > 1 and tile.cost < cost:
             best, cost = (k, tile.rows), tile.cost
     return best

@@ -10,7 +10,7 @@ import islpy as isl
 from polyml.records import dataclass
 from polyml.schedule.cost import FEW_ROWS, TALLEST, RegisterTile, StatementModel, register_tile
 from polyml.schedule.pack import Panel
-from polyml.schedule.strategy.bands import Band, has_inner_loops
+from polyml.schedule.strategy.bands import Band, has_inner_loops, near_rows
 from polyml.schedule.strategy.choices import NestChoice
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import plain_vectors
@@ -76,7 +76,9 @@ def _jam(band: Band, lanes: int, facts: Facts) -> tuple[int | None, RegisterTile
     most = FEW_ROWS if model.overlapping and not facts.options.large else TALLEST
     best_member, best = None, register_tile(model, None, vector, facts.target)
     # Of equals the rows of windows come first, since each reads most of what the one before did.
-    ordered = sorted(range(len(band.indices)), key=lambda k: band.indices[k][band.core] not in model.overlapping)
+    ordered = sorted(
+        near_rows(band, band.core, facts), key=lambda k: band.indices[k][band.core] not in model.overlapping
+    )
     for k in ordered:
         if k == lanes or band.extents[k] < 2:
             continue

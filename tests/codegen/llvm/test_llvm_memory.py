@@ -258,6 +258,28 @@ def test_floor_divisions_by_any_number(step: int) -> None:
         np.testing.assert_array_equal(out["y"], (np.arange(50) * step - 50) // divisor, err_msg=str(divisor))
 
 
+@pytest.mark.parametrize("first", [0, -40])
+def test_remainders_in_rows_of_any_length(first: int) -> None:
+    """Quotients that make a remainder are taken together; others, and sums of several, are not changed by that."""
+    k = affine("k")
+    rows = [
+        k // 2 - k // 2 // 8 * 8 + k // 16 * 0,
+        k // 3 - k // 3 // 4 * 4,
+        k % 4 + k // 8 - k // 32 * 4,
+        k // 4 - k // 8,
+    ]
+    rows += [k // 2 * 3 - k // 2 // 4 * 12, k // 2 - k // 2 // 4 * 2]
+    for row in rows:
+        values = [row.evaluate({"k": number}) for number in range(first, first + 64)]
+        low = min(values)
+        x = numbers((max(values) - low + 1, 5), "float32")
+        where = k - first
+        body = [loop("k", first, first + 64, store("y", [where], read("x", f32, row - low, 3)))]
+        variables = [variable("y", f32, 64), variable("x", f32, "N", "M")]
+        out = run(body, {"y": np.zeros(64, "f"), "x": x}, {"N": len(x), "M": 5}, variables=variables)
+        np.testing.assert_array_equal(out["y"], x[np.array(values) - low, 3], err_msg=str(row))
+
+
 def test_a_quotient_that_no_lane_changes_needs_no_gather() -> None:
     panels = read("x", f32, I // 16, affine("k"), I % 16)
     body = [loop("k", 0, 3, loop("i", 0, 64, store("y", ["k", "i"], panels), kind="vector", step=16, width=16))]
