@@ -57,9 +57,6 @@ NEAR = 8
 FEW_USES = 128
 """Uses of such an element below which the copy would show."""
 
-DEEPER = 2
-"""Times as many rows are read in order together where they may lie in L2: tiles of one to four rows begin less often. Three times is more than memory likes."""
-
 MIN_DEPTH = 16
 """Length of the reduction below which the tile of C is all that matters."""
 
@@ -166,9 +163,7 @@ def _in_order(
         return None
     width = tile.vectors * target.lanes(model.itemsize)
     half = replace(model, extents={**model.extents, rows: -(-most // 2)})
-    deep = sides.reduced[-1]
-    sizes = streamed_sizes(half, sides.lanes, rows, deep, tile, width, target)
-    sizes |= {deep: min(DEEPER * sizes[deep], model.extents[deep])}
+    sizes = streamed_sizes(half, sides.lanes, rows, sides.reduced[-1], tile, width, target)
     near = target.l1_bytes // 2
     worth = (Product((ends[rows],), most=most), *_worth_in_order(scop, sides, ends, width, near, target))
     return replace(_blocks(model, sides, rows, tile, width, sizes, packed=False), ends=ends, worth=worth)
