@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from polyml.codegen.carried import carry_values
-from polyml.codegen.common_sums import share_sums
 from polyml.codegen.chained_sums import chain_sums
+from polyml.codegen.common_sums import share_sums
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
 from polyml.codegen.partial_sums import sum_in_parts
 from polyml.codegen.prefetch import Caches, prefetch

@@ -73,13 +73,15 @@ def test_operands_that_lie_in_a_cache_are_read_in_order_too() -> None:
 
 def test_rows_of_tiles_lie_near_each_other() -> None:
     """Sizes that are not known do not tell which of two indices suits a register tile; memory does."""
-    text = 'def f(A: f64["R Q P"], C: f64["P P"]):\n    A[r, q, p] = A[r, q, s] * C[s, p]\n    return A\n'
+    text = 'def f(x: f64["Q R K"], w: f64["K P"]):\n    y[r, q, p] = x[q, r, s] * w[s, p]\n    return y\n'
     f = polyml.einsum(text, dynamic=True, target=SMALL_CACHES, threads=1, verify=True)
     rng = np.random.default_rng(0)
-    for shape in ((3, 17, 20), (1, 1, 1), (9, 8, 24), (2, 70, 31), (5, 0, 4)):
-        a, c = rng.integers(-3, 4, shape).astype("f8"), rng.integers(-3, 4, (shape[2],) * 2).astype("f8")
-        np.testing.assert_array_equal(f(a.copy(), c), a @ c)
-    assert "jam q" in str(f.lower(np.ones((3, 4, 5)), np.ones((5, 5))).explain())
+    for q, r, k, p in ((3, 17, 20, 30), (1, 1, 1, 1), (9, 8, 24, 24), (2, 70, 31, 9), (5, 0, 4, 4), (8, 9, 0, 5)):
+        x, w = rng.integers(-3, 4, (q, r, k)).astype("f8"), rng.integers(-3, 4, (k, p)).astype("f8")
+        np.testing.assert_array_equal(f(x, w), (x @ w).transpose(1, 0, 2))
+    loops = f.lower(np.ones((3, 4, 5)), np.ones((5, 5))).text("loops")
+    assert "y[r, q + 1, p] = " in loops
+    assert "y[r + 1, q, p] = " not in loops
 
 
 def versions(lowered: Lowered) -> list[If]:
