@@ -5,6 +5,8 @@ side instead: a vector of each row is loaded once, for the row's own sum, which 
 
 Rewrite: for i in b, j: q[i] += A[i, j] * p[j];  for j, i in b: s[j] += r[i] * A[i, j]
     ->  for i in b, 8 at a time: for j: for these i: q[i] += A[i, j] * p[j];  for these i: s[j] += r[i] * A[i, j]
+
+What changes the matrix element by element goes with them: then one of the two sums is enough.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ __all__ = ["Together", "rows_side_by_side", "sums_together"]
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The sums, with what each calls the rows and the columns."""
+    """The statements, with what each calls the rows and the columns."""
 
     rows: Mapping[str, str]
     columns: Mapping[str, str]
@@ -43,7 +45,7 @@ class Together:
 def sums_together(
     scop: Scop, matrix: str, rows: Mapping[str, str], along: int, ordered: Sequence[str], matcher: Matcher
 ) -> Mapping[str, str] | None:
-    """The sums over rows and columns of the matrix, each with its index along the columns, when they may take them element by element.
+    """The sums over rows and columns of the matrix and what changes it, each with its index along the columns, when they may take them element by element.
 
     Args:
         rows: per statement that follows the rows its index along them. along: the dimension of the matrix that rows follow.
@@ -52,27 +54,35 @@ def sums_together(
     columns: dict[str, str] = {}
     for name in ordered:
         s = scop.statements[name]
-        if s.kind == "update" and len(s.indices) == 2:
+        if len(s.indices) == 2 and (s.kind == "update" or s.target.array == matrix):
             columns[name] = next(index for index in s.indices if index != rows[name])
-    sums = [scop.statements[name] for name in columns]
+    taken = [scop.statements[name] for name in columns]
+    sums = [s for s in taken if s.target.array != matrix]
     plain = len(scop.arrays[matrix].shape) == 2 and all(scop.arrays[s.target.array].dtype.is_float for s in sums)
-    if not plain or not all(_is_plain(s, matrix, rows[s.name], columns[s.name], along) for s in sums):
+    if not plain or not all(_is_plain(s, matrix, rows[s.name], columns[s.name], along) for s in taken):
         return None
-    over_columns = [name for name in columns if _sums_over(scop.statements[name], columns[name])]
+    over_columns = sum(_sums_over(s, columns[s.name]) for s in sums)
     ranges = {matcher.values(name, scop.statements[name].indices.index(index)) for name, index in columns.items()}
-    if not 0 < len(over_columns) < len(columns) or len(ranges) > 1:
+    if over_columns == len(sums) or (over_columns == 0 and len(sums) == len(taken)) or len(ranges) > 1:
         return None
     # What else there is runs ahead, for a whole block.
-    if any(source in columns and sink in rows and source != sink for source, sink in matcher.edges):
+    ahead = rows.keys() - {s.name for s in taken if s.target.array == matrix}
+    if any(
+        source in columns and sink in ahead and source in ahead and source != sink for source, sink in matcher.edges
+    ):
         return None
     return columns
 
 
 def _is_plain(s: Statement, matrix: str, row: str, column: str, along: int) -> bool:
-    """Whether it is a real sum over one of the two that reads the matrix by rows."""
+    """Whether it is a real sum over one of the two that reads the matrix by rows, or changes each of the matrix's elements by itself."""
     wanted = [affine(column), affine(column)]
     wanted[along] = affine(row)
     reads = [list(read.subscripts) for read in reads_of(s.value) if read.tensor == matrix]
+    if s.target.array == matrix:
+        return (
+            s.kind == "assign" and s.domain.is_box() and all(r == wanted for r in [*reads, list(s.target.subscripts)])
+        )
     over = _sums_over(s, row) != _sums_over(s, column)
     return over and s.reduction == "sum" and s.domain.is_box() and reads == [wanted]
 

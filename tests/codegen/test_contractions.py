@@ -321,6 +321,14 @@ def test_a_matrix_times_a_vector_takes_rows_side_by_side_that_threads_share() ->
     np.testing.assert_array_equal(function(guarded(a), guarded(b)), a @ b)
 
 
+def test_rows_of_a_weighted_sum_run_side_by_side() -> None:
+    a, b = operands("N K", "K", {"N": 1003, "K": 517}, "f64")
+    text = 'def f(w: f64, a: f64["N K"], b: f64["K"], y: f64["N"]):\n    y[n] += w * a[n, k] * b[k]\n    return y\n'
+    function = polyml.einsum(text, target=SMALL, threads=2, verify=True)
+    assert "side by side" in str(function.explain(2.0, a, b, np.ones(1003)))
+    np.testing.assert_array_equal(function(2.0, guarded(a), guarded(b), np.ones(1003)), 2 * (a @ b) + 1)
+
+
 def test_what_follows_sees_the_finished_sum() -> None:
     a, b = operands("N K", "K M", {"N": 50, "M": 70, "K": 200}, "f32")
     function = polyml.einsum(product("N K", "K M", "N M", "f32", finish="relu({} - 7)"), target=SMALL, threads=2)

@@ -97,6 +97,42 @@ def test_sums_that_need_no_other_take_elements_together(machine: str, rows: int)
             assert len(stored) * rows * 2 == sum(a.reduction is not None for a in inner)
 
 
+CHANGED = """
+def changed(A: f64["N M"], u: f64["N"], v: f64["M"], r: f64["N"], p: f64["M"]):
+    A[i, j] += u[i] * v[j]
+    s[j] = A[i, j] * r[i]{0}
+    return A, s{1}
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("sums", [1, 2])
+@pytest.mark.parametrize("shape", [(128, 96), (151, 171)])
+def test_what_changes_the_matrix_goes_with_its_sums(sums: int, threads: int, shape: tuple[int, int]) -> None:
+    n, m = shape
+    text = CHANGED.format(*(("\n    q[i] = A[i, j] * p[j]", ", q") if sums == 2 else ("", "")))
+    program = polyml.einsum(text, target=SMALL, threads=threads, verify=True)
+    rng = np.random.default_rng(0)
+    a, u, v, r, p = (rng.standard_normal(extents) for extents in ((n, m), n, m, n, m))
+    (note,) = blocks(program, a, u, v, r, p)
+    assert "each element loaded once for all sums" in note
+    made = a + np.outer(u, v)
+    found = program(a.copy(), u, v, r, p)
+    for got, want in zip(found, (made, made.T @ r, made @ p), strict=False):
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_sums_of_a_matrix_that_is_made_of_other_rows() -> None:
+    text = CHANGED.replace("+= u[i] * v[j]", "= 0.5 * B[i, j] + u[i] * B[N - 1 - i, j]").replace("A: f64", "B: f64")
+    program = polyml.einsum(text.format("", ""), target=SMALL, verify=True)
+    rng = np.random.default_rng(0)
+    b, u, v, r, p = (rng.standard_normal(extents) for extents in ((151, 171), 151, 171, 151, 171))
+    made = 0.5 * b + u[:, None] * b[::-1]
+    found = program(b, u, v, r, p)
+    np.testing.assert_allclose(found[0], made, rtol=1e-12)
+    np.testing.assert_allclose(found[1], made.T @ r, rtol=1e-12, atol=1e-12)
+
+
 def test_gradients_of_rows() -> None:
     rng = np.random.default_rng(0)
     g, x, w = rng.standard_normal((263, 65)), rng.standard_normal((263, 65)), rng.standard_normal(65)

@@ -22,7 +22,10 @@ __all__ = ["SideBySide", "plan_side_by_side"]
 MOST = 8
 """Elements along one index, at most: streams of memory that prefetchers follow."""
 
-GAIN = 0.7
+CHEAP = 2
+"""Operations of an element, at most: the sum's own, and a product with a weight. More of them hide what is loaded."""
+
+GAIN = 0.83
 """Cost per operation, relative to that of single elements, below which tiles are worth their code."""
 
 
@@ -50,7 +53,7 @@ def plan_side_by_side(band: Band, facts: Facts, place: Place) -> SideBySide | No
         return None
     lanes = inner.indices[min(usable, key=lambda k: (lane_cost(inner, k, facts), -k))][band.core]
     reads = [a for a in model.accesses if not a.write]
-    if model.operations > 1 or any(a.stride(lanes) not in (0, 1) for a in reads):
+    if model.operations > CHEAP or any(a.stride(lanes) not in (0, 1) for a in reads):
         return None
     moving = {
         k: own[band.core] for k, own in enumerate(band.indices) if any(a.stride(own[band.core]) == 0 for a in reads)
