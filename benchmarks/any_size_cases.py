@@ -44,6 +44,17 @@ def contraction(notation: str, *shapes: tuple[int, ...], kind: str = "f32") -> C
     return Case(f"{notation} {kind} {sizes}", text, arguments)
 
 
+def contractions() -> tuple[Case, ...]:
+    """Contractions of tensors of three to six indices: such that join, TCCG's at medium sizes, and batches."""
+    return tuple(
+        contraction(notation, *(tuple(extents[i] for i in part) for part in notation.split("->")[0].split(",")))
+        for notation, extents in (
+            (notation, dict(zip(sorted(set(notation) - set(",->")), numbers, strict=True)))
+            for notation, numbers in TENSORS.items()
+        )
+    )
+
+
 def convolution(channels: int, height: int, filters: int, kernel: int, stride: int, padding: int) -> Case:
     """One layer, its filters' sizes symbolic, too."""
     layer = Convolution("", channels, height, height, filters, kernel, stride, padding, 1)
@@ -190,6 +201,40 @@ def layer(x: f32["N K"], w: f32["K M"], b: f32["M"]):
     return y
 """
 
+TENSORS: dict[str, tuple[int, ...]] = {
+    "ea,ebcd->abcd": (72, 60, 60, 60, 72),
+    "efab,cdef->abcd": (40, 40, 40, 40, 40, 40),
+    "ijkl,kl->ij": (60, 60, 50, 50),
+    "dbea,ec->abcd": (60, 50, 50, 50, 60),
+    "adb,cd->cba": (200, 200, 24, 200),
+    "aebd,ce->dcba": (64, 56, 24, 64, 64),
+    "dabe,ec->dcba": (64, 56, 24, 56, 64),
+    "afbce,df->edcba": (32, 24, 24, 16, 32, 32),
+    "ae,dcbe->dcba": (64, 48, 48, 48, 64),
+    "ce,deba->dcba": (64, 48, 48, 48, 64),
+    "dca,cbd->ba": (160, 150, 150, 160),
+    "dca,bd->cba": (200, 190, 190, 200),
+    "cda,db->cba": (200, 190, 190, 200),
+    "ceda,dbe->cba": (64, 56, 56, 56, 64),
+    "fbea,cedf->dcba": (40, 36, 36, 36, 36, 40),
+    "fcea,debf->dcba": (40, 36, 36, 36, 36, 40),
+    "cfae,edfb->dcba": (40, 40, 36, 36, 40, 36),
+    "aged,cbfg->fedcba": (16, 14, 14, 16, 14, 14, 16),
+    "cged,bafg->fedcba": (16, 14, 14, 16, 14, 14, 16),
+    "bgfd,caeg->fedcba": (16, 14, 14, 16, 14, 14, 16),
+    "abij,jk->abik": (16, 12, 50, 64, 64),
+    "bhik,bhkj->bhij": (4, 8, 100, 100, 64),
+    "bhik,bhjk->bhij": (4, 8, 100, 100, 64),
+    "bijk,bjkl->bil": (10, 60, 20, 20, 70),
+    "abcd,cdef->abef": (24, 24, 24, 24, 24, 24),
+    "cdab,cdef->abef": (24, 24, 24, 24, 24, 24),
+    "abc,dc->abd": (60, 70, 80, 90),
+    "abc,cd->dab": (60, 70, 80, 90),
+    "nhwc,cd->nhwd": (64, 64, 28, 4, 28),
+    "nchw,dc->ndhw": (64, 64, 28, 4, 28),
+}
+"""Contractions, and the extents of their indices in the order of the alphabet."""
+
 CASES: tuple[Case, ...] = (
     simple("attention 1x8x512x64", ATTENTION, *((1, 8, 512, 64),) * 3),
     simple("attention 4x8x512x64", ATTENTION, *((4, 8, 512, 64),) * 3),
@@ -251,6 +296,7 @@ CASES: tuple[Case, ...] = (
     contraction("abcd,dc->ab", (40, 50, 32, 48), (48, 32)),
     contraction("abc,bd->adc", (96, 96, 96), (96, 96)),
     contraction("abc,dca->bd", (48, 64, 80), (100, 80, 48)),
+    *contractions(),
     contraction("i,j->ij", (3000,), (3000,)),
     contraction("ij->ji", (3000, 3000)),
     contraction("abc->cba", (200, 200, 200)),

@@ -74,6 +74,7 @@ def lower_region(
             storage=memory.storage,
             strides=strides,
         )
+    scop = replace(scop, examples=graph.examples)
     if constants:
         scop = _with_constants(scop, {memory.storage[name] for name in constants})
     joined: tuple[Note, ...] = ()

@@ -58,7 +58,7 @@ def settled(loop: For, types: Mapping[str, DType], taken: set[str]) -> tuple[Nod
         z[i, a] = 0; for (k ..) z[i, a] += x[i, k] * y[k, a];
         -> register r; r = 0; for (k ..) r += x[i, k] * y[k, a]; z[i, a] = r;
         if (c) z[i, a] = 0; for (k ..) z[i, a] += x[i, k] * y[k, a];
-        -> register r; r = z[i, a]; if (c) r = 0; for (k ..) r += x[i, k] * y[k, a]; z[i, a] = r;
+        -> register r; if (c) r = 0; else r = z[i, a]; for (k ..) r += x[i, k] * y[k, a]; z[i, a] = r;
     """
     starts = _starts(loop)
     if not starts or not all(name in types and not types[name].is_complex for name in starts):
@@ -74,22 +74,20 @@ def settled(loop: For, types: Mapping[str, DType], taken: set[str]) -> tuple[Nod
 
     plain: Callable[[Node], Node] = lambda node: replace(node, streaming=False) if isinstance(node, Assign) else node  # noqa: E731
     made: list[Node] = []
-    for name in _conditional(loop):
-        target = starts[name].target
-        known = Read(name, target.subscripts, types[name])
-        made.append(Assign(target=Place(registers[name], ()), value=known))
-    made += [plain(node) for node in map_places(loop.body, place=place, read=read)]
+    for node in map_places(loop.body, place=place, read=read):
+        if isinstance(node, If):
+            begun = [n.target for n in node.then if isinstance(n, Assign)]
+            known = {
+                registers[name]: Read(name, start.target.subscripts, types[name]) for name, start in starts.items()
+            }
+            node = replace(node, otherwise=tuple(Assign(target=t, value=known[t.variable]) for t in begun))
+        made.append(plain(node))
     for name, start in starts.items():
         made.append(replace(start, value=Read(registers[name], (), types[name])))
     body = tuple(made)
     for name, register in registers.items():
         body = (Allocate(variable=Variable(name=register, dtype=types[name], shape=(), scope="register"), body=body),)
     return body
-
-
-def _conditional(loop: For) -> list[str]:
-    """The arrays that are begun under a condition only."""
-    return [n.target.variable for node in loop.body if isinstance(node, If) for n in node.then if isinstance(n, Assign)]
 
 
 def _starts(loop: For) -> dict[str, Assign] | None:

@@ -106,7 +106,7 @@ class _Parts:
         loaded = _loads(made, sums)
         if terms >= LONG:
             made.append(self.in_strips(nest, lengths, sums))
-        elif terms >= SHORT and any(isinstance(n, Assign) and isinstance(n.value, Read) for n in loaded):
+        elif terms >= SHORT and any(isinstance(n, Assign) and isinstance(n.value, Read) for n in walk_nodes(loaded)):
             del made[len(made) - len(loaded) :]
             made.append(self.part(loop, sums, loaded))
         else:

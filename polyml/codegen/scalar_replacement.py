@@ -8,9 +8,9 @@ one output element share a register, per lane and per jammed copy. The widest re
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
-from typing import assert_never
+from typing import TypeGuard, assert_never
 
 from polyml.codegen.element_accesses import Certainties, Element, ElementAccess, Lanes, accesses_of, may_overlap
 from polyml.codegen.jam import storage_names
@@ -28,9 +28,9 @@ from polyml.codegen.loops import (
     Variable,
 )
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, map_places, subscript_variables, uses, walk_nodes, with_body
+from polyml.codegen.rewrite import fresh, map_places, subscript_variables, uses, variables_of, walk_nodes, with_body
 from polyml.dtypes import DType, boolean, i64
-from polyml.expressions import Apply, Expr, IndexValue, Read
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
@@ -95,6 +95,37 @@ def _row_by_row(promotions: Iterable[_Promotion]) -> list[_Promotion]:
     return [p for row in rows.values() for p in sorted(row, key=lambda p: [s.constant for s in p.element[1][-1:]])]
 
 
+def _loaded_where_kept(nodes: Sequence[Node], lanes: Lanes | None) -> tuple[Node, ...]:
+    """The nodes without loads of registers that a condition, which is the same in all lanes, replaces at once: the first of several blocks of a sum need not bring its results from memory.
+
+    Rewrite:
+        r = y[i]; if (k_tile == 0) r = 0;
+        -> if (k_tile == 0) r = 0; else r = y[i];
+    """
+    made: list[Node] = []
+    for node in nodes:
+        if isinstance(node, If) and not node.otherwise and not any(reads_of(node.condition)):
+            varies = lanes is not None and lanes.variable in variables_of(node.condition)
+            begun = {n.target.variable for n in node.then if _begins(n)}
+            count = 0
+            while not varies and count < len(made) and _begins(made[-1 - count], begun):
+                count += 1
+            loads = tuple(made[len(made) - count :])
+            del made[len(made) - count :]
+            node = replace(node, otherwise=loads) if loads else node
+        made.append(node)
+    return tuple(made)
+
+
+def _begins(node: Node, known: Set[str] | None = None) -> TypeGuard[Assign]:
+    """Whether it gives a register (one of these) a constant, or with these, an element."""
+    if not isinstance(node, Assign) or node.reduction is not None or node.scan is not None or node.target.subscripts:
+        return False
+    if known is None:
+        return isinstance(node.value, Const)
+    return node.target.variable in known and isinstance(node.value, Read) and bool(node.value.subscripts)
+
+
 @dataclass(frozen=True, slots=True)
 class _Shape:
     """An element's subscripts: their terms, how far each moves from lane to lane (None: by no one number), and their constants. The copies of a register tile differ in the last."""
@@ -148,7 +179,7 @@ class _Replacement:
             made += [p.write_back() for p in _row_by_row(p for p in here if p.last == position and p.guard is None)]
         if len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True)):
             return nodes
-        body = tuple(made)
+        body = _loaded_where_kept(made, lanes)
         for promotion in reversed(promotions):
             body = (Allocate(variable=promotion.register, body=body),)
         return body

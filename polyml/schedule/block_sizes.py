@@ -47,10 +47,10 @@ def shares(model: StatementModel, reduced: list[str], rows: int, target: Target)
     """The same, whatever follows."""
     room = max(1, target.l1_bytes // 4 // (rows * model.itemsize))
     sizes: dict[str, int] = {}
-    for index in reversed(reduced):
+    for position, index in reversed(list(enumerate(reduced))):
         # Whole vectors of the innermost one: their elements can be packed through registers, and loops over them unrolled without a rest.
         step = target.lanes(model.itemsize) if index == reduced[-1] else 1
-        sizes[index] = even(model.extents[index], room, step)
+        sizes[index] = _shared(model, index, reduced[:position], even(model.extents[index], room, step), step)
         room = max(1, room // sizes[index])
     return {i: sizes[i] for i in reduced}
 
@@ -72,13 +72,19 @@ def widths(
     if first in vector_side:
         sizes[first] = _lines(model, first, target)
         room = max(width, room // sizes[first])
-    sizes[lanes] = even(model.extents[lanes], room, width)
+    others = [i for i in by_stride(vector_side, out) if i != first]
+    sizes[lanes] = _shared(model, lanes, others, even(model.extents[lanes], room, width), width)
     room //= ceil(sizes[lanes] / width) * width
-    for index in reversed(by_stride(vector_side, out)):
-        if index != first:
-            sizes[index] = even(model.extents[index], max(room, 1), 1)
-            room //= sizes[index]
+    for position, index in reversed(list(enumerate(others))):
+        sizes[index] = _shared(model, index, others[:position], even(model.extents[index], max(room, 1), 1), 1)
+        room //= sizes[index]
     return sizes
+
+
+def _shared(model: StatementModel, index: str, others: list[str], size: int, step: int) -> int:
+    """The index's part of a block that it has to share with others, of which it leaves them what it is unlikely to have values for."""
+    known = model.likely.get(index)
+    return size if known is None or not others else min(size, ceil(known / step) * step)
 
 
 def is_short(model: StatementModel, out: AccessModel, depth: Mapping[str, int], width: int, target: Target) -> bool:

@@ -100,9 +100,7 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target, *, few_rows
         return None if ends or not sides.rows else _in_turns(model, sides, column, target)
     turned = is_turned(scop, statement, sides.lanes)
     inner = by_stride(sides.rows, out)[::-1]
-    most = (
-        _vectors_in_l2(model, sides.reduced, ends, target) if turned else UNKNOWN_VECTORS if sides.lanes in ends else 4
-    )
+    most = _vectors_in_l2(model, sides.reduced, ends, target) if turned else _columns(model, sides, ends, target)
     inner = inner[:1] if turned else inner
     tallest = UNKNOWN_ROWS if not turned and any(i in ends for i in inner) else TALLEST
     rows, tile = contraction_tile(
@@ -318,6 +316,21 @@ def _vectors_in_l2(model: StatementModel, reduced: list[str], ends: Mapping[str,
         return UNKNOWN_VECTORS
     one = prod(model.extents[i] for i in reduced) * target.vector_bytes
     return max(1, min(4, 3 * target.l2_bytes // 8 // one))
+
+
+def _columns(model: StatementModel, sides: Sides, ends: Mapping[str, Affine], target: Target) -> int:
+    """Vectors of a register tile at most. Of columns of unknown number: UNKNOWN_VECTORS, or one more where the call at hand has so few that less is left of these."""
+    if sides.lanes not in ends:
+        return 4
+    likely, lanes = model.likely.get(sides.lanes), target.lanes(model.itemsize)
+
+    def tiles(vectors: int) -> float:
+        """How many vectors' time they take: the last vectors of a tile overlap, a single one is bound by its loads."""
+        full, rest = divmod(likely or 0, vectors * lanes)
+        return vectors * full + (vectors if rest > lanes else 1.25 if rest else 0)
+
+    more = UNKNOWN_VECTORS + 1
+    return more if likely is not None and tiles(more) < 0.95 * tiles(UNKNOWN_VECTORS) else UNKNOWN_VECTORS
 
 
 def _packed_rows(model: StatementModel, sides: Sides, rows: str, target: Target, *, short: bool) -> str | None:

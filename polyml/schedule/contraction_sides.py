@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import ceil, prod
 
 import islpy as isl
 
@@ -21,6 +22,9 @@ __all__ = ["Sides", "at_large", "is_plain", "is_turned", "sides_of", "symbolic_e
 
 UNBOUNDED = 1 << 20
 """What stands for a symbolic extent: more than any block."""
+
+LARGE_CALL = 1 << 24
+"""Instances of what counts as a large call. A smaller one is taken for a large one of the same proportions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +184,18 @@ def at_large(scop: Scop, statement: Statement, model: StatementModel, ends: Mapp
         for name, array in scop.arrays.items()
     }
     extents = {**model.extents, **dict.fromkeys(ends, UNBOUNDED)}
-    return model_statement(statement, replace(scop, arrays=arrays), extents)
+    made = model_statement(statement, replace(scop, arrays=arrays), extents)
+    return replace(made, likely=_likely(scop, model, ends))
+
+
+def _likely(scop: Scop, model: StatementModel, ends: Mapping[str, Affine]) -> dict[str, int]:
+    """How many values the indices of symbolic extent have in a large call like that at hand; none where that is not known."""
+    if not all(end.variables() <= scop.examples.keys() for end in ends.values()):
+        return {}
+    known = {index: max(1, end.evaluate(scop.examples)) for index, end in ends.items()}
+    work = prod(known.get(index, extent) for index, extent in model.extents.items())
+    scale = max(1.0, LARGE_CALL / work) ** (1 / len(ends))
+    return {index: ceil(count * scale) for index, count in known.items()}
 
 
 def _symbolic_box(

@@ -7,7 +7,7 @@ element at a time. Nothing is measured here; a tuner above may replace the choic
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from math import ceil, prod
 
 from polyml.expressions import Apply, Expr, Read, Subscript, neighbours, reads_of, walk
@@ -68,7 +68,8 @@ class AccessModel:
 @dataclass(frozen=True, slots=True)
 class StatementModel:
     """What the model knows of a statement. operations: vector instructions of its arithmetic. itemsize: bytes of the widest number
-    that is computed with. recurrences: indices whose loop must stay a sequential one. overlapping: indices along which neighbours read mostly the same elements (rows of windows)."""
+    that is computed with. recurrences: indices whose loop must stay a sequential one. overlapping: indices along which neighbours read mostly the same elements (rows of windows).
+    likely: of indices whose extents are not known, how many values they have in large calls like the one at hand."""
 
     name: str
     extents: Mapping[str, int]
@@ -78,6 +79,7 @@ class StatementModel:
     is_update: bool
     recurrences: frozenset[str] = frozenset()
     overlapping: frozenset[str] = frozenset()
+    likely: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def instances(self) -> int:

@@ -39,7 +39,8 @@ def product_of(scop: Scop, extents: Sequence[Affine]) -> tuple[Scop, Affine]:
         wish += "_"
     sizes = (*scop.sizes, wish)
     context = scop.context.intersect(isl.Set(f"{parameters_text(sizes)}{{ : {wish} >= 1 }}"))
-    return replace(scop, sizes=sizes, context=context, products={**scop.products, wish: made}), affine(wish)
+    made_with = replace(scop, sizes=sizes, context=context, products={**scop.products, wish: made})
+    return replace(made_with, examples=made_with.with_products(scop.examples)), affine(wish)
 
 
 def with_used_sizes(scop: Scop) -> Scop:

@@ -87,6 +87,7 @@ class Scop(Shown):
     initial: `{ S[i] -> [time] }`, the written order (2d+1 form, one space for all statements).
     reads, may_writes, must_writes: `{ S[i] -> A[e] }`; an indirect access reads or may write the whole dimension. must_writes is within may_writes.
     reductions: `{ S[i] -> A[e] }` of the update statements: their accesses commute with each other.
+    examples: values of sizes in the call that it is made for, where they are known; they decide what pays, never what is right.
     products: those of `sizes` that are products of sizes of the program, which an index has that stands for two of its indices (joined_indices.py), with their factors.
     """
 
@@ -100,6 +101,7 @@ class Scop(Shown):
     may_writes: isl.UnionMap
     must_writes: isl.UnionMap
     reductions: isl.UnionMap
+    examples: Mapping[str, int] = field(default_factory=dict)
     products: Mapping[str, tuple[Affine, ...]] = field(default_factory=dict)
 
     def with_products(self, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from polyml.codegen.scalar_replacement import scalar_replacement
 from polyml.codegen.simplify import simplify
 from polyml.codegen.unroll import unroll
 from polyml.codegen.unroll_and_jam import unroll_and_jam
-from polyml.expressions import Apply
+from polyml.expressions import Apply, Expr
 from polyml.sets.affine import Affine, affine, maximum, minimum
 from polyml.target import Target
 from tests.codegen.hand import dense_schedule, softmax_schedule
@@ -165,6 +165,28 @@ def test_overlapping_vectors_stay_in_memory() -> None:
 
     assert scalar_replacement(vectors(1)) == vectors(1)
     assert "y_value" in loops_text(scalar_replacement(vectors(16)))
+
+
+def test_what_a_condition_replaces_is_loaded_where_it_is_kept() -> None:
+    def sums(condition: Expr, *first: Assign) -> Function:
+        update = Assign(target=put("y", "i"), value=at("x", "k"), reduction="sum")
+        body = loop("i", 0, 4, If(condition=condition, then=first), loop("k", 0, 9, update))
+        return function(body, arguments=[array("x", 9), array("y", 4)], written="y", sizes=["B"])
+
+    first = call("eq", index("B"), index(0))
+    zero = Assign(target=put("y", "i"), value=number(0.0))
+    program = sums(first, zero)
+    text = loops_text(scalar_replacement(program))
+    assert text.index("else") < text.index("y_value = y[i]")
+    for block in (0, 1):
+        after = run(scalar_replacement(program), {"B": block})
+        np.testing.assert_array_equal(after["y"], run(program, {"B": block})["y"])
+    for other in (
+        sums(call("gt", at("y", "i"), number(0.0)), zero),  # asks for what is there
+        sums(first, Assign(target=put("y", "i"), value=call("mul", at("y", "i"), number(2.0)))),
+    ):
+        assert "else" not in loops_text(scalar_replacement(other))
+        np.testing.assert_array_equal(run(scalar_replacement(other), {"B": 0})["y"], run(other, {"B": 0})["y"])
 
 
 def test_scratch_memory_that_nothing_reads_vanishes() -> None:

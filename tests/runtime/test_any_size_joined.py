@@ -167,3 +167,28 @@ def test_what_is_beyond_the_columns_does_not_matter() -> None:
     x[3, 5], x[4, 6], w[7, 36] = np.inf, np.nan, -np.inf
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(f(x, w), x @ w)
+
+
+def blocks(notation: str, extents: Sequence[int]) -> str:
+    """What explain() says of the blocks, of a kernel whose first call has these extents."""
+    f = polyml.einsum(product(notation), dynamic=True, target=Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=2 << 20))
+    shapes = operands(notation, extents)
+    return next(line for line in str(f.explain(*shapes)).splitlines() if "blocking" in line)
+
+
+def test_the_first_call_shares_blocks_among_indices() -> None:
+    """Blocks of the sum (a, c) and of columns are as deep as caches ask for, whichever of their indices is long."""
+    assert "a by 8, c by 48" in blocks("abc,dca->bd", (300, 60, 40, 90))  # 384 terms
+    assert "a by 4, c by 96" in blocks("abc,dca->bd", (30, 60, 90, 300))
+    assert "a by 12, c by 32" in blocks("abc,dca->bd", (3, 6, 1, 8)), "a small call is a large one of its proportions"
+    assert "2 vectors of d" in blocks("abc,dca->bd", (30, 60, 90, 300))
+    assert "3 vectors of d" in blocks("abc,dca->bd", (300, 60, 90, 40)), "40 columns are 48, not 32 and 16"
+
+
+@pytest.mark.parametrize("first", [(3, 40, 50, 33), (60, 20, 2, 40), (1, 1, 1, 1)])
+def test_blocks_are_right_for_other_calls(first: tuple[int, ...]) -> None:
+    f = polyml.einsum(product("abc,dca->bd"), dynamic=True, target=SMALL_CACHES, verify=True)
+    for extents in (first, (50, 17, 3, 49), (2, 33, 70, 20), (9, 8, 41, 64), (40, 30, 16, 17)):
+        args = operands("abc,dca->bd", extents)
+        np.testing.assert_array_equal(f(*args), np.einsum("abc,dca->bd", *args), err_msg=str(extents))
+    assert len(f.kernels) == 1
