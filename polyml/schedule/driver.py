@@ -64,6 +64,7 @@ def schedule(
         attempts.insert(0, ("several steps in a sweep", work.by_row_blocks))
         attempts.insert(0, ("blocks of a slanted contraction", work.by_slants))
         attempts.insert(0, ("blocks at the pivots", work.by_pivots))
+        attempts.insert(0, ("sums that are rescaled", work.by_rescaled))
     refused: list[Note] = []
     for position, (name, attempt) in enumerate(attempts):
         # The last resort may take longer: after it there is nothing.

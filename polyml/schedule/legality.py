@@ -105,7 +105,7 @@ class _Walk:
                 carried = self._without_atomic(carried)
             if kind in ("parallel", "pipelined", "jam", "block"):
                 self._refuse_unless_empty(carried, f"update one element at once in a {kind} loop")
-            elif kind in ("vector", "neighbours", "thread"):
+            elif kind in ("vector", "thread"):  # not "neighbours": one thread does its copies in order
                 self._require_private(node, carried)
             relaxed = equal
         return strict, relaxed

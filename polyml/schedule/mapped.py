@@ -9,19 +9,35 @@ import islpy as isl
 from polyml.options import Options
 from polyml.schedule.matching import Matcher
 from polyml.schedule.partial_sums import SplitScop, split_reductions
+from polyml.schedule.rescaled import find_weighted
+from polyml.schedule.rescaled_tiles import rescaled_scop
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage import contract_storage
 from polyml.schedule.strategy.cuda import apply_cuda_strategy
 from polyml.schedule.strategy.cuda_atomics import row_cuts
 from polyml.schedule.strategy.cuda_model import CudaModel
 from polyml.schedule.strategy.cuda_nests import Staged, stage_contractions
+from polyml.schedule.strategy.cuda_rescaled import rescaled_tree
+from polyml.schedule.strategy.cuda_rescaled_tiles import plan_rescaled
 from polyml.schedule.strategy.cuda_room import SharedRoom, shared_room
 from polyml.schedule.strategy.facts import model_statements
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Scop
 from polyml.target import Target
 
-__all__ = ["map_to_gpu"]
+__all__ = ["map_to_gpu", "rescaled_on_gpu"]
+
+
+def rescaled_on_gpu(scop: Scop, target: Target) -> Schedule | None:
+    """The schedule, not proved yet, of a region of sums weighted by exponentials, whose scores stay in the block; None where it is none, or that does not pay."""
+    found = find_weighted(scop)
+    plan = None if found is None else plan_rescaled(scop, found, target)
+    if plan is None:
+        return None
+    made, nest, storage = rescaled_scop(scop, plan)
+    return Schedule(
+        scop=made, dependences=analyse(made), tree=rescaled_tree(made, nest), storage=storage, notes=(Note("tiles", plan.found.result.name, str(plan)),)
+    )  # fmt: skip
 
 
 def map_to_gpu(

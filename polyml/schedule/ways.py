@@ -153,6 +153,14 @@ class Ways:
         made = contract_storage(made)
         return made if set(plan.kept) <= made.storage.keys() else None
 
+    def by_rescaled(self) -> Schedule | None:
+        """Sums weighted by exponentials in tiles of a GPU, which are rescaled where the maximum grows; None where there are none."""
+        if not self.target.is_cuda or self.options.precise or not self.options.parallel:
+            return None
+        from polyml.schedule.mapped import rescaled_on_gpu  # what only a GPU needs
+
+        return rescaled_on_gpu(self.scop, self.target)
+
     def by_columns(self) -> Schedule | None:
         """The strategy with columns that are walked down again and again as rows; None where there are none."""
         scop = with_columns_aside(self.scop, self.target) if self._may_block() else None

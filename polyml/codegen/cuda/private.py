@@ -13,6 +13,10 @@ from polyml.sets.affine import Affine
 __all__ = ["private_registers"]
 
 
+MANY = 32
+"""Places from which on an array stays one: its subscripts are numbers, so that the compiler keeps them in registers as well, and nests of hundreds of variables are too deep for recursive passes."""
+
+
 def private_registers(function: Function) -> Function:
     """The kernel with a variable per place of its private arrays. An array with a place that is no number stays an array, in the thread's memory."""
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
@@ -31,6 +35,9 @@ def _visit(node: Node, taken: set[str]) -> Node:
         digits = (str(n) for n, extent in zip(numbers, array.shape, strict=True) if extent.constant != 1)
         if numbers not in places:
             places[numbers] = fresh("_".join((array.name, *digits)), taken)
+
+    if len(places) > MANY:
+        return replace(node, body=tuple(_visit(child, taken) for child in node.body))
 
     def place(old: Place) -> Place:
         numbers = _numbers(old.subscripts)
