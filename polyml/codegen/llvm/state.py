@@ -47,7 +47,7 @@ class Slot:
 @dataclass(slots=True)
 class State:
     """One LLVM function under construction. `lanes` is None outside vector loops; `precise` forbids contraction and reassociation.
-    heap: addresses from the heap, null where there was no memory; idle: those that nobody uses any more, by what they have room for; versions: conditions on sizes alone, known from the start, under which what comes now runs at all; failure: the i32 in which that is noted. streams: it has stores that bypass the caches. hoists: LLVM finds something to take out of one of its loops. holding: variables in registers around. unforeseen: by what they are, constants that LLVM does not know (a mask of all lanes by its width).
+    heap: addresses from the heap, null where there was no memory; rooms: where the local arrays begin that live there; idle: those that nobody uses any more, by what they have room for; versions: conditions on sizes alone, known from the start, under which what comes now runs at all; failure: the i32 in which that is noted. streams: it has stores that bypass the caches. hoists: LLVM finds something to take out of one of its loops. holding: variables in registers around. unforeseen: by what they are, constants that LLVM does not know (a mask of all lanes by its width).
     hope: of the loop that finds extrema as if there were no NaN (extrema.py); numbers: in a loop of extrema of which no candidate is a NaN. held: expressions whose values an iteration got from the one before (neighbours.py).
     pipeline: the pointer of the pipeline whose stages this function runs, and the pipelined loop's variable (pipeline.py)."""
 
@@ -60,6 +60,7 @@ class State:
     lanes: Lanes | None = None
     entry: Lines = field(default_factory=list)
     heap: list[Value] = field(default_factory=list)
+    rooms: list[Value] = field(default_factory=list)
     idle: dict[tuple[str, ...], list[Value]] = field(default_factory=dict)
     versions: list[Value] = field(default_factory=list)
     failure: Value | None = None

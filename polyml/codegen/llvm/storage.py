@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyml.codegen.llvm.ir import POINTER, Value, integer, type_of
+from polyml.codegen.llvm.ir import INDEX, POINTER, Value, integer, type_of
 from polyml.codegen.llvm.state import Slot, State
 from polyml.codegen.loops import Variable
 from polyml.sets.affine import Affine
@@ -14,6 +14,12 @@ SCRATCH, SCRATCH_FREE = "polyml_scratch", "polyml_scratch_free"
 
 _STACK_LIMIT = 64 * 1024
 """Bytes: larger local arrays, and all that would make a frame larger than four times this, live on the heap."""
+
+PERIOD = 4096
+"""Bytes after which lines of an L1 meet in one set: a page, since it is looked up while the page's address is."""
+
+STRIP = 1024
+"""Bytes of a row that a tile of many rows has (schedule/strategy/time_tiles.py). Rows may be such that all even ones begin near each other, modulo PERIOD; then this fills it."""
 
 
 def add_slot(state: State, variable: Variable, pointer: Value) -> None:
@@ -85,19 +91,43 @@ def _room_for_array(state: State, variable: Variable) -> Value:
     idle = state.idle.get(_kind(state, elements, variable))
     if idle:
         return idle.pop()
+    beside = _beside(state, variable)
     with b.into(state.nest.levels[0].lines):
         total = b.binary("mul", count, integer(variable.dtype.itemsize))
-        rounded = b.binary("and", b.binary("add", total, integer(127)), integer(-64))  # a multiple of 64, and not 0
+        most = 127 if beside is None else 127 + PERIOD
+        rounded = b.binary("and", b.binary("add", total, integer(most)), integer(-64))  # a multiple of 64, and not 0
         for version in state.versions:
             rounded = b.select(version, rounded, integer(64))  # the least, where another version runs
-        pointer = b.emit(POINTER, f"call align 64 ptr @{SCRATCH}({rounded})")
-    state.heap.append(pointer)
+        start = b.emit(POINTER, f"call align 64 ptr @{SCRATCH}({rounded})")
+        pointer = start if beside is None else _apart(state, start, beside)
+    state.heap.append(start)
+    state.rooms.append(pointer)
     return pointer
+
+
+def _beside(state: State, variable: Variable) -> Value | None:
+    """The last argument with rows as long as those of the local array, which is filled from it or for it."""
+    found: Value | None = None
+    for slot in state.slots.values():
+        other = slot.variable
+        alike = len(other.shape) > 1 and len(variable.shape) > 1 and other.shape[-1] == variable.shape[-1]
+        if other.scope == "global" and alike and other.strides is None and variable.lanes == 1:
+            found = slot.pointer if other.dtype.itemsize == variable.dtype.itemsize else found
+    return found
+
+
+def _apart(state: State, start: Value, beside: Value) -> Value:
+    """The first line from `start` on that is so far from the argument, modulo what an L1 is indexed by, that strips of rows of both lie side by side in it, and not on top of each other."""
+    b, count = state.builder, len(state.rooms) + 1
+    here, there = (b.emit(INDEX, f"ptrtoint {pointer} to i64") for pointer in (start, beside))
+    wanted = b.binary("add", there, integer(count * STRIP % PERIOD))
+    ahead = b.binary("and", b.binary("sub", wanted, here), integer(PERIOD - 64))
+    return b.emit(POINTER, f"getelementptr i8, {start}, {ahead}")
 
 
 def leave_room(state: State, slot: Slot) -> None:
     """What comes later may have the room of a local array on the heap."""
-    if slot.variable.scope == "register" or not any(slot.pointer is pointer for pointer in state.heap):
+    if slot.variable.scope == "register" or not any(slot.pointer is pointer for pointer in state.rooms):
         return
     elements: int | str = slot.variable.lanes
     for extent in slot.variable.shape:

@@ -9,7 +9,7 @@ import pytest
 
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.llvm.machine import machine_of
-from polyml.codegen.loops import Allocate, Function, If
+from polyml.codegen.loops import Allocate, For, Function, If
 from polyml.dtypes import DTYPES, boolean, f32, f64, i32, i64
 from polyml.expressions import Expr, IndexValue
 from polyml.sets.affine import affine
@@ -209,6 +209,37 @@ def test_local_arrays_on_stack_and_heap(size: int) -> None:
     arrays = {"y": np.zeros(size, "f"), "x": x}
     out = run([Allocate(variable=temporary, body=inner)], arrays, {"N": size}, variables=variables)
     np.testing.assert_array_equal(out["y"], x[::-1] + 1)
+
+
+@pytest.mark.parametrize("columns", [1, 7, 500])
+def test_rows_of_scratch_memory_lie_beside_those_of_an_argument(columns: int) -> None:
+    """Modulo a page 1024 bytes from the argument's, the second array twice as far: tiles of rows of all three are in an L1 that has a page for each of its ways."""
+    rows = 40
+    scratch = [variable(name, f32, "N", "M", scope="local") for name in "st"]
+    value = apply("add", read("s", f32, affine("N") - 1 - I, "j"), read("t", f32, "i", "j"))
+    body: tuple[For | Allocate, ...] = (
+        loop("i", 0, "N", vector("j", "M", 16, store("s", ["i", "j"], read("x", f32, "i", "j")))),
+        loop("i", 0, "N", vector("j", "M", 16, store("t", ["i", "j"], apply("neg", read("x", f32, "i", "j"))))),
+        loop("i", 0, "N", vector("j", "M", 16, store("y", ["i", "j"], value))),
+    )
+    for made in scratch:
+        body = (Allocate(variable=made, body=body),)
+    variables = [variable("y", f32, "N", "M"), variable("x", f32, "N", "M")]
+    x = numbers((rows, columns), "float32")
+    out = run(body, {"y": np.zeros_like(x), "x": x}, {"N": rows, "M": columns}, variables=variables)
+    np.testing.assert_array_equal(out["y"], x[::-1] - x)
+
+    def moved(rows_of: str) -> list[str]:
+        arguments = (variable("y", f32, "N", rows_of), variable("x", f32, "N", rows_of))
+        nest = (loop("i", 0, "N", vector("j", "M", 16, store("y", ["i", "j"], read("s", f32, "i", "j")))),)
+        function = Function(
+            name="f", arguments=arguments, written=frozenset("y"), sizes=("N", "M", "K"),
+            body=(Allocate(variable=scratch[0], body=(Allocate(variable=scratch[1], body=nest),)),),
+        )  # fmt: skip
+        return re.findall(r"add i64 %[\w.]+, (\d+)\n.*sub i64.*\n.*and i64 %[\w.]+, 4032", emit_module([function]))
+
+    assert moved("M") == ["1024", "2048"]
+    assert moved("K") == []
 
 
 @pytest.mark.parametrize("parallel", [True, False])
