@@ -9,7 +9,7 @@ from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.loops import Assign, For, If, Node, Place, Variable
 from polyml.codegen.rewrite import fresh, map_places, with_body
 from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, substitute
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine, maximum, minimum
 
@@ -19,7 +19,8 @@ __all__ = ["Rows", "Strips"]
 @dataclass(frozen=True, slots=True)
 class Rows:
     """The accesses of one array that walk along the same rows: subscripts `line` but for `dimension`, where it is `line[dimension] + sign * (j + offset)`
-    for the loop's variable j. write: the offset that is written, or None. streaming: whether what is written should bypass the caches."""
+    for the loop's variable j. write: the offset that is written, or None. streaming: whether what is written should bypass the caches.
+    value: what the elements are, of the loop's variable, where they are no array's (transposed_values.py)."""
 
     variable: Variable
     line: tuple[Affine, ...]
@@ -30,6 +31,7 @@ class Rows:
     write: int | None
     streaming: bool = False
     buffer: str = ""
+    value: Expr | None = None
 
     @property
     def first(self) -> int:
@@ -177,7 +179,9 @@ class Strips:
         if back:
             move = Assign(target=Place(rows.variable.name, memory), value=Read(place.variable, place.subscripts, dtype))
         else:
-            move = Assign(target=place, value=Read(rows.variable.name, memory, dtype))
+            element = Read(rows.variable.name, memory, dtype)
+            value = None if rows.value is None else substitute(rows.value, {self.loop.variable: affine(column)})
+            move = Assign(target=place, value=value or element)
         whole = span // self.width * self.width
         if not span.is_constant or span.constant >= self.width:
             block = fresh(f"{self.loop.variable}_block", self.taken)

@@ -6,7 +6,7 @@ Lanes along independent rows are what a recurrence along them leaves. Nothing is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +16,9 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, Lead, Node, Va
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.codegen.transposed_strips import Rows, Strips
-from polyml.sets.affine import affine
+from polyml.codegen.transposed_values import values_of_rows
+from polyml.expressions import Subscript
+from polyml.sets.affine import Affine, affine
 
 __all__ = ["transpose_rows"]
 
@@ -82,14 +84,18 @@ class _Transposes:
         most = ranges.highest(loop.upper - loop.lower)
         if loop.kind != "sequential" or loop.step != 1 or ragged or (most is not None and most < lanes.width):
             return loop
-        rows = self.rows(loop, ranges, lanes)
+        given = loop
+        loop, values = values_of_rows(
+            loop, lambda read: self.line(read.tensor, read.subscripts, given, lanes), self.arguments, self.taken
+        )
+        rows = (*self.rows(loop, ranges, lanes), *values)
         if not rows:
-            return loop
+            return given
         per_column = sum(lanes.width * r.variable.dtype.itemsize for r in rows)
         widest = max(r.span for r in rows)
         length = min(_LONGEST, max(self.budget // per_column - widest, 1)) // lanes.width * lanes.width
         if length < max(lanes.width, widest):
-            return loop
+            return given
         if trips is not None:  # strips of about one length
             each = -(-trips // -(-trips // length))
             length = -(-max(each, widest) // lanes.width) * lanes.width
@@ -149,10 +155,13 @@ class _Transposes:
 
     def line_of(self, access: ElementAccess, loop: For, lanes: For) -> Rows | None:
         """The access as one that walks along a row of each lane; None when it does not."""
-        variable = self.variables[access.variable]
-        if access.indirect:
+        return self.line(access.variable, access.subscripts, loop, lanes)
+
+    def line(self, name: str, given: Sequence[Subscript], loop: For, lanes: For) -> Rows | None:
+        variable = self.variables.get(name)
+        subscripts = tuple(s for s in given if isinstance(s, Affine))
+        if variable is None or variable.scope == "register" or variable.lanes > 1 or len(subscripts) < len(given):
             return None
-        subscripts = access.element[1]
         along = [d for d, s in enumerate(subscripts) if loop.variable in s.variables()]
         across = [d for d, s in enumerate(subscripts) if lanes.variable in s.variables()]
         if len(along) != 1 or not across or along[0] in across:

@@ -74,6 +74,17 @@ def neighbours(n: int, m: int, factor: int = 1) -> Function:
     return function(nest, arguments=[array("x", n + 2, m), array("y", n, m)], written="y")
 
 
+def weighed(n: int, m: int, factor: int = 1) -> Function:
+    """A recurrence over what three rows make of different columns, one of them needed by itself as well."""
+    sides = plus(call("mul", at("w"), at("x", "i", J - 1)), at("x", I + 2, J + 1))
+    value = call("add", at("y", "i", J - 1), call("sub", call("sub", sides, double(at("x", I + 1, "j"))), number(3.0)))
+    first = Assign(target=put("y", "i", "j"), value=value)
+    second = Assign(target=put("z", "i", "j"), value=at("x", I + 1, "j"))
+    nest = loop("i", 0, n, loop("j", 1, m - 1, first, second), kind="vector", factor=factor)
+    arrays = [array("x", n + 2, m), array("y", n, m), array("z", n, m), array("w")]
+    return function(nest, arguments=arrays, written="y z")
+
+
 def scratch(n: int, m: int, factor: int = 1) -> Function:
     """A row of scratch memory per lane, filled forwards and read backwards."""
     body = (
@@ -86,7 +97,7 @@ def scratch(n: int, m: int, factor: int = 1) -> Function:
 
 
 SHAPES = ((16, 64), (17, 67), (9, 9), (3, 20), (8, 3), (24, 8))
-MAKERS = (forwards, backwards, both_sides, neighbours, scratch)
+MAKERS = (forwards, backwards, both_sides, neighbours, weighed, scratch)
 
 
 def cases(large: tuple[int, int], jammed: tuple[int, int]) -> list[tuple[str, Function, dict[str, int]]]:
@@ -172,6 +183,38 @@ def test_rows_are_transposed(make: object) -> None:
     for inner in (n for n in walk_nodes(after.body) if isinstance(n, For) and n.variable == "j"):
         for assign in (a for a in inner.body if isinstance(a, Assign) and a.reduction is None):
             assert assign.target.variable not in ("x", "y")
+
+
+def test_what_rows_make_is_transposed_once() -> None:
+    """One piece of scratch memory for what three rows make, and one for a row that is needed by itself."""
+
+    def scratch_of(program: Function) -> list[str]:
+        after = transpose_rows(vectorize(program, vector_bytes=64)[0])
+        return sorted(n.variable.name for n in walk_nodes(after.body) if isinstance(n, Allocate))
+
+    assert scratch_of(weighed(16, 130)) == ["j_value_rows", "x_rows", "y_rows", "z_rows"]
+    assert [name for name in scratch_of(neighbours(16, 130)) if not name.startswith("y_")] == ["j_value_rows"]
+    assert "j_value_rows" not in scratch_of(backwards(16, 130))
+
+
+def test_what_lanes_have_of_their_own_is_not_made_along_rows() -> None:
+    """A register of each lane, and rows that the loop writes."""
+    value = plus(at("r"), at("x", "i", "j"), at("x", I + 1, "j"))
+    inner = loop("j", 0, 64, Assign(target=put("y", "i", "j"), value=value))
+    own = Variable(name="r", dtype=inner.body[0].value.dtype, shape=(), scope="register")
+    body = Allocate(variable=own, body=(Assign(target=put("r"), value=at("x", "i", 0)), inner))
+    nest = loop("i", 0, 16, body, kind="vector")
+    program = function(nest, arguments=[array("x", 17, 64), array("y", 16, 64)], written="y")
+    expected = random_arrays(program, {})
+    given = {key: values.copy() for key, values in expected.items()}
+    interpret(program, expected, {})
+    after, _ = lower_loops(program, options=LoopOptions(vector_bytes=64))
+    found = compile_functions([after])[0](given, {})
+    np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-6)
+    made = [
+        n.body[0] for n in transposing(after) if isinstance(n.body[0], Assign) and isinstance(n.body[0].value, Apply)
+    ]
+    assert all("r" not in str(assign.value) for assign in made)
 
 
 def test_what_is_left_alone() -> None:

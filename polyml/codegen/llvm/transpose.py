@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from polyml.codegen.llvm.ir import POINTER, Builder, Type, Value, integer, type_of
 from polyml.codegen.llvm.memory import Access, Evaluate, access, forget
-from polyml.codegen.llvm.state import State, stored_type
+from polyml.codegen.llvm.state import Lanes, State, stored_type
 from polyml.codegen.loops import Assign, For
-from polyml.expressions import Read, Subscript
+from polyml.expressions import Read, Subscript, substitute
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
@@ -23,7 +23,9 @@ def transpose_block(state: State, loop: For, upper: Value, evaluate: Evaluate) -
     """The iterations of a loop of kind "transpose" at once, the nest's variable being at the first one. upper: its upper bound."""
     (move,) = loop.body
     assert isinstance(move, Assign), "internal: a transpose loop that does not copy"
-    assert isinstance(move.value, Read), "internal: a transpose loop that does not copy"
+    if not isinstance(move.value, Read):
+        _make(state, loop, move, upper, evaluate)
+        return
     target, source = move.target, move.value
     to, of = (target.variable, target.subscripts), (source.tensor, source.subscripts)
     written, read = access(state, *to, evaluate), access(state, *of, evaluate)
@@ -40,6 +42,27 @@ def transpose_block(state: State, loop: For, upper: Value, evaluate: Evaluate) -
     else:
         block.store()
     forget(state, target.variable)
+
+
+def _make(state: State, loop: For, move: Assign, upper: Value, evaluate: Evaluate) -> None:
+    """Columns of what is made of rows: each row's value with lanes along it, then the block of them."""
+    b, width, lanes = state.builder, state.width, state.lanes
+    assert lanes is not None, "internal: a transpose loop outside a vector loop"
+    to = (move.target.variable, move.target.subscripts)
+    columns = access(state, *to, evaluate)
+    extent = loop.upper - loop.lower
+    count = extent.constant if extent.is_constant else width
+    block = _Block(
+        state, columns, columns, _step(state, *to, loop.variable), count, False, _active(state, loop, upper), False
+    )
+    made: list[Value] = []
+    for row in range(width):
+        value = substitute(move.value, {lanes.variable: affine(lanes.variable) + row})
+        with state.within(Lanes(loop.variable, width, block.mask(row))):
+            made.append(b.splat(evaluate(state, value), width))
+    for column, one in enumerate(_transposed(b, made, range(width.bit_length() - 1))[:count]):
+        _write(state, block.column(column), one, block.side_by_side)
+    forget(state, move.target.variable)
 
 
 def _step(state: State, name: str, subscripts: Sequence[Subscript], variable: str) -> int | Value:
