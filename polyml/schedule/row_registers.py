@@ -30,10 +30,15 @@ __all__ = ["Together", "rows_side_by_side", "sums_together"]
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The statements, with what each calls the rows and the columns."""
+    """The statements, with what each calls the rows and the columns.
+
+    late: those that go through a block while the others go through the next one (rows_late.py). behind: what makes for these something of a row's sum, when that is finished.
+    """
 
     rows: Mapping[str, str]
     columns: Mapping[str, str]
+    late: frozenset[str] = frozenset()
+    behind: frozenset[str] = frozenset()
 
     @property
     def loops(self) -> Around:
@@ -44,8 +49,9 @@ class Together:
 
 def sums_together(
     scop: Scop, matrix: str, rows: Mapping[str, str], along: int, ordered: Sequence[str], matcher: Matcher
-) -> Mapping[str, str] | None:
-    """The sums over rows and columns of the matrix and what changes it, each with its index along the columns, when they may take them element by element.
+) -> Together | None:
+    """The sums over rows and columns of the matrix and what changes it, each with its index along the columns, when they may take them element by element. Those that need others of the
+    same row have to wait.
 
     Args:
         rows: per statement that follows the rows its index along them. along: the dimension of the matrix that rows follow.
@@ -67,11 +73,18 @@ def sums_together(
         return None
     # What else there is runs ahead, for a whole block.
     ahead = rows.keys() - {s.name for s in taken if s.target.array == matrix}
-    if any(
-        source in columns and sink in ahead and source in ahead and source != sink for source, sink in matcher.edges
-    ):
+    edges = [(source, sink) for source, sink in matcher.edges if source != sink and {source, sink} <= ahead]
+    by_row = {s.name for s in sums if _sums_over(s, columns[s.name])}
+    found = by_row
+    while new := {sink for source, sink in edges if source in found} - found:
+        found = found | new
+    late, behind = frozenset(found & columns.keys() - by_row), frozenset(found - columns.keys())
+    # Sums down the columns are nobody's business before all rows are through.
+    if any((sink in by_row and source in found) or source in columns.keys() - by_row for source, sink in edges):
         return None
-    return columns
+    if (behind and not late) or (late and sums != taken):
+        return None
+    return Together(rows={name: rows[name] for name in columns}, columns=columns, late=late, behind=behind)
 
 
 def _is_plain(s: Statement, matrix: str, row: str, column: str, along: int) -> bool:

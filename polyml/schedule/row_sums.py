@@ -81,6 +81,8 @@ class RowSums:
 
     def __str__(self) -> str:
         how = " for all that reads them" if self.together is None else ", each element loaded once for all sums"
+        if self.together is not None and self.together.late:
+            how = f", {' and '.join(sorted(self.together.late))} one block late"
         return (
             f"blocks of {self.size} rows of {self.matrix}{how}; {', '.join(self.sums)}: summed over {self.count} parts"
         )
@@ -278,8 +280,10 @@ def _plan(
     last = {n: scop.statements[n] for n in first} | {c.name: c for c in combined.values()}
     last |= {n: scop.statements[n] for n in after if n not in last}
     made = with_statements(scop, ordered | last, arrays)
-    columns = sums_together(scop, array.name, rows.index, rows.along, rows.ordered, matcher)
-    together = None if columns is None else Together({name: within[name] for name in columns}, columns)
+    found = sums_together(scop, array.name, rows.index, rows.along, rows.ordered, matcher)
+    together = None if found is None else replace(found, rows={name: within[name] for name in found.rows})
+    if found is not None and found.late and scop.sizes:
+        together = None
     return RowSums(
         made, before, tuple(starts), tuple(inside), tuple(last), parts, blocks, size, count, array.name,
         tuple(scop.statements[name].target.array for name in rows.sums), cut_at.worth, together,

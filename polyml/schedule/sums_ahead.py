@@ -17,18 +17,17 @@ Source: shifted fusion is loop alignment, Allen, Callahan and Kennedy, "Automati
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import islpy as isl
 
-from polyml.expressions import reads_of, substitute
+from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.ilp.driver import Around, Outline
+from polyml.schedule.pieces import Pieces
 from polyml.schedule.rows_in_turns import Steps, distances
 from polyml.scop.accesses import parameters_text
 from polyml.scop.dependences import Dependences
-from polyml.scop.relations import rebuilt
-from polyml.scop.scop import Access, Scop, Statement
+from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["SumsAhead", "sum_ahead"]
@@ -136,85 +135,40 @@ def _pieces(
     Args:
         late: statements that wait for the next step. pairs: the terms of the sum that read what one of them writes, `{ T[k, i] -> U[k + 1, i] }`.
     """
-    made = _Pieces(scop, steps.index)
+    made = Pieces(scop)
+    parts: dict[str, list[str]] = {part: [] for part in ("ahead", "first", "main", "last", "behind")}
+
+    def add(part: str, s: Statement, instances: isl.Set, *, ending: str = "", late: str | None = None) -> None:
+        parts[part] += made.add(s, instances, ending=ending, late=late)
+
     for name, s in scop.statements.items():
         if not s.loop_depth:
-            made.add("behind" if made.parts["main"] else "ahead", s, s.domain)
+            add("behind" if parts["main"] else "ahead", s, s.domain)
         elif name in late:
-            final = made.at(s, steps.last)
-            made.add("last", s, final, ending="_last")
-            made.add("main", s, s.domain.subtract(final), late=True)
+            final = _at(scop, s, steps.index, steps.last)
+            add("last", s, final, ending="_last")
+            add("main", s, s.domain.subtract(final), late=steps.index)
         else:
-            start = made.at(s, steps.first)
-            made.add("first", s, start, ending="_first")
+            start = _at(scop, s, steps.index, steps.first)
+            add("first", s, start, ending="_first")
             rest = s.domain.subtract(start)
             if name == sum_:
                 along = pairs.range().intersect(rest)
-                made.add("main", s, rest.subtract(along), ending="_rest")
+                add("main", s, rest.subtract(along), ending="_rest")
                 rest = along
-            made.add("main", s, rest)
+            add("main", s, rest)
     moved = made.dependences(dependences)
-    main = {piece.name: piece for piece in made.parts["main"]}
-    groups = _Order(main, moved).groups({*late, sum_})
+    groups = _Order({name: made.statements[name] for name in parts["main"]}, moved).groups({*late, sum_})
     if groups is None:
         return None
-    loop = Around(dict.fromkeys(main, steps.index), parallel=False, inside=groups, carries=True)
-    names = {part: tuple(piece.name for piece in pieces) for part, pieces in made.parts.items()}
+    loop = Around(dict.fromkeys(parts["main"], steps.index), parallel=False, inside=groups, carries=True)
+    names = {part: tuple(pieces) for part, pieces in parts.items()}
     outline = (names["ahead"], names["first"], loop, names["last"], names["behind"])
-    return SumsAhead(made.scop(), moved, tuple(part for part in outline if part))
+    return SumsAhead(
+        made.scop([n for pieces in parts.values() for n in pieces]), moved, tuple(part for part in outline if part)
+    )
 
 
-class _Pieces:
-    """Instances of statements under names of their own."""
-
-    def __init__(self, scop: Scop, index: str) -> None:
-        self._scop, self._index = scop, index
-        self.parts: dict[str, list[Statement]] = {part: [] for part in ("ahead", "first", "main", "last", "behind")}
-        self._into = isl.UnionMap.empty(scop.context.get_space())
-
-    def at(self, s: Statement, step: Affine) -> isl.Set:
-        head = f"{parameters_text(self._scop.sizes)}{{ {s.name}[{', '.join(s.indices)}]"
-        return s.domain.intersect(isl.Set(f"{head} : {self._index} = {step.isl_text()} }}"))
-
-    def add(self, part: str, s: Statement, instances: isl.Set, *, ending: str = "", late: bool = False) -> None:
-        """Instances of the statement, if there are any, under its name with the ending. late: one step later."""
-        if instances.is_empty():
-            return
-        there = [f"{i} + 1" if late and i == self._index else i for i in s.indices]
-        head = f"{parameters_text(self._scop.sizes)}{{ {s.name}[{', '.join(s.indices)}]"
-        into = isl.Map(f"{head} -> {s.name}{ending}[{', '.join(there)}] }}").intersect_domain(instances)
-        domain = into.range().coalesce()
-        for position, i in enumerate(s.indices):
-            domain = domain.set_dim_name(isl.dim_type.set, position, i)
-        made = replace(s, name=s.name + ending, domain=domain)
-        self.parts[part].append(_earlier(made, self._index) if late else made)
-        self._into = self._into.union(into.to_union_map())
-
-    def dependences(self, old: Dependences) -> Dependences:
-        def both(relation: isl.UnionMap) -> isl.UnionMap:
-            return relation.apply_domain(self._into).apply_range(self._into)
-
-        return Dependences(
-            flow=both(old.flow), anti=both(old.anti), output=both(old.output), reduction=both(old.reduction),
-            live_in=old.live_in.apply_domain(self._into), live_out=old.live_out.apply_domain(self._into),
-        )  # fmt: skip
-
-    def scop(self) -> Scop:
-        """The scop of all pieces; their written order is that of the instances."""
-        statements = {piece.name: piece for pieces in self.parts.values() for piece in pieces}
-        ordered = replace(self._scop, initial=self._scop.initial.apply_domain(self._into))
-        return rebuilt(ordered, statements, self._scop.arrays)
-
-
-def _earlier(s: Statement, index: str) -> Statement:
-    """The statement with the step before in place of each step."""
-    before = {index: affine(index) - 1}
-
-    def moved(access: Access) -> Access:
-        subscripts = (
-            e.substitute(before) if isinstance(e, Affine) else substitute(e, before) for e in access.subscripts
-        )
-        return Access(access.array, tuple(subscripts))
-
-    argument = None if s.argument is None else moved(s.argument)
-    return replace(s, target=moved(s.target), argument=argument, value=substitute(s.value, before))
+def _at(scop: Scop, s: Statement, index: str, step: Affine) -> isl.Set:
+    head = f"{parameters_text(scop.sizes)}{{ {s.name}[{', '.join(s.indices)}]"
+    return s.domain.intersect(isl.Set(f"{head} : {index} = {step.isl_text()} }}"))

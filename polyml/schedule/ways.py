@@ -32,6 +32,7 @@ from polyml.schedule.row_pieces import cut_rows
 from polyml.schedule.row_registers import rows_side_by_side
 from polyml.schedule.row_sums import large_matrices, plan_row_sums
 from polyml.schedule.rows_in_turns import in_two_rows, take_turns
+from polyml.schedule.rows_late import one_block_late
 from polyml.schedule.schedule import Note, Product, Schedule, Storage
 from polyml.schedule.slanted import plan_slanted, slanted_parts, split_around
 from polyml.schedule.storage import contract_storage
@@ -246,8 +247,12 @@ class Ways:
         plan = plan_row_sums(self.scop, matcher, models, self.target)
         if plan is None or (plan.worth and any(not contraction.streams for contraction in self._plans(models))):
             return None
-        work = replace(self, scop=plan.scop, dependences=analyse(plan.scop), pack=False)
-        made = work._strategic(partial(work._ilp_tree, outline=plan.outline))
+        scop, dependences, outline = plan.scop, analyse(plan.scop), plan.outline
+        if plan.together is not None and plan.together.late:
+            late = one_block_late(plan, plan.together, dependences)
+            scop, dependences, outline = late.scop, late.dependences, late.outline
+        work = replace(self, scop=scop, dependences=dependences, pack=False)
+        made = work._strategic(partial(work._ilp_tree, outline=outline))
         if plan.together is not None:
             made = rows_side_by_side(made, plan.together, self.target)
         notes = (Note("blocking", " ".join(plan.rows), str(plan)), *made.notes)

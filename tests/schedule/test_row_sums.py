@@ -71,7 +71,7 @@ def pair(A: f32["N M"], x: f32["M"]):
     a, x = rng.standard_normal((301, 77), np.float32), rng.standard_normal(77, np.float32)
     assert len(program.lower(a, x).stages.regions) == 1
     (note,) = blocks(program, a, x)
-    assert note == "blocks of 16 rows of A for all that reads them; z: summed over 2 parts"
+    assert note == "blocks of 16 rows of A, S_z one block late; z: summed over 2 parts"
     y, z = program(a, x)
     wide = a.astype(float)
     np.testing.assert_allclose(y, wide @ x, rtol=1e-4, atol=1e-4)
@@ -144,6 +144,37 @@ def test_gradients_of_rows() -> None:
     np.testing.assert_allclose(dw, (g * x).sum(0), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(db, g.sum(0), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(dx, g * w - (g * x * w).sum(1)[:, None] * x, rtol=1e-4, atol=1e-3)
+
+
+GRADIENT = """
+def gradient(A: f64["M N"], x: f64["N"], b: f64["M"]):
+    t[i] = A[i, j] * x[j]
+    p[i] = 1 / (1 + exp(-t[i])) - b[i]
+    g[j] = A[i, j] * p[i]
+    s[j] = A[i, j] * b[i]
+    return g, s, t
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(203, 131), (64, 401), (65, 401), (97, 97), (95, 97)])
+def test_what_is_made_of_a_rows_sum_waits_for_it(shape: tuple[int, int], threads: int) -> None:
+    """Two sums down the columns, of which one could do without; whole blocks and rests of them, parts of unequal lengths."""
+    rng = np.random.default_rng(2)
+    a, x, b = rng.random(shape), rng.random(shape[1]) / shape[1], rng.random(shape[0])
+    program = polyml.einsum(GRADIENT, target=SMALL, threads=threads, verify=True)
+    (note,) = blocks(program, a, x, b)
+    assert "S_g one block late; g, s: summed over" in note
+    t = a @ x
+    for got, want in zip(program(a, x, b), (a.T @ (1 / (1 + np.exp(-t)) - b), a.T @ b, t), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+def test_sums_of_unknown_length_do_not_wait() -> None:
+    (note,) = blocks(
+        polyml.einsum(GRADIENT, target=SMALL, dynamic=True), np.ones((203, 131)), np.ones(131), np.ones(203)
+    )
+    assert "late" not in note
 
 
 def test_columns_of_a_matrix_that_lies_the_other_way() -> None:
