@@ -15,7 +15,8 @@ import islpy as isl
 from polyml.expressions import Read, map_reads, reads_of
 from polyml.records import dataclass
 from polyml.schedule.contraction_blocks import Blocking
-from polyml.schedule.pack import Packed, universe, with_copies
+from polyml.schedule.copies import universe, with_copies
+from polyml.schedule.pack import Packed
 from polyml.schedule.schedule import Note, Storage
 from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Access, Array, Scop, Statement

@@ -13,7 +13,7 @@ import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
 from polyml.records import dataclass
-from polyml.schedule.pack import universe
+from polyml.schedule.copies import universe
 from polyml.scop.accesses import parameters_text
 from polyml.scop.dependences import Dependences, values_of
 from polyml.scop.relations import rebuilt

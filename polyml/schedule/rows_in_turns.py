@@ -22,8 +22,8 @@ import islpy as isl
 from polyml.errors import IllegalScheduleError, TransformError
 from polyml.expressions import Read, map_reads
 from polyml.records import dataclass
+from polyml.schedule.copies import universe
 from polyml.schedule.cost import memory_strides
-from polyml.schedule.pack import universe
 from polyml.schedule.relaid import Layout, Relaid, accesses_of, extents_of, line_rows, relaid
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.window import slide_storage
