@@ -13,7 +13,7 @@ from polyml.records import dataclass
 from polyml.schedule.rescaled import Weighted
 from polyml.schedule.schedule import Storage
 from polyml.schedule.strategy.cuda_rescaled_tiles import Operand, RescaledPlan, tile_shape
-from polyml.schedule.strategy.cuda_tiles import Side
+from polyml.schedule.strategy.cuda_tile_plan import Side
 from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Access, Array, Scop, Statement, StatementKind
 from polyml.sets.affine import Affine, affine

@@ -20,7 +20,7 @@ from polyml.records import dataclass
 from polyml.schedule.cost import memory_strides
 from polyml.schedule.padded import can_pad, padded_domain, padding_of
 from polyml.schedule.schedule import Storage
-from polyml.schedule.strategy.cuda_tiles import Side, TilePlan
+from polyml.schedule.strategy.cuda_tile_plan import Side, TilePlan
 from polyml.schedule.written import with_inserted
 from polyml.scop.accesses import access_map, parameters_text
 from polyml.scop.dependences import Dependences, analyse
@@ -198,14 +198,22 @@ def _renamed(access: Access, names: Mapping[str, str]) -> Access:
 def _digits(plan: TilePlan, names: Mapping[str, str]) -> tuple[Affine, ...]:
     """The subscripts of the accumulator of a result's element."""
     return (
-        *(affine(names[index]) for index in plan.outer),
+        *(digit for index in plan.outer for digit in _outer_digits(plan, index, names[index])),
         *plan.rows.digits(names[plan.rows.index]),
         *plan.columns.digits(names[plan.columns.index]),
     )
 
 
+def _outer_digits(plan: TilePlan, index: str, name: str) -> tuple[Affine, ...]:
+    """Number of the tile, and place in it where there are several."""
+    count = plan.each(index)
+    return (affine(name) // count, affine(name) % count) if count > 1 else (affine(name),)
+
+
 def _digit_extents(plan: TilePlan) -> tuple[Affine, ...]:
-    outer = (plan.extents[index] for index in plan.outer)
+    outer: list[Affine] = []
+    for index in plan.outer:
+        outer += [plan.count(index), affine(plan.each(index))] if plan.each(index) > 1 else [plan.extents[index]]
     return (*outer, *_side_extents(plan, plan.rows), *_side_extents(plan, plan.columns))
 
 
@@ -219,12 +227,17 @@ def _own_storage(scop: Scop, nest: StagedNest, names: Sequence[str]) -> Storage:
     offsets = {}
     for name in names:
         digits = iter(_digits(plan, nest.indices[name]))
-        firsts = [next(digits).isl_text() for _ in plan.outer]
+        firsts = []
+        for index in plan.outer:
+            firsts.append(next(digits).isl_text())
+            if plan.each(index) > 1:
+                next(digits)
+                firsts.append("0")
         for _ in (plan.rows, plan.columns):
             number, _group, thread, _lane = (next(digits) for _ in range(4))
             firsts += [number.isl_text(), "0", thread.isl_text(), "0"]
         offsets[name] = _offset(scop, name, firsts)
-    shape = [1] * len(plan.outer)
+    shape = [n for index in plan.outer for n in ((1, plan.each(index)) if plan.each(index) > 1 else (1,))]
     for side in (plan.rows, plan.columns):
         shape += [1, side.groups, 1, side.vector]
     array = nest.accumulators

@@ -34,6 +34,10 @@ FILTER = 'def f(x: f32["C N"], w: f32["O C Q"]):\n    y[o, n] = x[c, n + q] * w[
 HALF = 'def f(x: f16["N K"], w: f16["K M"]):\n    y[n, m] = x[n, k] * w[k, m]\n    return y\n'
 DISTANCE = 'def f(x: f32["N K"], w: f32["M K"]):\n    y[n, m] = sqrt(sum[k]((x[n, k] - w[m, k])**2))\n    return y\n'
 
+SEVERAL = 'def f(x: f32["A G E"], y: f32["B F G"]):\n    z[f, e, b, a] = x[a, g, e] * y[b, f, g]\n    return z\n'
+SEVERAL_APART = 'def f(x: f32["B G D"], y: f32["A E G"]):\n    z[e, d, b, a] = x[b, g, d] * y[a, e, g]\n    return z\n'
+"""Short rows and columns: threads have several of another index on each side."""
+
 LARGE = (np.empty((4096, 4096), np.float32),) * 2
 
 ONWARD = 'def f(c: f32["N M"], x: f32["N K"], w: f32["K M"]):\n    c[n, m] += x[n, k] * w[k, m]\n    return c\n'
@@ -59,6 +63,9 @@ CASES = [
     (FILTER, arrays((7, 66), (32, 7, 3)), filtered),
     (HALF, arrays((64, 16), (16, 64), dtype=np.float16), lambda x, w: x @ w),
     (ONWARD, arrays((75, 64), (75, 40), (40, 64)), lambda c, x, w: c + x @ w),
+    (SEVERAL, arrays((24, 24, 4), (6, 24, 24)), lambda x, y: np.einsum("age,bfg->feba", x, y)),
+    (SEVERAL, arrays((22, 19, 6), (2, 21, 19)), lambda x, y: np.einsum("age,bfg->feba", x, y)),
+    (SEVERAL_APART, arrays((4, 24, 24), (24, 6, 24)), lambda x, y: np.einsum("bgd,aeg->edba", x, y)),
     (DISTANCE, arrays((32, 8), (40, 8)), lambda x, w: np.sqrt(((x[:, None] - w) ** 2).sum(2))),
 ]
 
@@ -79,6 +86,14 @@ def test_results_in_every_order() -> None:
             (found,) = results_of(kernel(*(a.copy() for a in given)))
             bound = 4e-3 if found.dtype == np.float16 else 1e-4
             np.testing.assert_allclose(found, expected, rtol=bound, atol=bound)
+
+
+def test_threads_have_several_of_other_indices() -> None:
+    for text, given, _ in CASES:
+        if text in (SEVERAL, SEVERAL_APART):
+            (region,) = stages_of(text, *given).regions
+            (note,) = (note.text for note in region.schedule.notes if note.stage == "tiles")
+            assert ", with " in note, note
 
 
 def schedule_of(case: int) -> Schedule:

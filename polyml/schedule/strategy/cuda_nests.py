@@ -15,7 +15,8 @@ from polyml.schedule.schedule import Note, Storage
 from polyml.schedule.staged import StagedNest, stage_operands
 from polyml.schedule.strategy.cuda_model import is_coincident
 from polyml.schedule.strategy.cuda_paths import Insertion, apart, node_at, path_to, rebuilt, steps_outside
-from polyml.schedule.strategy.cuda_tiles import TilePlan, plan_tiles
+from polyml.schedule.strategy.cuda_tile_plan import TilePlan
+from polyml.schedule.strategy.cuda_tiles import plan_tiles
 from polyml.schedule.transforms import distribute_band, merge_with_child
 from polyml.schedule.tree import Kind, kind_of, members, set_names, statements_below
 from polyml.scop.dependences import Dependences

@@ -14,7 +14,7 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.strategy.cuda_model import is_coincident
-from polyml.schedule.strategy.cuda_tiles import TilePlan
+from polyml.schedule.strategy.cuda_tile_plan import TilePlan
 from polyml.schedule.transforms import (
     Loop,
     graft,

@@ -16,7 +16,7 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.staged import StagedNest, Tile
-from polyml.schedule.strategy.cuda_tiles import Side
+from polyml.schedule.strategy.cuda_tile_plan import Side
 from polyml.schedule.transforms import (
     Loop,
     around,
@@ -177,6 +177,9 @@ class _Builder:
             for position, count in ((1, side.groups), (3, side.vector)):
                 if count > 1:
                     loops.append(self.digit(side, position, names).marked(f"jam:{count}:digit"))
+        for index, count in plan.several:
+            values = {name: affine(self.nest.indices[name][index]) % count for name in names}
+            loops.append(self.loop(values).marked(f"jam:{count}:digit"))
         return loops
 
     def digit(self, side: Side, position: int, names: Sequence[str]) -> Loop:

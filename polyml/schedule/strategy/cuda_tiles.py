@@ -3,28 +3,30 @@ reduction is, and which operands are staged through shared memory.
 
 A block of TY x TX threads computes (TY * R) x (TX * C) elements, R x C per thread. Rows of a thread are TY apart; its columns are vectors of neighbours where an operand
 is contiguous along them, TX vectors apart, else single elements TX apart: neighbouring threads read neighbouring words of shared memory.
-All sizes follow from the target: registers, shared memory, cores.
+All sizes follow from the target: registers, shared memory, cores. Where rows and columns are short, a thread has `several` iterations of another index of the result as well, one that moves
+with the rows' operand, or with the columns'.
 
 Source: Volkov and Demmel, "Benchmarking GPUs to tune dense linear algebra" (SC 2008).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from math import ceil, gcd, prod
 
-from polyml.expressions import Apply, Read, Subscript, reads_of, walk
+from polyml.expressions import Apply, Read, reads_of, walk
 from polyml.gpu_core import ISSUE, L2_RATE
-from polyml.records import dataclass
 from polyml.schedule.boxes import box_of
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.strategy.cuda_room import shared_room
+from polyml.schedule.strategy.cuda_tile_plan import Side, TilePlan, moves
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 
-__all__ = ["Side", "TilePlan", "plan_tiles"]
+__all__ = ["plan_tiles"]
 
 DEPTH = 16
 """Iterations of the reduction per tile: enough that a barrier costs little."""
@@ -36,108 +38,11 @@ REGISTERS, OTHER, EDGE = 128, 20, 8
 """Of a thread where a core is to hold 16 warps (65536 for 512 threads), which is what hides the wait at a barrier; what addresses and loops take of them, and in addition each operand whose tiles are not
 all whole. Beyond, the compiler spills or a core holds one block (by ptxas's reports on the benchmark's cases)."""
 
+FEW = 6
+"""Elements per thread of one side, below which loads from shared memory take longer than what is computed with them."""
+
 LARGE = 2048
 """What an extent in sizes is taken for: two waves of the largest tiles on a device with a hundred cores."""
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """An index of the result in a block: `groups` per thread, `threads * vector` apart, of `vector` neighbours."""
-
-    index: str
-    threads: int
-    groups: int
-    vector: int
-
-    @property
-    def size(self) -> int:
-        return self.threads * self.groups * self.vector
-
-    @property
-    def own(self) -> int:
-        """Iterations of a thread."""
-        return self.groups * self.vector
-
-    def digits(self, name: str) -> tuple[Affine, Affine, Affine, Affine]:
-        """Number of the tile, group, thread, neighbour; of the index under another name."""
-        value = affine(name)
-        step = self.threads * self.vector
-        return value // self.size, value // step % self.groups, value // self.vector % self.threads, value % self.vector
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TilePlan:
-    """One update statement's tiles. steps: sequential loops around it, each iteration a launch; outer: other indices of the result, one iteration per block; reduced: indices of the
-    reduction, outermost first; depth: of those, iterations per tile. extents: of all but the steps, numbers or in sizes. operands: the reads that are staged; crossed: of those, what
-    neighbouring threads read along a column."""
-
-    statement: str
-    rows: Side
-    columns: Side
-    steps: tuple[str, ...]
-    outer: tuple[str, ...]
-    reduced: tuple[str, ...]
-    depth: Mapping[str, int]
-    extents: Mapping[str, Affine]
-    operands: tuple[Read, ...]
-    crossed: frozenset[Read]
-
-    @property
-    def free(self) -> tuple[str, ...]:
-        """The result's indices."""
-        return (*self.outer, self.rows.index, self.columns.index)
-
-    @property
-    def visit(self) -> tuple[tuple[str, int], ...]:
-        """The indices whose tile numbers tell visits apart, with the tiles' sizes; those of the reduction last."""
-        blocks = ((i, 1) for i in self.outer)
-        sides = ((side.index, side.size) for side in (self.rows, self.columns))
-        return (
-            *blocks,
-            *sides,
-            *((i, self.depth[i]) for i in self.reduced if self.extents[i] != affine(self.depth[i])),
-        )
-
-    @property
-    def stages(self) -> int:
-        """Tiles of each operand at a time: while one is read the next is on its way."""
-        last = self.visit[-1][0]
-        return 2 if last in self.reduced and self.count(last) != affine(1) else 1
-
-    def size(self, index: str) -> int:
-        """Iterations of an index in one visit: a number also where the extent is none, which is never one tile."""
-        tiled = dict(self.visit).get(index, 1 if index in self.steps else None)
-        return self.extents[index].constant if tiled is None else tiled
-
-    def count(self, index: str) -> Affine:
-        """Tiles along an index."""
-        return (self.extents[index] + (self.size(index) - 1)) // self.size(index)
-
-    def footprint(
-        self, subscripts: Sequence[Subscript], visit: Sequence[str]
-    ) -> tuple[tuple[Affine, ...], tuple[int, ...]]:
-        """The box of elements that linear subscripts reach in a visit: its first element in the visit's numbers and the steps, and its extents."""
-        firsts = {index: affine(name) * size for (index, size), name in zip(self.visit, visit, strict=True)}
-        known = {index: firsts.get(index, affine(0)) for index in self.extents}
-        first, box = [], []
-        for subscript in subscripts:
-            assert isinstance(subscript, Affine), "internal: a staged operand has computed subscripts"
-            first.append(subscript.substitute(known))
-            moving = subscript.variables() & self.extents.keys()
-            box.append(1 + sum((subscript.stride(index) or 0) * (self.size(index) - 1) for index in moving))
-        return tuple(first), tuple(box)
-
-    def shape(self, read: Read, box: Sequence[int], itemsize: int) -> tuple[int, ...]:
-        """Of an operand's tile in shared memory: rows are padded where neighbouring threads read along a column, since 16 bytes bring them to other banks. box: as of `footprint`."""
-        row = max((d for d, extent in enumerate(box) if extent > 1), default=len(box) - 1)
-        pad = max(1, 16 // itemsize) if read in self.crossed else 0
-        return tuple(extent + pad * (d == row) for d, extent in enumerate(box))
-
-    def __str__(self) -> str:
-        tile = f"tiles of {self.rows.size} {self.rows.index} x {self.columns.size} {self.columns.index}"
-        depth = " x ".join(f"{self.depth[i]} {i}" for i in self.reduced if self.depth[i] > 1)
-        own = f"{self.rows.own} x {self.columns.own} per thread"
-        return f"{tile} x {depth}, {own}; {' and '.join(read.tensor for read in self.operands)} staged through shared memory{', twice' * (self.stages > 1)}"
 
 
 def plan_tiles(scop: Scop, model: StatementModel, target: Target) -> TilePlan | None:
@@ -157,13 +62,13 @@ def plan_tiles(scop: Scop, model: StatementModel, target: Target) -> TilePlan | 
         return None
     reads = list(dict.fromkeys(reads_of(statement.value)))
     x = min(free, key=lambda index: (abs(out.stride(index) or 1 << 40), index))
-    along = [read for read in reads if _moves(read, x)]
-    rows = [i for i in free if i != x and any(not _moves(read, i) for read in along)]
-    shared = [i for i in rows if any(_moves(read, i) and not _moves(read, x) for read in reads)]
+    along = [read for read in reads if moves(read, x)]
+    rows = [i for i in free if i != x and any(not moves(read, i) for read in along)]
+    shared = [i for i in rows if any(moves(read, i) and not moves(read, x) for read in reads)]
     if out.stride(x) != 1 or not shared:
         return None
     y = max(shared, key=lambda index: many[index])
-    operands = tuple(read for read in reads if _moves(read, x) != _moves(read, y))
+    operands = tuple(read for read in reads if moves(read, x) != moves(read, y))
     if not all(_is_plain(statement, read) for read in operands):
         return None
     strides = [access for access in model.accesses if not access.write]
@@ -184,7 +89,40 @@ def plan_tiles(scop: Scop, model: StatementModel, target: Target) -> TilePlan | 
         cost = _cost(plan, many, itemsize, target)
         if cost is not None:
             plans.append((cost, plan))
-    return min(plans, key=lambda found: found[0])[1] if plans else None
+    if not plans:
+        return None
+    best = min(plans, key=lambda found: found[0])
+    if max(best[1].rows.own, best[1].columns.own) < FEW and not steps:
+        for plan in _several(best[1]):
+            cost = _cost(plan, many, itemsize, target)
+            if cost is not None and cost < best[0]:
+                best = cost, plan
+    return best[1]
+
+
+def _several(found: TilePlan) -> Iterator[TilePlan]:
+    """The plan with more elements per thread, of outer indices whose extents they divide, one per side: where rows and columns are short there is nothing else to share loads with."""
+    sides = (found.rows, found.columns)
+    counts: list[list[tuple[tuple[str, int], ...]]] = []
+    for side, other in zip(sides, reversed(sides), strict=True):
+        mine = [read for read in found.operands if moves(read, side.index) and not moves(read, other.index)]
+        others = [read for read in found.operands if read not in mine]
+        fitting = [i for i in found.outer if any(moves(r, i) for r in mine) and not any(moves(r, i) for r in others)]
+        choices: list[tuple[tuple[str, int], ...]] = [()]
+        for i in fitting:
+            extent = found.extents[i]
+            choices += [((i, n),) for n in (2, 3, 4) if extent.is_constant and extent.constant % n == 0]
+        counts.append(choices)
+    height, width = (found.extents[side.index] for side in sides)
+    for threads, across in ((16, 16), (8, 16), (16, 8), (8, 8)) if height.is_constant and width.is_constant else ():
+        rows = replace(found.rows, threads=threads, groups=ceil(height.constant / threads))
+        groups = ceil(width.constant / (across * found.columns.vector))
+        columns = replace(found.columns, threads=across, groups=groups)
+        if rows.groups > 8 or columns.own > 8:
+            continue
+        for above, beside in product(counts[0], counts[1]):
+            if above or beside:
+                yield replace(found, rows=rows, columns=columns, several=(*above, *beside))
 
 
 def _is_contraction(statement: Statement) -> bool:
@@ -197,10 +135,6 @@ def _is_contraction(statement: Statement) -> bool:
     if None in names or len(set(names)) != len(names):
         return False
     return all(isinstance(s, Affine) for read in reads_of(statement.value) for s in read.subscripts)
-
-
-def _moves(read: Read, index: str) -> bool:
-    return any(isinstance(s, Affine) and index in s.variables() for s in read.subscripts)
 
 
 def _is_plain(statement: Statement, read: Read) -> bool:
@@ -238,7 +172,7 @@ def _sides(y: str, x: str, vector: int) -> Iterator[tuple[Side, Side]]:
 def _cost(plan: TilePlan, extents: Mapping[str, int], itemsize: int, target: Target) -> float | None:
     """Cycles of the busiest core, with numbers for all extents; None where registers or shared memory are too small."""
     words, threads = max(1, itemsize // 4), plan.rows.threads * plan.columns.threads
-    own = plan.rows.own * plan.columns.own
+    own = plan.own(plan.rows) * plan.own(plan.columns)
     if words * (own + _fragments(plan)) + OTHER + EDGE * _edges(plan) > min(REGISTERS, target.vector_registers + 1):
         return None
     depth = prod(plan.depth.values())
@@ -251,7 +185,7 @@ def _cost(plan: TilePlan, extents: Mapping[str, int], itemsize: int, target: Tar
     waves = ceil(blocks / target.cores)
     arithmetic = threads / 32 * own * words / ISSUE
     # A warp's read of 16 bytes per lane takes two turns where neighbouring lanes share them, as along rows, else up to four.
-    loads = threads / 32 * (2 * plan.rows.own + 3 * plan.columns.own) * itemsize / 16
+    loads = threads / 32 * (2 * plan.own(plan.rows) + 3 * plan.own(plan.columns)) * itemsize / 16
     traffic = tile / depth / L2_RATE
     return waves * (max(arithmetic, loads, traffic) + 0.2 * (arithmetic + loads + traffic) + 30 / depth)
 
@@ -260,7 +194,7 @@ def _fragments(plan: TilePlan) -> int:
     """Elements of the operands that a thread holds at a time: its own rows and columns, and four iterations of those that are read along the reduction, 16 bytes at a time."""
     total = 0
     for read in plan.operands:
-        own = plan.rows.own if _moves(read, plan.rows.index) else plan.columns.own
+        own = plan.own(plan.rows if moves(read, plan.rows.index) else plan.columns)
         total += own * (4 if read in plan.crossed else 1)
     return total
 
@@ -268,7 +202,7 @@ def _fragments(plan: TilePlan) -> int:
 def _edges(plan: TilePlan) -> int:
     """Operands with tiles that are not whole, whose copies have bounds."""
     ragged = {i for i, size in plan.visit if plan.extents[i] % size != affine(0)}
-    return sum(any(_moves(read, i) for i in ragged) for read in plan.operands)
+    return sum(any(moves(read, i) for i in ragged) for read in plan.operands)
 
 
 def _names(plan: TilePlan) -> list[str]:
