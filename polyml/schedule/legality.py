@@ -105,7 +105,8 @@ class _Walk:
                 carried = self._without_atomic(carried)
             if kind in ("parallel", "pipelined", "jam", "block"):
                 self._refuse_unless_empty(carried, f"update one element at once in a {kind} loop")
-            elif kind in ("vector", "thread"):  # not "neighbours": one thread does its copies in order
+            elif kind in ("vector", "thread") or (kind == "neighbours" and mark is not None and "digit" not in mark):
+                # Digits of what one thread owns: it does its copies in order, and has nothing to combine with others.
                 self._require_private(node, carried)
             relaxed = equal
         return strict, relaxed

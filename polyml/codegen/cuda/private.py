@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, Function, Node, Place, Variable
@@ -13,19 +14,26 @@ from polyml.sets.affine import Affine
 __all__ = ["private_registers"]
 
 
-MANY = 32
-"""Places from which on an array stays one: its subscripts are numbers, so that the compiler keeps them in registers as well, and nests of hundreds of variables are too deep for recursive passes."""
+MANY, FEW = 128, 8
+"""Where a thread has more than `MANY` places, arrays of more than `FEW` stay arrays: their subscripts are numbers, so that the compiler keeps them in registers as well, and nests of hundreds of
+variables are too deep for recursive passes."""
 
 
 def private_registers(function: Function) -> Function:
     """The kernel with a variable per place of its private arrays. An array with a place that is no number stays an array, in the thread's memory."""
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
-    return replace(function, body=tuple(_visit(node, taken) for node in function.body))
+    arrays = [
+        n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate) and n.variable.scope == "private"
+    ]
+    total = sum(prod(extent.constant for extent in array.shape) for array in arrays)
+    most = FEW if total > MANY else total
+    return replace(function, body=tuple(_visit(node, taken, most) for node in function.body))
 
 
-def _visit(node: Node, taken: set[str]) -> Node:
+def _visit(node: Node, taken: set[str], most: int) -> Node:
+    """most: places of an array that becomes variables."""
     if not isinstance(node, Allocate) or node.variable.scope != "private":
-        return with_body(node, lambda body: tuple(_visit(child, taken) for child in body))
+        return with_body(node, lambda body: tuple(_visit(child, taken, most) for child in body))
     array = node.variable
     places: dict[tuple[int, ...], str] = {}
     for use in (use for inner in walk_nodes(node.body) for use in uses(inner) if use.variable == array.name):
@@ -35,9 +43,8 @@ def _visit(node: Node, taken: set[str]) -> Node:
         digits = (str(n) for n, extent in zip(numbers, array.shape, strict=True) if extent.constant != 1)
         if numbers not in places:
             places[numbers] = fresh("_".join((array.name, *digits)), taken)
-
-    if len(places) > MANY:
-        return replace(node, body=tuple(_visit(child, taken) for child in node.body))
+    if len(places) > most:
+        return replace(node, body=tuple(_visit(child, taken, most) for child in node.body))
 
     def place(old: Place) -> Place:
         numbers = _numbers(old.subscripts)
@@ -47,7 +54,7 @@ def _visit(node: Node, taken: set[str]) -> Node:
         numbers = _numbers(old.subscripts)
         return old if old.tensor != array.name or numbers is None else Read(places[numbers], (), old.dtype)
 
-    body = map_places(tuple(_visit(child, taken) for child in node.body), place=place, read=read)
+    body = map_places(tuple(_visit(child, taken, most) for child in node.body), place=place, read=read)
     for name in reversed(places.values()):
         body = (Allocate(variable=Variable(name=name, dtype=array.dtype, shape=(), scope="private"), body=body),)
     return body[0]
