@@ -143,10 +143,32 @@ class _Parts:
             Assign(target=Place(n, ()), value=Read(p, (), self.registers[n].dtype), reduction="sum")
             for n, p in names.items()
         ]
-        body: tuple[Node, ...] = (*zeros, _renamed(loop, names), *totals, *adds)
+        body: tuple[Node, ...] = (*zeros, _renamed(loop, names), *_added(totals, adds))
         for name, own in reversed(names.items()):
             body = (Allocate(variable=replace(self.registers[name], name=own), body=body),)
         return body[0]
+
+
+def _added(totals: Sequence[Node], adds: Sequence[Assign]) -> tuple[Node, ...]:
+    """The totals' first values, then what is added to them. Where a condition decides between memory's and others (in the first block of a reduction), each side adds to its own: all values of memory in
+    registers beside all parts would be more than there are."""
+    *loads, last = totals or (None,)
+    if not isinstance(last, If) or last.otherwise or not all(isinstance(n, Assign) for n in (*loads, *last.then)):
+        return (*totals, *adds)
+    loaded = {n.target.variable: n for n in loads if isinstance(n, Assign)}
+    first = {n.target.variable: n for n in last.then if isinstance(n, Assign)}
+    names = {add.target.variable for add in adds}
+    if not loaded.keys() == first.keys() == names or not len(loads) == len(last.then) == len(adds):
+        return (*totals, *adds)
+
+    def both(start: Assign, add: Assign) -> tuple[Assign, ...]:
+        # A part starts from zero, and is none with a sign.
+        from_zero = isinstance(start.value, Const) and start.value.value == 0
+        return (replace(add, reduction=None),) if from_zero else (start, add)
+
+    then = [n for add in adds for n in both(first[add.target.variable], add)]
+    otherwise = [n for add in adds for n in (loaded[add.target.variable], add)]
+    return (replace(last, then=tuple(then), otherwise=tuple(otherwise)),)
 
 
 def _nest(loop: For) -> list[For]:

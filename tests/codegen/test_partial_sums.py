@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -77,3 +79,18 @@ def test_parts_of_a_nest_are_several_iterations_of_its_outer_loop(dynamic: bool,
     function = polyml.einsum(text, threads=1, dynamic=dynamic)
     np.testing.assert_array_equal(function(a, b), np.einsum("njk,kjm->nm", a, b))
     assert f"j_part += {part}" in function.lower(a, b).text("loops")
+
+
+def test_the_first_block_reads_no_result() -> None:
+    """And the others add to what they read element by element: all of them in registers at once would be twice as many as there are."""
+    a, b = operands((600, 4000), (4000, 480))
+    text = 'def f(a: f32["N K"], b: f32["K M"]):\n    y[n, m] = a[n, k] * b[k, m]\n    return y\n'
+    target = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20)
+    function = polyml.einsum(text, threads=1, target=target)
+    loops = [line.strip() for line in function.lower(a, b).text("loops").splitlines()]
+    first = next(n for n, line in enumerate(loops) if re.fullmatch(r"if \(\w+_tile == 0\) {", line))
+    assert loops[first + 1] == "y_value = y_value_part;"
+    other = loops.index("} else {", first)
+    assert [line.partition(" ")[2] for line in loops[other + 1 : other + 3]] == ["= y[n, m];", "+= y_value_part;"]
+    if target.runs_here:
+        np.testing.assert_array_equal(function(a, b), a @ b)
