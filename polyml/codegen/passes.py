@@ -12,6 +12,7 @@ from polyml.codegen.partial_sums import sum_in_parts
 from polyml.codegen.prefetch import Caches, prefetch
 from polyml.codegen.prefetch_blocks import prefetch_blocks
 from polyml.codegen.prefetch_columns import prefetch_columns
+from polyml.codegen.prefetch_copies import prefetch_copies
 from polyml.codegen.prefetch_rows import prefetch_rows
 from polyml.codegen.prefetch_strips import prefetch_strips
 from polyml.codegen.prefetch_tiles import prefetch_tiles
@@ -102,6 +103,8 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: before "prefetch_columns", which takes the columns that are walked down once.
     Pass("prefetch_strips", lambda f, o: prefetch_strips(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     Pass("prefetch_blocks", lambda f, o: prefetch_blocks(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
+    # Ordering: after the passes that fetch what tiles read next.
+    Pass("prefetch_copies", lambda f, o: prefetch_copies(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: last, when the loops read what they will read.
     Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     Pass("prefetch_columns", lambda f, o: prefetch_columns(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),

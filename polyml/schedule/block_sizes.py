@@ -25,27 +25,37 @@ SWEPT_DEPTH = 128
 RUN = 512
 """Bytes of the vector operand, one after the other, up to which longer pieces come from memory notably faster."""
 
+PANELS = 4
+"""Panels of a block of the vector operand, at least, for deeper ones to gain: along them tiles fetch the rows that come next."""
+
 TOGETHER = 2
 """Neighbouring cache lines that memory delivers for little more than one: L2 asks for the pair."""
 
 
 def depths(
-    scop: Scop, statement: Statement, model: StatementModel, reduced: list[str], rows: int, target: Target
+    scop: Scop, statement: Statement, model: StatementModel, sides: Sides, tile: RegisterTile, target: Target
 ) -> dict[str, int]:
-    """Block of the reduction: a tile's rows of the broadcast operand take a quarter of L1.
+    """Block of the reduction: a tile's rows of the broadcast operand take a quarter of L1, and up to three eighths where they are contiguous along it:
+    whole lines, and each block fewer is a sweep over C less.
 
     Whole where something else follows in the region: it needs the finished sum while that is in registers.
     """
     out = statement.target.array
     later = (s for s in scop.statements.values() if s.name != statement.name)
     if any(read.tensor == out for s in later for read in reads_of(s.value)):
-        return {i: model.extents[i] for i in reduced}
-    return shares(model, reduced, rows, target)
+        return {i: model.extents[i] for i in sides.reduced}
+    return shares(model, sides, tile, target)
 
 
-def shares(model: StatementModel, reduced: list[str], rows: int, target: Target) -> dict[str, int]:
+def shares(model: StatementModel, sides: Sides, tile: RegisterTile, target: Target) -> dict[str, int]:
     """The same, whatever follows."""
-    room = max(1, target.l1_bytes // 4 // (rows * model.itemsize))
+    reduced = sides.reduced
+    along = all(abs(operand.stride(reduced[-1]) or 0) == 1 for operand in sides.others)
+    room = target.l1_bytes // 4 // (tile.rows * model.itemsize)
+    if along:
+        deepest = target.l2_bytes // 4 // (PANELS * tile.vectors * target.vector_bytes)
+        room = max(room, min(3 * target.l1_bytes // 8 // (tile.rows * model.itemsize), deepest))
+    room = max(room, 1)
     sizes: dict[str, int] = {}
     for position, index in reversed(list(enumerate(reduced))):
         # Whole vectors of the innermost one: their elements can be packed through registers, and loops over them unrolled without a rest.

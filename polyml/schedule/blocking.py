@@ -114,8 +114,8 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target, *, few_rows
         return _in_strips(model, sides, rows, tile, width, packed=strips == "packed")
     if not packed and not _streams(model, sides, tile, target):
         return None
-    depth = depths(scop, statement, model, sides.reduced, tile.rows, target)
-    finished = depth != shares(model, sides.reduced, tile.rows, target)
+    depth = depths(scop, statement, model, sides, tile, target)
+    finished = depth != shares(model, sides, tile, target)
     short = packed and not turned and is_short(model, out, depth, width, target)
     sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short)
     windows = any(not is_plain(read.subscripts) for read in reads_of(statement.value))
@@ -217,7 +217,7 @@ def _in_turns(model: StatementModel, sides: Sides, across: str, target: Target) 
     rows, tile = contraction_tile(model, sides.lanes, inner, 1, target, most=4, rest=0.0)
     width, few = tile.vectors * target.lanes(model.itemsize), target.lanes(model.itemsize)
     others = [i for i in sides.columns if i != across]
-    depth = shares(model, sides.reduced, tile.rows, target)
+    depth = shares(model, sides, tile, target)
     # Half of L2 instead of a quarter: long rows of the operand are what memory delivers fast.
     deep = max(prod(depth.values()), few * prod(model.extents[i] for i in sides.rows))
     blocks = widths(model, sides.lanes, others, out, width, max(1, deep // 2), target, first=sides.lanes)

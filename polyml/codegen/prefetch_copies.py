@@ -1,0 +1,89 @@
+"""Copies of blocks of a large matrix (panels that are packed): a few rows further on are fetched on the way.
+
+A block's rows are pieces of the matrix's, some hundred bytes to a few KiB, and lie in pages of their own: at the end of each the hardware's prefetchers stop, and the next one starts at the speed of single misses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
+from polyml.codegen.prefetch import Caches
+from polyml.codegen.rewrite import walk_nodes
+from polyml.codegen.streams import flat_element
+from polyml.codegen.tile_sums import affine_subscripts, large_inputs, map_tiles
+from polyml.expressions import Read
+from polyml.records import dataclass
+from polyml.schedule.schedule import Note
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["prefetch_copies"]
+
+ROWS = 4
+"""Rows ahead: 1 gains half of what 4 do, 16 no more."""
+
+APART = 1024
+"""Bytes from row to row, at least: nearer ones are a stream."""
+
+
+def prefetch_copies(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:
+    """The function with prefetches in the vector loops that do nothing but copy elements of large inputs, row by row, to scratch memory.
+
+    Rewrite:
+        for (k..) vector for (j..) panels[k, j] = y[k, j];
+        -> for (k..) vector for (j..) { prefetch y[k + 4, j]; panels[k, j] = y[k, j]; }
+    """
+    large = large_inputs(function, caches.l2 // 4) if caches.l2 else {}
+    # What register tiles have asked for is near.
+    asked = {node.place.variable for node in walk_nodes(function.body) if isinstance(node, Prefetch)}
+    large = {name: variable for name, variable in large.items() if name not in asked}
+    pass_ = _Copies(large, frozenset(v.name for v in function.arguments), caches, [])
+    body = map_tiles(function.body, pass_.copy) if large else function.body
+    return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """inputs: large ones, by name. arguments: names of all."""
+
+    inputs: Mapping[str, Variable]
+    arguments: frozenset[str]
+    caches: Caches
+    notes: list[Note]
+
+    def copy(self, lanes: For, loops: tuple[For, ...]) -> For:
+        """The vector loop with prefetches, where it copies."""
+        reads = [self.source(node, lanes) for node in lanes.body]
+        if lanes.masked or not reads or any(read is None for read in reads):
+            return lanes
+        lines: dict[tuple[str, Affine, int], Prefetch] = {}
+        for read in reads:
+            assert read is not None, "internal: a copy of nothing"
+            variable = self.inputs[read.tensor]
+            flat = flat_element(variable, read.subscripts)
+            row = next(
+                (loop for loop in reversed(loops) if flat is not None and self.is_row(variable, flat, loop)), None
+            )
+            if flat is None or row is None:
+                return lanes
+            there = {row.variable: affine(row.variable) + ROWS * row.step}
+            place = Place(read.tensor, tuple(s.substitute(there) for s in affine_subscripts(read)))
+            line = flat.constant * variable.dtype.itemsize // self.caches.line
+            lines.setdefault((read.tensor, flat - flat.constant, line), Prefetch(place, 2))
+            self.notes.append(Note("prefetch", row.variable, f"{read.tensor} {ROWS} rows ahead, for its copy"))
+        return replace(lanes, body=(*lines.values(), *lanes.body))
+
+    def source(self, node: Node, lanes: For) -> Read | None:
+        """What a node copies to scratch memory, where neighbouring lanes read neighbouring elements of a large input."""
+        if not isinstance(node, Assign) or node.reduction is not None or node.target.variable in self.arguments:
+            return None
+        if not node.target.subscripts or not isinstance(node.value, Read) or node.value.tensor not in self.inputs:
+            return None
+        flat = flat_element(self.inputs[node.value.tensor], node.value.subscripts)
+        return node.value if flat is not None and flat.stride(lanes.variable) == 1 else None
+
+    def is_row(self, variable: Variable, flat: Affine, loop: For) -> bool:
+        """Whether the loop goes from row to row, one after the other."""
+        step = abs((flat.stride(loop.variable) or 0) * loop.step) * variable.dtype.itemsize
+        return loop.kind == "sequential" and loop.step == 1 and step >= APART

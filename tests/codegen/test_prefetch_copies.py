@@ -1,0 +1,42 @@
+"""Copies of blocks fetch rows that come soon, line by line, and nothing that is near anyway."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+
+TEXT = 'def f(x: f32["N K"], y: f32["K M"]):\n    z[n, m] = x[n, k] * y[k, m]\n    return z\n'
+V4 = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20)
+
+
+def lines_of_copies(target: Target, size: int) -> list[str]:
+    x = np.zeros((size, size), np.float32)
+    text = polyml.einsum(TEXT, target=target, threads=1).lower(x, x).text("loops")
+    return re.findall(r"prefetch L2 y\[(k \+ 4, .*)\];", text)
+
+
+@pytest.mark.parametrize(("target", "vectors"), [(V4, 3), (Target("x86-64-v3"), 1)])
+def test_a_line_is_fetched_once(target: Target, vectors: int) -> None:
+    places = lines_of_copies(target, 960)  # whole panels
+    assert places == [f"k + 4, m{f' + {16 * n}' if n else ''}" for n in range(vectors)]
+
+
+def test_a_small_operand_is_near() -> None:
+    assert not lines_of_copies(V4, 336)
+
+
+def test_the_note() -> None:
+    x = np.zeros((960, 960), np.float32)
+    assert "y 4 rows ahead, for its copy" in str(polyml.einsum(TEXT, target=V4, threads=1).explain(x, x))
+
+
+@pytest.mark.parametrize("size", [959, 1001])
+def test_rows_that_are_no_whole_lines(size: int) -> None:
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-3, 4, (37 if n == 0 else size, size)).astype(np.float32) for n in range(2))
+    np.testing.assert_array_equal(polyml.einsum(TEXT, threads=1)(x, y), x @ y)
