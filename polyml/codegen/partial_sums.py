@@ -152,13 +152,15 @@ class _Parts:
 def _added(totals: Sequence[Node], adds: Sequence[Assign]) -> tuple[Node, ...]:
     """The totals' first values, then what is added to them. Where a condition decides between memory's and others (in the first block of a reduction), each side adds to its own: all values of memory in
     registers beside all parts would be more than there are."""
-    *loads, last = totals or (None,)
-    if not isinstance(last, If) or last.otherwise or not all(isinstance(n, Assign) for n in (*loads, *last.then)):
+    if len(totals) != 1 or not isinstance(condition := totals[0], If):
         return (*totals, *adds)
-    loaded = {n.target.variable: n for n in loads if isinstance(n, Assign)}
-    first = {n.target.variable: n for n in last.then if isinstance(n, Assign)}
-    names = {add.target.variable for add in adds}
-    if not loaded.keys() == first.keys() == names or not len(loads) == len(last.then) == len(adds):
+    starts = (*condition.then, *condition.otherwise)
+    if len(starts) != 2 * len(adds) or not all(isinstance(n, Assign) for n in starts):
+        return (*totals, *adds)
+    first, other = (
+        {n.target.variable: n for n in side if isinstance(n, Assign)} for side in (condition.then, condition.otherwise)
+    )
+    if not first.keys() == other.keys() == {add.target.variable for add in adds}:
         return (*totals, *adds)
 
     def both(start: Assign, add: Assign) -> tuple[Assign, ...]:
@@ -166,9 +168,9 @@ def _added(totals: Sequence[Node], adds: Sequence[Assign]) -> tuple[Node, ...]:
         from_zero = isinstance(start.value, Const) and start.value.value == 0
         return (replace(add, reduction=None),) if from_zero else (start, add)
 
-    then = [n for add in adds for n in both(first[add.target.variable], add)]
-    otherwise = [n for add in adds for n in (loaded[add.target.variable], add)]
-    return (replace(last, then=tuple(then), otherwise=tuple(otherwise)),)
+    then = tuple(n for add in adds for n in both(first[add.target.variable], add))
+    otherwise = tuple(n for add in adds for n in both(other[add.target.variable], add))
+    return (replace(condition, then=then, otherwise=otherwise),)
 
 
 def _nest(loop: For) -> list[For]:
