@@ -13,7 +13,7 @@ from typing import assert_never
 
 from polyml.codegen.c.expression import affine_text, expression_text
 from polyml.codegen.c.helpers import c_type, helper_texts
-from polyml.codegen.c.names import Names
+from polyml.codegen.c.names import Names, words_of
 from polyml.codegen.c.pipeline import LOCAL_NAMES, NEEDED, PIPELINE
 from polyml.codegen.c.simd import simd_clauses
 from polyml.codegen.loops import (
@@ -82,8 +82,8 @@ class _Emitter:
         sizes = [f"int64_t {self.names.integer(size)}" for size in f.sizes]
         arguments = [self.parameter(v, written=v.name in f.written) for v in f.arguments]
         used = "\n".join([*body, *arguments])
-        unused = [name for size in f.sizes if (name := self.names.integer(size)) not in _words(used)]
-        unused += [name for v in f.arguments if (name := self.names.array(v.name)) not in _words("\n".join(body))]
+        unused = [name for size in f.sizes if (name := self.names.integer(size)) not in words_of(used)]
+        unused += [name for v in f.arguments if (name := self.names.array(v.name)) not in words_of("\n".join(body))]
         body = [f"{_INDENT}(void){name};" for name in unused] + body
         parameters = ", ".join([*sizes, *arguments]) or "void"
         return "\n".join([f"void {f.name}({parameters})", "{", *body, "}"])
@@ -287,19 +287,3 @@ def _same(one: str, other: str, *, floating: bool) -> str:
     if not floating:
         return f"{one} == {other}"
     return f"({one} == {other} || ({one} != {one} && {other} != {other}))"
-
-
-def _words(text: str) -> set[str]:
-    return {"".join(word) for word in _split(text)}
-
-
-def _split(text: str) -> Iterator[str]:
-    word = ""
-    for character in text:
-        if character.isalnum() or character == "_":
-            word += character
-        elif word:
-            yield word
-            word = ""
-    if word:
-        yield word

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from polyml.codegen.c.emit import assemble, function_text
 from polyml.codegen.c.helpers import c_type
-from polyml.codegen.c.names import RESERVED
+from polyml.codegen.c.names import RESERVED, words_of
 from polyml.codegen.loops import Function
 from polyml.graph.plan import Allocate, Buffer, CheckFlag, Free, Launch, Plan
 from polyml.sets.affine import Affine
@@ -75,7 +75,7 @@ def _host(name: str, plan: Plan, functions: Sequence[Function], sizes: Sequence[
     if leaves:
         body += ["leave:", *(f"    free({names[buffer]});" for buffer in dict.fromkeys(temporaries))]
     prototype = f"int {name}({', '.join(parameters) or 'void'})"
-    used = " ".join(body)
+    used = words_of(" ".join(body))
     body += [f"    (void){size};" for size in sizes if size not in used]
     body += [f"    (void){names[buffer]};" for buffer in arguments if names[buffer] not in used]
     return "\n".join([prototype, "{", *body, f"    return {'status' if leaves else '0'};", "}"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from polyml.codegen.loops import Allocate, For, Function
 from polyml.codegen.rewrite import walk_nodes
 
-__all__ = ["RESERVED", "Names"]
+__all__ = ["RESERVED", "Names", "words_of"]
 
 _KEYWORDS = """auto break case char const continue default do double else enum extern float for goto if inline int long register restrict return
 short signed sizeof static struct switch typedef union unsigned void volatile while _Bool _Complex _Imaginary asm typeof bool true false""".split()
@@ -47,3 +48,8 @@ class Names:
     def integer(self, name: str) -> str:
         """Of a loop's variable or a size."""
         return self._loops[name]
+
+
+def words_of(text: str) -> set[str]:
+    """The names and numbers in a C text."""
+    return set(re.findall(r"\w+", text))

@@ -56,6 +56,14 @@ def check_kernel(name: str, **options: object) -> None:
     assert worst_error(through_c(kernel.text, *arguments, **options), expected) < 1e-11
 
 
+def test_operands_that_nobody_uses() -> None:
+    """Compilers warn of them, whatever other words of the text their names are in: `a` of `malloc`."""
+    text = 'def f(a: f64["N"], t: i64["N"], x: f64["N"]):\n    u[i] = a[t[i]]\n    y[i] = 2 * x[i]\n    return y\n'
+    for dynamic in (False, True):
+        (y,) = through_c(text, np.ones(3), np.zeros(3, int), np.arange(3.0), dynamic=dynamic)
+        np.testing.assert_array_equal(y, [0, 2, 4])
+
+
 @given(programs())
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 def test_random_programs(case: Case) -> None:
