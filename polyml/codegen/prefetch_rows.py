@@ -85,7 +85,7 @@ class _Tiles:
         )
         if ahead is None:
             return lanes
-        between = loops[loops.index(ahead) + 1 :]
+        between = _without_own(loops[loops.index(ahead) + 1 :], lanes)
         places: list[Place] = []
         if operand is not None:
             places += self.operand_lines(operand, loop, ahead, between)
@@ -190,6 +190,13 @@ class _Tiles:
         else:
             for group in range(groups):
                 yield _moved(rows, ahead, turn + group * together)
+
+
+def _without_own(between: tuple[For, ...], lanes: For) -> tuple[For, ...]:
+    """The loops without the one over tiles whose vectors overlap at the end (overlap.py), as if the vector loop went over them itself: columns of unknown number may be those of one tile."""
+    if not between or lanes.upper != lanes.lower + lanes.width or lanes.lower != affine(between[-1].variable):
+        return between
+    return between[:-1] if between[-1].step > lanes.step else between
 
 
 def _rows_per_tile(rows: _Rows, ahead: For, between: Sequence[For]) -> int:

@@ -271,7 +271,8 @@ def _worth(
     array = scop.arrays[sides.operand.array]
     found: list[Product] = []
     if not turned or sides.operand.stride(sides.lanes) == 1:
-        found.append(Product(array.shape, LEAST_PANEL))
+        in_l1 = target.l1_bytes // 2 // array.dtype.itemsize + 1
+        found.append(Product(array.shape, in_l1 if _waits_for_rows(model, sides, target) else LEAST_PANEL))
     if turned and sides.lanes in ends:
         found.append(Product((ends[sides.lanes],), target.lanes(array.dtype.itemsize)))
     for indices, least in ((sides.rows, MIN_REUSE), (sides.reduced, MIN_DEPTH)):
@@ -279,6 +280,16 @@ def _worth(
         if known < least:
             found.append(Product(tuple(ends[i] for i in indices if i in ends), -(-least // known)))
     return tuple(found)
+
+
+def _waits_for_rows(model: StatementModel, sides: Sides, target: Target) -> bool:
+    """Whether calls like the one at hand have so few columns that rows come from memory all the time: tiles without panels fetch more of these ahead."""
+    if sides.lanes not in model.likely or sides.columns:
+        return False
+    counts = {**model.extents, **model.likely}
+    rows = prod(counts[i] for i in counts if any(other.stride(i) != 0 for other in sides.others))
+    few = counts[sides.lanes] <= UNKNOWN_VECTORS * target.lanes(model.itemsize)
+    return few and rows * model.itemsize > 4 * target.l2_bytes
 
 
 def _worth_in_order(

@@ -192,3 +192,20 @@ def test_blocks_are_right_for_other_calls(first: tuple[int, ...]) -> None:
         args = operands("abc,dca->bd", extents)
         np.testing.assert_array_equal(f(*args), np.einsum("abc,dca->bd", *args), err_msg=str(extents))
     assert len(f.kernels) == 1
+
+
+def test_rows_that_come_from_memory_are_all_fetched_ahead() -> None:
+    """Few columns may be those of one tile: it fetches all of the next tile's rows."""
+    target = Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=2 << 20)
+
+    def loops(rows: int) -> str:
+        f = polyml.einsum(product("ik,kj->ij"), dynamic=True, target=target)
+        return f.lower(np.zeros((rows, 180), np.float32), np.zeros((180, 32), np.float32)).text("loops")
+
+    assert "if ((((K * J) >= 6145)" in loops(60_000)
+    text = loops(100)
+    assert "if ((((K * J) >= 256)" in text, "rows stay in cache"
+    plain = text[text.rindex("} else {") :]
+    fetched = [line for line in plain.splitlines() if "prefetch L2 u[" in line]
+    assert fetched
+    assert not any("j_vectors" in line for line in fetched)
