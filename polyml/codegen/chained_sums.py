@@ -26,8 +26,8 @@ LEAST = 4
 """Iterations of the unrolled loop from which adding up the chains is little beside them."""
 
 
-def chain_sums(function: Function) -> Function:
-    """The function with the few sums of its innermost loops in several chains.
+def chain_sums(function: Function, *, vector_registers: int = 32) -> Function:
+    """The function with the few sums of its innermost loops in several chains, which take no more than half of the registers.
 
     Rewrite:
         for (k = 0; k < n; k += 2) { s += x[k]; s += x[k + 1]; }
@@ -42,16 +42,17 @@ def chain_sums(function: Function) -> Function:
         return function
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
     taken |= {lead.name for lead in function.leads}
-    body = _Chains(registers, taken).body(function.body, outside(function))
+    body = _Chains(registers, taken, vector_registers // 2).body(function.body, outside(function))
     return function if body is function.body else replace(function, body=body)
 
 
 @dataclass(frozen=True, slots=True)
 class _Chains:
-    """registers: those with lanes. taken: names in use."""
+    """registers: those with lanes. taken: names in use. room: registers for chains; with more LLVM keeps some in memory."""
 
     registers: Mapping[str, Variable]
     taken: set[str]
+    room: int
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
         made = tuple(self.node(node, ranges) for node in nodes)
@@ -65,7 +66,8 @@ class _Chains:
             return with_body(node, lambda body: self.body(body, ranges.enter(node)))
         sums = list(dict.fromkeys(n.target.variable for n in node.body if isinstance(n, Assign)))
         fitting = (c for c in range(2, copies) if copies % c == 0 and c * len(sums) >= IN_FLIGHT)
-        return self.chained(node, sums, next(fitting, copies))
+        chains = next(fitting, copies)
+        return self.chained(node, sums, chains) if chains * len(sums) <= self.room else node
 
     def copies(self, loop: For) -> int:
         """How often the loop adds to each of its sums, which are few; 0 where it is no such loop."""

@@ -42,11 +42,12 @@ OnPass = Callable[[str, Function], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
-    """vector_bytes: of one vector register. precise: floating-point sums and products keep their order.
+    """vector_bytes: of one vector register, of which there are so many. precise: floating-point sums and products keep their order.
     l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched.
     large: what codegen/large.py asks for holds. scans: recurrences may get lanes."""
 
     vector_bytes: int
+    vector_registers: int = 32
     precise: bool = False
     l1_bytes: int = 0
     l2_bytes: int = 0
@@ -112,7 +113,7 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: last, since passes above know tiles by the loads ahead of their sums.
     Pass("sum_in_parts", lambda f, o: (f if o.precise else sum_in_parts(f), ())),
     # Ordering: a part is a sum like any other.
-    Pass("chain_sums", lambda f, o: (f if o.precise else chain_sums(f), ())),
+    Pass("chain_sums", lambda f, o: (f if o.precise else chain_sums(f, vector_registers=o.vector_registers), ())),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -178,9 +179,20 @@ def blocks(notation: str, extents: Sequence[int]) -> str:
 
 def test_the_first_call_shares_blocks_among_indices() -> None:
     """Blocks of the sum (a, c) and of columns are as deep as caches ask for, whichever of their indices is long."""
-    assert "a by 8, c by 48" in blocks("abc,dca->bd", (300, 60, 40, 90))  # 384 terms
-    assert "a by 4, c by 96" in blocks("abc,dca->bd", (30, 60, 90, 300))
-    assert "a by 12, c by 32" in blocks("abc,dca->bd", (3, 6, 1, 8)), "a small call is a large one of its proportions"
+    depths = {}
+    for extents in (
+        (300, 60, 40, 90),
+        (30, 60, 90, 300),
+        (3, 6, 1, 8),
+    ):  # a small call is a large one of its proportions
+        found = re.search(r"a by (\d+), c by (\d+)", blocks("abc,dca->bd", extents))
+        assert found is not None
+        depths[extents] = (int(found[1]), int(found[2]))
+        assert 256 <= depths[extents][0] * depths[extents][1] <= 768
+    (wide, _), (narrow, deep), (small, _) = depths.values()
+    assert narrow < wide, "a is ten times as long in the first call"
+    assert deep > 90 > depths[300, 60, 40, 90][1]
+    assert small > narrow
     assert "2 vectors of d" in blocks("abc,dca->bd", (30, 60, 90, 300))
     assert "3 vectors of d" in blocks("abc,dca->bd", (300, 60, 90, 40)), "40 columns are 48, not 32 and 16"
 
