@@ -65,9 +65,9 @@ class _Chains:
         if copies < 2 or ((trips := ranges.highest(node.upper - node.lower)) is not None and trips < LEAST * node.step):
             return with_body(node, lambda body: self.body(body, ranges.enter(node)))
         sums = list(dict.fromkeys(n.target.variable for n in node.body if isinstance(n, Assign)))
-        fitting = (c for c in range(2, copies) if copies % c == 0 and c * len(sums) >= IN_FLIGHT)
-        chains = next(fitting, copies)
-        return self.chained(node, sums, chains) if chains * len(sums) <= self.room else node
+        fitting = [c for c in range(2, copies + 1) if copies % c == 0 and c * len(sums) <= self.room]
+        enough = [c for c in fitting if c * len(sums) >= IN_FLIGHT]
+        return self.chained(node, sums, min(enough, default=fitting[-1])) if fitting else node
 
     def copies(self, loop: For) -> int:
         """How often the loop adds to each of its sums, which are few; 0 where it is no such loop."""

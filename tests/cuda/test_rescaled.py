@@ -131,9 +131,8 @@ def tiles_of(text: str, given: Sequence[np.ndarray], **options: object) -> list[
 @needs_gxx
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_results_in_every_order(part: int) -> None:
-    """And all proofs: storage, barriers, blocks."""
     cases = CASES[part::3]
-    batch = compile_batch([(text, given) for text, given, _ in cases], target=SMALL, verify=True)
+    batch = compile_batch([(text, given) for text, given, _ in cases], target=SMALL)
     for (text, given, exact), kernel in zip(cases, batch.kernels, strict=True):
         assert tiles_of(text, given), text
         with np.errstate(all="ignore"):
@@ -143,6 +142,14 @@ def test_results_in_every_order(part: int) -> None:
             for found, right in zip(results_of(kernel(*(a.copy() for a in given))), expected, strict=True):
                 bound = 4e-3 if found.dtype == np.float16 else 2e-6
                 np.testing.assert_allclose(found, right, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize(
+    "number", [k if k in (1, 3) else pytest.param(k, marks=pytest.mark.slow) for k in range(len(CASES))]
+)
+def test_barriers_and_blocks_are_proved(number: int) -> None:
+    text, given, _ = CASES[number]
+    compile_batch([(text, given)], build=False, target=SMALL, verify=True)
 
 
 @needs_gxx
