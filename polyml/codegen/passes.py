@@ -17,6 +17,7 @@ from polyml.codegen.prefetch_rows import prefetch_rows
 from polyml.codegen.prefetch_strips import prefetch_strips
 from polyml.codegen.prefetch_tiles import prefetch_tiles
 from polyml.codegen.ragged_tiles import widen_tiles
+from polyml.codegen.ranges import remembered
 from polyml.codegen.recurrences import order_sums
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.scalar_replacement import scalar_replacement
@@ -126,12 +127,13 @@ def lower_loops(
         on_pass: called with the pass's name and its result after each pass that changed something.
     """
     notes: tuple[Note, ...] = ()
-    for step in PASSES:
-        made, found = step.run(function, options)
-        notes += found
-        if made is not function and on_pass is not None:
-            on_pass(step.name, made)
-        function = made
+    with remembered():
+        for step in PASSES:
+            made, found = step.run(function, options)
+            notes += found
+            if made is not function and on_pass is not None:
+                on_pass(step.name, made)
+            function = made
     _verify(function)
     return function, notes
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import field, replace
 from math import gcd
 from typing import Literal, assert_never
 
@@ -12,9 +14,14 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, maximum, minimum
 
-__all__ = ["Ranges", "outside"]
+__all__ = ["Bounds", "Ranges", "outside", "remembered"]
 
 _Sense = Literal[1, -1]
+
+Bounds = tuple[tuple[str, int | None, int | None], ...]
+"""Of names: the least and the greatest value, where known."""
+
+_shared: ContextVar[dict[Bounds, Ranges]] = ContextVar("_shared")
 
 PATIENCE = 100
 """Steps that one question may take: extrema within extrema have exponentially many cases, and those that are left say "unknown"."""
@@ -29,20 +36,22 @@ class Ranges:
     """
 
     loops: tuple[For, ...] = ()
-    bounds: tuple[tuple[str, int | None, int | None], ...] = ()
+    bounds: Bounds = ()
+    _around: Ranges | None = field(default=None, compare=False, repr=False)
     _known: dict[tuple[Affine, int], int | None] = field(default_factory=dict, compare=False, repr=False)
-    _inside: dict[int, tuple[For, Ranges]] = field(default_factory=dict, compare=False, repr=False)
+    _inside: dict[tuple[object, ...], Ranges] = field(default_factory=dict, compare=False, repr=False)
     _left: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
 
     def enter(self, loop: For) -> Ranges:
-        """The ranges inside `loop`: the same ones each time, with what they have found out."""
-        found = self._inside.get(id(loop))
+        """The ranges inside `loop`: the same ones for equal loops, whatever their bodies are, with what they have found out."""
+        head = (
+            loop.variable, loop.lower, loop.upper, loop.step, loop.kind, loop.factor, loop.width, loop.masked, loop.axis,
+        )  # fmt: skip
+        found = self._inside.get(head)
         if found is None:
-            found = self._inside[id(loop)] = (
-                loop,
-                Ranges((*self.loops, loop), self.bounds),
-            )  # with the loop, whose identity nobody else may have
-        return found[1]
+            loops = (*self.loops, replace(loop, body=()))
+            found = self._inside[head] = Ranges(loops, self.bounds, self, _left=self._left)
+        return found
 
     def lowest(self, value: Affine) -> int | None:
         """A number that `value` is never below."""
@@ -78,7 +87,7 @@ class Ranges:
             coefficient = dict(rest.terms).get(loop.variable, 0)
             if coefficient:
                 divisor = gcd(divisor, coefficient * loop.step)
-                rest = rest + (loop.lower - affine(loop.variable)) * coefficient
+                rest = rest.replace(loop.variable, loop.lower)
         for atom, coefficient in rest.terms:
             inside = [self.multiple(operand) for operand in atom.operands] if isinstance(atom, Extremum) else [1]
             divisor = gcd(divisor, *(coefficient * number for number in inside))
@@ -163,6 +172,9 @@ class Ranges:
         key = (value, sense)
         if key not in self._known:
             self._known[key] = None  # no answer through itself
+            if self._around is not None and self.loops[-1].variable not in value.variables():
+                self._known[key] = self._around._bound(value, sense)  # asked there by others, too
+                return self._known[key]
             if self._left[0] <= 0:
                 return None
             self._left[0] -= 1
@@ -184,19 +196,18 @@ class Ranges:
             coefficient = linear.get(loop.variable, 0)
             if coefficient:
                 end = self._last(loop) if coefficient * sense > 0 else loop.lower
-                return self._bound(value + (end - affine(loop.variable)) * coefficient, sense)
+                return self._bound(value.replace(loop.variable, end), sense)
         for atom, coefficient in value.terms:
             if isinstance(atom, FloorDiv):
                 end_value = self._bound(atom.numerator, sense if coefficient > 0 else _opposite(sense))
                 if end_value is None:
                     return None
-                rest = value - affine(atom) * coefficient
-                return self._bound(rest + coefficient * (end_value // atom.denominator), sense)
+                return self._bound(value.replace(atom, end_value // atom.denominator), sense)
         for size, least, most in self.bounds:
             coefficient = linear.get(size, 0)
             number = least if coefficient * sense < 0 else most
             if coefficient and number is not None:
-                return self._bound(value + (number - affine(size)) * coefficient, sense)
+                return self._bound(value.replace(size, number), sense)
         return None
 
     def _last(self, loop: For) -> Affine:
@@ -211,8 +222,7 @@ class Ranges:
         return loop.upper - 1
 
     def _extremum(self, value: Affine, atom: Extremum, coefficient: int, sense: _Sense) -> int | None:
-        rest = value - affine(atom) * coefficient
-        found = [self._bound(rest + operand * coefficient, sense) for operand in atom.operands]
+        found = [self._bound(value.replace(atom, operand), sense) for operand in atom.operands]
         best: Callable[[list[int]], int] = max if sense > 0 else min
         tightest: Callable[[list[int]], int] = min if sense > 0 else max
         numbers = [number for number in found if number is not None]
@@ -235,7 +245,18 @@ def outside(function: Function) -> Ranges:
     """What is known where no loop has begun."""
     itemsizes = {v.name: v.dtype.itemsize for v in function.arguments}
     leads = ((lead.name, 0, lead.elements(itemsizes[lead.array]) - 1) for lead in function.leads)
-    return Ranges(bounds=(*function.bounds, *leads))
+    bounds = (*function.bounds, *leads)
+    return _shared.get({}).setdefault(bounds, Ranges(bounds=bounds))
+
+
+@contextmanager
+def remembered() -> Iterator[None]:
+    """What is found out within lasts that long: passes that follow one another ask the same of the same loops."""
+    token = _shared.set({})
+    try:
+        yield
+    finally:
+        _shared.reset(token)
 
 
 def _opposite(sense: _Sense) -> _Sense:

@@ -19,10 +19,11 @@ __all__ = [
 
 @dataclass(slots=True, eq=False)
 class _Memo:
-    """Text and hash of a deep atom, which sums sort and look up by again and again."""
+    """Text, hash and variables of a deep atom, which sums sort and look up by again and again."""
 
     text: str | None = None
     hash: int | None = None
+    variables: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,12 @@ class FloorDiv:
             self._memo.hash = hash((self.numerator, self.denominator))
         return self._memo.hash
 
+    def variables(self) -> frozenset[str]:
+        """All variable names."""
+        if self._memo.variables is None:
+            self._memo.variables = self.numerator.variables()
+        return self._memo.variables
+
 
 @dataclass(frozen=True, slots=True)
 class Extremum:
@@ -61,6 +68,12 @@ class Extremum:
         if self._memo.hash is None:
             self._memo.hash = hash((self.kind, self.operands))
         return self._memo.hash
+
+    def variables(self) -> frozenset[str]:
+        """All variable names."""
+        if self._memo.variables is None:
+            self._memo.variables = frozenset().union(*(operand.variables() for operand in self.operands))
+        return self._memo.variables
 
 
 Atom = str | FloorDiv | Extremum
@@ -145,14 +158,10 @@ class Affine:
         """All variable names, also inside divisions and extrema."""
         found: set[str] = set()
         for atom, _ in self.terms:
-            match atom:
-                case str():
-                    found.add(atom)
-                case FloorDiv():
-                    found |= atom.numerator.variables()
-                case Extremum():
-                    for operand in atom.operands:
-                        found |= operand.variables()
+            if isinstance(atom, str):
+                found.add(atom)
+            else:
+                found |= atom.variables()
         return frozenset(found)
 
     def stride(self, variable: str) -> int | None:
@@ -161,7 +170,7 @@ class Affine:
         for atom, coefficient in self.terms:
             if isinstance(atom, str):
                 total += coefficient if atom == variable else 0
-            elif variable in Affine(((atom, 1),)).variables():
+            elif variable in atom.variables():
                 return None
         return total
 
@@ -202,6 +211,16 @@ class Affine:
             for inner, factor in term.terms:
                 sums[inner] = sums.get(inner, 0) + factor * coefficient
         return self if same else _from_terms(sums, constant)
+
+    def replace(self, atom: Atom, value: Affine | int) -> Affine:
+        """The expression with one of its own atoms replaced, where it stands in the sum (not inside of others)."""
+        sums = dict(self.terms)
+        coefficient = sums.pop(atom)
+        if isinstance(value, int):
+            return Affine(tuple(sums.items()), self.constant + coefficient * value)
+        for inner, factor in value.terms:
+            sums[inner] = sums.get(inner, 0) + factor * coefficient
+        return _from_terms(sums, self.constant + coefficient * value.constant)
 
     # -- text -------------------------------------------------------------------------------------------------------------------
 
@@ -312,7 +331,10 @@ def _extremum(kind: Literal["min", "max"], operands: list[Affine]) -> Affine:
 
 
 def _from_terms(sums: Mapping[Atom, int], constant: int) -> Affine:
-    terms = [(atom, coefficient) for atom, coefficient in sums.items() if coefficient]
+    terms = [term for term in sums.items() if term[1]]
     if len(terms) > 1:
-        terms.sort(key=lambda term: str(term[0]))
+        try:
+            terms.sort()  # by name, where all atoms are variables: several times as fast
+        except TypeError:
+            terms.sort(key=lambda term: str(term[0]))
     return Affine(tuple(terms), constant)

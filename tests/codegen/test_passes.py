@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,14 +14,14 @@ from polyml.codegen.generate import generate
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node
 from polyml.codegen.passes import LoopOptions, lower_loops
 from polyml.codegen.printer import loops_text
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.ranges import Bounds, Ranges, outside, remembered
 from polyml.codegen.rewrite import uses, walk_nodes
 from polyml.codegen.scalar_replacement import scalar_replacement
 from polyml.codegen.simplify import simplify
 from polyml.codegen.unroll import unroll
 from polyml.codegen.unroll_and_jam import unroll_and_jam
 from polyml.expressions import Apply, Expr
-from polyml.sets.affine import Affine, affine, maximum, minimum
+from polyml.sets.affine import Affine, FloorDiv, affine, maximum, minimum
 from polyml.target import Target
 from tests.codegen.hand import dense_schedule, softmax_schedule
 from tests.codegen.programs import (
@@ -381,6 +382,35 @@ def test_ranges_see_through_tiles() -> None:
     assert ranges.constant((J - I) // 8) == 0
     assert ranges.multiple(minimum([I + 8, affine(24)]) - I) == 8
     assert register("t").lanes == 1
+
+
+def test_what_is_found_out_belongs_to_a_loops_head() -> None:
+    outer, inner = loop("i", 0, 21, step=8), loop("j", I, minimum([I + 8, affine(21)]))
+    root = Ranges()
+    inside = root.enter(outer)
+    assert inside.enter(inner) is inside.enter(replace(inner, body=(inner,)))
+    assert inside.enter(inner) is not inside.enter(replace(inner, upper=I + 8))
+    assert inside.enter(inner) is not inside.enter(replace(inner, kind="vector"))
+    shadow = inside.enter(loop("i", 0, 3))  # of the same name: what is asked inside is about this one
+    assert (inside.highest(I), shadow.highest(I), inside.highest(I)) == (16, 2, 16)
+    assert outside_of(()) is not outside_of(())
+    with remembered():
+        assert outside_of(()) is outside_of(())
+        assert outside_of(()) is not outside_of((("N", 1, None),))
+    assert outside_of(()) is not outside_of(())
+
+
+def outside_of(bounds: Bounds) -> Ranges:
+    return outside(Function(name="f", arguments=(), written=frozenset(), sizes=(), body=(), bounds=bounds))
+
+
+def test_one_of_its_atoms_is_replaced_in_a_sum() -> None:
+    tile = affine(FloorDiv(I + 3, 4))
+    value = tile * 5 + I * 2 + 7
+    assert value.replace("i", J - I) == tile * 5 + (J - I) * 2 + 7
+    assert value.replace("i", 4) == tile * 5 + 15
+    assert value.replace(FloorDiv(I + 3, 4), I) == I * 7 + 7
+    assert value.replace("i", tile * -3) == 7 - tile
 
 
 def test_few_rows_of_a_size_that_is_not_known_share_a_tile() -> None:
