@@ -1,11 +1,11 @@
 """Arrays that a sequential loop sweeps over again and again, with rows of whole cache lines meanwhile.
 
-A vector of a row that starts anywhere crosses two lines, at the price of two for a load and of more for a store. Where rows are whole lines all rows lie alike, and vector loops start where most of
-their accesses are aligned (codegen/streams.py). The arrays themselves belong to the caller: local ones with longer rows stand in for them while the loop runs (relaid.py).
+A vector of a row that starts anywhere crosses two lines, at the price of two for a load and of more for a store. Where rows are whole lines all rows of an array lie alike, and vector loops start where most of
+their accesses are aligned (codegen/streams.py); but two arrays of a caller need not begin at the same place of a line. The arrays themselves belong to the caller: local ones with longer rows stand in for them while the loop runs (relaid.py).
 
 Rewrite: for t: .. A[i, j - 1] ..  ->  A_rows[i, j] = A[i, j]; for t: .. A_rows[i, j - 1] ..; A[i, j] = A_rows[i, j]
 
-When: the loop's statements read neighbours along rows that are longer than a few vectors, of arrays that do not fit in L1 twice, whose rows are no whole lines; and it has enough steps for the copies, which are as much memory
+When: the loop's statements read neighbours along rows that are longer than a few vectors, of arrays that do not fit in L1 twice, whose rows are no whole lines, or of more than one; and it has enough steps for the copies, which are as much memory
 traffic as a few steps without time tiles. A number of steps that is not known yet is asked for at each call (`worth`).
 """
 
@@ -23,7 +23,7 @@ from polyml.scop.scop import Access, Array, Scop
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 
-__all__ = ["LEAST_STEPS", "Padded", "pad_rows", "swept_arrays", "worth_of"]
+__all__ = ["LEAST_STEPS", "Padded", "pad_rows", "swept_arrays", "worth_of", "written_arrays"]
 
 LEAST_STEPS = 32
 """Steps that pay for copies there and back: one saves a quarter of its time, in which the copies are a few."""
@@ -41,20 +41,21 @@ class Padded:
 
 
 def pad_rows(scop: Scop, target: Target) -> Padded | None:
-    """The scop with padded arrays, whose dependences are to be computed anew; None where there is no such loop, or rows are whole lines as they are."""
+    """The scop with padded arrays, whose dependences are to be computed anew; None where there is no such loop, or rows of one array are whole lines as they are."""
     worth = worth_of(scop)
     if worth is None:
         return None
-    swept = [array for array in swept_arrays(scop) if len(array.shape) >= 2 and _is_long(array, target)]
+    rows = [array for array in written_arrays(scop) if len(array.shape) >= 2 and _is_long(array, target)]
+    swept = [array for array in swept_arrays(scop) if array in rows]
     size = sum(array.dtype.itemsize * prod(extents_of(array) or ()) for array in swept)
-    if not swept or size <= 2 * target.l1_bytes or all(_are_whole(array, target) for array in swept):
+    if not swept or size <= 2 * target.l1_bytes or (len(rows) == 1 and _are_whole(rows[0], target)):
         return None
-    padded = {array.name: _padded(array, target) for array in swept}
+    padded = {array.name: _padded(array, target) for array in rows}
     changed = {}
     for name, statement in scop.statements.items():
         moved = {a: Access(padded[a.array].name, a.subscripts) for a in accesses_of(statement) if a.array in padded}
         changed[name] = redirected(statement, moved)
-    layouts = [_layout(array, padded[array.name]) for array in swept]
+    layouts = [_layout(array, padded[array.name]) for array in rows]
     return Padded(relaid(scop, replace(scop, statements=changed), layouts), worth)
 
 
@@ -70,16 +71,23 @@ def worth_of(scop: Scop) -> tuple[Product, ...] | None:
 
 
 def swept_arrays(scop: Scop) -> Iterator[Array]:
-    """The callers' arrays that statements of sequential loops read at several places of a row, and write, all of known extents and plain subscripts."""
-    accesses = [(s, a) for s in scop.statements.values() for a in accesses_of(s)]
+    """Those of `written_arrays` that a statement reads at several places of a row."""
+    for array in written_arrays(scop):
+        for statement in scop.statements.values():
+            if len({a.subscripts[-1] for a in accesses_of(statement) if a.array == array.name}) > 1:
+                yield array
+                break
+
+
+def written_arrays(scop: Scop) -> Iterator[Array]:
+    """The callers' arrays that statements of sequential loops write, all of known extents and plain subscripts, with rows of neighbours in memory."""
+    accesses = [a for s in scop.statements.values() for a in accesses_of(s)]
     written = {statement.target.array for statement in scop.statements.values()}
     for array in scop.arrays.values():
-        own = [(s, a) for s, a in accesses if a.array == array.name]
         if array.kind == "local" or array.name not in written or extents_of(array) is None or not array.shape:
             continue
-        if memory_strides(array)[-1] != 1 or not all(isinstance(e, Affine) for _, a in own for e in a.subscripts):
-            continue
-        if any(len({a.subscripts[-1] for s, a in own if s is statement}) > 1 for statement, _ in own):
+        plain = all(isinstance(e, Affine) for a in accesses if a.array == array.name for e in a.subscripts)
+        if plain and memory_strides(array)[-1] == 1:
             yield array
 
 

@@ -235,7 +235,11 @@ class Ways:
         worth = tuple(dict.fromkeys((*worth, *more)))
         made = Schedule(scop=relaid.scop, dependences=dependences, tree=tree, storage={}, notes=notes, worth=worth)
         in_turns = in_two_rows(made, rows)
-        return None if in_turns is None else contract_storage(in_turns)
+        if in_turns is None:
+            return None
+        # What copies fill ahead of all loops, and write back behind them, is there in full.
+        perhaps = [a.name for a in relaid.scop.arrays.values() if a.kind == "local" and a.name not in relaid.arrays]
+        return contract_storage(in_turns, perhaps) if perhaps else in_turns
 
     def by_row_sums(self) -> Schedule | None:
         """All that reads the rows of a large matrix in one sweep over blocks of them; None where there is none."""
