@@ -31,8 +31,7 @@ REGISTERS = 8
 
 
 def carry_values(function: Function) -> Function:
-    """The function with what innermost sequential loops with recurrences, inside of vector loops, read again some iterations later in registers, and without stores into scratch
-    memory that nothing reads then. Loops without lanes are left to LLVM.
+    """The function with what innermost sequential loops with recurrences read again some iterations later in registers, and without stores into scratch memory that nothing reads then.
 
     Rewrite:
         for (j = 2; j < n; j++) y[j] = a * y[j - 1] + b * y[j - 2];
@@ -119,18 +118,14 @@ class _Carries:
     def node(self, node: Node, ranges: Ranges, lanes: Lanes | None) -> Node:
         if not isinstance(node, For):
             return with_body(node, lambda body: self.body(body, ranges, lanes))
-        if (
-            node.kind == "sequential"
-            and lanes is not None
-            and all(isinstance(n, Assign | Prefetch | If) for n in walk_nodes(node.body))
-        ):
+        if node.kind == "sequential" and all(isinstance(n, Assign | Prefetch | If) for n in walk_nodes(node.body)):
             return self.innermost(node, ranges, lanes)
         if node.kind == "vector" and node.width > 1:
             lanes = Lanes(node.variable, node.width)
         inside = ranges.enter(node)
         return with_body(node, lambda body: self.body(body, inside, lanes))
 
-    def innermost(self, loop: For, ranges: Ranges, lanes: Lanes) -> Node:
+    def innermost(self, loop: For, ranges: Ranges, lanes: Lanes | None) -> Node:
         carries = self.carries(loop, ranges, lanes)
         if not carries:
             return loop
@@ -156,7 +151,7 @@ class _Carries:
             nodes = (Allocate(variable=register, body=nodes),)
         return nodes[0]
 
-    def carries(self, loop: For, ranges: Ranges, lanes: Lanes) -> list[_Carry]:
+    def carries(self, loop: For, ranges: Ranges, lanes: Lanes | None) -> list[_Carry]:
         """The groups that go into registers, those that the loop writes first; none when it writes none of them."""
         if loop.step != 1:
             return []
@@ -204,7 +199,7 @@ class _Carries:
             group.members.append((offset, access))
         return groups, strange
 
-    def carry(self, group: _Group, loop: For, lanes: Lanes) -> _Carry | None:
+    def carry(self, group: _Group, loop: For, lanes: Lanes | None) -> _Carry | None:
         """The group in registers; None when nothing is read again, or it has not one plain write at most."""
         writes = [offset for offset, access in group.members if access.write]
         reads = [offset for offset, access in group.members if not access.write and not access.conditional]
@@ -225,10 +220,10 @@ class _Carries:
         if not near:
             return None
         variable = group.variable
-        moving = variable.lanes > 1 or lanes.variable in subscript_variables(group.line)
-        if not moving and store is not None:
+        moving = variable.lanes > 1 or (lanes is not None and lanes.variable in subscript_variables(group.line))
+        if lanes is not None and not moving and store is not None:
             return None  # one element for all lanes
-        width = lanes.width if moving else 1
+        width = lanes.width if lanes is not None and moving else 1
         registers = tuple(
             Variable(name=fresh(f"{variable.name}_ago{d}", self.taken), dtype=variable.dtype, shape=(), scope="register", lanes=width)
             for d in range(max(near) + 1)

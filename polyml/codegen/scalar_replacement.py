@@ -253,27 +253,47 @@ class _Replacement:
             )
             if any(may_overlap(accesses[0][1], r, ranges, lanes) for r in rivals):
                 continue
-            first, last = accesses[0][0], accesses[-1][0]
             # Something is sure to write the element: then it exists, and nobody else may write it at the same time.
-            guard: For | None = None
-            if not any(a.write and a.certain for _, a in accesses) and not _is_written(nodes, accesses, ranges):
-                child = nodes[first]
-                within = any(a.write and not a.conditional and a.doubtful == (child,) for _, a in accesses)
-                if first != last or not isinstance(child, For) or not within:
-                    continue
-                guard = child
-            overwritten = isinstance(nodes[first], Assign) and not any(a.read for p, a in accesses if p == first)
-            moving = lanes is not None and lanes.variable in subscript_variables(element[1])
-            register = Variable(
-                name=fresh(f"{element[0]}_value", self.taken),
-                dtype=self.types[element[0]],
-                shape=(),
-                scope="register",
-                lanes=lanes.width if lanes is not None and moving else 1,
-            )
-            streaming = overwritten and getattr(nodes[first], "streaming", False)
-            found.append(_Promotion(element, register, first, last, not overwritten, guard, streaming))
+            if any(a.write and a.certain for _, a in accesses) or _is_written(nodes, accesses, ranges):
+                found.append(self.promotion(element, nodes, accesses, None, lanes))
+                continue
+            for position, own_accesses in _by_child(accesses).items():
+                child = nodes[position]
+                within = any(a.write and not a.conditional and a.doubtful == (child,) for a in own_accesses)
+                if isinstance(child, For) and within and _is_worth_it(own_accesses, lanes):
+                    here = [(position, access) for access in own_accesses]
+                    found.append(self.promotion(element, nodes, here, child, lanes))
         return found
+
+    def promotion(
+        self,
+        element: Element,
+        nodes: tuple[Node, ...],
+        accesses: list[tuple[int, ElementAccess]],
+        guard: For | None,
+        lanes: Lanes | None,
+    ) -> _Promotion:
+        """The promotion of an element from the first of these accesses to the last."""
+        first, last = accesses[0][0], accesses[-1][0]
+        overwritten = isinstance(nodes[first], Assign) and not any(a.read for p, a in accesses if p == first)
+        moving = lanes is not None and lanes.variable in subscript_variables(element[1])
+        register = Variable(
+            name=fresh(f"{element[0]}_value", self.taken),
+            dtype=self.types[element[0]],
+            shape=(),
+            scope="register",
+            lanes=lanes.width if lanes is not None and moving else 1,
+        )
+        streaming = overwritten and getattr(nodes[first], "streaming", False)
+        return _Promotion(element, register, first, last, not overwritten, guard, streaming)
+
+
+def _by_child(accesses: list[tuple[int, ElementAccess]]) -> dict[int, list[ElementAccess]]:
+    """The accesses by the region's child that they are in."""
+    found: dict[int, list[ElementAccess]] = {}
+    for position, access in accesses:
+        found.setdefault(position, []).append(access)
+    return found
 
 
 def _is_written(nodes: tuple[Node, ...], accesses: list[tuple[int, ElementAccess]], ranges: Ranges) -> bool:

@@ -13,6 +13,7 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node
 from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import uses, walk_nodes
 from polyml.codegen.vectorize import vectorize
+from polyml.expressions import reads_of
 from polyml.sets.affine import affine
 from tests.codegen.programs import Extent, array, at, call, function, local, loop, number, put, random_arrays
 from tests.codegen.test_transposes import MAKERS, SHAPES, plus
@@ -147,7 +148,6 @@ def test_what_is_left_alone() -> None:
     twice = (store, Assign(target=put("y", "i", J + 1), value=last))
     other = (store, Assign(target=put("y", affine("M") - 20, "j"), value=number(1.0)))
     condition = call("gt", at("x", "i", "j"), number(0.0))
-    alone = loop("j", 2, 9, Assign(target=put("y", 0, "j"), value=at("y", 0, J - 1)))
     programs = {
         "without a recurrence": row(plain, end=9),
         "written twice": row(twice, end=9),
@@ -156,7 +156,27 @@ def test_what_is_left_alone() -> None:
         "far apart": row(Assign(target=put("y", "i", "j"), value=at("y", "i", J - 9)), start=9, end=20),
         "another row that may be this one": row(other, end=9),
         "a sum": row(Assign(target=put("y", "i", "j"), value=last, reduction="sum"), end=9),
-        "without lanes": function(alone, arguments=[array("y", 3, 9)], written="y"),
     }
     for name, program in programs.items():
         assert carry_values(program) is program, f"{name}\n{loops_text(carry_values(program))}"
+
+
+def test_a_recurrence_without_lanes() -> None:
+    step = Assign(target=put("y", 0, "j"), value=plus(at("y", 0, J - 1), at("y", 0, J - 2)))
+    program = function(loop("j", 2, 9, step), arguments=[array("y", 3, 9)], written="y")
+    after = carry_values(program)
+    reads = [
+        r
+        for n in walk_nodes(after.body)
+        if isinstance(n, For)
+        for k in walk_nodes(n.body)
+        if isinstance(k, Assign)
+        for r in reads_of(k.value)
+    ]
+    assert reads, loops_text(after)
+    assert all(not r.subscripts for r in reads), loops_text(after)
+    given = random_arrays(program, {})
+    expected = {key: value.copy() for key, value in given.items()}
+    interpret(program, expected, {})
+    interpret(after, given, {})
+    np.testing.assert_array_equal(given["y"], expected["y"])

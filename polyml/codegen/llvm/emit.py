@@ -16,7 +16,6 @@ from polyml.codegen.llvm.arithmetic import cast
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.extrema import emit_extrema, extrema_of
 from polyml.codegen.llvm.frame import finish
-from polyml.codegen.llvm.hoistable import is_hoistable
 from polyml.codegen.llvm.ir import INDEX, Lines, Module, Value, integer
 from polyml.codegen.llvm.masks import lanes_before, lanes_from
 from polyml.codegen.llvm.memory import access, prefetch
@@ -29,6 +28,7 @@ from polyml.codegen.llvm.scan import assign_scanned, with_lanes
 from polyml.codegen.llvm.state import Lanes, Slot, State
 from polyml.codegen.llvm.storage import add_slot, leave_room, make_room
 from polyml.codegen.llvm.transpose import transpose_block
+from polyml.codegen.llvm.unchanging import compute_ahead, unchanging
 from polyml.codegen.loops import (
     Allocate,
     Assign,
@@ -266,19 +266,26 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
     if trips == 1:
         _emit_body(state, node, lower, upper, ragged)
         return
+    outside = dict(state.held), dict(state.reciprocals)
     rows = neighbouring_rows(state, node) if trips is None or trips > _FEW else []
     if rows:
         emit_shifted(
             state, node, (lower, upper), rows, lambda value: _inside(state, node, value, upper, None),
-            lambda: _emit_nodes(state, node.body), evaluate,
+            lambda: _emit_nodes(state, node.body), evaluate, lambda: compute_ahead(state, node, unchanging(node)),
         )  # fmt: skip
         b.depth = max(b.depth, 1)
-        state.hoists = state.hoists or is_hoistable(node)
+        state.held, state.reciprocals = outside
         return
-    loop, after, before = b.fresh("loop"), b.fresh("after"), b.block
+    loop, after = b.fresh("loop"), b.fresh("after")
+    same = unchanging(node) if ragged is None else []  # a lane without iterations computes nothing
     if trips is None:
-        b.branch(b.compare("slt", lower, upper), loop, after)
-    else:
+        entered = b.fresh("entered") if same else loop
+        b.branch(b.compare("slt", lower, upper), entered, after)
+        if same:
+            b.start(entered)
+    compute_ahead(state, node, same)
+    before = b.block
+    if trips is not None or same:
         b.jump(loop)
     b.start(loop)
     current, following = Value(INDEX, f"%{b.fresh(node.variable)}"), b.fresh("%next")
@@ -290,7 +297,7 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
     known = _KNOWN_LEVELS if b.keeps or state.holding else 1
     inner, b.depth = b.depth, max(siblings, b.depth + 1)
     b.keeps = b.keeps or held
-    state.hoists = state.hoists or (inner == 0 and is_hoistable(node))
+    state.held, state.reciprocals = outside
     counter = current.text if inner < known else b.fresh("%counter")
     b.write(f"{following} = add nsw i64 {counter}, {node.step}")
     head.append(f"  {counter} = phi i64 [{lower.text}, %{before}], [{following}, %{b.block}]")

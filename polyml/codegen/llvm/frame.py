@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from polyml.codegen.llvm.ir import ENTRY, I32, POINTER, TO_HOIST, Lines, Value
+from polyml.codegen.llvm.ir import ENTRY, I32, POINTER, Lines, Value
 from polyml.codegen.llvm.state import State
 from polyml.codegen.llvm.storage import release
 
@@ -63,8 +63,6 @@ def finish(state: State, header: str, *, status: bool) -> None:
             b.write("fence seq_cst")
         b.write(f"ret {_status(state) if state.failure is not None else 'i32 0'}" if status else "ret void")
     attributes = 'nounwind "prefer-vector-width"="512"'
-    if state.hoists:
-        attributes += f' "{TO_HOIST}"'
     body = "\n".join(_flat([*made, last]))
     b.module.definitions[state.name] = f"{header} {attributes} {{\n{body}\n}}"
 

@@ -155,10 +155,6 @@ Lines = list["str | Lines"]
 """Text under construction: a nested list can still grow after what follows it was written."""
 
 
-TO_HOIST = "polyml-hoist"
-"""The attribute of functions for which all of LLVM's simplifications pay: there is something to take out of loops (`hoistable.py`)."""
-
-
 @dataclass(slots=True)
 class Module:
     """What functions of one module share: declarations and helper definitions, each written once.

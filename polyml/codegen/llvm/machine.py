@@ -12,13 +12,11 @@ from functools import cache, lru_cache
 import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding.newpassmanagers import (
-    FunctionPassManager,
     ModulePassManager,
     NewPassManager,
     create_new_module_pass_manager,
 )
 
-from polyml.codegen.llvm.ir import TO_HOIST
 from polyml.records import dataclass
 from polyml.target import Target
 
@@ -91,8 +89,8 @@ def _pass_builder(machine: Machine) -> llvm.PassBuilder:
 def _few_passes() -> ModulePassManager:
     """A pipeline, which runs once only: functions that are to be inlined, registers for variables, arithmetic and blocks made simple.
 
-    The emitter leaves no more to do. LLVM's own simplifications, at their first level, take five times as long for code of the same speed: they rotate loops, hoist from them,
-    count them otherwise, and do the above several times over. They run on functions of which the text says that there is something to hoist.
+    The emitter leaves no more to do (`unchanging.py`, `carried.py`). LLVM's own simplifications, at their first level, take five times as long for code of the same speed: they rotate
+    loops, hoist from them, count them otherwise, and do the above several times over.
     """
     manager = create_new_module_pass_manager()
     manager.add_always_inliner_pass()
@@ -113,19 +111,10 @@ def _optimize(text: str, machine: Machine) -> llvm.ModuleRef:
     few = _few_passes()
     few.run(module, builder)
     _free(few)
-    hoisting = [f for f in module.functions if any(_HOISTS in row for row in f.attributes)] if TO_HOIST in text else []
-    if hoisting:
-        manager = builder.getFunctionPassManager()
-        for function in hoisting:
-            manager.run(function, builder)
-        _free(manager)
     return module
 
 
-_HOISTS = f'"{TO_HOIST}"'.encode()
-
-
-def _free(manager: ModulePassManager | FunctionPassManager) -> None:
+def _free(manager: ModulePassManager) -> None:
     """ObjectRef stands before NewPassManager among a manager's bases, so that llvmlite itself never frees it: 40 KB a time."""
     if type(manager)._dispose is not NewPassManager._dispose:
         NewPassManager._dispose(manager)

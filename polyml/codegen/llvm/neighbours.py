@@ -198,17 +198,20 @@ def emit_shifted(
     inside: Callable[[Value], AbstractContextManager[None]],
     body: Callable[[], None],
     evaluate: Evaluate,
+    ahead_of_loop: Callable[[], None],
 ) -> None:
     """The loop with its rows carried along.
 
     Args:
-        inside: makes the loop's variable the value and its lanes those of the loop. body: writes the loop's body there.
+        inside: makes the loop's variable the value and its lanes those of the loop. body: writes the loop's body there. ahead_of_loop: writes what comes before the first iteration, where there is one.
     """
     b = state.builder
     lower, upper = bounds
     first, loop, last, after = b.fresh("first"), b.fresh("loop"), b.fresh("last"), b.fresh("after")
     b.branch(b.compare("slt", lower, upper), first, after)
     b.start(first)
+    ahead_of_loop()
+    outside = dict(state.held)
     with inside(lower):
         starts = [_bits(state, row.reads[shift], evaluate) for row, shift in _carried(rows)]
     end = b.binary("sub", upper, integer(node.step))
@@ -235,7 +238,7 @@ def emit_shifted(
         for expr, value in known.items():
             _know(state, expr, value)
         body()
-        state.held.clear()
+        state.held = dict(outside)
     b.write(f"{following} = add nsw i64 {current.text}, {node.step}")
     left = b.block
     head.append(f"  {current.text} = phi i64 [{lower.text}, %{entered}], [{following}, %{left}]")
@@ -252,7 +255,7 @@ def emit_shifted(
         for (number, shift), value in _by_row(rows, kept).items():
             _know(state, rows[number].reads[shift], value)
         body()
-        state.held.clear()
+        state.held = dict(outside)
     b.jump(after)
     b.start(after)
 

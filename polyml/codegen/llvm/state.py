@@ -9,6 +9,7 @@ from dataclasses import field, replace
 from polyml.codegen.llvm.addresses import Nest
 from polyml.codegen.llvm.hope import Hope
 from polyml.codegen.llvm.ir import Builder, Lines, Type, Value, type_of
+from polyml.codegen.llvm.math.quotient import Reciprocal
 from polyml.codegen.loops import Lead, Variable
 from polyml.expressions import Expr
 from polyml.records import dataclass
@@ -47,8 +48,8 @@ class Slot:
 @dataclass(slots=True)
 class State:
     """One LLVM function under construction. `lanes` is None outside vector loops; `precise` forbids contraction and reassociation.
-    heap: addresses from the heap, null where there was no memory; rooms: where the local arrays begin that live there; idle: those that nobody uses any more, by what they have room for; versions: conditions on sizes alone, known from the start, under which what comes now runs at all; failure: the i32 in which that is noted. streams: it has stores that bypass the caches. hoists: LLVM finds something to take out of one of its loops. holding: variables in registers around. unforeseen: by what they are, constants that LLVM does not know (a mask of all lanes by its width).
-    hope: of the loop that finds extrema as if there were no NaN (extrema.py); numbers: in a loop of extrema of which no candidate is a NaN. held: expressions whose values an iteration got from the one before (neighbours.py).
+    heap: addresses from the heap, null where there was no memory; rooms: where the local arrays begin that live there; idle: those that nobody uses any more, by what they have room for; versions: conditions on sizes alone, known from the start, under which what comes now runs at all; failure: the i32 in which that is noted. streams: it has stores that bypass the caches. holding: variables in registers around. unforeseen: by what they are, constants that LLVM does not know (a mask of all lanes by its width).
+    hope: of the loop that finds extrema as if there were no NaN (extrema.py); numbers: in a loop of extrema of which no candidate is a NaN. held: expressions whose values an iteration got from the one before (neighbours.py), or that were computed ahead of the loop (unchanging.py); reciprocals: of such divisors.
     pipeline: the pointer of the pipeline whose stages this function runs, and the pipelined loop's variable (pipeline.py)."""
 
     builder: Builder
@@ -68,12 +69,12 @@ class State:
     bodies: int = 0
     leads: tuple[Lead, ...] = ()
     streams: bool = False
-    hoists: bool = False
     holding: int = 0
     unforeseen: dict[object, Value] = field(default_factory=dict)
     hope: Hope | None = None
     numbers: bool = False
     held: dict[Expr, Value] = field(default_factory=dict)
+    reciprocals: dict[Expr, Reciprocal] = field(default_factory=dict)
     pipeline: tuple[Value, str] | None = None
 
     @property

@@ -13,7 +13,7 @@ from polyml.codegen.llvm.ir import Builder, Value
 from polyml.codegen.llvm.math.kit import Number, call, fma, rarely, where
 from polyml.records import dataclass
 
-__all__ = ["WIDE", "divide_by_one"]
+__all__ = ["WIDE", "Reciprocal", "divide_by_one", "parts_of"]
 
 WIDE = 512
 """Bits of a vector from which on this is faster than the division unit."""
@@ -31,14 +31,23 @@ _F32 = _Format((-24, 40), -75)
 _F64 = _Format((-200, 200), -600)
 
 
-def divide_by_one(b: Builder, x: Value, divisor: Value) -> Value:
-    """x / divisor in every lane, exactly as the machine divides; the divisor is a scalar."""
+Reciprocal = tuple[Value, Value, Value]
+"""A divisor, and its reciprocal in two parts; scalars."""
+
+
+def parts_of(b: Builder, divisor: Value) -> Reciprocal:
+    """What `divide_by_one` takes of a divisor."""
     d = Number(b, divisor)
     smallest, largest = (2.0**e for e in _format(d).divisor)
     usable = (abs(d) > smallest) & (abs(d) < largest)
     high = where(usable, 1.0 / d, float("nan"))
     low = fma(-d, high, 1.0) * high
-    return call(b.module, b, quotient, (x, *(b.splat(scalar.value, x.lanes) for scalar in (d, high, low))))
+    return d.value, high.value, low.value
+
+
+def divide_by_one(b: Builder, x: Value, reciprocal: Reciprocal) -> Value:
+    """x / divisor in every lane, exactly as the machine divides."""
+    return call(b.module, b, quotient, (x, *(b.splat(part, x.lanes) for part in reciprocal)))
 
 
 def quotient(x: Number, d: Number, high: Number, low: Number) -> Number:

@@ -1,0 +1,40 @@
+"""Elements in registers where nothing but a loop is sure to write them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polyml.codegen.interpret import interpret
+from polyml.codegen.loops import Assign, For, If
+from polyml.codegen.printer import loops_text
+from polyml.codegen.rewrite import walk_nodes
+from polyml.codegen.scalar_replacement import scalar_replacement
+from polyml.expressions import reads_of
+from polyml.sets.affine import affine
+from tests.codegen.programs import array, at, call, function, loop, number, put, random_arrays
+
+
+def test_a_loop_that_may_be_empty_beside_a_read_under_a_condition() -> None:
+    """The sum has a register for as long as its loop runs; the condition's read stays what it was."""
+    add = Assign(target=put("y", "i"), value=at("x", "i", "k"), reduction="sum")
+    take = Assign(target=put("z", "i"), value=at("y", "i"))
+    positive = call("gt", at("x", "i", 0), number(0.0))
+    nest = loop("i", 0, 6, loop("k", 3, affine("i"), add), If(condition=positive, then=(take,)))
+    program = function(nest, arguments=[array("x", 6, 6), array("y", 6), array("z", 6)], written="y z")
+    after = scalar_replacement(program)
+    (sums,) = (n for n in walk_nodes(after.body) if isinstance(n, For) and n.variable == "k")
+    (inside,) = (n for n in sums.body if isinstance(n, Assign))
+    assert not inside.target.subscripts, loops_text(after)
+    kept = {
+        r.tensor
+        for n in walk_nodes(after.body)
+        if isinstance(n, Assign) and n.target.variable == "z"
+        for r in reads_of(n.value)
+    }
+    assert kept == {"y"}, loops_text(after)
+    expected = random_arrays(program, {})
+    given = {key: value.copy() for key, value in expected.items()}
+    interpret(program, expected, {})
+    interpret(after, given, {})
+    for key, values in expected.items():
+        np.testing.assert_array_equal(given[key], values)
