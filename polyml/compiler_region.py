@@ -20,7 +20,7 @@ from polyml.graph.region import Region
 from polyml.graph.rewrite import rewrite
 from polyml.options import Options
 from polyml.records import dataclass
-from polyml.schedule.driver import schedule, schedule_few_rows
+from polyml.schedule.driver import schedule, schedule_at_hand, schedule_few_rows
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.tree import print_tree
 from polyml.scop.bounds import prove_in_bounds
@@ -101,7 +101,14 @@ def lower_region(
             if few is not None:
                 in_order = to_loops(region, replace(few, streamed_when_large=frozenset()), options)
                 loops = where_worth(few.worth, in_order.loops, loops)
-            return replace(made, loops=where_worth(scheduled.worth, made.loops, loops))
+            loops = where_worth(scheduled.worth, made.loops, loops)
+            at_hand = schedule_at_hand(scop, dependences, options.machine, options, results=results)
+            if at_hand is not None:
+                suited = to_loops(region, replace(at_hand, streamed_when_large=frozenset()), options)
+                loops = where_worth(at_hand.worth, suited.loops, loops)
+                own = (replace(n, text=f"for sizes near those at hand: {n.text}") for n in at_hand.notes)
+                made = replace(made, notes=(*made.notes, *(note for note in own if note.stage == "blocking")))
+            return replace(made, loops=loops)
     except (BudgetExhausted, CodegenError) as reason:
         if options.scheduler == "written":
             return to_loops(region, scheduled, options)  # the last resort may take longer: after it there is nothing

@@ -71,7 +71,7 @@ def generate(schedule: Schedule, *, name: str) -> Function:
     stored = {s.target.array for s in scop.statements.values()}
     stored |= {s.argument.array for s in scop.statements.values() if s.argument is not None}
     written = frozenset(a.name for a in arguments if a.name in stored)
-    bounds = _bounds(scop.context, scop.sizes)
+    bounds, multiples = _known_of_sizes(scop.context, scop.sizes)
     return Function(
         name=name,
         arguments=arguments,
@@ -79,18 +79,26 @@ def generate(schedule: Schedule, *, name: str) -> Function:
         sizes=scop.sizes,
         body=body,
         bounds=bounds,
+        multiples=multiples,
         products=scop.products,
     )
 
 
-def _bounds(context: isl.Set, sizes: Sequence[str]) -> tuple[tuple[str, int | None, int | None], ...]:
-    """What the context says of each size alone."""
+def _known_of_sizes(
+    context: isl.Set, sizes: Sequence[str]
+) -> tuple[tuple[tuple[str, int | None, int | None], ...], tuple[tuple[str, int], ...]]:
+    """What the context says of each size alone: the least and the greatest value; and of what number it is a multiple, where that is not 1."""
     found: list[tuple[str, int | None, int | None]] = []
+    multiples: list[tuple[str, int]] = []
     for size in sizes:
         values = isl.Map(f"[{size}] -> {{ [] -> [{size}] }}").intersect_params(context).range()
         least, most = (v.to_python() if v.is_int() else None for v in (values.dim_min_val(0), values.dim_max_val(0)))
         found.append((size, least, most))
-    return tuple(found)
+        alone = values.project_out_all_params()
+        stride = alone.get_stride(0).to_python()
+        if stride > 1 and alone.is_subset(isl.Set(f"{{ [n] : n mod {stride} = 0 }}")):
+            multiples.append((size, stride))
+    return tuple(found), tuple(multiples)
 
 
 @dataclass(frozen=True, slots=True)

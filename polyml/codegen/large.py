@@ -54,6 +54,7 @@ def where_worth(products: Sequence[Product], packed: Function, plain: Function) 
     packed = _leads_apart(packed, plain)
     limits = [_at_least(_product(p.extents), p.least) for p in products if p.most is None or p.least]
     limits += [_at_most(_product(p.extents), p.most) for p in products if p.most is not None]
+    limits += [_is_multiple(_product(p.extents), p.multiple) for p in products if p.multiple > 1]
     body = If(condition=_all(limits), then=_apart(packed, plain), otherwise=plain.body)
     return replace(plain, body=(body,), leads=tuple(dict.fromkeys((*plain.leads, *packed.leads))))
 
@@ -87,6 +88,10 @@ def _at_least(value: Expr, limit: int) -> Expr:
 
 def _at_most(value: Expr, limit: int) -> Expr:
     return Apply("le", (value, Const(limit, i64)), boolean)
+
+
+def _is_multiple(value: Expr, number: int) -> Expr:
+    return Apply("eq", (Apply("mod", (value, Const(number, i64)), i64), Const(0, i64)), boolean)
 
 
 def _product(extents: Sequence[Affine]) -> Expr:

@@ -219,7 +219,7 @@ class Lead:
 class Function(Shown):
     """One compiled region. Arguments: a pointer per variable of `arguments` (pairwise disjoint unless equal), then the `sizes` as i64.
     leads: further integers that bounds and subscripts may use, besides the sizes. needs: expressions in the sizes that must not be negative; only in a version that runs
-    under this condition (codegen/large.py). bounds: of sizes, the least and the greatest value; None: not known. products: those of `sizes` that whoever calls the function makes from others: their factors."""
+    under this condition (codegen/large.py). bounds: of sizes, the least and the greatest value; None: not known. multiples: of what numbers beyond 1 sizes are multiples. products: those of `sizes` that whoever calls the function makes from others: their factors."""
 
     name: str
     arguments: tuple[Variable, ...]
@@ -229,4 +229,5 @@ class Function(Shown):
     leads: tuple[Lead, ...] = ()
     needs: tuple[Affine, ...] = ()
     bounds: tuple[tuple[str, int | None, int | None], ...] = ()
+    multiples: tuple[tuple[str, int], ...] = ()
     products: Mapping[str, tuple[Affine, ...]] = field(default_factory=dict)

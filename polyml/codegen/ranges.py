@@ -21,7 +21,10 @@ _Sense = Literal[1, -1]
 Bounds = tuple[tuple[str, int | None, int | None], ...]
 """Of names: the least and the greatest value, where known."""
 
-_shared: ContextVar[dict[Bounds, Ranges]] = ContextVar("_shared")
+Multiples = tuple[tuple[str, int], ...]
+"""Of sizes: a number that they are multiples of."""
+
+_shared: ContextVar[dict[tuple[Bounds, Multiples], Ranges]] = ContextVar("_shared")
 
 PATIENCE = 100
 """Steps that one question may take: extrema within extrema have exponentially many cases, and those that are left say "unknown"."""
@@ -32,11 +35,12 @@ class Ranges:
     """What the enclosing loops say about their variables, outermost first: `lower <= variable < upper`.
 
     All answers hold inside the innermost of these loops (so that none of them is empty). They are safe, not exact: None means unknown.
-    bounds: of sizes and leads, as a Function has them.
+    bounds: of sizes and leads, as a Function has them; multiples: of what numbers sizes are multiples.
     """
 
     loops: tuple[For, ...] = ()
     bounds: Bounds = ()
+    multiples: Multiples = ()
     _around: Ranges | None = field(default=None, compare=False, repr=False)
     _known: dict[tuple[Affine, int], int | None] = field(default_factory=dict, compare=False, repr=False)
     _inside: dict[tuple[object, ...], Ranges] = field(default_factory=dict, compare=False, repr=False)
@@ -50,7 +54,7 @@ class Ranges:
         found = self._inside.get(head)
         if found is None:
             loops = (*self.loops, replace(loop, body=()))
-            found = self._inside[head] = Ranges(loops, self.bounds, self, _left=self._left)
+            found = self._inside[head] = Ranges(loops, self.bounds, self.multiples, self, _left=self._left)
         return found
 
     def lowest(self, value: Affine) -> int | None:
@@ -89,7 +93,13 @@ class Ranges:
                 divisor = gcd(divisor, coefficient * loop.step)
                 rest = rest.replace(loop.variable, loop.lower)
         for atom, coefficient in rest.terms:
-            inside = [self.multiple(operand) for operand in atom.operands] if isinstance(atom, Extremum) else [1]
+            match atom:
+                case str():
+                    inside = [next((number for size, number in self.multiples if size == atom), 1)]
+                case Extremum():
+                    inside = [self.multiple(operand) for operand in atom.operands]
+                case FloorDiv():
+                    inside = [1]
             divisor = gcd(divisor, *(coefficient * number for number in inside))
         return gcd(divisor, rest.constant)
 
@@ -124,6 +134,8 @@ class Ranges:
             match atom:
                 case str():
                     term = affine(atom)
+                case FloorDiv() if coefficient % atom.denominator == 0 and self._divides(atom):
+                    term, coefficient = self.simplify(atom.numerator), coefficient // atom.denominator
                 case FloorDiv():
                     term = self.simplify(atom.numerator) // atom.denominator
                     low, high = self.lowest(atom.numerator), self.highest(atom.numerator)
@@ -133,6 +145,10 @@ class Ranges:
                     term = self._winners(atom)
             total = total + term * coefficient
         return value if total == value else total
+
+    def _divides(self, quotient: FloorDiv) -> bool:
+        """Whether there is never a remainder."""
+        return bool(self.multiples) and self.multiple(quotient.numerator) % quotient.denominator == 0
 
     def _winners(self, atom: Extremum) -> Affine:
         operands = [self.simplify(operand) for operand in atom.operands]
@@ -246,7 +262,8 @@ def outside(function: Function) -> Ranges:
     itemsizes = {v.name: v.dtype.itemsize for v in function.arguments}
     leads = ((lead.name, 0, lead.elements(itemsizes[lead.array]) - 1) for lead in function.leads)
     bounds = (*function.bounds, *leads)
-    return _shared.get({}).setdefault(bounds, Ranges(bounds=bounds))
+    made = Ranges(bounds=bounds, multiples=function.multiples)
+    return _shared.get({}).setdefault((bounds, function.multiples), made)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from polyml.schedule.pack import Packed
 from polyml.schedule.schedule import Note, Storage
 from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Access, Array, Scop, Statement
-from polyml.sets.affine import Affine, Extent, affine
+from polyml.sets.affine import Affine, Extent, affine, extent_of
 
 __all__ = ["BlockCopies", "BlockedNest", "block_index", "copy_blocks"]
 
@@ -164,7 +164,9 @@ def _storage(scop: Scop, name: str, plan: Blocking, layout: Sequence[str], state
     for index in layout:
         size = plan.sizes.get(index, 1)
         if index == "":
-            shape.append(ceil(plan.sizes[last] / width))
+            any_number = last in plan.ends and not plan.blocked(last)
+            panels = (plan.ends[last] + (width - 1)) // width if any_number else affine(ceil(plan.sizes[last] / width))
+            shape.append(extent_of(panels))
             first = f" - {plan.sizes[last] // width}*floor({last}/{plan.sizes[last]})" if plan.blocked(last) else ""
             offset.append(f"-(floor({last}/{width}){first})")
         elif index == last:

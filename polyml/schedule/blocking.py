@@ -46,7 +46,7 @@ from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
 from polyml.target import Target
 
-__all__ = ["plan_blocking"]
+__all__ = ["MIN_DEPTH", "MIN_REUSE", "plan_blocking", "plan_blocks"]
 
 MIN_REUSE = 16
 """Times that an element of the vector operand must be read for packing to pay."""
@@ -90,10 +90,22 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target, *, few_rows
     if ends:
         model = at_large(scop, statement, model, ends)
     sides = sides_of(model)
-    if few_rows and sides is not None:
-        return _in_order(scop, model, sides, ends, target)
     if sides is None:
         return None
+    return _in_order(scop, model, sides, ends, target) if few_rows else plan_blocks(scop, model, sides, ends, target)
+
+
+def plan_blocks(
+    scop: Scop,
+    model: StatementModel,
+    sides: Sides,
+    ends: Mapping[str, Affine],
+    target: Target,
+    *,
+    at_hand: bool = False,
+) -> Blocking | None:
+    """The blocks of an update with these sides, `ends` being the extents that are not known. at_hand: numbers are those of one call, for which a kernel of any sizes has a version."""
+    statement = scop.statements[model.name]
     out, operand = sides.out, sides.operand
     column = turned_column(scop, statement, sides)
     if column is not None:
@@ -102,9 +114,12 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target, *, few_rows
     inner = by_stride(sides.rows, out)[::-1]
     most = _vectors_in_l2(model, sides.reduced, ends, target) if turned else _columns(model, sides, ends, target)
     inner = inner[:1] if turned else inner
+    if at_hand:  # a panel that is not whole would be one of unknown width
+        most = max(1, min(most, model.extents[sides.lanes] // target.lanes(model.itemsize)))
     tallest = UNKNOWN_ROWS if not turned and any(i in ends for i in inner) else TALLEST
+    rest = REST if turned or at_hand else 0.0
     rows, tile = contraction_tile(
-        model, sides.lanes, inner, len(sides.others), target, most=most, rest=REST if turned else 0.0, tallest=tallest
+        model, sides.lanes, inner, len(sides.others), target, most=most, rest=rest, tallest=tallest
     )
     packed = _pays(model, operand, sides, target, turned=turned)
     width = tile.vectors * target.lanes(model.itemsize)
@@ -120,7 +135,8 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target, *, few_rows
     sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short)
     windows = any(not is_plain(read.subscripts) for read in reads_of(statement.value))
     packs_rows = packed and not windows and not turned
-    row_operand = _packed_rows(model, sides, rows, target, short=short) if packs_rows else None
+    tall = at_hand and tile.rows > UNKNOWN_ROWS
+    row_operand = _packed_rows(model, sides, rows, target, short=short, tall=tall) if packs_rows else None
     held = [i for i in model.extents if operand.stride(i) != 0 and i not in sides.batch]
     held += [i for i in (rows, *sides.reduced) if row_operand is not None]
     if turned and not packed:
@@ -344,14 +360,16 @@ def _columns(model: StatementModel, sides: Sides, ends: Mapping[str, Affine], ta
     return more if likely is not None and tiles(more) < 0.95 * tiles(UNKNOWN_VECTORS) else UNKNOWN_VECTORS
 
 
-def _packed_rows(model: StatementModel, sides: Sides, rows: str, target: Target, *, short: bool) -> str | None:
+def _packed_rows(
+    model: StatementModel, sides: Sides, rows: str, target: Target, *, short: bool, tall: bool
+) -> str | None:
     """The broadcast operand, when its elements along the reduction are apart and it does not stay close anyway: in L1, or in L2 where a tile's rows are neighbours, one or two cache lines
-    per iteration. short: C is written in the order of its memory, and rows that L1 holds packed only are packed, too."""
+    per iteration. short: C is written in the order of its memory, and rows that L1 holds packed only are packed, too. tall: a tile has more rows than there are registers for their addresses, since distances of rows are no numbers."""
     operand, reduced = sides.others[0], sides.reduced
     size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0 and i not in sides.batch)
     apart = abs(operand.stride(reduced[-1]) or 0) != 1
     close = target.l2_bytes if abs(operand.stride(rows) or 0) == 1 else target.l1_bytes
-    needed = (apart and size > close // 2) or (short and rows_to_l1(model, sides, target))
+    needed = (apart and size > close // 2) or (short and (rows_to_l1(model, sides, target) or tall))
     held = operand.stride(rows) != 0 and all(operand.stride(i) != 0 for i in reduced)
     return operand.array if len(sides.others) == 1 and needed and held else None
 

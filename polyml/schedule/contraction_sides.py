@@ -18,7 +18,7 @@ from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Sides", "at_large", "is_plain", "is_turned", "sides_of", "symbolic_ends", "turned_column"]
+__all__ = ["Sides", "at_hand", "at_large", "is_plain", "is_turned", "sides_of", "symbolic_ends", "turned_column"]
 
 UNBOUNDED = 1 << 20
 """What stands for a symbolic extent: more than any block."""
@@ -186,6 +186,22 @@ def at_large(scop: Scop, statement: Statement, model: StatementModel, ends: Mapp
     extents = {**model.extents, **dict.fromkeys(ends, UNBOUNDED)}
     made = model_statement(statement, replace(scop, arrays=arrays), extents)
     return replace(made, likely=_likely(scop, model, ends))
+
+
+def at_hand(
+    scop: Scop, statement: Statement, model: StatementModel, ends: Mapping[str, Affine]
+) -> StatementModel | None:
+    """The model with the numbers of the call at hand for symbolic extents, in strides, too; None where these are not known, or too few to say which index is contiguous."""
+    if not set(scop.sizes) <= scop.examples.keys():
+        return None
+    arrays = {
+        name: replace(array, shape=tuple(affine(extent.evaluate(scop.examples)) for extent in array.shape))
+        for name, array in scop.arrays.items()
+    }
+    numbers = {index: end.evaluate(scop.examples) for index, end in ends.items()}
+    if any(number < 2 for number in numbers.values()):
+        return None
+    return model_statement(statement, replace(scop, arrays=arrays), {**model.extents, **numbers})
 
 
 def _likely(scop: Scop, model: StatementModel, ends: Mapping[str, Affine]) -> dict[str, int]:

@@ -22,7 +22,7 @@ from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted, operation_budget
 from polyml.target import Target
 
-__all__ = ["schedule"]
+__all__ = ["schedule", "schedule_at_hand", "schedule_few_rows"]
 
 
 LAST_RESORT = 200_000_000
@@ -81,10 +81,23 @@ def schedule_few_rows(
     scop: Scop, dependences: Dependences, target: Target, options: Options, *, results: Set[str] = frozenset()
 ) -> Schedule | None:
     """A schedule, proved legal, for sums of products with few rows, of which an operand of symbolic size is read once, in order; `worth` says when. None where there is no such sum."""
-    if options.scheduler != "ilp" or target.is_cuda:
-        return None
     work = Ways(scop, dependences, target, options, results, pack=False)
-    found = _proved(work, "an operand in order", work.by_few_rows, options.budget)
+    return _version(work, "an operand in order", work.by_few_rows)
+
+
+def schedule_at_hand(
+    scop: Scop, dependences: Dependences, target: Target, options: Options, *, results: Set[str] = frozenset()
+) -> Schedule | None:
+    """A schedule, proved legal, for sums of products of symbolic sizes much like those of the call at hand; `worth` says when. None where these ask for nothing of their own."""
+    work = Ways(scop, dependences, target, options, results, pack=False)
+    return _version(work, "blocks for the sizes at hand", work.at_hand)
+
+
+def _version(work: Ways, name: str, attempt: Callable[[], Schedule | None]) -> Schedule | None:
+    """A version beside others, where there is one."""
+    if work.options.scheduler != "ilp" or work.target.is_cuda:
+        return None
+    found = _proved(work, name, attempt, work.options.budget)
     return _finished(found, work, ()) if isinstance(found, Schedule) else None
 
 

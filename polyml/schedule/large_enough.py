@@ -33,13 +33,14 @@ def at_least(scop: Scop, statement: Statement, least: Mapping[str, int]) -> tupl
 
 
 def known_context(scop: Scop, worth: tuple[Product, ...]) -> isl.Set:
-    """What is known of the sizes where all that must hold does: limits of single extents are affine."""
+    """What is known of the sizes where all that must hold does: what is asked of single extents is quasi-affine."""
     context = scop.context
     for product in worth:
         if len(product.extents) == 1:
             (extent,) = product.extents
-            limits = [extent - product.least] if product.most is None or product.least else []
-            limits += [] if product.most is None else [product.most - extent]
-            text = " and ".join(f"{limit.isl_text()} >= 0" for limit in limits)
+            limits = [f"{extent.isl_text()} >= {product.least}"]
+            limits += [] if product.most is None else [f"{extent.isl_text()} <= {product.most}"]
+            limits += [f"({extent.isl_text()}) mod {product.multiple} = 0"] if product.multiple > 1 else []
+            text = " and ".join(limits)
             context = context.intersect(isl.Set(f"[{', '.join(scop.sizes)}] -> {{ : {text} }}"))
     return context

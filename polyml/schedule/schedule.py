@@ -54,11 +54,12 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of extents, and what it must at least and at most be."""
+    """A product of extents, what it must at least and at most be, and of what a multiple."""
 
     extents: tuple[Affine, ...]
     least: int = 0
     most: int | None = None
+    multiple: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

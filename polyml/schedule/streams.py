@@ -57,11 +57,13 @@ def streamed_when_large(scop: Scop, results: Set[str], *, precise: bool) -> froz
     )
 
 
-def streamed_sums(scop: Scop, target: Target, results: Set[str], updates: Collection[str]) -> frozenset[str]:
+def streamed_sums(
+    scop: Scop, target: Target, results: Set[str], updates: Collection[str], *, large: Collection[str] = ()
+) -> frozenset[str]:
     """The arrays that these updates write once each, when their sums are finished, and that nothing else in the region touches.
 
     Args:
-        results: arrays that no later region reads.
+        results: arrays that no later region reads. large: of the updates those whose result is large wherever the schedule runs, though of symbolic size.
     """
     found: set[str] = set()
     for name in updates:
@@ -70,7 +72,7 @@ def streamed_sums(scop: Scop, target: Target, results: Set[str], updates: Collec
         readers = [s for s in scop.statements.values() if any(r.tensor == array.name for r in reads_of(s.value))]
         if (
             array.name in results
-            and _is_large(array, target, results)
+            and (_is_large(array, target, results) or name in large)
             and not readers
             and [s.kind for s in users] == ["init"]
         ):

@@ -13,6 +13,7 @@ from polyml.debug import report
 from polyml.options import Options
 from polyml.records import dataclass
 from polyml.schedule.blocking import plan_blocking
+from polyml.schedule.blocking_at_hand import plan_at_hand
 from polyml.schedule.columns_aside import with_columns_aside
 from polyml.schedule.contraction_blocks import Blocking
 from polyml.schedule.cost import StatementModel
@@ -55,6 +56,10 @@ Order = Callable[[Scop, Dependences, Matcher, tuple[str, ...]], isl.Schedule]
 """Makes the ordered tree; the last argument: copies that come ahead."""
 
 
+Planner = Callable[[Scop, StatementModel, Target], Blocking | None]
+"""Decides the blocks of a contraction."""
+
+
 ISL_SHARE = 100
 """Of the budget's operations isl's scheduler gets one in so many, pivots of large tableaus: PolyBench needs less than 200,000 per kernel (at most 0.4 s at SMALL)."""
 
@@ -90,7 +95,7 @@ class Ways:
     options: Options
     results: Set[str]
     pack: bool
-    few_rows: bool = False
+    planner: Planner = plan_blocking
     _known: list[tuple[Matcher, dict[str, StatementModel]]] = field(default_factory=list, init=False, repr=False)
 
     def by_pivots(self) -> Schedule | None:
@@ -284,8 +289,16 @@ class Ways:
 
     def by_few_rows(self) -> Schedule | None:
         """The strategy around contractions that read an operand in order, since few rows use it; None where there are none."""
-        few = replace(self, pack=False, few_rows=True)
-        return few.by_ilp() if self.scop.sizes and few._plans(self._asked()[1]) else None
+        return self._with_plans(partial(plan_blocking, few_rows=True))
+
+    def at_hand(self) -> Schedule | None:
+        """The strategy around contractions in blocks that suit the sizes of the call at hand; None where these are no others than for sizes at large."""
+        return self._with_plans(plan_at_hand)
+
+    def _with_plans(self, planner: Planner) -> Schedule | None:
+        """The strategy around contractions of symbolic sizes in blocks that another planner than usual decides; None where it decides none."""
+        others = replace(self, pack=False, planner=planner)
+        return others.by_ilp() if self.scop.sizes and others._plans(self._asked()[1]) else None
 
     def _ilp_tree(
         self,
@@ -340,6 +353,7 @@ class Ways:
         tree, notes, worth = apply_strategy(tree, facts)
         notes = (*packed.notes, *notes)
         sums = [nest.plan.statement for nest in facts.blocked.values() if nest.plan.writes_once]
+        large = [nest.plan.statement for nest in facts.blocked.values() if nest.plan.ends and nest.plan.result_order]
         made = Schedule(
             scop=packed.scop,
             dependences=packed.dependences,
@@ -347,7 +361,7 @@ class Ways:
             storage=dict(packed.storage),
             notes=notes,
             worth=tuple(dict.fromkeys((*packed.worth, *worth))),
-            streamed=streamed_sums(self.scop, self.target, self.results, sums),
+            streamed=streamed_sums(self.scop, self.target, self.results, sums, large=large),
         )
         return contract_storage(made, in_lanes=self._in_lanes)
 
@@ -367,9 +381,9 @@ class Ways:
         """The contractions that are worth blocks."""
         if not self.options.vectorize or self.options.precise or self.options.tile_sizes is not None:
             return ()
-        if self.scop.sizes and not (self.pack or self.few_rows):
+        if self.scop.sizes and not self.pack and self.planner is plan_blocking:
             return ()
-        planned = (plan_blocking(self.scop, model, self.target, few_rows=self.few_rows) for model in models.values())
+        planned = (self.planner(self.scop, model, self.target) for model in models.values())
         return tuple(plan for plan in planned if plan is not None)
 
     def _arranged(

@@ -1,0 +1,154 @@
+"""Contractions of any size with a version for sizes near those of the first call: what that asks for, and the right result on both sides of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import and_, eq, ge, le, mod, mul
+
+import islpy as isl
+import numpy as np
+import pytest
+
+import polyml
+from polyml.codegen.loops import For, If
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import walk_nodes
+from polyml.expressions import Apply, Const, Expr, IndexValue
+from polyml.lowered import Lowered
+from polyml.schedule.large_enough import known_context
+from polyml.schedule.schedule import Product
+from polyml.sets.affine import affine
+from polyml.target import Target
+
+SMALL_CACHES = Target("host", l1_bytes=8 << 10, l2_bytes=16 << 10)
+"""This machine, with caches that small tests outgrow."""
+
+ORDERED = (("bgd", "cag", "dcba"), ("agd", "cbg", "dcba"), ("bea", "ec", "abc"), ("aeb", "ce", "bca"))
+"""Two operands and a result whose reductions, g or e, are short here."""
+
+AT_HAND = {"a": 32, "b": 14, "c": 12, "d": 9, "e": 20, "g": 16}
+"""The first call's sizes."""
+
+
+OPERATIONS = {"and": and_, "ge": ge, "le": le, "eq": eq, "mul": mul, "mod": mod}
+
+
+def program(operands: Sequence[str], out: str, dtype: str = "f32") -> str:
+    arguments = ", ".join(f'x{k}: {dtype}["{" ".join(o.upper())}"]' for k, o in enumerate(operands))
+    product = " * ".join(f"x{k}[{', '.join(o)}]" for k, o in enumerate(operands))
+    return f"def f({arguments}):\n    y[{', '.join(out)}] = {product}\n    return y\n"
+
+
+def arguments(operands: Sequence[str], sizes: dict[str, int], kind: str) -> list[np.ndarray]:
+    rng = np.random.default_rng(sum(sizes.values()))
+    return [rng.integers(-4, 5, [sizes[i] for i in o]).astype(kind) for o in operands]
+
+
+def versions(lowered: Lowered) -> list[If]:
+    """The choices between versions, outermost first."""
+    found, nodes = list[If](), lowered.stages.regions[-1].loops.body
+    while len(nodes) == 1 and isinstance(nodes[0], If):
+        found.append(nodes[0])
+        nodes = nodes[0].otherwise
+    return found
+
+
+def holds(condition: Expr, sizes: dict[str, int]) -> bool:
+    """Whether a call of these sizes takes the version."""
+    numbers = {index.upper(): n for index, n in sizes.items()}
+
+    def value(e: Expr) -> int:
+        match e:
+            case Const():
+                return int(e.value)
+            case IndexValue():
+                return e.affine.evaluate(numbers)
+            case Apply():
+                return int(OPERATIONS[e.op](*map(value, e.args)))
+        raise AssertionError(e)
+
+    return bool(value(condition))
+
+
+def calls() -> list[dict[str, int]]:
+    """Near the first call's sizes, with tiles that are whole and not, far away from them, and nothing at all."""
+    some = [AT_HAND, {**AT_HAND, "c": 13}, {**AT_HAND, "a": 64, "b": 28, "c": 24}, {**AT_HAND, "a": 16, "b": 7, "d": 8}]
+    some += [{**AT_HAND, "d": 10, "e": 19, "g": 17}, {**AT_HAND, "g": 33, "e": 41}, {**AT_HAND, "a": 33, "b": 15}]
+    some += [{**AT_HAND, i: n} for i in AT_HAND for n in (0, 1)]
+    return [*some, dict.fromkeys(AT_HAND, 1), dict.fromkeys(AT_HAND, 5), {**AT_HAND, "d": 70, "g": 3, "e": 2}]
+
+
+@pytest.mark.parametrize(("left", "right", "out"), ORDERED)
+def test_results_near_the_first_call_and_far_from_it(left: str, right: str, out: str) -> None:
+    f = polyml.einsum(program((left, right), out), dynamic=True, target=SMALL_CACHES, threads=1, verify=True)
+    for sizes in calls():
+        x, y = arguments((left, right), sizes, "f4")
+        np.testing.assert_array_equal(f(x, y), np.einsum(f"{left},{right}->{out}", x, y), str(sizes))
+    # One for all sizes; what is empty has kernels of its own.
+    assert len(f.kernels) == 1 + len({*left, *right})
+
+
+def test_doubles_in_two_threads() -> None:
+    operands, out = ("bgd", "cag"), "dcba"
+    f = polyml.einsum(program(operands, out, "f64"), dynamic=True, target=SMALL_CACHES, threads=2)
+    for sizes in calls():
+        given = arguments(operands, sizes, "f8")
+        np.testing.assert_array_equal(f(*given), np.einsum(f"{','.join(operands)}->{out}", *given), str(sizes))
+
+
+def test_tiles_follow_the_order_of_the_result() -> None:
+    """The reduction is one block, and no loop runs over what whole tiles leave."""
+    operands = ("bgd", "cag")
+    lowered = polyml.einsum(program(operands, "dcba"), dynamic=True, target=SMALL_CACHES, threads=1).lower(
+        *arguments(operands, AT_HAND, "f4")
+    )
+    assert "for sizes near those at hand" in lowered.explain()
+    assert "tiles in the order of the result" in lowered.explain()
+    near = versions(lowered)[0]
+    assert holds(near.condition, AT_HAND)
+    assert holds(near.condition, {**AT_HAND, "d": 10, "g": 17})
+    for far in ({"a": 33}, {"b": 15}, {"g": 15}, {"g": 64}, {"d": 1}):
+        assert not holds(near.condition, {**AT_HAND, **far}), far
+    loops = [node for node in walk_nodes(near.then) if isinstance(node, For)]
+    assert not any(node.masked for node in loops if "b" not in node.variable)
+    assert not any(node.variable == "g_tile" and node.step > 8 for node in loops)
+
+
+def test_large_first_calls_have_no_such_version() -> None:
+    """Long reductions run in blocks, whatever the numbers."""
+    operands = ("ik", "kj")
+    x, y = np.ones((40, 700), "f4"), np.ones((700, 90), "f4")
+    lowered = polyml.einsum(program(operands, "ij"), dynamic=True, target=SMALL_CACHES, threads=1).lower(x, y)
+    assert "at hand" not in lowered.explain()
+
+
+def test_strips_where_l2_holds_the_operand() -> None:
+    caches = Target("host", l1_bytes=32 << 10, l2_bytes=256 << 10)
+    operands, out = ("ke", "aki"), "aei"
+    f = polyml.einsum(program(operands, out), dynamic=True, target=caches, threads=1, verify=True)
+    first = {"k": 30, "e": 40, "a": 8, "i": 100}
+    lowered = f.lower(*arguments(operands, first, "f4"))
+    assert "in strips of" in lowered.explain()
+    changes = ({}, {"e": 41}, {"i": 47}, {"i": 144}, {"e": 80}, {"k": 16}, {"k": 0}, {"e": 0}, {"a": 0}, {"a": 90})
+    for change in (*changes, {"i": 1}, {"e": 1}, {"k": 300}, dict.fromkeys(first, 3)):
+        sizes = {**first, **change}
+        given = arguments(operands, sizes, "f4")
+        np.testing.assert_array_equal(f(*given), np.einsum(f"{','.join(operands)}->{out}", *given), str(sizes))
+    assert len(f.kernels) == 4
+
+
+def test_multiples_are_known_where_a_version_asks_for_them() -> None:
+    lowered = polyml.einsum('def f(x: f32["N"]):\n    y[i] = 2 * x[i]\n    return y\n', dynamic=True).lower(
+        np.ones(9, "f4")
+    )
+    context = known_context(lowered.stages.regions[0].scop, (Product((affine("N"),), 16, 64, multiple=16),))
+    assert context.is_equal(isl.Set("[N] -> { : N mod 16 = 0 and 16 <= N <= 64 }"))
+
+
+def test_quotients_without_remainder_are_no_quotients() -> None:
+    size = affine("N")
+    known = Ranges(multiples=(("N", 16),))
+    assert known.multiple(size * 3 + 8) == 8
+    assert known.simplify(size // 8 * 8 - 1) == size - 1
+    assert known.simplify(size // 32 * 32) == size // 32 * 32
+    assert Ranges().simplify(size // 16 * 16) == size // 16 * 16
