@@ -39,6 +39,8 @@ def prefetch_panels(function: Function, panels: Mapping[str, int], *, l2_bytes: 
     Rewrite:
         for (o = 0; o < 512; o += 32) for (p = 0; p < 7; p++) for (k = 0; k < 512; k++) for (s = 0; s < 9; s++) t += x[k, p + s] * w[o//32, k, s, ..];
         -> for (o ..) for (p ..) for (k ..) { prefetch w[o//32 + 1, 0, 0, 32*(512*p + k)]; for (s ..) .. }
+
+    With more steps than lines (14 x 14 points, seven steps a line), that many ask for the same one: w[o//32 + 1, 0, 16*(k//7 + 147*p)].
     """
     arrays = {v.name: v for v in function.arguments if panels.get(v.name)}
     arrays = {name: v for name, v in arrays.items() if v.dtype.itemsize * _elements(v.shape) > l2_bytes // 2}
@@ -93,15 +95,31 @@ def _fetch(
     lines = size // line
     if not levels or levels[-1].steps > MOST_STEPS * lines:
         return None
-    # The innermost loop in which there is a line for each iteration: what is left over comes when it is read.
+    asked = _asked(levels, lines)
+    if asked is None:
+        return None
+    loop, places = asked
+    next_block = (*counted[:-1], counted[-1] + 1, *((affine(0),) * (len(panel.shape) - blocks - 1)))
+    return loop, [Place(panel.name, (*next_block, at * line)) for at in places]
+
+
+def _asked(levels: Sequence[_Level], lines: int) -> tuple[For, list[Affine]] | None:
+    """The loop in which lines are asked for, and their numbers in terms of its iteration; what is left over comes when it is read."""
+    # The innermost loop in which there is a line for each iteration,
     fitting = [level for level in levels if level.steps <= BEYOND * lines]
     if not fitting:
         return None
-    loop, at, count = fitting[-1].loop, fitting[-1].done, max(1, lines // fitting[-1].steps)
-    if count > MOST_LINES:
+    outer = fitting[-1]
+    count = max(1, lines // outer.steps)
+    if count <= MOST_LINES:
+        return outer.loop, [outer.done * count + k for k in range(count)]
+    if len(fitting) == len(levels):
         return None
-    next_block = (*counted[:-1], counted[-1] + 1, *((affine(0),) * (len(panel.shape) - blocks - 1)))
-    return loop, [Place(panel.name, (*next_block, (at * count + k) * line)) for k in range(count)]
+    # or the next one, where several iterations ask for the same: but for the first, such a request finds the line in L2 or on its way.
+    inner = levels[len(fitting)]
+    trips = inner.steps // outer.steps
+    same = max(1, round(inner.steps / lines))
+    return inner.loop, [outer.done * -(-trips // same) + (inner.done - outer.done * trips) // same]
 
 
 @dataclass(frozen=True, slots=True)
