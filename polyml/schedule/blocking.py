@@ -77,6 +77,9 @@ UNKNOWN_ROWS = 8
 REST = 0.02
 """Cost of one more kind of register tile at the edges of a turned result: code that is compiled, and a row that is laid out in more pieces."""
 
+REST_AT_HAND = 0.06
+"""The same for numbers of one call, which others need not share: rests of any length are loops over smaller and smaller tiles, each compiled, and their rows and columns are finished by the slowest."""
+
 
 def plan_blocking(scop: Scop, model: StatementModel, target: Target, *, few_rows: bool = False) -> Blocking | None:
     """The blocks of one update; None where it is no contraction of two or more operands, or packing would cost more than it saves.
@@ -117,7 +120,7 @@ def plan_blocks(
     if at_hand:  # a panel that is not whole would be one of unknown width
         most = max(1, min(most, model.extents[sides.lanes] // target.lanes(model.itemsize)))
     tallest = UNKNOWN_ROWS if not turned and any(i in ends for i in inner) else TALLEST
-    rest = REST if turned or at_hand else 0.0
+    rest = REST if turned else REST_AT_HAND if at_hand else 0.0
     rows, tile = contraction_tile(
         model, sides.lanes, inner, len(sides.others), target, most=most, rest=rest, tallest=tallest
     )

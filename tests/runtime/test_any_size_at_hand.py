@@ -152,3 +152,12 @@ def test_quotients_without_remainder_are_no_quotients() -> None:
     assert known.simplify(size // 8 * 8 - 1) == size - 1
     assert known.simplify(size // 32 * 32) == size // 32 * 32
     assert Ranges().simplify(size // 16 * 16) == size // 16 * 16
+
+
+def test_register_tiles_that_leave_no_rows_in_the_call_at_hand() -> None:
+    """Ten rows by two vectors for 50 by 80, not nine by three, which would take a cycle less where numbers are known; 49 = 7 * 7."""
+    target = Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=2 << 20, cores=1)
+    for rows, tile in ((50, "10 e x 2"), (49, "7 e x 3")):
+        given = arguments(("kbc", "ke"), {"k": 60, "b": 40, "c": 80, "e": rows}, "f4")
+        f = polyml.einsum(program(("kbc", "ke"), "bec"), dynamic=True, target=target, threads=1)
+        assert f"for sizes near those at hand: register tile {tile}" in f.lower(*given).explain()
