@@ -28,9 +28,14 @@ MAX_ROWS = 512
 """Jammed iterations per cache tile, at most."""
 
 
+TURNED = 128
+"""Rows of an operand that lies side by side across the lanes: a line of each stays in L1, also where they are a power of two apart, and the address of its page where that is looked up first."""
+
+
 @dataclass(slots=True)
 class NestPlan:
-    """Members by position. step: iterations along the lanes per register tile; tiles: iterations per cache tile."""
+    """Members by position. step: iterations along the lanes per register tile; tiles: iterations per cache tile. turned: along which an operand lies side by side that the lanes read
+    down its columns: the loop right around the lanes."""
 
     lanes: int
     jam: int | None
@@ -38,6 +43,7 @@ class NestPlan:
     step: int
     tiles: dict[int, int] = field(default_factory=dict)
     parallel: int | None = None
+    turned: int | None = None
 
 
 def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool, in_cache: bool = False) -> NestPlan:
@@ -60,9 +66,25 @@ def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool, in_cache:
     if panel is not None:
         # A tile along the lanes is one panel, so that subscripts within it are plain.
         plan.tiles[lanes] = plan.step
+    elif jam is None and facts.options.tile_sizes is None and band.extents[lanes] > TURNED:
+        plan.turned = _turned(band, lanes, facts)
+        if plan.turned is not None:
+            plan.tiles[lanes] = TURNED
     if parallel and is_heavy(band, facts):
         _share(band, plan, facts)
     return plan
+
+
+def _turned(band: Band, lanes: int, facts: Facts) -> int | None:
+    """The member along which an operand lies side by side that elementwise lanes read down its columns: line by line, each of which the following iterations of that member read again."""
+    model = facts.models[band.core]
+    if has_inner_loops(band.core, band, facts):
+        return None
+    columns = [access for access in model.accesses if access.stride(band.indices[lanes][band.core]) not in (0, 1)]
+    if any(access.write for access in columns):
+        return None
+    members = (k for k in range(len(band.loops)) if k != lanes and band.extents[k] > 1)
+    return next((k for k in members if any(a.stride(band.indices[k][band.core]) == 1 for a in columns)), None)
 
 
 def _jam(band: Band, lanes: int, facts: Facts) -> tuple[int | None, RegisterTile]:
@@ -128,10 +150,16 @@ def _cache_tiles(band: Band, jam: int, plan: NestPlan, facts: Facts) -> dict[int
 
 def _share(band: Band, plan: NestPlan, facts: Facts) -> None:
     """Chooses the member whose iterations the threads share; it may get a tile, or a smaller one, so that there are enough of them."""
-    rest = {k: band.extents[k] for k in _rest(band, plan)}
+    rest = {k: band.extents[k] for k in _rest(band, plan) if k != plan.turned}
     enough = next((k for k, extent in rest.items() if extent >= wanted_iterations(facts)), None)
     if enough is not None:
         plan.parallel = enough
+        return
+    if plan.turned is not None:
+        extent = band.extents[plan.turned]
+        size = even_tile(extent, facts.lanes(band.core), facts.options.threads)
+        if size < extent:
+            plan.tiles[plan.turned], plan.parallel = size, plan.turned
         return
     steps = [] if plan.jam is None else [(plan.jam, plan.tile.rows)]
     for k, step in [*steps, (plan.lanes, plan.step)]:
@@ -154,10 +182,12 @@ def _rest(band: Band, plan: NestPlan) -> list[int]:
 def build_nest(band: Band, plan: NestPlan) -> tuple[isl.ScheduleNode, NestChoice]:
     """The band's loops, outermost first: the parallel one, others, tile loops, the jammed one, lanes."""
     rest = _rest(band, plan)
-    outer = [(k, band.loops[k]) for k in rest]
+    outer = [(k, band.loops[k]) for k in rest if k != plan.turned]
     outer += [(k, tile_loop(band.loops[k], size)) for k, size in plan.tiles.items()]
     outer.sort(key=lambda item: item[0] != plan.parallel)
     loops = [loop.marked("parallel") if k == plan.parallel else loop for k, loop in outer]
+    if plan.turned is not None:
+        loops.append(band.loops[plan.turned])
     if plan.jam is not None:
         loops.append(band.loops[plan.jam].marked(f"jam:{plan.tile.rows}"))
     loops.append(band.loops[plan.lanes].marked(f"vector:{plan.tile.vectors}"))

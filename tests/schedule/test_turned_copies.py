@@ -1,0 +1,45 @@
+"""Elementwise results whose operand is read down its columns: tiles of rows whose lines stay in cache."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.codegen.loops import For
+from polyml.codegen.rewrite import walk_nodes
+
+TWO = 'def f(x: f32["I J"]):\n    y[j, i] = 2 * x[i, j] + 1\n    return y\n'
+THREE = 'def f(x: f32["I J K"]):\n    y[k, j, i] = x[i, j, k]\n    return y\n'
+
+
+def order(text: str, *arguments: np.ndarray) -> list[str]:
+    """The variables of the first loops, each inside the one before."""
+    program = polyml.einsum(text, threads=1)
+    assert isinstance(program, polyml.Einsum)
+    (function,) = (region.loops for region in program.lower(*arguments).stages.regions)
+    return list(dict.fromkeys(node.variable for node in walk_nodes(function.body) if isinstance(node, For)))
+
+
+def test_a_tile_of_rows_goes_around_the_columns() -> None:
+    assert order(TWO, np.zeros((1000, 700), "float32")) == ["i_tile", "j", "i"]
+
+
+def test_few_rows_need_no_tile() -> None:
+    assert order(TWO, np.zeros((100, 700), "float32")) == ["j", "i"]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(300, 41), (129, 260), (1, 500), (500, 1), (400, 300), (0, 7)])
+def test_the_result(shape: tuple[int, int], threads: int, dynamic: bool) -> None:
+    x = np.random.default_rng(0).random(shape, "float32")
+    f = polyml.einsum(TWO, threads=threads, dynamic=dynamic)
+    np.testing.assert_array_equal(f(x), 2 * x.T + 1)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(150, 3, 40), (260, 40, 17), (3, 40, 200)])
+def test_three_indices(shape: tuple[int, int, int], threads: int) -> None:
+    x = np.random.default_rng(0).random(shape, "float32")
+    np.testing.assert_array_equal(polyml.einsum(THREE, threads=threads)(x), x.transpose(2, 1, 0))  # type: ignore[operator]
