@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
+from math import gcd
 
 from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.loops import Assign, For, Lead, Node, Place, Variable
@@ -125,7 +126,8 @@ class Leads:
         total = 0
         for name, subscripts, weight in _accesses(loop.body):
             variable = self.arguments.get(name) or self.scratch.get(name)
-            flat = None if variable is None else flat_element(variable, subscripts)
+            whole = variable is not None and name in self.scratch and _has_whole_lines(variable)
+            flat = None if variable is None else flat_element(variable, subscripts, whole_rows=whole)
             if variable is None or flat is None or flat.stride(loop.variable) != 1:
                 continue
             residue = _residue(flat, loop, width)
@@ -179,6 +181,14 @@ def _accesses(nodes: tuple[Node, ...]) -> Iterator[tuple[str, tuple[Subscript, .
             for read in dict.fromkeys(reads_of(node.value)):
                 yield read.tensor, read.subscripts, 1
             yield node.target.variable, node.target.subscripts, 2
+
+
+def _has_whole_lines(variable: Variable) -> bool:
+    """Whether rows are whole lines, whatever the sizes are."""
+    if not variable.shape or variable.strides is not None:
+        return False
+    last = variable.shape[-1]
+    return gcd(last.constant, *(c for _, c in last.terms)) * variable.dtype.itemsize % _LINE == 0
 
 
 def _streamed(nodes: tuple[Node, ...]) -> list[Place]:

@@ -11,7 +11,7 @@ traffic as a few steps without time tiles. A number of steps that is not known y
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -47,16 +47,17 @@ def pad_rows(scop: Scop, target: Target) -> Padded | None:
         return None
     rows = [array for array in written_arrays(scop) if len(array.shape) >= 2 and _is_long(array, target)]
     swept = [array for array in swept_arrays(scop) if array in rows]
-    size = sum(array.dtype.itemsize * prod(extents_of(array) or ()) for array in swept)
-    if not swept or size <= 2 * target.l1_bytes or (len(rows) == 1 and _are_whole(rows[0], target)):
+    if not swept or not _exceed(swept, 2 * target.l1_bytes) or (len(rows) == 1 and _are_whole(rows[0], target)):
         return None
+    for array in swept:
+        worth += _large(array, 2 * target.l1_bytes // len(swept), target)
     padded = {array.name: _padded(array, target) for array in rows}
     changed = {}
     for name, statement in scop.statements.items():
         moved = {a: Access(padded[a.array].name, a.subscripts) for a in accesses_of(statement) if a.array in padded}
         changed[name] = redirected(statement, moved)
     layouts = [_layout(array, padded[array.name]) for array in rows]
-    return Padded(relaid(scop, replace(scop, statements=changed), layouts), worth)
+    return Padded(relaid(scop, replace(scop, statements=changed), layouts), tuple(dict.fromkeys(worth)))
 
 
 def worth_of(scop: Scop) -> tuple[Product, ...] | None:
@@ -80,11 +81,11 @@ def swept_arrays(scop: Scop) -> Iterator[Array]:
 
 
 def written_arrays(scop: Scop) -> Iterator[Array]:
-    """The callers' arrays that statements of sequential loops write, all of known extents and plain subscripts, with rows of neighbours in memory."""
+    """The callers' arrays that statements of sequential loops write, all of plain subscripts, with rows of neighbours in memory."""
     accesses = [a for s in scop.statements.values() for a in accesses_of(s)]
     written = {statement.target.array for statement in scop.statements.values()}
     for array in scop.arrays.values():
-        if array.kind == "local" or array.name not in written or extents_of(array) is None or not array.shape:
+        if array.kind == "local" or array.name not in written or not array.shape:
             continue
         plain = all(isinstance(e, Affine) for a in accesses if a.array == array.name for e in a.subscripts)
         if plain and memory_strides(array)[-1] == 1:
@@ -92,20 +93,37 @@ def written_arrays(scop: Scop) -> Iterator[Array]:
 
 
 def _is_long(array: Array, target: Target) -> bool:
-    """Whether a row is many vectors, and a vector long enough to cross lines more often than not."""
+    """Whether a row is many vectors, as far as that is known, and a vector long enough to cross lines more often than not."""
     length = array.shape[-1].constant * array.dtype.itemsize
-    return 2 * target.vector_bytes >= target.line_bytes and length >= LEAST_VECTORS * target.vector_bytes
+    long = not array.shape[-1].is_constant or length >= LEAST_VECTORS * target.vector_bytes
+    return long and 2 * target.vector_bytes >= target.line_bytes
+
+
+def _exceed(arrays: Sequence[Array], size: int) -> bool:
+    """Whether they are more bytes than `size`, or perhaps."""
+    numbers = [extents_of(array) for array in arrays]
+    total = sum(a.dtype.itemsize * prod(n) for a, n in zip(arrays, numbers, strict=True) if n is not None)
+    return None in numbers or total > size
+
+
+def _large(array: Array, size: int, target: Target) -> tuple[Product, ...]:
+    """What must hold at a call where extents are symbolic, so that it is more than `size` bytes, and rows are long."""
+    symbolic = tuple(extent for extent in array.shape if not extent.is_constant)
+    numbers = prod(extent.constant for extent in array.shape if extent.is_constant) * array.dtype.itemsize
+    found = (Product(symbolic, size // max(numbers, 1) + 1),) if symbolic else ()
+    row = LEAST_VECTORS * target.vector_bytes // array.dtype.itemsize
+    return found if array.shape[-1].is_constant else (*found, Product(array.shape[-1:], row))
 
 
 def _are_whole(array: Array, target: Target) -> bool:
-    """Whether rows are whole lines apart already."""
+    """Whether it is known that rows are whole lines apart already."""
     step = memory_strides(array)[-2]
     return step is not None and step * array.dtype.itemsize % target.line_bytes == 0
 
 
 def _padded(array: Array, target: Target) -> Array:
     *rows, last = array.shape
-    length = affine(line_rows(last.constant, array.dtype.itemsize, target.line_bytes))
+    length = line_rows(last, array.dtype.itemsize, target.line_bytes)
     return Array(name=f"{array.name}_rows", dtype=array.dtype, shape=(*rows, length), kind="local")
 
 

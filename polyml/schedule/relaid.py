@@ -180,11 +180,12 @@ def extents_of(array: Array) -> tuple[int, ...] | None:
     return tuple(e.constant for e in array.shape) if all(e.is_constant for e in array.shape) else None
 
 
-def line_rows(length: int, itemsize: int, line_bytes: int) -> int:
+def line_rows(length: Affine, itemsize: int, line_bytes: int) -> Affine:
     """A row's length rounded up to whole lines, but not to whole pages: rows at multiples of these fall into the same few sets of a cache."""
     line = max(1, line_bytes // itemsize)
-    whole = -(-length // line) * line
-    return whole + line if whole * itemsize % PAGE == 0 else whole
+    page = max(1, PAGE // (line * itemsize))
+    lines = (length + line - 1) // line
+    return (lines + lines // page - (lines - 1) // page) * line  # one more for every multiple of a page
 
 
 def trips_of(statement: Statement) -> Affine | None:

@@ -87,7 +87,7 @@ class _Piece:
 def cut_rows(scop: Scop, dependences: Dependences, target: Target) -> Pieces | None:
     """The scop on arrays whose rows are in pieces; None where there is no such loop."""
     worth = worth_of(scop)
-    swept = {array.name: array for array in swept_arrays(scop)}
+    swept = {array.name: array for array in swept_arrays(scop) if extents_of(array) is not None}
     if worth is None or not swept:
         return None
     rows = _rows(scop, swept, target)

@@ -164,9 +164,9 @@ def distances(m: isl.Map, d: int) -> set[int]:
 
 
 def _layout(array: Array, steps: Steps, target: Target) -> Layout:
-    length = line_rows(array.shape[0].constant, array.dtype.itemsize, target.line_bytes)
+    length = line_rows(array.shape[0], array.dtype.itemsize, target.line_bytes)
     count = steps.last - steps.first + 2
-    local = Array(name=f"{array.name}_turns", dtype=array.dtype, shape=(count, affine(length)), kind="local")
+    local = Array(name=f"{array.name}_turns", dtype=array.dtype, shape=(count, length), kind="local")
     element = affine("e0")
     return Layout(array, local, ("e0",), (element,), (affine(0), element), back_place=(count - 1, element))
 

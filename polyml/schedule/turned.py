@@ -102,9 +102,9 @@ def _arrays_to_turn(scop: Scop, matrix: str, target: Target) -> dict[str, Array]
 
 def _turned(array: Array, target: Target) -> Array:
     """The array with its dimensions exchanged; each row starts at a line."""
-    rows, columns = (extent.constant for extent in array.shape)
+    rows, columns = array.shape
     length = line_rows(rows, array.dtype.itemsize, target.line_bytes)
-    return Array(name=f"{array.name}_turned", dtype=array.dtype, shape=(affine(columns), affine(length)), kind="local")
+    return Array(name=f"{array.name}_turned", dtype=array.dtype, shape=(columns, length), kind="local")
 
 
 def _name(subscript: object) -> str | None:

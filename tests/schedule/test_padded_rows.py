@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import polyml
+from polyml.schedule.relaid import line_rows
+from polyml.sets.affine import affine
 from polyml.target import Target
 
 SMALL = Target("x86-64-v4", l1_bytes=24 * 1024, l2_bytes=256 * 1024, cores=3)
@@ -133,6 +136,45 @@ def test_arrays_that_begin_at_different_places_of_a_line(
         given = [at(offset, array) for offset, array in zip(offsets, data(count, 67, 152), strict=False)]
         for got, expected in zip(function(steps, *given), want, strict=True):
             np.testing.assert_allclose(got, expected, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(("text", "reference", "count"), [(JACOBI, jacobi, 2), (FIELDS, fields, 3)])
+def test_any_size(text: str, reference: Callable[..., tuple[np.ndarray, ...]], count: int) -> None:
+    """One kernel, with padded rows where a call's rows are long and its arrays large: also of whole pages, which get a line more."""
+    target = Target("x86-64-v4", l1_bytes=8 * 1024, l2_bytes=64 * 1024)
+    function = polyml.einsum(text, target=target, threads=1, dynamic=True, verify=True)
+    assert len(re.findall(r"_rows\w*\[", loops(text, 9, *data(count, 67, 152), dynamic=True))) > 2 * count
+    for rows, columns in (
+        (67, 152),
+        (41, 149),
+        (19, 512),
+        (2, 900),
+        (900, 2),
+        (1, 1),
+        (0, 7),
+        (7, 0),
+        (70, 63),
+        (70, 64),
+    ):
+        for steps in (0, 1, 40):
+            want = reference(steps, *data(count, rows, columns))
+            for got, expected in zip(function(steps, *data(count, rows, columns)), want, strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
+    assert len([kernel for kernel in function.kernels if "0" not in str(kernel.signature)]) == 1
+
+
+@pytest.mark.parametrize("itemsize", [4, 8])
+def test_rows_of_lines(itemsize: int) -> None:
+    """Whole lines, not whole pages, as few as that takes; the same number for a symbolic length."""
+    symbolic = line_rows(affine("n"), itemsize, 64)
+    for length in (0, 1, 7, 8, 9, 504, 505, 512, 513, 1017, 1024, 1025, 4096):
+        number = line_rows(affine(length), itemsize, 64)
+        assert number.is_constant
+        assert symbolic.evaluate({"n": length}) == number.constant
+        made = number.constant * itemsize
+        assert made % 64 == 0
+        assert made % 4096 != 0
+        assert length * itemsize <= made < length * itemsize + 128
 
 
 def test_what_needs_no_padding() -> None:
