@@ -13,6 +13,7 @@ from polyml.codegen.prefetch import Caches, prefetch
 from polyml.codegen.prefetch_blocks import prefetch_blocks
 from polyml.codegen.prefetch_columns import prefetch_columns
 from polyml.codegen.prefetch_copies import prefetch_copies
+from polyml.codegen.prefetch_points import prefetch_points
 from polyml.codegen.prefetch_rows import prefetch_rows
 from polyml.codegen.prefetch_strips import prefetch_strips
 from polyml.codegen.prefetch_tiles import prefetch_tiles
@@ -111,6 +112,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     Pass("prefetch_columns", lambda f, o: prefetch_columns(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     Pass("prefetch_tiles", lambda f, o: (prefetch_tiles(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes)), ())),
+    # Ordering: after the passes that ask for the same with more knowledge of what loops do.
+    Pass("prefetch_points", lambda f, o: (prefetch_points(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes)), ())),
     # Ordering: last, since passes above know tiles by the loads ahead of their sums.
     Pass("sum_in_parts", lambda f, o: (f if o.precise else sum_in_parts(f), ())),
     # Ordering: a part is a sum like any other.

@@ -8,12 +8,12 @@ Source: Georganas et al., "Anatomy of High-Performance Deep Learning Convolution
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
-from polyml.codegen.rewrite import with_body
+from polyml.codegen.inner_loops import inner_loops, put_first
+from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
 from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine, operands
@@ -47,32 +47,16 @@ def prefetch_panels(function: Function, panels: Mapping[str, int], *, l2_bytes: 
     if not arrays:
         return function
     wanted: dict[int, tuple[Node, ...]] = {}
-    for path in _innermost(function.body, ()):
+    for path in inner_loops(function.body):
         found = _fetch(path, arrays, panels, line_bytes)
         if found is not None:
             loop, places = found
             wanted.setdefault(id(loop), tuple(Prefetch(place, 2) for place in places))
-    return replace(function, body=_inserted(function.body, wanted)) if wanted else function
+    return replace(function, body=put_first(function.body, wanted)) if wanted else function
 
 
 def _elements(shape: Sequence[Affine]) -> int:
     return prod(extent.constant for extent in shape)
-
-
-def _innermost(nodes: tuple[Node, ...], around: tuple[For, ...]) -> Iterator[tuple[For, ...]]:
-    """The loops that have nothing but assignments inside, each with the loops around it, outermost first."""
-    for node in nodes:
-        match node:
-            case For():
-                if all(isinstance(part, Assign) for part in node.body):
-                    yield (*around, node)
-                yield from _innermost(node.body, (*around, node))
-            case Allocate() | Block():
-                yield from _innermost(node.body, around)
-            case If():
-                yield from _innermost((*node.then, *node.otherwise), around)
-            case _:
-                pass
 
 
 def _fetch(
@@ -153,13 +137,3 @@ def _length(loop: For) -> int | None:
     """From the loop's lower bound to its upper one, at most; None where that is not a number."""
     lengths = [upper - loop.lower for upper in operands(loop.upper, "min")]
     return min((length.constant for length in lengths if length.is_constant), default=None)
-
-
-def _inserted(nodes: tuple[Node, ...], wanted: Mapping[int, tuple[Node, ...]]) -> tuple[Node, ...]:
-    made = []
-    for node in nodes:
-        new = with_body(node, lambda body: _inserted(body, wanted))
-        if isinstance(new, For) and id(node) in wanted:
-            new = replace(new, body=(*wanted[id(node)], *new.body))
-        made.append(new)
-    return tuple(made)

@@ -1,0 +1,37 @@
+"""Pieces of lines that a tile reads of each channel: those of the next tile are asked for, every line once in a sweep."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+
+TARGET = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20, cores=1)
+LAYER = 'def f(x: f32["C H W"], w: f32["O C"]):\n    y[o, p, q] = x[c, p, q] * w[o, c]\n    return y\n'
+
+
+def asked(channels: int, points: int, filters: int = 256) -> list[str]:
+    x, w = np.zeros((channels, points, points), np.float32), np.zeros((filters, channels), np.float32)
+    layer = polyml.einsum(LAYER, target=TARGET, threads=1).bind(w=w)
+    return re.findall(r"prefetch L2 (x\[.*\]);", layer.lower(x).text("loops"))
+
+
+def test_the_next_points_of_each_channel() -> None:
+    assert asked(1024, 14) == ["x[c, p + 1, 13]"]
+
+
+@pytest.mark.parametrize(("channels", "points"), [(64, 14), (48, 14)])
+def test_what_is_in_cache_anyway_is_not_asked_for(channels: int, points: int) -> None:
+    assert asked(channels, points) == []
+
+
+def test_results_stay() -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((520, 15, 13)).astype("f4"), rng.standard_normal((70, 520)).astype("f4")
+    found = polyml.einsum(LAYER, threads=1).bind(w=w)(x)
+    exact = np.tensordot(w.astype(float), x.astype(float), (1, 0))
+    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
