@@ -12,8 +12,9 @@ from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.math.quotient import WIDE, parts_of
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Allocate, Assign, Block, For, Node, UpdateArgument
-from polyml.codegen.rewrite import uses, walk_nodes
+from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
+from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
 __all__ = ["compute_ahead", "unchanging"]
@@ -24,21 +25,29 @@ def unchanging(loop: For) -> list[Apply]:
 
     None for a loop with loops inside.
     """
-    if any(isinstance(node, For) for node in walk_nodes(loop.body)):
-        return []
-    written = {use.variable for node in walk_nodes(loop.body) for use in uses(node) if use.write}
-    found: dict[Apply, None] = {}
+    values: list[Apply] = []
+    for node in walk_nodes(loop.body):
+        if isinstance(node, For):
+            return []
     for value in _values(loop.body):
-        found.update(dict.fromkeys(_parts(value, loop.variable, written)))
-    return list(found)
+        if isinstance(value, Apply):
+            values.append(value)
+    if not values:
+        return []
+    same = _Same(loop.variable, _written(loop), {})
+    for value in values:
+        if same.stays(value):
+            same.found[value] = None
+    return list(same.found)
 
 
 def compute_ahead(state: State, loop: For, found: Sequence[Apply]) -> None:
     """Writes their values, which the loop's body then takes: to be called where the loop is sure to have an iteration."""
-    b = state.builder
-    written = {use.variable for node in walk_nodes(loop.body) for use in uses(node) if use.write}
+    if not found:
+        return
+    same = _Same(loop.variable, _written(loop), {})
     for expr in found:
-        if _stays(expr, loop.variable, written):
+        if same.stays(expr):
             state.held[expr] = evaluate(state, expr)
             continue
         divisor = expr.args[1]  # its reciprocal, in parts
@@ -46,7 +55,17 @@ def compute_ahead(state: State, loop: For, found: Sequence[Apply]) -> None:
         if isinstance(divisor, Apply):
             state.held[divisor] = value
         if value.lanes == 1 and max(loop.width, state.width) * value.type.bits >= WIDE:
-            state.reciprocals[divisor] = parts_of(b, value)
+            state.reciprocals[divisor] = parts_of(state.builder, value)
+
+
+def _written(loop: For) -> set[str]:
+    found: set[str] = set()
+    for node in walk_nodes(loop.body):
+        if isinstance(node, Assign):
+            found.add(node.target.variable)
+        elif isinstance(node, UpdateArgument):
+            found |= {node.best.variable, node.argument.variable}
+    return found
 
 
 def _values(nodes: Sequence[Node]) -> Iterator[Expr]:
@@ -63,35 +82,42 @@ def _values(nodes: Sequence[Node]) -> Iterator[Expr]:
                 pass
 
 
-def _parts(expr: Expr, variable: str, written: Set[str]) -> Iterator[Apply]:
-    if not isinstance(expr, Apply) or _is_constant(expr):
-        return
-    if _stays(expr, variable, written):
-        yield expr
-        return
-    if expr.op == "div" and not _is_constant(expr.args[1]) and _stays(expr.args[1], variable, written):
-        yield expr
-        yield from _parts(expr.args[0], variable, written)
-        return
-    # What a condition chooses between is not always computed.
-    for arg in expr.args[:1] if expr.op == "select" else expr.args:
-        yield from _parts(arg, variable, written)
+@dataclass(frozen=True, slots=True)
+class _Same:
+    """What stays the same while `variable` counts and the arrays `written` change. found: the largest parts that do, of expressions that do not, and quotients by such."""
 
+    variable: str
+    written: Set[str]
+    found: dict[Apply, None]
 
-def _stays(expr: Expr, variable: str, written: Set[str]) -> bool:
-    match expr:
-        case Read():
-            return expr.tensor not in written and not any(_moves(s, variable) for s in expr.subscripts)
-        case IndexValue():
-            return variable not in expr.affine.variables()
-        case Apply():
-            return all(_stays(arg, variable, written) for arg in expr.args)
-        case _:
-            return True
+    def stays(self, expr: Expr) -> bool:
+        """Whether a value that is no constant stays the same. Where it does not, those of its parts are found that do."""
+        match expr:
+            case Read():
+                return expr.tensor not in self.written and not any(map(self.moves, expr.subscripts))
+            case IndexValue():
+                return self.variable not in expr.affine.variables()
+            case Apply():
+                pass
+            case _:
+                return False
+        # What a condition chooses between is not always computed.
+        always = 1 if expr.op == "select" else len(expr.args)
+        found = [self.stays(arg) for arg in expr.args[:always]]
+        if always < len(expr.args):
+            chosen = _Same(self.variable, self.written, {})
+            found += [chosen.stays(arg) for arg in expr.args[always:]]
+        if all(one or _is_constant(arg) for one, arg in zip(found, expr.args, strict=True)):
+            return any(found)
+        for position, arg in enumerate(expr.args[:always]):
+            if found[position] and expr.op == "div" and position == 1:
+                self.found[expr] = None
+            elif found[position] and isinstance(arg, Apply):
+                self.found[arg] = None
+        return False
 
-
-def _moves(subscript: Subscript, variable: str) -> bool:
-    return not isinstance(subscript, Affine) or variable in subscript.variables()
+    def moves(self, subscript: Subscript) -> bool:
+        return not isinstance(subscript, Affine) or self.variable in subscript.variables()
 
 
 def _is_constant(expr: Expr) -> bool:

@@ -129,3 +129,9 @@ def test_either_way_the_result_is_the_same(name: str) -> None:
                 raise AssertionError(other)
     for array in ("x", "y", "s"):
         np.testing.assert_array_equal(out[array], want[array])
+
+
+def test_nothing_of_what_a_condition_chooses() -> None:
+    """Parts of a choice that itself changes: the element that they read may not exist."""
+    choice = apply("select", apply("gt", Y, const(7.0, f64), dtype=boolean), apply("add", Y, twice(S)), Y)
+    assert unchanging(loop("i", 1, N, store("x", [I], choice))) == []
