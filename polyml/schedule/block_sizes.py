@@ -14,7 +14,18 @@ from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
 from polyml.scop.scop import Scop, Statement
 from polyml.target import Target
 
-__all__ = ["by_stride", "depths", "even", "is_short", "rows_fit", "shares", "streamed_sizes", "whole_sizes", "widths"]
+__all__ = [
+    "by_stride",
+    "depths",
+    "even",
+    "is_short",
+    "rows_along",
+    "rows_fit",
+    "shares",
+    "streamed_sizes",
+    "whole_sizes",
+    "widths",
+]
 
 STREAMS = 16
 """Rows of an operand that are read side by side when each is read once: hardware prefetchers follow that many, and the result is loaded and stored once for all of them."""
@@ -50,9 +61,8 @@ def depths(
 def shares(model: StatementModel, sides: Sides, tile: RegisterTile, target: Target) -> dict[str, int]:
     """The same, whatever follows."""
     reduced = sides.reduced
-    along = all(abs(operand.stride(reduced[-1]) or 0) == 1 for operand in sides.others)
     room = target.l1_bytes // 4 // (tile.rows * model.itemsize)
-    if along:
+    if rows_along(sides):
         deepest = target.l2_bytes // 4 // (PANELS * tile.vectors * target.vector_bytes)
         room = max(room, min(3 * target.l1_bytes // 8 // (tile.rows * model.itemsize), deepest))
     room = max(room, 1)
@@ -65,6 +75,11 @@ def shares(model: StatementModel, sides: Sides, tile: RegisterTile, target: Targ
     return {i: sizes[i] for i in reduced}
 
 
+def rows_along(sides: Sides) -> bool:
+    """Whether the broadcast operands are contiguous along the innermost index of the reduction."""
+    return all(abs(operand.stride(sides.reduced[-1]) or 0) == 1 for operand in sides.others)
+
+
 def widths(
     model: StatementModel,
     lanes: str,
@@ -75,9 +90,16 @@ def widths(
     target: Target,
     *,
     first: str,
+    along: bool = False,
 ) -> dict[str, int]:
-    """Block of the vector side: its panels take a quarter of L2. Pairs of cache lines along the operand's contiguous index `first` before anything else."""
+    """Block of the vector side: its panels take a quarter of L2. Pairs of cache lines along the operand's contiguous index `first` before anything else.
+
+    along: the rows are contiguous along the reduction. Then up to three eighths of L2 where that keeps rows of the vector operand whole: memory delivers longer pieces, and the other operand is swept once.
+    """
     room = max(width, target.l2_bytes // 4 // (depth * model.itemsize))
+    whole = ceil(model.extents[lanes] / width) * width
+    if along and whole <= 3 * target.l2_bytes // 8 // (depth * model.itemsize):
+        room = max(room, whole)
     sizes: dict[str, int] = {}
     if first in vector_side:
         sizes[first] = _lines(model, first, target)

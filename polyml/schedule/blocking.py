@@ -21,6 +21,7 @@ from polyml.schedule.block_sizes import (
     depths,
     even,
     is_short,
+    rows_along,
     rows_fit,
     shares,
     streamed_sizes,
@@ -269,7 +270,8 @@ def _sizes(
         near = columns_in_l1(model, sides, deep, width, target)
         whole = whole_sizes(model, sides, width, deep, target, near=near)
         return {**depth, **whole, **{index: model.extents[index] for index in sides.rows}}
-    blocks = widths(model, sides.lanes, sides.columns, sides.out, width, deep, target, first=sides.first)
+    along = rows_along(sides)
+    blocks = widths(model, sides.lanes, sides.columns, sides.out, width, deep, target, first=sides.first, along=along)
     of_rows = even(model.extents[rows], target.l2_bytes // 8 // (deep * model.itemsize), tile.rows)
     return {**depth, **blocks, rows: of_rows}
 

@@ -46,3 +46,21 @@ def test_deep_blocks_are_swept_in_memory_rather_than_rows_packed_again(depth: in
     target = Target("x86-64-v3", l1_bytes=depth * 64, l2_bytes=32 << 10, l3_bytes=192 << 10, cores=2)
     explained = str(polyml.einsum(text, target=target, threads=1, verify=True).explain(x, y))
     assert ("ahead of all columns" in explained) == ahead
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "columns", "split"), [("m, k", 144, False), ("m, k", 192, True), ("k, m", 144, True)]
+)
+def test_rows_of_the_vector_operand_stay_whole_where_that_takes_little_more(
+    subscripts: str, columns: int, split: bool
+) -> None:
+    """Three eighths of L2 are 147 columns of 64 terms, a quarter is 98; rows that have to be packed need what is left."""
+    shape = subscripts.upper().replace(",", "")
+    text = f'def f(x: f32["K N"], y: f32["{shape}"]):\n    z[m, n] = x[k, n] * y[{subscripts}]\n    return z\n'
+    x, y = integers(64, columns), integers(*((130, 64) if shape == "M K" else (64, 130)))
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=98 << 10, l3_bytes=8 << 20, cores=2)
+    function = polyml.einsum(text, target=target, threads=1, verify=True)
+    line = next(line for line in str(function.explain(x, y)).splitlines() if "blocking" in line)
+    assert ("blocks of n by" in line) == split
+    expected = np.einsum("kn,mk->mn" if shape == "M K" else "kn,km->mn", x.astype(float), y.astype(float))
+    np.testing.assert_array_equal(function(x, y), expected)
