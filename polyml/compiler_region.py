@@ -21,6 +21,7 @@ from polyml.graph.rewrite import rewrite
 from polyml.options import Options
 from polyml.records import dataclass
 from polyml.schedule.driver import schedule, schedule_at_hand, schedule_few_rows
+from polyml.schedule.large_enough import near_arrays
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.tree import print_tree
 from polyml.scop.bounds import prove_in_bounds
@@ -200,6 +201,7 @@ def to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredRe
             l2_bytes=options.machine.l2_bytes,
             line_bytes=options.machine.line_bytes,
             scans=options.vectorize,
+            near=near_arrays(scheduled.scop, scheduled.worth, options.machine.l2_bytes),
         )
         loops, notes = lower_loops(
             generated,

@@ -46,7 +46,7 @@ OnPass = Callable[[str, Function], None]
 class LoopOptions:
     """vector_bytes: of one vector register, of which there are so many. precise: floating-point sums and products keep their order.
     l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched.
-    large: what codegen/large.py asks for holds. scans: recurrences may get lanes."""
+    large: what codegen/large.py asks for holds. scans: recurrences may get lanes. near: arguments of symbolic size that are known to be no larger than L2."""
 
     vector_bytes: int
     vector_registers: int = 32
@@ -56,6 +56,7 @@ class LoopOptions:
     line_bytes: int = 64
     large: bool = False
     scans: bool = True
+    near: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("prefetch_copies", lambda f, o: prefetch_copies(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: last, when the loops read what they will read.
     Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
-    Pass("prefetch_columns", lambda f, o: prefetch_columns(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
+    Pass("prefetch_columns", lambda f, o: prefetch_columns(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes), o.near)),
     Pass("prefetch_tiles", lambda f, o: (prefetch_tiles(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes)), ())),
     # Ordering: after the passes that ask for the same with more knowledge of what loops do.
     Pass("prefetch_points", lambda f, o: (prefetch_points(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes)), ())),

@@ -8,7 +8,7 @@ stored: it is asked for, to be written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from math import prod
 
@@ -40,8 +40,10 @@ LONG = 64
 """Iterations below which the first rows, which nobody asked for, count as much as the others."""
 
 
-def prefetch_columns(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:
-    """The function with prefetches in loops down columns.
+def prefetch_columns(
+    function: Function, caches: Caches, near: Set[str] = frozenset()
+) -> tuple[Function, tuple[Note, ...]]:
+    """The function with prefetches in loops down columns, but of arrays that are known to be `near`: no larger than L2.
 
     Rewrite:
         vector for (j..) for (i..) x = .. r[i, j] .. r[i - 1, j] ..
@@ -52,7 +54,7 @@ def prefetch_columns(function: Function, caches: Caches) -> tuple[Function, tupl
     arrays = [n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate) and n.variable.scope == "local"]
     arrays = [*function.arguments, *(v for v in arrays if v.lanes == 1 and v.strides is None)]
     numbers = dict.fromkeys(function.sizes, SOME_SIZE)
-    large = {v.name: _with_numbers(v, numbers) for v in arrays if _bytes(v) > caches.l2}
+    large = {v.name: _with_numbers(v, numbers) for v in arrays if v.name not in near and _bytes(v) > caches.l2}
     uneven = frozenset(v.name for v in arrays if not all(extent.is_constant for extent in v.shape[1:]))
     pass_ = _Columns(large, numbers, caches, uneven, [])
     body = pass_.body(function.body, outside(function)) if large else function.body

@@ -47,7 +47,7 @@ from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
 from polyml.target import Target
 
-__all__ = ["MIN_DEPTH", "MIN_REUSE", "plan_blocking", "plan_blocks"]
+__all__ = ["MIN_DEPTH", "MIN_REUSE", "REST_AT_HAND", "blocks_of", "plan_blocking", "plan_blocks", "reads_in_order"]
 
 MIN_REUSE = 16
 """Times that an element of the vector operand must be read for packing to pay."""
@@ -131,7 +131,7 @@ def plan_blocks(
     strips = strips_of(scop, model, sides, tile, target) if apart else None
     if strips is not None:
         return _in_strips(model, sides, rows, tile, width, packed=strips == "packed")
-    if not packed and not _streams(model, sides, tile, target):
+    if not packed and not reads_in_order(model, sides, tile, target):
         return None
     depth = depths(scop, statement, model, sides, tile, target)
     finished = depth != shares(model, sides, tile, target)
@@ -155,7 +155,7 @@ def plan_blocks(
         sizes |= {index: model.extents[index] for index in sides.rows}
     in_order = _worth_in_order(scop, sides, ends, width, target.l2_bytes, target)
     return replace(
-        _blocks(model, sides, rows, tile, width, sizes, packed=packed),
+        blocks_of(model, sides, rows, tile, width, sizes, packed=packed),
         row_operand=row_operand,
         turned=turned,
         result_order=tuple(tile_order(model, sides, rows, target)) if short else (),
@@ -177,17 +177,17 @@ def _in_order(
     model = replace(model, extents={**model.extents, some[0]: most})
     low = replace(model, extents={**model.extents, some[0]: min(most, FEW_ROWS)})
     rows, tile = contraction_tile(low, sides.lanes, some, len(sides.others), target, most=4, rest=0.0)
-    if not _streams(model, sides, tile, target):
+    if not reads_in_order(model, sides, tile, target):
         return None
     width = tile.vectors * target.lanes(model.itemsize)
     half = replace(model, extents={**model.extents, rows: -(-most // 2)})
     sizes = streamed_sizes(half, sides.lanes, rows, sides.reduced[-1], tile, width, target)
     near = target.l1_bytes // 2
     worth = (Product((ends[rows],), most=most), *_worth_in_order(scop, sides, ends, width, near, target))
-    return replace(_blocks(model, sides, rows, tile, width, sizes, packed=False), ends=ends, worth=worth)
+    return replace(blocks_of(model, sides, rows, tile, width, sizes, packed=False), ends=ends, worth=worth)
 
 
-def _blocks(
+def blocks_of(
     model: StatementModel,
     sides: Sides,
     rows: str,
@@ -225,7 +225,7 @@ def _in_strips(
     sizes = {index: model.extents[index] for index in (*sides.reduced, rows)}
     if packed:
         sizes |= {**dict.fromkeys(sides.columns, 1), sides.lanes: width}
-    return replace(_blocks(model, sides, rows, tile, width, sizes, packed=packed), strips=not packed)
+    return replace(blocks_of(model, sides, rows, tile, width, sizes, packed=packed), strips=not packed)
 
 
 def _in_turns(model: StatementModel, sides: Sides, across: str, target: Target) -> Blocking | None:
@@ -243,7 +243,7 @@ def _in_turns(model: StatementModel, sides: Sides, across: str, target: Target) 
     blocks = widths(model, sides.lanes, others, out, width, max(1, deep // 2), target, first=sides.lanes)
     sizes = {**depth, **blocks, across: 1, rows: model.extents[rows]}
     return replace(
-        _blocks(model, sides, rows, tile, width, sizes, packed=True),
+        blocks_of(model, sides, rows, tile, width, sizes, packed=True),
         turned=True,
         across=across,
         together=min(few, model.extents[across]),
@@ -316,7 +316,7 @@ def _waits_for_rows(model: StatementModel, sides: Sides, target: Target) -> bool
 def _worth_in_order(
     scop: Scop, sides: Sides, ends: Mapping[str, Affine], width: int, cache: int, target: Target
 ) -> tuple[Product, ...]:
-    """What `_streams` asks of numbers, of symbolic extents at a call: more than `cache` bytes."""
+    """What `reads_in_order` asks of numbers, of symbolic extents at a call: more than `cache` bytes."""
     array = scop.arrays[sides.operand.array]
     single = [Product((ends[sides.lanes],), width + 1)] if sides.lanes in ends else []
     single += [Product((ends[i],), MIN_DEPTH) for i in sides.reduced if i in ends]
@@ -331,7 +331,7 @@ def _pays(model: StatementModel, operand: AccessModel, sides: Sides, target: Tar
     return reuse >= MIN_REUSE and depth >= MIN_DEPTH and large
 
 
-def _streams(model: StatementModel, sides: Sides, tile: RegisterTile, target: Target) -> bool:
+def reads_in_order(model: StatementModel, sides: Sides, tile: RegisterTile, target: Target) -> bool:
     """Whether memory is what it waits for: a contiguous operand that no private cache holds, each element read a few times at once, in rows that are longer than a register tile."""
     operand = sides.operand
     if model.extents[sides.lanes] <= tile.vectors * target.lanes(model.itemsize):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from math import prod
 
 import islpy as isl
 
 from polyml.expressions import reads_of
 from polyml.schedule.schedule import Product
-from polyml.scop.scop import Scop, Statement
+from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
 
-__all__ = ["at_least", "extents_of", "known_context"]
+__all__ = ["at_least", "extents_of", "known_context", "near_arrays"]
 
 
 def extents_of(scop: Scop, statement: Statement) -> dict[str, Affine]:
@@ -44,3 +46,16 @@ def known_context(scop: Scop, worth: tuple[Product, ...]) -> isl.Set:
             text = " and ".join(limits)
             context = context.intersect(isl.Set(f"[{', '.join(scop.sizes)}] -> {{ : {text} }}"))
     return context
+
+
+def near_arrays(scop: Scop, worth: tuple[Product, ...], cache: int) -> frozenset[str]:
+    """Arrays of symbolic size that take no more than `cache` bytes where all that must hold does."""
+    return frozenset(array.name for array in scop.arrays.values() if any(_bounds(p, array, cache) for p in worth))
+
+
+def _bounds(product: Product, array: Array, cache: int) -> bool:
+    symbolic = [extent for extent in array.shape if not extent.is_constant]
+    if product.most is None or not symbolic or Counter(symbolic) != Counter(product.extents):
+        return False
+    known = prod(extent.constant for extent in array.shape if extent.is_constant)
+    return product.most * known * array.dtype.itemsize <= cache

@@ -32,6 +32,7 @@ from polyml.schedule.row_blocks import plan_row_blocks
 from polyml.schedule.row_pieces import cut_rows
 from polyml.schedule.row_registers import rows_side_by_side
 from polyml.schedule.row_sums import large_matrices, plan_row_sums
+from polyml.schedule.rows_at_hand import plan_rows_at_hand
 from polyml.schedule.rows_in_turns import in_two_rows, take_turns
 from polyml.schedule.rows_late import one_block_late
 from polyml.schedule.schedule import Note, Product, Schedule, Storage
@@ -293,7 +294,7 @@ class Ways:
 
     def at_hand(self) -> Schedule | None:
         """The strategy around contractions in blocks that suit the sizes of the call at hand; None where these are no others than for sizes at large."""
-        return self._with_plans(plan_at_hand)
+        return self._with_plans(lambda *asked: plan_rows_at_hand(*asked) or plan_at_hand(*asked))
 
     def _with_plans(self, planner: Planner) -> Schedule | None:
         """The strategy around contractions of symbolic sizes in blocks that another planner than usual decides; None where it decides none."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.codegen.loops import For, If
+from polyml.codegen.loops import For, If, Prefetch
 from polyml.codegen.rewrite import walk_nodes
 from polyml.lowered import Lowered
 from polyml.target import Target
@@ -57,18 +57,75 @@ def test_a_number_of_rows() -> None:
 
 def test_an_operand_has_a_version_that_reads_it_in_order() -> None:
     f = polyml.einsum(product("N K", "K M", "N M"), dynamic=True, target=SMALL_CACHES)
-    lowered = f.lower(np.ones((7, 20), "f4"), np.ones((20, 200), "f4"))
+    lowered = f.lower(np.ones((17, 20), "f4"), np.ones((20, 200), "f4"))
     assert len(versions(lowered)) == 2
 
 
 def test_operands_that_lie_in_a_cache_are_read_in_order_too() -> None:
     """From half of L1 on, where register tiles of one, two and four rows would each bring the operand anew; sums begin every 16 rows."""
     f = polyml.einsum(product("N K", "K M", "N M"), dynamic=True, target=SMALL_CACHES)
-    (_, few) = versions(f.lower(np.ones((7, 20), "f4"), np.ones((20, 200), "f4")))
+    (_, few) = versions(f.lower(np.ones((17, 20), "f4"), np.ones((20, 200), "f4")))
     assert "(K * M) >= 257" in str(few.condition)
     assert "(N <= 15)" in str(few.condition)
     blocks = [node for node in walk_nodes(few.then) if isinstance(node, For) and node.variable == "k_tile"]
     assert {node.step for node in blocks} == {16}
+
+
+@pytest.mark.parametrize(
+    ("first", "left", "tile"),
+    [
+        ((7, 20, 70), "N K", "7 n x 3 vectors of m; y read where it lies"),
+        ((12, 33, 40), "K N", "12 n x 2 vectors of m; y read where it lies"),
+        ((2, 40, 300), "N K", "2 n x 4 vectors of m; y read once, in order"),
+        ((15, 20, 70), "N K", "5 n x 3 vectors of m; y read where it lies"),
+    ],
+)
+def test_as_many_rows_as_the_first_call(first: tuple[int, int, int], left: str, tile: str) -> None:
+    """Are one register tile, or even ones; other numbers have their versions."""
+    machine = Target("x86-64-v4", l1_bytes=2 << 10, l2_bytes=8 << 10)
+    lowered = polyml.einsum(product(left, "K M", "N M"), dynamic=True, target=machine).lower(*ones(first, left))
+    assert f"for sizes near those at hand: register tile {tile}" in str(lowered.explain())
+    near = versions(lowered)[0]
+    rows, depth, columns = first
+    fetched = {node.place.variable for node in walk_nodes(near.then) if isinstance(node, Prefetch)}
+    assert ("y" in fetched) == (tile.endswith("in order")), "which L2 holds, else"
+    assert holds(near, first)
+    for other in (
+        (rows + 1, depth, columns),
+        (0, depth, columns),
+        (rows, 15, columns),
+        (rows, depth, 31),
+        (16, 33, 40),
+    ):
+        assert not holds(near, other), other
+    f = polyml.einsum(product(left, "K M", "N M"), dynamic=True, target=SMALL_CACHES, threads=1, verify=True)
+    f(*ones(first, left))
+    around = ((n, k, m) for n in {1, rows - 1, rows, 2 * rows, 40} for k in (1, depth) for m in (1, columns, 333))
+    agrees(f, left, np.dtype("f4"), [*around, (rows, 300, columns), (7, 33, 65), (rows, 2000, 50)])
+    assert len(f.kernels) == 1
+    agrees(f, left, np.dtype("f4"), [(0, depth, columns), (rows, 0, 9), (rows, 16, 0)])
+
+
+@pytest.mark.parametrize("first", [(1, 40, 300), (16, 40, 300), (7, 8, 300)])
+def test_no_version_of_its_own(first: tuple[int, int, int]) -> None:
+    """For a single row, many rows, or short sums."""
+    f = polyml.einsum(product("N K", "K M", "N M"), dynamic=True, target=SMALL_CACHES)
+    assert "at hand" not in str(f.lower(*ones(first, "N K")).explain())
+
+
+def test_what_reads_the_few_rows_of_the_result() -> None:
+    text = """
+def f(x: f32["B N K"], y: f32["K M"], b: f32["M"]):
+    z[i, n, m] = relu(x[i, n, k] * y[k, m] + b[m])
+    return z
+"""
+    f = polyml.einsum(text, dynamic=True, target=SMALL_CACHES, threads=1, verify=True)
+    rng = np.random.default_rng(0)
+    for rows in ((1, 6), (1, 12), (2, 3), (3, 0), (0, 6), (1, 5), (4, 9)):
+        for depth, columns in ((20, 70), (40, 300), (16, 33), (3, 5), (0, 7)):
+            x, y = rng.integers(-3, 4, (*rows, depth)).astype("f4"), rng.integers(-3, 4, (depth, columns)).astype("f4")
+            b = rng.integers(-9, 9, columns).astype("f4")
+            np.testing.assert_array_equal(f(x, y, b), np.maximum(x @ y + b, 0))
 
 
 def test_rows_of_tiles_lie_near_each_other() -> None:
@@ -91,6 +148,16 @@ def versions(lowered: Lowered) -> list[If]:
         found.append(nodes[0])
         nodes = nodes[0].otherwise
     return found
+
+
+def holds(version: If, sizes: tuple[int, int, int]) -> bool:
+    """Whether products of so many rows, terms and columns have this version."""
+    return bool(eval(str(version.condition), dict(zip("NKM", sizes, strict=True))))
+
+
+def ones(sizes: tuple[int, int, int], left: str) -> tuple[np.ndarray, np.ndarray]:
+    rows, depth, columns = sizes
+    return np.ones((rows, depth) if left.endswith("K") else (depth, rows), "f4"), np.ones((depth, columns), "f4")
 
 
 def agrees(f: polyml.Einsum, left: str, dtype: np.dtype[Any], sizes: Iterable[tuple[int, int, int]]) -> None:

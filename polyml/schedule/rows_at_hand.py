@@ -1,0 +1,89 @@
+"""Products with as few rows as the call at hand has, of symbolic extents: all rows in one register tile, or in even ones.
+
+Few rows of unknown number are tiles of 4, 2 and 1, each of which reads the vector operand, and of which the small ones wait for their loads. What is called with few rows (a batch, a window) is mostly called with
+as many again: a version for multiples of the tile that suits these has no other tiles. All other extents stay symbolic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+
+from polyml.expressions import reads_of
+from polyml.schedule.block_sizes import streamed_sizes
+from polyml.schedule.blocking import MIN_DEPTH, MIN_REUSE, REST_AT_HAND, blocks_of, reads_in_order
+from polyml.schedule.contraction_blocks import Blocking
+from polyml.schedule.contraction_sides import Sides, at_hand, is_plain, is_turned, sides_of, symbolic_ends
+from polyml.schedule.contraction_tiles import contraction_tile
+from polyml.schedule.cost import RegisterTile, StatementModel
+from polyml.schedule.schedule import Product
+from polyml.scop.scop import Scop
+from polyml.sets.affine import Affine
+from polyml.target import Target
+
+__all__ = ["plan_rows_at_hand"]
+
+LEAST_VECTORS = 2
+"""Of a tile of all rows: with one, each step loads as many elements of the rows as it has sums."""
+
+
+def plan_rows_at_hand(scop: Scop, model: StatementModel, target: Target) -> Blocking | None:
+    """The plan for few rows of symbolic number, of which the call at hand has two or more; None where it has many, or where these are no numbers."""
+    statement = scop.statements[model.name]
+    ends = symbolic_ends(scop, statement, model)
+    numbers = at_hand(scop, statement, model, ends) if ends else None
+    sides = None if numbers is None else sides_of(numbers)
+    if not ends or numbers is None or sides is None or len(sides.rows) != 1 or sides.rows[0] not in ends:
+        return None
+    (rows,) = sides.rows
+    windows = any(not is_plain(read.subscripts) for read in reads_of(statement.value))
+    contiguous = sides.operand.stride(sides.lanes) == 1 and not scop.arrays[sides.operand.array].constant
+    if windows or not contiguous or sides.columns or len(sides.others) != 1 or is_turned(scop, statement, sides.lanes):
+        return None
+    if numbers.extents[rows] >= MIN_REUSE or prod(numbers.extents[i] for i in sides.reduced) < MIN_DEPTH:
+        return None
+    tile = _tile(numbers, sides, rows, target)
+    if tile is None:
+        return None
+    width = tile.vectors * target.lanes(numbers.itemsize)
+    streams = reads_in_order(numbers, sides, tile, target)
+    if streams:
+        sizes = streamed_sizes(numbers, sides.lanes, rows, sides.reduced[-1], tile, width, target)
+    else:
+        sizes = {index: numbers.extents[index] for index in (*sides.reduced, rows)}
+    plan = replace(blocks_of(numbers, sides, rows, tile, width, sizes, packed=False), strips=not streams)
+    return replace(plan, ends=ends, worth=_limits(numbers, sides, plan, ends, target))
+
+
+def _tile(model: StatementModel, sides: Sides, rows: str, target: Target) -> RegisterTile | None:
+    """All rows, where strips of the operand are too much for L1 to keep them for the next tile, and two vectors have registers; else an even part of them. None where that is one row of several."""
+    count = model.extents[rows]
+    _, tile = contraction_tile(model, sides.lanes, [rows], 1, target, most=4, rest=REST_AT_HAND)
+    depth = prod(model.extents[i] for i in sides.reduced)
+    again = tile.rows < count and 3 * depth * tile.vectors * target.vector_bytes > 2 * target.l1_bytes
+    vectors = min(
+        4, (target.vector_registers - 3) // (count + 1), -(-model.extents[sides.lanes] // target.lanes(model.itemsize))
+    )
+    if again and vectors >= LEAST_VECTORS:
+        return replace(tile, rows=count, vectors=vectors)
+    return None if count % tile.rows else tile
+
+
+def _limits(
+    model: StatementModel, sides: Sides, plan: Blocking, ends: Mapping[str, Affine], target: Target
+) -> tuple[Product, ...]:
+    """Whole tiles of rows, few of them; an operand that L2 holds or does not, as at hand; at least one whole tile of lanes."""
+    held = [i for i in model.extents if sides.operand.stride(i) != 0]
+    known = prod(model.extents[i] for i in held if i not in ends)
+    room = target.l2_bytes // (model.itemsize * known)
+    symbolic = tuple(ends[i] for i in held if i in ends)
+    found = [Product((ends[plan.rows],), plan.tile.rows, MIN_REUSE - 1, multiple=plan.tile.rows)]
+    if symbolic:
+        found.append(Product(symbolic, room + 1) if plan.streams else Product(symbolic, most=room))
+    least = {plan.lanes: plan.width, **dict.fromkeys(plan.reduced[-1:], MIN_DEPTH)}
+    found += [Product((ends[index],), count) for index, count in least.items() if index in ends]
+    if plan.streams and plan.lanes in ends and not plan.blocked(plan.lanes):
+        # Rows of the result stay in L2 from one block of the reduction to the next.
+        found.append(Product((ends[plan.lanes],), most=target.l2_bytes // (2 * model.itemsize * MIN_REUSE)))
+    return tuple(found)
