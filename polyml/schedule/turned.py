@@ -19,16 +19,27 @@ from dataclasses import replace
 from math import prod
 
 from polyml.expressions import reads_of
+from polyml.records import dataclass
 from polyml.schedule.cost import memory_strides
-from polyml.schedule.relaid import Layout, Relaid, accesses_of, line_rows, redirected, relaid
+from polyml.schedule.relaid import Layout, Relaid, accesses_of, extents_of, line_rows, redirected, relaid
+from polyml.schedule.schedule import Product
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 
-__all__ = ["turn_columns"]
+__all__ = ["Turned", "turn_columns"]
 
 
-def turn_columns(scop: Scop, target: Target) -> Relaid | None:
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """worth: what must hold at a call. sizes: what symbolic ones are taken for, the numbers of the call at hand where its matrix is as large; otherwise none."""
+
+    relaid: Relaid
+    worth: tuple[Product, ...]
+    sizes: Mapping[str, int]
+
+
+def turn_columns(scop: Scop, target: Target) -> Turned | None:
     """The scop with columns as rows, whose dependences are to be computed anew; None where there is no such loop."""
     matrix = _swept_matrix(scop, target)
     if matrix is None or not _sums_down(scop, matrix):
@@ -38,7 +49,8 @@ def turn_columns(scop: Scop, target: Target) -> Relaid | None:
         return None
     changed = {name: _on_turned(statement, arrays) for name, statement in scop.statements.items()}
     layouts = [_layout(scop.arrays[name], turned) for name, turned in arrays.items()]
-    return relaid(scop, replace(scop, statements=changed), layouts)
+    made = relaid(scop, replace(scop, statements=changed), layouts)
+    return Turned(made, _large(scop.arrays[matrix], target), _sizes(scop, scop.arrays[matrix], target))
 
 
 def _swept_matrix(scop: Scop, target: Target) -> str | None:
@@ -53,10 +65,24 @@ def _swept_matrix(scop: Scop, target: Target) -> str | None:
     in_place = any(
         r.tensor == array.name and r.subscripts == deepest.target.subscripts for r in reads_of(deepest.value)
     )
-    if not in_place or array.kind == "local" or not all(extent.is_constant for extent in array.shape):
+    if not in_place or array.kind == "local":
         return None
-    bytes_ = array.dtype.itemsize * prod(extent.constant for extent in array.shape)
-    return array.name if bytes_ > target.l2_bytes else None
+    numbers = extents_of(array)
+    return array.name if numbers is None or array.dtype.itemsize * prod(numbers) > target.l2_bytes else None
+
+
+def _large(array: Array, target: Target) -> tuple[Product, ...]:
+    """That a matrix of symbolic extents does not fit in L2."""
+    symbolic = tuple(extent for extent in array.shape if not extent.is_constant)
+    numbers = array.dtype.itemsize * prod(extent.constant for extent in array.shape if extent.is_constant)
+    return (Product(symbolic, target.l2_bytes // max(numbers, 1) + 1),) if symbolic else ()
+
+
+def _sizes(scop: Scop, matrix: Array, target: Target) -> Mapping[str, int]:
+    if not scop.sizes or not set(scop.sizes) <= scop.examples.keys():
+        return {}
+    large = matrix.dtype.itemsize * prod(e.evaluate(scop.examples) for e in matrix.shape) > target.l2_bytes
+    return {name: scop.examples[name] for name in scop.sizes} if large else {}
 
 
 def _sums_down(scop: Scop, matrix: str) -> bool:
@@ -89,8 +115,7 @@ def _arrays_to_turn(scop: Scop, matrix: str, target: Target) -> dict[str, Array]
     }
     for name, users in touched.items():
         array = scop.arrays[name]
-        constant = all(extent.is_constant for extent in array.shape)
-        if len(array.shape) != 2 or not constant or memory_strides(array)[-1] != 1:
+        if len(array.shape) != 2 or memory_strides(array)[-1] != 1:
             return {}
         if not all(user.loop_depth for user in users):
             return {}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import field, replace
 from functools import partial
 from math import prod
+from types import MappingProxyType
 
 import islpy as isl
 
@@ -177,7 +178,9 @@ class Ways:
         """Blocks of steps on columns that are contiguous for as long as the loop runs; None where there are none."""
         relaxed = self._may_block() and not self.options.precise
         turned = turn_columns(self.scop, self.target) if relaxed else None
-        return None if turned is None else self._relaid(turned, self._moved(turned), (), STEPS)
+        if turned is None:
+            return None
+        return self._relaid(turned.relaid, self._moved(turned.relaid), turned.worth, STEPS, sizes=turned.sizes)
 
     def by_padded_rows(self) -> Schedule | None:
         """Time tiles on arrays whose rows are whole lines; None where nothing asks for it."""
@@ -222,17 +225,18 @@ class Ways:
         wanted: str | None,
         outline: Outline | None = None,
         rows: tuple[str, ...] = (),
+        sizes: Mapping[str, int] = MappingProxyType({}),
     ) -> Schedule | None:
         """The strategy on arrays that are laid out anew; None where it does not decide what that is `wanted` for, a note's beginning; nothing is where they stay in L1; None: whatever it decides.
 
         Args:
-            outline: what runs one after the other, where that is decided. rows: of the arrays those whose rows are to take turns; None comes back where more than two are alive.
+            outline: what runs one after the other, where that is decided. rows: of the arrays those whose rows are to take turns; None comes back where more than two are alive. sizes: numbers that symbolic ones are taken for.
         """
         matcher = Matcher(relaid.scop, dependences, relax_reductions=not self.options.precise)
         copies = dict.fromkeys((*relaid.ahead, *relaid.behind))
         facts = Facts(
             packed=Packed(scop=relaid.scop, dependences=dependences, copies=copies), matcher=matcher,
-            models=model_statements(relaid.scop, matcher), target=self.target, options=self._strategy_options(),
+            models=model_statements(relaid.scop, matcher, sizes), target=self.target, options=self._strategy_options(),
         )  # fmt: skip
         ordered = self._ilp_tree(relaid.scop, dependences, matcher, () if outline else relaid.ahead, outline)
         tree, notes, more = apply_strategy(ordered, facts, in_cache=wanted == "")

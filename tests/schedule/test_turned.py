@@ -46,6 +46,19 @@ def notes(function: polyml.Einsum, *arguments: object) -> list[str]:
     return [note.text for note in found if note.stage == "steps"]
 
 
+@pytest.mark.parametrize("text", [STEPS, PART], ids=["all", "a part"])
+def test_any_size(text: str) -> None:
+    """One kernel, which turns the matrix where it does not fit in L2."""
+    function = polyml.einsum(text, target=SMALL, threads=1, dynamic=True, verify=True)
+    (found,) = notes(function, *data((61, 150)))
+    assert "in tiles of 2 columns" in found  # as for these numbers
+    for shape in ((61, 150), (24, 160), (83, 99), (190, 131), (9, 8), (2, 65), (1, 7), (300, 3), (3, 300)):
+        a, w = data(shape)
+        for got, want in zip(function(a.copy(), w), steps(a, w, text), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+    assert len(function.kernels) == 1
+
+
 @pytest.mark.parametrize(("shape", "rows"), [((24, 160), 4), ((61, 150), 2), ((83, 99), 1), ((95, 99), 4)])
 @pytest.mark.parametrize("text", [STEPS, PART], ids=["all", "a part"])
 def test_results(shape: tuple[int, int], rows: int, text: str) -> None:

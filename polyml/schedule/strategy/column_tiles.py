@@ -71,7 +71,9 @@ def row_columns(band: Band, facts: Facts) -> Iterator[ColumnPlan]:
 
 def _may_have_columns(band: Band, facts: Facts) -> bool:
     alone = len(band.loops) == 1 and not any(band.above.values())
-    return alone and not carries_only_reductions(band, 0, facts) and not facts.scop.sizes
+    # Of symbolic sizes only where arrays are laid out anew for it, in a version of its own.
+    sized = not facts.scop.sizes or bool(facts.packed.copies)
+    return alone and sized and not carries_only_reductions(band, 0, facts)
 
 
 def _plan(band: Band, lanes: str, step: int, facts: Facts) -> ColumnPlan | None:

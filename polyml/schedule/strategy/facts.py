@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
+from types import MappingProxyType
+
+import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.block_copies import BlockedNest
@@ -11,7 +14,7 @@ from polyml.schedule.cost import StatementModel, model_statement
 from polyml.schedule.matching import Matcher
 from polyml.schedule.pack import Packed
 from polyml.schedule.row_blocks import RowBlocks
-from polyml.scop.scop import Scop
+from polyml.scop.scop import Scop, Statement
 from polyml.target import Target
 
 __all__ = ["Facts", "StrategyOptions", "model_statements"]
@@ -53,12 +56,28 @@ class Facts:
         return self.target.lanes(self.models[statement].itemsize)
 
 
-def model_statements(scop: Scop, matcher: Matcher) -> dict[str, StatementModel]:
-    """The cost models of all statements."""
+def model_statements(
+    scop: Scop, matcher: Matcher, sizes: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, StatementModel]:
+    """The cost models of all statements. sizes: numbers that symbolic ones are taken for."""
     found = {}
     for name, statement in scop.statements.items():
         extents = {index: matcher.extent(name, k) for k, index in enumerate(statement.indices)}
+        if sizes and None in extents.values():
+            extents = _extents(statement, sizes)
         model = model_statement(statement, scop, extents)
         recurrences = (i for k, i in enumerate(statement.indices) if matcher.is_recurrence(name, k))
         found[name] = replace(model, recurrences=frozenset(recurrences))
     return found
+
+
+def _extents(statement: Statement, sizes: Mapping[str, int]) -> dict[str, int | None]:
+    """The width of the domain's box for these sizes."""
+    domain = statement.domain
+    for name, number in sizes.items():
+        position = domain.find_dim_by_name(isl.dim_type.param, name)
+        if position >= 0:
+            domain = domain.fix_val(isl.dim_type.param, position, isl.Val.int_from_si(domain.get_ctx(), number))
+    ends = [(domain.dim_min_val(k), domain.dim_max_val(k)) for k in range(len(statement.indices))]
+    widths = [high.to_python() - low.to_python() + 1 if low.is_int() and high.is_int() else None for low, high in ends]
+    return dict(zip(statement.indices, widths, strict=True))
