@@ -282,8 +282,6 @@ def _plan(
     made = with_statements(scop, ordered | last, arrays)
     found = sums_together(scop, array.name, rows.index, rows.along, rows.ordered, matcher)
     together = None if found is None else replace(found, rows={name: within[name] for name in found.rows})
-    if found is not None and found.late and scop.sizes:
-        together = None
     return RowSums(
         made, before, tuple(starts), tuple(inside), tuple(last), parts, blocks, size, count, array.name,
         tuple(scop.statements[name].target.array for name in rows.sums), cut_at.worth, together,

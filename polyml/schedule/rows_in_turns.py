@@ -24,7 +24,7 @@ from polyml.expressions import Read, map_reads
 from polyml.records import dataclass
 from polyml.schedule.copies import universe
 from polyml.schedule.cost import memory_strides
-from polyml.schedule.relaid import Layout, Relaid, accesses_of, extents_of, line_rows, relaid
+from polyml.schedule.relaid import Layout, Relaid, accesses_of, line_rows, relaid
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.window import slide_storage
 from polyml.scop.accesses import parameters_text
@@ -68,7 +68,7 @@ def take_turns(scop: Scop, target: Target) -> Turns | None:
     layouts: list[Layout] = []
     made = scop
     for array in scop.arrays.values():
-        if len(array.shape) != 1 or extents_of(array) is None or memory_strides(array) != (1,):
+        if len(array.shape) != 1 or memory_strides(array) != (1,):
             continue
         saved = list(_saved(scop, array))
         ages = _ages(scop, array, steps) if saved else None
@@ -193,9 +193,8 @@ def _in_rows(scop: Scop, layout: Layout, steps: Steps, ages: Mapping[str, int], 
 def in_two_rows(schedule: Schedule, rows: Sequence[str]) -> Schedule | None:
     """The schedule with two places for each array's rows; None where its order keeps more of them alive."""
     for name in rows:
-        length = schedule.scop.arrays[name].shape[1].constant
         try:
-            schedule = slide_storage(schedule, name, (2, length))
+            schedule = slide_storage(schedule, name, (2, None))
         except (IllegalScheduleError, TransformError):
             return None
     return schedule

@@ -29,17 +29,18 @@ from polyml.schedule.storage import (
 from polyml.schedule.transforms.nodes import insert_mark
 from polyml.schedule.tree import Kind, kind_of, mark_name
 from polyml.scop.scop import Array
+from polyml.sets.affine import Extent, extent_of
 
 __all__ = ["slide_storage", "window_at", "window_fault"]
 
 _RUNS_TOGETHER = ("parallel", "pipelined", "vector", "jam", "neighbours")
 
 
-def slide_storage(schedule: Schedule, array: str, sizes: Sequence[int] | None = None) -> Schedule:
+def slide_storage(schedule: Schedule, array: str, sizes: Sequence[int | None] | None = None) -> Schedule:
     """The local array in a window that its elements go through in turns.
 
     Args:
-        sizes: places per dimension; None: as few as the lifetimes allow.
+        sizes: places per dimension, None for all of one; None: as few as the lifetimes allow.
 
     Raises:
         TransformError: no local array, computed subscripts, or lifetimes without a constant bound.
@@ -88,19 +89,22 @@ def window_fault(
 
 
 def window_at(
-    node: isl.ScheduleNode, array: Array, schedule: Schedule, traffic: Traffic, sizes: Sequence[int] | None
+    node: isl.ScheduleNode, array: Array, schedule: Schedule, traffic: Traffic, sizes: Sequence[int | None] | None
 ) -> Storage | None:
-    """The array's window in a visit of the node, with these extents or the smallest; None when lifetimes have no constant bound."""
+    """The array's window in a visit of the node, with these extents (None: the array's) or the smallest; None when lifetimes have no constant bound."""
     place = f"allocate:{array.name}:window"
     extents = [extent.constant if extent.is_constant else None for extent in array.shape]
-    found: Sequence[int | None] = sizes if sizes is not None else _Lifetimes(node, schedule, traffic).extents(extents)
-    shape = [size for size in found if size is not None]
-    if len(shape) != len(extents) or any(size < 1 for size in shape):
-        if sizes is not None:
-            raise TransformError(f"{array.name} needs {len(extents)} extents of 1 or more")
+    found = sizes if sizes is not None else _Lifetimes(node, schedule, traffic).extents(extents)
+    if sizes is None and any(size is None or size < 1 for size in found):
         return None
-    shape = [size if extent is None else min(size, extent) for size, extent in zip(shape, extents, strict=True)]
-    wraps = tuple(extent is None or size < extent for size, extent in zip(shape, extents, strict=True))
+    if len(found) != len(extents) or any(size is not None and size < 1 for size in found):
+        raise TransformError(f"{array.name} needs {len(extents)} extents of 1 or more")
+    shape: list[Extent] = []
+    for size, extent, whole in zip(found, extents, array.shape, strict=True):
+        shape.append(extent_of(whole) if size is None else size if extent is None else min(size, extent))
+    wraps = tuple(
+        size is not None and (extent is None or size < extent) for size, extent in zip(found, extents, strict=True)
+    )
     storage = Storage(array=array.name, place=place, shape=tuple(shape), offsets={}, wraps=wraps)
     if sizes is not None and (fault := window_fault(storage, node, schedule, traffic)) is not None:
         extent_text = "x".join(map(str, shape))

@@ -170,11 +170,18 @@ def test_what_is_made_of_a_rows_sum_waits_for_it(shape: tuple[int, int], threads
         np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
-def test_sums_of_unknown_length_do_not_wait() -> None:
-    (note,) = blocks(
-        polyml.einsum(GRADIENT, target=SMALL, dynamic=True), np.ones((203, 131)), np.ones(131), np.ones(203)
-    )
-    assert "late" not in note
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sums_that_wait_at_any_size(threads: int) -> None:
+    program = polyml.einsum(GRADIENT, target=SMALL, threads=threads, dynamic=True, verify=True)
+    rng = np.random.default_rng(0)
+    for n, m in ((203, 131), (17, 400), (389, 33), (256, 64), (257, 9), (2051, 2), (5, 3), (1, 1)):
+        a, x, b = rng.standard_normal((n, m)) / 8, rng.standard_normal(m), rng.standard_normal(n)
+        (note,) = blocks(program, a, x, b)
+        assert "S_g one block late" in note
+        t = a @ x
+        for got, want in zip(program(a, x, b), (a.T @ (1 / (1 + np.exp(-t)) - b), a.T @ b, t), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+    assert len(program.kernels) == 1
 
 
 def test_columns_of_a_matrix_that_lies_the_other_way() -> None:

@@ -115,6 +115,20 @@ def test_whole_vectors(length: int, dtype: str, text: str, reference: Callable[.
         np.testing.assert_allclose(fixed(*(v.astype(kind) for v in vectors(2, length))), want, rtol=rtol)
 
 
+@pytest.mark.parametrize(
+    ("text", "reference", "steps"), [(LEVINSON, levinson, ()), (MIRROR, mirror, (7,)), (SCALED, scaled, (6,))]
+)
+def test_any_size(text: str, reference: Callable[..., object], steps: tuple[int, ...]) -> None:
+    """Rows of symbolic length, whole lines of it."""
+    function = polyml.einsum(text, verify=True, dynamic=True)
+    assert "turns" in tree(text, *steps, *vectors(2, 64), dynamic=True)
+    for length in (64, 1, 2, 3, 9, 17, 100, 333, 511, 512, 513):
+        found, want = function(*steps, *vectors(2, length)), reference(*steps, *vectors(2, length))
+        for got, exact in zip(np.atleast_2d(found), np.atleast_2d(want), strict=True):
+            np.testing.assert_allclose(got, exact, rtol=1e-8, atol=1e-12)
+    assert len(function.kernels) == 1
+
+
 @pytest.mark.parametrize("length", [2, 30])
 def test_elements_that_stay(length: int) -> None:
     np.testing.assert_allclose(polyml.einsum(KEPT, verify=True)(*vectors(1, length)), kept(*vectors(1, length)))
