@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from polyml.codegen.generate import generate
@@ -22,7 +22,7 @@ from polyml.options import Options
 from polyml.records import dataclass
 from polyml.schedule.driver import schedule, schedule_at_hand, schedule_few_rows
 from polyml.schedule.large_enough import near_arrays
-from polyml.schedule.schedule import Note, Schedule
+from polyml.schedule.schedule import Note, Product, Schedule
 from polyml.schedule.tree import print_tree
 from polyml.scop.bounds import prove_in_bounds
 from polyml.scop.build import build as build_scop
@@ -96,16 +96,18 @@ def lower_region(
             if not scheduled.worth:
                 return made
             bare = schedule(scop, dependences, options.machine, options, results=results, pack=False)
-            # For small operands: one version of it is enough.
-            loops = to_loops(region, replace(bare, streamed_when_large=frozenset()), options).loops
+            if not _for_larger(scheduled.worth):
+                # For small operands: one version of it is enough.
+                bare = replace(bare, streamed_when_large={})
+            loops = to_loops(region, bare, options).loops
             few = schedule_few_rows(scop, dependences, options.machine, options, results=results)
             if few is not None:
-                in_order = to_loops(region, replace(few, streamed_when_large=frozenset()), options)
+                in_order = to_loops(region, replace(few, streamed_when_large={}), options)
                 loops = where_worth(few.worth, in_order.loops, loops)
             loops = where_worth(scheduled.worth, made.loops, loops)
             at_hand = schedule_at_hand(scop, dependences, options.machine, options, results=results)
             if at_hand is not None:
-                suited = to_loops(region, replace(at_hand, streamed_when_large=frozenset()), options)
+                suited = to_loops(region, replace(at_hand, streamed_when_large={}), options)
                 loops = where_worth(at_hand.worth, suited.loops, loops)
                 own = (replace(n, text=f"for sizes near those at hand: {n.text}") for n in at_hand.notes)
                 made = replace(made, notes=(*made.notes, *(note for note in own if note.stage == "blocking")))
@@ -116,6 +118,11 @@ def lower_region(
         plain = schedule(scop, dependences, options.machine, replace(options, scheduler="written"), results=results)
         dropped = Note("fallback", scop.name, f"the schedule was dropped for the written order: {reason}")
         return to_loops(region, replace(plain, notes=(*scheduled.notes, dropped, *plain.notes)), options)
+
+
+def _for_larger(worth: Sequence[Product]) -> bool:
+    """Whether sizes for which this does not hold are larger ones."""
+    return all(product.most is not None and not product.least for product in worth)
 
 
 def _with_constants(scop: Scop, constants: Set[str]) -> Scop:
@@ -210,9 +217,9 @@ def to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredRe
         )
         if scheduled.streamed_when_large:
             written = {s.argument.array for s in scheduled.scop.statements.values() if s.argument is not None}
-            again = streaming(generated, scheduled.streamed_when_large - written)
+            again = streaming(generated, scheduled.streamed_when_large.keys() - written)
             large, more = lower_loops(again, options=replace(passes, large=True))
-            both = either(large, loops, l2_bytes=passes.l2_bytes)
+            both = either(large, loops, least=scheduled.streamed_when_large)
             if both is not loops:
                 loops, notes = (
                     both,

@@ -1,11 +1,11 @@
 """Two versions of a function with symbolic sizes: one for results that are too large for the caches, which goes past them, and one for all others.
 
-Which one runs is decided at each call: results must be larger than L2 and rows long. The second version needs nothing of this. A schedule with packed operands has a version without them, too, for operands that are small or read a few times only. So has one with blocks of rows that several statements share (schedule/row_sums.py), and on a GPU one with parts of long reductions (schedule/any_parts.py). (With numbers for sizes the same is decided when the program is compiled: schedule/streams.py.)
+Which one runs is decided at each call: results must be larger than L2 (many times as large where a later region reads them) and rows long. The second version needs nothing of this. A schedule with packed operands has a version without them, too, for operands that are small or read a few times only. So has one with blocks of rows that several statements share (schedule/row_sums.py), and on a GPU one with parts of long reductions (schedule/any_parts.py). (With numbers for sizes the same is decided when the program is compiled: schedule/streams.py.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import reduce
 
@@ -35,15 +35,15 @@ def streaming(function: Function, arrays: Set[str]) -> Function:
     return replace(function, body=change(function.body))
 
 
-def either(large: Function, plain: Function, *, l2_bytes: int) -> Function:
-    """`large` where its results are large enough, and what it needs holds; else `plain`. Just `plain` when `large` has no store that bypasses the caches."""
+def either(large: Function, plain: Function, *, least: Mapping[str, int]) -> Function:
+    """`large` where its results have more than `least` bytes, and what it needs holds; else `plain`. Just `plain` when `large` has no store that bypasses the caches."""
     streamed = {node.target.variable for node in walk_nodes(large.body) if isinstance(node, Assign) and node.streaming}
     arrays = [v for v in large.arguments if v.name in streamed and not all(e.is_constant for e in v.shape)]
     if not large.leads or not arrays or not _leads_are_known(large):
         return plain
     conditions = [_at_least(IndexValue(need, i64), 0) for need in large.needs]
     for array in arrays:
-        conditions.append(_at_least(_product(array.shape), l2_bytes // array.dtype.itemsize + 1))
+        conditions.append(_at_least(_product(array.shape), least[array.name] // array.dtype.itemsize + 1))
     leads = tuple(dict.fromkeys((*plain.leads, *large.leads)))
     body = If(condition=_all(conditions), then=_apart(large, plain), otherwise=plain.body)
     return replace(plain, body=(body,), leads=leads)

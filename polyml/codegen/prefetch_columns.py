@@ -20,7 +20,7 @@ from polyml.codegen.streams import flat_element
 from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, affine, minimum
 
 __all__ = ["prefetch_columns"]
 
@@ -55,7 +55,7 @@ def prefetch_columns(
     arrays = [*function.arguments, *(v for v in arrays if v.lanes == 1 and v.strides is None)]
     numbers = dict.fromkeys(function.sizes, SOME_SIZE)
     large = {v.name: _with_numbers(v, numbers) for v in arrays if v.name not in near and _bytes(v) > caches.l2}
-    uneven = frozenset(v.name for v in arrays if not all(extent.is_constant for extent in v.shape[1:]))
+    uneven = {v.name: v.shape[-1] for v in arrays if not all(extent.is_constant for extent in v.shape[1:])}
     pass_ = _Columns(large, numbers, caches, uneven, [])
     body = pass_.body(function.body, outside(function)) if large else function.body
     return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
@@ -63,12 +63,12 @@ def prefetch_columns(
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """large: arrays, by name, with `numbers` instead of symbolic sizes. uneven: those whose rows may be anything but whole lines."""
+    """large: arrays, by name, with `numbers` instead of symbolic sizes. uneven: those whose rows may be anything but whole lines, and the rows' length."""
 
     large: Mapping[str, Variable]
     numbers: Mapping[str, int]
     caches: Caches
-    uneven: frozenset[str]
+    uneven: Mapping[str, Affine]
     notes: list[Note]
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
@@ -171,10 +171,11 @@ class _Columns:
             if where not in found or row > found[where][0]:
                 found[where] = row, place
         # Vectors that do not start at a line end in another one, which is the next one's first line, if there is a next one.
-        last = {lanes.variable: affine(lanes.variable) + (lanes.width - 1)}
         for (array, start), (row, place) in [*found.items()]:
-            if self.begins_at_a_line(place, lanes):
+            beyond = self.beyond_line(place, lanes)
+            if beyond == affine(0):
                 continue
+            last = {lanes.variable: affine(lanes.variable) + beyond}
             end = Place(array, tuple(s.substitute(last) for s in _affine(place.subscripts)))
             found.setdefault((array, start + (lanes.width - 1)), (row, end))
         asked: dict[tuple[str, Affine], int] = {}
@@ -186,11 +187,22 @@ class _Columns:
                 chosen[array, start] = place
         return chosen
 
+    def beyond_line(self, place: Place, lanes: For) -> Affine:
+        """From a vector's first element to one in the line where it ends; 0 if every vector begins at a line, if the array itself does, as results and scratch memory do. Of rows of unknown length: 0 where
+        they are whole lines at the call, for which another line would come from memory in vain."""
+        variable, most = self.large[place.variable], affine(lanes.width - 1)
+        if not self.begins_at_a_line(place, lanes):
+            return most
+        row = self.uneven.get(place.variable)
+        if row is None:
+            return affine(0)
+        return minimum([most, row % (self.caches.line // variable.dtype.itemsize) * (lanes.width - 1)])
+
     def begins_at_a_line(self, place: Place, lanes: For) -> bool:
-        """Whether every vector does if the array itself does, as results and scratch memory do."""
+        """Whether every vector does if every row does."""
         variable = self.large[place.variable]
         flat = flat_element(variable, place.subscripts)
-        if flat is None or place.variable in self.uneven:
+        if flat is None:
             return False
         first = flat.substitute({**self.numbers, lanes.variable: lanes.lower})
         elements = self.caches.line // variable.dtype.itemsize

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
+from functools import reduce
 
 from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.loops import Assign, For, If, Node, Place, Variable
@@ -131,6 +132,24 @@ class Strips:
         first = start.constant + rows.sign * (lower.constant + rows.write)
         return -first % self.width if rows.sign > 0 else (first + 1) % self.width
 
+    def at_lines(self, rows: Rows, start: Affine, phase: int | None) -> Expr | None:
+        """When blocks of what is written from column `start` on are whole vectors at lines; None: they are not, or that is not worth a question."""
+        ahead = self.before_lines(rows)
+        if ahead is not None:
+            return self.is_zero(affine(self.lead(rows.variable))) if phase == ahead else None
+        variable, row = rows.variable, rows.variable.shape[-1]
+        uneven = row.is_constant and row.constant % self.width != 0
+        if variable.strides is not None or rows.dimension != len(variable.shape) - 1 or uneven:
+            return None
+        first = rows.line[rows.dimension] + start * rows.sign + (0 if rows.sign > 0 else 1)
+        rests = [e - e // self.width * self.width for e in (row, first)]
+        conditions = [self.is_zero(e) for e in (affine(self.lead(variable)), *rests) if e != affine(0)]
+        return reduce(lambda a, b: Apply("and", (a, b), boolean), conditions)
+
+    @staticmethod
+    def is_zero(value: Affine) -> Expr:
+        return Apply("eq", (IndexValue(value, i64), Const(0, i64)), boolean)
+
     def strips(self, strip: str, lower: Affine, upper: Affine, end: Affine, phase: int | None = None) -> For:
         body = self.strip(affine(strip), end, moved=self.length, phase=phase)
         return For(variable=strip, lower=lower, upper=upper, step=self.length, body=body)
@@ -151,8 +170,8 @@ class Strips:
         made.append(replace(self.loop, lower=start, upper=end, body=body))
         for r in self.rows:
             if r.write is not None:
-                past = r.streaming and phase is not None and self.before_lines(r) == phase
-                made += self.copy(r, start + r.write, end + r.write, start, back=True, streaming=past)
+                past = self.at_lines(r, start + r.write, phase) if r.streaming else None
+                made += self.copy(r, start + r.write, end + r.write, start, back=True, past=past)
         for r in self.rows:
             for column in range(r.span if moved != 0 else 0):
                 value = Read(r.buffer, (moved + affine(column),), r.variable.dtype)
@@ -167,9 +186,9 @@ class Strips:
         origin: Affine,
         *,
         back: bool = False,
-        streaming: bool = False,
+        past: Expr | None = None,
     ) -> Iterator[Node]:
-        """Columns from `start` to `end`, from the array or back to it; `origin` is the strip's first iteration. streaming: whole blocks bypass the caches where the array is aligned."""
+        """Columns from `start` to `end`, from the array or back to it; `origin` is the strip's first iteration. past: when whole blocks bypass the caches; None: never."""
         span = end - start
         if span == affine(0):
             return
@@ -192,10 +211,9 @@ class Strips:
                 one = _block(column, affine(block), affine(block) + self.width, move)
                 return For(variable=block, lower=start, upper=start + whole, step=self.width, body=(one,))
 
-            if streaming:
-                aligned = Apply("eq", (IndexValue(affine(self.lead(rows.variable)), i64), Const(0, i64)), boolean)
-                past = blocks(replace(move, streaming=True, aligned=True))
-                yield If(condition=aligned, then=(past,), otherwise=(blocks(move),))
+            if past is not None:
+                streamed = blocks(replace(move, streaming=True, aligned=True))
+                yield If(condition=past, then=(streamed,), otherwise=(blocks(move),))
             else:
                 yield blocks(move)
         if not span.is_constant or span.constant % self.width:

@@ -120,10 +120,10 @@ def _proved(work: Ways, name: str, attempt: Callable[[], Schedule | None], budge
 def _finished(found: Schedule, work: Ways, refused: tuple[Note, ...]) -> Schedule:
     """The schedule with what is known where it runs, and stores that bypass the caches."""
     scop, options = work.scop, work.options
-    streamed, notes, perhaps = frozenset[str](), tuple[Note, ...](), frozenset[str]()
+    streamed, notes, perhaps = frozenset[str](), tuple[Note, ...](), dict[str, int]()
     if options.vectorize:
         streamed, notes = streamed_arrays(scop, work.target, work.results, precise=options.precise)
-        perhaps = streamed_when_large(scop, work.results, precise=options.precise)
+        perhaps = streamed_when_large(scop, work.target, work.results, precise=options.precise)
     known = found.scop
     if not work.target.is_cuda and found.worth:
         known = replace(known, context=known_context(known, found.worth))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import field, replace
 from math import prod
 
 import islpy as isl
@@ -72,7 +73,7 @@ class Schedule(Shown):
     storage: for local arrays; one that is absent lives in the region's scope in full.
     worth: what must hold for it to be better than a schedule without packed operands, or on a GPU without parts of reductions (`schedule(pack=False)`).
     atomic: (GPU) updates that several threads may do to one element at once.
-    streamed: arrays whose stores should bypass the caches; streamed_when_large: those of symbolic size, where that is large.
+    streamed: arrays whose stores should bypass the caches; streamed_when_large: those of symbolic size, where that is more than so many bytes.
     """
 
     scop: Scop
@@ -83,7 +84,7 @@ class Schedule(Shown):
     worth: tuple[Product, ...] = ()
     atomic: frozenset[str] = frozenset()
     streamed: frozenset[str] = frozenset()
-    streamed_when_large: frozenset[str] = frozenset()
+    streamed_when_large: Mapping[str, int] = field(default_factory=dict)
 
     def noted(self, stage: str, subject: str, text: str) -> Schedule:
         """The same schedule with one more note."""

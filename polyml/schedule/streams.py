@@ -45,16 +45,20 @@ def streamed_arrays(
     return frozenset(found), notes
 
 
-def streamed_when_large(scop: Scop, results: Set[str], *, precise: bool) -> frozenset[str]:
-    """The arrays of symbolic size whose stores should bypass the caches where they are large."""
-    return frozenset(
-        a.name
-        for a in scop.arrays.values()
-        if a.kind == "output"
-        and a.name in results
-        and _bytes(a) is None
-        and _is_only_written_once(scop, a.name, precise=precise)
-    )
+def streamed_when_large(scop: Scop, target: Target, results: Set[str], *, precise: bool) -> dict[str, int]:
+    """The arrays of symbolic size whose stores should bypass the caches where they are large: more than so many bytes.
+
+    Those that a later region reads only if they are so large in the call that the kernel is compiled for: they are many, and each is a version of the region.
+    """
+    found: dict[str, int] = {}
+    for array in scop.arrays.values():
+        if array.kind != "output" or _bytes(array) is not None:
+            continue
+        least = target.l2_bytes if array.name in results else AGAIN * target.l2_bytes
+        likely = array.name in results or _bytes_at_hand(scop, array) > least
+        if likely and _is_only_written_once(scop, array.name, precise=precise):
+            found[array.name] = least
+    return found
 
 
 def streamed_sums(
@@ -94,6 +98,13 @@ def _bytes(array: Array) -> int | None:
     if not all(extent.is_constant for extent in array.shape):
         return None
     return array.dtype.itemsize * prod(extent.constant for extent in array.shape)
+
+
+def _bytes_at_hand(scop: Scop, array: Array) -> int:
+    """In the call that the kernel is compiled for; 0 where its sizes are not known."""
+    if any(not extent.variables() <= scop.examples.keys() for extent in array.shape):
+        return 0
+    return array.dtype.itemsize * prod(extent.evaluate(scop.examples) for extent in array.shape)
 
 
 def _maps(relation: isl.UnionMap) -> list[isl.Map]:
