@@ -28,6 +28,9 @@ __all__ = ["LEAST_STEPS", "Padded", "pad_rows", "swept_arrays", "worth_of", "wri
 LEAST_STEPS = 32
 """Steps that pay for copies there and back: one saves a quarter of its time, in which the copies are a few."""
 
+LEAST_STEPS_OF_ANY = 8
+"""The same of rows whose length is not known: it is not known either that they lie at lines as they are, which costs up to twice the time."""
+
 LEAST_VECTORS = 8
 """Vectors in a row: of shorter ones the first and the last weigh more than all that cross lines."""
 
@@ -42,7 +45,8 @@ class Padded:
 
 def pad_rows(scop: Scop, target: Target) -> Padded | None:
     """The scop with padded arrays, whose dependences are to be computed anew; None where there is no such loop, or rows of one array are whole lines as they are."""
-    worth = worth_of(scop)
+    least = LEAST_STEPS if all(extents_of(array) is not None for array in written_arrays(scop)) else LEAST_STEPS_OF_ANY
+    worth = worth_of(scop, least)
     if worth is None:
         return None
     rows = [array for array in written_arrays(scop) if len(array.shape) >= 2 and _is_long(array, target)]
@@ -60,15 +64,15 @@ def pad_rows(scop: Scop, target: Target) -> Padded | None:
     return Padded(relaid(scop, replace(scop, statements=changed), layouts), tuple(dict.fromkeys(worth)))
 
 
-def worth_of(scop: Scop) -> tuple[Product, ...] | None:
-    """What must hold for all loops around statements to have enough steps; None where they have too few, or that cannot be told."""
+def worth_of(scop: Scop, least: int = LEAST_STEPS) -> tuple[Product, ...] | None:
+    """What must hold for all loops around statements to have at least so many steps; None where they have fewer, or that cannot be told."""
     found = set()
     for statement in scop.statements.values():
         trips = trips_of(statement) if statement.loop_depth else None
-        if trips is None or (trips.is_constant and trips.constant < LEAST_STEPS):
+        if trips is None or (trips.is_constant and trips.constant < least):
             return None
         found |= set() if trips.is_constant else {trips}
-    return tuple(Product((trips,), LEAST_STEPS) for trips in sorted(found, key=str))
+    return tuple(Product((trips,), least) for trips in sorted(found, key=str))
 
 
 def swept_arrays(scop: Scop) -> Iterator[Array]:

@@ -143,6 +143,7 @@ def test_any_size(text: str, reference: Callable[..., tuple[np.ndarray, ...]], c
     """One kernel, with padded rows where a call's rows are long and its arrays large: also of whole pages, which get a line more."""
     target = Target("x86-64-v4", l1_bytes=8 * 1024, l2_bytes=64 * 1024)
     function = polyml.einsum(text, target=target, threads=1, dynamic=True, verify=True)
+    assert "T >= 8" in loops(text, 9, *data(count, 67, 152), dynamic=True)
     assert len(re.findall(r"_rows\w*\[", loops(text, 9, *data(count, 67, 152), dynamic=True))) > 2 * count
     for rows, columns in (
         (67, 152),
@@ -156,7 +157,7 @@ def test_any_size(text: str, reference: Callable[..., tuple[np.ndarray, ...]], c
         (70, 63),
         (70, 64),
     ):
-        for steps in (0, 1, 40):
+        for steps in (0, 1, 7, 8, 40):
             want = reference(steps, *data(count, rows, columns))
             for got, expected in zip(function(steps, *data(count, rows, columns)), want, strict=True):
                 np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
