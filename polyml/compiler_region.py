@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from polyml.codegen.generate import generate
-from polyml.codegen.large import either, streaming, where_worth
+from polyml.codegen.large import Apart, either, streaming, where_worth
 from polyml.codegen.loops import Function
 from polyml.codegen.passes import LoopOptions, lower_loops
 from polyml.codegen.printer import loops_text
@@ -20,8 +20,8 @@ from polyml.graph.region import Region
 from polyml.graph.rewrite import rewrite
 from polyml.options import Options
 from polyml.records import dataclass
-from polyml.schedule.driver import schedule, schedule_at_hand, schedule_few_rows
-from polyml.schedule.large_enough import near_arrays
+from polyml.schedule.driver import schedule, schedule_at_hand, schedule_few_rows, schedule_few_steps
+from polyml.schedule.large_enough import far_arrays, near_arrays
 from polyml.schedule.schedule import Note, Product, Schedule
 from polyml.schedule.tree import print_tree
 from polyml.scop.bounds import prove_in_bounds
@@ -93,7 +93,7 @@ def lower_region(
     try:
         with operation_budget(options.budget, phase="AST generation"):
             made = to_loops(region, scheduled, options)
-            if not scheduled.worth:
+            if not scheduled.worth and not scheduled.apart:
                 return made
             bare = schedule(scop, dependences, options.machine, options, results=results, pack=False)
             if not _for_larger(scheduled.worth):
@@ -104,7 +104,12 @@ def lower_region(
             if few is not None:
                 in_order = to_loops(region, replace(few, streamed_when_large={}), options)
                 loops = where_worth(few.worth, in_order.loops, loops)
-            loops = where_worth(scheduled.worth, made.loops, loops)
+            in_place = schedule_few_steps(scop, dependences, options.machine, options, results=results)
+            if in_place is not None and in_place.worth != scheduled.worth:
+                tiled = to_loops(region, replace(in_place, streamed_when_large={}), options)
+                loops = where_worth(in_place.worth, tiled.loops, loops)
+            lie = Apart(scheduled.apart, options.machine.line_bytes)
+            loops = where_worth(scheduled.worth, made.loops, loops, apart=lie)
             at_hand = schedule_at_hand(scop, dependences, options.machine, options, results=results)
             if at_hand is not None:
                 suited = to_loops(region, replace(at_hand, streamed_when_large={}), options)
@@ -209,6 +214,7 @@ def to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredRe
             line_bytes=options.machine.line_bytes,
             scans=options.vectorize,
             near=near_arrays(scheduled.scop, scheduled.worth, options.machine.l2_bytes),
+            far=far_arrays(scheduled.scop, scheduled.worth, options.machine.l2_bytes),
         )
         loops, notes = lower_loops(
             generated,

@@ -30,7 +30,20 @@ from polyml.codegen.isl_ast import (
     loops_in,
 )
 from polyml.codegen.isl_expr import condition_from_ast
-from polyml.codegen.loops import Assign, Axis, For, Function, If, LoopKind, Node, Place, UpdateArgument, Variable
+from polyml.codegen.loops import (
+    Assign,
+    Axis,
+    Bounds,
+    For,
+    Function,
+    If,
+    LoopKind,
+    Multiples,
+    Node,
+    Place,
+    UpdateArgument,
+    Variable,
+)
 from polyml.codegen.rewrite import fresh
 from polyml.dtypes import i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, substitute
@@ -84,9 +97,7 @@ def generate(schedule: Schedule, *, name: str) -> Function:
     )
 
 
-def _known_of_sizes(
-    context: isl.Set, sizes: Sequence[str]
-) -> tuple[tuple[tuple[str, int | None, int | None], ...], tuple[tuple[str, int], ...]]:
+def _known_of_sizes(context: isl.Set, sizes: Sequence[str]) -> tuple[Bounds, Multiples]:
     """What the context says of each size alone: the least and the greatest value; and of what number it is a multiple, where that is not 1."""
     found: list[tuple[str, int | None, int | None]] = []
     multiples: list[tuple[str, int]] = []

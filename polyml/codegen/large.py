@@ -10,14 +10,23 @@ from dataclasses import replace
 from functools import reduce
 
 from polyml.codegen.jam import storage_names
-from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node
+from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Lead, Node
 from polyml.codegen.rewrite import fresh, rename_variables, substitute_nodes, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue
+from polyml.records import dataclass
 from polyml.schedule.schedule import Product
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["either", "streaming", "where_worth"]
+__all__ = ["Apart", "either", "streaming", "where_worth"]
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Arguments of which two must begin at different places of a cache line; none: nothing is asked. bytes: of a line."""
+
+    arrays: tuple[str, ...]
+    bytes: int
 
 
 def streaming(function: Function, arrays: Set[str]) -> Function:
@@ -49,14 +58,39 @@ def either(large: Function, plain: Function, *, least: Mapping[str, int]) -> Fun
     return replace(plain, body=(body,), leads=leads)
 
 
-def where_worth(products: Sequence[Product], packed: Function, plain: Function) -> Function:
-    """`packed` where all of the products are within their limits, else `plain`."""
+def where_worth(
+    products: Sequence[Product], packed: Function, plain: Function, *, apart: Apart | None = None
+) -> Function:
+    """`packed` where all of the products are within their limits, and arrays lie `apart`, else `plain`."""
     packed = _leads_apart(packed, plain)
     limits = [_at_least(_product(p.extents), p.least) for p in products if p.most is None or p.least]
     limits += [_at_most(_product(p.extents), p.most) for p in products if p.most is not None]
     limits += [_is_multiple(_product(p.extents), p.multiple) for p in products if p.multiple > 1]
+    first = [] if apart is None else _leads_at_start(apart, packed, plain)
+    if first:
+        limits.append(_differ(first, {v.name: v.dtype.itemsize for v in plain.arguments}))
+    leads = tuple(dict.fromkeys((*plain.leads, *packed.leads, *first)))
+    packed, plain = replace(packed, leads=leads), replace(plain, leads=leads)
     body = If(condition=_all(limits), then=_apart(packed, plain), otherwise=plain.body)
-    return replace(plain, body=(body,), leads=tuple(dict.fromkeys((*plain.leads, *packed.leads))))
+    return replace(plain, body=(body,))
+
+
+def _leads_at_start(apart: Apart, *functions: Function) -> list[Lead]:
+    """Of each array how far its first line is, under the name that one of the functions has for it."""
+    known = {(l.array, l.bytes): l for f in functions for l in f.leads if not l.row}
+    taken = {v.name for f in functions for v in f.arguments} | {l.name for f in functions for l in f.leads}
+    taken |= {name for f in functions for name in (*f.sizes, *storage_names(f.body))}
+    return [
+        known.get((array, apart.bytes)) or Lead(fresh(f"{array}_lead", taken), array, apart.bytes)
+        for array in apart.arrays
+    ]
+
+
+def _differ(leads: Sequence[Lead], itemsizes: Mapping[str, int]) -> Expr:
+    """Whether two of these are not as many bytes."""
+    first, *others = (affine(lead.name) * itemsizes[lead.array] for lead in leads)
+    unlike = [Apply("ne", (IndexValue(other - first, i64), Const(0, i64)), boolean) for other in others]
+    return reduce(lambda a, b: Apply("or", (a, b), boolean), unlike)
 
 
 def _apart(one: Function, other: Function) -> tuple[Node, ...]:

@@ -22,11 +22,13 @@ __all__ = [
     "Assign",
     "Axis",
     "Block",
+    "Bounds",
     "For",
     "Function",
     "If",
     "Lead",
     "LoopKind",
+    "Multiples",
     "Node",
     "Place",
     "Prefetch",
@@ -215,11 +217,18 @@ class Lead:
         return self.bytes // itemsize
 
 
+Bounds = tuple[tuple[str, int | None, int | None], ...]
+"""Of sizes and leads: the least and the greatest value, where known."""
+
+Multiples = tuple[tuple[str, int], ...]
+"""Of sizes: a number beyond 1 that they are multiples of."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function(Shown):
     """One compiled region. Arguments: a pointer per variable of `arguments` (pairwise disjoint unless equal), then the `sizes` as i64.
     leads: further integers that bounds and subscripts may use, besides the sizes. needs: expressions in the sizes that must not be negative; only in a version that runs
-    under this condition (codegen/large.py). bounds: of sizes, the least and the greatest value; None: not known. multiples: of what numbers beyond 1 sizes are multiples. products: those of `sizes` that whoever calls the function makes from others: their factors."""
+    under this condition (codegen/large.py). bounds, multiples: what is known of sizes. products: those of `sizes` that whoever calls the function makes from others: their factors."""
 
     name: str
     arguments: tuple[Variable, ...]
@@ -228,6 +237,6 @@ class Function(Shown):
     body: tuple[Node, ...]
     leads: tuple[Lead, ...] = ()
     needs: tuple[Affine, ...] = ()
-    bounds: tuple[tuple[str, int | None, int | None], ...] = ()
-    multiples: tuple[tuple[str, int], ...] = ()
+    bounds: Bounds = ()
+    multiples: Multiples = ()
     products: Mapping[str, tuple[Affine, ...]] = field(default_factory=dict)

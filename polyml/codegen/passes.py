@@ -8,6 +8,7 @@ from polyml.codegen.carried import carry_values
 from polyml.codegen.chained_sums import chain_sums
 from polyml.codegen.common_sums import share_sums
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
+from polyml.codegen.pack_in_tiles import pack_in_tiles
 from polyml.codegen.partial_sums import sum_in_parts
 from polyml.codegen.prefetch import Caches, prefetch
 from polyml.codegen.prefetch_blocks import prefetch_blocks
@@ -46,7 +47,7 @@ OnPass = Callable[[str, Function], None]
 class LoopOptions:
     """vector_bytes: of one vector register, of which there are so many. precise: floating-point sums and products keep their order.
     l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched.
-    large: what codegen/large.py asks for holds. scans: recurrences may get lanes. near: arguments of symbolic size that are known to be no larger than L2."""
+    large: what codegen/large.py asks for holds. scans: recurrences may get lanes. near, far: arguments of symbolic size that are known to be no larger than L2, or larger."""
 
     vector_bytes: int
     vector_registers: int = 32
@@ -57,6 +58,7 @@ class LoopOptions:
     large: bool = False
     scans: bool = True
     near: frozenset[str] = frozenset()
+    far: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: before "prefetch_tiles", which takes the tiles that have no rows of their own.
     Pass("prefetch_rows", lambda f, o: prefetch_rows(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: before "prefetch_columns", which takes the columns that are walked down once.
-    Pass("prefetch_strips", lambda f, o: prefetch_strips(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
+    Pass("prefetch_strips", lambda f, o: prefetch_strips(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes), o.far)),
     Pass("prefetch_blocks", lambda f, o: prefetch_blocks(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: after the passes that fetch what tiles read next.
     Pass("prefetch_copies", lambda f, o: prefetch_copies(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
@@ -119,6 +121,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("sum_in_parts", lambda f, o: (f if o.precise else sum_in_parts(f), ())),
     # Ordering: a part is a sum like any other.
     Pass("chain_sums", lambda f, o: (f if o.precise else chain_sums(f, vector_registers=o.vector_registers), ())),
+    # Ordering: last, since passes above know copies and tiles by their loops.
+    Pass("pack_in_tiles", lambda f, _: (pack_in_tiles(f), ())),
 )
 
 

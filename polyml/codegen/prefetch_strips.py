@@ -6,13 +6,14 @@ each asks for one line of every row, or of every second one where their loop tak
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import reduce
 from math import ceil, prod
 
 from polyml.codegen.loops import Assign, For, Function, Place, Variable
 from polyml.codegen.prefetch import Caches
-from polyml.codegen.ranges import Ranges
+from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.streams import flat_element
 from polyml.codegen.tile_sums import affine_subscripts, fetching, large_inputs, map_tiles, turn_of
@@ -30,8 +31,10 @@ SHARE = 8
 """The part of L2 that an operand must exceed."""
 
 
-def prefetch_strips(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:
-    """The function with prefetches of the next strip in the sums of its register tiles.
+def prefetch_strips(
+    function: Function, caches: Caches, far: Set[str] = frozenset()
+) -> tuple[Function, tuple[Note, ...]]:
+    """The function with prefetches of the next strip in the sums of its register tiles. far: arguments of symbolic size that are known to be larger than L2.
 
     Rewrite:
         for (m..; m += 48) for (n..; n += 8) vector for (l = m; l < m + 48; ..) for (k..; k += 2) s += r[n, k] * v[k, l]; ..
@@ -40,7 +43,8 @@ def prefetch_strips(function: Function, caches: Caches) -> tuple[Function, tuple
     if not caches.l2:
         return function, ()
     large = large_inputs(function, caches.l2 // SHARE)
-    pass_ = _Strips(large, caches, [])
+    large |= {v.name: v for v in function.arguments if v.name in far and v.name not in function.written}
+    pass_ = _Strips(large, caches, outside(function), [])
     body = map_tiles(function.body, fetching(pass_.lines)) if large else function.body
     return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
 
@@ -51,6 +55,7 @@ class _Strips:
 
     arguments: Mapping[str, Variable]
     caches: Caches
+    known: Ranges
     notes: list[Note]
 
     def lines(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[Place]:
@@ -64,10 +69,9 @@ class _Strips:
             used |= (
                 {v for bound in (node.lower, node.upper) for v in bound.variables()} if isinstance(node, For) else set()
             )
-        trips = [Ranges(loops).highest(loop.upper - loop.lower) for loop in between]
-        if not between or any(loop.variable in used for loop in between) or None in trips:
+        counts = self.counts(loops, between)
+        if counts is None or any(loop.variable in used for loop in between):
             return
-        counts = [ceil((span or 0) / loop.step) for loop, span in zip(between, trips, strict=True)]
         turn, tiles = turn_of(between, counts), prod(counts)
         line = self.caches.line // self.arguments[read.tensor].dtype.itemsize
         across, rows = ceil(loops[strip].step / line), sums.step
@@ -86,6 +90,19 @@ class _Strips:
             Note("prefetch", loops[strip].variable, f"the next strip of {read.tensor}, from inside a register tile")
         )
 
+    def counts(self, loops: Sequence[For], between: Sequence[For]) -> list[int] | None:
+        """How often each of the loops around a tile runs; of the outermost one, whose number need not be known, how often at least. None where that is not known."""
+        ranges = reduce(Ranges.enter, loops, self.known)
+        found: list[int] = []
+        for loop in between:
+            span = ranges.highest(loop.upper - loop.lower)
+            if span is None and not found:
+                span = ranges.lowest(loop.upper - loop.lower)
+            if span is None:
+                return None
+            found.append(ceil(span / loop.step))
+        return found or None
+
     def copies(self, strip: For) -> dict[tuple[str, Sequence[Subscript]], Read]:
         """What is copied ahead of the tiles from large inputs, by the elements it is copied to."""
         return {
@@ -100,8 +117,9 @@ class _Strips:
         reads = (r for node in sums.body if isinstance(node, Assign) for r in reads_of(node.value))
         for read in (copies.get((r.tensor, r.subscripts), r) for r in reads):
             variable = self.arguments.get(read.tensor)
-            flat = None if variable is None else flat_element(variable, read.subscripts)
-            if flat is None or flat.stride(lanes.variable) != 1 or not flat.stride(sums.variable):
+            flat = None if variable is None else flat_element(variable, read.subscripts, whole_rows=True)
+            moves = any(sums.variable in s.variables() for s in affine_subscripts(read)) if flat is not None else False
+            if flat is None or flat.stride(lanes.variable) != 1 or not moves:
                 continue
             if read.tensor not in found or flat.constant < found[read.tensor][0]:
                 found[read.tensor] = flat.constant, read

@@ -9,20 +9,14 @@ from dataclasses import field, replace
 from math import gcd
 from typing import Literal, assert_never
 
-from polyml.codegen.loops import For, Function
+from polyml.codegen.loops import Bounds, For, Function, Multiples
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, maximum, minimum
 
-__all__ = ["Bounds", "Ranges", "outside", "remembered"]
+__all__ = ["Ranges", "outside", "remembered"]
 
 _Sense = Literal[1, -1]
-
-Bounds = tuple[tuple[str, int | None, int | None], ...]
-"""Of names: the least and the greatest value, where known."""
-
-Multiples = tuple[tuple[str, int], ...]
-"""Of sizes: a number that they are multiples of."""
 
 _shared: ContextVar[dict[tuple[Bounds, Multiples], Ranges]] = ContextVar("_shared")
 

@@ -57,11 +57,10 @@ class Leads:
         self._streaming = None
         if any(isinstance(node, For) for node in walk_nodes(loop.body)):
             return None
-        span = loop.upper - loop.lower
-        trips = ranges.constant(span)
-        unknown = trips is None and self.large and span.variables() <= self.sizes
+        trips = ranges.constant(loop.upper - loop.lower)
+        long = None if trips is not None or not self.large else self._long(loop, ranges, width)
         jammed = {outer.variable for outer in ranges.loops if outer.kind == "jam"}
-        if not (unknown or (trips is not None and trips >= LONG * width)) or not _streamed(loop.body):
+        if not (long is not None or (trips is not None and trips >= LONG * width)) or not _streamed(loop.body):
             return None if reducing else self._before_lines(loop, ranges, width, vector_bytes, jammed)
         for place in _streamed(loop.body):
             variable = self.arguments.get(place.variable)
@@ -76,11 +75,23 @@ class Leads:
             lead = self._row_lead(variable, place, loop, ranges, vector_bytes) if rows else None
             if rows and lead is None:
                 continue
-            if unknown:
-                self.needs.add(span - LONG * width)
+            if long is not None:
+                self.needs.add(long)
             self._streaming = (variable.name, residue, rows)
             return self._before(variable, residue, width, vector_bytes) if lead is None else affine(lead.name)
         return None
+
+    def _long(self, loop: For, ranges: Ranges, width: int) -> Affine | None:
+        """What must not be negative for a loop of an unknown number of iterations to be long; None where sizes do not tell. Of a strip in a tile the first one: others lie beside it."""
+        span = loop.upper - loop.lower
+        if span.variables() <= self.sizes:
+            return span - LONG * width
+        most = ranges.highest(span)
+        for outer in reversed(ranges.loops):
+            span = span.substitute({outer.variable: outer.lower})
+        if most is None or most < LONG_IN_CACHE * width or not span.variables() <= self.sizes:
+            return None
+        return span - LONG_IN_CACHE * width
 
     def _row_lead(self, variable: Variable, place: Place, loop: For, ranges: Ranges, size: int) -> Lead | None:
         """The lead of the row that the loop writes, whose address depends on sizes: known in the body of the innermost loop that it moves with.

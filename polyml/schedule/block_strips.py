@@ -18,7 +18,7 @@ from polyml.schedule.cost import RegisterTile, StatementModel
 from polyml.scop.scop import Scop
 from polyml.target import Target
 
-__all__ = ["strips_of"]
+__all__ = ["LEAST_TILES", "strips_of"]
 
 MOST_ROWS = 1024
 """Rows of a strip, at most: each may lie in a page of its own, and second-level TLBs have some 1500 entries."""

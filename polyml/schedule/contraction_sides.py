@@ -5,7 +5,7 @@ Lanes run along C's contiguous index; V is the one operand that has it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, prod
 
@@ -18,7 +18,17 @@ from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Sides", "at_hand", "at_large", "is_plain", "is_turned", "sides_of", "symbolic_ends", "turned_column"]
+__all__ = [
+    "AtHand",
+    "Sides",
+    "at_hand",
+    "at_large",
+    "is_plain",
+    "is_turned",
+    "sides_of",
+    "symbolic_ends",
+    "turned_column",
+]
 
 UNBOUNDED = 1 << 20
 """What stands for a symbolic extent: more than any block."""
@@ -188,11 +198,24 @@ def at_large(scop: Scop, statement: Statement, model: StatementModel, ends: Mapp
     return replace(made, likely=_likely(scop, model, ends))
 
 
-def at_hand(
-    scop: Scop, statement: Statement, model: StatementModel, ends: Mapping[str, Affine]
-) -> StatementModel | None:
-    """The model with the numbers of the call at hand for symbolic extents, in strides, too; None where these are not known, or too few to say which index is contiguous."""
-    if not set(scop.sizes) <= scop.examples.keys():
+@dataclass(frozen=True, slots=True)
+class AtHand:
+    """A contraction of symbolic extents with the numbers of the call at hand. ends: the symbolic extents."""
+
+    model: StatementModel
+    sides: Sides
+    ends: Mapping[str, Affine]
+
+    def extents(self, indices: Iterable[str]) -> tuple[Affine, ...]:
+        """Of these indices, symbolic where they are."""
+        return tuple(self.ends.get(i, affine(self.model.extents[i])) for i in indices)
+
+
+def at_hand(scop: Scop, model: StatementModel) -> AtHand | None:
+    """The contraction with the numbers of the call at hand, in strides, too; None where its extents are known anyway, where these numbers are not, or are too small to say which index is contiguous."""
+    statement = scop.statements[model.name]
+    ends = symbolic_ends(scop, statement, model)
+    if not ends or not set(scop.sizes) <= scop.examples.keys():
         return None
     arrays = {
         name: replace(array, shape=tuple(affine(extent.evaluate(scop.examples)) for extent in array.shape))
@@ -201,7 +224,9 @@ def at_hand(
     numbers = {index: end.evaluate(scop.examples) for index, end in ends.items()}
     if any(number < 2 for number in numbers.values()):
         return None
-    return model_statement(statement, replace(scop, arrays=arrays), {**model.extents, **numbers})
+    made = model_statement(statement, replace(scop, arrays=arrays), {**model.extents, **numbers})
+    sides = sides_of(made)
+    return None if sides is None else AtHand(made, sides, ends)
 
 
 def _likely(scop: Scop, model: StatementModel, ends: Mapping[str, Affine]) -> dict[str, int]:

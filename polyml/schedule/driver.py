@@ -22,7 +22,7 @@ from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted, operation_budget
 from polyml.target import Target
 
-__all__ = ["schedule", "schedule_at_hand", "schedule_few_rows"]
+__all__ = ["schedule", "schedule_at_hand", "schedule_few_rows", "schedule_few_steps"]
 
 
 LAST_RESORT = 200_000_000
@@ -91,6 +91,14 @@ def schedule_at_hand(
     """A schedule, proved legal, for sums of products of symbolic sizes much like those of the call at hand; `worth` says when. None where these ask for nothing of their own."""
     work = Ways(scop, dependences, target, options, results, pack=False)
     return _version(work, "blocks for the sizes at hand", work.at_hand)
+
+
+def schedule_few_steps(
+    scop: Scop, dependences: Dependences, target: Target, options: Options, *, results: Set[str] = frozenset()
+) -> Schedule | None:
+    """A schedule, proved legal, for fewer steps than pay for copies of arrays of symbolic size; `worth` says how large these must be. None where the call at hand has more."""
+    work = Ways(scop, dependences, target, options, results, pack=True)
+    return _version(work, "few steps", work.as_they_lie)
 
 
 def _version(work: Ways, name: str, attempt: Callable[[], Schedule | None]) -> Schedule | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import prod
 
 import islpy as isl
@@ -13,7 +13,7 @@ from polyml.schedule.schedule import Product
 from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
 
-__all__ = ["at_least", "extents_of", "known_context", "near_arrays"]
+__all__ = ["at_least", "bytes_at_hand", "extents_of", "far_arrays", "known_context", "near_arrays", "within"]
 
 
 def extents_of(scop: Scop, statement: Statement) -> dict[str, Affine]:
@@ -34,6 +34,20 @@ def at_least(scop: Scop, statement: Statement, least: Mapping[str, int]) -> tupl
     return tuple(dict.fromkeys(Product((extent,), count) for extent, count in asked if not extent.is_constant))
 
 
+def within(extents: Collection[Affine], least: int = 0, most: int | None = None) -> tuple[Product, ...]:
+    """That a product of extents is at least and at most so much, as far as it is no number."""
+    symbolic = tuple(extent for extent in extents if not extent.is_constant)
+    known = max(1, prod(extent.constant for extent in extents if extent.is_constant))
+    return (Product(symbolic, -(-least // known), None if most is None else most // known),) if symbolic else ()
+
+
+def bytes_at_hand(scop: Scop, array: Array) -> int:
+    """Of an array in the call that the kernel is compiled for; 0 where its sizes are not known."""
+    if any(not extent.variables() <= scop.examples.keys() for extent in array.shape):
+        return 0
+    return array.dtype.itemsize * prod(extent.evaluate(scop.examples) for extent in array.shape)
+
+
 def known_context(scop: Scop, worth: tuple[Product, ...]) -> isl.Set:
     """What is known of the sizes where all that must hold does: what is asked of single extents is quasi-affine."""
     context = scop.context
@@ -50,12 +64,25 @@ def known_context(scop: Scop, worth: tuple[Product, ...]) -> isl.Set:
 
 def near_arrays(scop: Scop, worth: tuple[Product, ...], cache: int) -> frozenset[str]:
     """Arrays of symbolic size that take no more than `cache` bytes where all that must hold does."""
-    return frozenset(array.name for array in scop.arrays.values() if any(_bounds(p, array, cache) for p in worth))
+    limits = {
+        a.name: [p.most * _bytes_each(a) for p in worth if p.most is not None and _is_size_of(p, a)]
+        for a in scop.arrays.values()
+    }
+    return frozenset(name for name, most in limits.items() if min(most, default=cache + 1) <= cache)
 
 
-def _bounds(product: Product, array: Array, cache: int) -> bool:
+def far_arrays(scop: Scop, worth: tuple[Product, ...], cache: int) -> frozenset[str]:
+    """Those that take more."""
+    limits = {a.name: [p.least * _bytes_each(a) for p in worth if _is_size_of(p, a)] for a in scop.arrays.values()}
+    return frozenset(name for name, least in limits.items() if max(least, default=0) > cache)
+
+
+def _is_size_of(product: Product, array: Array) -> bool:
+    """Whether it is that of the array's symbolic extents."""
     symbolic = [extent for extent in array.shape if not extent.is_constant]
-    if product.most is None or not symbolic or Counter(symbolic) != Counter(product.extents):
-        return False
-    known = prod(extent.constant for extent in array.shape if extent.is_constant)
-    return product.most * known * array.dtype.itemsize <= cache
+    return bool(symbolic) and Counter(symbolic) == Counter(product.extents)
+
+
+def _bytes_each(array: Array) -> int:
+    """Bytes of an array for each one of the product of its symbolic extents."""
+    return prod(extent.constant for extent in array.shape if extent.is_constant) * array.dtype.itemsize

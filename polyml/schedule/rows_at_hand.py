@@ -6,7 +6,6 @@ as many again: a version for multiples of the tile that suits these has no other
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
@@ -14,12 +13,12 @@ from polyml.expressions import reads_of
 from polyml.schedule.block_sizes import streamed_sizes
 from polyml.schedule.blocking import MIN_DEPTH, MIN_REUSE, REST_AT_HAND, blocks_of, reads_in_order
 from polyml.schedule.contraction_blocks import Blocking
-from polyml.schedule.contraction_sides import Sides, at_hand, is_plain, is_turned, sides_of, symbolic_ends
+from polyml.schedule.contraction_sides import AtHand, Sides, at_hand, is_plain, is_turned
 from polyml.schedule.contraction_tiles import contraction_tile
 from polyml.schedule.cost import RegisterTile, StatementModel
+from polyml.schedule.large_enough import within
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Scop
-from polyml.sets.affine import Affine
 from polyml.target import Target
 
 __all__ = ["plan_rows_at_hand"]
@@ -30,13 +29,10 @@ LEAST_VECTORS = 2
 
 def plan_rows_at_hand(scop: Scop, model: StatementModel, target: Target) -> Blocking | None:
     """The plan for few rows of symbolic number, of which the call at hand has two or more; None where it has many, or where these are no numbers."""
-    statement = scop.statements[model.name]
-    ends = symbolic_ends(scop, statement, model)
-    numbers = at_hand(scop, statement, model, ends) if ends else None
-    sides = None if numbers is None else sides_of(numbers)
-    if not ends or numbers is None or sides is None or len(sides.rows) != 1 or sides.rows[0] not in ends:
+    statement, call = scop.statements[model.name], at_hand(scop, model)
+    if call is None or len(call.sides.rows) != 1 or call.sides.rows[0] not in call.ends:
         return None
-    (rows,) = sides.rows
+    numbers, sides, (rows,) = call.model, call.sides, call.sides.rows
     windows = any(not is_plain(read.subscripts) for read in reads_of(statement.value))
     contiguous = sides.operand.stride(sides.lanes) == 1 and not scop.arrays[sides.operand.array].constant
     if windows or not contiguous or sides.columns or len(sides.others) != 1 or is_turned(scop, statement, sides.lanes):
@@ -53,7 +49,7 @@ def plan_rows_at_hand(scop: Scop, model: StatementModel, target: Target) -> Bloc
     else:
         sizes = {index: numbers.extents[index] for index in (*sides.reduced, rows)}
     plan = replace(blocks_of(numbers, sides, rows, tile, width, sizes, packed=False), strips=not streams)
-    return replace(plan, ends=ends, worth=_limits(numbers, sides, plan, ends, target))
+    return replace(plan, ends=call.ends, worth=_limits(call, plan, target))
 
 
 def _tile(model: StatementModel, sides: Sides, rows: str, target: Target) -> RegisterTile | None:
@@ -70,20 +66,15 @@ def _tile(model: StatementModel, sides: Sides, rows: str, target: Target) -> Reg
     return None if count % tile.rows else tile
 
 
-def _limits(
-    model: StatementModel, sides: Sides, plan: Blocking, ends: Mapping[str, Affine], target: Target
-) -> tuple[Product, ...]:
+def _limits(call: AtHand, plan: Blocking, target: Target) -> tuple[Product, ...]:
     """Whole tiles of rows, few of them; an operand that L2 holds or does not, as at hand; at least one whole tile of lanes."""
-    held = [i for i in model.extents if sides.operand.stride(i) != 0]
-    known = prod(model.extents[i] for i in held if i not in ends)
-    room = target.l2_bytes // (model.itemsize * known)
-    symbolic = tuple(ends[i] for i in held if i in ends)
-    found = [Product((ends[plan.rows],), plan.tile.rows, MIN_REUSE - 1, multiple=plan.tile.rows)]
-    if symbolic:
-        found.append(Product(symbolic, room + 1) if plan.streams else Product(symbolic, most=room))
-    least = {plan.lanes: plan.width, **dict.fromkeys(plan.reduced[-1:], MIN_DEPTH)}
-    found += [Product((ends[index],), count) for index, count in least.items() if index in ends]
-    if plan.streams and plan.lanes in ends and not plan.blocked(plan.lanes):
+    l2 = target.l2_bytes // call.model.itemsize
+    held = call.extents(i for i in call.model.extents if call.sides.operand.stride(i) != 0)
+    found = [Product((call.ends[plan.rows],), plan.tile.rows, MIN_REUSE - 1, multiple=plan.tile.rows)]
+    found += within(held, l2 + 1) if plan.streams else within(held, most=l2)
+    found += within(call.extents([plan.lanes]), plan.width)
+    found += within(call.extents(plan.reduced[-1:]), MIN_DEPTH)
+    if plan.streams and not plan.blocked(plan.lanes):
         # Rows of the result stay in L2 from one block of the reduction to the next.
-        found.append(Product((ends[plan.lanes],), most=target.l2_bytes // (2 * model.itemsize * MIN_REUSE)))
+        found += within(call.extents([plan.lanes]), most=l2 // (2 * MIN_REUSE))
     return tuple(found)

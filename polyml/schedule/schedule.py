@@ -72,6 +72,7 @@ class Schedule(Shown):
         "allocate:<array>" stands above the subtree that an array lives in.
     storage: for local arrays; one that is absent lives in the region's scope in full.
     worth: what must hold for it to be better than a schedule without packed operands, or on a GPU without parts of reductions (`schedule(pack=False)`).
+    apart: arrays, two of which must begin at different places of a cache line for it to be better than that; none: wherever they lie.
     atomic: (GPU) updates that several threads may do to one element at once.
     streamed: arrays whose stores should bypass the caches; streamed_when_large: those of symbolic size, where that is more than so many bytes.
     """
@@ -82,6 +83,7 @@ class Schedule(Shown):
     storage: dict[str, Storage]
     notes: tuple[Note, ...] = ()
     worth: tuple[Product, ...] = ()
+    apart: tuple[str, ...] = ()
     atomic: frozenset[str] = frozenset()
     streamed: frozenset[str] = frozenset()
     streamed_when_large: Mapping[str, int] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from math import prod
 import islpy as isl
 
 from polyml.expressions import reads_of
+from polyml.schedule.large_enough import bytes_at_hand
 from polyml.schedule.scan_rows import row_scan
 from polyml.schedule.schedule import Note
 from polyml.scop.scop import Array, Scop
@@ -55,19 +56,19 @@ def streamed_when_large(scop: Scop, target: Target, results: Set[str], *, precis
         if array.kind != "output" or _bytes(array) is not None:
             continue
         least = target.l2_bytes if array.name in results else AGAIN * target.l2_bytes
-        likely = array.name in results or _bytes_at_hand(scop, array) > least
+        likely = array.name in results or bytes_at_hand(scop, array) > least
         if likely and _is_only_written_once(scop, array.name, precise=precise):
             found[array.name] = least
     return found
 
 
 def streamed_sums(
-    scop: Scop, target: Target, results: Set[str], updates: Collection[str], *, large: Collection[str] = ()
+    scop: Scop, target: Target, results: Set[str], updates: Collection[str], *, far: Set[str] = frozenset()
 ) -> frozenset[str]:
     """The arrays that these updates write once each, when their sums are finished, and that nothing else in the region touches.
 
     Args:
-        results: arrays that no later region reads. large: of the updates those whose result is large wherever the schedule runs, though of symbolic size.
+        results: arrays that no later region reads. far: arrays of symbolic size that are larger than L2 wherever the schedule runs.
     """
     found: set[str] = set()
     for name in updates:
@@ -76,7 +77,7 @@ def streamed_sums(
         readers = [s for s in scop.statements.values() if any(r.tensor == array.name for r in reads_of(s.value))]
         if (
             array.name in results
-            and (_is_large(array, target, results) or name in large)
+            and (_is_large(array, target, results) or array.name in far)
             and not readers
             and [s.kind for s in users] == ["init"]
         ):
@@ -98,13 +99,6 @@ def _bytes(array: Array) -> int | None:
     if not all(extent.is_constant for extent in array.shape):
         return None
     return array.dtype.itemsize * prod(extent.constant for extent in array.shape)
-
-
-def _bytes_at_hand(scop: Scop, array: Array) -> int:
-    """In the call that the kernel is compiled for; 0 where its sizes are not known."""
-    if any(not extent.variables() <= scop.examples.keys() for extent in array.shape):
-        return 0
-    return array.dtype.itemsize * prod(extent.evaluate(scop.examples) for extent in array.shape)
 
 
 def _maps(relation: isl.UnionMap) -> list[isl.Map]:

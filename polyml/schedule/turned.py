@@ -21,6 +21,7 @@ from math import prod
 from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import memory_strides
+from polyml.schedule.large_enough import bytes_at_hand, within
 from polyml.schedule.relaid import Layout, Relaid, accesses_of, extents_of, line_rows, redirected, relaid
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Access, Array, Scop, Statement
@@ -50,7 +51,13 @@ def turn_columns(scop: Scop, target: Target) -> Turned | None:
     changed = {name: _on_turned(statement, arrays) for name, statement in scop.statements.items()}
     layouts = [_layout(scop.arrays[name], turned) for name, turned in arrays.items()]
     made = relaid(scop, replace(scop, statements=changed), layouts)
-    return Turned(made, _large(scop.arrays[matrix], target), _sizes(scop, scop.arrays[matrix], target))
+    array = scop.arrays[matrix]
+    likely = set(scop.sizes) <= scop.examples.keys() and bytes_at_hand(scop, array) > target.l2_bytes
+    return Turned(
+        made,
+        within(array.shape, target.l2_bytes // array.dtype.itemsize + 1),
+        {name: scop.examples[name] for name in scop.sizes} if likely else {},
+    )
 
 
 def _swept_matrix(scop: Scop, target: Target) -> str | None:
@@ -69,20 +76,6 @@ def _swept_matrix(scop: Scop, target: Target) -> str | None:
         return None
     numbers = extents_of(array)
     return array.name if numbers is None or array.dtype.itemsize * prod(numbers) > target.l2_bytes else None
-
-
-def _large(array: Array, target: Target) -> tuple[Product, ...]:
-    """That a matrix of symbolic extents does not fit in L2."""
-    symbolic = tuple(extent for extent in array.shape if not extent.is_constant)
-    numbers = array.dtype.itemsize * prod(extent.constant for extent in array.shape if extent.is_constant)
-    return (Product(symbolic, target.l2_bytes // max(numbers, 1) + 1),) if symbolic else ()
-
-
-def _sizes(scop: Scop, matrix: Array, target: Target) -> Mapping[str, int]:
-    if not scop.sizes or not set(scop.sizes) <= scop.examples.keys():
-        return {}
-    large = matrix.dtype.itemsize * prod(e.evaluate(scop.examples) for e in matrix.shape) > target.l2_bytes
-    return {name: scop.examples[name] for name in scop.sizes} if large else {}
 
 
 def _sums_down(scop: Scop, matrix: str) -> bool:

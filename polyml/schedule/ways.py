@@ -22,9 +22,10 @@ from polyml.schedule.ilp.costs import DEFAULT_COSTS
 from polyml.schedule.ilp.driver import NODES, Outline, schedule_by_ilp
 from polyml.schedule.isl_scheduler import tree_by_isl, tree_from_written_order
 from polyml.schedule.joined import join_updates
+from polyml.schedule.large_enough import far_arrays, within
 from polyml.schedule.matching import Matcher
 from polyml.schedule.pack import Packed, pack_operands
-from polyml.schedule.padded_rows import pad_rows
+from polyml.schedule.padded_rows import few_steps, pad_rows
 from polyml.schedule.pivot_parts import PivotParts, split_at_pivots
 from polyml.schedule.pivots import plan_pivots, updates_in_place, within_block
 from polyml.schedule.prologues import applied_in_copies
@@ -50,6 +51,7 @@ from polyml.schedule.sums_ahead import sum_ahead
 from polyml.schedule.turned import turn_columns
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Array, Scop
+from polyml.sets.affine import affine
 from polyml.target import Target
 
 __all__ = ["Ways"]
@@ -185,11 +187,17 @@ class Ways:
     def by_padded_rows(self) -> Schedule | None:
         """Time tiles on arrays whose rows are whole lines; None where nothing asks for it."""
         padded = pad_rows(self.scop, self.target) if self._may_sweep() else None
-        return (
-            None
-            if padded is None
-            else self._relaid(padded.relaid, self._moved(padded.relaid), padded.worth, TIME_TILES)
-        )
+        if padded is None or (padded.apart and not self.pack):
+            return None
+        made = self._relaid(padded.relaid, self._moved(padded.relaid), padded.worth, TIME_TILES)
+        return None if made is None else replace(made, apart=padded.apart)
+
+    def as_they_lie(self) -> Schedule | None:
+        """Time tiles on the arrays themselves, for fewer steps than copies of them take; None where the call at hand has enough, or nothing asks for copies."""
+        if not self._may_sweep() or not few_steps(self.scop) or pad_rows(self.scop, self.target) is None:
+            return None
+        made = self.by_ilp()
+        return made if made.worth and any(note.text.startswith(TIME_TILES) for note in made.notes) else None
 
     def by_row_pieces(self) -> Schedule | None:
         """Rows that stay in L1 in a piece for each lane; None where nothing asks for it."""
@@ -358,15 +366,16 @@ class Ways:
         tree, notes, worth = apply_strategy(tree, facts)
         notes = (*packed.notes, *notes)
         sums = [nest.plan.statement for nest in facts.blocked.values() if nest.plan.writes_once]
-        large = [nest.plan.statement for nest in facts.blocked.values() if nest.plan.ends and nest.plan.result_order]
+        worth = tuple(dict.fromkeys((*packed.worth, *worth)))
+        far = far_arrays(self.scop, worth, self.target.l2_bytes)
         made = Schedule(
             scop=packed.scop,
             dependences=packed.dependences,
             tree=tree,
             storage=dict(packed.storage),
             notes=notes,
-            worth=tuple(dict.fromkeys((*packed.worth, *worth))),
-            streamed=streamed_sums(self.scop, self.target, self.results, sums, large=large),
+            worth=worth,
+            streamed=streamed_sums(self.scop, self.target, self.results, sums, far=far),
         )
         return contract_storage(made, in_lanes=self._in_lanes)
 
@@ -379,8 +388,7 @@ class Ways:
         if not self.pack:
             return () if vectors == 1 else None
         numbers = prod(extent for extent in storage.shape if isinstance(extent, int))
-        symbolic = tuple(extent for extent in storage.shape if not isinstance(extent, int))
-        return (Product(symbolic, most=most // numbers),) if numbers <= most else None
+        return within([affine(extent) for extent in storage.shape], most=most) if numbers <= most else None
 
     def _plans(self, models: dict[str, StatementModel]) -> tuple[Blocking, ...]:
         """The contractions that are worth blocks."""

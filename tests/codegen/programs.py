@@ -8,6 +8,7 @@ import numpy as np
 
 from polyml.codegen.interpret import interpret
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, LoopKind, Node, Place, UpdateArgument, Variable
+from polyml.codegen.printer import loops_text
 from polyml.dtypes import DType, boolean, f32, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.sets.affine import Affine, affine, maximum, minimum
@@ -245,3 +246,10 @@ def run(program: Function, sizes: Mapping[str, int], seed: int = 0) -> dict[str,
     arrays = random_arrays(program, sizes, seed)
     interpret(program, arrays, sizes)
     return arrays
+
+
+def agree(before: Function, after: Function, sizes: Mapping[str, int], about: str = "") -> None:
+    """That both leave the same in all arrays, bit by bit. about: what the message begins with."""
+    expected, found = run(before, sizes), run(after, sizes)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=f"{about} {name}\n{loops_text(after)}")

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
 from polyml.codegen.carried import carry_values
-from polyml.codegen.interpret import interpret
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node
 from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import uses, walk_nodes
 from polyml.codegen.vectorize import vectorize
 from polyml.expressions import reads_of
 from polyml.sets.affine import affine
-from tests.codegen.programs import Extent, array, at, call, function, local, loop, number, put, random_arrays
+from tests.codegen.programs import Extent, agree, array, at, call, function, local, loop, number, put
 from tests.codegen.test_transposes import MAKERS, SHAPES, plus
 
 I, J = affine("i"), affine("j")
@@ -68,12 +66,7 @@ def test_one_row(make: Callable[[], Function]) -> None:
     program, sizes = make(), {"M": 23}
     after = carry_values(program)
     assert memory_reads(after, "y") < memory_reads(program, "y"), loops_text(after)
-    expected = random_arrays(program, sizes)
-    given = {key: value.copy() for key, value in expected.items()}
-    interpret(program, expected, sizes)
-    interpret(after, given, sizes)
-    for key, values in expected.items():
-        np.testing.assert_array_equal(given[key], values, err_msg=f"{key}\n{loops_text(after)}")
+    agree(program, after, sizes)
 
 
 @pytest.mark.parametrize("vector_bytes", [16, 32])
@@ -84,12 +77,7 @@ def test_rows_in_lanes(make: Callable[..., Function], factor: int, vector_bytes:
         program = make(n, m, factor=factor)
         before = vectorize(program, vector_bytes=vector_bytes)[0]
         after = carry_values(before)
-        expected = random_arrays(program, {})
-        given = {key: value.copy() for key, value in expected.items()}
-        interpret(program, expected, {})
-        interpret(after, given, {})
-        for key, values in expected.items():
-            np.testing.assert_array_equal(given[key], values, err_msg=f"{n} x {m} {key}\n{loops_text(after)}")
+        agree(program, after, {}, f"{n} x {m}")
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 7])
@@ -99,12 +87,7 @@ def test_rows_of_any_length(length: int) -> None:
     for program, kept in ((second_order("M"), 0), (far, 1)):
         after, sizes = carry_values(program), {"M": length + 2}
         assert memory_reads(after, "y") == kept, loops_text(after)
-        expected = random_arrays(program, sizes)
-        given = {key: value.copy() for key, value in expected.items()}
-        interpret(program, expected, sizes)
-        interpret(after, given, sizes)
-        for key, values in expected.items():
-            np.testing.assert_array_equal(given[key], values)
+        agree(program, after, sizes)
 
 
 def test_every_read_of_a_recurrence_is_a_register() -> None:
@@ -133,12 +116,7 @@ def test_scratch_memory_that_nobody_reads_is_not_written(last: int, stores: int)
     after = carry_values(program)
     found = [n for n in walk_nodes(after.body) if isinstance(n, Assign) and n.target.variable == "t"]
     assert len(found) == stores, loops_text(after)
-    expected = random_arrays(program, {})
-    given = {key: value.copy() for key, value in expected.items()}
-    interpret(program, expected, {})
-    interpret(after, given, {})
-    for key, values in expected.items():
-        np.testing.assert_array_equal(given[key], values)
+    agree(program, after, {})
 
 
 def test_what_is_left_alone() -> None:
@@ -175,8 +153,4 @@ def test_a_recurrence_without_lanes() -> None:
     ]
     assert reads, loops_text(after)
     assert all(not r.subscripts for r in reads), loops_text(after)
-    given = random_arrays(program, {})
-    expected = {key: value.copy() for key, value in given.items()}
-    interpret(program, expected, {})
-    interpret(after, given, {})
-    np.testing.assert_array_equal(given["y"], expected["y"])
+    agree(program, after, {})

@@ -11,10 +11,10 @@ import pytest
 
 import polyml
 from polyml.codegen.generate import generate
-from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node
+from polyml.codegen.loops import Allocate, Assign, Block, Bounds, For, Function, If, Node
 from polyml.codegen.passes import LoopOptions, lower_loops
 from polyml.codegen.printer import loops_text
-from polyml.codegen.ranges import Bounds, Ranges, outside, remembered
+from polyml.codegen.ranges import Ranges, outside, remembered
 from polyml.codegen.rewrite import uses, walk_nodes
 from polyml.codegen.scalar_replacement import scalar_replacement
 from polyml.codegen.simplify import simplify

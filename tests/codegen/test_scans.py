@@ -11,14 +11,13 @@ from polyml.codegen.interpret import interpret
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.loops import Assign, For, Function, If, Scan
 from polyml.codegen.passes import LoopOptions, lower_loops
-from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.scans import find_scans
 from polyml.dtypes import i64
 from polyml.expressions import Const, Expr
 from polyml.sets.affine import Affine, affine
 from tests.codegen.llvm.support import run_function
-from tests.codegen.programs import Extent, array, at, call, function, loop, number, put, random_arrays
+from tests.codegen.programs import Extent, agree, array, at, call, function, loop, number, put, random_arrays
 
 I, J = affine("i"), affine("j")
 
@@ -111,12 +110,8 @@ def scans(program: Function) -> list[Scan]:
 @pytest.mark.parametrize("vector_bytes", [16, 64])
 @pytest.mark.parametrize(("name", "program", "sizes"), cases())
 def test_same_results(name: str, program: Function, sizes: dict[str, int], vector_bytes: int) -> None:
-    expected = random_arrays(program, sizes)
-    given = {key: value.copy() for key, value in expected.items()}
-    interpret(program, expected, sizes)
     after, _ = lower_loops(program, options=LoopOptions(vector_bytes=vector_bytes))
-    interpret(after, given, sizes)
-    np.testing.assert_array_equal(given["y"], expected["y"], err_msg=f"{name}\n{loops_text(after)}")
+    agree(program, after, sizes, name)
 
 
 @pytest.mark.parametrize("vector_bytes", [32, 64])

@@ -18,7 +18,7 @@ from polyml.dtypes import f64
 from polyml.expressions import Apply, Expr
 from polyml.sets.affine import Affine, affine
 from tests.codegen.llvm.support import compile_functions
-from tests.codegen.programs import Extent, array, at, call, function, local, loop, number, put, random_arrays
+from tests.codegen.programs import Extent, agree, array, at, call, function, local, loop, number, put, random_arrays
 
 I, J = affine("i"), affine("j")
 
@@ -142,13 +142,8 @@ def transposing(program: Function) -> list[For]:
 @pytest.mark.parametrize("vector_bytes", [16, 32])
 @pytest.mark.parametrize(("name", "program", "sizes"), cases((19, 83), (21, 75)))
 def test_same_results(name: str, program: Function, sizes: dict[str, int], vector_bytes: int) -> None:
-    expected = random_arrays(program, sizes)
-    given = {key: value.copy() for key, value in expected.items()}
-    interpret(program, expected, sizes)
     after = transpose_rows(vectorize(program, vector_bytes=vector_bytes)[0], l1_bytes=2048)
-    interpret(after, given, sizes)
-    for key, values in expected.items():
-        np.testing.assert_array_equal(given[key], values, err_msg=f"{name}: {key}\n{loops_text(after)}")
+    agree(program, after, sizes, name)
 
 
 COMPILED = [

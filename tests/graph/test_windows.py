@@ -139,6 +139,29 @@ def test_what_stays() -> None:
         assert not along_filters(graph_of(text(3, 1, 1), x, w, **options)), options
 
 
+@pytest.mark.parametrize(
+    ("channels", "kernel", "stride", "padding", "size", "along"),
+    [
+        (3, 3, 2, 1, 224, False),
+        (3, 3, 1, 1, 112, False),
+        (1, 5, 2, 2, 128, False),
+        (3, 3, 2, 1, 225, True),  # rows of 113
+        (3, 3, 2, 1, 60, True),  # rows of two vectors
+        (3, 3, 3, 0, 225, True),
+        (8, 3, 2, 1, 128, True),
+    ],
+)
+def test_short_sums_of_long_rows_stay(
+    channels: int, kernel: int, stride: int, padding: int, size: int, along: bool
+) -> None:
+    """Laying out their results would take as long as the sums: images of a few channels."""
+    x, w = numbers(channels, size, size), numbers(32, channels, kernel, kernel, seed=1)
+    target = Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=2 << 20)
+    assert along_filters(graph_of(text(kernel, stride, padding), x, w, target=target)) == along
+    function = polyml.einsum(text(kernel, stride, padding), threads=2)
+    np.testing.assert_array_equal(function(x, w), expected(x, w, stride, padding))
+
+
 def test_terms_that_a_condition_leaves_out_stay_out() -> None:
     """Unlike padding: an infinite weight meets no zero there."""
     program = """

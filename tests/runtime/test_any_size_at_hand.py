@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.codegen.loops import For, If
+from polyml.codegen.loops import Assign, For, If, Prefetch
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Apply, Const, Expr, IndexValue
@@ -135,6 +135,26 @@ def test_strips_where_l2_holds_the_operand() -> None:
         given = arguments(operands, sizes, "f4")
         np.testing.assert_array_equal(f(*given), np.einsum(f"{','.join(operands)}->{out}", *given), str(sizes))
     assert len(f.kernels) == 4
+
+
+def test_strips_of_an_operand_beyond_l2() -> None:
+    """Tiles ask for the next strip's lines, and the result goes past the caches: what sizes must be for both is asked for."""
+    caches = Target("host", l1_bytes=32 << 10, l2_bytes=256 << 10)
+    f = polyml.einsum(program(("ke", "ki"), "ei"), dynamic=True, target=caches, threads=1, verify=True)
+    first = {"k": 30, "e": 40, "i": 3008}
+    lowered = f.lower(*arguments(("ke", "ki"), first, "f4"))
+    assert "in strips of" in lowered.explain()
+    near = versions(lowered)[0]
+    asked = {node.place.variable for node in walk_nodes(near.then) if isinstance(node, Prefetch)}
+    assert "x1" in asked
+    assert any(isinstance(node, Assign) and node.streaming for node in walk_nodes(near.then))
+    assert holds(near.condition, first)
+    for far in ({"e": 16}, {"i": 1600}, {"i": 3007}):
+        assert not holds(near.condition, {**first, **far}), far
+    for change in ({}, {"i": 3007}, {"i": 4800}, {"e": 80}, {"e": 16}, {"k": 17}, {"k": 0}, {"i": 0}, {"i": 50}):
+        sizes = {**first, **change}
+        given = arguments(("ke", "ki"), sizes, "f4")
+        np.testing.assert_array_equal(f(*given), np.einsum("ke,ki->ei", *given), str(sizes))
 
 
 def test_multiples_are_known_where_a_version_asks_for_them() -> None:

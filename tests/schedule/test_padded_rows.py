@@ -12,6 +12,7 @@ import polyml
 from polyml.schedule.relaid import line_rows
 from polyml.sets.affine import affine
 from polyml.target import Target
+from tests.schedule.stencils import FIELD_STEP
 
 SMALL = Target("x86-64-v4", l1_bytes=24 * 1024, l2_bytes=256 * 1024, cores=3)
 """Caches so small that time tiles appear at test sizes."""
@@ -92,16 +93,65 @@ def test_known_numbers_of_steps_have_one_version() -> None:
     assert "a_rows" not in loops(few, *arguments)
 
 
-FIELDS = """
+SPACE = """
+def heat(a: f64["N M K"], b: f64["N M K"]):
+    for t in range(STEPS):
+        if 1 <= i < N - 1 and 1 <= j < M - 1 and 1 <= k < K - 1:
+            b[i, j, k] = 0.1 * (a[i - 1, j, k] + a[i + 1, j, k] + a[i, j - 1, k] + a[i, j + 1, k] + a[i, j, k - 1] + a[i, j, k + 1]) + 0.4 * a[i, j, k]
+            a[i, j, k] = 0.1 * (b[i - 1, j, k] + b[i + 1, j, k] + b[i, j - 1, k] + b[i, j + 1, k] + b[i, j, k - 1] + b[i, j, k + 1]) + 0.4 * b[i, j, k]
+    return a, b
+"""
+
+
+def heat(steps: int, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
+    inside = (slice(1, -1),) * 3
+    for _ in range(steps):
+        for x, y in ((a, b), (b, a)):
+            beside = sum(np.roll(x, step, axis)[inside] for axis in range(3) for step in (-1, 1))
+            y[inside] = 0.1 * beside + 0.4 * x[inside]
+    return a, b
+
+
+def test_fewer_steps_pay_in_three_dimensions() -> None:
+    arguments = data(2, 34, 36, 70)
+    target = Target(l1_bytes=24 * 1024, l2_bytes=1024 * 1024)
+    function = polyml.einsum(SPACE.replace("STEPS", "8"), target=target, threads=1, verify=True)
+    assert "a_rows" in function.lower(*arguments).text("loops")
+    fewer = polyml.einsum(SPACE.replace("STEPS", "7"), target=target, threads=1)
+    assert "a_rows" not in fewer.lower(*arguments).text("loops")
+    want = heat(8, *data(2, 34, 36, 70))
+    for got, expected in zip(function(*arguments), want, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("offsets", [(0, 0), (16, 16), (16, 48), (8, 0), (0, 56)])
+def test_rows_of_whole_lines_are_copied_where_arrays_begin_at_different_places(offsets: tuple[int, int]) -> None:
+    """Known numbers of steps have two versions then."""
+    known = JACOBI.replace("range(T)", "range(40)").replace("T: int, ", "")
+    shape = (33, 152)
+    text = loops(known, *data(2, *shape))
+    assert "a_rows" in text
+    asked = next(line for line in text.splitlines() if line.lstrip().startswith("if (") and "_lead" in line)
+    assert "!=" in asked
+    target = Target(l1_bytes=24 * 1024, l2_bytes=256 * 1024)
+    function = polyml.einsum(known, target=target, threads=1, verify=True)
+    want = jacobi(40, *data(2, *shape))
+    given = [at(offset, array) for offset, array in zip(offsets, data(2, *shape), strict=True)]
+    for got, expected in zip(function(*given), want, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+def test_one_version_where_rows_are_no_whole_lines() -> None:
+    known = JACOBI.replace("range(T)", "range(40)").replace("T: int, ", "")
+    text = loops(known, *data(2, 33, 149))
+    assert "a_rows" in text
+    assert "!=" not in text
+
+
+FIELDS = f"""
 def fields(T: int, ex: f64["N M"], ey: f64["N M"], hz: f64["N M"]):
     for t in range(T):
-        if i >= 1:
-            ey[i, j] -= 0.5 * (hz[i, j] - hz[i - 1, j])
-        if j >= 1:
-            ex[i, j] -= 0.5 * (hz[i, j] - hz[i, j - 1])
-        if i < N - 1 and j < M - 1:
-            hz[i, j] -= 0.7 * (ex[i, j + 1] - ex[i, j] + ey[i + 1, j] - ey[i, j])
-    return ex, ey, hz
+{FIELD_STEP}    return ex, ey, hz
 """
 
 
@@ -139,12 +189,22 @@ def test_arrays_that_begin_at_different_places_of_a_line(
 
 
 @pytest.mark.parametrize(("text", "reference", "count"), [(JACOBI, jacobi, 2), (FIELDS, fields, 3)])
-def test_any_size(text: str, reference: Callable[..., tuple[np.ndarray, ...]], count: int) -> None:
-    """One kernel, with padded rows where a call's rows are long and its arrays large: also of whole pages, which get a line more."""
+@pytest.mark.parametrize(("steps_of_calls", "least", "versions"), [((40, 8, 7, 1, 0), 8, 2), ((9, 0, 1, 40), 32, 3)])
+def test_any_size(
+    text: str,
+    reference: Callable[..., tuple[np.ndarray, ...]],
+    count: int,
+    steps_of_calls: tuple[int, ...],
+    least: int,
+    versions: int,
+) -> None:
+    """One kernel, with padded rows where a call's rows are long and its arrays large: also of whole pages, which get a line more. Where the first call has few steps such have time tiles without copies."""
     target = Target("x86-64-v4", l1_bytes=8 * 1024, l2_bytes=64 * 1024)
     function = polyml.einsum(text, target=target, threads=1, dynamic=True, verify=True)
-    assert "T >= 8" in loops(text, 9, *data(count, 67, 152), dynamic=True)
-    assert len(re.findall(r"_rows\w*\[", loops(text, 9, *data(count, 67, 152), dynamic=True))) > 2 * count
+    found = loops(text, steps_of_calls[0], *data(count, 67, 152), dynamic=True)
+    assert f"T >= {least}" in found
+    assert len(re.findall(r"_rows\w*\[", found)) > 2 * count
+    assert len(re.findall(r"if .*N \* M\) >= ", found)) == versions - 1
     for rows, columns in (
         (67, 152),
         (41, 149),
@@ -157,7 +217,7 @@ def test_any_size(text: str, reference: Callable[..., tuple[np.ndarray, ...]], c
         (70, 63),
         (70, 64),
     ):
-        for steps in (0, 1, 7, 8, 40):
+        for steps in steps_of_calls:
             want = reference(steps, *data(count, rows, columns))
             for got, expected in zip(function(steps, *data(count, rows, columns)), want, strict=True):
                 np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)

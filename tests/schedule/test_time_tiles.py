@@ -15,6 +15,7 @@ from polyml.einsum_frontend.interpreter import interpret
 from polyml.einsum_frontend.parse import parse
 from polyml.source import Source
 from polyml.testing import assert_close
+from tests.schedule.stencils import FIELD_STEP
 
 SMALL = pm.Target(l2_bytes=64)
 """Nothing stays in its caches."""
@@ -73,17 +74,11 @@ def f(T: int, u: f64["N M"], c: f64["N M"], p: f64["T"]):
         u[i, j] = new[i, j]
     return u, old
 """
-FDTD = """
+FDTD = f"""
 def f(ex: f64["N M"], ey: f64["N M"], hz: f64["N M"], source: f64["T"]):
     for t in range(T):
         ey[0, j] = source[t]
-        if i >= 1:
-            ey[i, j] -= 0.5 * (hz[i, j] - hz[i - 1, j])
-        if j >= 1:
-            ex[i, j] -= 0.5 * (hz[i, j] - hz[i, j - 1])
-        if i < N - 1 and j < M - 1:
-            hz[i, j] -= 0.7 * (ex[i, j + 1] - ex[i, j] + ey[i + 1, j] - ey[i, j])
-    return ex, ey, hz
+{FIELD_STEP}    return ex, ey, hz
 """
 SEIDEL = """
 def f(T: int, A: f64["N N"]):

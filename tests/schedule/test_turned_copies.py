@@ -8,6 +8,7 @@ import pytest
 import polyml
 from polyml.codegen.loops import For
 from polyml.codegen.rewrite import walk_nodes
+from polyml.target import Target
 
 TWO = 'def f(x: f32["I J"]):\n    y[j, i] = 2 * x[i, j] + 1\n    return y\n'
 THREE = 'def f(x: f32["I J K"]):\n    y[k, j, i] = x[i, j, k]\n    return y\n'
@@ -43,3 +44,17 @@ def test_the_result(shape: tuple[int, int], threads: int, dynamic: bool) -> None
 def test_three_indices(shape: tuple[int, int, int], threads: int) -> None:
     x = np.random.default_rng(0).random(shape, "float32")
     np.testing.assert_array_equal(polyml.einsum(THREE, threads=threads)(x), x.transpose(2, 1, 0))  # type: ignore[operator]
+
+
+def test_rows_of_any_length_go_past_the_caches() -> None:
+    """In strips of 128, each from its first line on; for rows of a few vectors, and results that L2 holds, they do not."""
+    machine = Target("x86-64-v4", l1_bytes=8 << 10, l2_bytes=16 << 10)
+    f = polyml.einsum(TWO, threads=1, dynamic=True, target=machine)
+    text = f.lower(np.zeros((300, 100), "float32")).text("loops")
+    assert "if ((min(128, I) - 64 >= 0) and ((J * I) >= 4097))" in text
+    assert text.count("/* streaming */") == 3
+    here = polyml.einsum(TWO, threads=1, dynamic=True, target=Target("host", l1_bytes=8 << 10, l2_bytes=16 << 10))
+    for shape in ((300, 100), (129, 260), (63, 400), (64, 401), (3, 9000), (9000, 3), (143, 97), (0, 4)):
+        x = np.random.default_rng(0).random(shape, "float32")
+        np.testing.assert_array_equal(here(x), 2 * x.T + 1)  # type: ignore[operator]
+    assert len(here.kernels) == 2  # what is empty has one of its own

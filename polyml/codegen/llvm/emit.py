@@ -15,6 +15,7 @@ from polyml.codegen.llvm.addresses import Level
 from polyml.codegen.llvm.arithmetic import cast
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.extrema import emit_extrema, extrema_of
+from polyml.codegen.llvm.few_steps import emit_few_steps, is_few_steps
 from polyml.codegen.llvm.frame import finish
 from polyml.codegen.llvm.ir import INDEX, Lines, Module, Value, integer
 from polyml.codegen.llvm.masks import lanes_before, lanes_from
@@ -276,14 +277,20 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
         b.depth = max(b.depth, 1)
         state.held, state.reciprocals = outside
         return
+    if trips is not None and ragged is None and is_few_steps(state, node, trips):
+        compute_ahead(state, node, unchanging(node))
+        emit_few_steps(state, node, (lower, upper), trips, lambda value: _emit_body(state, node, value, upper, None))
+        state.held, state.reciprocals = outside
+        return
     loop, after = b.fresh("loop"), b.fresh("after")
-    same = unchanging(node) if ragged is None else []  # a lane without iterations computes nothing
+    same = unchanging(node) if ragged is None else None  # a lane without iterations computes nothing
     if trips is None:
         entered = b.fresh("entered") if same else loop
         b.branch(b.compare("slt", lower, upper), entered, after)
         if same:
             b.start(entered)
-    compute_ahead(state, node, same)
+    if same:
+        compute_ahead(state, node, same)
     before = b.block
     if trips is not None or same:
         b.jump(loop)

@@ -7,6 +7,7 @@ and do the rest several times over.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.math.quotient import WIDE, parts_of
@@ -17,40 +18,38 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
-__all__ = ["compute_ahead", "unchanging"]
+__all__ = ["Unchanging", "compute_ahead", "unchanging"]
 
 
-def unchanging(loop: For) -> list[Apply]:
-    """The largest expressions, each once, that every iteration of the loop computes, whatever conditions in it say, with one value for all of them; and quotients by such a value.
+@dataclass(frozen=True, slots=True)
+class Unchanging:
+    """What a loop computes again and again, each once. values: the largest expressions of one value for all iterations. divisors: what others are divided by, of one value as well."""
 
-    None for a loop with loops inside.
-    """
-    values: list[Apply] = []
-    for node in walk_nodes(loop.body):
-        if isinstance(node, For):
-            return []
-    for value in _values(loop.body):
-        if isinstance(value, Apply):
-            values.append(value)
-    if not values:
-        return []
-    same = _Same(loop.variable, _written(loop), {})
+    values: dict[Expr, None]
+    divisors: dict[Expr, None]
+
+    def __bool__(self) -> bool:
+        return bool(self.values or self.divisors)
+
+
+def unchanging(loop: For) -> Unchanging:
+    """What every iteration of the loop computes, whatever conditions in it say. Nothing for a loop with loops inside."""
+    found = Unchanging({}, {})
+    if any(isinstance(node, For) for node in walk_nodes(loop.body)):
+        return found
+    values = [value for value in _values(loop.body) if isinstance(value, Apply)]
+    same = _Same(loop.variable, _written(loop) if values else set(), found)
     for value in values:
         if same.stays(value):
-            same.found[value] = None
-    return list(same.found)
+            found.values[value] = None
+    return found
 
 
-def compute_ahead(state: State, loop: For, found: Sequence[Apply]) -> None:
+def compute_ahead(state: State, loop: For, found: Unchanging) -> None:
     """Writes their values, which the loop's body then takes: to be called where the loop is sure to have an iteration."""
-    if not found:
-        return
-    same = _Same(loop.variable, _written(loop), {})
-    for expr in found:
-        if same.stays(expr):
-            state.held[expr] = evaluate(state, expr)
-            continue
-        divisor = expr.args[1]  # its reciprocal, in parts
+    for expr in found.values:
+        state.held[expr] = evaluate(state, expr)
+    for divisor in found.divisors:
         value = evaluate(state, divisor)
         if isinstance(divisor, Apply):
             state.held[divisor] = value
@@ -84,11 +83,11 @@ def _values(nodes: Sequence[Node]) -> Iterator[Expr]:
 
 @dataclass(frozen=True, slots=True)
 class _Same:
-    """What stays the same while `variable` counts and the arrays `written` change. found: the largest parts that do, of expressions that do not, and quotients by such."""
+    """What stays the same while `variable` counts and the arrays `written` change. found: the largest parts that do, of expressions that do not."""
 
     variable: str
     written: Set[str]
-    found: dict[Apply, None]
+    found: Unchanging
 
     def stays(self, expr: Expr) -> bool:
         """Whether a value that is no constant stays the same. Where it does not, those of its parts are found that do."""
@@ -105,15 +104,15 @@ class _Same:
         always = 1 if expr.op == "select" else len(expr.args)
         found = [self.stays(arg) for arg in expr.args[:always]]
         if always < len(expr.args):
-            chosen = _Same(self.variable, self.written, {})
+            chosen = replace(self, found=Unchanging({}, {}))
             found += [chosen.stays(arg) for arg in expr.args[always:]]
         if all(one or _is_constant(arg) for one, arg in zip(found, expr.args, strict=True)):
             return any(found)
         for position, arg in enumerate(expr.args[:always]):
             if found[position] and expr.op == "div" and position == 1:
-                self.found[expr] = None
+                self.found.divisors[arg] = None
             elif found[position] and isinstance(arg, Apply):
-                self.found[arg] = None
+                self.found.values[arg] = None
         return False
 
     def moves(self, subscript: Subscript) -> bool:

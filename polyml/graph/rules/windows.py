@@ -46,6 +46,10 @@ SHARED = 8
 COPIED = 0.25
 """Cycles for an element that is packed as it lies, a vector at a time."""
 
+GAP, FEW_TERMS = 2, 29
+"""Lanes along rows with gaps of up to so many elements load contiguous vectors and shuffle them; with larger gaps, and where sums have more terms, they are along the filters anyway, and results are
+scattered. Terms count as often as vectors of a row hold more than the row."""
+
 SHORT = 2
 """Vectors of a row in which edges are so much of it that padding is better copied than asked for."""
 
@@ -199,7 +203,10 @@ def _sampled(equation: Equation, window: _Window, tensors: dict[str, Tensor]) ->
 
 
 def _pays(equation: Equation, window: _Window, lanes: int, *, constant: bool, turned: bool) -> bool:
-    """Cycles of lanes along the filters beside those of lanes where they are: two vectors of products a cycle, loads of windows shared by the rows of a tile; and what is moved."""
+    """Cycles of lanes along the filters beside those of lanes where they are: two vectors of products a cycle, loads of windows shared by the rows of a tile; and what is moved.
+
+    A vector of elements a few apart is so many loads and shuffles between them.
+    """
     extents = window.numbers
     padding = _padded_shape(window, {i: affine(extent) for i, extent in extents.items()}) if window.padded else ()
     depth = prod(extents[i] for i in equation.reduced)
@@ -218,6 +225,9 @@ def _pays(equation: Equation, window: _Window, lanes: int, *, constant: bool, tu
     row = window.points[-1]
     step = sum(s.stride(row) or 0 for s in window.read.subscripts[-1:] if isinstance(s, Affine))
     load = 1.0 if step == 1 and not window.padded else float(lanes)
+    waste = ceil(extents[row] / lanes) * lanes / extents[row]
+    if depth * waste <= FEW_TERMS and 0 < step <= GAP and extents[row] > SHORT * lanes:
+        load = min(2.0 * step - 1, lanes)
     vectors = points // extents[row] * ceil(extents[row] / lanes) * depth * filters
     here = vectors * (0.5 + load / 2 / SHARED)
     if _is_plain(window.read):

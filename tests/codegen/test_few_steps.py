@@ -1,0 +1,41 @@
+"""The few steps of a register tile's inner loop, such as the taps of a filter's row, are written out, and its sums stay in registers."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+
+LAYER = 'def layer(x: f32["C H W"], w: f32["O C R S"]):\n    y[o, p, q] = {x}[c, p + r, {q} + s] * w[o, c, r, s]\n    return y\n'
+
+
+def operands(channels: int, width: int, filters: int, taps: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(channels + width)
+    x = rng.integers(-3, 4, (channels, 7, width)).astype(np.float32)
+    return x, rng.integers(-3, 4, (filters, channels, 3, taps)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("padded", ["x", "pad(x, ((0, 0), (1, 1), (1, 1)))"])
+def test_taps_of_a_row_are_written_out_without_spills(name: str, padded: str) -> None:
+    x, w = operands(64, 30, 64, 3)
+    target = Target(name, l1_bytes=48 * 1024, l2_bytes=2 << 20)
+    assembly = polyml.einsum(LAYER.format(x=padded, q="q"), target=target, threads=1).bind(w=w).lower(x).text("asm")
+    blocks = re.split(r"^\.L\w+:\n|^\tj\w+\t.*\n", assembly, flags=re.M)
+    copies = [block for block in blocks if block.count("vfmadd") >= 9]
+    assert copies
+    assert len(copies) % 3 == 0
+    assert not any("rsp" in block for block in copies)
+
+
+@pytest.mark.parametrize("taps", [2, 3, 4, 5])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_values(taps: int, stride: int) -> None:
+    x, w = operands(24, 33, 40, taps)
+    found = polyml.einsum(LAYER.format(x="x", q=f"{stride}*q"), threads=1).bind(w=w)(x)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, taps), (1, 2))[:, :, ::stride]
+    np.testing.assert_array_equal(found, np.einsum("cpqrs,ocrs->opq", windows, w))
