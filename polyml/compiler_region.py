@@ -215,6 +215,7 @@ def to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredRe
             scans=options.vectorize,
             near=near_arrays(scheduled.scop, scheduled.worth, options.machine.l2_bytes),
             far=far_arrays(scheduled.scop, scheduled.worth, options.machine.l2_bytes),
+            constants=frozenset(name for name, array in scheduled.scop.arrays.items() if array.constant),
         )
         loops, notes = lower_loops(
             generated,

@@ -6,6 +6,7 @@ what the tile multiplies with is in registers already.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
 from polyml.codegen.inner_loops import inner_loops, put_first
@@ -21,23 +22,23 @@ MOST_COPIES = 8
 """Vectors that are copied beside one step of the sums."""
 
 
-def pack_in_tiles(function: Function) -> Function:
-    """The function with such copies inside the first of the tiles that follow them.
+def pack_in_tiles(function: Function, constants: Set[str] = frozenset()) -> Function:
+    """The function with such copies inside the first of the tiles that follow them. constants: arguments whose copies are left as they are.
 
     Rewrite (all of `s` in lanes):
         for (k ..) panel[k, s] = x[k, s]; for (i = 0; i < 64; i += 8) { .. for (k ..) t += panel[k, s] * w[i, k]; .. }
         -> (i = 0) { .. for (k ..) { panel[k, s] = x[k, s]; t += panel[k, s] * w[0, k]; } .. } for (i = 8; i < 64; i += 8) { .. }
     """
-    body = _body(function.body)
+    body = _body(function.body, constants)
     return function if body is function.body else replace(function, body=body)
 
 
-def _body(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+def _body(nodes: tuple[Node, ...], constants: Set[str]) -> tuple[Node, ...]:
     made: list[Node] = []
     changed = False
     for node in nodes:
-        new = with_body(node, _body)
-        joined = _joined(made[-1], new) if made and isinstance(new, For) else None
+        new = with_body(node, lambda body: _body(body, constants))
+        joined = _joined(made[-1], new, constants) if made and isinstance(new, For) else None
         if joined is not None:
             made.pop()
             made += joined
@@ -47,14 +48,14 @@ def _body(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     return tuple(made) if changed else nodes
 
 
-def _joined(copy: Node, tiles: For) -> tuple[Node, ...] | None:
+def _joined(copy: Node, tiles: For, constants: Set[str]) -> tuple[Node, ...] | None:
     """What the two become, one after the other; None where they are not of this kind."""
     if isinstance(copy, For):
-        return _packed(copy, tiles)
+        return _packed(copy, tiles, constants)
     # Whole strips, and the last one: the loop over tiles goes into both.
     match copy, tiles.body:
         case If(then=(For() as whole,)), (If() as tile,) if copy.condition == tile.condition:
-            packed = _packed(whole, replace(tiles, body=tile.then))
+            packed = _packed(whole, replace(tiles, body=tile.then), constants)
             if packed is None or any(reads_of(copy.condition)):
                 return None
             rest = (*copy.otherwise, replace(tiles, body=tile.otherwise)) if tile.otherwise else copy.otherwise
@@ -102,9 +103,11 @@ def _contiguous(subscripts: tuple[object, ...], lanes: str) -> bool:
     return bool(strides) and strides[-1] == 1 and not any(strides[:-1])
 
 
-def _packed(loop: For, tiles: For) -> tuple[Node, ...] | None:
+def _packed(loop: For, tiles: For, constants: Set[str]) -> tuple[Node, ...] | None:
     copy, span = _copy_of(loop), tiles.upper - tiles.lower
-    if copy is None or tiles.kind != "sequential" or not span.is_constant or span.constant <= tiles.step:
+    if copy is None or copy.sources <= constants:
+        return None
+    if tiles.kind != "sequential" or not span.is_constant or span.constant <= tiles.step:
         return None
     first = substitute_nodes(tiles.body, {tiles.variable: tiles.lower})
     paths = list(inner_loops(first))

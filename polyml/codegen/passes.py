@@ -47,7 +47,8 @@ OnPass = Callable[[str, Function], None]
 class LoopOptions:
     """vector_bytes: of one vector register, of which there are so many. precise: floating-point sums and products keep their order.
     l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched.
-    large: what codegen/large.py asks for holds. scans: recurrences may get lanes. near, far: arguments of symbolic size that are known to be no larger than L2, or larger."""
+    large: what codegen/large.py asks for holds. scans: recurrences may get lanes. near, far: arguments of symbolic size that are known to be no larger than L2, or larger.
+    constants: arguments that are the same in every call: what is packed of them stays a copy of its own, which codegen/hoist_panels.py moves out."""
 
     vector_bytes: int
     vector_registers: int = 32
@@ -59,6 +60,7 @@ class LoopOptions:
     scans: bool = True
     near: frozenset[str] = frozenset()
     far: frozenset[str] = frozenset()
+    constants: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: a part is a sum like any other.
     Pass("chain_sums", lambda f, o: (f if o.precise else chain_sums(f, vector_registers=o.vector_registers), ())),
     # Ordering: last, since passes above know copies and tiles by their loops.
-    Pass("pack_in_tiles", lambda f, _: (pack_in_tiles(f), ())),
+    Pass("pack_in_tiles", lambda f, o: (pack_in_tiles(f, o.constants), ())),
 )
 
 

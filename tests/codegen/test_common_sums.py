@@ -115,4 +115,4 @@ def f(a: f64["N M"], b: f64["N M"]):
     jammed = re.findall(r"a_?\w*\[i, j\] = 0.2 .*;\n *\w+\[i \+ 1, j\] = .*", loops)
     rows = re.findall(r"\w+\[i, j\] = \(0.2 \* .*;\n *\w+\[i \+ 1, j\] = \(0.2 \* .*", loops)
     assert not jammed
-    assert len(rows) == 6, "first, whole and last vectors of both statements"
+    assert len(rows) == 2 * 6, "first, whole and last vectors of both statements, with copied rows and without"
