@@ -36,7 +36,7 @@ def plan_at_hand(scop: Scop, model: StatementModel, target: Target) -> Blocking 
         return None
     numbers = call.model
     plan = plan_blocks(scop, numbers, call.sides, {}, target, at_hand=True)
-    if plan is None or not (plan.result_order or (plan.strips and _strips_pay(call, plan, target))):
+    if plan is None or not (plan.result_order or plan.across or (plan.strips and _strips_pay(call, plan, target))):
         return None
     return replace(plan, ends=call.ends, worth=_limits(call, plan, target))
 
@@ -59,10 +59,12 @@ def _limits(call: AtHand, plan: Blocking, target: Target) -> tuple[Product, ...]
         found += within(call.extents([*sides.rows, *sides.reduced]), most=l2 // 4)
         found += within(reduced, MIN_DEPTH, 2 * l1 // (3 * plan.width))
     else:
-        found += within(reduced, MIN_DEPTH, l1 // 2 // plan.width)
+        found += within(reduced, MIN_DEPTH, None if plan.across else l1 // 2 // plan.width)
         found += _little_more(call, [i for i in operand if not plan.blocked(i)])
         if plan.row_operand is not None:
             found += _little_more(call, _moving(call, sides.others[0]))
+    if plan.across:
+        found += _little_more(call, sides.rows)
     if plan.result_order or prod(call.model.extents[i] for i in _moving(call, sides.out)) > l2:
         found += within(call.extents(_moving(call, sides.out)), l2 + 1)
     found += within(call.extents(sides.rows), MIN_REUSE)

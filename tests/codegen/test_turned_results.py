@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -95,3 +97,23 @@ def test_a_written_order_stays() -> None:
     x, y, b = arguments(*THREE[:2], CASES[0][2], "f32")
     function = polyml.einsum(program(*THREE, "f32"), target=SMALL, threads=1, precise=True)
     assert "z_turned" not in str(function.explain(x, y, b))
+
+
+@pytest.mark.parametrize(("dims", "dtype", "sizes"), CASES)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("last", ["", "r[{out}] = max(z[{out}] + bias[a], 0)\n    return r"])
+def test_any_size_turns_results_that_the_first_call_has_so(
+    dims: tuple[str, str, str], dtype: str, sizes: dict[str, int], threads: int, last: str
+) -> None:
+    text = program(*dims, dtype, last.format(out=", ".join(dims[2].lower().split())))
+    function = polyml.einsum(text, target=SMALL, threads=threads, dynamic=True, verify=threads == 1)
+    given = arguments(*dims[:2], sizes, dtype)
+    loops = function.lower(*given).text("loops")
+    assert re.search(r"local \w+ z_turned\w*\[[^;]*\bC\b", loops), "the block that is laid out before the next"
+    others = [{i: max(0, n + d) for i, n in sizes.items()} for d in (0, 1, -1, 2 - min(sizes.values()))]
+    others += [{**sizes, index: n} for index in sizes for n in (0, 1, 2 * sizes[index])]
+    for numbers in others:
+        x, y, b = arguments(*dims[:2], numbers, dtype)
+        expected = exact(*dims, x, y)
+        expected = np.maximum(expected + b, 0) if last else expected
+        np.testing.assert_array_equal(function(guarded(x), guarded(y), b), expected, err_msg=str(numbers))

@@ -10,7 +10,7 @@ from polyml.expressions import reads_of
 from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["any_box", "box", "box_extents", "holds", "hull_extents"]
+__all__ = ["any_box", "box", "box_extents", "holds", "hull_extents", "symbolic_box"]
 
 
 def hull_extents(equation: Equation) -> dict[str, int] | None:
@@ -37,6 +37,12 @@ def box_extents(equation: Equation) -> dict[str, int] | None:
 
 def any_box(equation: Equation, graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Affine] | None:
     """The extent of each index, a number or in the graph's sizes; None where the domain is no box from 0 on, or may be empty."""
+    found = symbolic_box(equation, graph, tensors)
+    return found if found is not None and all(holds(extent - 1, graph) for extent in found.values()) else None
+
+
+def symbolic_box(equation: Equation, graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Affine] | None:
+    """The same, where the domain may be empty."""
     found = {i: affine(n) for i, n in _numbers(equation).items()}
     accesses = [(equation.result, equation.target)]
     accesses += [(tensors[read.tensor], read.subscripts) for read in reads_of(equation.body)]
@@ -44,7 +50,7 @@ def any_box(equation: Equation, graph: Graph, tensors: Mapping[str, Tensor]) -> 
         for subscript, extent in zip(subscripts, tensor.shape, strict=True):
             if isinstance(subscript, Affine) and subscript.name in equation.indices:
                 found.setdefault(subscript.name, extent)
-    if found.keys() != set(equation.indices) or not all(holds(extent - 1, graph) for extent in found.values()):
+    if found.keys() != set(equation.indices):
         return None
     whole = box(equation.result.name, equation.indices, found, graph.sizes)
     same = whole.intersect_params(graph.context).is_equal(equation.domain.intersect_params(graph.context))

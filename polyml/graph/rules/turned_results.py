@@ -3,11 +3,12 @@
     z[c, b, a] = sum[d](x[a, d, b] * y[c, d])   becomes   z_turned[c, a, b] = sum[d](x[a, d, b] * y[c, d]); z[c, b, a] = z_turned[c, a, b]
 
 Lanes run along b then, so that x is read as it lies, and where d is longer than c fewer elements change places. The second statement follows a block of the first
-(`turned` in schedule/blocking.py), so that the intermediate tensor stays in L2.
+(`turned` in schedule/blocking.py), so that the intermediate tensor stays in L2. Of symbolic sizes the numbers of the call at hand decide.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
@@ -15,7 +16,7 @@ from polyml.expressions import Apply, Read
 from polyml.graph.build_parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
-from polyml.graph.rules.boxes import box, box_extents
+from polyml.graph.rules.boxes import box, symbolic_box
 from polyml.graph.traverse import tensors_of
 from polyml.sets.affine import Affine, affine
 
@@ -37,25 +38,45 @@ def turn_results(graph: Graph, *, cache: int) -> Graph:
     tensors = tensors_of(graph)
     made: list[Op] = []
     for op in graph.ops:
-        order = _order(op, tensors, cache) if isinstance(op, Equation) else None
-        if order is None or not isinstance(op, Equation):
-            made.append(op)
-        else:
-            made += _turned(op, order, tensors)
+        made += (isinstance(op, Equation) and _turned(op, graph, tensors, cache)) or (op,)
     return graph if len(made) == len(graph.ops) else replace(graph, ops=tuple(made))
 
 
-def _order(equation: Equation, tensors: dict[str, Tensor], cache: int) -> tuple[str, ...] | None:
-    """The indices of the result in the order that suits the operand; None where it is to stay."""
+def _turned(equation: Equation, graph: Graph, tensors: dict[str, Tensor], cache: int) -> tuple[Op, ...]:
+    """The product in the order that suits the operand, and what lays it out; nothing where the equation is to stay."""
     left = equation.indices[: len(equation.indices) - len(equation.reduced)]
     body = equation.body
     if equation.reduce != "sum" or not equation.reduced or equation.base is not None or equation.instances is not None:
-        return None
+        return ()
     if equation.target != tuple(map(affine, left)) or len(left) < 3 or not isinstance(body, Apply) or body.op != "mul":
-        return None
-    reads = [(read, names) for read in body.args if isinstance(read, Read) and (names := _names(read))]
-    extents = box_extents(equation)
-    if len(reads) != 2 or extents is None or not body.dtype.is_float:
+        return ()
+    extents = symbolic_box(equation, graph, tensors)
+    if (
+        extents is None
+        or not frozenset[str]().union(*(e.variables() for e in extents.values())) <= graph.examples.keys()
+    ):
+        return ()
+    order = _order(equation, body, {i: e.evaluate(graph.examples) for i, e in extents.items()}, tensors, cache)
+    if order is None:
+        return ()
+    name = fresh_name(f"{equation.result.name}_turned", tensors)
+    turned = Tensor(name, equation.result.dtype, tuple(extents[i] for i in order), equation.result.label)
+    tensors[name] = turned
+    indices = (*order, *equation.reduced)
+    domain, target = box(name, indices, extents, graph.sizes), tuple(map(affine, order))
+    product = replace(equation, result=turned, indices=indices, domain=domain, target=target)
+    names = {index: f"i{k}" for k, index in enumerate(left)}
+    back = Read(name, tuple(affine(names[index]) for index in order), turned.dtype)
+    return product, fill(equation.result, back, equation.span)
+
+
+def _order(
+    equation: Equation, product: Apply, extents: Mapping[str, int], tensors: Mapping[str, Tensor], cache: int
+) -> tuple[str, ...] | None:
+    """The indices of the result in the order that suits the operand; None where it is to stay."""
+    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+    reads = [(read, names) for read in product.args if isinstance(read, Read) and (names := _names(read))]
+    if len(reads) != 2 or not product.dtype.is_float:
         return None
     for (read, own), (_, other) in (reads, reads[::-1]):
         rows = [i for i in left if i not in own]
@@ -76,17 +97,3 @@ def _names(read: Read) -> tuple[str, ...]:
     names = [s.name if isinstance(s, Affine) else None for s in read.subscripts]
     plain = None not in names and len(set(names)) == len(names)
     return tuple(name for name in names if name is not None) if plain else ()
-
-
-def _turned(equation: Equation, order: tuple[str, ...], tensors: dict[str, Tensor]) -> list[Op]:
-    extents = box_extents(equation)
-    assert extents is not None, "internal: a product over no box"
-    name = fresh_name(f"{equation.result.name}_turned", tensors)
-    shape = tuple(affine(extents[index]) for index in order)
-    turned = tensors[name] = Tensor(name, equation.result.dtype, shape, equation.result.label)
-    indices = (*order, *equation.reduced)
-    domain, target = box(name, indices, extents), tuple(map(affine, order))
-    product = replace(equation, result=turned, indices=indices, domain=domain, target=target)
-    names = {index: f"i{k}" for k, index in enumerate(equation.indices[: len(order)])}
-    back = Read(name, tuple(affine(names[index]) for index in order), turned.dtype)
-    return [product, fill(equation.result, back, equation.span)]
