@@ -26,6 +26,8 @@ __all__ = ["affine_value", "compare", "condition_value", "decide", "has_reads"]
 
 def has_reads(expr: Expression) -> bool:
     """Whether some tensor or scalar is read in the expression (a subscript that reads is a gather)."""
+    if isinstance(expr, IndexRef | LoopRef | Number | SizeRef):  # most subscripts
+        return False
     return isinstance(expr, Subscript) or any(has_reads(e) for e in children(expr))
 
 

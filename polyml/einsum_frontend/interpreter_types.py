@@ -5,6 +5,7 @@ NumPy decides: promotions go through `numpy.result_type`, which treats Python nu
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import assert_never
 
@@ -53,6 +54,7 @@ _OF_COMPLEX = frozenset(
 _PARTS = frozenset({"real", "imag", "abs"})
 
 
+@functools.cache
 def promote_types(*types: Type) -> Type:
     """NumPy's promotion; of weak types only: bool, i64, f64 or c128, weak.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import assert_never
@@ -44,6 +45,7 @@ __all__ = ["Cell", "Evaluator", "convert", "storage"]
 Array = npt.NDArray[np.generic]
 
 
+@functools.cache
 def storage(dtype: DType, wide: bool) -> np.dtype[np.generic]:
     """The NumPy dtype that elements of `dtype` are kept in: itself, or for floats and complex numbers a wider one."""
     if not wide or not (dtype.is_float or dtype.is_complex):
@@ -59,17 +61,16 @@ def convert(value: object, source: Type, target: DType, wide: bool, *, rounded: 
 
     rounded: weak numbers are rounded to half precision, too.
     """
-    array = np.asarray(value)
-    whole = target if rounded or not target.is_half else f32
+    kept = storage(f32 if target.is_half and not wide else target, wide)
+    element = value if isinstance(value, np.generic) else _scalar(value)
     if source.weak:
-        array = array.astype(whole.numpy)
-    if target.is_half and not wide:
-        return _scalar(array.astype(np.float32))
-    return _scalar(array.astype(storage(target, wide)))
+        whole = target if rounded or not target.is_half else f32
+        element = element.astype(whole.numpy)
+    return element if element.dtype == kept else element.astype(kept)
 
 
-def _scalar(array: Array) -> np.generic:
-    (element,) = array.reshape(1)
+def _scalar(value: object) -> np.generic:
+    (element,) = np.asarray(value).reshape(1)
     assert isinstance(element, np.generic), "internal: elements of arrays are NumPy scalars"
     return element
 

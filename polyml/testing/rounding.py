@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyml.dtypes import DTYPES, DType, bf16, f32
+from polyml.einsum_frontend.interpreter_names import children
 from polyml.einsum_frontend.interpreter_types import BINARY_OPS, COMPARE_OPS
 from polyml.einsum_frontend.interpreter_values import Evaluator
 from polyml.einsum_frontend.syntax import (
@@ -89,11 +90,29 @@ class BoundedEvaluator(Evaluator):
     most: list[int] = field(default_factory=lambda: [2**62])
     _place: tuple[str, tuple[int, ...]] | None = None
 
-    def value(self, expr: Expression, env: Mapping[str, int]) -> np.generic:
-        self.most[0] -= 1
-        if self.most[0] < 0:
+    def require(self, count: int) -> None:
+        """Raises ShapeError unless so many evaluations are left; then none is."""
+        if self.most[0] < count:
+            self.most[0] = -1
             message = "the interpreter evaluates one instance after the other, and these arguments have too many"
             raise ShapeError(message, hint="verify the program at smaller sizes, or with most=")
+
+    def least(self, expr: Expression) -> int:
+        """Evaluations that one instance of the expression takes at least: what conditions leave of a reduction is not known."""
+        match expr:
+            case Reducer() if any(not isinstance(item, IndexRef) for item in expr.items):
+                return 1
+            case Reducer():
+                own = (len(self.ranges[item.name]) for item in expr.items if isinstance(item, IndexRef))
+                return 1 + math.prod(own) * self.least(expr.body)
+            case Call(function="where"):
+                return 1
+            case _:
+                return 1 + sum(map(self.least, children(expr)))
+
+    def value(self, expr: Expression, env: Mapping[str, int]) -> np.generic:
+        self.require(1)
+        self.most[0] -= 1
         outer, self.below = self.below, []
         found = super().value(expr, env)
         parts, self.below = self.below, outer
@@ -168,7 +187,8 @@ class BoundedEvaluator(Evaluator):
 
 
 def _size(value: Any) -> float:
-    return float(abs(value)) if np.isfinite(value) else 0.0
+    size = float(abs(value))
+    return size if size < math.inf or np.isfinite(value) else 0.0
 
 
 def _ends(part: Part) -> tuple[Any, ...]:
@@ -181,6 +201,12 @@ def _ends(part: Part) -> tuple[Any, ...]:
     return ends
 
 
+@functools.cache
+def _wide(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
+    """What holds values of all of these, and at least f64."""
+    return np.result_type(*dtypes, np.float64)
+
+
 def applied(op: str, parts: Sequence[Part], dtype: DType) -> float:
     """The bound of `op` on these operands, in `dtype`."""
     if any(math.isinf(part.bound) for part in parts):
@@ -189,7 +215,7 @@ def applied(op: str, parts: Sequence[Part], dtype: DType) -> float:
         return max(part.bound for part in parts)
     if op in ("add", "sub"):
         return sum(part.bound + unit(dtype) * _size(part.value) for part in parts)
-    wide = np.result_type(*(part.value.dtype for part in parts), np.float64)
+    wide = _wide(*(part.value.dtype for part in parts))
     meaning: Any = np.conjugate if op == "conj" else OPS[op].meaning
     corners = [complex(meaning(*map(wide.type, ends))) for ends in itertools.product(*map(_ends, parts))]
     center = corners[0]

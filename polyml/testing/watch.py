@@ -96,6 +96,7 @@ class Watch(Run):
         self.record = record
         self.sizes = frozenset(sizes)
         self.seen: list[tuple[Part, Instance]] = []
+        self.begun = False
 
     def run(self) -> tuple[tuple[str, Cell], ...] | None:
         found = super().run()
@@ -117,10 +118,18 @@ class Watch(Run):
     def evaluator(self, types: Mapping[int, Type], ranges: Mapping[str, range]) -> Evaluator:
         return BoundedEvaluator(self.cells, types, ranges, self.wide, self.record.bounds, most=self.record.most)
 
+    def assign(self, statement: ReadyAssign) -> None:
+        self.begun = statement.guards != ()  # how many instances these leave is not known
+        super().assign(statement)
+
     def evaluate(
         self, statement: ReadyAssign, evaluator: Evaluator, position: tuple[int, ...], env: Mapping[str, int]
     ) -> np.generic:
         assert isinstance(evaluator, BoundedEvaluator), "internal: made by this run"
+        if not self.begun:  # refuse what is too large before, not after, all that there is time for
+            self.begun = True
+            instances = math.prod(len(evaluator.ranges[index]) for index in statement.indices)
+            evaluator.require(instances * evaluator.least(statement.value))
         evaluator.below.clear()
         value = super().evaluate(statement, evaluator, position, env)
         named = {_plain(name): at for name, at in env.items() if name not in self.sizes}

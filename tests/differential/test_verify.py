@@ -156,6 +156,12 @@ def test_too_many_instances() -> None:
         verify(SOFTMAX, *arguments(), most=1000)
 
 
+def test_too_many_instances_are_counted_before_the_first() -> None:
+    x = np.ones((2000, 2000), np.float32)
+    with pytest.raises(ShapeError, match="too many"):  # a day's work
+        verify("ij,jk->ik", x, x, most=8 * 10**9)
+
+
 @settings(max_examples=25, deadline=None)
 @given(programs())
 def test_random_programs(case: Case) -> None:
