@@ -98,7 +98,7 @@ def _paths(schedule: Schedule, sizes: dict[str, int]) -> dict[Instance, tuple[St
                 for (name, point), path in here.items():
                     row, indices = member.rows[name], schedule.scop.statements[name].indices
                     if row is None:
-                        value, index = _value(by_cases[name], point), None
+                        value, index = _value(by_cases[name], point, sizes), None
                     else:
                         value, index = row.evaluate({**sizes, **dict(zip(indices, point, strict=True))}), row.name
                     below[name, point] = (*path, (kind, value, index))
@@ -121,9 +121,13 @@ def _functions(band: isl.ScheduleNode) -> dict[str, isl.PwAff]:
     return {str(f.get_space().get_tuple_name(isl.dim_type.in_)): f for f in found}
 
 
-def _value(function: isl.PwAff, point: tuple[int, ...]) -> int:
-    """A function by cases, without sizes, at a point."""
-    where = isl.Point.zero(function.domain().get_space())
+def _value(function: isl.PwAff, point: tuple[int, ...], sizes: dict[str, int]) -> int:
+    """A function by cases at a point."""
+    space = function.domain().get_space()
+    where = isl.Point.zero(space)
+    for d in range(space.dim(isl.dim_type.param)):
+        size = isl.Val.int_from_si(isl.DEFAULT_CONTEXT, sizes[str(space.get_dim_name(isl.dim_type.param, d))])
+        where = where.set_coordinate_val(isl.dim_type.param, d, size)
     for d, value in enumerate(point):
         where = where.set_coordinate_val(isl.dim_type.set, d, isl.Val.int_from_si(isl.DEFAULT_CONTEXT, value))
     return function.eval(where).to_python()

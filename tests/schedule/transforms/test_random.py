@@ -157,6 +157,11 @@ DIAMOND = ("diamond", 0, 0, 0, 0, 0)
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @example(start="fuse", chosen=[DIAMOND, DIAMOND, ("diamond", 0, 0, 0, 1, 1)], storage="contract")
+@example(
+    start="jacobi",
+    chosen=[DIAMOND, ("split", 0, 0, 0, 0, 1), ("separate", 0, 0, 0, 0, 0), ("fuse", 0, 1, 0, 0, 0)],
+    storage="full",
+)
 @every
 def test_refused_or_unchanged(start: str, chosen: list[tuple[str, int, int, int, int, int]], storage: str) -> None:
     _try(start, chosen, storage)
