@@ -7,7 +7,8 @@ matrices are turned ahead of the loop, as far as they are read before they are w
 Rewrite: for k: .. A[i, k] .. A[i, j] ..  ->  A_turned[j, i] = A[i, j]; for k: .. A_turned[k, i] .. A_turned[j, i] ..; A[i, j] = A_turned[j, i]
 
 When: the heaviest of the loop's statements changes the matrix in place, another sums down its columns, all statements walk down the columns of all matrices along one index each, so that every access becomes contiguous or a single
-element, and the matrix does not fit in L2.
+element, and the matrix does not fit in L1. One that fits in L2 has no need of blocks of steps: there what counts is that a column is as few lines as it has elements for, since each line is also
+what threads take from each other when one of them writes to a column.
 
 Source: data layout transformation, O'Boyle and Knijnenburg, "Nonsingular data transformations: definition, validity, and applications" (IJPP 1999).
 """
@@ -33,9 +34,10 @@ __all__ = ["Turned", "turn_columns"]
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """worth: what must hold at a call. sizes: what symbolic ones are taken for, the numbers of the call at hand where its matrix is as large; otherwise none."""
+    """far: whether the matrix is larger than L2, or may be. worth: what must hold at a call. sizes: what symbolic ones are taken for, the numbers of the call at hand where its matrix is as large; otherwise none."""
 
     relaid: Relaid
+    far: bool
     worth: tuple[Product, ...]
     sizes: Mapping[str, int]
 
@@ -52,11 +54,14 @@ def turn_columns(scop: Scop, target: Target) -> Turned | None:
     layouts = [_layout(scop.arrays[name], turned) for name, turned in arrays.items()]
     made = relaid(scop, replace(scop, statements=changed), layouts)
     array = scop.arrays[matrix]
-    likely = set(scop.sizes) <= scop.examples.keys() and bytes_at_hand(scop, array) > target.l2_bytes
+    at_hand = bytes_at_hand(scop, array)  # 0 where nobody knows
+    far = not target.l1_bytes < at_hand <= target.l2_bytes
+    least = target.l2_bytes if far else target.l1_bytes
     return Turned(
         made,
-        within(array.shape, target.l2_bytes // array.dtype.itemsize + 1),
-        {name: scop.examples[name] for name in scop.sizes} if likely else {},
+        far,
+        within(array.shape, least // array.dtype.itemsize + 1),
+        {name: scop.examples[name] for name in scop.sizes} if far and at_hand else {},
     )
 
 
@@ -75,7 +80,7 @@ def _swept_matrix(scop: Scop, target: Target) -> str | None:
     if not in_place or array.kind == "local":
         return None
     numbers = extents_of(array)
-    return array.name if numbers is None or array.dtype.itemsize * prod(numbers) > target.l2_bytes else None
+    return array.name if numbers is None or array.dtype.itemsize * prod(numbers) > target.l1_bytes else None
 
 
 def _sums_down(scop: Scop, matrix: str) -> bool:

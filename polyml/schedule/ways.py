@@ -177,12 +177,13 @@ class Ways:
         return None if scop is None else replace(self, scop=scop, dependences=analyse(scop)).by_ilp()
 
     def by_turned(self) -> Schedule | None:
-        """Blocks of steps on columns that are contiguous for as long as the loop runs; None where there are none."""
+        """Columns that are contiguous for as long as the loop runs, in blocks of steps where they are many; None where there are none."""
         relaxed = self._may_block() and not self.options.precise
         turned = turn_columns(self.scop, self.target) if relaxed else None
         if turned is None:
             return None
-        return self._relaid(turned.relaid, self._moved(turned.relaid), turned.worth, STEPS, sizes=turned.sizes)
+        wanted = STEPS if turned.far else None
+        return self._relaid(turned.relaid, self._moved(turned.relaid), turned.worth, wanted, sizes=turned.sizes)
 
     def by_padded_rows(self) -> Schedule | None:
         """Time tiles on arrays whose rows are whole lines; None where nothing asks for it."""

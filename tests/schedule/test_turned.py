@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import polyml
+from polyml.target import Target
 from tests.schedule.columns import SMALL, STEPS
 
 PART = STEPS.replace("if j > k:", "if j > k and j > 5:").replace("Q[i, k] = A", "if k > 2:\n            Q[i, k] = A")
@@ -70,6 +71,22 @@ def test_results(shape: tuple[int, int], rows: int, text: str) -> None:
         assert f"in tiles of {rows} columns" in found
         for got, want in zip(function(a.copy(), w), steps(a, w, text), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("text", [STEPS, PART], ids=["all", "a part"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_matrix_in_l2_is_turned_too(text: str, dynamic: bool) -> None:
+    near = Target("host", l1_bytes=SMALL.l1_bytes, l2_bytes=1 << 20)
+    for threads in (1, 3):
+        function = polyml.einsum(text, target=near, threads=threads, dynamic=dynamic, verify=threads == 1)
+        assert dynamic or not notes(function, *data((61, 150))), "blocks of steps, which it has no need of"
+        assert "A_turned" in function.lower(*data((61, 150))).text("domains")
+        for shape in ((61, 150), (24, 160), (5, 4), (1, 1), (3, 300), (400, 7)):
+            a, w = data(shape)
+            for got, want in zip(function(a.copy(), w), steps(a, w, text), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+    few, w = data((5, 4))
+    assert "A_turned" not in polyml.einsum(text, target=near).lower(few, w).text("domains")
 
 
 def test_what_is_copied() -> None:
