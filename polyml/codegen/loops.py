@@ -91,7 +91,6 @@ class Assign:
         kernel it is a register of each thread, and the block's threads are combined; used outside thread loops only.
     streaming: the store should bypass the caches, where a whole vector is written at once to an address that is provably a multiple of its size;
     aligned: it is one, by what holds wherever this runs (codegen/large.py).
-    streaming: the store should bypass the caches, where a whole vector is written at once to an address that is provably a multiple of its size.
     asynchronous: (CUDA) a copy to shared memory that is finished at the next barrier, and not seen before.
     atomic: (CUDA) several threads may do so to one element at once; with `reduction`.
     scan: in a vector loop: lane after lane, `carry = combine(factor * carry, value); target = carry`, with the sum or what `reduction` names. The value

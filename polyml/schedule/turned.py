@@ -61,7 +61,7 @@ def turn_columns(scop: Scop, target: Target) -> Turned | None:
         made,
         far,
         within(array.shape, least // array.dtype.itemsize + 1),
-        {name: scop.examples[name] for name in scop.sizes} if far and at_hand else {},
+        {name: scop.examples[name] for name in scop.sizes} if at_hand > target.l1_bytes else {},
     )
 
 

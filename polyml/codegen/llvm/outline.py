@@ -18,6 +18,7 @@ from polyml.codegen.llvm.ir import INDEX, POINTER, Builder, Lines, Module, Type,
 from polyml.codegen.llvm.state import State
 from polyml.codegen.llvm.storage import add_slot
 from polyml.codegen.loops import Allocate, Assign, For, If, Node, Variable
+from polyml.codegen.parallel_work import LIGHT, work_of_loop
 from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Const, Read
 from polyml.sets.affine import affine
@@ -28,6 +29,7 @@ __all__ = [
     "argument_name",
     "emit_apart",
     "emit_parallel",
+    "is_light",
     "new_state",
     "pack",
     "range_function",
@@ -38,6 +40,12 @@ __all__ = [
 
 PARALLEL = "polyml_parallel"
 """The runtime's entry for parallel loops."""
+
+FRACTION = 1024
+"""Units of a cycle in which work is counted, in integers."""
+
+MOST, MOST_TRIPS = 1 << 40, 1 << 20
+"""Of work, in these units, and of one factor of it: more is as good as this, and no product overflows."""
 
 TILE = 12
 """Registers of a tile that has none to spare."""
@@ -134,7 +142,7 @@ def emit_apart(state: State, node: For, emit: Emit) -> None:
 
 
 def emit_parallel(state: State, node: For, emit: Emit) -> None:
-    """Outlines the body, packs what it uses into a context on the stack, and calls it: directly when the loop runs once, else by the runtime."""
+    """Outlines the body, packs what it uses into a context on the stack, and calls it: directly when the loop runs once or has little to do, else by the runtime."""
     b = state.builder
     arrays, scalars = captured(state, node)
     values = [state.slots[name].pointer for name in arrays] + [state.nest.variables[name][1] for name in scalars]
@@ -145,7 +153,8 @@ def emit_parallel(state: State, node: For, emit: Emit) -> None:
     lower, upper = state.nest.index(node.lower), state.nest.index(node.upper)
     once, several, after = b.fresh("once"), b.fresh("several"), b.fresh("joined")
     few = b.compare("sle", b.binary("sub", upper, lower), integer(node.step))
-    b.branch(few, once, several)
+    light = is_light(state, node)
+    b.branch(few if light is None else b.binary("or", few, light), once, several)
     b.start(once)
     b.write(f"call void @{body}({context}, {lower}, {upper})")
     b.jump(after)
@@ -156,6 +165,23 @@ def emit_parallel(state: State, node: For, emit: Emit) -> None:
     b.start(after)
     if may_fail:
         leave_if_failed(state)
+
+
+def is_light(state: State, node: For) -> Value | None:
+    """Whether the loop has too little to do for threads; None where that does not depend on sizes and the loops around."""
+    works = work_of_loop(node)
+    if not any(work.trips for work in works):
+        return None
+    b, total = state.builder, integer(0)
+    for work in works:
+        cycles = integer(max(1, min(MOST, round(FRACTION * work.cycles))))
+        for trips in work.trips:
+            # Where a row begins in its cache line is known in its loop only; it is less than a vector.
+            here = trips.substitute(dict.fromkeys(trips.variables() - state.nest.variables.keys(), 0))
+            count = b.intrinsic("smin", b.intrinsic("smax", state.nest.index(here), integer(0)), integer(MOST_TRIPS))
+            cycles = b.intrinsic("smin", b.binary("mul", cycles, count), integer(MOST))
+        total = b.binary("add", total, cycles)
+    return b.compare("slt", total, integer(FRACTION * LIGHT))
 
 
 def pack(state: State, values: Sequence[Value]) -> Value:

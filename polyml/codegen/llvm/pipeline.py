@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from polyml.codegen.llvm.captures import captured
 from polyml.codegen.llvm.frame import failure_of, leave_if_failed
 from polyml.codegen.llvm.ir import INDEX, POINTER, Value, integer
-from polyml.codegen.llvm.outline import PARALLEL, Emit, pack, range_function, unpacked
+from polyml.codegen.llvm.outline import PARALLEL, Emit, is_light, pack, range_function, unpacked
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Allocate, Block, For, If, Node
 
@@ -89,7 +89,20 @@ def emit_pipelined(state: State, node: For, emit: Emit) -> None:
     b.write(f"call void @polyml_pipeline({made}, {lower}, {upper}, i64 {node.step})")
     values = [state.slots[array].pointer for array in arrays] + [state.nest.variables[s][1] for s in scalars]
     context = pack(state, [*values, made, failure_of(state)])
-    b.write(f"call void @{PARALLEL}(ptr @{name}, {context}, {lower}, {upper}, i64 {node.step})")
+    shared = f"call void @{PARALLEL}(ptr @{name}, {context}, {lower}, {upper}, i64 {node.step})"
+    light = is_light(state, node)
+    if light is None:
+        b.write(shared)
+    else:
+        alone, several, after = b.fresh("alone"), b.fresh("several"), b.fresh("joined")
+        b.branch(light, alone, several)
+        b.start(alone)
+        b.write(f"call void @{name}({context}, {lower}, {upper})")
+        b.jump(after)
+        b.start(several)
+        b.write(shared)
+        b.jump(after)
+        b.start(after)
     leave_if_failed(state)
 
 

@@ -29,9 +29,14 @@ _BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
+shared_loops: list[range] = []
+"""The parallel loops that threads were asked for so far."""
+
+
 @_PARALLEL
 def _in_chunks(body: int, context: int, lower: int, upper: int, step: int) -> None:
     """Stands for the runtime: two chunks aligned to the step, the second one first."""
+    shared_loops.append(range(lower, upper, step))
     middle = lower + (upper - lower) // step // 2 * step
     _BODY(body)(context, middle, upper)
     _BODY(body)(context, lower, middle)
