@@ -108,11 +108,12 @@ def _buffer_names(plan: Plan, taken: set[str]) -> dict[str, str]:
 
 
 def _bytes(buffer: Buffer) -> str:
+    """An array of no elements has those of its other dimensions (`extent` in emit.py): compilers see the room that functions say they touch."""
     factors = [f"sizeof({c_type(buffer.dtype)})"]
     for extent in buffer.shape:
-        if extent != Affine((), 1):
+        if not extent.is_constant or extent.constant > 1:
             factors.append(f"(size_t){extent}" if extent.is_constant or extent.name else f"(size_t)({extent})")
-    return " * ".join(factors) if all(not e.is_constant or e.constant > 0 for e in buffer.shape) else factors[0]
+    return " * ".join(factors)
 
 
 def _leave_if(condition: str, status: int) -> list[str]:

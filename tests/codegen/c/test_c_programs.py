@@ -64,6 +64,21 @@ def test_operands_that_nobody_uses() -> None:
         np.testing.assert_array_equal(y, [0, 2, 4])
 
 
+def test_arrays_without_elements_whose_rows_have_some() -> None:
+    """What is allocated is as much as compilers see functions touch."""
+    text = """
+def f(x: f32["K L"], w: f32["L"]):
+    s[k] = x[k, l] * w[l]
+    y: f32["0 K"] = 1
+    if i < 3:
+        y[i, k] += y[i, k] + s[k]
+    z[i, k] = y[i, k] / 2
+    return z
+"""
+    (z,) = through_c(text, np.ones((3, 3), np.float32), np.ones(3, np.float32), flags=STRICT)
+    assert z.shape == (0, 3)
+
+
 @given(programs())
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 def test_random_programs(case: Case) -> None:
