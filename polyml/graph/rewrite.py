@@ -27,6 +27,7 @@ from polyml.graph.rules.split import split_products
 from polyml.graph.rules.turned_results import turn_results
 from polyml.graph.rules.unseen import leave_unseen
 from polyml.graph.rules.windows import lanes_along_filters
+from polyml.graph.rules.windows_gathered import gather_windows
 from polyml.graph.storage import settle_results
 from polyml.records import dataclass
 
@@ -51,6 +52,7 @@ RULES: tuple[Rule, ...] = (
     Rule("dead", remove_dead),
     Rule("absorb", absorb_copies),
     Rule("hoist", hoist),
+    Rule("windows gathered", gather_windows, exact=False),
     Rule("restrict", restrict_domains, exact=False),
     Rule("factor", factor_sums, exact=False),
     Rule("combine", combine_terms, exact=False),
