@@ -164,6 +164,25 @@ def scan(g: Array, x: Array) -> Array:
     return y
 
 
+STATES = """
+def states(x: f32["T D"], dt: f32["T D"], a: f32["D N"], b: f32["T N"], c: f32["T N"]):
+    h: f32["D N"] = 0
+    y: f32["T D"]
+    for t in range(T):
+        h[d, n] = exp(dt[t, d] * a[d, n]) * h[d, n] + dt[t, d] * x[t, d] * b[t, n]
+        y[t, d] = h[d, n] * c[t, n]
+    return y
+"""
+
+
+def states(x: Array, dt: Array, a: Array, b: Array, c: Array) -> Array:
+    h, y = np.zeros_like(a), np.empty_like(x)
+    for t in range(len(x)):
+        h = np.exp(dt[t, :, None] * a) * h + (dt[t] * x[t])[:, None] * b[t]
+        y[t] = h @ c[t]
+    return y
+
+
 JAX_LSTM = """lambda x, h, c, w, u, b: (lambda z, s: s(z[:, 3]) * jnp.tanh(s(z[:, 1]) * c + s(z[:, 0]) * jnp.tanh(z[:, 2])))(
     jnp.tensordot(x, w, 1) + jnp.tensordot(h, u, 1) + b, jax.nn.sigmoid)"""
 
@@ -174,6 +193,9 @@ JAX_BLOCK = """lambda x, q, k, v, o, g, b, w, c, u, d: (lambda norm: (lambda n: 
 
 JAX_SCAN = """lambda g, x: (lambda s: jax.lax.scan(lambda y, r: ((y * r[0] + r[1]),) * 2, jnp.zeros_like(x[0]), (s, x))[1])(jax.nn.sigmoid(g))"""
 
+JAX_STATES = """lambda x, dt, a, b, c: jax.lax.scan(lambda h, r: (lambda n: (n, n @ r[3]))(
+    jnp.exp(r[1][:, None] * a) * h + (r[1] * r[0])[:, None] * r[2]), jnp.zeros_like(a), (x, dt, b, c))[1]"""
+
 SCAN_LOOPS = """
 @njit
 def run(g, x):
@@ -183,6 +205,21 @@ def run(g, x):
         for t in range(1, x.shape[0]):
             for d in range(256 * e, min(256 * e + 256, x.shape[1])):
                 y[t, d] = y[t - 1, d] / (np.float32(1) + np.exp(-g[t, d])) + x[t, d]
+    return y
+"""
+
+STATES_LOOPS = """
+@njit
+def run(x, dt, a, b, c):
+    y = np.empty_like(x)
+    for d in prange(x.shape[1]):
+        h = np.zeros(a.shape[1], np.float32)
+        for t in range(x.shape[0]):
+            s = np.float32(0)
+            for n in range(a.shape[1]):
+                h[n] = np.exp(dt[t, d] * a[d, n]) * h[n] + dt[t, d] * x[t, d] * b[t, n]
+                s += h[n] * c[t, n]
+            y[t, d] = s
     return y
 """
 
@@ -285,4 +322,9 @@ CASES: tuple[Case, ...] = (
         jax="lambda a, b, c, d: (a @ b) @ (c @ d)",
     ),
     Case("gated scan", SCAN, lambda rng: (normal(rng, 2048, 1024), normal(rng, 2048, 1024)), scan, jax=JAX_SCAN, numba=SCAN_LOOPS),
+    Case(
+        "selective scan", STATES,
+        lambda rng: (normal(rng, 1000, 256), np.abs(normal(rng, 1000, 256)) / 10, -np.abs(normal(rng, 256, 16)), normal(rng, 1000, 16), normal(rng, 1000, 16)),
+        states, jax=JAX_STATES, numba=STATES_LOOPS,
+    ),
 )  # fmt: skip

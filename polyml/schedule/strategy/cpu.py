@@ -7,7 +7,8 @@
    a. Yes: this is a nest (nest.py). Its lanes run along that loop; a second loop is unrolled and jammed when that saves loads; both are tiled so that what a
       tile reads stays in cache; the reduction loops inside run over a register tile.
    b. No: the loops stay outside, and each nest inside is treated on its own. When a nest inside wants to jam one of the outer loops, that loop is tiled
-      and its points are distributed over the nests (blocks.py; attention: blocks of queries).
+      and its points are distributed over the nests (blocks.py; attention: blocks of queries). Where the lanes that were hoped for inside did not come about,
+      they run along one of these loops after all (a scan whose state is a reduction's operand).
    c. Around one cheap reduction with lanes, several elements of the result run side by side (side_by_side.py).
 4. A band of reductions: lanes along the best of them, with private accumulators.
 5. The outermost parallel loop with enough iterations is given to the threads, when there is enough work (threads.py).
@@ -43,6 +44,7 @@ from polyml.schedule.strategy.followers import join_followers
 from polyml.schedule.strategy.lanes import (
     carries_only_reductions,
     lane_cost,
+    lanes_after_all,
     lanes_here,
     reduction_vectors,
     scalar_cost,
@@ -107,8 +109,17 @@ class _Recipe:
             return self.visit(node.child(0), place).parent()
         if not is_coincident(node):
             return self.sequential(band, place)
-        lanes = lanes_here(band, self.facts) if self.facts.options.vectorize else None
-        return self.outer(band, place) if lanes is None else self.nest(band, lanes, place)
+        if not self.facts.options.vectorize:
+            return self.outer(band, place)
+        lanes = lanes_here(band, self.facts)
+        if lanes is None:
+            notes, worth = len(self.notes), len(self.worth)
+            decided = self.outer(band, place)
+            lanes = lanes_after_all(band, decided, self.facts)
+            if lanes is None:
+                return decided
+            del self.notes[notes:], self.worth[worth:]
+        return self.nest(band, lanes, place)
 
     def nest(self, band: Band, lanes: int, place: Place) -> isl.ScheduleNode:
         """3a. Below the band only loops that follow a recurrence change."""

@@ -10,10 +10,18 @@ from polyml.expressions import Subscript, reads_of
 from polyml.schedule.scan_rows import row_scan
 from polyml.schedule.strategy.bands import Band, jammed_above
 from polyml.schedule.strategy.facts import Facts
-from polyml.schedule.tree import Kind, kind_of, nodes, statements_below
+from polyml.schedule.tree import Kind, kind_of, mark_name, nodes, statements_below
 from polyml.sets.affine import Affine
 
-__all__ = ["carries_only_reductions", "lane_cost", "lanes_here", "plain_vectors", "reduction_vectors", "scalar_cost"]
+__all__ = [
+    "carries_only_reductions",
+    "lane_cost",
+    "lanes_after_all",
+    "lanes_here",
+    "plain_vectors",
+    "reduction_vectors",
+    "scalar_cost",
+]
 
 _SCAN_START = 32
 """Instructions ahead of a row's first whole vector, and behind its last."""
@@ -26,6 +34,20 @@ def lanes_here(band: Band, facts: Facts) -> int | None:
     best = min(range(len(costs)), key=lambda k: (costs[k], -k))
     inside = sum(_cost_inside(name, band, facts) for name in band.statements)
     return best if costs[best] <= inside else None
+
+
+def lanes_after_all(band: Band, decided: isl.ScheduleNode, facts: Facts) -> int | None:
+    """The member of a parallel band for lanes, where below it, as decided, nothing gave lanes to the statement that does most of the work, and that costs more.
+
+    lanes_here counts the best loop inside for each statement alone; a loop that several statements share, and that only some of them could run lanes along, may have none in the end.
+    """
+    if any(_scan_cost(name, band, facts) is not None for name in band.statements):
+        return None
+    marks = (node for node in nodes(decided) if kind_of(node) == Kind.mark and mark_name(node).startswith("vector"))
+    if any(band.core in statements_below(mark) for mark in marks):
+        return None
+    best = min(range(len(band.loops)), key=lambda k: (lane_cost(band, k, facts), -k))
+    return best if lane_cost(band, best, facts) < scalar_cost(band, facts) else None
 
 
 def lane_cost(band: Band, k: int, facts: Facts) -> float:

@@ -1,0 +1,79 @@
+"""Scans whose state is an operand of a sum, as in selective state spaces: lanes run along what is independent, and rows that are scanned keep theirs."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import polyml
+
+SELECTIVE = """
+def f(x: f64["T D"], dt: f64["T D"], a: f64["D N"], b: f64["T N"], c: f64["T N"]):
+    h: f64["D N"] = 0
+    y: f64["T D"]
+    for t in range(T):
+        h[d, n] = exp(dt[t, d] * a[d, n]) * h[d, n] + dt[t, d] * x[t, d] * b[t, n]
+        y[t, d] = h[d, n] * c[t, n]
+    return y, h
+"""
+TROPICAL = SELECTIVE.replace("= h[d, n] * c[t, n]", "= max[n](h[d, n] + c[t, n])")
+
+
+def states(
+    x: npt.NDArray[np.float64],
+    dt: npt.NDArray[np.float64],
+    a: npt.NDArray[np.float64],
+    b: npt.NDArray[np.float64],
+    c: npt.NDArray[np.float64],
+    *,
+    tropical: bool,
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    h, y = np.zeros(a.shape), np.zeros(x.shape)
+    for t in range(len(x)):
+        h = np.exp(dt[t, :, None] * a) * h + (dt[t] * x[t])[:, None] * b[t]
+        y[t] = (h + c[t]).max(1) if tropical else h @ c[t]
+    return y, h
+
+
+def inputs(t: int, d: int, n: int) -> list[npt.NDArray[np.float64]]:
+    rng = np.random.default_rng(t + d + n)
+    return [rng.standard_normal((t, d)), rng.random((t, d)), -rng.random((d, n)), *rng.standard_normal((2, t, n))]
+
+
+@pytest.mark.parametrize(
+    "size", [(1, 1, 1), (7, 1, 16), (5, 9, 3), (40, 33, 16), (33, 64, 5), (0, 9, 3), (200, 130, 16)]
+)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("source", [SELECTIVE, TROPICAL])
+def test_results(size: tuple[int, int, int], threads: int, dynamic: bool, source: str) -> None:
+    arguments = inputs(*size)
+    found = polyml.einsum(source, threads=threads, dynamic=dynamic)(*arguments)
+    for result, expected in zip(found, states(*arguments, tropical=source is TROPICAL), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("source", [SELECTIVE, TROPICAL])
+def test_every_loop_has_lanes(source: str) -> None:
+    """None of the exponentials is computed alone."""
+    lines = polyml.einsum(source, threads=1).lower(*inputs(100, 64, 16)).text("loops").splitlines()
+    (update,) = [k for k, line in enumerate(lines) if "exp(" in line and "h" in line][:1]
+    around = [line for line in lines[:update] if line.lstrip().startswith(("for", "vector"))]
+    depth = len(lines[update]) - len(lines[update].lstrip())
+    enclosing = dict[int, str]()
+    for line in around:
+        own = len(line) - len(line.lstrip())
+        enclosing = {at: text for at, text in enclosing.items() if at < own} | {own: line}
+    assert any("vector" in text for at, text in enclosing.items() if at < depth)
+
+
+def test_rows_that_are_scanned_stay_scans() -> None:
+    source = """
+    def f(x: f32["R N"]):
+        y: f32["R N"] = 0
+        for n in range(1, N):
+            y[r, n] = y[r, n - 1] + x[r, n]
+        return y
+    """
+    assert "scan_sum" in polyml.einsum(source, threads=1).lower(np.ones((100, 1000), "f4")).text("loops")
