@@ -355,3 +355,10 @@ def f(ids: i32["N"], A: f64["N M"]):
     expected = np.zeros(40)
     np.add.at(expected, ids, (a * np.where(np.arange(40) % 2, 1, 2)).sum(axis=1))
     np.testing.assert_allclose(polyml.einsum(source, target=SMALL, dynamic=dynamic)(ids, a), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 3, 20])
+def test_sums_over_an_index_that_nothing_is_read_by(n: int) -> None:
+    source = 'def f(x: f32["N"]):\n    y: f32["N"]\n    y[i] = i + sum[k, r < N](x[k] + x[i // 2])\n    return y\n'
+    x = np.arange(n, dtype="f4") - 1
+    np.testing.assert_array_equal(polyml.einsum(source)(x), np.arange(n) + n * (x.sum() + n * x[np.arange(n) // 2]))

@@ -86,6 +86,8 @@ def _best(
 ) -> dict[int, int] | None:
     """Elements per member with the fewest cycles per operation."""
     reads = [a for a in model.accesses if not a.write and a.stride(lanes) != 0]
+    if not reads:
+        return None  # the same value in all lanes: there is no load to share
     members = [k for k in moving if band.extents[k] > 1]
     best, least = None, GAIN * _cycles(model, 1, len(reads))
     for counts in product(*(range(1, min(MOST, band.extents[k]) + 1) for k in members)):
