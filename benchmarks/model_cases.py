@@ -183,6 +183,31 @@ def states(x: Array, dt: Array, a: Array, b: Array, c: Array) -> Array:
     return y
 
 
+TRANSPOSED = """
+def transposed(x: f32["K P Q"], w: f32["K C 4 4"]):
+    y: f32["C 2*P+2 2*Q+2"] = 0
+    y[c, 2*p + r, 2*q + s] += x[k, p, q] * w[k, c, r, s]
+    return y
+"""
+
+GRADIENT = """
+def gradient(d: f32["K P Q"], w: f32["K C R S"]):
+    y: f32["C P+R-1 Q+S-1"] = 0
+    y[c, p + r, q + s] += d[k, p, q] * w[k, c, r, s]
+    return y
+"""
+
+
+def spread(x: Array, w: Array, stride: int) -> Array:
+    terms = np.tensordot(w, x, (0, 0))
+    c, height, width, p, q = terms.shape
+    y = np.zeros((c, stride * (p - 1) + height, stride * (q - 1) + width), x.dtype)
+    for r in range(height):
+        for s in range(width):
+            y[:, r : r + stride * p : stride, s : s + stride * q : stride] += terms[:, r, s]
+    return y
+
+
 JAX_LSTM = """lambda x, h, c, w, u, b: (lambda z, s: s(z[:, 3]) * jnp.tanh(s(z[:, 1]) * c + s(z[:, 0]) * jnp.tanh(z[:, 2])))(
     jnp.tensordot(x, w, 1) + jnp.tensordot(h, u, 1) + b, jax.nn.sigmoid)"""
 
@@ -195,6 +220,8 @@ JAX_SCAN = """lambda g, x: (lambda s: jax.lax.scan(lambda y, r: ((y * r[0] + r[1
 
 JAX_STATES = """lambda x, dt, a, b, c: jax.lax.scan(lambda h, r: (lambda n: (n, n @ r[3]))(
     jnp.exp(r[1][:, None] * a) * h + (r[1] * r[0])[:, None] * r[2]), jnp.zeros_like(a), (x, dt, b, c))[1]"""
+
+JAX_SPREAD = "lambda x, w: jax.lax.conv_transpose(x[None], w, ({stride}, {stride}), 'VALID', dimension_numbers=('NCHW', 'OIHW', 'NCHW'), transpose_kernel=True)[0]"
 
 SCAN_LOOPS = """
 @njit
@@ -326,5 +353,23 @@ CASES: tuple[Case, ...] = (
         "selective scan", STATES,
         lambda rng: (normal(rng, 1000, 256), np.abs(normal(rng, 1000, 256)) / 10, -np.abs(normal(rng, 256, 16)), normal(rng, 1000, 16), normal(rng, 1000, 16)),
         states, jax=JAX_STATES, numba=STATES_LOOPS,
+    ),
+    Case(
+        "deconvolution", TRANSPOSED,
+        lambda rng: (normal(rng, 64, 56, 56), normal(rng, 64, 64, 4, 4)),
+        lambda x, w: spread(x, w, 2),
+        "lambda x, w: torch.conv_transpose2d(x[None], w, None, 2)[0]",
+        flops=2.0 * 64 * 56 * 56 * 64 * 16,
+        constants="w",
+        jax=JAX_SPREAD.format(stride=2),
+    ),
+    Case(
+        "input gradient", GRADIENT,
+        lambda rng: (normal(rng, 64, 56, 56), normal(rng, 64, 64, 3, 3)),
+        lambda d, w: spread(d, w, 1),
+        "lambda d, w: torch.conv_transpose2d(d[None], w)[0]",
+        flops=2.0 * 64 * 56 * 56 * 64 * 9,
+        constants="w",
+        jax=JAX_SPREAD.format(stride=1),
     ),
 )  # fmt: skip

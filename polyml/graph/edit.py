@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -11,26 +11,38 @@ from polyml.graph.ir import Carried, Check, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import all_ops
 from polyml.sets.affine import Affine
 
-__all__ = ["fresh_name", "map_equations", "map_expressions", "protected_names", "rename_uses", "with_name"]
+__all__ = [
+    "fresh_name",
+    "map_equations",
+    "map_expressions",
+    "protected_names",
+    "rename_uses",
+    "replace_equations",
+    "with_name",
+]
 
 
 def map_equations(ops: tuple[Op, ...], change: Callable[[Equation], Equation]) -> tuple[Op, ...]:
     """All equations, those in loop bodies too, changed."""
-    changed = tuple(_map_op(op, change) for op in ops)
-    return ops if all(new is old for new, old in zip(changed, ops, strict=True)) else changed
+    return replace_equations(ops, lambda equation: (change(equation),))
 
 
-def _map_op(op: Op, change: Callable[[Equation], Equation]) -> Op:
-    match op:
-        case Equation():
-            return change(op)
-        case Loop():
-            body = map_equations(op.body, change)
-            return op if body is op.body else replace(op, body=body)
-        case Check():
-            return op
-        case _:
-            assert_never(op)
+def replace_equations(ops: tuple[Op, ...], change: Callable[[Equation], Sequence[Op]]) -> tuple[Op, ...]:
+    """Each equation, those in loop bodies too, replaced by the ops that it becomes."""
+    changed: list[Op] = []
+    for op in ops:
+        match op:
+            case Equation():
+                changed += change(op)
+            case Loop():
+                body = replace_equations(op.body, change)
+                changed.append(op if body is op.body else replace(op, body=body))
+            case Check():
+                changed.append(op)
+            case _:
+                assert_never(op)
+    same = len(changed) == len(ops) and all(new is old for new, old in zip(changed, ops, strict=True))
+    return ops if same else tuple(changed)
 
 
 def map_expressions(equation: Equation, change: Callable[[Expr], Expr]) -> Equation:

@@ -24,6 +24,7 @@ from polyml.graph.rules.pieces import join_pieces
 from polyml.graph.rules.restrict import restrict_domains
 from polyml.graph.rules.simplify import simplify
 from polyml.graph.rules.split import split_products
+from polyml.graph.rules.terms_first import compute_terms_first
 from polyml.graph.rules.turned_results import turn_results
 from polyml.graph.rules.unseen import leave_unseen
 from polyml.graph.rules.windows import lanes_along_filters
@@ -52,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     Rule("dead", remove_dead),
     Rule("absorb", absorb_copies),
     Rule("hoist", hoist),
+    Rule("terms first", compute_terms_first, exact=False),
     Rule("windows gathered", gather_windows, exact=False),
     Rule("restrict", restrict_domains, exact=False),
     Rule("factor", factor_sums, exact=False),

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 import polyml
-from polyml.graph.rules.windows_gathered import FEW, LONGEST, gather_windows
+from polyml.graph.rules.windows_gathered import LONGEST, MOST, gather_windows
 from tests.graph.graph_text import graph
 
 Array = npt.NDArray[np.generic]
@@ -118,19 +118,20 @@ def test_what_is_gathered() -> None:
 
 
 def test_remainders() -> None:
-    """An equation each, or an index for all of them."""
+    """An index for all of them; where some have more terms than others an equation each, if they are few."""
     text = """
-        x: f64[20]
+        x: f64[40]
         w: f64[{r}]
-        y0: f64[200]
+        y0: f64[300]
         y(y0)[{s}*h + r] += x[h] * w[r]
         return y
     """
-    before = graph(text.format(r=2 * FEW, s=FEW))
+    before = graph(text.format(r=MOST + 2, s=MOST))
     after = gather_windows(before)
-    assert len(after.ops) == FEW
+    assert len(after.ops) == MOST
     assert after.ops[-1].result is before.ops[-1].result  # type: ignore[union-attr]
     assert gather_windows(after) is after
-    (one,) = gather_windows(graph(text.format(r=2 * FEW + 2, s=FEW + 1))).ops
-    assert set(one.indices) == {"h", "r_rest", "r"}  # type: ignore[union-attr]
-    assert one.reduced == ("r",)  # type: ignore[union-attr]
+    for r, s in ((2 * MOST, MOST), (MOST + 3, MOST + 1)):
+        (one,) = gather_windows(graph(text.format(r=r, s=s))).ops
+        assert set(one.indices) == {"h", "r_rest", "r"}  # type: ignore[union-attr]
+        assert one.reduced == ("r",)  # type: ignore[union-attr]

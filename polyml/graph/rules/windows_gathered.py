@@ -1,8 +1,8 @@
 """Sums scattered into overlapping windows, gathered: `y[h + r] += x[h] * w[r]` becomes `y[h] += sum[r](x[h - r] * w[r])`.
 
 Scattered, an element is loaded, added to and stored once per term, and neighbours that write one element cannot run side by side. Gathered, it is stored once, and the lanes run along `h`. Where
-the windows move by more than one, `y[s*h + e*r]`, the terms of an element have every `s/gcd(s, e)`-th r: one equation for each remainder (a strided convolution's gradient, a transposed
-convolution: s*s dense ones), or an index for them all where there are many.
+the windows move by more than one, `y[s*h + e*r]`, the terms of an element have every `s/gcd(s, e)`-th r (a strided convolution's gradient, a transposed convolution: s*s dense ones). What remains of r
+is an index of the result; where some remainders have more terms than others, sums would be ragged along it, and each gets an equation of its own, as long as these are few.
 
 Source: Shi et al., "Is the deconvolution layer the same as a convolutional layer?" (arXiv 1609.07009), on transposed convolutions as dense ones over sub-pixels.
 """
@@ -16,8 +16,8 @@ from math import gcd, inf
 import islpy as isl
 
 from polyml.expressions import substitute
-from polyml.graph.edit import fresh_name, with_name
-from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
+from polyml.graph.edit import fresh_name, replace_equations, with_name
+from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.graph.traverse import tensors_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
@@ -27,48 +27,36 @@ __all__ = ["gather_windows"]
 LONGEST = 32
 """Elements of a window along one dimension, at most."""
 
-FEW = 4
-"""Remainders that get an equation each."""
-
-MOST = 16
+MOST = 4
 """Equations that one becomes, at most."""
 
 
 def gather_windows(graph: Graph) -> Graph:
     """The graph whose sums into windows are sums over windows. No element's terms change, only their order."""
     taken = set(tensors_of(graph))
-    ops = _gathered_block(graph.ops, taken)
+    ops = replace_equations(graph.ops, lambda equation: _gathered(equation, taken))
     return graph if ops is graph.ops else replace(graph, ops=ops)
-
-
-def _gathered_block(ops: tuple[Op, ...], taken: set[str]) -> tuple[Op, ...]:
-    result: list[Op] = []
-    for op in ops:
-        match op:
-            case Equation():
-                result += _gathered(op, taken)
-            case Loop():
-                body = _gathered_block(op.body, taken)
-                result.append(op if body is op.body else replace(op, body=body))
-            case _:
-                result.append(op)
-    same = len(result) == len(ops) and all(new is old for new, old in zip(result, ops, strict=True))
-    return ops if same else tuple(result)
 
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """A subscript `stride * place + step * inside + ...` that meets elements more than once; `inside` is the short index."""
+    """A subscript `stride * place + step * inside + ...` that meets elements more than once; `inside` is the short index, of so many values."""
 
     place: str
     inside: str
     stride: int
     step: int
+    length: int
 
     @property
     def remainders(self) -> int:
         """Every so-manieth value of `inside` meets the same elements."""
         return self.stride // gcd(self.stride, self.step)
+
+    @property
+    def even(self) -> bool:
+        """Whether there are as many values of `inside` for each remainder, and more than one remainder."""
+        return self.remainders > 1 and self.length % self.remainders == 0
 
     @property
     def moves(self) -> int:
@@ -78,17 +66,13 @@ class _Windows:
 
 def _gathered(equation: Equation, taken: set[str]) -> list[Equation]:
     """What the equation becomes, in order; the last one makes its result."""
-    found, count = [equation], 1
+    found = [equation]
     while (windows := _overlap(found[0])) is not None:
-        pieces = windows.remainders if windows.remainders <= FEW else 1
-        count *= pieces
-        if count > MOST:
-            return [equation]
-        if windows.remainders > FEW:
+        if windows.even or windows.remainders * len(found) > MOST:
             rest = fresh_name(f"{windows.inside}_rest", found[0].indices)
             found = [_gather(each, windows, affine(rest)) for each in found]
         else:
-            found = [_gather(each, windows, affine(rest)) for each in found for rest in range(pieces)]
+            found = [_gather(each, windows, affine(rest)) for each in found for rest in range(windows.remainders)]
     return _chained(found, taken)
 
 
@@ -112,7 +96,7 @@ def _overlap(equation: Equation) -> _Windows | None:
         stride, step = strides[around], strides[inside]
         if stride is None or step is None or stride <= 0 or step <= 0 or extents[inside] > LONGEST:
             continue
-        found = _Windows(around, inside, stride, step)
+        found = _Windows(around, inside, stride, step, int(extents[inside]))
         if extents[inside] > found.remainders and extents[around] > found.moves:
             return found
     return None

@@ -1,0 +1,114 @@
+"""Contractions into windows compute their terms first: the same numbers for any layout, type and size, one image at a time where terms take much memory."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import polyml
+from polyml.graph.rules import terms_first
+from polyml.graph.rules.terms_first import DEPTH
+
+Array = npt.NDArray[np.generic]
+
+FIRST = """
+def f(x: {t}["B K P Q"], w: {t}["K C R S"]):
+    y: {t}["B C {s}*P+R-{s} {s}*Q+S-{s}"] = 0
+    y[b, c, {s}*p + r, {s}*q + s] += x[b, k, p, q] * w[k, c, r, s]
+    return y
+"""
+LAST = """
+def f(x: {t}["B P Q K"], w: {t}["R S K C"]):
+    y: {t}["B {s}*P+R-{s} {s}*Q+S-{s} C"] = 0
+    y[b, {s}*p + r, {s}*q + s, c] += x[b, p, q, k] * w[r, s, k, c]
+    return y
+"""
+
+
+def transposed(x: Array, w: Array, s: int) -> Array:
+    (b, _, p, q), (_, c, height, width) = x.shape, w.shape
+    y = np.zeros(
+        (b, c, s * (p - 1) + height, s * (q - 1) + width), np.result_type(x, np.float64 if x.dtype.kind == "f" else x)
+    )
+    for i, j in itertools.product(range(p), range(q)):
+        y[:, :, s * i : s * i + height, s * j : s * j + width] += np.einsum(
+            "bk,kcrs->bcrs", x[:, :, i, j], w, dtype=y.dtype
+        )
+    return y
+
+
+def arguments(shape: tuple[int, ...], dtype: str) -> tuple[Array, Array]:
+    b, k, p, q, c, height, width = shape
+    rng = np.random.default_rng(sum(shape))
+    x, w = (rng.integers(-4, 5, s).astype(dtype) for s in ((b, k, p, q), (k, c, height, width)))
+    return x, w
+
+
+def graph_of(source: str, *args: Array, **options: object) -> str:
+    return polyml.einsum(source, **options).lower(*args).text("graph")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("s", [1, 2, 3, 6])
+@pytest.mark.parametrize(
+    "shape", [(2, 33, 5, 6, 4, 3, 3), (1, 32, 1, 1, 1, 1, 1), (1, 40, 9, 21, 20, 4, 2), (2, 64, 1, 7, 17, 5, 5)]
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_layouts(s: int, shape: tuple[int, ...], threads: int) -> None:
+    x, w = arguments(shape, "f8")
+    expected = transposed(x, w, s)
+    np.testing.assert_array_equal(polyml.einsum(FIRST.format(t="f64", s=s), threads=threads)(x, w), expected)
+    turned = np.ascontiguousarray(x.transpose(0, 2, 3, 1)), np.ascontiguousarray(w.transpose(2, 3, 0, 1))
+    found = polyml.einsum(LAST.format(t="f64", s=s), threads=threads)(*turned)
+    np.testing.assert_array_equal(found.transpose(0, 3, 1, 2), expected)
+
+
+@pytest.mark.parametrize("t", ["f16", "f32", "i32", "i64", "c64"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_types(t: str, dynamic: bool) -> None:
+    x, w = (abs(a).astype(polyml.dtypes.DTYPES[t].numpy) for a in arguments((1, 35, 4, 9, 3, 3, 2), "i8"))
+    found = polyml.einsum(FIRST.format(t=t, s=2), threads=1, dynamic=dynamic)(x, w)
+    np.testing.assert_allclose(found, transposed(x, w, 2).astype(found.dtype), rtol=1e-3 if t == "f16" else 1e-6)
+
+
+def test_places_that_no_term_reaches_are_no_numbers() -> None:
+    """Weights that are infinite or no numbers stay where they belong."""
+    x, w = arguments((1, 32, 6, 6, 3, 3, 3), "f8")
+    w[0, 0, 2, 1], w[1, 1, 0, 0], x[:, :2] = np.nan, np.inf, 1
+    np.testing.assert_array_equal(polyml.einsum(FIRST.format(t="f64", s=1))(x, w), transposed(x, w, 1))
+
+
+def test_windows_side_by_side_are_assigned() -> None:
+    source = """
+    def f(x: f64["N K"], w: f64["K 4"]):
+        y: f64["4*N"]
+        y[4*n + r] = x[n, k] * w[k, r]
+        return y
+    """
+    rng = np.random.default_rng(0)
+    x, w = rng.random((13, 50)), rng.random((50, 4))
+    assert "terms" in graph_of(source, x, w)
+    np.testing.assert_allclose(polyml.einsum(source)(x, w), (x @ w).ravel(), rtol=1e-13)
+
+
+@pytest.mark.parametrize("dynamic", [False, ("B",)])
+def test_one_image_at_a_time(dynamic: bool | tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terms_first, "MOST_BYTES", 100_000)
+    source, (x, w) = FIRST.format(t="f64", s=2), arguments((9, 40, 11, 6, 5, 3, 3), "f8")
+    f = polyml.einsum(source, threads=1, dynamic=dynamic)
+    np.testing.assert_array_equal(f(x, w), transposed(x, w, 2))
+    text = graph_of(source, x, w)
+    assert "for b_ in" in text
+    assert "terms" in text
+
+
+def test_what_has_terms() -> None:
+    deep, flat = arguments((1, DEPTH, 6, 6, 3, 3, 3), "f8"), arguments((1, DEPTH - 1, 6, 6, 3, 3, 3), "f8")
+    source = FIRST.format(t="f64", s=1)
+    assert "terms" in graph_of(source, *deep)
+    assert "terms" not in graph_of(source, *flat), "sums are too short"
+    assert "terms" not in graph_of(source, *deep, precise=True), "another order of terms"
+    plain = 'def f(x: f64["N K"], w: f64["K M"]):\n    y[n, m] = x[n, k] * w[k, m]\n    return y\n'
+    assert "terms" not in graph_of(plain, np.ones((40, 40)), np.ones((40, 40))), "no windows"
