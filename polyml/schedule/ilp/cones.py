@@ -22,11 +22,15 @@ from numpy.typing import NDArray
 from polyml.records import dataclass
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
+from polyml.sets.budget import BudgetExhausted
 
 __all__ = ["Cone", "ConeKind", "Face", "cones_of"]
 
 ConeKind = Literal["flow", "order", "reduction"]
 Integers = NDArray[np.int64]
+
+MOST_GENERATORS = 5000
+"""Of one cone. A polyhedron in many symbolic sizes can have exponentially many: stencils and factorizations have at most a hundred, windows along three dimensions of any size millions, which no memory holds as rows of an integer program."""
 
 _SET, _IN, _OUT, _DIV = isl.dim_type.set, isl.dim_type.in_, isl.dim_type.out, isl.dim_type.div
 
@@ -69,12 +73,18 @@ class Cone:
 
     @property
     def faces(self) -> tuple[Face, ...]:
-        """The convex pieces, those with the same generators once."""
+        """The convex pieces, those with the same generators once.
+
+        Raises:
+            BudgetExhausted: there are more than `MOST_GENERATORS` of them.
+        """
         if self._faces is None:
-            found = {}
+            found: dict[tuple[bytes, bytes], Face] = {}
             for piece in self._pieces:
                 face = _generators(piece, within=self.source == self.sink)
                 found[face.generators.tobytes(), face.lines.tobytes()] = face
+                if sum(len(face.generators) for face in found.values()) > MOST_GENERATORS:
+                    raise BudgetExhausted("finding the dependences' generators", MOST_GENERATORS)
             self._faces = tuple(found.values())
         return self._faces
 
@@ -128,6 +138,8 @@ def _generators(piece: isl.BasicMap, *, within: bool) -> Face:
     lines = printer.print_set(coefficients.to_set()).get_str().split("\n")
     start = next(k for k, line in enumerate(lines) if len(line.split()) == 6)
     rows, columns = (int(n) for n in lines[start].split()[:2])
+    if rows > MOST_GENERATORS:
+        raise BudgetExhausted("finding the dependences' generators", MOST_GENERATORS)
     flat = np.array(" ".join(lines[start + 1 : start + 1 + rows]).split(), dtype=np.int64)
     table = flat.reshape(rows, columns)
     return Face(np.ascontiguousarray(table[:, 1 : 1 + count]), table[:, 0] == 0)

@@ -9,6 +9,7 @@ import polyml
 from benchmarks.scheduling import chain, independent, measure
 from polyml.options import Options
 from polyml.schedule.driver import schedule
+from polyml.schedule.ilp import cones
 from polyml.schedule.ilp.solve import SolverLimit
 from polyml.schedule.isl_scheduler import tree_by_isl
 from polyml.schedule.legality import check, check_tree
@@ -166,6 +167,17 @@ def test_fallback_is_explained() -> None:
     assert isinstance(program, polyml.Einsum)
     text = program.lower(np.eye(9)).explain()
     assert "fallback: f_0: the schedule by integer programs was dropped" in text
+
+
+def test_generators_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polyhedra can have millions of them; isl's scheduler does without."""
+    monkeypatch.setattr(cones, "MOST_GENERATORS", 3)
+    a = np.random.default_rng(1).random((9, 9)) + 9 * np.eye(9)
+    program = polyml.einsum(SOLVER, threads=1)
+    text = program.lower(a).explain()
+    assert "generators took more than 3" in text
+    lu = program(a.copy())
+    assert np.allclose((np.tril(lu, -1) + np.eye(9)) @ np.triu(lu), a)
 
 
 def test_isl_trees_are_in_the_strategies_form() -> None:

@@ -1,0 +1,52 @@
+"""isl's scheduler gives up in time where its numbers grow without bound, and what it gives up is computed all the same."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import islpy as isl
+import numpy as np
+import pytest
+
+import polyml
+from polyml.schedule import isl_scheduler
+from polyml.schedule.isl_scheduler import FIRST
+from polyml.sets.budget import BudgetExhausted
+
+WINDOWS = """
+def f(y: f32["Y0 Y1 Y2 Y3"], x: f32["B P0 P1"], w: f32["R1 C R0"]):
+    for t in range(2):
+        if r0 <= p0:
+            y[2*p0 + r0 + 3, 4*p1 + 2*r1, c, b] *= x[b, p0, p1] + w[r1, c, r0]
+"""
+
+
+def test_numbers_that_grow() -> None:
+    """50,000 operations take three minutes here, and the budget would be 200,000."""
+    rng = np.random.default_rng(0)
+    y, x, w = (rng.integers(1, 3, shape).astype("f4") for shape in ((12, 153, 5, 5), (5, 5, 23), (33, 5, 1)))
+    expected, w = y.copy(), w - 2
+    factors = np.zeros((12, 153, 5, 5)) + 1
+    for p0 in range(5):
+        for p1 in range(23):
+            for r1 in range(33):
+                factors[2 * p0 + 3, 4 * p1 + 2 * r1] *= x[None, :, p0, p1] + w[r1, :, 0][:, None]
+    expected = expected * factors**2
+    polyml.einsum(WINDOWS, scheduler="isl", threads=1)(y, x, w)
+    np.testing.assert_allclose(y, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("seconds", "tries"), [(0.0, 4), (1.0, 1)])
+def test_more_operations_while_they_are_cheap(seconds: float, tries: int) -> None:
+    clock, asked = [0.0], list[int]()
+
+    def exhausted(constraints: isl.ScheduleConstraints) -> isl.Schedule:
+        asked.append(isl.DEFAULT_CONTEXT.get_max_operations())
+        clock[0] += seconds
+        raise BudgetExhausted("test", asked[-1])
+
+    constraints = mock.Mock()
+    constraints.compute_schedule = lambda: exhausted(constraints)
+    with mock.patch.object(isl_scheduler, "thread_time", side_effect=lambda: clock[0]), pytest.raises(BudgetExhausted):
+        isl_scheduler._compute(constraints, 3 * FIRST)
+    assert asked == [FIRST, FIRST * 3 // 2, FIRST * 9 // 4, 3 * FIRST][:tries]
