@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import replace
 from functools import partial
 
-from polyml.codegen.loops import Allocate, For, If, Node, Place, Scope, Variable
+from polyml.codegen.loops import Allocate, Block, For, If, Node, Place, Scope, Variable
 from polyml.codegen.rewrite import map_places, uses, walk_nodes, with_body
-from polyml.expressions import Expr, Read
+from polyml.dtypes import boolean
+from polyml.expressions import Apply, Expr, Read
 from polyml.schedule.schedule import Schedule
 from polyml.scop.scop import Array
 from polyml.sets.affine import affine
@@ -32,7 +33,7 @@ def settle_allocations(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     """The nodes with the pieces of each Allocate joined, and single elements that no parallel loop shares turned into registers.
 
     isl repeats a mark above every part of a sequence, below the guards of the part: what stands between the first and the last piece goes into one Allocate.
-    Where the order allows it, it also gives the parts loops of their own, and none to a part that belongs to the last iteration: a piece that reads before it writes belongs to an earlier
+    Where the order allows it, it also gives the parts loops of their own, and none to a part that belongs to the last iteration: a piece that reads before it is sure to write belongs to an earlier
     one, whose last iteration's values it reads when that is in a loop.
     """
     nodes = tuple(
@@ -41,16 +42,17 @@ def settle_allocations(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     places: dict[str, list[int]] = {}
     sources: dict[str, set[int]] = {}
     variables: dict[str, Variable] = {}
+    before: dict[str, tuple[int, Variable]] = {}
     for position, node in enumerate(nodes):
         for variable in _pieces(node):
             places.setdefault(variable.name, []).append(position)
             variables[variable.name] = variable
-        for name in _hungry(node):
-            before = [k for k in range(position) if name in _allocated(nodes[k])]
-            if before:
-                variables[name] = _allocated(nodes[before[-1]])[name]
-                places.setdefault(name, []).extend([before[-1], position])
-                sources.setdefault(name, set()).add(before[-1])
+        here = _allocations(node)
+        for name in (a.variable.name for a in here if a.variable.name in before and _needs_values(a)):
+            source, variables[name] = before[name]
+            places.setdefault(name, []).extend([source, position])
+            sources.setdefault(name, set()).add(source)
+        before |= {a.variable.name: (position, a.variable) for a in here}
     for name, found in places.items():
         found.sort()
         first, last = found[0], found[-1]
@@ -73,15 +75,8 @@ def _pieces(node: Node) -> list[Variable]:
             return []
 
 
-def _allocated(node: Node) -> dict[str, Variable]:
-    """All variables that are allocated in a node."""
-    return {inner.variable.name: inner.variable for inner in walk_nodes((node,)) if isinstance(inner, Allocate)}
-
-
-def _hungry(node: Node) -> list[str]:
-    """The variables of Allocates whose first use is a read."""
-    found = (inner for inner in walk_nodes((node,)) if isinstance(inner, Allocate))
-    return [a.variable.name for a in found if (reads := _reads(a)) and reads[0]]
+def _allocations(node: Node) -> list[Allocate]:
+    return [inner for inner in walk_nodes((node,)) if isinstance(inner, Allocate)]
 
 
 def _in_loops(node: Node) -> list[Allocate]:
@@ -91,14 +86,39 @@ def _in_loops(node: Node) -> list[Allocate]:
 
 def _reads(allocation: Allocate) -> list[bool]:
     """Of each use of the variable, in order, whether it reads."""
-    name = allocation.variable.name
-    return [use.read for node in walk_nodes(allocation.body) for use in uses(node) if use.variable == name]
+    return [read for read, _ in _uses(allocation.body, allocation.variable.name, frozenset())]
+
+
+def _needs_values(allocation: Allocate) -> bool:
+    """Whether there may be a read of an element that no write comes before under the same conditions, or fewer."""
+    written: list[frozenset[Expr]] = []
+    single = all(extent == affine(1) for extent in allocation.variable.shape)
+    for read, conditions in _uses(allocation.body, allocation.variable.name, frozenset()):
+        if not read:
+            written.append(conditions)
+        elif not written or not (any if single else all)(earlier <= conditions for earlier in written):
+            return True
+    return False
+
+
+def _uses(nodes: Iterable[Node], name: str, conditions: frozenset[Expr]) -> Iterator[tuple[bool, frozenset[Expr]]]:
+    """Of each use of the variable, in order, whether it reads, and the conditions that it is under."""
+    for node in nodes:
+        yield from ((use.read, conditions) for use in uses(node) if use.variable == name)
+        match node:
+            case If():
+                yield from _uses(node.then, name, conditions | {node.condition})
+                yield from _uses(node.otherwise, name, conditions | {Apply("not", (node.condition,), boolean)})
+            case For() | Allocate() | Block():
+                yield from _uses(node.body, name, conditions)
+            case _:
+                pass
 
 
 def _is_partial(loop: For, name: str) -> bool:
     """Whether the variable's values come from before the loop or are for after it."""
-    mine = [_reads(a) for a in _in_loops(loop) if a.variable.name == name]
-    return any(reads and (reads[0] or not any(reads)) for reads in mine)
+    mine = [(_reads(a), _needs_values(a)) for a in _in_loops(loop) if a.variable.name == name]
+    return any(reads and (needs or not any(reads)) for reads, needs in mine)
 
 
 def _without(nodes: tuple[Node, ...], name: str, sources: Set[int] = frozenset()) -> tuple[Node, ...]:
@@ -107,7 +127,9 @@ def _without(nodes: tuple[Node, ...], name: str, sources: Set[int] = frozenset()
     made: list[Node] = []
     for position, node in enumerate(nodes):
         whole = position in sources
-        if isinstance(node, For) and ((whole and name in _allocated(node)) or _is_partial(node, name)):
+        if isinstance(node, For) and (
+            (whole and any(a.variable.name == name for a in _allocations(node))) or _is_partial(node, name)
+        ):
             node = replace(node, kind="sequential", factor=1, body=_within(node.body, name, whole))
         elif isinstance(node, Allocate | If):
             node = with_body(node, partial(_within, name=name, whole=whole))
