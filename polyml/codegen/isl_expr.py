@@ -26,7 +26,7 @@ def affine_from_ast(expr: isl.AstExpr) -> Affine:
     """The quasi-affine value of an isl AST expression.
 
     Raises:
-        CodegenError: when isl chose a form that is not quasi-affine (a value by cases).
+        CodegenError: when isl chose a form that is not quasi-affine (values by cases that are no number apart).
     """
     kind = isl.ast_expr_type(expr.get_type())
     if kind == isl.ast_expr_type.id:
@@ -39,8 +39,10 @@ def affine_from_ast(expr: isl.AstExpr) -> Affine:
         return (maximum if op == _Op.max else minimum)(affine_from_ast(arg) for arg in args)
     if op == _Op.minus:
         return -affine_from_ast(args[0])
+    if op in (_Op.select, _Op.cond):
+        return _by_cases(expr, *args)
     if len(args) != 2:
-        raise CodegenError(f"an index expression by cases is not supported: {expr.to_C_str()}")
+        raise CodegenError(f"an index expression that is not quasi-affine: {expr.to_C_str()}")
     left, right = affine_from_ast(args[0]), affine_from_ast(args[1])
     if op == _Op.add:
         return left + right
@@ -57,6 +59,27 @@ def affine_from_ast(expr: isl.AstExpr) -> Affine:
     if op in (_Op.pdiv_r, _Op.zdiv_r):
         return left % right.constant
     raise CodegenError(f"an index expression that is not quasi-affine: {expr.to_C_str()}")
+
+
+def _by_cases(expr: isl.AstExpr, test: isl.AstExpr, if_true: isl.AstExpr, if_false: isl.AstExpr) -> Affine:
+    """`test ? a : b` as b and, where the test holds, what a is more than b, which has to be a number."""
+    other = affine_from_ast(if_false)
+    more = affine_from_ast(if_true) - other
+    if not more.is_constant:
+        raise CodegenError(f"an index expression by cases is not supported: {expr.to_C_str()}")
+    return other + _indicator(test) * more.constant
+
+
+def _indicator(test: isl.AstExpr) -> Affine:
+    """1 where the condition holds, 0 where it does not: for whole numbers `e >= 0` is min(1, max(0, e + 1))."""
+    op, args = _Op(test.op_get_type()), _arguments(test)
+    if op in _LOGICAL:
+        return (minimum if _LOGICAL[op] == "and" else maximum)(map(_indicator, args))
+    if op not in _COMPARISONS:
+        raise CodegenError(f"an index expression by cases is not supported: {test.to_C_str()}")
+    more = affine_from_ast(args[0]) - affine_from_ast(args[1])
+    signs = {"ge": (more,), "gt": (more - 1,), "le": (-more,), "lt": (-more - 1,), "eq": (more, -more)}
+    return minimum(minimum([affine(1), maximum([affine(0), sign + 1])]) for sign in signs[_COMPARISONS[op]])
 
 
 def affine_cases(expr: isl.AstExpr) -> list[tuple[tuple[Expr, ...], Affine]]:

@@ -353,6 +353,6 @@ def pointers_of(state: State, where: Access) -> Value:
 def prefetch(state: State, where: Access, level: int, *, write: bool) -> None:
     """Asks for the cache line of the (first lane's) element; an address outside of all memory does no harm."""
     b = state.builder
-    assert where.stride is not None, "internal: a prefetch of gathered elements"
+    pointer = where.pointer if where.stride is not None else b.extract(where.pointer, 0)
     b.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
-    b.write(f"call void @llvm.prefetch.p0({where.pointer}, i32 {int(write)}, i32 {4 - level}, i32 1)")
+    b.write(f"call void @llvm.prefetch.p0({pointer}, i32 {int(write)}, i32 {4 - level}, i32 1)")
