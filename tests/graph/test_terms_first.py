@@ -10,7 +10,7 @@ import pytest
 
 import polyml
 from polyml.graph.rules import terms_first
-from polyml.graph.rules.terms_first import DEPTH
+from polyml.graph.rules.terms_first import DEPTH, RAGGED_DEPTH
 
 Array = npt.NDArray[np.generic]
 
@@ -110,5 +110,8 @@ def test_what_has_terms() -> None:
     assert "terms" in graph_of(source, *deep)
     assert "terms" not in graph_of(source, *flat), "sums are too short"
     assert "terms" not in graph_of(source, *deep, precise=True), "another order of terms"
+    ragged = arguments((1, RAGGED_DEPTH, 12, 12, 3, 8, 8), "f8")
+    assert "terms" in graph_of(FIRST.format(t="f64", s=5), *ragged)
+    assert "terms" not in graph_of(FIRST.format(t="f64", s=4), *ragged), "two terms for each element"
     plain = 'def f(x: f64["N K"], w: f64["K M"]):\n    y[n, m] = x[n, k] * w[k, m]\n    return y\n'
     assert "terms" not in graph_of(plain, np.ones((40, 40)), np.ones((40, 40))), "no windows"

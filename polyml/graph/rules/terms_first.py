@@ -19,13 +19,15 @@ from polyml.expressions import Read, reads_of, substitute
 from polyml.graph.edit import fresh_name, replace_equations, with_name
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.boxes import box, symbolic_box
-from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
+from polyml.graph.rules.windows_gathered import overlap
+from polyml.graph.traverse import UNKNOWN_EXTENT, all_ops, tensors_of
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["compute_terms_first"]
 
-DEPTH = 32
-"""Products that make a term, at least."""
+DEPTH, RAGGED_DEPTH = 32, 4
+"""Products that make a term, at least; and where the windows' sums would be ragged otherwise."""
 
 MOST_BYTES = 256 << 20
 """Most memory that terms may take; where all of them take more, they are made for one value of the first index after the other."""
@@ -51,36 +53,38 @@ def _split(equation: Equation, graph: Graph, tensors: dict[str, Tensor]) -> list
     # Terms in half precision would be rounded once more.
     if equation.result.dtype.is_float and equation.result.dtype.bits < 32:
         return [equation]
-    extents = symbolic_box(equation, graph, tensors)
-    if extents is None or prod(_count(extents[index]) for index in equation.reduced) < DEPTH:
+    extents, windows = symbolic_box(equation, graph, tensors), overlap(equation)
+    least = RAGGED_DEPTH if windows is not None and windows.is_ragged else DEPTH
+    if extents is None or prod(_count(extents[index]) for index in equation.reduced) < least:
         return [equation]
-    order = _order(places, left, extents)
-    if _bytes(equation, order, extents, graph) <= MOST_BYTES:
-        return list(_pair(equation, order, extents, graph, tensors))
-    first = places[0].name
-    one = None if first is None or equation.base is None else _bytes(equation, order[1:], extents, graph)
-    if one is None or one > MOST_BYTES or order[0] != first:
+    order, around = _order(places, left, extents), _Around(graph, tensors, extents)
+    if _bytes(equation, order, around) <= MOST_BYTES:
+        return list(_pair(equation, order, around))
+    if equation.base is None or order[0] != places[0].name or _bytes(equation, order[1:], around) > MOST_BYTES:
         return [equation]
-    return [_one_by_one(equation, order, extents, graph, tensors)]
+    return [_one_by_one(equation, equation.base, order, around)]
 
 
-def _bytes(equation: Equation, order: tuple[str, ...], extents: Mapping[str, Affine], graph: Graph) -> int:
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What is around an equation: the graph, its tensors by name, with those that are made, and the extents of the equation's indices."""
+
+    graph: Graph
+    tensors: dict[str, Tensor]
+    extents: Mapping[str, Affine]
+
+
+def _bytes(equation: Equation, order: tuple[str, ...], around: _Around) -> int:
     """Of the terms, in the call that the graph is made for."""
-    known = dict.fromkeys(graph.sizes, UNKNOWN_EXTENT) | dict(graph.examples)
-    return prod(extents[index].evaluate(known) for index in order) * equation.result.dtype.itemsize
+    known = dict.fromkeys(around.graph.sizes, UNKNOWN_EXTENT) | dict(around.graph.examples)
+    return prod(around.extents[index].evaluate(known) for index in order) * equation.result.dtype.itemsize
 
 
-def _one_by_one(
-    equation: Equation,
-    order: tuple[str, ...],
-    extents: Mapping[str, Affine],
-    graph: Graph,
-    tensors: dict[str, Tensor],
-) -> Loop:
+def _one_by_one(equation: Equation, base: Tensor, order: tuple[str, ...], around: _Around) -> Loop:
     """A loop over the first of the indices, which counts elements of the result's first dimension."""
-    first, base = order[0], equation.base
-    assert base is not None, "internal: windows that nothing is added to"
-    variable = fresh_name(f"{first}_", [*equation.indices, *graph.sizes])
+    first, graph, tensors = order[0], around.graph, around.tensors
+    loops = (op.variable for op in all_ops(graph.ops) if isinstance(op, Loop))
+    variable = fresh_name(f"{first}_", [*equation.indices, *graph.sizes, *loops])
     at = {first: affine(variable)}
     inner, after = (_like(equation.result, suffix, tensors) for suffix in ("_so_far", "_after"))
     inside = with_name(
@@ -96,9 +100,9 @@ def _one_by_one(
     return Loop(
         variable=variable,
         start=affine(0),
-        stop=extents[first],
+        stop=around.extents[first],
         step=1,
-        body=_pair(inside, order[1:], extents, graph, tensors),
+        body=_pair(inside, order[1:], around),
         carried=(Carried(base, inner, after, equation.result),),
         span=equation.span,
     )
@@ -139,14 +143,9 @@ def _order(places: list[Affine], left: tuple[str, ...], extents: Mapping[str, Af
     return tuple(sorted(left, key=key))
 
 
-def _pair(
-    equation: Equation,
-    order: tuple[str, ...],
-    extents: Mapping[str, Affine],
-    graph: Graph,
-    tensors: dict[str, Tensor],
-) -> tuple[Equation, Equation]:
+def _pair(equation: Equation, order: tuple[str, ...], around: _Around) -> tuple[Equation, Equation]:
     """The terms, and what is done with them."""
+    tensors, extents, sizes = around.tensors, around.extents, around.graph.sizes
     name = fresh_name(f"{equation.result.name}_terms", tensors)
     shape = tuple(extents[index] for index in order)
     terms = tensors[name] = Tensor(name, equation.result.dtype, shape, equation.result.label)
@@ -155,7 +154,7 @@ def _pair(
         equation,
         result=terms,
         indices=indices,
-        domain=box(name, indices, extents, graph.sizes),
+        domain=box(name, indices, extents, sizes),
         target=plain,
         accumulate=False,
         base=None,
@@ -164,7 +163,7 @@ def _pair(
     placed = replace(
         equation,
         indices=order,
-        domain=box(equation.result.name, order, extents, graph.sizes),
+        domain=box(equation.result.name, order, extents, sizes),
         body=Read(name, plain, terms.dtype),
         reduce=equation.reduce if equation.accumulate else None,
         reduced=(),

@@ -22,7 +22,7 @@ from polyml.graph.traverse import tensors_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["gather_windows"]
+__all__ = ["Windows", "gather_windows", "overlap"]
 
 LONGEST = 32
 """Elements of a window along one dimension, at most."""
@@ -39,7 +39,7 @@ def gather_windows(graph: Graph) -> Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class _Windows:
+class Windows:
     """A subscript `stride * place + step * inside + ...` that meets elements more than once; `inside` is the short index, of so many values."""
 
     place: str
@@ -59,6 +59,11 @@ class _Windows:
         return self.remainders > 1 and self.length % self.remainders == 0
 
     @property
+    def is_ragged(self) -> bool:
+        """Whether sums stay ragged: the remainders, of which some have more values of `inside`, are too many for an equation each."""
+        return self.length % self.remainders != 0 and self.remainders > MOST
+
+    @property
     def moves(self) -> int:
         """How far `place` goes back for the next of those."""
         return self.step // gcd(self.stride, self.step)
@@ -67,7 +72,7 @@ class _Windows:
 def _gathered(equation: Equation, taken: set[str]) -> list[Equation]:
     """What the equation becomes, in order; the last one makes its result."""
     found = [equation]
-    while (windows := _overlap(found[0])) is not None:
+    while (windows := overlap(found[0])) is not None:
         if windows.even or windows.remainders * len(found) > MOST:
             rest = fresh_name(f"{windows.inside}_rest", found[0].indices)
             found = [_gather(each, windows, affine(rest)) for each in found]
@@ -76,7 +81,7 @@ def _gathered(equation: Equation, taken: set[str]) -> list[Equation]:
     return _chained(found, taken)
 
 
-def _overlap(equation: Equation) -> _Windows | None:
+def overlap(equation: Equation) -> Windows | None:
     """Windows that the equation accumulates into, if two of them share elements."""
     if equation.reduce is None or not equation.accumulate or equation.instances is not None or equation.padded:
         return None
@@ -96,7 +101,7 @@ def _overlap(equation: Equation) -> _Windows | None:
         stride, step = strides[around], strides[inside]
         if stride is None or step is None or stride <= 0 or step <= 0 or extents[inside] > LONGEST:
             continue
-        found = _Windows(around, inside, stride, step, int(extents[inside]))
+        found = Windows(around, inside, stride, step, int(extents[inside]))
         if extents[inside] > found.remainders and extents[around] > found.moves:
             return found
     return None
@@ -109,7 +114,7 @@ def _extent(equation: Equation, index: str) -> float:
     return high.to_python() - low.to_python() + 1 if low.is_int() and high.is_int() else inf
 
 
-def _gather(equation: Equation, windows: _Windows, rest: Affine) -> Equation:
+def _gather(equation: Equation, windows: Windows, rest: Affine) -> Equation:
     """The terms whose `inside` leaves the remainder, a number or a new index of the left side, summed over it; `place` counts from the first of the windows that an element is in."""
     every = affine(windows.inside) * windows.remainders + rest
     values = {windows.place: affine(windows.place) - affine(windows.inside) * windows.moves, windows.inside: every}
