@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import islpy as isl
 
+from polyml.codegen.rewrite import variables_of
 from polyml.dtypes import boolean, i64
 from polyml.errors import CodegenError
 from polyml.expressions import Apply, Const, Expr, IndexValue
 from polyml.sets.affine import Affine, affine, maximum, minimum
+from polyml.sets.affine_conditions import condition_text
 
 __all__ = ["affine_cases", "affine_from_ast", "condition_from_ast", "conjuncts"]
 
@@ -26,7 +28,7 @@ def affine_from_ast(expr: isl.AstExpr) -> Affine:
     """The quasi-affine value of an isl AST expression.
 
     Raises:
-        CodegenError: when isl chose a form that is not quasi-affine (values by cases that are no number apart).
+        CodegenError: when isl chose a form that is not quasi-affine (values by cases that are no number apart, and neither always the larger one nor always the smaller one).
     """
     kind = isl.ast_expr_type(expr.get_type())
     if kind == isl.ast_expr_type.id:
@@ -62,12 +64,25 @@ def affine_from_ast(expr: isl.AstExpr) -> Affine:
 
 
 def _by_cases(expr: isl.AstExpr, test: isl.AstExpr, if_true: isl.AstExpr, if_false: isl.AstExpr) -> Affine:
-    """`test ? a : b` as b and, where the test holds, what a is more than b, which has to be a number."""
-    other = affine_from_ast(if_false)
-    more = affine_from_ast(if_true) - other
-    if not more.is_constant:
-        raise CodegenError(f"an index expression by cases is not supported: {expr.to_C_str()}")
-    return other + _indicator(test) * more.constant
+    """`test ? a : b` as b and, where the test holds, what a is more than b, if that is a number; or as the larger or smaller of the two."""
+    value, other = affine_from_ast(if_true), affine_from_ast(if_false)
+    more = value - other
+    if more.is_constant:
+        return other + _indicator(test) * more.constant
+    condition = condition_from_ast(test)
+    for sign, extremum in ((1, maximum), (-1, minimum)):
+        if _never(condition, more * sign + 1, negated=False) and _never(condition, -more * sign + 1, negated=True):
+            return extremum([value, other])
+    raise CodegenError(f"an index expression by cases is not supported: {expr.to_C_str()}")
+
+
+def _never(condition: Expr, value: Affine, *, negated: bool) -> bool:
+    """Whether for no whole numbers the condition (or its negation) holds and the value is zero or less."""
+    text = condition_text(condition, negated=negated)
+    if text is None:
+        return False
+    variables = sorted(variables_of(condition) | value.variables())
+    return bool(isl.Set(f"{{ [{', '.join(variables)}] : {text} and {value.isl_text()} <= 0 }}").is_empty())
 
 
 def _indicator(test: isl.AstExpr) -> Affine:

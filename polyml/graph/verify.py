@@ -13,11 +13,11 @@ import islpy as isl
 
 from polyml.dtypes import DType, boolean
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
-from polyml.graph.affine_conditions import condition_text
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op, Tensor
 from polyml.ops import INDEX_DTYPE, OPS, REDUCTIONS, result_dtype
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
+from polyml.sets.affine_conditions import condition_text
 
 __all__ = ["verify"]
 

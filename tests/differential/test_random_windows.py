@@ -137,6 +137,11 @@ def check(first: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_allclose(y, expected, rtol=1e-5, err_msg=f"seed {seed}, {options}\n{windows.text()}")
 
 
+def test_bounds_by_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """isl writes one of the loops' bounds as `c0 <= 3 ? 0 : c0 - c0 / 2 - 2`, which is a maximum."""
+    check(2317, 1, monkeypatch)
+
+
 def test_random_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     check(0, 40, monkeypatch)
 

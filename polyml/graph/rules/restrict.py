@@ -10,9 +10,9 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Apply, Const, Expr
-from polyml.graph.affine_conditions import condition_text
 from polyml.graph.edit import map_equations
 from polyml.graph.ir import Equation, Graph
+from polyml.sets.affine_conditions import condition_text
 
 __all__ = ["restrict_domains"]
 
