@@ -33,22 +33,21 @@ def chain_sums(function: Function, *, vector_registers: int = 32) -> Function:
         for (k = 0; k < n; k += 2) { s += x[k]; s += x[k + 1]; }
         -> t = 0; for (k = 0; k < n; k += 2) { s += x[k]; t += x[k + 1]; } s += t;
     """
-    registers = {
-        node.variable.name: node.variable
-        for node in walk_nodes(function.body)
-        if isinstance(node, Allocate) and node.variable.scope == "register" and node.variable.lanes > 1
-    }
-    if not registers:
+    if not any(isinstance(node, Allocate) and _has_lanes(node.variable) for node in walk_nodes(function.body)):
         return function
     taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
     taken |= {lead.name for lead in function.leads}
-    body = _Chains(registers, taken, vector_registers // 2).body(function.body, outside(function))
+    body = _Chains({}, taken, vector_registers // 2).body(function.body, outside(function))
     return function if body is function.body else replace(function, body=body)
+
+
+def _has_lanes(variable: Variable) -> bool:
+    return variable.scope == "register" and variable.lanes > 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Chains:
-    """registers: those with lanes. taken: names in use. room: registers for chains; with more LLVM keeps some in memory."""
+    """registers: those with lanes in scope, by name. taken: names in use. room: registers for chains; with more LLVM keeps some in memory."""
 
     registers: Mapping[str, Variable]
     taken: set[str]
@@ -59,6 +58,12 @@ class _Chains:
         return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
 
     def node(self, node: Node, ranges: Ranges) -> Node:
+        if isinstance(node, Allocate):
+            # Parts of a loop have variables of the same names and other lanes.
+            others = {name: variable for name, variable in self.registers.items() if name != node.variable.name}
+            own = {node.variable.name: node.variable} if _has_lanes(node.variable) else {}
+            inside = replace(self, registers=others | own)
+            return with_body(node, lambda body: inside.body(body, ranges))
         if not isinstance(node, For):
             return with_body(node, lambda body: self.body(body, ranges))
         copies = self.copies(node)

@@ -80,6 +80,15 @@ def test_left_alone() -> None:
     assert chain_sums(program) is program
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_registers_of_one_name(order: int) -> None:
+    """Parts of a loop have them, here with sixteen lanes and with one; each part is chained as if it were alone."""
+    wide, single = tile(1, 4), tile(1, 4, lanes=1)
+    (part,) = chain_sums(wide).body
+    both = replace(wide, body=(*wide.body, *single.body)[::order])
+    assert chain_sums(both).body == (part, *single.body)[::order]
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 7])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_products(rows: int, dynamic: bool) -> None:
