@@ -89,7 +89,8 @@ class _Prefetch:
             return node
         loops = _whole_loops(node.body)
         if len(loops) == 1:
-            return replace(node, body=self.with_coming_lines(node.body, loops[0]))
+            pieces = self.with_next_pieces(node, loops[0])
+            return replace(node, body=self.with_coming_lines(node.body, loops[0])) if pieces is node else pieces
         sweeps = [sweep for loop in loops for sweep in self.sweeps(loop, node)]
         return self.with_next_rows(node, loops, sweeps)
 
@@ -167,6 +168,31 @@ class _Prefetch:
             made += [Prefetch(place, 1) for place in self.lines(reads, loop, loop, moved)]
             self.notes.append(Note("prefetch", loop.variable, f"{array} {ahead} bytes ahead, into L1"))
         return _with_nodes(nodes, {id(loop): made})
+
+    def with_next_pieces(self, outer: For, loop: For) -> For:
+        """The loop with prefetches of pieces of coming rows, where its only loop runs over pieces of rows with a recurrence from row to row: the hardware's prefetchers start anew with every piece.
+        Inputs only."""
+        trips = self.trips(loop)
+        targets = {node.target.variable for node in walk_nodes(loop.body) if isinstance(node, Assign)}
+        reads = {r.tensor for node in walk_nodes(loop.body) for e in expressions(node) for r in reads_of(e)}
+        if trips is None or not targets & reads:
+            return outer
+        streams = {
+            (array, start): found
+            for (array, start), found in self.streams(loop).items()
+            if array not in self.written and 4 * abs(start.stride(outer.variable) or 0) > 5 * trips
+        }
+        size = sum(trips * self.arguments[array].dtype.itemsize for array, _ in streams)
+        count = max(1, -(-AHEAD // max(size, 1)))
+        if not streams or size > AHEAD or (2 + count) * size > self.caches.l2 // 4:
+            return outer
+        made: list[Node] = []
+        moved = {loop.variable: affine(loop.variable), outer.variable: affine(outer.variable) + count * outer.step}
+        for (array, _), found in streams.items():
+            made += [Prefetch(place, 2) for place in self.lines(found, loop, loop, moved)]
+            text = f"the piece of a row of {array} {count * outer.step} {outer.variable} ahead, into L2"
+            self.notes.append(Note("prefetch", outer.variable, text))
+        return replace(outer, body=_with_nodes(outer.body, {id(loop): made}))
 
     def is_host(self, loop: For, sweep: _Sweep) -> bool:
         """Whether the loop runs over at least half as many elements as the row has."""

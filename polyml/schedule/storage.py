@@ -103,14 +103,16 @@ def contract_storage(
     return schedule
 
 
-def expanded(schedule: Schedule) -> Schedule:
-    """The schedule with its contracted arrays in full and without their marks. Layouts of packed operands stay."""
+def expanded(schedule: Schedule, arrays: Collection[str] | None = None) -> Schedule:
+    """The schedule with its contracted arrays (None: all of them) in full and without their marks. Layouts of packed operands stay."""
+    contracted = tuple(
+        name for name, storage in schedule.storage.items() if storage.place and (arrays is None or name in arrays)
+    )
+    places = {schedule.storage[name].place for name in contracted}
 
     def unmarked(node: isl.ScheduleNode) -> isl.ScheduleNode:
-        is_place = kind_of(node) == Kind.mark and mark_name(node).startswith("allocate:")
-        return node.delete() if is_place else node
+        return node.delete() if kind_of(node) == Kind.mark and mark_name(node) in places else node
 
-    contracted = tuple(name for name, storage in schedule.storage.items() if storage.place)
     if not contracted:
         return schedule
     kept = {name: storage for name, storage in schedule.storage.items() if name not in contracted}

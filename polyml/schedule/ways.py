@@ -44,11 +44,13 @@ from polyml.schedule.strategy.contractions import block_contractions
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_statements
 from polyml.schedule.strategy.pivoted import build_pivoted, build_slanted
+from polyml.schedule.strategy.row_order import ROW_ORDER
 from polyml.schedule.strategy.step_blocks import STEPS
 from polyml.schedule.strategy.time_tiles import TIME_TILES
 from polyml.schedule.streams import streamed_sums
 from polyml.schedule.sums_ahead import sum_ahead
 from polyml.schedule.turned import turn_columns
+from polyml.schedule.window import slide_rows
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Array, Scop
 from polyml.sets.affine import affine
@@ -378,7 +380,8 @@ class Ways:
             worth=worth,
             streamed=streamed_sums(self.scop, self.target, self.results, sums, far=far),
         )
-        return contract_storage(made, in_lanes=self._in_lanes)
+        made = contract_storage(made, in_lanes=self._in_lanes)
+        return slide_rows(made, self.target.l2_bytes) if any(note.stage == ROW_ORDER for note in notes) else made
 
     def _in_lanes(self, vectors: int, array: Array, storage: Storage) -> tuple[Product, ...] | None:
         """A few such arrays should stay in L2. Of rows whose length is not known a version with several vectors at once asks for that; the one for longer rows has one vector, since an array in memory is no smaller."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 import islpy as isl
 
@@ -20,6 +21,7 @@ from polyml.schedule.legality import instance_text
 from polyml.schedule.schedule import Note, Schedule, Storage
 from polyml.schedule.storage import (
     Traffic,
+    expanded,
     inside_lanes,
     is_indirect,
     node_at,
@@ -31,7 +33,7 @@ from polyml.schedule.tree import Kind, kind_of, mark_name
 from polyml.scop.scop import Array
 from polyml.sets.affine import Extent, extent_of
 
-__all__ = ["slide_storage", "window_at", "window_fault"]
+__all__ = ["slide_rows", "slide_storage", "window_at", "window_fault"]
 
 _RUNS_TOGETHER = ("parallel", "pipelined", "vector", "jam", "neighbours")
 
@@ -64,6 +66,36 @@ def slide_storage(schedule: Schedule, array: str, sizes: Sequence[int | None] | 
         note = Note("storage", array, f"a sliding window of {extents}")
         return replace(schedule, tree=tree, storage={**schedule.storage, array: storage}, notes=(*schedule.notes, note))
     raise TransformError(f"the lifetimes of {array} have no constant bound")
+
+
+def slide_rows(schedule: Schedule, near: int) -> Schedule:
+    """The schedule with windows for local arrays that take more than `near` bytes, where their rows, or planes of them, take turns in less than half of that."""
+    for array in schedule.scop.arrays.values():
+        storage = schedule.storage.get(array.name)
+        if array.kind != "local" or len(array.shape) < 2 or not _takes_more(array, storage, near):
+            continue
+        whole = expanded(schedule, (array.name,))
+        try:
+            fewest = slide_storage(whole, array.name).storage[array.name]
+            # Elements of a row keep their places beside each other.
+            rows = [extent if isinstance(extent, int) else None for extent in fewest.shape[:-1]]
+            made = slide_storage(whole, array.name, [*rows, None])
+        except (TransformError, IllegalScheduleError):
+            continue
+        if not _takes_more(array, fewest, near // 2):
+            schedule = made
+    return schedule
+
+
+def _takes_more(array: Array, storage: Storage | None, least: int) -> bool:
+    """Whether the array takes more bytes, one extent of symbolic size counting for nothing if there are others that are numbers."""
+    if storage is not None:
+        extents = [e if isinstance(e, int) else None for e in storage.shape]
+    else:
+        extents = [e.constant if e.is_constant else None for e in array.shape]
+    if None in extents[:-1]:
+        return True
+    return array.dtype.itemsize * prod(e for e in extents if e is not None) > least
 
 
 def window_fault(

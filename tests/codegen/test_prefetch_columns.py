@@ -58,10 +58,10 @@ def test_short_rows_and_small_arrays_need_nothing() -> None:
 
 def test_every_row_of_an_unrolled_walk() -> None:
     text = 'def f(a: f64["N M"], y: f64["N"]):\n    x[m] = a[n, m] * y[n]\n    return x\n'
-    # Else it would go through rows from end to end.
+    # Else it would go through rows from end to end, as it does with more columns.
     program = polyml.einsum(text, target=WIDE, threads=1, precise=True)
-    text = program.lower(np.zeros((2000, 1600)), np.zeros(2000)).text("loops")
-    loop = re.search(r"for \(n = 0; n < 2000; n \+= (\d+)\) \{\n((?:\s+prefetch .*\n)+)", text)
+    text = program.lower(np.zeros((5000, 600))[:, :64], np.zeros(5000)).text("loops")
+    loop = re.search(r"for \(n = 0; n < 5000; n \+= (\d+)\) \{\n((?:\s+prefetch .*\n)+)", text)
     assert loop is not None
     rows = [int(row) for row in re.findall(r"a\[n \+ (\d+), m\]", loop[2])]
     assert len(rows) == int(loop[1])
@@ -76,6 +76,8 @@ def f(u: f64["N N"]):
             v[0, i] = 1
             for j in range(1, N):
                 v[j, i] = 0.5 * v[j - 1, i] + u[j, i - 1] - u[j, i + 1]
+            for j in range(N - 2, -1, -1):
+                v[j, i] = v[j, i] - 0.5 * v[j + 1, i]
         for i in range(1, N - 1):
             for j in range(1, N):
                 u[i, j] = 0.5 * u[i, j - 1] + v[i, j]

@@ -51,6 +51,7 @@ from polyml.schedule.strategy.lanes import (
 )
 from polyml.schedule.strategy.nest import build_copy, build_nest, plan_nest
 from polyml.schedule.strategy.row_blocks import build_row_blocks
+from polyml.schedule.strategy.row_order import ROW_ORDER, RowOrder, build_row_order, plan_row_order
 from polyml.schedule.strategy.side_by_side import SideBySide, plan_side_by_side
 from polyml.schedule.strategy.step_blocks import STEPS, StepPlan, build_step_blocks, plan_step_blocks
 from polyml.schedule.strategy.sweep_blocks import build_sweep_blocks, plan_sweep_blocks
@@ -125,12 +126,33 @@ class _Recipe:
         """3a. Below the band only loops that follow a recurrence change."""
         if band.core in self.facts.packed.copies:
             return build_copy(band, lanes, self.facts, parallel=place.parallel)
+        parallel = place.parallel and is_heavy(band, self.facts)
+        order = None if place.in_cache else plan_row_order(band, lanes, self.facts, parallel=parallel)
+        if order is not None:
+            return self.row_order(band, order, place)
         plan = plan_nest(band, lanes, self.facts, parallel=place.parallel, in_cache=place.in_cache)
         node, choice = build_nest(band, plan)
         self.note(choice)
         node, joined = join_followers(node, self.facts)
         self.notes += joined
         return node
+
+    def row_order(self, band: Band, plan: RowOrder, place: Place) -> isl.ScheduleNode:
+        """3a, where the loops below are one recurrence that walks through memory."""
+        self.notes.append(Note(ROW_ORDER, band.title, str(plan)))
+        extents = dict.fromkeys(band.indices[plan.lanes].items(), plan.width)
+        joined, notes = join_followers(band.node, self.facts)
+        self.notes += notes
+        node, depth = build_row_order(replace(band, node=joined), plan, self.facts)
+        inside = Place(False, {**place.extents, **extents}, in_cache=True)
+        node = descend(node, depth)
+        if kind_of(node) != Kind.sequence:
+            return self.visit(node.child(0), inside).ancestor(depth + 1)
+        for position in range(node.n_children()):
+            part = node.child(position).child(0)
+            below = 1 if kind_of(part.child(0)) == Kind.band else 0
+            node = self.visit(descend(part, below), inside).ancestor(2 + below)
+        return node.ancestor(depth)
 
     def outer(self, band: Band, place: Place) -> isl.ScheduleNode:
         """3b."""

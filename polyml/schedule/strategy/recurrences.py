@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from math import prod
 
-from polyml.schedule.cost import AccessModel, StatementModel
-from polyml.schedule.strategy.bands import Band
-from polyml.schedule.strategy.facts import Facts
+import islpy as isl
 
-__all__ = ["has_recurrence", "recurrence_vectors"]
+from polyml.schedule.cost import AccessModel, StatementModel
+from polyml.schedule.strategy.bands import Band, is_coincident
+from polyml.schedule.strategy.facts import Facts
+from polyml.schedule.tree import Kind, kind_of
+
+__all__ = ["has_recurrence", "is_one_walk", "recurrence_vectors"]
 
 _COLUMNS = 4
 """Vectors at once where lanes are neighbours in memory: enough to hide the latency of the recurrence, whole pairs of cache lines."""
@@ -35,14 +38,32 @@ def recurrence_vectors(band: Band, lanes: int, facts: Facts) -> int:
     if any(_is_of_any_length(access, facts) for _, access, _ in walks):
         # Rows of scratch memory in lanes: two vectors while they stay in L2, and a version for longer ones (Ways._in_lanes).
         wanted = min(wanted, _ROWS) if facts.options.large else 1
+    limit = max(1, -(-band.extents[lanes] // facts.lanes(band.core)))
+    if is_one_walk(band.node.child(0)):
+        return min(wanted, limit)
     held: dict[str, int] = {}
     for model, access, member in walks:
         if not access.write and access.stride(member) != 0:
             held[access.array] = max(held.get(access.array, 0), _bytes_inside(model, access, band))
     # The arrays that are read again, one vector of lanes each.
     each = sum(held.values()) * facts.lanes(band.core)
-    limit = max(1, -(-band.extents[lanes] // facts.lanes(band.core)))
     return max(1, min(wanted, limit, facts.target.l2_bytes * 3 // 4 // max(each, 1)))
+
+
+def is_one_walk(node: isl.ScheduleNode) -> bool:
+    """Whether the node is one sequential loop around statements, perhaps with statements and parallel loops around statements before and after it: what it reads comes by once."""
+    children = [node.child(k).child(0) for k in range(node.n_children())] if kind_of(node) == Kind.sequence else [node]
+    loops = [child for child in children if kind_of(child) != Kind.leaf]
+    return all(map(_is_flat, loops)) and sum(not is_coincident(loop) for loop in loops) == 1
+
+
+def _is_flat(node: isl.ScheduleNode) -> bool:
+    """Whether the node is one loop around statements."""
+    if kind_of(node) != Kind.band or node.band_n_member() != 1:
+        return False
+    body = node.child(0)
+    inside = [body.child(k).child(0) for k in range(body.n_children())] if kind_of(body) == Kind.sequence else [body]
+    return all(kind_of(child) == Kind.leaf for child in inside)
 
 
 def _is_local(access: AccessModel, facts: Facts) -> bool:
