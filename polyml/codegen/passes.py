@@ -11,6 +11,7 @@ from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Pre
 from polyml.codegen.pack_in_tiles import pack_in_tiles
 from polyml.codegen.partial_sums import sum_in_parts
 from polyml.codegen.prefetch import Caches, prefetch
+from polyml.codegen.prefetch_along import prefetch_along
 from polyml.codegen.prefetch_blocks import prefetch_blocks
 from polyml.codegen.prefetch_columns import prefetch_columns
 from polyml.codegen.prefetch_copies import prefetch_copies
@@ -111,6 +112,7 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: before "prefetch_columns", which takes the columns that are walked down once.
     Pass("prefetch_strips", lambda f, o: prefetch_strips(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes), o.far)),
     Pass("prefetch_blocks", lambda f, o: prefetch_blocks(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
+    Pass("prefetch_along", lambda f, o: prefetch_along(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: after the passes that fetch what tiles read next.
     Pass("prefetch_copies", lambda f, o: prefetch_copies(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: last, when the loops read what they will read.

@@ -29,6 +29,9 @@ HEAVY = 8
 """Instructions per vector that is read, from which on a loop is too slow for the hardware's prefetchers, which stop at the end of every page, to keep memory busy."""
 
 
+BESIDE = 4
+"""Rows side by side from which on they are more streams than every processor's prefetchers follow."""
+
 SOME_SIZE = 1024
 """What stands for a symbolic size where lengths of rows are compared."""
 
@@ -88,6 +91,9 @@ class _Prefetch:
         if not isinstance(node, For) or node.kind == "vector":
             return node
         loops = _whole_loops(node.body)
+        beside = self.with_rows_beside(node, loops)
+        if beside is not node:
+            return beside
         if len(loops) == 1:
             pieces = self.with_next_pieces(node, loops[0])
             return replace(node, body=self.with_coming_lines(node.body, loops[0])) if pieces is node else pieces
@@ -193,6 +199,36 @@ class _Prefetch:
             text = f"the piece of a row of {array} {count * outer.step} {outer.variable} ahead, into L2"
             self.notes.append(Note("prefetch", outer.variable, text))
         return replace(outer, body=_with_nodes(outer.body, {id(loop): made}))
+
+    def with_rows_beside(self, outer: For, loops: Sequence[For]) -> For:
+        """The loop with prefetches of what comes next, where the one loop inside that reads large inputs reads several rows of them side by side: more streams than some prefetchers of the hardware follow.
+        Further along rows that are long, and else of the next rows."""
+        readers = [(loop, self.streams(loop)) for loop in loops]
+        readers = [(loop, streams) for loop, streams in readers if streams]
+        if len(readers) != 1:
+            return outer
+        ((loop, streams),) = readers
+        trips = self.trips(loop)
+        if trips is None or trips <= 0:
+            return outer
+        made: list[Node] = []
+        for (array, start), reads in streams.items():
+            rows = len({_constant_of(self.arguments[array], read) // trips for read in reads})
+            if rows < BESIDE or array in self.written or abs(start.stride(outer.variable) or 0) < trips:
+                continue
+            itemsize = self.arguments[array].dtype.itemsize
+            ahead = max(self.caches.line, AHEAD // rows // self.caches.line * self.caches.line)
+            moved = {loop.variable: affine(loop.variable), outer.variable: affine(outer.variable)}
+            if trips * itemsize >= 4 * ahead:
+                moved[loop.variable] += ahead // itemsize
+                text = f"{rows} rows of {array} {ahead} bytes further along, into L2"
+            else:
+                count = max(1, AHEAD // (rows * trips * itemsize))
+                moved[outer.variable] += count * outer.step
+                text = f"{rows} rows of {array} {count * outer.step} {outer.variable} ahead, into L2"
+            made += [Prefetch(place, 2) for place in self.lines(reads, loop, loop, moved)]
+            self.notes.append(Note("prefetch", outer.variable, text))
+        return replace(outer, body=_with_nodes(outer.body, {id(loop): made})) if made else outer
 
     def is_host(self, loop: For, sweep: _Sweep) -> bool:
         """Whether the loop runs over at least half as many elements as the row has."""

@@ -54,13 +54,13 @@ def map_tiles(nodes: tuple[Node, ...], change: Change, loops: tuple[For, ...] = 
     return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
 
 
-def fetching(lines: Callable[[For, For, tuple[For, ...]], Iterable[Place]]) -> Change:
-    """What puts the places that `lines` (of the vector loop, its sums, and the loops around) finds into the sums of unmasked tiles."""
+def fetching(lines: Callable[[For, For, tuple[For, ...]], Iterable[Place]], *, least: int = LEAST) -> Change:
+    """What puts the places that `lines` (of the vector loop, its sums, and the loops around) finds into the sums of unmasked tiles with at least so many of them."""
 
     def change(node: For, loops: tuple[For, ...]) -> For:
         inner = (part for part in walk_nodes(node.body) if isinstance(part, For))
         sums = next((part for part in inner if only_sums(part)), None)
-        if sums is None or node.masked or len(sums.body) < LEAST:
+        if sums is None or node.masked or len(sums.body) < least:
             return node
         places = tuple(Prefetch(place, 2) for place in lines(node, sums, loops))
         return replace(node, body=with_prefetches(node.body, sums, places)) if places else node

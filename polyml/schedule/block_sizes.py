@@ -27,8 +27,9 @@ __all__ = [
     "widths",
 ]
 
-STREAMS = 16
-"""Rows of an operand that are read side by side when each is read once: hardware prefetchers follow that many, and the result is loaded and stored once for all of them."""
+STREAMS = 8
+"""Rows of an operand that are read side by side when each is read once: hardware prefetchers follow that many, and a row of the result is loaded and stored once for all of them. Several rows of the
+result take twice as many as they are, so that loads and stores of it are no more than loads of the operand."""
 
 SWEPT_DEPTH = 128
 """Terms per element of the result for which it may come from memory and go there again: 8 bytes beside 128 multiply-adds are a tenth of what memory delivers meanwhile."""
@@ -193,7 +194,7 @@ def streamed_sizes(
 ) -> dict[str, int]:
     """A few rows of the operand at a time, from end to end, added to elements of C that stay in L2. rows: "" where there are none."""
     room = target.l2_bytes // 4 // (model.itemsize * model.extents.get(rows, 1))
-    depth = min(STREAMS, model.extents[reduced])
+    depth = min(max(STREAMS, 2 * tile.rows), model.extents[reduced])
     sizes = {reduced: depth, lanes: even(model.extents[lanes], max(room, width), width)}
     return sizes | ({rows: tile.rows} if rows else {})
 

@@ -62,13 +62,13 @@ def test_an_operand_has_a_version_that_reads_it_in_order() -> None:
 
 
 def test_operands_that_lie_in_a_cache_are_read_in_order_too() -> None:
-    """From half of L1 on, where register tiles of one, two and four rows would each bring the operand anew; sums begin every 16 rows."""
+    """From half of L1 on, where register tiles of one, two and four rows would each bring the operand anew; sums begin every eight rows."""
     f = polyml.einsum(product("N K", "K M", "N M"), dynamic=True, target=SMALL_CACHES)
     (_, few) = versions(f.lower(np.ones((17, 20), "f4"), np.ones((20, 200), "f4")))
     assert "(K * M) >= 257" in str(few.condition)
     assert "(N <= 15)" in str(few.condition)
     blocks = [node for node in walk_nodes(few.then) if isinstance(node, For) and node.variable == "k_tile"]
-    assert {node.step for node in blocks} == {16}
+    assert {node.step for node in blocks} == {8}
 
 
 @pytest.mark.parametrize(

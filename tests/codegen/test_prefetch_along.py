@@ -1,0 +1,100 @@
+"""A few rows of a matrix at a time, from end to end: what tiles ask for, how many rows there are, and that results are right at all edges."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+
+WIDE = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20, cores=2)
+SMALL = Target("host", l1_bytes=1024, l2_bytes=4096)
+
+PRODUCT = 'def f(x: f32["I K"], y: f32["K J"]):\n    z[i, j] = x[i, k] * y[k, j]\n    return z\n'
+SUMS = 'def f(y: f32["K J"]):\n    z[j] = sum[k](exp(y[k, j]))\n    return z\n'
+
+
+def asked(rows: int, depth: int, columns: int) -> tuple[int, set[str]]:
+    """Rows of y at a time, and the prefetched places of it."""
+    x, y = np.zeros((rows, depth), "f4"), np.zeros((depth, columns), "f4")
+    text = polyml.einsum(PRODUCT, target=WIDE, threads=1).lower(x, y).text("loops")
+    block = re.search(r"k_tile \+= (\d+)", text)
+    return int(block[1]) if block else 0, set(re.findall(r"prefetch L2 y\[(.*)\];", text))
+
+
+@pytest.mark.parametrize(("rows", "block", "elements"), [(1, 8, 512), (2, 8, 512), (8, 16, 256)])
+def test_long_rows_are_asked_for_along(rows: int, block: int, elements: int) -> None:
+    """Sixteen kilobytes are on their way: of eight rows 2 KB each, of sixteen 1 KB."""
+    found, places = asked(rows, 4096, 4096)
+    assert found == block
+    assert f"k, j + {elements}" in places
+    ahead = {int(place.rpartition("+ ")[2]) for place in places}
+    assert ahead == set(range(elements, elements + 16 * len(ahead), 16)), "a line for each vector"
+
+
+def test_of_short_rows_the_next_ones() -> None:
+    block, places = asked(1, 20_000, 700)
+    assert {"k + 8, j", "k + 9, j + 16", "k + 11, j + 32"} <= places
+    assert block == 8
+
+
+def test_what_caches_hold_is_not_asked_for() -> None:
+    assert not asked(1, 500, 700)[1]
+    assert not asked(64, 4096, 4096)[1] & {"k, j + 256", "k, j + 512"}, "tiles go down blocks"
+
+
+def test_heavy_sums_ask_too() -> None:
+    text = polyml.einsum(SUMS, target=WIDE, threads=1).lower(np.zeros((20_000, 700), "f4")).text("loops")
+    assert "prefetch L2 y[k + 8, j];" in text
+
+
+@pytest.mark.parametrize("size", [(1, 9, 65), (2, 33, 700), (3, 8, 1000), (8, 40, 129), (5, 100, 64), (1, 7, 2049)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_results(size: tuple[int, int, int], threads: int) -> None:
+    """Small integers, so that no order rounds."""
+    rng = np.random.default_rng(sum(size))
+    rows, depth, columns = size
+    x = rng.integers(-3, 4, (rows, depth)).astype("f4")
+    wide = rng.integers(-3, 4, (depth, 2 * columns)).astype("f4")
+    program = polyml.einsum(PRODUCT, target=SMALL, threads=threads)
+    for y in (wide[:, :columns].copy(), wide[:, :columns], wide[:, columns:]):
+        np.testing.assert_array_equal(program(x, y), x @ y)
+
+
+def beside(rows: int, columns: int) -> set[str]:
+    """The prefetched places of a matrix whose rows are summed, several side by side."""
+    text = 'def f(y: f32["K J"], x: f32["J"]):\n    z[k] = y[k, j] * x[j]\n    return z\n'
+    lowered = polyml.einsum(text, target=WIDE, threads=1).lower(
+        np.zeros((rows, columns), "f4"), np.zeros(columns, "f4")
+    )
+    return set(re.findall(r"prefetch L2 y\[(.*)\];", lowered.text("loops")))
+
+
+def test_rows_side_by_side_ask_along_or_for_the_next_rows() -> None:
+    long, short = beside(1000, 30_000), beside(20_000, 704)
+    assert {place.partition(", ")[2] for place in long} == {"j + 576"}, "sixteen kilobytes of seven rows"
+    assert len(long) == 7
+    assert {place.partition(", ")[2] for place in short} == {"j"}
+    assert {int(place.partition(",")[0].rpartition("+ ")[2]) for place in short} == set(range(7, 14))
+    assert not beside(500, 704), "it stays in L2"
+
+
+PIECES = """
+def f(x: f32["N K"]):
+    y: f32["N K"]
+    y[0, k] = x[0, k]
+    for n in range(1, N):
+        y[n, k] = y[n - 1, k] + x[n, k]
+    return y
+"""
+
+
+def test_pieces_of_rows_ask_for_the_same_piece_of_coming_rows() -> None:
+    """Threads have pieces; one thread has whole rows, which the hardware follows."""
+    x = np.zeros((4096, 1024), "f4")
+    texts = [polyml.einsum(PIECES, target=WIDE, threads=threads).lower(x).text("loops") for threads in (1, 2)]
+    assert "prefetch" not in texts[0]
+    assert "prefetch L2 x[n + 8, k];" in texts[1]
