@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
-from polyml.codegen.prefetch import Caches
+from polyml.codegen.prefetch import AHEAD, Caches
+from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.streams import flat_element
 from polyml.codegen.tile_sums import affine_subscripts, large_inputs, map_tiles
@@ -54,6 +56,8 @@ class _Copies:
 
     def copy(self, lanes: For, loops: tuple[For, ...]) -> For:
         """The vector loop with prefetches, where it copies."""
+        if len(lanes.body) == 1 and isinstance(lanes.body[0], For):
+            return self.transposed(lanes, lanes.body[0], loops)
         reads = [self.source(node, lanes) for node in lanes.body]
         if lanes.masked or not reads or any(read is None for read in reads):
             return lanes
@@ -73,6 +77,46 @@ class _Copies:
             lines.setdefault((read.tensor, flat - flat.constant, line), Prefetch(place, 2))
             self.notes.append(Note("prefetch", row.variable, f"{read.tensor} {ROWS} rows ahead, for its copy"))
         return replace(lanes, body=(*lines.values(), *lanes.body))
+
+    def transposed(self, lanes: For, blocks: For, loops: tuple[For, ...]) -> For:
+        """The same where blocks of the input's rows are transposed in registers: for each block the one that comes in the place of that some iterations of a loop further out."""
+        block = blocks.body[0] if len(blocks.body) == 1 else None
+        move = block.body[0] if isinstance(block, For) and block.kind == "transpose" else None
+        if not isinstance(move, Assign) or not isinstance(move.value, Read) or move.value.tensor not in self.inputs:
+            return lanes
+        assert isinstance(block, For)
+        read, variable = move.value, self.inputs[move.value.tensor]
+        flat = flat_element(variable, read.subscripts)
+        if lanes.masked or flat is None or flat.stride(block.variable) != 1:
+            return lanes
+        apart = abs(flat.stride(lanes.variable) or 0) * variable.dtype.itemsize
+        rows = [(k, loop) for k, loop in enumerate(loops) if loop.kind == "sequential" and loop.step == 1]
+        found = next(((k, loop) for k, loop in reversed(rows) if flat.stride(loop.variable)), None)
+        if found is None or apart < APART:
+            return lanes
+        place, row = found
+        inside = Ranges(loops)
+        trips = [inside.constant(loop.upper - loop.lower) for loop in (*loops[place + 1 :], lanes, blocks)]
+        if None in trips:
+            return lanes
+        size = variable.dtype.itemsize * prod(trip for trip in trips if trip is not None)
+        count = max(1, -(-AHEAD // size))
+        there = {row.variable: affine(row.variable) + count * row.step, block.variable: affine(blocks.variable)}
+        lines = [
+            Prefetch(
+                Place(
+                    read.tensor,
+                    tuple(
+                        s.substitute({**there, lanes.variable: affine(lanes.variable) + lane})
+                        for s in affine_subscripts(read)
+                    ),
+                ),
+                2,
+            )
+            for lane in range(lanes.width)
+        ]
+        self.notes.append(Note("prefetch", row.variable, f"{read.tensor} {count} rows ahead, for its copy"))
+        return replace(lanes, body=(replace(blocks, body=(*lines, block)),))
 
     def source(self, node: Node, lanes: For) -> Read | None:
         """What a node copies to scratch memory, where neighbouring lanes read neighbouring elements of a large input."""

@@ -40,6 +40,9 @@ RUN = 512
 PANELS = 4
 """Panels of a block of the vector operand, at least, for deeper ones to gain: along them tiles fetch the rows that come next."""
 
+FEW_USES = 64
+"""Multiply-adds with each element of an operand up to which reading it takes as long as they do: blocks are larger then, since what decides is how long the pieces are that memory is asked for."""
+
 TOGETHER = 2
 """Neighbouring cache lines that memory delivers for little more than one: L2 asks for the pair."""
 
@@ -64,7 +67,7 @@ def shares(model: StatementModel, sides: Sides, tile: RegisterTile, target: Targ
     reduced = sides.reduced
     room = target.l1_bytes // 4 // (tile.rows * model.itemsize)
     if rows_along(sides):
-        deepest = target.l2_bytes // 4 // (PANELS * tile.vectors * target.vector_bytes)
+        deepest = _room(model, sides, target) // (PANELS * tile.vectors * target.vector_bytes)
         room = max(room, min(3 * target.l1_bytes // 8 // (tile.rows * model.itemsize), deepest))
     room = max(room, 1)
     sizes: dict[str, int] = {}
@@ -81,11 +84,16 @@ def rows_along(sides: Sides) -> bool:
     return all(abs(operand.stride(sides.reduced[-1]) or 0) == 1 for operand in sides.others)
 
 
+def _room(model: StatementModel, sides: Sides, target: Target) -> int:
+    """Bytes of a block of the vector operand: a quarter of L2, or three eighths where its elements are used a few times only."""
+    uses = prod(model.extents[index] for index in sides.rows)
+    return target.l2_bytes // 4 if uses > FEW_USES else 3 * target.l2_bytes // 8
+
+
 def widths(
     model: StatementModel,
-    lanes: str,
+    sides: Sides,
     vector_side: list[str],
-    out: AccessModel,
     width: int,
     depth: int,
     target: Target,
@@ -93,13 +101,16 @@ def widths(
     first: str,
     along: bool = False,
 ) -> dict[str, int]:
-    """Block of the vector side: its panels take a quarter of L2. Pairs of cache lines along the operand's contiguous index `first` before anything else.
+    """Block of the vector side. Pairs of cache lines along the operand's contiguous index `first` before anything else.
 
-    along: the rows are contiguous along the reduction. Then up to three eighths of L2 where that keeps rows of the vector operand whole: memory delivers longer pieces, and the other operand is swept once.
+    along: the rows are contiguous along the reduction. Then it has half as much room again (three eighths of L2 or nine sixteenths) where that keeps rows of the vector operand whole: memory delivers longer pieces, and
+    the other operand is swept once.
     """
-    room = max(width, target.l2_bytes // 4 // (depth * model.itemsize))
+    lanes, out = sides.lanes, sides.out
+    bytes_of_block = _room(model, sides, target)
+    room = max(width, bytes_of_block // (depth * model.itemsize))
     whole = ceil(model.extents[lanes] / width) * width
-    if along and whole <= 3 * target.l2_bytes // 8 // (depth * model.itemsize):
+    if along and whole <= 3 * bytes_of_block // 2 // (depth * model.itemsize):
         room = max(room, whole)
     sizes: dict[str, int] = {}
     if first in vector_side:

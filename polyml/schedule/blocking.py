@@ -238,9 +238,9 @@ def _in_turns(model: StatementModel, sides: Sides, across: str, target: Target) 
     width, few = tile.vectors * target.lanes(model.itemsize), target.lanes(model.itemsize)
     others = [i for i in sides.columns if i != across]
     depth = shares(model, sides, tile, target)
-    # Half of L2 instead of a quarter: long rows of the operand are what memory delivers fast.
+    # Twice as much of L2 as elsewhere: long rows of the operand are what memory delivers fast.
     deep = max(prod(depth.values()), few * prod(model.extents[i] for i in sides.rows))
-    blocks = widths(model, sides.lanes, others, out, width, max(1, deep // 2), target, first=sides.lanes)
+    blocks = widths(model, sides, others, width, max(1, deep // 2), target, first=sides.lanes)
     sizes = {**depth, **blocks, across: 1, rows: model.extents[rows]}
     return replace(
         blocks_of(model, sides, rows, tile, width, sizes, packed=True),
@@ -271,7 +271,7 @@ def _sizes(
         whole = whole_sizes(model, sides, width, deep, target, near=near)
         return {**depth, **whole, **{index: model.extents[index] for index in sides.rows}}
     along = rows_along(sides)
-    blocks = widths(model, sides.lanes, sides.columns, sides.out, width, deep, target, first=sides.first, along=along)
+    blocks = widths(model, sides, sides.columns, width, deep, target, first=sides.first, along=along)
     of_rows = even(model.extents[rows], target.l2_bytes // 8 // (deep * model.itemsize), tile.rows)
     return {**depth, **blocks, rows: of_rows}
 

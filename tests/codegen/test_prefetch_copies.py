@@ -40,3 +40,23 @@ def test_rows_that_are_no_whole_lines(size: int) -> None:
     rng = np.random.default_rng(0)
     x, y = (rng.integers(-3, 4, (37 if n == 0 else size, size)).astype(np.float32) for n in range(2))
     np.testing.assert_array_equal(polyml.einsum(TEXT, threads=1)(x, y), x @ y)
+
+
+ACROSS = 'def f(x: f32["A F B E"], y: f32["D F"]):\n    z[e, d, b, a] = x[a, f, b, e] * y[d, f]\n    return z\n'
+
+
+def test_blocks_that_are_transposed_are_asked_for_line_by_line() -> None:
+    """Sixteen rows of the input for each block, some iterations of the loop further out before it comes: sixteen kilobytes."""
+    x, y = np.zeros((48, 48, 36, 48), "f4"), np.zeros((24, 48), "f4")
+    text = polyml.einsum(ACROSS, target=V4, threads=1).lower(x, y).text("loops")
+    asked = re.findall(r"prefetch L2 x\[(.*)\];\n", text)
+    assert asked == [f"a{f' + {lane}' if lane else ''}, f, b + 2, e_block" for lane in range(16)]
+
+
+def test_transposed_copies_are_right() -> None:
+    rng = np.random.default_rng(0)
+    for a, f, b, e in ((48, 48, 36, 48), (17, 40, 50, 33), (64, 33, 20, 70)):
+        x, y = rng.integers(-3, 4, (a, f, b, e)).astype("f4"), rng.integers(-3, 4, (24, f)).astype("f4")
+        np.testing.assert_array_equal(
+            polyml.einsum(ACROSS, threads=1)(x, y), np.einsum("afbe,df->edba", x, y, optimize=True)
+        )
