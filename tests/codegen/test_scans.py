@@ -89,6 +89,13 @@ def whole_numbers(n: int) -> Function:
     return function(loop("j", 1, n, step), arguments=arrays, written="y")
 
 
+def whole_factors(n: int) -> Function:
+    """With a factor per element, which wraps around."""
+    value = add(call("mul", at("y", J - 1, dtype=i64), at("a", "j", dtype=i64)), at("x", "j", dtype=i64))
+    arrays = [array(name, n, dtype=i64) for name in "axy"]
+    return function(loop("j", 1, n, Assign(target=put("y", "j"), value=value)), arguments=arrays, written="y")
+
+
 MAKERS = (cumsum, alternating, halved, gated, from_the_end, highest)
 SIZES = (2, 16, 17, 40, 67)
 
@@ -99,7 +106,8 @@ def cases() -> list[tuple[str, Function, dict[str, int]]]:
         found += [(f"{make.__name__}-{n}", make(n), {}) for n in SIZES]
     for make in (cumsum, alternating, gated, highest):
         found += [(f"{make.__name__}-N{n}", make("N"), {"N": n}) for n in (0, 1, 2, 35)]
-    found += [(f"whole_numbers-{n}", whole_numbers(n), {}) for n in (5, 70)]
+    for whole in (whole_numbers, whole_factors):
+        found += [(f"{whole.__name__}-{n}", whole(n), {}) for n in (5, 40, 70, 71)]
     return found
 
 

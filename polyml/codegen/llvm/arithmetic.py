@@ -54,7 +54,9 @@ def _truncate(b: Builder, a: Value, target: DType) -> Value:
 
 
 def multiply_add(b: Builder, x: Value, y: Value, z: Value) -> Value:
-    """`x * y + z` on floats, fused where the target can."""
+    """`x * y + z`; of floats fused where the target can."""
+    if not z.type.is_float:
+        return b.arithmetic("add", b.arithmetic("mul", x, y), z)
     return b.intrinsic("fmuladd", x, y, z)
 
 
