@@ -102,19 +102,9 @@ class _Copies:
         size = variable.dtype.itemsize * prod(trip for trip in trips if trip is not None)
         count = max(1, -(-AHEAD // size))
         there = {row.variable: affine(row.variable) + count * row.step, block.variable: affine(blocks.variable)}
-        lines = [
-            Prefetch(
-                Place(
-                    read.tensor,
-                    tuple(
-                        s.substitute({**there, lanes.variable: affine(lanes.variable) + lane})
-                        for s in affine_subscripts(read)
-                    ),
-                ),
-                2,
-            )
-            for lane in range(lanes.width)
-        ]
+        coming = [s.substitute(there) for s in affine_subscripts(read)]
+        moved = [{lanes.variable: affine(lanes.variable) + lane} for lane in range(lanes.width)]
+        lines = [Prefetch(Place(read.tensor, tuple(s.substitute(m) for s in coming)), 2) for m in moved]
         self.notes.append(Note("prefetch", row.variable, f"{read.tensor} {count} rows ahead, for its copy"))
         return replace(lanes, body=(replace(blocks, body=(*lines, block)),))
 

@@ -88,7 +88,7 @@ def slide_rows(schedule: Schedule, near: int) -> Schedule:
 
 
 def _takes_more(array: Array, storage: Storage | None, least: int) -> bool:
-    """Whether the array takes more bytes, one extent of symbolic size counting for nothing if there are others that are numbers."""
+    """Whether the array takes more bytes: rows of symbolic length count as one element each, and a symbolic number of rows as more."""
     if storage is not None:
         extents = [e if isinstance(e, int) else None for e in storage.shape]
     else:

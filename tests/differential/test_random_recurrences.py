@@ -85,7 +85,7 @@ def _state(batch: str, shape: str, dtype: str, factor: str, term: str, *, backwa
 def _rows(
     rng: random.Random, batch: str, shape: str, dtype: str, factor: str, term: str, *, backwards: bool
 ) -> list[str]:
-    """Rows that look back one to three of their own; filled first, in whole or in the rows that nothing comes before."""
+    """Rows that look back one to three of their own, all filled first."""
     order = rng.choice((1, 1, 1, 2, 3))
     sign = "+" if backwards else "-"
     value = f"{factor}h[{batch}n {sign} {order}, k] + {term}" + f" - h[{batch}n {sign} 1, k]" * (order > 1)

@@ -26,6 +26,7 @@ __all__ = [
     "has_lanes_above",
     "indices_above",
     "is_coincident",
+    "is_flat",
     "jammed_above",
     "near_rows",
     "take_band",
@@ -132,6 +133,15 @@ def near_rows(band: Band, name: str, facts: Facts) -> list[int]:
 def is_coincident(band: isl.ScheduleNode) -> bool:
     """Whether all members are parallel loops."""
     return all(band.band_member_get_coincident(k) for k in range(band.band_n_member()))
+
+
+def is_flat(node: isl.ScheduleNode) -> bool:
+    """Whether the node is one loop around nothing but statements."""
+    if kind_of(node) != Kind.band or node.band_n_member() != 1:
+        return False
+    body = node.child(0)
+    inside = [body.child(k).child(0) for k in range(body.n_children())] if kind_of(body) == Kind.sequence else [body]
+    return all(kind_of(child) == Kind.leaf for child in inside)
 
 
 def has_band_below(node: isl.ScheduleNode) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import islpy as isl
 
 from polyml.schedule.schedule import Note
-from polyml.schedule.strategy.bands import is_coincident
+from polyml.schedule.strategy.bands import is_coincident, is_flat
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms.follow import join_follower
 from polyml.schedule.tree import Kind, kind_of, set_names
@@ -46,9 +46,7 @@ def join_followers(node: isl.ScheduleNode, facts: Facts) -> tuple[isl.ScheduleNo
 def _along(sequence: isl.ScheduleNode, position: int, facts: Facts) -> tuple[isl.UnionPwAff, isl.UnionSet] | None:
     """When the instances of the loop `position + 1` may run in the loop before, and which of them; None where that is no gain, or not allowed."""
     first, second = (sequence.child(k).child(0) for k in (position, position + 1))
-    if any(kind_of(band) != Kind.band or band.band_n_member() != 1 for band in (first, second)):
-        return None
-    if is_coincident(first) or not is_coincident(second) or not (_is_flat(first) and _is_flat(second)):
+    if not (is_flat(first) and is_flat(second)) or is_coincident(first) or not is_coincident(second):
         return None
     found = facts.packed.dependences
     outer = sequence.get_prefix_schedule_multi_union_pw_aff()
@@ -112,10 +110,3 @@ def _shift(pairs: isl.Map, sign: int) -> isl.PwAff | None:
     most, least = gaps.dim_max(0), gaps.dim_min(0)
     spread = most.sub(least)
     return most.coalesce() if spread.max_val().le(isl.Val.int_from_si(pairs.get_ctx(), SPREAD)) else None
-
-
-def _is_flat(band: isl.ScheduleNode) -> bool:
-    """Whether nothing but statements is in the loop."""
-    node = band.child(0)
-    children = [node.child(k).child(0) for k in range(node.n_children())] if kind_of(node) == Kind.sequence else [node]
-    return all(kind_of(child) == Kind.leaf for child in children)

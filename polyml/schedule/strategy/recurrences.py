@@ -7,7 +7,7 @@ from math import prod
 import islpy as isl
 
 from polyml.schedule.cost import AccessModel, StatementModel
-from polyml.schedule.strategy.bands import Band, is_coincident
+from polyml.schedule.strategy.bands import Band, is_coincident, is_flat
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.tree import Kind, kind_of
 
@@ -54,16 +54,7 @@ def is_one_walk(node: isl.ScheduleNode) -> bool:
     """Whether the node is one sequential loop around statements, perhaps with statements and parallel loops around statements before and after it: what it reads comes by once."""
     children = [node.child(k).child(0) for k in range(node.n_children())] if kind_of(node) == Kind.sequence else [node]
     loops = [child for child in children if kind_of(child) != Kind.leaf]
-    return all(map(_is_flat, loops)) and sum(not is_coincident(loop) for loop in loops) == 1
-
-
-def _is_flat(node: isl.ScheduleNode) -> bool:
-    """Whether the node is one loop around statements."""
-    if kind_of(node) != Kind.band or node.band_n_member() != 1:
-        return False
-    body = node.child(0)
-    inside = [body.child(k).child(0) for k in range(body.n_children())] if kind_of(body) == Kind.sequence else [body]
-    return all(kind_of(child) == Kind.leaf for child in inside)
+    return all(map(is_flat, loops)) and sum(not is_coincident(loop) for loop in loops) == 1
 
 
 def _is_local(access: AccessModel, facts: Facts) -> bool:

@@ -20,7 +20,7 @@ from math import prod
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.strategy.bands import Band, is_coincident
+from polyml.schedule.strategy.bands import Band, descend, is_coincident
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.recurrences import has_recurrence, is_one_walk
 from polyml.schedule.transforms import graft, insert_band, insert_sequence, nest_loops, tile_loop
@@ -43,7 +43,7 @@ HEAVY = 16
 
 @dataclass(frozen=True, slots=True)
 class RowOrder:
-    """lanes: the band's member along rows, taken in pieces of `width`. shared: the member whose iterations, or pieces, the threads share."""
+    """lanes: the band's member along rows, taken in pieces of `width`. shared: the member whose iterations, or pieces, the threads share. name: of the heaviest statement's lanes."""
 
     lanes: int
     width: int
@@ -95,8 +95,7 @@ def build_row_order(band: Band, plan: RowOrder, facts: Facts) -> tuple[isl.Sched
     loops = [loop.marked("parallel") if k == plan.shared else loop for k, loop in outer]
     node = nest_loops(band.node, loops)
     depth = len(loops) + sum(loop.mark is not None for loop in loops)
-    for _ in range(depth):
-        node = node.child(0)
+    node = descend(node, depth)
 
     def around_statements(part: isl.ScheduleNode) -> isl.ScheduleNode:
         if kind_of(part) == Kind.band:
