@@ -206,7 +206,7 @@ def to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredRe
         )  # fmt: skip
     with stage("loop passes"):
         passes = LoopOptions(
-            vector_bytes=options.machine.vector_bytes,
+            vector_bytes=scheduled.vector_bytes or options.machine.vector_bytes,
             vector_registers=options.machine.vector_registers,
             precise=options.precise,
             l1_bytes=options.machine.l1_bytes,

@@ -103,7 +103,8 @@ def _machine() -> Iterator[Finding]:
     target = Target.host()
     yield Finding("CPU", f"{target.cpu}, {target.architecture}")
     fma = "fused multiply-add" if target.fma else "no fused multiply-add"
-    yield Finding("vectors", f"{target.vector_registers} registers of {8 * target.vector_bytes} bits, {fma}")
+    halves = ", executed in halves" if target.split_vectors else ""
+    yield Finding("vectors", f"{target.vector_registers} registers of {8 * target.vector_bytes} bits{halves}, {fma}")
     sizes = (("L1", target.l1_bytes), ("L2", target.l2_bytes), ("L3", target.l3_bytes))
     yield Finding("caches", ", ".join(f"{name} {size // 1024} KiB" for name, size in sizes if size))
 

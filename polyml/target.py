@@ -27,7 +27,7 @@ class Target:
 
     name: as asked for. triple, cpu, features: LLVM's; features is "+avx2,-avx512f" text, empty for what `cpu` implies.
     vector_bytes: of one vector register, at the width that code should use. vector_registers: how many there are.
-    fma: fused multiply-add exists in hardware. masked: predicated vector loads and stores are cheap.
+    split_vectors: a vector of these bytes is executed in two halves, so that half of one takes half the time. fma: fused multiply-add exists in hardware. masked: predicated vector loads and stores are cheap.
     dot_bf16: how many vector multiply-adds of f32 take as long as one instruction that adds two products of bf16 to each f32; 0: there is none.
     l1_bytes, l2_bytes: data cache of one core. l3_bytes: last level, shared (a virtual machine may report more than it gets); 0: there is none.
     line_bytes: of a cache line. cores: that a process on this machine may use.
@@ -40,6 +40,7 @@ class Target:
     features: str
     vector_bytes: int
     vector_registers: int
+    split_vectors: bool
     fma: bool
     masked: bool
     dot_bf16: float
@@ -131,7 +132,7 @@ def _row(
 ) -> Fields:
     return {
         "triple": triple, "cpu": cpu, "features": features, "vector_bytes": vector_bytes, "vector_registers": vector_registers,
-        "fma": fma, "masked": masked, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "cores": 4,
+        "split_vectors": False, "fma": fma, "masked": masked, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "cores": 4,
         "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip
 
@@ -164,6 +165,8 @@ _NAMED: dict[str, Fields] = {
     **{name: _gpu(cpu) for name, cpu in (("cuda", "sm_80"), ("cuda-sm_80", "sm_80"), ("cuda-sm_90", "sm_90"))},
     "riscv64": _row("riscv64-unknown-linux-gnu", "generic-rv64", "+m,+a,+f,+d,+c,+v", 16, 32, fma=True, masked=True),
 }
+_SPLIT = frozenset({"znver4"})
+"""CPUs whose units are half as wide as AVX-512's registers."""
 _REQUIRED: dict[str, frozenset[str]] = {
     "x86-64-v2": frozenset({"sse4.2", "popcnt"}),
     "x86-64-v3": frozenset({"avx2", "fma", "bmi2", "f16c"}),
@@ -197,7 +200,8 @@ def _host_fields() -> Fields:
         text = f"{text},-prefer-256-bit"
     return {
         "triple": llvm.get_process_triple(), "cpu": llvm.get_host_cpu_name(), "features": text, "vector_bytes": vector_bytes,
-        "vector_registers": registers, "fma": fma, "masked": masked, "dot_bf16": _dot_bf16(llvm.get_host_cpu_name(), has),
+        "vector_registers": registers, "split_vectors": vector_bytes == 64 and llvm.get_host_cpu_name() in _SPLIT, "fma": fma, "masked": masked,
+        "dot_bf16": _dot_bf16(llvm.get_host_cpu_name(), has),
         "l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, "line_bytes": line, "cores": available_cores(),
         "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip

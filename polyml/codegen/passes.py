@@ -106,7 +106,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("scalar_replacement", lambda f, _: (scalar_replacement(f), ())),
     # Ordering: when results are in registers until they are stored; before "stream_tiles", which takes the rest.
     Pass("stage_tiles", lambda f, o: (stage_tiles(f, vector_bytes=o.vector_bytes, l1_bytes=o.l1_bytes), ())),
-    Pass("stream_tiles", lambda f, o: (stream_tiles(f, vector_bytes=o.vector_bytes), ())),
+    Pass("stream_tiles", lambda f, o: (stream_tiles(f, vector_bytes=o.vector_bytes, line_bytes=o.line_bytes), ())),
     # Ordering: before "prefetch_tiles", which takes the tiles that have no rows of their own.
     Pass("prefetch_rows", lambda f, o: prefetch_rows(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: before "prefetch_columns", which takes the columns that are walked down once.

@@ -84,7 +84,9 @@ class Ranges:
         for loop in reversed(self.loops):
             coefficient = dict(rest.terms).get(loop.variable, 0)
             if coefficient:
-                divisor = gcd(divisor, coefficient * loop.step)
+                trips = self.constant(loop.upper - loop.lower)
+                once = trips is not None and trips <= loop.step
+                divisor = divisor if once else gcd(divisor, coefficient * loop.step)
                 rest = rest.replace(loop.variable, loop.lower)
         for atom, coefficient in rest.terms:
             match atom:

@@ -48,7 +48,7 @@ def schedule(
     Raises:
         SchedulerFailed: when not even the written order passes the proof within the budget.
     """
-    work = Ways(scop, dependences, target, options, results, pack)
+    work = Ways(scop, dependences, target, options, results, pack).of_suited_length()
     attempts: list[tuple[str, Callable[[], Schedule | None]]] = [("the written order", work.written)]
     if options.scheduler != "written":
         attempts.insert(0, ("isl's schedule without marks", work.plain))
@@ -132,6 +132,10 @@ def _finished(found: Schedule, work: Ways, refused: tuple[Note, ...]) -> Schedul
     if options.vectorize:
         streamed, notes = streamed_arrays(scop, work.target, work.results, precise=options.precise)
         perhaps = streamed_when_large(scop, work.target, work.results, precise=options.precise)
+    length = work.target.vector_bytes
+    if length < options.machine.vector_bytes:
+        text = f"{8 * length} bits: of longer ones, which take twice the time, more would be idle"
+        notes = (Note("vectors", scop.name, text), *notes)
     known = found.scop
     if not work.target.is_cuda and found.worth:
         known = replace(known, context=known_context(known, found.worth))
@@ -141,4 +145,5 @@ def _finished(found: Schedule, work: Ways, refused: tuple[Note, ...]) -> Schedul
         notes=(*found.notes, *notes, *refused),
         streamed=found.streamed | streamed,
         streamed_when_large=perhaps,
+        vector_bytes=length,
     )

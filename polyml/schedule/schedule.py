@@ -75,6 +75,7 @@ class Schedule(Shown):
     apart: arrays, two of which must begin at different places of a cache line for it to be better than that; none: wherever they lie.
     atomic: (GPU) updates that several threads may do to one element at once.
     streamed: arrays whose stores should bypass the caches; streamed_when_large: those of symbolic size, where that is more than so many bytes.
+    vector_bytes: of one vector (vector_length.py); 0: of the target's.
     """
 
     scop: Scop
@@ -87,6 +88,7 @@ class Schedule(Shown):
     atomic: frozenset[str] = frozenset()
     streamed: frozenset[str] = frozenset()
     streamed_when_large: Mapping[str, int] = field(default_factory=dict)
+    vector_bytes: int = 0
 
     def noted(self, stage: str, subject: str, text: str) -> Schedule:
         """The same schedule with one more note."""

@@ -50,6 +50,7 @@ from polyml.schedule.strategy.time_tiles import TIME_TILES
 from polyml.schedule.streams import streamed_sums
 from polyml.schedule.sums_ahead import sum_ahead
 from polyml.schedule.turned import turn_columns
+from polyml.schedule.vector_length import suited_length
 from polyml.schedule.window import slide_rows
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Array, Scop
@@ -103,6 +104,15 @@ class Ways:
     pack: bool
     planner: Planner = plan_blocking
     _known: list[tuple[Matcher, dict[str, StatementModel]]] = field(default_factory=list, init=False, repr=False)
+
+    def of_suited_length(self) -> Ways:
+        """The same with vectors that suit the region, where the caller leaves it to us."""
+        if not self.target.split_vectors or not self._may_block():
+            return self
+        known = self._asked()
+        made = replace(self, target=suited_length(known[1], self.target))
+        made._known.append(known)
+        return made
 
     def by_pivots(self) -> Schedule | None:
         """Blocks of a factorization around the strategy on polyml's own tree; None where the region is none, or the caller asks for something else."""

@@ -87,7 +87,11 @@ VARIANTS = (
     Variant({"threads": 3}),
     Variant({"threads": 3, "target": _SMALL}),
     Variant({"threads": 2, "target": _SMALL, "dynamic": True}),
-    *([Variant({"target": Target("x86-64-v3")})] if _HAS_AVX512 else []),
+    *(
+        [Variant({"target": Target("x86-64-v3")}), Variant({"target": Target("x86-64-v4", split_vectors=True)})]
+        if _HAS_AVX512
+        else []
+    ),
     Variant({"precise": True}),
     Variant({"scheduler": "isl", "verify": True}),
     Variant({"tile_sizes": (8, 16, 8), "register_tile": (2, 16)}),
