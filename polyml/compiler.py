@@ -147,6 +147,7 @@ def llvm_text(functions: Sequence[Function], options: Options) -> str:
             precise=options.precise,
             parallel=options.parallel,
             scalef=options.machine.scalef,
+            division=options.machine.division,
             half=options.machine.converts_half,
             dot_bf16=options.machine.multiplies_bf16,
         )

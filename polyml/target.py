@@ -28,7 +28,7 @@ class Target:
     name: as asked for. triple, cpu, features: LLVM's; features is "+avx2,-avx512f" text, empty for what `cpu` implies.
     vector_bytes: of one vector register, at the width that code should use. vector_registers: how many there are.
     split_vectors: a vector of these bytes is executed in two halves, so that half of one takes half the time. fma: fused multiply-add exists in hardware. masked: predicated vector loads and stores are cheap.
-    dot_bf16: how many vector multiply-adds of f32 take as long as one instruction that adds two products of bf16 to each f32; 0: there is none.
+    division: how many vector multiply-adds of f32 take as long as one division of a vector of f32. dot_bf16: how many vector multiply-adds of f32 take as long as one instruction that adds two products of bf16 to each f32; 0: there is none.
     l1_bytes, l2_bytes: data cache of one core. l3_bytes: last level, shared (a virtual machine may report more than it gets); 0: there is none.
     line_bytes: of a cache line. cores: that a process on this machine may use.
     block_threads, block_bytes: (GPUs) threads, and bytes of shared memory, of one block at most; 0 elsewhere.
@@ -43,6 +43,7 @@ class Target:
     split_vectors: bool
     fma: bool
     masked: bool
+    division: float
     dot_bf16: float
     l1_bytes: int
     l2_bytes: int
@@ -132,7 +133,7 @@ def _row(
 ) -> Fields:
     return {
         "triple": triple, "cpu": cpu, "features": features, "vector_bytes": vector_bytes, "vector_registers": vector_registers,
-        "split_vectors": False, "fma": fma, "masked": masked, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "cores": 4,
+        "split_vectors": False, "fma": fma, "masked": masked, "division": 20.0, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "cores": 4,
         "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip
 
@@ -201,7 +202,7 @@ def _host_fields() -> Fields:
     return {
         "triple": llvm.get_process_triple(), "cpu": llvm.get_host_cpu_name(), "features": text, "vector_bytes": vector_bytes,
         "vector_registers": registers, "split_vectors": vector_bytes == 64 and llvm.get_host_cpu_name() in _SPLIT, "fma": fma, "masked": masked,
-        "dot_bf16": _dot_bf16(llvm.get_host_cpu_name(), has),
+        "division": _division(llvm.get_host_cpu_name()), "dot_bf16": _dot_bf16(llvm.get_host_cpu_name(), has),
         "l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, "line_bytes": line, "cores": available_cores(),
         "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip
@@ -227,6 +228,11 @@ def _dot_bf16(cpu: str, has: set[str]) -> float:
     if not {"avx512bf16", "avx512vl"} <= has:
         return 0.0
     return 1.0 if cpu.startswith("znver") else 4.0
+
+
+def _division(cpu: str) -> float:
+    """Of vectors of 512 bits: 10 cycles with two units for multiply-adds on Intel's cores (Golden Cove), measured 6.0 multiply-adds on Zen 4 (9.0 in f64). Not known of other cores: taken for Intel's."""
+    return 6.0 if cpu.startswith("znver") else 20.0
 
 
 def available_cores() -> int:

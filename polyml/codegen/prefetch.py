@@ -59,7 +59,7 @@ def prefetch(function: Function, caches: Caches) -> tuple[Function, tuple[Note, 
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """A vector loop that reads a row of the array once from end to end. start: the row's first element, but for a constant. reads: its loads."""
+    """A vector loop that reads a row of the array once from end to end, or several side by side. start: the row's first element, but for a constant. bytes: of what is new in each iteration of the loop around. reads: its loads."""
 
     loop: For
     array: str
@@ -120,7 +120,12 @@ class _Prefetch:
             return
         for (array, start), reads in self.streams(loop).items():
             if abs(start.stride(outer.variable) or 0) >= trips:
-                yield _Sweep(loop, array, start, trips * self.arguments[array].dtype.itemsize, reads)
+                rows = min(self.rows(array, reads, trips), outer.step)
+                yield _Sweep(loop, array, start, rows * trips * self.arguments[array].dtype.itemsize, reads)
+
+    def rows(self, array: str, reads: Sequence[Read], trips: int) -> int:
+        """How many rows of so many elements are read side by side."""
+        return len({_constant_of(self.arguments[array], read) // trips for read in reads})
 
     def is_large(self, variable: Variable) -> bool:
         size = variable.dtype.itemsize * prod(extent.constant for extent in variable.shape)
@@ -213,7 +218,7 @@ class _Prefetch:
             return outer
         made: list[Node] = []
         for (array, start), reads in streams.items():
-            rows = len({_constant_of(self.arguments[array], read) // trips for read in reads})
+            rows = self.rows(array, reads, trips)
             if rows < BESIDE or array in self.written or abs(start.stride(outer.variable) or 0) < trips:
                 continue
             itemsize = self.arguments[array].dtype.itemsize

@@ -1,4 +1,4 @@
-"""How long the vectors of a region are, on machines that execute long ones in two halves (Target.split_vectors): half as long where fewer of a contraction's lanes are idle then.
+"""How long the vectors of a region are, on machines that execute long ones in two halves (Target.split_vectors): half as long where fewer lanes are idle then.
 
 Rows of 24 elements are a vector of 16 and a half: with vectors of eight nothing is computed in vain. Otherwise the longer ones are better: half as many instructions, and loads of
 whole lines.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 
 from polyml.schedule.contraction_sides import Sides, sides_of
 from polyml.schedule.contraction_tiles import contraction_tile
@@ -21,19 +22,29 @@ GAIN = 0.885
 
 
 def suited_length(models: Mapping[str, StatementModel], target: Target) -> Target:
-    """The target, with vectors of half the length where a region's contractions take fewer cycles with them."""
+    """The target, with vectors of half the length where the region takes fewer cycles with them."""
     half = replace(target, vector_bytes=target.vector_bytes // 2, split_vectors=False)
-    found = [(model, sides) for model in models.values() if (sides := sides_of(model)) is not None]
-    # A single vector, long or short, waits for itself.
-    contractions = [(m, sides) for m, sides in found if m.extents[sides.lanes] > target.lanes(m.itemsize)]
-    full_cycles, half_cycles = (
-        sum(model.instances * _cycles(model, sides, machine) for model, sides in contractions)
-        for machine in (target, half)
-    )
+    full_cycles = half_cycles = 0.0
+    for model in models.values():
+        sides = sides_of(model)
+        lanes = sides.lanes if sides is not None else _lanes(model, target)
+        # Two short vectors in place of a long one that is all there is gain nothing.
+        if lanes is None or half.lanes(model.itemsize) < model.extents[lanes] <= target.lanes(model.itemsize):
+            continue
+        full_cycles += model.instances * _cycles(model, sides, lanes, target)
+        half_cycles += model.instances * _cycles(model, sides, lanes, half)
     return half if half_cycles < GAIN * full_cycles else target
 
 
-def _cycles(model: StatementModel, sides: Sides, target: Target) -> float:
-    """Of the best register tile, for the multiply-adds of one vector if all its lanes were in use; a split vector's are two, and so are the multiply-adds."""
-    rows = [i for i in sides.rows if i in model.extents]
-    return contraction_tile(model, sides.lanes, rows, len(sides.others), target, most=4, rest=0.0)[1].cost
+def _lanes(model: StatementModel, target: Target) -> str | None:
+    """The index that lanes are likely to run along."""
+    usable = [index for index in model.extents if index not in model.recurrences]
+    return min(usable, key=lambda index: model.lane_cost(index, target), default=None)
+
+
+def _cycles(model: StatementModel, sides: Sides | None, lanes: str, target: Target) -> float:
+    """For what one vector computes if all its lanes are in use; a split vector's cycles are two, and so is what it computes. Of a contraction: with its best register tile."""
+    if sides is not None:
+        return contraction_tile(model, lanes, sides.rows, len(sides.others), target, most=4, rest=0.0)[1].cost
+    extent, width = model.extents[lanes], target.lanes(model.itemsize)
+    return (model.operations + 1) / 2 * ceil(extent / width) * width / extent

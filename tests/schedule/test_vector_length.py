@@ -50,7 +50,7 @@ def test_lanes_are_those_of_the_element(n: int, length: int) -> None:
 
 
 def test_what_is_no_contraction_has_long_ones() -> None:
-    assert bits('def f(x: f32["N"]):\n    y[i] = x[i] + 1\n    return y', SPLIT, (24,)) == {512}
+    assert bits('def f(x: f32["N"]):\n    y[i] = x[i] + 1\n    return y', SPLIT, (1000,)) == {512}
 
 
 def test_it_is_said() -> None:
@@ -77,3 +77,16 @@ def test_large_results_past_the_caches(threads: int) -> None:
     x, y = rng.standard_normal((400, 24, 24)).astype("f4"), rng.standard_normal((320, 24)).astype("f4")
     program = polyml.einsum(ROWS, target=Target("host", split_vectors=True), threads=threads)
     np.testing.assert_allclose(program(x, y), np.einsum("dka,bk->dba", x, y), rtol=1e-4, atol=1e-4)
+
+
+def test_rows_of_sweeps() -> None:
+    source = """
+def f(x: f32["N M"]):
+    m[n] = max[j](x[n, j])
+    y[n, j] = exp(x[n, j] - m[n])
+    return y
+"""
+    assert bits(source, SPLIT, (100, 24)) == {256}
+    assert bits(source, SPLIT, (100, 7)) == {256}
+    assert bits(source, SPLIT, (100, 12)) == {512}
+    assert bits(source, SPLIT, (100, 1000)) == {512}

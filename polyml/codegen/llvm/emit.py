@@ -29,7 +29,7 @@ from polyml.codegen.llvm.scan import assign_scanned, with_lanes
 from polyml.codegen.llvm.state import Lanes, Slot, State
 from polyml.codegen.llvm.storage import add_slot, leave_room, make_room
 from polyml.codegen.llvm.transpose import transpose_block
-from polyml.codegen.llvm.unchanging import compute_ahead, unchanging
+from polyml.codegen.llvm.unchanging import choose_divisions, compute_ahead, unchanging
 from polyml.codegen.loops import (
     Allocate,
     Assign,
@@ -65,15 +65,16 @@ def emit_module(
     precise: bool = False,
     parallel: bool = True,
     scalef: bool = False,
+    division: float = 20.0,
     half: bool = True,
     dot_bf16: bool = False,
 ) -> str:
     """The functions as the text of one LLVM module, without a target.
 
-    precise: no contraction of products into sums. parallel: False runs parallel loops in place, on the calling thread. scalef, half, dot_bf16: see Module; without scalef
+    precise: no contraction of products into sums. parallel: False runs parallel loops in place, on the calling thread. scalef, division, half, dot_bf16: see Module; without scalef
     and dot_bf16 the text serves every target that converts f16 itself.
     """
-    module = Module(scalef=scalef, half=half, dot_bf16=dot_bf16)
+    module = Module(scalef=scalef, division=division, half=half, dot_bf16=dot_bf16)
     for function in functions:
         ahead = look_ahead(function) if scalef else function
         emit_function(module, ahead, precise=precise, parallel=parallel)
@@ -264,10 +265,12 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
         trips = max(0, -((int(lower.text) - int(upper.text)) // node.step))
     if trips == 0:
         return
-    if trips == 1:
-        _emit_body(state, node, lower, upper, ragged)
-        return
     outside = dict(state.held), dict(state.reciprocals)
+    if trips == 1:
+        choose_divisions(state, node)
+        _emit_body(state, node, lower, upper, ragged)
+        state.reciprocals = outside[1]
+        return
     rows = neighbouring_rows(state, node) if trips is None or trips > _FEW else []
     if rows:
         emit_shifted(

@@ -8,7 +8,7 @@ from polyml.codegen.llvm.arithmetic import ARITHMETIC, cast, multiply_add
 from polyml.codegen.llvm.half import half_constant
 from polyml.codegen.llvm.ir import Lines, Value, constant, type_of
 from polyml.codegen.llvm.math import MATH, vector_math
-from polyml.codegen.llvm.math.quotient import WIDE, divide_by_one, parts_of
+from polyml.codegen.llvm.math.quotient import divide_by_one, parts_of, pays
 from polyml.codegen.llvm.memory import is_known, load, load_part
 from polyml.codegen.llvm.pairs import dot_of_pairs, pair
 from polyml.codegen.llvm.power import float_power, integer_power
@@ -112,9 +112,12 @@ def _sum(state: State, expr: Apply) -> Value:
 def _quotient(state: State, expr: Apply) -> Value:
     """A division; one by the same number in all lanes has a faster form in wide vectors."""
     x, divisor = (evaluate(state, arg) for arg in expr.args)
-    if x.lanes * x.type.bits >= WIDE and divisor.lanes == 1:
-        reciprocal = state.reciprocals.get(expr.args[1]) if state.reciprocals else None
-        return divide_by_one(state.builder, x, reciprocal or parts_of(state.builder, divisor))
+    if divisor.lanes == 1 and expr.args[1] in state.reciprocals:
+        reciprocal = state.reciprocals[expr.args[1]]
+        if reciprocal is not None:
+            return divide_by_one(state.builder, x, reciprocal)
+    elif divisor.lanes == 1 and pays(state.builder, x.type.bits, x.lanes, None):
+        return divide_by_one(state.builder, x, parts_of(state.builder, divisor))
     return ARITHMETIC["div"](state.builder, _same_lanes(state, (x, divisor)), expr.args[0].dtype)
 
 

@@ -160,10 +160,11 @@ class Module:
     """What functions of one module share: declarations and helper definitions, each written once.
 
     scalef: AVX-512's instructions may be named (polyml.codegen.llvm.math.scaling); else the text serves every target.
-    half: the target converts f16 itself (Target.converts_half). dot_bf16: it adds up products of pairs of bf16 itself (Target.multiplies_bf16).
+    division: multiply-adds of a vector that take as long as a division of one (Target.division). half: the target converts f16 itself (Target.converts_half). dot_bf16: it adds up products of pairs of bf16 itself (Target.multiplies_bf16).
     """
 
     scalef: bool = False
+    division: float = 20.0
     declarations: dict[str, str] = field(default_factory=dict)
     definitions: dict[str, str] = field(default_factory=dict)
     half: bool = True

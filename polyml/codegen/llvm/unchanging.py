@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
 from polyml.codegen.llvm.expression import evaluate
-from polyml.codegen.llvm.math.quotient import WIDE, parts_of
+from polyml.codegen.llvm.math.quotient import parts_of, pays
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Allocate, Assign, Block, For, Node, UpdateArgument
 from polyml.codegen.rewrite import walk_nodes
@@ -18,7 +18,7 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
-__all__ = ["Unchanging", "compute_ahead", "unchanging"]
+__all__ = ["Unchanging", "choose_divisions", "compute_ahead", "unchanging"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,22 @@ def compute_ahead(state: State, loop: For, found: Unchanging) -> None:
         value = evaluate(state, divisor)
         if isinstance(divisor, Apply):
             state.held[divisor] = value
-        if value.lanes == 1 and max(loop.width, state.width) * value.type.bits >= WIDE:
-            state.reciprocals[divisor] = parts_of(state.builder, value)
+        if value.lanes == 1:
+            worth = pays(state.builder, value.type.bits, max(loop.width, state.width), _vectors(loop))
+            state.reciprocals[divisor] = parts_of(state.builder, value) if worth else None
+
+
+def choose_divisions(state: State, loop: For) -> None:
+    """Says of the divisors of a loop that runs once which ones are divided by as they are."""
+    for divisor in unchanging(loop).divisors:
+        if not pays(state.builder, 8 * divisor.dtype.itemsize, max(loop.width, state.width), _vectors(loop)):
+            state.reciprocals[divisor] = None
+
+
+def _vectors(loop: For) -> int | None:
+    """How many vectors an innermost loop computes, where that is known."""
+    span = loop.upper - loop.lower
+    return -(-span.constant // max(1, loop.width)) if span.is_constant else None
 
 
 def _written(loop: For) -> set[str]:

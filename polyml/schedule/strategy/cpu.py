@@ -52,6 +52,7 @@ from polyml.schedule.strategy.lanes import (
 from polyml.schedule.strategy.nest import build_copy, build_nest, plan_nest
 from polyml.schedule.strategy.row_blocks import build_row_blocks
 from polyml.schedule.strategy.row_order import ROW_ORDER, RowOrder, build_row_order, plan_row_order
+from polyml.schedule.strategy.short_rows import plan_short_rows
 from polyml.schedule.strategy.side_by_side import SideBySide, plan_side_by_side
 from polyml.schedule.strategy.step_blocks import STEPS, StepPlan, build_step_blocks, plan_step_blocks
 from polyml.schedule.strategy.sweep_blocks import build_sweep_blocks, plan_sweep_blocks
@@ -159,7 +160,9 @@ class _Recipe:
         plan = plan_block(band, self.facts, place) if self.facts.options.vectorize else None
         if plan is not None:
             return self.block(band, plan, place)
-        tile = plan_side_by_side(band, self.facts, place) if self.facts.options.vectorize else None
+        tile = None
+        if self.facts.options.vectorize:
+            tile = plan_side_by_side(band, self.facts, place) or plan_short_rows(band, self.facts, place)
         if tile is not None:
             return self.side_by_side(band, tile, place)
         shared = self.shared(band, dict(enumerate(band.extents)), place)
@@ -180,6 +183,8 @@ class _Recipe:
         elif shared is not None:
             loops.append(band.loops[shared].marked("parallel"))
         loops += [band.loops[k] for k in tile.order if k not in tile.factors and k != shared]
+        if tile.rows:  # what a row keeps between its sweeps is kept once per tile
+            loops += [tile_loop(band.loops[k], factor) for k, factor in tile.factors.items()]
         loops += [band.loops[k].marked(f"jam:{tile.factors[k]}") for k in tile.order if k in tile.factors]
         depth = len(loops) + sum(loop.mark is not None for loop in loops)
         inside = replace(place, parallel=place.parallel and shared is None)

@@ -31,10 +31,11 @@ GAIN = 0.83
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """factors: elements side by side, per member of the band. order: the members as loops, outermost first: the one that moves along the larger operand is outside, so that memory is read once."""
+    """factors: elements side by side, per member of the band. order: the members as loops, outermost first: the one that moves along the larger operand is outside, so that memory is read once. rows: what lies side by side are rows of several sweeps (short_rows.py)."""
 
     factors: Mapping[int, int]
     order: tuple[int, ...]
+    rows: bool = False
 
 
 def plan_side_by_side(band: Band, facts: Facts, place: Place) -> SideBySide | None:

@@ -136,3 +136,19 @@ def test_nothing_of_what_a_condition_chooses() -> None:
     """Parts of a choice that itself changes: the element that they read may not exist."""
     choice = apply("select", apply("gt", Y, const(7.0, f64), dtype=boolean), apply("add", Y, twice(S)), Y)
     assert not unchanging(loop("i", 1, N, store("x", [I], choice)))
+
+
+@pytest.mark.parametrize(
+    ("vectors", "division", "reciprocals"),
+    [(1, 20.0, False), (4, 20.0, False), (16, 20.0, True), (16, 6.0, False), (256, 6.0, True), (256, 4.0, False)],
+)
+def test_reciprocals_where_they_save_time(vectors: int, division: float, reciprocals: bool) -> None:
+    """Correcting a quotient takes as long as some multiply-adds, and so does what stands ahead of the loop."""
+    extent = 8 * vectors
+    nest = replace(loop("i", 0, extent, store("y", [I], apply("div", Y, S))), kind="vector", width=8, step=8)
+    arguments = (variable("y", f64, extent), variable("s", f64))
+    made = Function(name="nest", arguments=arguments, written=frozenset({"y"}), sizes=(), body=(nest,))
+    text = emit_module([made], division=division)
+    assert ("@polyml.quotient" in text) is reciprocals
+    y = np.arange(1.0, extent + 1)
+    np.testing.assert_array_equal(run_function(made, {"y": y.copy(), "s": np.array(3.0)}, {})["y"], y / 3.0)

@@ -13,10 +13,19 @@ from polyml.codegen.llvm.ir import Builder, Value
 from polyml.codegen.llvm.math.kit import Number, call, fma, rarely, where
 from polyml.records import dataclass
 
-__all__ = ["WIDE", "Reciprocal", "divide_by_one", "parts_of"]
+__all__ = ["Reciprocal", "divide_by_one", "parts_of", "pays"]
 
 WIDE = 512
-"""Bits of a vector from which on this is faster than the division unit."""
+"""Bits of a vector from which on this may be faster than the division unit."""
+
+WORK = 7.0
+"""Instructions of one such quotient, each of which takes as long as a multiply-add."""
+
+AHEAD = 128.0
+"""Multiply-adds that would fit into the time until a reciprocal's parts are there: some 60 cycles in which each instruction waits for the one before."""
+
+LONGER_F64 = 1.5
+"""Time of a vector division of f64 relative to one of f32 (1.5 on Zen 4, 1.6 on Golden Cove)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,14 @@ _F64 = _Format((-200, 200), -600)
 
 Reciprocal = tuple[Value, Value, Value]
 """A divisor, and its reciprocal in two parts; scalars."""
+
+
+def pays(b: Builder, bits: int, lanes: int, vectors: int | None) -> bool:
+    """Whether quotients of vectors by one number of so many bits take less time this way. vectors: how many; None: not known, taken for many."""
+    if bits * lanes < WIDE:
+        return False
+    gain = b.module.division * (LONGER_F64 if bits == 64 else 1.0) - WORK
+    return gain > 0 and (vectors is None or gain * vectors > AHEAD)
 
 
 def parts_of(b: Builder, divisor: Value) -> Reciprocal:

@@ -1,0 +1,67 @@
+"""Short rows that are swept several times, each sweep waiting for what the one before summed up (softmax, norms): some of them run side by side.
+
+A row of a few vectors is less work than the chain through its sums is long: add the lanes up, divide, take a root, begin the next sweep. Processors look ahead by a few rows of instructions only, most of which wait.
+Longer rows fill that time themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import islpy as isl
+
+from polyml.schedule.strategy.bands import Band, Place, is_flat, take_band
+from polyml.schedule.strategy.facts import Facts
+from polyml.schedule.strategy.lanes import carries_only_reductions, lane_cost, scalar_cost
+from polyml.schedule.strategy.side_by_side import SideBySide
+from polyml.schedule.tree import Kind, kind_of
+
+__all__ = ["plan_short_rows"]
+
+ROWS = 4
+"""Rows side by side: more gain little, and are more to compile."""
+
+VECTORS = 8
+"""Vectors of a row, at most."""
+
+FAR_VECTORS = 3
+"""The same where caches do not hold what is written: several rows are several streams of lines, which nobody fetches ahead of the stores."""
+
+NEAR = 2
+"""What is written counts as held by caches up to so many times L2."""
+
+
+def plan_short_rows(band: Band, facts: Facts, place: Place) -> SideBySide | None:
+    """Rows of a band of parallel loops around two sweeps or more along short rows, the first a reduction; None where there is something else inside."""
+    last = len(band.loops) - 1
+    if facts.scop.sizes or not facts.options.relax_reductions or band.extents[last] < 2 * ROWS:
+        return None
+    sweeps = list(_sweeps(band.node.child(0), facts, place))
+    if len(sweeps) < 2 or any(sweep is None for sweep in sweeps):
+        return None
+    most = VECTORS if _written(band, facts) <= NEAR * facts.target.l2_bytes else FAR_VECTORS
+    for sweep in sweeps:
+        if sweep is None or sweep.extents[0] > most * facts.lanes(sweep.core):
+            return None
+        if lane_cost(sweep, 0, facts) >= scalar_cost(sweep, facts) or not carries_only_reductions(sweep, 0, facts):
+            return None
+    if not any(facts.models[name].is_update for sweep in sweeps[:-1] if sweep is not None for name in sweep.statements):
+        return None
+    return SideBySide({last: ROWS}, tuple(range(len(band.loops))), rows=True)
+
+
+def _written(band: Band, facts: Facts) -> int:
+    """Bytes of the arrays that the band writes for others to read."""
+    scop = facts.scop
+    arrays = {scop.arrays[scop.statements[name].target.array] for name in band.statements}
+    sizes = (prod(e.constant for e in a.shape) * a.dtype.itemsize for a in arrays if a.kind != "local")
+    return sum(sizes)
+
+
+def _sweeps(node: isl.ScheduleNode, facts: Facts, place: Place) -> Iterator[Band | None]:
+    """The loops below the band, one after the other; None for what is none around nothing but statements."""
+    children = [node.child(k).child(0) for k in range(node.n_children())] if kind_of(node) == Kind.sequence else [node]
+    for child in children:
+        if kind_of(child) != Kind.leaf:
+            yield take_band(child, facts, place) if is_flat(child) else None

@@ -1,0 +1,105 @@
+"""Short rows that are swept several times: some run side by side, for any number of rows; long ones, single sweeps and sums in order do not."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import polyml
+from polyml.target import Target
+
+Array = npt.NDArray[np.float64]
+
+SOFTMAX = """
+def f(x: f64["N M"]):
+    m[n] = max[j](x[n, j])
+    e[n, j] = exp(x[n, j] - m[n])
+    y[n, j] = e[n, j] / sum[j](e[n, j])
+    return y
+"""
+NORM = """
+def f(x: f64["B N M"], g: f64["M"]):
+    s[b, n] = sum[j](x[b, n, j]) / M
+    v[b, n] = sum[j]((x[b, n, j] - s[b, n]) * (x[b, n, j] - s[b, n])) / M
+    y[b, n, j] = (x[b, n, j] - s[b, n]) / sqrt(v[b, n] + 1e-5) * g[j]
+    return y
+"""
+LARGEST = """
+def f(x: f64["N M"]):
+    m[n] = max[j](abs(x[n, j]))
+    c[n] = sum[j](where(2 * abs(x[n, j]) > m[n], 1, 0))
+    return c
+"""
+SUM = """
+def f(x: f64["N M"]):
+    y[n] = sum[j](x[n, j])
+    return y
+"""
+V4 = Target("x86-64-v4")
+
+
+def softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return np.asarray(e / e.sum(-1, keepdims=True))
+
+
+def norm(x: Array, g: Array) -> Array:
+    return np.asarray((x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * g)
+
+
+def side_by_side(source: str, *shapes: tuple[int, ...], **options: object) -> bool:
+    lowered = polyml.einsum(source, target=V4, **options).lower(*(np.empty(shape) for shape in shapes))  # type: ignore[call-overload]
+    return "4 n side by side" in lowered.explain()
+
+
+def test_where_rows_are_short() -> None:
+    assert side_by_side(SOFTMAX, (100, 24))
+    assert side_by_side(SOFTMAX, (100, 64))
+    assert not side_by_side(SOFTMAX, (100, 65))
+    assert not side_by_side(SOFTMAX, (7, 24))
+    assert side_by_side(NORM, (2, 100, 24), (24,))
+    assert side_by_side(LARGEST, (100, 24))
+
+
+def test_results_that_no_cache_holds_are_written_in_order() -> None:
+    assert not side_by_side(SOFTMAX, (10_000, 64))
+    assert side_by_side(SOFTMAX, (10_000, 24))
+    assert side_by_side(LARGEST, (10_000, 64))
+
+
+def test_a_single_sweep_does_not_wait() -> None:
+    assert not side_by_side(SUM, (100, 24))
+
+
+def test_sums_in_order_stay_in_order() -> None:
+    assert not side_by_side(SOFTMAX, (100, 24), precise=True)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 10, 11, 12, 101])
+@pytest.mark.parametrize("columns", [1, 3, 8, 24, 33, 64])
+def test_any_number_of_rows(rows: int, columns: int) -> None:
+    x = np.random.default_rng(rows).standard_normal((rows, columns))
+    np.testing.assert_allclose(polyml.einsum(SOFTMAX)(x), softmax(x), rtol=1e-12)
+    counted = (2 * abs(x) > abs(x).max(-1, keepdims=True)).sum(-1)
+    np.testing.assert_array_equal(polyml.einsum(LARGEST)(x), counted)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("shape", [(3, 1, 40), (1, 1000, 40), (5, 203, 17)])
+def test_batches_and_threads(threads: int, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(threads)
+    x, g = rng.standard_normal(shape), rng.standard_normal(shape[-1])
+    expected = norm(x, g)
+    found = polyml.einsum(NORM, threads=threads)(x, g)
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+    strided = np.repeat(x, 2, axis=2)[:, :, ::2]
+    np.testing.assert_allclose(polyml.einsum(NORM, threads=threads)(strided, g), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_numbers_that_are_none() -> None:
+    x = np.random.default_rng(0).standard_normal((9, 24))
+    x[3, 5], x[4, 6], x[5] = np.nan, np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        expected = softmax(x)
+    np.testing.assert_allclose(polyml.einsum(SOFTMAX)(x), expected, rtol=1e-12)
