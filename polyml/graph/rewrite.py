@@ -26,6 +26,7 @@ from polyml.graph.rules.simplify import simplify
 from polyml.graph.rules.split import split_products
 from polyml.graph.rules.terms_first import compute_terms_first
 from polyml.graph.rules.turned_results import turn_results
+from polyml.graph.rules.two_places import alternate_places
 from polyml.graph.rules.unseen import leave_unseen
 from polyml.graph.rules.windows import lanes_along_filters
 from polyml.graph.rules.windows_gathered import gather_windows
@@ -94,7 +95,11 @@ def rewrite(
         # Ordering: the copies that settling adds may go into what makes their source.
         graph = _to_fixpoint(settled, chosen, observe)
     # Ordering: last, since inlining would undo it.
-    last: list[tuple[str, Callable[[Graph], Graph]]] = [("once", recur_once), ("ahead", compute_once)]
+    last: list[tuple[str, Callable[[Graph], Graph]]] = [
+        ("once", recur_once),
+        ("ahead", compute_once),
+        ("two places", alternate_places),
+    ]
     if dot_bf16 and not precise:
         last.insert(1, ("pairs", functools.partial(pair_products, dot=dot_bf16, strided=strided)))
     if not precise and cache:
