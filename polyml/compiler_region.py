@@ -212,6 +212,7 @@ def to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredRe
             l1_bytes=options.machine.l1_bytes,
             l2_bytes=options.machine.l2_bytes,
             line_bytes=options.machine.line_bytes,
+            rows_ahead=options.machine.rows_ahead,
             scans=options.vectorize,
             near=near_arrays(scheduled.scop, scheduled.worth, options.machine.l2_bytes),
             far=far_arrays(scheduled.scop, scheduled.worth, options.machine.l2_bytes),

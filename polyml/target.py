@@ -30,7 +30,7 @@ class Target:
     split_vectors: a vector of these bytes is executed in two halves, so that half of one takes half the time. fma: fused multiply-add exists in hardware. masked: predicated vector loads and stores are cheap.
     division: how many vector multiply-adds of f32 take as long as one division of a vector of f32. dot_bf16: how many vector multiply-adds of f32 take as long as one instruction that adds two products of bf16 to each f32; 0: there is none.
     l1_bytes, l2_bytes: data cache of one core. l3_bytes: last level, shared (a virtual machine may report more than it gets); 0: there is none.
-    line_bytes: of a cache line. cores: that a process on this machine may use.
+    line_bytes: of a cache line. rows_ahead: bytes of coming rows that are asked for while one is computed with. cores: that a process on this machine may use.
     block_threads, block_bytes: (GPUs) threads, and bytes of shared memory, of one block at most; 0 elsewhere.
     """
 
@@ -49,6 +49,7 @@ class Target:
     l2_bytes: int
     l3_bytes: int
     line_bytes: int
+    rows_ahead: int
     cores: int
     block_threads: int
     block_bytes: int
@@ -133,7 +134,7 @@ def _row(
 ) -> Fields:
     return {
         "triple": triple, "cpu": cpu, "features": features, "vector_bytes": vector_bytes, "vector_registers": vector_registers,
-        "split_vectors": False, "fma": fma, "masked": masked, "division": 20.0, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "cores": 4,
+        "split_vectors": False, "fma": fma, "masked": masked, "division": 20.0, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "rows_ahead": 16 * _KIB, "cores": 4,
         "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip
 
@@ -203,7 +204,7 @@ def _host_fields() -> Fields:
         "triple": llvm.get_process_triple(), "cpu": llvm.get_host_cpu_name(), "features": text, "vector_bytes": vector_bytes,
         "vector_registers": registers, "split_vectors": vector_bytes == 64 and llvm.get_host_cpu_name() in _SPLIT, "fma": fma, "masked": masked,
         "division": _division(llvm.get_host_cpu_name()), "dot_bf16": _dot_bf16(llvm.get_host_cpu_name(), has),
-        "l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, "line_bytes": line, "cores": available_cores(),
+        "l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, "line_bytes": line, "rows_ahead": _rows_ahead(llvm.get_host_cpu_name()), "cores": available_cores(),
         "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip
 
@@ -233,6 +234,11 @@ def _dot_bf16(cpu: str, has: set[str]) -> float:
 def _division(cpu: str) -> float:
     """Of vectors of 512 bits: 10 cycles with two units for multiply-adds on Intel's cores (Golden Cove), measured 6.0 multiply-adds on Zen 4 (9.0 in f64). Not known of other cores: taken for Intel's."""
     return 6.0 if cpu.startswith("znver") else 20.0
+
+
+def _rows_ahead(cpu: str) -> int:
+    """What memory delivers within a few times its latency; measured on Zen 4, whose loads wait longer the more lines are on their way into L1, a quarter of that. Not known of other cores: taken for Intel's."""
+    return (4 if cpu == "znver4" else 16) * _KIB
 
 
 def available_cores() -> int:

@@ -10,7 +10,7 @@ from polyml.codegen.common_sums import share_sums
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
 from polyml.codegen.pack_in_tiles import pack_in_tiles
 from polyml.codegen.partial_sums import sum_in_parts
-from polyml.codegen.prefetch import Caches, prefetch
+from polyml.codegen.prefetch import AHEAD, Caches, prefetch
 from polyml.codegen.prefetch_along import prefetch_along
 from polyml.codegen.prefetch_blocks import prefetch_blocks
 from polyml.codegen.prefetch_columns import prefetch_columns
@@ -47,7 +47,7 @@ OnPass = Callable[[str, Function], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
     """vector_bytes: of one vector register, of which there are so many. precise: floating-point sums and products keep their order.
-    l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched.
+    l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched. rows_ahead: Target.rows_ahead.
     large: what codegen/large.py asks for holds. scans: recurrences may get lanes. near, far: arguments of symbolic size that are known to be no larger than L2, or larger.
     constants: arguments that are the same in every call: what is packed of them stays a copy of its own, which codegen/hoist_panels.py moves out."""
 
@@ -57,6 +57,7 @@ class LoopOptions:
     l1_bytes: int = 0
     l2_bytes: int = 0
     line_bytes: int = 64
+    rows_ahead: int = AHEAD
     large: bool = False
     scans: bool = True
     near: frozenset[str] = frozenset()
@@ -116,7 +117,7 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: after the passes that fetch what tiles read next.
     Pass("prefetch_copies", lambda f, o: prefetch_copies(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: last, when the loops read what they will read.
-    Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
+    Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes, o.rows_ahead))),
     Pass("prefetch_columns", lambda f, o: prefetch_columns(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes), o.near)),
     Pass("prefetch_tiles", lambda f, o: (prefetch_tiles(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes)), ())),
     # Ordering: after the passes that ask for the same with more knowledge of what loops do.

@@ -20,7 +20,7 @@ from polyml.schedule.cost import operations_of
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Caches", "prefetch"]
+__all__ = ["AHEAD", "Caches", "prefetch"]
 
 AHEAD = 16_384
 """Bytes that should be on their way: what memory delivers within a few times its latency."""
@@ -38,11 +38,12 @@ SOME_SIZE = 1024
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Bytes of one core's caches and of a line; 0: unknown."""
+    """Bytes of one core's caches and of a line; 0: unknown. ahead: of coming rows that are asked for (Target.rows_ahead)."""
 
     l1: int
     l2: int
     line: int
+    ahead: int = AHEAD
 
 
 def prefetch(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:
@@ -152,7 +153,7 @@ class _Prefetch:
             if (
                 array in self.symbolic and self.arguments[array].strides is None
             ):  # rows of unknown length follow each other
-                bytes_ahead = AHEAD // len(rows) // self.caches.line * self.caches.line
+                bytes_ahead = self.caches.ahead // len(rows) // self.caches.line * self.caches.line
                 moved[first.loop.variable] += bytes_ahead // self.arguments[array].dtype.itemsize
                 ahead = f"{bytes_ahead} bytes"
             else:
@@ -250,7 +251,7 @@ class _Prefetch:
 
     def distance(self, rows: int) -> tuple[int, int] | None:
         """How many iterations ahead, when one reads so many bytes of rows, and into which cache: coming rows must not push out the ones in use."""
-        count = max(1, -(-AHEAD // rows))
+        count = max(1, -(-self.caches.ahead // rows))
         # A local array as long as a row is the rule (a softmax's exponentials).
         for level, size in ((1, self.caches.l1), (2, self.caches.l2)):
             if (2 + count) * rows <= size * 3 // 4:

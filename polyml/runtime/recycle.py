@@ -2,7 +2,7 @@
 
 A fresh array of many megabytes is not there yet: the system clears its pages when they are first written, which takes as long as many kernels do (a 64 MB result: 8 ms of computing and
 9 to 80 ms of page faults). So large results are views of buffers that are kept: at most `KEPT` bytes of them (a sixteenth of memory), the least recently used go first. A buffer is free when nothing but the
-pool refers to it, since every view of a result, and every view of that, refers to the buffer. Results that are not small start at a multiple of 64 bytes.
+pool refers to it, since every view of a result, and every view of that, refers to the buffer. Results that are not small start at a page.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ LARGE = 4 << 20
 """Bytes: smaller arrays are recycled by malloc itself."""
 
 ALIGNED = LARGE // 64
-"""Bytes from which on a result starts at a cache line: malloc's arrays start 16 bytes behind one, and then every vector that is stored belongs to two lines."""
+"""Bytes from which on a result starts at a page. malloc's arrays start 16 bytes behind one (numpy's large ones, too): then every vector that is stored belongs to two lines. At the next line, 48 bytes further into their pages than
+the operands, loads take what an earlier iteration stores for the same place, since processors compare twelve bits of addresses first (Intel's optimization manual: 4-KByte aliasing), and wait."""
 
 
 def _sixteenth_of_memory() -> int:
@@ -41,7 +42,7 @@ def _sixteenth_of_memory() -> int:
 KEPT = max(256 << 20, _sixteenth_of_memory())
 """Bytes that the pool holds on to, in use or not; a larger result is not pooled."""
 
-ALIGNMENT = 64
+ALIGNMENT = 4096
 
 _FREE = 2
 """References to a buffer that only the pool holds: the list's, and that of the question."""
@@ -89,7 +90,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
-    """numpy.empty, from kept memory where the array is large, and at a cache line where it is not small."""
+    """numpy.empty, from kept memory where the array is large, and at a page where it is not small."""
     size = prod(shape) * dtype.itemsize
     if LARGE <= size <= KEPT:
         return _POOL.empty(shape, dtype)
@@ -97,7 +98,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
 
 
 def _aligned(buffer: Array, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
-    """The array that starts at the first cache line of these bytes."""
+    """The array that starts at the first page of these bytes."""
     start = -buffer.ctypes.data % ALIGNMENT
     view: Array = buffer[start : start + prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
     return view

@@ -6,7 +6,7 @@ quarter of a 512 x 512 product, half of a filter over a 70 MB image).
     i64 @polyml_scratch_most                bytes that are kept, all buffers together
 
 Buffers that nobody uses lie in slots; who wants one takes what is in a slot away by exchanging it for null, so that no lock is needed. A line ahead of each says how large it is.
-Small ones are left to malloc. Large ones start at a huge page and ask for such (Linux: madvise(2), MADV_HUGEPAGE), so that a walk down a column meets few of them; while
+Small ones are left to malloc. Large ones start at a page, like operands and results (recycle.py says why), behind the first one of a huge page, and ask for such (Linux: madvise(2), MADV_HUGEPAGE), so that a walk down a column meets few of them; while
 they lie in a slot, the system may take their pages when it runs short of memory (MADV_FREE), and when they are freed it gets them at once (MADV_DONTNEED).
 """
 
@@ -24,7 +24,7 @@ SMALL = 64 << 10
 """Bytes: smaller buffers are malloc's."""
 
 LARGE = 4 << 20
-"""Bytes from which on buffers start at a huge page."""
+"""Bytes from which on buffers lie in huge pages."""
 
 _HUGE_PAGE = 2 << 20
 
@@ -47,15 +47,17 @@ declare i32 @posix_memalign(ptr, i64, i64)
 declare void @free(ptr)
 
 ; The allocator may keep what is freed inside its heap: the pages of large buffers go back to the system first.
-define internal void @scratch_release(ptr %head, i64 %size) nounwind {
+define internal void @scratch_release(ptr %buffer, i64 %size) nounwind {
 entry:
   %vast = icmp uge i64 %size, {large}
+  %behind = select i1 %vast, i64 -4096, i64 -64
+  %start = getelementptr i8, ptr %buffer, i64 %behind
   br i1 %vast, label %empty, label %free
 empty:
-  call void @scratch_empty(ptr %head, i64 %size)
+  call void @scratch_empty(ptr %start, i64 %size)
   br label %free
 free:
-  call void @free(ptr %head)
+  call void @free(ptr %start)
   ret void
 }
 
@@ -65,7 +67,7 @@ define internal void @scratch_drop(i64 %word) nounwind {
   %head = getelementptr i8, ptr %buffer, i64 -64
   %size = load i64, ptr %head, align 8
   %before = atomicrmw sub ptr @scratch_kept, i64 %size monotonic
-  call void @scratch_release(ptr %head, i64 %size)
+  call void @scratch_release(ptr %buffer, i64 %size)
   ret void
 }
 
@@ -113,8 +115,9 @@ fresh:
   %absurd = icmp ugt i64 %bytes, {absurd}
   br i1 %absurd, label %none, label %get
 get:
-  %total = add i64 %bytes, 64
   %vast = icmp uge i64 %bytes, {large}
+  %behind = select i1 %vast, i64 4096, i64 64
+  %total = add i64 %bytes, %behind
   %alignment = select i1 %vast, i64 {page}, i64 64
   %failed = call i32 @posix_memalign(ptr %room, i64 %alignment, i64 %total)
   %bad = icmp ne i32 %failed, 0
@@ -128,8 +131,9 @@ advise:
   call void @scratch_huge(ptr %start, i64 %total)
   br label %note
 note:
-  store i64 %bytes, ptr %start, align 8
-  %result = getelementptr i8, ptr %start, i64 64
+  %result = getelementptr i8, ptr %start, i64 %behind
+  %noted = getelementptr i8, ptr %result, i64 -64
+  store i64 %bytes, ptr %noted, align 8
   ret ptr %result
 }
 
@@ -169,7 +173,8 @@ keep:
   %vast = icmp uge i64 %size, {large}
   br i1 %vast, label %lend, label %look
 lend:
-  call void @scratch_lend(ptr %head, i64 %size)
+  %start = getelementptr i8, ptr %buffer, i64 -4096
+  call void @scratch_lend(ptr %start, i64 %size)
   br label %look
 look:
   %k = phi i64 [0, %keep], [0, %lend], [%next, %full]
@@ -193,7 +198,7 @@ oust:
   call void @scratch_drop(i64 %old)
   br label %done
 free:
-  call void @scratch_release(ptr %head, i64 %size)
+  call void @scratch_release(ptr %buffer, i64 %size)
   br label %done
 done:
   ret void

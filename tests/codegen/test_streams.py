@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -169,6 +170,13 @@ def test_distance_and_level_follow_the_row() -> None:
         program, _ = vectorize(centred_rows(8192, columns), vector_bytes=64)
         found = prefetches(prefetch(program, CACHES)[0])
         assert {(str(p.place), p.level) for p in found} == {(place, level)}
+
+
+def test_how_far_ahead_is_the_processors() -> None:
+    program, _ = vectorize(centred_rows(4096, 1024), vector_bytes=64)
+    for ahead, place in ((4 << 10, "x[i + 1, j]"), (6 << 10, "x[i + 2, j]"), (16 << 10, "x[i + 4, j]")):
+        found = prefetches(prefetch(program, replace(CACHES, ahead=ahead))[0])
+        assert {str(p.place) for p in found} == {place}
 
 
 def test_one_prefetch_per_line() -> None:
