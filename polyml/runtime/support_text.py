@@ -239,10 +239,10 @@ define ptr @polyml_empty(ptr %dtype, i32 %rank, ptr %dims) {
   ret ptr %array
 }
 
-; The same for an array of so many bytes, which starts at a cache line: a view of an array of bytes. PyArray_SetBaseObject takes over the reference to it, even when it fails.
+; The same for an array of so many bytes, which starts at a page: a view of an array of bytes. PyArray_SetBaseObject takes over the reference to it, even when it fails.
 define ptr @polyml_empty_aligned(ptr %dtype, i32 %rank, ptr %dims, i64 %bytes) {
   %extents = alloca i64, align 8
-  %more = add i64 %bytes, 64
+  %more = add i64 %bytes, 4096
   store i64 %more, ptr %extents
   %of_bytes = load ptr, ptr @object_bytes
   %buffer = call ptr @polyml_empty(ptr %of_bytes, i32 1, ptr %extents)
@@ -251,9 +251,9 @@ define ptr @polyml_empty_aligned(ptr %dtype, i32 %rank, ptr %dims, i64 %bytes) {
 view:
   %where = getelementptr i8, ptr %buffer, i64 {data}
   %start = load i64, ptr %where
-  %beyond = add i64 %start, 63
-  %line = and i64 %beyond, -64
-  %data = inttoptr i64 %line to ptr
+  %beyond = add i64 %start, 4095
+  %page = and i64 %beyond, -4096
+  %data = inttoptr i64 %page to ptr
   call void @Py_IncRef(ptr %dtype)
   %make = load ptr, ptr @numpy_new
   %ndarray = load ptr, ptr @object_ndarray
@@ -277,7 +277,7 @@ failed:
   ret ptr null
 }
 
-; A new array; what has `limit` elements or more is made by `maker`, which is called with the address of the extents; what has a 64th of that or more starts at a line.
+; A new array; what has `limit` elements or more is made by `maker`, which is called with the address of the extents; what has a 64th of that or more starts at a page.
 define ptr @polyml_empty_sized(ptr %dtype, i32 %rank, ptr %dims, ptr %maker, i64 %limit) {
   br label %next
 next:
