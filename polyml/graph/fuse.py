@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
-from math import prod
 
-from polyml.graph.fusion_cost import bytes_saved
+from polyml.graph.fusion_cost import bytes_saved, tiles_worth
 from polyml.graph.ir import Check, Equation, Graph, Loop
 from polyml.graph.profiles import Profile, memory_of, profiles
 from polyml.graph.prologues import move_prologues
@@ -23,9 +22,6 @@ _Group = frozenset[int]
 
 _LOOP_GAIN = 16
 """A loop is joined with others when that saves this part of the cache's size at least: isl's work grows, and the loop may schedule less well."""
-
-_TILED = 80
-"""Operations of a contraction that cost as much more time in one nest with another contraction as a byte from memory: an eighth of what a core does meanwhile."""
 
 
 def fuse(
@@ -136,18 +132,14 @@ class _Chooser:
         found = self.gains.get((a, b))
         if found is None:
             found = self.score(a | b) - self.score(a) - self.score(b)
-            if self.heavy(a) and self.heavy(b) and found < max(2 * self.cache_bytes, self.tiles(a, b)):
-                found = 0
+            if self.heavy(a) and self.heavy(b):
+                least = max(2 * self.cache_bytes, tiles_worth(p for k in a | b for p in self.profiles[k]))
+                found = 0 if found < least else found
             if (a | b) & self.loops:
                 found = max(found, self.fills(a, b), self.fills(b, a))
                 found = 0 if found < self.cache_bytes // _LOOP_GAIN else found
             self.gains[a, b] = found
         return found
-
-    def tiles(self, a: _Group, b: _Group) -> int:
-        """Bytes that memory would have to deliver in the time that two contractions gain by tiles of their own."""
-        heavy = [p for k in a | b for p in self.profiles[k] if p.heavy]
-        return sum(2 * prod(p.extents.values()) for p in heavy) // _TILED
 
     def fills(self, a: _Group, b: _Group) -> int:
         """Bytes that a single equation without reads writes for the other group alone: often nothing there reads them, and memory of the region's own

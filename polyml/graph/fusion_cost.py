@@ -10,17 +10,26 @@ Rows of a tensor may be a common loop even for ops that reduce over them (`_shar
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from math import prod
 
 from polyml.graph.ir import Tensor
 from polyml.graph.profiles import HEAVY, Profile
 from polyml.graph.traverse import estimated_bytes
 
-__all__ = ["bytes_saved"]
+__all__ = ["bytes_saved", "tiles_worth"]
 
 _L1_SHARE = 32
 """L2 is about so many times as large as L1."""
+
+_STREAMED = 8
+"""What a contraction fetches again for each block of slices may be so many times as large as L2: L3 delivers it while the rows of a register tile use it."""
+
+_IMMENSE = 1 << 30
+"""Bytes of an intermediate that is not made whole wherever that can be helped."""
+
+_TILED = 80
+"""Operations of a contraction that cost as much more time in one nest with others as a byte from memory: an eighth of what a core does meanwhile."""
 
 _LARGE = 2
 """Tensors of so many times the cache's size are read row by row together, though some reduce over the rows."""
@@ -48,7 +57,8 @@ def bytes_saved(
         extent = prod(_class_extent(c, touching[0], outer) for c in shared)
         size = estimated_bytes(tensors[name])
         fits = size <= cache_bytes // 2 * max(extent, 1)
-        fits = fits and all(_keeps_reuse(p, name, shared, outer, tensors, cache_bytes) for p in touching)
+        most = size * sum(touched == name for p in touching for touched, _ in dict.fromkeys(p.accesses))
+        fits = fits and all(_keeps_reuse(p, name, shared, outer, tensors, cache_bytes, most) for p in touching)
         # Sizes that stay symbolic count as large: small ones have a version of their own.
         large = size >= _LARGE * cache_bytes or not _is_known(tensors[name])
         if not fits and not (large and _shares_rows(name, profiles, tensors, cache_bytes)):
@@ -58,6 +68,11 @@ def bytes_saved(
         total += sum(reads) - (0 if name in made else max(reads, default=0))
         total += sum(writes) - (max(writes, default=0) if name in escaping else 0)
     return total
+
+
+def tiles_worth(profiles: Iterable[Profile]) -> int:
+    """Bytes that memory would have to deliver in the time that contractions gain by tiles of their own."""
+    return sum(2 * prod(p.extents.values()) for p in profiles if p.heavy) // _TILED
 
 
 def _outer_classes(profiles: Sequence[Profile]) -> dict[tuple[str, str], tuple[str, str]]:
@@ -122,8 +137,9 @@ def _keeps_reuse(
     outer: dict[tuple[str, str], tuple[str, str]],
     tensors: dict[str, Tensor],
     cache_bytes: int,
+    moved: int,
 ) -> bool:
-    """True unless a contraction, run slice by slice along `shared`, would have to fetch its other operands again and again."""
+    """True unless a contraction, run slice by slice along `shared`, would have to fetch its other operands again and again, and that costs more than the tensor's `moved` bytes."""
     if not p.heavy:
         return True
     left = [i for i in p.extents if i not in p.equation.reduced and p.extents[i] > 1]
@@ -145,7 +161,8 @@ def _keeps_reuse(
         if operand not in (name, p.result):
             sliced = [p.extents[i] for i in dimensions if i is not None and outer.get((p.result, i)) in shared]
             streamed += estimated_bytes(tensors[operand]) // max(prod(sliced), 1)
-    return streamed <= cache_bytes // 2
+    near = streamed <= _STREAMED * cache_bytes or estimated_bytes(tensors[name]) >= _IMMENSE
+    return streamed <= cache_bytes // 2 or (near and tiles_worth([p]) <= moved)
 
 
 def _is_heavy_inside(

@@ -9,6 +9,7 @@ import polyml
 from polyml.graph.fuse import fuse
 from polyml.graph.ir import Graph
 from polyml.graph.region import Region
+from polyml.graph.rewrite import rewrite
 from polyml.graph.traverse import read_names, results_of
 from tests.graph import programs
 from tests.graph.graph_text import graph
@@ -57,6 +58,26 @@ def test_a_large_intermediate_stays_local_and_a_returned_one_does_not() -> None:
     assert [t.name for t in region.inputs] == ["x", "r"]
     assert [t.name for t in region.outputs] == ["t", "y"]
     assert region.local_names == {"s", "v"}
+
+
+@pytest.mark.parametrize("keys", [2048, 4096, 16384])
+def test_scores_stay_in_cache_however_many_keys_there_are(keys: int) -> None:
+    text = programs.ATTENTION.replace("k: f32[8, 512", f"k: f32[8, {keys}").replace(
+        "v: f32[8, 512", f"v: f32[8, {keys}"
+    )
+    assert len(fuse(rewrite(graph(text)))) == 1
+
+
+def test_weights_beyond_the_caches_are_not_read_again_for_each_block_of_rows() -> None:
+    text = """
+        x: f32[512, {depth}]
+        w: f32[{depth}, 32768]
+        h[i, j] = sum[k](x[i, k] * w[k, j])
+        m[i] = max[j](h[i, j])
+        return m
+    """
+    assert len(fuse(graph(text.format(depth=512)))) == 2
+    assert len(fuse(graph(text.format(depth=32)))) == 1
 
 
 def test_two_large_products_stay_apart() -> None:
