@@ -17,6 +17,8 @@ from polyml.graph.rules.dead import remove_dead
 from polyml.graph.rules.factor import factor_sums
 from polyml.graph.rules.hoist import hoist
 from polyml.graph.rules.inline import inline_elementwise
+from polyml.graph.rules.masked import skip_masked
+from polyml.graph.rules.narrow import narrow
 from polyml.graph.rules.nested import nest_sums
 from polyml.graph.rules.once import recur_once
 from polyml.graph.rules.pairs import pair_products
@@ -102,6 +104,8 @@ def rewrite(
     ]
     if dot_bf16 and not precise:
         last.insert(1, ("pairs", functools.partial(pair_products, dot=dot_bf16, strided=strided)))
+    if vector_bytes and not precise:
+        last = [("masked", skip_masked), *last, ("narrow", narrow)]
     if not precise and cache:
         last.append(("nested", functools.partial(nest_sums, cache=cache)))
         last.append(("split", functools.partial(split_products, cache=cache)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import polyml
 from polyml.expressions import Apply, Read
 from polyml.graph.fuse import fuse
 from polyml.graph.ir import Graph, Loop
@@ -297,12 +298,32 @@ def test_a_factor_leaves_half_a_matrix_of_sums_when_nobody_reads_the_other_half(
     assert not any("s_sum" in line for line in lines(factor_sums(read_across)))
 
 
-def test_padding_written_as_where_becomes_a_domain() -> None:
-    g = graph("""
+def test_a_factor_leaves_sums_beside_elements_that_stay() -> None:
+    function = polyml.einsum("""
+def f(x: f64["N K"], a: f64):
+    s: f64["N"] = 3
+    if i < 2:
+        s[i] = sum[k](a * x[i, k])
+    return s
+""")
+    x = np.random.default_rng(0).standard_normal((5, 4))
+    assert any(line.endswith("= sum_k x[i, k]") for line in lines(function.trace(x, 2.0)))
+    np.testing.assert_allclose(function(x, np.inf), [*(np.inf * x[:2].sum(axis=1)), 3, 3, 3])
+
+
+@pytest.mark.parametrize(
+    "factor",
+    [
+        "where(h + r >= 1 and h + r < 10, x[h + r - 1], f32(0.0))",
+        "where(h + r < 1 or h + r >= 10, f32(0.0), x[h + r - 1])",
+    ],
+)
+def test_padding_written_as_where_becomes_a_domain(factor: str) -> None:
+    g = graph(f"""
         x: f32[9]
         f: f32[3]
         tensor(y, f32[9])
-        y[h] = sum[r](where(h + r >= 1 and h + r < 10, x[h + r - 1], f32(0.0)) * f[r])
+        y[h] = sum[r]({factor} * f[r])
         return y
     """)
     rewritten = rewrite(g)

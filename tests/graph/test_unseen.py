@@ -25,7 +25,7 @@ def graph_of(source: str) -> str:
 
 def test_a_fill_without_an_element_left_is_gone() -> None:
     for source in (MIRRORED, SUMS):
-        assert "= 0 " not in graph_of(source)
+        assert "] = 0 " not in graph_of(source)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_fill_without_an_element_left_is_gone() -> None:
     ],
 )
 def test_a_fill_that_is_seen_stays(old: str, new: str) -> None:
-    assert "= 0 " in graph_of(MIRRORED.replace(old, new))
+    assert "] = 0 " in graph_of(MIRRORED.replace(old, new))
 
 
 def test_sums_start_where_they_are_read() -> None:

@@ -1,6 +1,6 @@
 """Factors that do not depend on the reduced indices moved out of sums: `sum_k a[n] * x[n, k]` becomes `a[n] * sum_k x[n, k]`.
 
-Where some elements have nothing to sum (half a matrix), they must stay zero whatever the factor is, unless nobody reads them.
+Where some elements have nothing to sum (half a matrix), they must stay zero whatever the factor is, unless nobody reads them; where they keep a base's, only the others are scaled.
 
 The factor may sit in an elementwise producer that only scales: attention's `sum_j (e[i, j] / z[i]) * v[j, d]` divides once per result instead of once per weight.
 The language allows it; results may differ in rounding (so it is off where the written order is asked for).
@@ -69,7 +69,7 @@ class _Product:
 def _factored(equation: Equation, scalings: Mapping[str, Equation], taken: set[str], graph: Graph) -> list[Op] | None:
     """The sum without its invariant factors and the equation that applies them; None when there are none."""
     numeric = equation.result.dtype.is_float or equation.result.dtype.is_integer
-    if equation.reduce != "sum" or not equation.reduced or equation.base is not None or not numeric:
+    if equation.reduce != "sum" or not equation.reduced or equation.accumulate or not numeric:
         return None
     product = _Product([], [], [])
     _split(equation.body, equation, scalings, product)
@@ -80,6 +80,8 @@ def _factored(equation: Equation, scalings: Mapping[str, Equation], taken: set[s
         return None
     points = equation.domain.reset_tuple_id().project_out(isl.dim_type.set, len(left), len(equation.reduced))
     whole = all_elements(equation.result)
+    if equation.base is not None:
+        whole = points if equation.instances is None else equation.instances.reset_tuple_id()
     if not whole.intersect_params(graph.context).is_subset(points) and not _read_within(equation, points, graph):
         return None
     dtype = equation.result.dtype
@@ -96,6 +98,7 @@ def _factored(equation: Equation, scalings: Mapping[str, Equation], taken: set[s
         result=partial,
         domain=equation.domain.set_tuple_name(name),
         body=_multiplied(product.inside),
+        base=None,
         instances=None,
     )
     scaled = replace(

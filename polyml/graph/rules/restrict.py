@@ -5,16 +5,18 @@ Padding written as `where` then costs nothing in the innermost loop. The languag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import islpy as isl
 
+from polyml.dtypes import boolean
 from polyml.expressions import Apply, Const, Expr
 from polyml.graph.edit import map_equations
 from polyml.graph.ir import Equation, Graph
 from polyml.sets.affine_conditions import condition_text
 
-__all__ = ["restrict_domains"]
+__all__ = ["exact_condition", "kept_where", "restrict_domains", "restricted_to"]
 
 
 def restrict_domains(graph: Graph) -> Graph:
@@ -31,38 +33,52 @@ def _restricted(equation: Equation) -> Equation:
     product = _without_zeros(body, conditions)
     if not conditions:
         return equation
-    exact = [_exact(condition) for condition in conditions]
+    exact = [exact_condition(condition) for condition in conditions]
     texts = [text for text in exact if text is not None]
-    if len(texts) < len(conditions):
-        return equation
-    where = " and ".join(texts)
+    return equation if len(texts) < len(conditions) else restricted_to(replace(equation, body=product), texts)
+
+
+def restricted_to(equation: Equation, conditions: Sequence[str]) -> Equation:
+    """The equation where all conditions hold, which are in isl's syntax and over its indices. A reduction gives the elements that lose all their terms the identity."""
+    where = " and ".join(conditions)
     parameters = [
         equation.domain.get_dim_name(isl.dim_type.param, d) for d in range(equation.domain.dim(isl.dim_type.param))
     ]
     head = f"[{', '.join(name for name in parameters if name)}] -> "
     inside = isl.Set(f"{head}{{ {equation.result.name}[{', '.join(equation.indices)}] : {where} }}")
     instances = equation.instances
-    if instances is None and not equation.accumulate:
+    if instances is None and equation.reduce is not None and not equation.accumulate:
         # Points of the left side that lose all their terms still take the identity.
         count = len(equation.indices) - len(equation.reduced)
         projected = equation.domain.project_out(isl.dim_type.set, count, len(equation.reduced))
         instances = projected.set_tuple_name(equation.result.name)
-    return replace(equation, body=product, domain=equation.domain.intersect(inside), instances=instances)
+    return replace(equation, domain=equation.domain.intersect(inside), instances=instances)
 
 
 def _without_zeros(expr: Expr, conditions: list[Expr]) -> Expr:
     """The product with `where(c, x, 0)` replaced by x in its factors; the conditions are added to the list."""
+    if isinstance(expr, Apply) and expr.op == "mul":
+        x, y = (_without_zeros(arg, conditions) for arg in expr.args)
+        return Apply("mul", (x, y), expr.dtype)
+    kept = kept_where(expr, 0)
+    if kept is None or exact_condition(kept[0]) is None:
+        return expr
+    conditions.append(kept[0])
+    return _without_zeros(kept[1], conditions)
+
+
+def kept_where(expr: Expr, other: float) -> tuple[Expr, Expr] | None:
+    """A condition and what the expression is where it holds; elsewhere it is the other value."""
     match expr:
-        case Apply(op="mul", args=(x, y)):
-            return Apply("mul", (_without_zeros(x, conditions), _without_zeros(y, conditions)), expr.dtype)
-        case Apply(op="select", args=(condition, x, Const(value=zero))) if zero == 0 and _exact(condition) is not None:
-            conditions.append(condition)
-            return _without_zeros(x, conditions)
+        case Apply(op="select", args=(condition, x, Const(value=value))) if value == other:
+            return condition, x
+        case Apply(op="select", args=(condition, Const(value=value), x)) if value == other:
+            return Apply("not", (condition,), boolean), x
         case _:
-            return expr
+            return None
 
 
-def _exact(condition: Expr) -> str | None:
+def exact_condition(condition: Expr) -> str | None:
     """The condition in isl's syntax, when all of it is affine."""
     text, opposite = condition_text(condition), condition_text(condition, negated=True)
     # A conjunction with other parts keeps only the affine ones; its negation then has no form at all.
