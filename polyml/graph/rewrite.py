@@ -26,6 +26,7 @@ from polyml.graph.rules.pieces import join_pieces
 from polyml.graph.rules.restrict import restrict_domains
 from polyml.graph.rules.simplify import simplify
 from polyml.graph.rules.split import split_products
+from polyml.graph.rules.tables import make_tables
 from polyml.graph.rules.terms_first import compute_terms_first
 from polyml.graph.rules.turned_results import turn_results
 from polyml.graph.rules.two_places import alternate_places
@@ -52,6 +53,8 @@ RULES: tuple[Rule, ...] = (
     Rule("dead", remove_dead),
     Rule("simplify", simplify),
     Rule("common", share_equal),
+    # Ordering: what is left of an expression may be inlined.
+    Rule("tables", make_tables),
     Rule("inline", inline_elementwise),
     Rule("dead", remove_dead),
     Rule("absorb", absorb_copies),

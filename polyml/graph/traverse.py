@@ -25,7 +25,9 @@ __all__ = [
     "tensors_of",
 ]
 
-_CHEAP = frozenset("add sub mul neg abs min max eq ne lt le gt ge and or not select cast relu".split())
+_CHEAP = frozenset(
+    "add sub mul neg abs min max eq ne lt le gt ge and or not select cast relu complex real imag".split()
+)
 
 UNKNOWN_EXTENT = 1024
 """What a symbolic extent counts as, where costs are estimated."""
