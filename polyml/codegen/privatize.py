@@ -5,13 +5,13 @@ consecutive steps do not wait for each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 
 from polyml.codegen.loops import Allocate, Assign, For, Node, Place, UpdateArgument, Variable
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import Use, fresh, map_places, subscript_variables, uses, walk_nodes
-from polyml.dtypes import DType, i64
-from polyml.expressions import Const, Read
+from polyml.dtypes import DType, i32, i64
+from polyml.expressions import Const, IndexValue, Read
 from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
@@ -21,19 +21,23 @@ __all__ = ["Accumulators", "Partial", "private_body", "shared_targets"]
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """A reduction into one element: `target` (for argmax and argmin: the best value, and `argument` its index) by `reduction`."""
+    """A reduction into one element: `target` (for argmax and argmin: the best value, and `argument` its index) by `reduction`.
+
+    index: what holds an index of a lane; of 32 bits where it fits, as many lanes of which go into a register as of most values.
+    """
 
     target: Place
     reduction: str
     dtype: DType
     argument: Place | None = None
+    index: DType = field(default=i64, compare=False)
 
     @property
     def registers(self) -> tuple[tuple[str, DType, int | float | bool], ...]:
         """Wished name, type and initial value of the registers of one accumulator."""
         identity = REDUCTIONS[self.reduction].identity(self.dtype)
         best = (f"{self.target.variable}_part", self.dtype, 0 if identity is None else identity)
-        return (best,) if self.argument is None else (best, (f"{self.argument.variable}_part", i64, -1))
+        return (best,) if self.argument is None else (best, (f"{self.argument.variable}_part", self.index, -1))
 
 
 def shared_targets(loop: For, ranges: Ranges, *, precise: bool) -> tuple[Partial, ...]:
@@ -50,7 +54,9 @@ def shared_targets(loop: For, ranges: Ranges, *, precise: bool) -> tuple[Partial
             continue
         if precise and partial.dtype.is_float and partial.reduction in ("sum", "prod"):
             continue
-        found[partial.target] = partial
+        known = found.get(partial.target)
+        index = i32 if _is_short(node, ranges) and (known is None or known.index is i32) else i64
+        found[partial.target] = replace(partial, index=index)
     accesses = [(node, use) for node in walk_nodes(loop.body) for use in uses(node)]
     return tuple(p for p in found.values() if not any(_disturbs(p, node, use, ranges) for node, use in accesses))
 
@@ -155,7 +161,7 @@ class Accumulators:
                 best=partial.target,
                 argument=partial.argument,
                 candidate=Read(names[_stand_in(partial, 0)], (), partial.dtype),
-                candidate_index=Read(names[_stand_in(partial, 1)], (), i64),
+                candidate_index=Read(names[_stand_in(partial, 1)], (), partial.index),
                 across=True,
             )
             for names in self.names
@@ -175,6 +181,14 @@ def _partial(node: Node) -> Partial | None:
             return Partial(node.best, node.kind, node.candidate.dtype, node.argument)
         case _:
             return None
+
+
+def _is_short(node: Node, ranges: Ranges) -> bool:
+    """Whether the index of an argmax or argmin is known to have 32 bits."""
+    if not isinstance(node, UpdateArgument) or not isinstance(node.candidate_index, IndexValue):
+        return False
+    low, high = ranges.lowest(node.candidate_index.affine), ranges.highest(node.candidate_index.affine)
+    return low is not None and high is not None and 0 <= low <= high < 1 << 31
 
 
 def _is_invariant(partial: Partial, inside: set[str], local: set[str]) -> bool:

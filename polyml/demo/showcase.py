@@ -125,7 +125,8 @@ def attention(q: f32["B H S D"], k: f32["B H S D"], v: f32["B H S D"]):
         "k-means assignment",
         """
 def assignment(x: f32["N D"], c: f32["K D"]):
-    d[n, k] = sum[j]((x[n, j] - c[k, j])**2)
+    s[k] = sum[j](c[k, j]**2)
+    d[n, k] = s[k] - 2 * x[n, j] * c[k, j]
     y[n] = argmin[k](d[n, k])
     return y
 """,

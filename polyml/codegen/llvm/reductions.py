@@ -227,6 +227,7 @@ def update_argument(state: State, node: UpdateArgument) -> None:
         candidate, index = _best_across(state, node.kind, candidate, index, dtype)
         per_lane = False
     best, argument = read_place(state, node.best), read_place(state, node.argument)
+    index = _index_of(state, index, argument)
     lanes = max(best.lanes, argument.lanes, candidate.lanes, index.lanes)
     best, argument, candidate, index = (state.builder.splat(v, lanes) for v in (best, argument, candidate, index))
     merging = state.lanes is None and lanes > 1
@@ -235,6 +236,14 @@ def update_argument(state: State, node: UpdateArgument) -> None:
     )
     write_place(state, node.best, state.builder.select(wins, candidate, best))
     write_place(state, node.argument, state.builder.select(wins, index, argument))
+
+
+def _index_of(state: State, index: Value, argument: Value) -> Value:
+    """The index in as many bits as the argument has, to which it is known to fit."""
+    bits, wanted = index.type.bits, argument.type.bits
+    if bits == wanted:
+        return index
+    return state.builder.convert("trunc" if bits > wanted else "sext", index, f"i{wanted}")
 
 
 def _one_for_all_lanes(state: State, place: Place) -> bool:
@@ -254,9 +263,10 @@ def _beats(
     (x, i), (y, j) = new, old
     none = constant(j.type, -1)
     order = "gt" if kind == "argmax" else "lt"
-    wins = ARITHMETIC[order](b, (x, y), dtype)
-    if dtype.is_float:
-        wins = b.binary("or", wins, b.binary("and", b.compare("uno", x, x), b.compare("ord", y, y)))
+    if dtype.is_float:  # better or unordered, but nothing beats NaN
+        wins = b.binary("and", b.compare(f"u{order}", x, y), b.compare("ord", y, y))
+    else:
+        wins = ARITHMETIC[order](b, (x, y), dtype)
     if ties:
         equal = ARITHMETIC["eq"](b, (x, y), dtype)
         if dtype.is_float:
@@ -279,8 +289,9 @@ def _best_across(state: State, kind: str, value: Value, index: Value, dtype: DTy
     has_best = ARITHMETIC["eq"](b, (value, b.splat(best, lanes)), dtype)
     if dtype.is_float:  # NaN wins, and equals nothing
         has_best = b.binary("or", has_best, b.compare("uno", value, value))
-    none = constant(index.type, (1 << 63) - 1)
+    largest = (1 << index.type.bits - 1) - 1
+    none = constant(index.type, largest)
     indices = b.select(b.binary("and", has_best, seen), index, none)
     first = indices if lanes == 1 else b.intrinsic("vector.reduce.smin", indices, result=index.type.of(1))
-    nothing = b.compare("eq", first, constant(first.type, (1 << 63) - 1))
+    nothing = b.compare("eq", first, constant(first.type, largest))
     return best, b.select(nothing, constant(first.type, -1), first)
