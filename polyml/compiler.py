@@ -150,6 +150,8 @@ def llvm_text(functions: Sequence[Function], options: Options) -> str:
             division=options.machine.division,
             half=options.machine.converts_half,
             dot_bf16=options.machine.multiplies_bf16,
+            dot_i16=options.machine.multiplies_i16 != "",
+            dot_i8=options.machine.multiplies_i8,
         )
     report("llvm", text, level=4, suffix="ll")
     return text

@@ -145,6 +145,8 @@ def rewrite_for(
         precise=options.precise,
         cache=machine.l2_bytes,
         dot_bf16=machine.dot_bf16 if free else 0.0,
+        dot_i16=machine.dot_i16 if free else 0.0,
+        dot_i8=machine.dot_i8 if free else 0.0,
         vector_bytes=machine.vector_bytes if free else 0,
         constants=constants,
         strided={name for name, steps in strides.items() if steps and steps[-1] != 1},
@@ -169,10 +171,15 @@ def _joined(before: Scop, after: Scop) -> tuple[Note, ...]:
 def _products(scop: Scop, options: Options) -> tuple[Note, ...]:
     """What is computed by an instruction that differs from others in its results."""
     how = "vdpbf16ps, subnormal numbers count as zero" if options.machine.multiplies_bf16 else "in f32"
+    texts = {
+        "dot_bf16": f"pairs of bf16, two products at once ({how})",
+        "dot_i8": "four numbers of 8 bits, four products at once (vpdpbusd)",
+        "dot_i16": f"pairs of i16, two products at once ({options.machine.multiplies_i16})",
+    }
     return tuple(
-        Note("products", name, f"pairs of bf16, two products at once ({how})")
+        Note("products", name, texts[op])
         for name, statement in scop.statements.items()
-        if any(isinstance(node, Apply) and node.op == "dot_bf16" for node in walk(statement.value))
+        for op in sorted({node.op for node in walk(statement.value) if isinstance(node, Apply)} & texts.keys())
     )
 
 

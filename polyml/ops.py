@@ -87,6 +87,32 @@ def _dot_bf16(x: Any, y: Any) -> Any:
         return (a * c + b * d)[()]
 
 
+def _pair_i16(x: Any, y: Any) -> Any:
+    first, second = (np.asarray(v, np.int16).view(np.uint16).astype(np.uint32) for v in (x, y))
+    return (first | second << 16)[()]
+
+
+def _dot_i16(x: Any, y: Any) -> Any:
+    (a, b), (c, d) = (
+        tuple(part.astype(np.uint16).view(np.int16).astype(np.int32) for part in (bits & 0xFFFF, bits >> 16))
+        for bits in (np.asarray(x), np.asarray(y))
+    )
+    with np.errstate(all="ignore"):
+        return (a * c + b * d)[()]
+
+
+def _quad_i8(*values: Any) -> Any:
+    parts = [np.asarray(v) for v in values]
+    bits = [part.astype(np.int64).astype(np.uint8).astype(np.uint32) << (8 * k) for k, part in enumerate(parts)]
+    return (bits[0] | bits[1] | bits[2] | bits[3])[()]
+
+
+def _dot_i8(x: Any, y: Any) -> Any:
+    unsigned = [(np.asarray(x) >> (8 * k)).astype(np.uint8).astype(np.int32) for k in range(4)]
+    signed = [(np.asarray(y) >> (8 * k)).astype(np.uint8).view(np.int8).astype(np.int32) for k in range(4)]
+    return sum(a * b for a, b in zip(unsigned, signed, strict=True))
+
+
 _ROWS = (
     Op("add", 2, "same", np.add),
     Op("sub", 2, "same", np.subtract),
@@ -115,6 +141,10 @@ _ROWS = (
     Op("complex", 2, "pair", _pair),
     Op("pair_bf16", 2, "cast", _pair_bf16),  # two bf16 as 32 bits, the first one low
     Op("dot_bf16", 2, "cast", _dot_bf16),  # x0*y0 + x1*y1 of two pairs
+    Op("pair_i16", 2, "cast", _pair_i16),  # two i16 as 32 bits, the first one low
+    Op("dot_i16", 2, "cast", _dot_i16),  # x0*y0 + x1*y1 of two pairs, modulo 2**32
+    Op("quad_i8", 4, "cast", _quad_i8),  # four numbers of 8 bits as 32 bits, the first one low
+    Op("dot_i8", 2, "cast", _dot_i8),  # the sum of the four products of u8 (first) and i8
     Op("exp", 1, "float", np.exp),
     Op("log", 1, "float", np.log),
     Op("sqrt", 1, "float", np.sqrt),

@@ -102,6 +102,28 @@ class Target:
         return self.architecture == "x86_64" and {"+avx512bf16", "+avx512vl"} <= set(self.features.split(","))
 
     @property
+    def multiplies_i16(self) -> str:
+        """The instruction that multiplies pairs of i16: "vpdpwssd" (AVX512_VNNI), which adds them to an i32, or "pmaddwd"; "" where none is known."""
+        if self.architecture != "x86_64":
+            return ""
+        return "vpdpwssd" if self.multiplies_i8 else "pmaddwd"
+
+    @property
+    def multiplies_i8(self) -> bool:
+        """Whether it adds four products of u8 and i8 to an i32 at once (vpdpbusd of AVX512_VNNI)."""
+        return self.architecture == "x86_64" and {"+avx512vnni", "+avx512vl"} <= set(self.features.split(","))
+
+    @property
+    def dot_i16(self) -> float:
+        """How many vector multiply-adds of i32 take as long as one of pairs of i16 (0: it has no such instruction): at most one, since a multiplication of i32 is no less than an instruction, and two on Intel's cores."""
+        return 1.0 if self.multiplies_i16 else 0.0
+
+    @property
+    def dot_i8(self) -> float:
+        """The same of four numbers of 8 bits."""
+        return 1.0 if self.multiplies_i8 else 0.0
+
+    @property
     def runs_here(self) -> bool:
         """Whether code for this target can run in this process."""
         if self.name == "host":

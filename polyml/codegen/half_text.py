@@ -1,4 +1,4 @@
-"""Conversions between half precision and f32, and products of pairs of bf16, as C functions, for the emitters of C and CUDA C: the arithmetic of codegen/llvm/half.py, one value at a time."""
+"""Conversions between half precision and f32, and products of pairs of bf16 and i16 and of four numbers of 8 bits, as C functions, for the emitters of C and CUDA C: the arithmetic of codegen/llvm/half.py, one value at a time."""
 
 from __future__ import annotations
 
@@ -36,6 +36,26 @@ float dot_bf16(uint32_t x, uint32_t y)
     bits[3] = y & 0xffff0000u;
     memcpy(parts, bits, sizeof parts);
     return parts[0] * parts[1] + parts[2] * parts[3];
+}""",
+    "pair_i16": "uint32_t pair_i16(int16_t first, int16_t second) { return (uint16_t)first | (uint32_t)(uint16_t)second << 16; }",
+    "dot_i16": """\
+int32_t dot_i16(uint32_t x, uint32_t y)
+{
+    uint32_t low = (uint32_t)((int16_t)x * (int16_t)y), high = (uint32_t)((int16_t)(x >> 16) * (int16_t)(y >> 16));
+    return (int32_t)(low + high);
+}""",
+    "quad_i8": """\
+uint32_t quad_i8(uint8_t a, uint8_t b, uint8_t c, uint8_t d)
+{
+    return a | (uint32_t)b << 8 | (uint32_t)c << 16 | (uint32_t)d << 24;
+}""",
+    "dot_i8": """\
+int32_t dot_i8(uint32_t x, uint32_t y)
+{
+    int32_t total = 0;
+    for (int k = 0; k < 32; k += 8)
+        total += (int32_t)(uint8_t)(x >> k) * (int8_t)(uint8_t)(y >> k);
+    return total;
 }""",
     "widen_f16": """\
 float widen_f16(uint16_t half)

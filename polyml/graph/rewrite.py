@@ -76,6 +76,8 @@ def rewrite(
     precise: bool = False,
     cache: int = 0,
     dot_bf16: float = 0.0,
+    dot_i16: float = 0.0,
+    dot_i8: float = 0.0,
     strided: Set[str] = frozenset(),
     vector_bytes: int = 0,
     constants: Set[str] = frozenset(),
@@ -85,7 +87,7 @@ def rewrite(
 
     Args:
         precise: leave out the rules that may change rounding. cache: bytes that a core keeps close (0: not known).
-        dot_bf16: Target.dot_bf16, where sums may use the instruction (rules/pairs.py). strided: inputs whose last dimension is not contiguous.
+        dot_bf16, dot_i16, dot_i8: of Target, where sums may use the instructions (rules/pairs.py). strided: inputs whose last dimension is not contiguous.
         vector_bytes: of a register, where sums over windows may be arranged for lanes (rules/windows.py; 0: leave them), or of operands in parts joined (rules/pieces.py). constants: inputs that never change.
         observe: called with the rule's name and the new graph after each change.
     """
@@ -105,8 +107,10 @@ def rewrite(
         ("ahead", compute_once),
         ("two places", alternate_places),
     ]
-    if dot_bf16 and not precise:
-        last.insert(1, ("pairs", functools.partial(pair_products, dot=dot_bf16, strided=strided)))
+    if dot_bf16 or dot_i16:
+        floats = 0.0 if precise else dot_bf16
+        pairs = functools.partial(pair_products, dot_bf16=floats, dot_i16=dot_i16, dot_i8=dot_i8, strided=strided)
+        last.insert(1, ("pairs", pairs))
     if vector_bytes and not precise:
         last = [("masked", skip_masked), *last, ("narrow", narrow)]
     if not precise and cache:

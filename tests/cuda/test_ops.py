@@ -89,7 +89,7 @@ def _cases(dtype: DType) -> list[tuple[tuple[str, ...], str]]:
 def _taken(op: str, dtype: DType) -> bool:
     if op == "pow" and dtype.is_integer:
         return False  # below: NumPy refuses negative exponents
-    if op in ("pair_bf16", "dot_bf16"):
+    if op.startswith(("pair_", "quad_", "dot_")):
         return False  # not of the language
     text = f'def f(x: {dtype}["N"], y: {dtype}["N"]):\n    z[n] = {expression(op, dtype)}\n    return z\n'
     try:

@@ -48,6 +48,10 @@ EMITTED = frozenset(
         "complex",
         "pair_bf16",
         "dot_bf16",
+        "pair_i16",
+        "dot_i16",
+        "quad_i8",
+        "dot_i8",
     )
 )
 """The ops that `expression_text` knows."""
@@ -141,7 +145,7 @@ class _Writer:
                 return f"{self.text(expr.args[0], _PRIMARY)}.{expr.op[:2]}", _PRIMARY
             case "complex":
                 return f"({c_type(expr.dtype)}){{{', '.join(self.text(arg, _CHOICE) for arg in expr.args)}}}", _PREFIX
-            case "pair_bf16" | "dot_bf16":
+            case "pair_bf16" | "dot_bf16" | "pair_i16" | "dot_i16" | "quad_i8" | "dot_i8":
                 return f"{expr.op}({', '.join(self.text(arg, _CHOICE) for arg in expr.args)})", _PRIMARY
             case _:
                 return self.call(expr), _PRIMARY

@@ -141,6 +141,7 @@ ARITHMETIC: dict[str, Row] = {
     "sigmoid": _helper("sigmoid"), "erf": _math("erf"), "relu": _relu, "gelu": _helper("gelu"),
     "real": lambda args, dtype, use: f"{args[0]}.re", "imag": lambda args, dtype, use: f"{args[0]}.im",
     "complex": lambda args, dtype, use: f"{'c64' if dtype == f32 else 'c128'}{{{args[0]}, {args[1]}}}",
-    "pair_bf16": _of_pairs("pair_bf16"), "dot_bf16": _of_pairs("dot_bf16"),
+    "pair_bf16": _of_pairs("pair_bf16"), "dot_bf16": _of_pairs("dot_bf16"), "pair_i16": _of_pairs("pair_i16"), "dot_i16": _of_pairs("dot_i16"),
+    "quad_i8": _of_pairs("quad_i8"), "dot_i8": _of_pairs("dot_i8"),
     "floor": _rounding("floor"), "ceil": _rounding("ceil"), "round": _rounding("rint"),
 }  # fmt: skip

@@ -68,13 +68,15 @@ def emit_module(
     division: float = 20.0,
     half: bool = True,
     dot_bf16: bool = False,
+    dot_i16: bool = False,
+    dot_i8: bool = False,
 ) -> str:
     """The functions as the text of one LLVM module, without a target.
 
-    precise: no contraction of products into sums. parallel: False runs parallel loops in place, on the calling thread. scalef, division, half, dot_bf16: see Module; without scalef
-    and dot_bf16 the text serves every target that converts f16 itself.
+    precise: no contraction of products into sums. parallel: False runs parallel loops in place, on the calling thread. scalef, division, half, dot_bf16, dot_i16, dot_i8: see Module; without scalef
+    and these three the text serves every target that converts f16 itself.
     """
-    module = Module(scalef=scalef, division=division, half=half, dot_bf16=dot_bf16)
+    module = Module(scalef=scalef, division=division, half=half, dot_bf16=dot_bf16, dot_i16=dot_i16, dot_i8=dot_i8)
     for function in functions:
         ahead = look_ahead(function) if scalef else function
         emit_function(module, ahead, precise=precise, parallel=parallel)

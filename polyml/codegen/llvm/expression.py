@@ -19,7 +19,22 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
 __all__ = ["EMITTED", "evaluate", "product_factors"]
 
 EMITTED: frozenset[str] = frozenset(
-    {"select", "cast", "pow", "real", "imag", "complex", "pair_bf16", "dot_bf16", *ARITHMETIC, *MATH}
+    {
+        "select",
+        "cast",
+        "pow",
+        "real",
+        "imag",
+        "complex",
+        "pair_bf16",
+        "dot_bf16",
+        "pair_i16",
+        "dot_i16",
+        "quad_i8",
+        "dot_i8",
+        *ARITHMETIC,
+        *MATH,
+    }
 )
 """The ops that `evaluate` knows."""
 
@@ -41,7 +56,7 @@ def evaluate(state: State, expr: Expr) -> Value:
             return _select(state, expr)
         case Apply(op="real" | "imag", args=(Read() as read,)):
             return load_part(state, read.tensor, read.subscripts, evaluate, expr.op == "imag")
-        case Apply(op="pair_bf16"):
+        case Apply(op="pair_bf16" | "pair_i16" | "quad_i8"):
             return pair(state, expr, evaluate)
         case Apply(op="add" | "sub"):
             return _sum(state, expr)
@@ -64,8 +79,8 @@ def _apply(state: State, expr: Apply, args: tuple[Value, ...]) -> Value:
             return (float_power if dtype.is_float else integer_power)(b, args[0], args[1], dtype, exponent)
         case "real" | "imag":
             return b.part_of(args[0], int(expr.op == "imag"))
-        case "dot_bf16":
-            return dot_of_pairs(b, args[0], args[1], constant(type_of(expr.dtype, args[0].lanes), 0))
+        case "dot_bf16" | "dot_i16" | "dot_i8":
+            return dot_of_pairs(b, expr.op, args[0], args[1], constant(type_of(expr.dtype, args[0].lanes), 0))
         case "complex":
             return b.paired(args[0], args[1], expr.dtype.name)
         case op if op in ARITHMETIC:

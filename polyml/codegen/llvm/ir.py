@@ -160,7 +160,7 @@ class Module:
     """What functions of one module share: declarations and helper definitions, each written once.
 
     scalef: AVX-512's instructions may be named (polyml.codegen.llvm.math.scaling); else the text serves every target.
-    division: multiply-adds of a vector that take as long as a division of one (Target.division). half: the target converts f16 itself (Target.converts_half). dot_bf16: it adds up products of pairs of bf16 itself (Target.multiplies_bf16).
+    division: multiply-adds of a vector that take as long as a division of one (Target.division). half: the target converts f16 itself (Target.converts_half). dot_bf16: it adds up products of pairs of bf16 itself (Target.multiplies_bf16); dot_i16: of pairs of i16 (Target.multiplies_i16); dot_i8: of four numbers of 8 bits (Target.multiplies_i8).
     """
 
     scalef: bool = False
@@ -169,6 +169,8 @@ class Module:
     definitions: dict[str, str] = field(default_factory=dict)
     half: bool = True
     dot_bf16: bool = False
+    dot_i16: bool = False
+    dot_i8: bool = False
 
     def declare(self, name: str, result: str, parameters: Iterable[str], attributes: str = "") -> None:
         """An external function or intrinsic."""

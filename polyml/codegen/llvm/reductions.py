@@ -46,10 +46,12 @@ def assign(state: State, node: Assign) -> None:
 def _combined_with(state: State, node: Assign, read: Callable[[], Value], dtype: DType) -> Value:
     """combine(target, value), with a product fused into a sum, and each of several."""
     match node.value:
-        case Apply(op="dot_bf16", args=(left, right)) if node.reduction == "sum" and dtype.name == "f32":
+        case Apply(op="dot_bf16" | "dot_i16" | "dot_i8" as op, args=(left, right)) if (
+            node.reduction == "sum" and dtype == node.value.dtype
+        ):
             x, y, total = evaluate(state, left), evaluate(state, right), read()
             lanes, b = max(x.lanes, y.lanes, total.lanes), state.builder
-            return dot_of_pairs(b, b.splat(x, lanes), b.splat(y, lanes), b.splat(total, lanes))
+            return dot_of_pairs(b, op, b.splat(x, lanes), b.splat(y, lanes), b.splat(total, lanes))
     products = _products(state, node.value) if node.reduction == "sum" else None
     if products is not None:
         total = read()

@@ -1,20 +1,23 @@
-"""Sums of products of bf16 by an instruction that adds two products at once to each f32 (x86's vdpbf16ps).
+"""Sums of products of small numbers by an instruction that adds several products at once: two of bf16 to an f32 (x86's vdpbf16ps), two of i16 (vpmaddwd and an addition, or vpdpwssd) or four of u8
+and i8 (vpdpbusd) to an i32.
 
 `sum[k](f32(x[n, k]) * f32(w[k, m]))` is `sum[p](dot_bf16(x2[n, p], w2[p, m]))` over pairs of neighbours along k. A pair is one number of 32 bits, so that whatever comes
-after this treats it like any other: a product of matrices is blocked and packed, and its register tile adds up f32. An odd last element is paired with a zero on both sides.
+after this treats it like any other: a product of matrices is blocked and packed, and its register tile adds up f32. Last elements that have no partner are paired with zeros on both sides.
 
 Two forms. Operands whose elements are used often become tensors of pairs ahead of the product. Where both lie along k in memory, a pair is two neighbours read together, and nothing is
-copied; an odd last term is then added by an equation of its own. The other way, f32 multiply-adds (rules/ahead.py), pays for conversions, so `dot` decides: how many multiply-adds one
+copied; an odd last term is then added by an equation of its own. The other way, f32 multiply-adds (rules/ahead.py), pays for conversions, so `dot_bf16` decides: how many multiply-adds one
 such instruction takes the time of.
+
+Four products at once need u8 on one side and i8 on the other. Where both are i8, x + 128 stands for x, and 128 times the sum of w is taken off; where both are u8, w - 128 for w. Sums of i32 wrap, so the results are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from math import prod
 
-from polyml.dtypes import bf16, boolean, f32, i64, u32
+from polyml.dtypes import DType, bf16, boolean, f32, i8, i16, i32, i64, u8, u32
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
 from polyml.graph.build_parts import fill
 from polyml.graph.edit import fresh_name
@@ -37,33 +40,55 @@ _LONG = 64
 
 
 @dataclass(frozen=True, slots=True)
+class _Kind:
+    """sources: types of factors. element: what pairs are of (numbers of 8 bits: of either sign). width: elements of one. total: of the sum. pair, dot: the ops."""
+
+    sources: tuple[DType, ...]
+    element: DType
+    width: int
+    total: DType
+    pair: str
+    dot: str
+
+
+_Paired = tuple[str, int, str, DType]
+"""A tensor, the dimension that its pairs lie along, what they are for, and the type of their elements."""
+
+_BF16 = _Kind((bf16,), bf16, 2, f32, "pair_bf16", "dot_bf16")
+_I16 = _Kind((i8, u8, i16), i16, 2, i32, "pair_i16", "dot_i16")
+_I8 = _Kind((i8, u8), i8, 4, i32, "quad_i8", "dot_i8")
+
+
+@dataclass(frozen=True, slots=True)
 class _Product:
     """Both factors, the index that they are paired along, and the number of values of each index."""
 
+    kind: _Kind
     reads: tuple[Read, Read]
     index: str
     extents: dict[str, int]
 
 
-def pair_products(graph: Graph, dot: float, strided: Set[str]) -> Graph:
+def pair_products(graph: Graph, dot_bf16: float, dot_i16: float, dot_i8: float, strided: Set[str]) -> Graph:
     """The graph with such sums over pairs; sums in loops and of symbolic length stay as they are.
 
     Args:
-        dot: Target.dot_bf16. strided: inputs whose last dimension is not contiguous in memory.
+        dot_bf16, dot_i16, dot_i8: of Target; 0: leave such sums. strided: inputs whose last dimension is not contiguous in memory.
     """
-    if not dot:
+    dots = {_BF16: dot_bf16, _I8: dot_i8, _I16: dot_i16}
+    kinds = [kind for kind, dot in dots.items() if dot]
+    if not kinds:
         return graph
     tensors = tensors_of(graph)
-    pairs: dict[tuple[str, int], Tensor] = {}
+    pairs: dict[_Paired, Tensor] = {}
     made: list[Op] = []
     for op in graph.ops:
-        product = _product(op, tensors) if isinstance(op, Equation) else None
+        product = _product(op, tensors, kinds) if isinstance(op, Equation) else None
         if product is None or not isinstance(op, Equation):
             made.append(op)
-        elif _ahead_pays(product, tensors, dot):
-            reads = [_paired_tensor(read, product, tensors, pairs, made) for read in product.reads]
-            made.append(_over_pairs(op, product, -(-product.extents[product.index] // 2), (reads[0], reads[1])))
-        elif _in_place_pays(product, tensors, dot, strided):
+        elif _ahead_pays(product, tensors, dots[product.kind]):
+            made += _ahead(op, product, tensors, pairs)
+        elif _in_place_pays(product, tensors, dots[product.kind], strided):
             made += _in_place(op, product, tensors)
         else:
             made.append(op)
@@ -71,14 +96,24 @@ def pair_products(graph: Graph, dot: float, strided: Set[str]) -> Graph:
     return graph if same else replace(graph, ops=tuple(made))
 
 
-def _product(equation: Equation, tensors: dict[str, Tensor]) -> _Product | None:
+def _product(equation: Equation, tensors: dict[str, Tensor], kinds: Sequence[_Kind]) -> _Product | None:
     match equation.body:
         case Apply(op="mul", args=(Apply(op="cast", args=(Read() as x,)), Apply(op="cast", args=(Read() as y,)))):
             pass
         case _:
             return None
-    plain = equation.reduce == "sum" and equation.body.dtype == f32 and equation.instances is None
-    if not plain or (x.dtype, y.dtype) != (bf16, bf16) or equation.padded:
+    apart = equation.base is None and all({*equation.reduced} <= _indices(read) for read in (x, y))
+    kind = next(
+        (
+            k
+            for k in kinds
+            if equation.body.dtype == k.total
+            and {x.dtype, y.dtype} <= {*k.sources}
+            and (k != _I8 or x.dtype != y.dtype or apart)
+        ),
+        None,
+    )
+    if kind is None or equation.reduce != "sum" or equation.instances is not None or equation.padded:
         return None
     extents = box_extents(equation)
     if extents is None:
@@ -93,7 +128,11 @@ def _product(equation: Equation, tensors: dict[str, Tensor]) -> _Product | None:
         return None
     # Neighbours in memory, of both operands at best; of those the longest.
     best = max(fits, key=lambda i: (sum(r.subscripts[-1] == affine(i) for r in (x, y)), extents[i], -fits.index(i)))
-    return _Product((x, y), best, extents)
+    return _Product(kind, (x, y), best, extents)
+
+
+def _indices(read: Read) -> set[str]:
+    return {name for s in read.subscripts if isinstance(s, Affine) for name in s.variables()}
 
 
 def _dimension(read: Read, index: str, extent: int, tensors: dict[str, Tensor]) -> int | None:
@@ -121,46 +160,118 @@ def _in_place_pays(product: _Product, tensors: dict[str, Tensor], dot: float, st
     """Beside the two multiply-adds there are conversions, two operations each, of elements that are not converted ahead."""
     uses = [_uses(read, product, tensors) for read in product.reads]
     converting = sum(0.0 if use >= _USES else 4 / max(use, 1.0) for use in uses)
-    rows = all(read.subscripts[-1] == affine(product.index) and read.tensor not in strided for read in product.reads)
+    rows = product.kind.width == 2 and all(
+        read.subscripts[-1] == affine(product.index)
+        and read.tensor not in strided
+        and read.dtype == product.kind.element
+        for read in product.reads
+    )
     return rows and product.extents[product.index] >= _LONG and dot < 2 + converting
 
 
+def _ahead(equation: Equation, product: _Product, tensors: dict[str, Tensor], known: dict[_Paired, Tensor]) -> list[Op]:
+    """The sum over tensors of pairs, and those that are not known yet."""
+    made: list[Op] = []
+    kind, (x, y) = product.kind, product.reads
+    count = -(-product.extents[product.index] // kind.width)
+    if kind != _I8:
+        factors = tuple(_paired_tensor(read, product, kind.element, tensors, known, made) for read in (x, y))
+        return [*made, _over_pairs(equation, product, count, factors)]
+    first, second = (y, x) if (x.dtype, y.dtype) == (i8, u8) else (x, y)
+    factors = tuple(
+        _paired_tensor(read, product, side, tensors, known, made) for read, side in ((first, u8), (second, i8))
+    )
+    if first.dtype != second.dtype:
+        return [*made, _over_pairs(equation, product, count, factors)]
+    # (x + 128) * w - 128 * w, or x * (w - 128) + 128 * x.
+    beside, factor = (second, -128) if first.dtype == i8 else (first, 128)
+    raw = replace(equation.result, name=fresh_name(f"{equation.result.name}_shifted", tensors))
+    tensors[raw.name] = raw
+    made.append(_over_pairs(replace(equation, result=raw), product, count, factors))
+    total, sums = _sums(equation, beside, product, tensors)
+    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+    taken = Apply("mul", (Read(total.name, tuple(i for i in sums.target), i32), Const(factor, i32)), i32)
+    whole = replace(
+        equation,
+        indices=left,
+        reduced=(),
+        reduce=None,
+        domain=box(equation.result.name, left, product.extents),
+        body=Apply("add", (Read(raw.name, equation.target, i32), taken), i32),
+    )
+    return [*made, sums, whole]
+
+
+def _sums(equation: Equation, read: Read, product: _Product, tensors: dict[str, Tensor]) -> tuple[Tensor, Equation]:
+    """The sum of one factor over the reduced indices, for each value of the others that it knows."""
+    left = tuple(i for i in equation.indices if i not in equation.reduced and i in _indices(read))
+    name = fresh_name(f"{read.tensor}_sums", tensors)
+    shape = tuple(affine(product.extents[i]) for i in left)
+    total = tensors[name] = Tensor(name, i32, shape, tensors[read.tensor].label)
+    indices = (*left, *equation.reduced)
+    return total, Equation(
+        result=total,
+        indices=indices,
+        domain=box(name, indices, product.extents),
+        target=tuple(map(affine, left)),
+        body=Apply("cast", (read,), i32),
+        reduce="sum",
+        reduced=equation.reduced,
+        span=equation.span,
+    )
+
+
 def _paired_tensor(
-    read: Read, product: _Product, tensors: dict[str, Tensor], known: dict[tuple[str, int], Tensor], made: list[Op]
+    read: Read,
+    product: _Product,
+    side: DType,
+    tensors: dict[str, Tensor],
+    known: dict[_Paired, Tensor],
+    made: list[Op],
 ) -> Read:
-    """The read of pairs in its place; the tensor of them is made where no other product needed it."""
-    extent = product.extents[product.index]
+    """The read of pairs in its place, of elements of the type `side`; the tensor of them is made where no other product needed it."""
+    kind, extent = product.kind, product.extents[product.index]
     dimension = _dimension(read, product.index, extent, tensors)
     assert dimension is not None, "internal: a factor that is not paired along the index"
-    paired = known.get((read.tensor, dimension))
+    key = (read.tensor, dimension, kind.dot, side)
+    paired = known.get(key)
     if paired is None:
         source = tensors[read.tensor]
         name = fresh_name(f"{source.name}_pairs", tensors)
-        shape = tuple(affine(-(-extent // 2)) if d == dimension else e for d, e in enumerate(source.shape))
-        paired = tensors[name] = known[read.tensor, dimension] = Tensor(name, u32, shape, source.label)
-        made.append(fill(paired, _pair(source, dimension, extent), None))
+        count = affine(-(-extent // kind.width))
+        shape = tuple(count if d == dimension else e for d, e in enumerate(source.shape))
+        paired = tensors[name] = known[key] = Tensor(name, u32, shape, source.label)
+        made.append(fill(paired, _pair(source, dimension, extent, kind, side), None))
     return Read(paired.name, read.subscripts, u32)
 
 
-def _pair(source: Tensor, dimension: int, extent: int) -> Expr:
+def _pair(source: Tensor, dimension: int, extent: int, kind: _Kind, side: DType) -> Expr:
     places = [affine(f"i{d}") for d in range(len(source.shape))]
 
-    def element(second: int) -> Read:
-        return Read(
-            source.name, tuple(p * 2 + second if d == dimension else p for d, p in enumerate(places)), source.dtype
-        )
+    def element(number: int) -> Expr:
+        place = places[dimension] * kind.width + number
+        subscripts = tuple(place if d == dimension else p for d, p in enumerate(places))
+        value = _as(Read(source.name, subscripts, source.dtype), side)
+        if number < extent % kind.width or extent % kind.width == 0:
+            return value
+        inside = Apply("lt", (IndexValue(place, i64), Const(extent, i64)), boolean)
+        return Apply("select", (inside, value, Const(0.0 if side.is_half else 0, side)), side)
 
-    last: Expr = element(1)
-    if extent % 2:
-        inside = Apply("lt", (IndexValue(places[dimension] * 2 + 1, i64), Const(extent, i64)), boolean)
-        last = Apply("select", (inside, last, Const(0.0, bf16)), bf16)
-    return Apply("pair_bf16", (element(0), last), u32)
+    return Apply(kind.pair, tuple(map(element, range(kind.width))), u32)
 
 
-def _over_pairs(equation: Equation, product: _Product, count: int, factors: tuple[Expr, Expr]) -> Equation:
+def _as(read: Read, side: DType) -> Expr:
+    """The element as one of that type: itself, or, where u8 stands for i8 or the other way round, 128 more or less."""
+    if read.dtype == side:
+        return read
+    cast = Apply("cast", (read,), side)
+    return Apply("add", (cast, Const(128 if side == u8 else -128, side)), side) if side.bits == 8 else cast
+
+
+def _over_pairs(equation: Equation, product: _Product, count: int, factors: tuple[Expr, ...]) -> Equation:
     extents = {**product.extents, product.index: count}
     domain = box(equation.result.name, equation.indices, extents)
-    return replace(equation, domain=domain, body=Apply("dot_bf16", factors, f32))
+    return replace(equation, domain=domain, body=Apply(product.kind.dot, factors, product.kind.total))
 
 
 def _in_place(equation: Equation, product: _Product, tensors: dict[str, Tensor]) -> list[Op]:
@@ -170,7 +281,7 @@ def _in_place(equation: Equation, product: _Product, tensors: dict[str, Tensor])
     def pair(read: Read) -> Expr:
         *outer, _ = read.subscripts
         elements = tuple(Read(read.tensor, (*outer, affine(index) * 2 + k), read.dtype) for k in range(2))
-        return Apply("pair_bf16", elements, u32)
+        return Apply(product.kind.pair, elements, u32)
 
     factors = pair(product.reads[0]), pair(product.reads[1])
     result = equation.result
@@ -187,7 +298,7 @@ def _in_place(equation: Equation, product: _Product, tensors: dict[str, Tensor])
         indices=left,
         reduced=tuple(i for i in equation.reduced if i != index),
         domain=box(equation.result.name, left, product.extents),
-        body=Apply("mul", tuple(Apply("cast", (read,), f32) for read in last), f32),
+        body=Apply("mul", tuple(Apply("cast", (read,), product.kind.total) for read in last), product.kind.total),
         accumulate=True,
         base=result,
     )

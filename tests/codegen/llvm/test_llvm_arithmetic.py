@@ -42,7 +42,20 @@ FLOAT_ONLY = {
     "gelu",
     "div",
 }
-OTHER = {"select", "cast", "pow", "real", "imag", "complex", "pair_bf16", "dot_bf16"}
+OTHER = {
+    "select",
+    "cast",
+    "pow",
+    "real",
+    "imag",
+    "complex",
+    "pair_bf16",
+    "dot_bf16",
+    "pair_i16",
+    "dot_i16",
+    "quad_i8",
+    "dot_i8",
+}
 ARITHMETIC = sorted(OPS.keys() - FLOAT_ONLY - OTHER)
 
 
