@@ -1,5 +1,6 @@
 """Neighbouring indices become one where every array has them side by side: y[o, p, q] of a product over 14 x 14 points is one row of 196, which is whole
-vectors but for the last, instead of rows of 14, each of which wastes a part of one. Where extents are symbolic, so that nobody knows how short rows are, all reductions' neighbours become one.
+vectors but for the last, instead of rows of 14, each of which wastes a part of one. Where extents are symbolic, so that nobody knows how short rows are, all reductions' neighbours become one; and so do all neighbours of regions that go through
+memory without contractions (sums, batch norms, permutations), whose loops are as long as memory allows then.
 
 A pair of indices (i, j) may become one, E*i + j, when each access of the statement has both as neighbouring plain subscripts, or neither; the array's dimension of j has E elements, and
 they follow each other without gaps. All accesses to such an array must have pairs there. This is an exact change of names, without dependences: the same instances touch the same memory, and since j follows i
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from math import prod
 
 import islpy as isl
 
@@ -34,8 +36,8 @@ LEAST_WORK = 1 << 15
 
 
 def joined_indices(scop: Scop, lanes_bytes: int) -> Scop:
-    """The scop with the rows of its contractions' results joined where they are short and no whole vectors, and for symbolic sizes all indices of reductions that can be; the same object where
-    nothing can be.
+    """The scop with the rows of its contractions' results joined where they are short and no whole vectors, all indices that can be where there is no contraction, and for symbolic sizes all indices of
+    reductions that can be; the same object where nothing can be.
 
     Args:
         lanes_bytes: of a vector register.
@@ -43,10 +45,27 @@ def joined_indices(scop: Scop, lanes_bytes: int) -> Scop:
     if any(s.loop_depth or s.argument is not None for s in scop.statements.values()):
         return scop
     given = scop
+    contracts = any(map(_is_contraction, scop.statements.values()))
     for statement in scop.statements.values():
-        if statement.kind == "update":
-            scop = _neighbours(scop, statement.name) if scop.sizes else _rows(scop, statement.name, lanes_bytes)
+        if scop.sizes:
+            scop = _neighbours(scop, statement.name) if statement.kind == "update" else scop
+        elif not contracts:
+            scop = _neighbours(scop, statement.name)
+        elif statement.kind == "update":
+            scop = _rows(scop, statement.name, lanes_bytes)
     return scop if scop is given else with_used_sizes(scop)
+
+
+def _is_contraction(statement: Statement) -> bool:
+    """Whether several operands move along what the statement sums over: register tiles are for such, which have rules of their own."""
+    kept = frozenset(i for s in statement.target.subscripts if isinstance(s, Affine) for i in s.variables())
+    moving = {
+        read.tensor
+        for read in reads_of(statement.value)
+        for s in read.subscripts
+        if not isinstance(s, Affine) or s.variables() - kept
+    }
+    return statement.kind == "update" and len(moving) > 1
 
 
 def _rows(scop: Scop, name: str, lanes_bytes: int) -> Scop:
@@ -61,11 +80,14 @@ def _rows(scop: Scop, name: str, lanes_bytes: int) -> Scop:
 
 
 def _neighbours(scop: Scop, name: str) -> Scop:
-    """One statement's pairs of which an extent is symbolic, as long as there are any."""
+    """One statement's pairs, as long as there are any: of symbolic sizes those of which an extent is, of numbers those of large statements."""
     while True:
         statement, joining = scop.statements[name], _Joining(scop)
         extents = _extents(scop, statement) or {}
-        pairs = (pair for pair in _pairs(statement) if not all(extents[i].is_constant for i in pair if i in extents))
+        if not scop.sizes and prod(extent.constant for extent in extents.values()) < LEAST_WORK:
+            return scop
+        numbers = [index for index, extent in extents.items() if scop.sizes and extent.is_constant]
+        pairs = (pair for pair in _pairs(statement) if not all(i in numbers for i in pair))
         found = next((made for pair in pairs if (made := joining.all(name, pair)) is not None), None)
         if found is None:
             return scop
@@ -93,9 +115,7 @@ def _short_row(scop: Scop, statement: Statement, lanes_bytes: int) -> tuple[str,
     extents = _extents(scop, statement)
     if row % lanes == 0 or row >= VECTORS * lanes or extents is None or len(extents) <= len(names):
         return None
-    work = 1
-    for extent in extents.values():
-        work *= extent.constant
+    work = prod(extent.constant for extent in extents.values())
     return (names[-2], names[-1]) if work >= LEAST_WORK else None
 
 

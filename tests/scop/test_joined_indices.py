@@ -82,3 +82,36 @@ def test_whoever_chooses_the_loops_sees_the_written_ones() -> None:
         assert indices_of(text, x, w, **options) == ("o", "p", "q", "c"), options
     long = numbers(24, 14, 64)
     assert indices_of(text, long, w) == ("o", "p", "q", "c"), "rows of whole vectors"
+
+
+def test_where_nothing_is_contracted_all_neighbours_are_one() -> None:
+    text = 'def f(x: f32["A B C D"]):\n    y[k, l, i, j] = x[i, j, k, l]\n    return y\n'
+    x = numbers(19, 12, 20, 11)
+    (statement,) = polyml.einsum(text, target=TARGET).lower(x).stages.regions[0].scop.statements.values()
+    assert statement.indices == ("k_l", "i_j")
+    np.testing.assert_array_equal(polyml.einsum(text, verify=True)(x), x.transpose(2, 3, 0, 1))
+    text = 'def f(x: f32["A B C"]):\n    y = sum[i, j, k](x[i, j, k])\n    return y\n'
+    x = numbers(30, 41, 35)
+    assert indices_of(text, x) == ("i_j_k",)
+    assert polyml.einsum(text, verify=True)(x) == x.sum()
+    few = numbers(3, 4, 5)
+    assert indices_of(text, few) == ("i", "j", "k"), "nothing to gain"
+
+
+def test_a_norm_over_batch_and_image() -> None:
+    text = """
+def norm(x: f32["N C H W"], g: f32["C"]):
+    m[c] = sum[n, h, w](x[n, c, h, w]) / (N * H * W)
+    v[c] = sum[n, h, w]((x[n, c, h, w] - m[c])**2) / (N * H * W)
+    y[n, c, h, w] = (x[n, c, h, w] - m[c]) * rsqrt(v[c] + 1) * g[c]
+    return y
+"""
+    x, g = np.random.default_rng(0).standard_normal((4, 5, 39, 47)).astype(np.float32), numbers(5)
+    found = {
+        s.indices for s in polyml.einsum(text, target=TARGET).lower(x, g).stages.regions[0].scop.statements.values()
+    }
+    assert ("n", "c", "h_w") in found
+    wide = x.astype(np.float64)
+    mean, var = wide.mean((0, 2, 3), keepdims=True), wide.var((0, 2, 3), keepdims=True)
+    expected = (wide - mean) / np.sqrt(var + 1) * g[:, None, None]
+    np.testing.assert_allclose(polyml.einsum(text, verify=True)(x, g), expected, atol=1e-5)
