@@ -100,6 +100,12 @@ class _Copies:
         trips, least = ranges.constant(span), ranges.lowest(span)
         if trips is None and (least is None or least < 0):
             span = maximum([span, affine(0)])
+        if least is not None and least >= width and ranges.multiple(span) % width:
+            # The last block overlaps the one before.
+            start = fresh(f"{loop.variable}_block", self.taken)
+            first = minimum([affine(start), loop.upper - width])
+            block = replace(loop, lower=first, upper=first + width, kind="transpose")
+            return (For(variable=start, lower=loop.lower, upper=loop.upper, step=width, body=(block,)),)
         whole = affine(trips // width * width) if trips is not None else span // width * width
         made: list[Node] = []
         if whole != affine(0):

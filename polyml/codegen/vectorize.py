@@ -15,7 +15,7 @@ from math import prod
 
 from polyml.codegen.boundaries import cut_interior, depends_on, over_hull, over_lanes
 from polyml.codegen.jam import CannotJam, jam, storage_names
-from polyml.codegen.loops import Allocate, For, Function, If, Node, Variable
+from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Variable
 from polyml.codegen.overlap import overlapping_starts, overlapping_tiles, settled
 from polyml.codegen.privatize import Accumulators, Partial, private_body, shared_targets
 from polyml.codegen.ranges import Ranges, outside
@@ -24,7 +24,7 @@ from polyml.codegen.simplify import simplify_nodes
 from polyml.codegen.streams import Leads
 from polyml.codegen.vector_check import NotVectorizable, check_lanes, lane_dtypes
 from polyml.dtypes import DType, boolean, i64
-from polyml.expressions import Apply, IndexValue
+from polyml.expressions import Apply, IndexValue, Read, reads_of
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine, maximum, minimum
@@ -36,6 +36,9 @@ _INDEPENDENT = 4
 
 _LONG = 4
 """An interior of so many vectors is worth code of its own."""
+
+_ROWS = 16
+"""Rows that are copied side by side, at most: blocks of so many columns and rows are transposed in registers."""
 
 _STRIP = 32
 """A loop of an unknown number of iterations, but fewer vectors than this, runs one by one: code for several at once would hardly be used."""
@@ -165,7 +168,8 @@ class _Vectorize:
         widest = max((dtype.itemsize for dtype in lane_dtypes(loop)), default=self.vector_bytes)
         if self.vector_bytes <= widest:
             raise NotVectorizable("one element fills a vector")
-        return self.vector_bytes // widest
+        width = self.vector_bytes // widest
+        return min(width, _ROWS) if _copied_row(loop) is not None else width
 
     def vector_loop(self, loop: For, ranges: Ranges) -> tuple[Node, ...]:
         """The loops that replace `loop`, in lanes."""
@@ -175,6 +179,9 @@ class _Vectorize:
         overlapped = None if partials else self.overlapped(loop, ranges)
         if overlapped is not None:
             return (overlapped,)
+        copied = self.copied(loop, ranges)
+        if copied is not None:
+            return (copied,)
         plan = self.plan(loop, ranges, self.width(loop), reducing=bool(partials))
         clamped = () if partials else self.clamped(loop, plan, ranges)
         if clamped:
@@ -201,6 +208,21 @@ class _Vectorize:
             Note("vector", loop.variable, f"{width} lanes, {len(starts)} vectors at once, the last one overlapping")
         )
         return replace(loop, kind="vector", factor=1, upper=loop.lower + width, step=width, width=width, body=copies)
+
+    def copied(self, loop: For, ranges: Ranges) -> For | None:
+        """Blocks of rows that are copied, the last of which overlaps the one before, where rows are no whole number of vectors but more than one."""
+        width, span = self.width(loop), loop.upper - loop.lower
+        least = ranges.lowest(span)
+        move = _copied_row(loop)
+        if move is None or move.target.variable in {r.tensor for r in reads_of(move.value)}:
+            return None
+        if least is None or least < width or ranges.multiple(span) % width == 0:
+            return None
+        start = fresh(f"{loop.variable}_rows", self.taken)
+        first = minimum([affine(start), loop.upper - width])
+        lanes = replace(loop, kind="vector", factor=1, lower=first, upper=first + width, step=width, width=width)
+        self.notes.append(Note("vector", loop.variable, f"{width} lanes, the last ones overlapping"))
+        return replace(loop, variable=start, step=width, kind="sequential", factor=1, body=(lanes,))
 
     def clamped(self, loop: For, plan: _Plan, ranges: Ranges) -> tuple[Node, ...]:
         """Several vectors of a register tile at once as long as more than one is left, of which the last ones overlap at the end, and the masked one; nothing where that does not do."""
@@ -307,6 +329,15 @@ def _without_vectors(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
 
 def _reduces_across(loop: For, ranges: Ranges, *, precise: bool) -> bool:
     return bool(shared_targets(loop, ranges.enter(loop), precise=precise))
+
+
+def _copied_row(loop: For) -> Assign | None:
+    """What the loop does where each lane copies a row (transpose_copies.py)."""
+    match loop.body:
+        case (For(kind="sequential", body=(Assign(value=Read(), reduction=None) as move,)),):
+            return move
+        case _:
+            return None
 
 
 def _has_loops(nodes: tuple[Node, ...]) -> bool:

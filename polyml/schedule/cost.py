@@ -18,6 +18,7 @@ from polyml.target import Target
 
 __all__ = [
     "FEW_ROWS",
+    "LEAST_COLUMNS",
     "TALLEST",
     "AccessModel",
     "RegisterTile",
@@ -39,6 +40,9 @@ TALLEST = 14
 
 FEW_ROWS = 4
 """The same where most calls have fewer rows, of a number that is not known: what is left of them takes tiles of half as many, and so on."""
+
+LEAST_COLUMNS = 4
+"""Elements of a row below which a block that is transposed in registers is not worth its shuffles."""
 
 _BROADCAST, _CONTIGUOUS, _REVERSED, _TRANSPOSED = 0.25, 1.0, 2.0, 4.0
 _REDUCTION_PENALTY = 1.1
@@ -69,7 +73,7 @@ class AccessModel:
 class StatementModel:
     """What the model knows of a statement. operations: vector instructions of its arithmetic. itemsize: bytes of the widest number
     that is computed with. recurrences: indices whose loop must stay a sequential one. overlapping: indices along which neighbours read mostly the same elements (rows of windows).
-    likely: of indices whose extents are not known, how many values they have in large calls like the one at hand."""
+    likely: of indices whose extents are not known, how many values they have in large calls like the one at hand. copies: it moves elements, and computes nothing."""
 
     name: str
     extents: Mapping[str, int]
@@ -80,6 +84,7 @@ class StatementModel:
     recurrences: frozenset[str] = frozenset()
     overlapping: frozenset[str] = frozenset()
     likely: Mapping[str, int] = field(default_factory=dict)
+    copies: bool = False
 
     @property
     def instances(self) -> int:
@@ -113,6 +118,13 @@ class StatementModel:
     def _updates_per_element(self) -> int:
         return prod(extent for index, extent in self.extents.items() if self._target.stride(index) == 0)
 
+    def row_across(self, access: AccessModel, index: str) -> str | None:
+        """The index along which a copy's source has rows, across lanes along `index`: blocks of both are transposed in registers. None where rows are too short for that."""
+        if not self.copies:
+            return None
+        rows = (i for i, n in self.extents.items() if i != index and n >= LEAST_COLUMNS and access.stride(i) == 1)
+        return next(rows, None)
+
     def _access_cost(self, access: AccessModel, index: str, lanes: int, *, contiguous: bool) -> float:
         match access.stride(index):
             case 0:
@@ -125,6 +137,8 @@ class StatementModel:
                 cost = _CONTIGUOUS
             case int(stride) if 1 < stride <= _SHUFFLED and not access.write:
                 cost = min(2.0 * stride - 1, float(lanes))
+            case int() if self.row_across(access, index) is not None and not access.write:
+                cost = min(_TRANSPOSED, float(lanes))  # by blocks, too (codegen/transpose_copies.py)
             case _ if any(access.stride(walked) in (1, -1) for walked in self.recurrences - {index}):
                 cost = min(_TRANSPOSED, float(lanes))  # rows, by blocks (codegen/transposes.py)
             case _:
@@ -217,7 +231,14 @@ def model_statement(statement: Statement, scop: Scop, extents: Mapping[str, int 
         itemsize=max(sizes),
         is_update=statement.kind == "update",
         overlapping=overlapping,
+        copies=_is_copy(scop, statement),
     )
+
+
+def _is_copy(scop: Scop, statement: Statement) -> bool:
+    """Whether it moves numbers, one part each, between arrays."""
+    plain = scop.arrays[statement.target.array].dtype.kind not in "bc"
+    return plain and statement.kind == "assign" and isinstance(statement.value, Read)
 
 
 def _windows(statement: Statement) -> tuple[frozenset[str], frozenset[str]]:

@@ -51,10 +51,43 @@ def test_rows_of_any_length_go_past_the_caches() -> None:
     machine = Target("x86-64-v4", l1_bytes=8 << 10, l2_bytes=16 << 10)
     f = polyml.einsum(TWO, threads=1, dynamic=True, target=machine)
     text = f.lower(np.zeros((300, 100), "float32")).text("loops")
-    assert "if ((min(128, I) - 64 >= 0) and ((J * I) >= 4097))" in text
+    assert "if ((min(128, I) - 64 >= 0) and ((J * I) >= 16385))" in text
     assert text.count("/* streaming */") == 3
     here = polyml.einsum(TWO, threads=1, dynamic=True, target=Target("host", l1_bytes=8 << 10, l2_bytes=16 << 10))
     for shape in ((300, 100), (129, 260), (63, 400), (64, 401), (3, 9000), (9000, 3), (143, 97), (0, 4)):
         x = np.random.default_rng(0).random(shape, "float32")
         np.testing.assert_array_equal(here(x), 2 * x.T + 1)  # type: ignore[operator]
     assert len(here.kernels) == 2  # what is empty has one of its own
+
+
+@pytest.mark.parametrize("dtype", ["i8", "f16", "i16", "f32", "f64", "i64", "bool", "c64"])
+@pytest.mark.parametrize(
+    "shape", [(15, 3), (14, 333), (16, 64), (17, 65), (33, 130), (129, 81), (143, 16), (145, 95), (257, 130)]
+)
+def test_copies_in_blocks_of_any_type(dtype: str, shape: tuple[int, int]) -> None:
+    x = np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 100, shape)
+    kind = {"c64": np.complex64, "bool": np.bool_}.get(dtype) or np.dtype(
+        {"i": "int", "f": "float"}[dtype[0]] + dtype[1:]
+    )
+    given = x.astype(kind)
+    f = polyml.einsum(f'def f(x: {dtype}["I J"]):\n    y[j, i] = x[i, j]\n    return y\n', threads=1)
+    np.testing.assert_array_equal(f(given), given.T)  # type: ignore[operator]
+
+
+def test_copies_are_transposed_in_registers() -> None:
+    text = 'def f(x: i8["I J"]):\n    y[j, i] = x[i, j]\n    return y\n'
+    for shape in ((14, 2024), (533, 1944), (130, 33)):
+        (region,) = polyml.einsum(text, threads=1).lower(np.zeros(shape, "int8")).stages.regions
+        kinds = [node.kind for node in walk_nodes(region.loops.body) if isinstance(node, For)]
+        assert kinds[-1] == "transpose", shape
+        assert not any(node.masked for node in walk_nodes(region.loops.body) if isinstance(node, For) and shape[0] > 16)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("order", ["jikl", "klij", "ljki", "kilj", "ijlk"])
+def test_any_order_of_four_indices(order: str, threads: int, dynamic: bool) -> None:
+    x = np.random.default_rng(0).random((21, 18, 20, 5), "float32")
+    text = f'def f(x: f32["A B C D"]):\n    y[{", ".join(order)}] = x[i, j, k, l]\n    return y\n'
+    f = polyml.einsum(text, threads=threads, dynamic=dynamic)
+    np.testing.assert_array_equal(f(x), x.transpose(["ijkl".index(i) for i in order]))  # type: ignore[operator]

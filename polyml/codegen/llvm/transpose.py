@@ -249,14 +249,41 @@ def _write(state: State, pointer: Value, value: Value, mask: Value | None) -> No
 
 
 def _transposed(b: Builder, registers: Sequence[Value], bits: Sequence[int]) -> list[Value]:
-    """The registers after exchanging, for each of the bits from the highest, that bit of the register's number with that of the lane's."""
+    """The registers after exchanging, for each of the bits from the highest, that bit of the register's number with that of the lane's.
+
+    The low bits, of lanes within 16 bytes, go all at once where they are among them: registers half of them apart are interleaved, as often as there are such bits. Those are single
+    instructions on all machines, where exchanges of neighbouring lanes are two.
+    """
     made, width = list(registers), registers[0].lanes
-    for bit in reversed(bits):
+    near = _near(registers[0].type)
+    low = near if set(range(near)) <= set(bits) else 0
+    for bit in (bit for bit in reversed(bits) if bit >= low):
         step = 1 << bit
-        for low in range(width):
-            if low & step:
+        for at in range(width):
+            if at & step:
                 continue
-            one, other = made[low], made[low + step]
-            made[low] = b.shuffle(one, [k if not k & step else width + k - step for k in range(width)], other)
-            made[low + step] = b.shuffle(one, [k + step if not k & step else width + k for k in range(width)], other)
+            one, other = made[at], made[at + step]
+            made[at] = b.shuffle(one, [k if not k & step else width + k - step for k in range(width)], other)
+            made[at + step] = b.shuffle(one, [k + step if not k & step else width + k for k in range(width)], other)
+    for _ in range(low):
+        made = [value for at in range(0, width, 1 << low) for value in _interleaved(b, made[at : at + (1 << low)])]
+    return made
+
+
+def _near(type_: Type) -> int:
+    """Bits of the number of a lane within its 16 bytes."""
+    size = max(type_.bits // 8, 1)
+    return (16 // size).bit_length() - 1 if size * type_.lanes >= 16 else 0
+
+
+def _interleaved(b: Builder, registers: Sequence[Value]) -> list[Value]:
+    """Registers half of all apart, interleaved within each 16 bytes: of as many registers as these hold elements, the number's highest bit becomes the lane's lowest, and the lane's highest the number's lowest."""
+    group, half, width = len(registers), len(registers) // 2, registers[0].lanes
+    made: list[Value] = []
+    for one, other in zip(registers[:half], registers[half:], strict=True):
+        for start in (0, half):
+            lanes = [
+                at + start + k + apart for at in range(0, width, group) for k in range(half) for apart in (0, width)
+            ]
+            made.append(b.shuffle(one, lanes, other))
     return made

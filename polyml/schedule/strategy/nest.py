@@ -31,11 +31,14 @@ MAX_ROWS = 512
 TURNED = 128
 """Rows of an operand that lies side by side across the lanes: a line of each stays in L1, also where they are a power of two apart, and the address of its page where that is looked up first."""
 
+LEAST_BLOCK = 16
+"""Lanes of a block that is transposed in registers, at most: what is left of a tile should be no less."""
+
 
 @dataclass(slots=True)
 class NestPlan:
     """Members by position. step: iterations along the lanes per register tile; tiles: iterations per cache tile. turned: along which an operand lies side by side that the lanes read
-    down its columns: the loop right around the lanes."""
+    down its columns: the loop right around the lanes. blocks: the loop right inside of them instead, so that blocks are transposed in registers."""
 
     lanes: int
     jam: int | None
@@ -44,6 +47,7 @@ class NestPlan:
     tiles: dict[int, int] = field(default_factory=dict)
     parallel: int | None = None
     turned: int | None = None
+    blocks: bool = False
 
 
 def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool, in_cache: bool = False) -> NestPlan:
@@ -66,6 +70,12 @@ def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool, in_cache:
     if panel is not None:
         # A tile along the lanes is one panel, so that subscripts within it are plain.
         plan.tiles[lanes] = plan.step
+    elif jam is None and facts.options.tile_sizes is None and (turned := _transposed(band, lanes, facts)) is not None:
+        plan.turned, plan.blocks = turned, True
+        line = facts.target.line_bytes // facts.models[band.core].itemsize
+        for k, size in ((lanes, TURNED), (turned, max(line, LEAST_BLOCK))):
+            if size < band.extents[k]:
+                plan.tiles[k] = _whole_tile(band.extents[k], size)
     elif jam is None and facts.options.tile_sizes is None and band.extents[lanes] > TURNED:
         plan.turned = _turned(band, lanes, facts)
         if plan.turned is not None:
@@ -73,6 +83,23 @@ def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool, in_cache:
     if parallel and is_heavy(band, facts):
         _share(band, plan, facts)
     return plan
+
+
+def _transposed(band: Band, lanes: int, facts: Facts) -> int | None:
+    """The member along which the source of a copy has rows, where the copy has lanes across them; None where it is no such copy."""
+    model, index = facts.models[band.core], band.indices[lanes][band.core]
+    target = next(access for access in model.accesses if access.write)
+    source = next(access for access in model.accesses if not access.write) if model.copies else target
+    rows = model.row_across(source, index)
+    if rows is None or len(band.statements) > 1 or target.stride(index) != 1 or source.stride(index) in (0, 1, -1):
+        return None
+    return next((k for k, own in enumerate(band.indices) if own[band.core] == rows), None)
+
+
+def _whole_tile(extent: int, size: int) -> int:
+    """A tile of about `size` iterations of which the last one is whole, or long enough for blocks that overlap."""
+    sizes = range(size, size + 4 * LEAST_BLOCK, LEAST_BLOCK)
+    return next((s for s in sizes if extent % s == 0 or extent % s >= LEAST_BLOCK), size)
 
 
 def _turned(band: Band, lanes: int, facts: Facts) -> int | None:
@@ -158,6 +185,7 @@ def _share(band: Band, plan: NestPlan, facts: Facts) -> None:
     if plan.turned is not None:
         extent = band.extents[plan.turned]
         size = even_tile(extent, facts.lanes(band.core), facts.options.threads)
+        size = min(size, plan.tiles.get(plan.turned, size))
         if size < extent:
             plan.tiles[plan.turned], plan.parallel = size, plan.turned
         return
@@ -186,11 +214,13 @@ def build_nest(band: Band, plan: NestPlan) -> tuple[isl.ScheduleNode, NestChoice
     outer += [(k, tile_loop(band.loops[k], size)) for k, size in plan.tiles.items()]
     outer.sort(key=lambda item: item[0] != plan.parallel)
     loops = [loop.marked("parallel") if k == plan.parallel else loop for k, loop in outer]
-    if plan.turned is not None:
+    if plan.turned is not None and not plan.blocks:
         loops.append(band.loops[plan.turned])
     if plan.jam is not None:
         loops.append(band.loops[plan.jam].marked(f"jam:{plan.tile.rows}"))
-    loops.append(band.loops[plan.lanes].marked(f"vector:{plan.tile.vectors}"))
+    loops.append(band.loops[plan.lanes].marked(f"vector:{1 if plan.blocks else plan.tile.vectors}"))
+    if plan.turned is not None and plan.blocks:
+        loops.append(band.loops[plan.turned])
     names = [member[band.core] for member in band.indices]
     choice = NestChoice(
         statements=band.statements,
