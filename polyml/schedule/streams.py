@@ -1,7 +1,8 @@
 """Which results go past the caches: those that are written once, not read again by the region, and too large to stay in cache anyway.
 
 A plain store of a line that is not in cache first reads it from memory, and pushes out what is worth keeping; a streaming store does neither. A later region would have to fetch
-the line from memory, so results that one reads are only streamed when they are many times as large as L2 (`AGAIN`).
+the line from memory, so results that one reads are only streamed when they are many times as large as L2 (`AGAIN`). So would the caller, and the next call's stores find the lines of a result that was freed where
+they were: as long as all that a region touches stays in the last level from one call to the next (`kept`), stores go through the caches, two to three times as fast.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from polyml.schedule.schedule import Note
 from polyml.scop.scop import Array, Scop
 from polyml.target import Target
 
-__all__ = ["streamed_arrays", "streamed_sums", "streamed_when_large"]
+__all__ = ["kept", "streamed_arrays", "streamed_sums", "streamed_when_large"]
 
 AGAIN = 8
 """Of results that a later region reads, so many times L2 is large: a core's share of L3 is not much more. Measured, written and then read by one core with 2 MiB of L2: 2 times
 L2 take 1.3 times as long past the caches, 4 times 0.92, 8 times 0.78, 16 times 0.63, 32 times and more 0.6."""
+
+SHARE = 4
+"""Of the last level, a part that one region may take for itself."""
 
 _IN, _OUT = isl.dim_type.in_, isl.dim_type.out
 
@@ -38,7 +42,7 @@ def streamed_arrays(
     found = [
         array.name
         for array in scop.arrays.values()
-        if _is_large(array, target, results) and _is_only_written_once(scop, array.name, precise=precise)
+        if _is_large(scop, array, target, results) and _is_only_written_once(scop, array.name, precise=precise)
     ]
     notes = tuple(
         Note("streaming", name, f"written once, {_reason(name in results)}: stores bypass caches") for name in found
@@ -55,7 +59,8 @@ def streamed_when_large(scop: Scop, target: Target, results: Set[str], *, precis
     for array in scop.arrays.values():
         if array.kind != "output" or _bytes(array) is not None:
             continue
-        least = target.l2_bytes if array.name in results else AGAIN * target.l2_bytes
+        # Of what else is touched, as large as the result.
+        least = max(target.l2_bytes, kept(target) // 2) if array.name in results else AGAIN * target.l2_bytes
         likely = array.name in results or bytes_at_hand(scop, array) > least
         if likely and _is_only_written_once(scop, array.name, precise=precise):
             found[array.name] = least
@@ -77,7 +82,7 @@ def streamed_sums(
         readers = [s for s in scop.statements.values() if any(r.tensor == array.name for r in reads_of(s.value))]
         if (
             array.name in results
-            and (_is_large(array, target, results) or array.name in far)
+            and (_is_larger(array, target.l2_bytes) or array.name in far)
             and not readers
             and [s.kind for s in users] == ["init"]
         ):
@@ -85,14 +90,30 @@ def streamed_sums(
     return frozenset(found)
 
 
-def _is_large(array: Array, target: Target, results: Set[str]) -> bool:
+def kept(target: Target) -> int:
+    """Bytes that stay in cache from one call to the next: no more than a part of the last level, of which a machine may report more than one core can have."""
+    return max(target.l2_bytes, min(target.l3_bytes // SHARE, AGAIN * target.l2_bytes))
+
+
+def _is_large(scop: Scop, array: Array, target: Target, results: Set[str]) -> bool:
+    if array.name not in results:
+        return _is_larger(array, AGAIN * target.l2_bytes)
+    return _is_larger(array, target.l2_bytes) and _touched(scop, target) > kept(target)
+
+
+def _is_larger(array: Array, least: int) -> bool:
     size = _bytes(array)
-    least = target.l2_bytes if array.name in results else AGAIN * target.l2_bytes
     return array.kind == "output" and size is not None and size > least
 
 
+def _touched(scop: Scop, target: Target) -> int:
+    """Bytes of what callers give and get; those that are not known count as many."""
+    known = [_bytes(array) for array in scop.arrays.values() if array.kind != "local"]
+    return sum(size for size in known if size is not None) if None not in known else kept(target) + 1
+
+
 def _reason(is_last: bool) -> str:
-    return "not read again, larger than L2" if is_last else "much larger than L2"
+    return "not read again, larger than what stays in cache" if is_last else "much larger than L2"
 
 
 def _bytes(array: Array) -> int | None:
