@@ -44,6 +44,7 @@ class Leads:
     scratch: Mapping[str, Variable] = field(default_factory=dict)
     found: dict[tuple[str, int, tuple[Affine, ...], str], Lead] = field(default_factory=dict)
     _streaming: tuple[str, Affine, tuple[Affine, ...]] | None = None
+    _columns: bool = False
 
     def before_aligned(
         self, loop: For, ranges: Ranges, width: int, vector_bytes: int, *, reducing: bool
@@ -54,9 +55,9 @@ class Leads:
         None where that is not worth it: rows are short; or vectors are written now and then, to several rows in turn (a register tile), which leaves too
         many lines half written; or lanes add up (`reducing`).
         """
-        self._streaming = None
+        self._streaming, self._columns = None, False
         if any(isinstance(node, For) for node in walk_nodes(loop.body)):
-            return None
+            return self._before_columns(loop, ranges, width, vector_bytes)
         trips = ranges.constant(loop.upper - loop.lower)
         long = None if trips is not None or not self.large else self._long(loop, ranges, width)
         jammed = {outer.variable for outer in ranges.loops if outer.kind == "jam"}
@@ -80,6 +81,23 @@ class Leads:
             self._streaming = (variable.name, residue, rows)
             return self._before(variable, residue, width, vector_bytes) if lead is None else affine(lead.name)
         return None
+
+    def _before_columns(self, loop: For, ranges: Ranges, width: int, vector_bytes: int) -> Affine | None:
+        """The same where lanes copy rows into columns side by side, each a line, block by block (transpose_copies.py). None where columns begin at different places of a line."""
+        match loop.body:
+            case (For(body=(Assign(streaming=True, target=place),)),):
+                variable = self.arguments.get(place.variable)
+            case _:
+                return None
+        flat = None if variable is None else flat_element(variable, place.subscripts)
+        if variable is None or flat is None or flat.stride(loop.variable) != 1:
+            return None
+        residue = _residue(flat, loop, width)
+        moving = residue - residue.constant
+        if variable.dtype.itemsize * width != vector_bytes or vector_bytes < _LINE or ranges.multiple(moving) % width:
+            return None
+        self._columns = True
+        return self._before(variable, affine(residue.constant), width, vector_bytes)
 
     def _long(self, loop: For, ranges: Ranges, width: int) -> Affine | None:
         """What must not be negative for a loop of an unknown number of iterations to be long; None where sizes do not tell. Of a strip in a tile the first one: others lie beside it."""
@@ -109,12 +127,14 @@ class Leads:
         return self.found[key]
 
     def marked(self, nodes: tuple[Node, ...], loop: For, width: int) -> tuple[Node, ...]:
-        """The body of the vector loop that `before_aligned` was asked about last, with its streaming stores marked as aligned where symbolic strides hide that they are."""
+        """The body of the vector loop that `before_aligned` was asked about last, with its streaming stores marked as aligned where symbolic strides, or blocks, hide that they are."""
 
         def visit(node: Node) -> Node:
             node = with_body(node, lambda body: tuple(visit(child) for child in body))
             if not (isinstance(node, Assign) and node.streaming):
                 return node
+            if self._columns:
+                return replace(node, aligned=True)
             variable = self.arguments.get(node.target.variable)
             flat = None if variable is None else flat_element(variable, node.target.subscripts, whole_rows=True)
             if variable is None or flat is None or flat.stride(loop.variable) != 1:
@@ -123,7 +143,8 @@ class Leads:
             same = (variable.name, _residue(flat, loop, width), rows) == self._streaming
             return replace(node, aligned=True) if same else node
 
-        return tuple(visit(node) for node in nodes) if self.large and self._streaming is not None else nodes
+        marks = self._columns or (self.large and self._streaming is not None)
+        return tuple(visit(node) for node in nodes) if marks else nodes
 
     def _before_lines(
         self, loop: For, ranges: Ranges, width: int, vector_bytes: int, jammed: set[str]

@@ -73,7 +73,8 @@ class AccessModel:
 class StatementModel:
     """What the model knows of a statement. operations: vector instructions of its arithmetic. itemsize: bytes of the widest number
     that is computed with. recurrences: indices whose loop must stay a sequential one. overlapping: indices along which neighbours read mostly the same elements (rows of windows).
-    likely: of indices whose extents are not known, how many values they have in large calls like the one at hand. copies: it moves elements, and computes nothing."""
+    likely: of indices whose extents are not known, how many values they have in large calls like the one at hand. copies: it moves elements, and computes nothing. elementwise: it is
+    no sum, and its numbers are plain ones."""
 
     name: str
     extents: Mapping[str, int]
@@ -85,6 +86,7 @@ class StatementModel:
     overlapping: frozenset[str] = frozenset()
     likely: Mapping[str, int] = field(default_factory=dict)
     copies: bool = False
+    elementwise: bool = False
 
     @property
     def instances(self) -> int:
@@ -119,8 +121,8 @@ class StatementModel:
         return prod(extent for index, extent in self.extents.items() if self._target.stride(index) == 0)
 
     def row_across(self, access: AccessModel, index: str) -> str | None:
-        """The index along which a copy's source has rows, across lanes along `index`: blocks of both are transposed in registers. None where rows are too short for that."""
-        if not self.copies:
+        """The index along which an elementwise statement's operand has rows, across lanes along `index`: blocks of both are transposed in registers. None where rows are too short for that."""
+        if not self.elementwise or access.write or self.recurrences:
             return None
         rows = (i for i, n in self.extents.items() if i != index and n >= LEAST_COLUMNS and access.stride(i) == 1)
         return next(rows, None)
@@ -137,7 +139,7 @@ class StatementModel:
                 cost = _CONTIGUOUS
             case int(stride) if 1 < stride <= _SHUFFLED and not access.write:
                 cost = min(2.0 * stride - 1, float(lanes))
-            case int() if self.row_across(access, index) is not None and not access.write:
+            case int() if self.row_across(access, index) is not None:
                 cost = min(_TRANSPOSED, float(lanes))  # by blocks, too (codegen/transpose_copies.py)
             case _ if any(access.stride(walked) in (1, -1) for walked in self.recurrences - {index}):
                 cost = min(_TRANSPOSED, float(lanes))  # rows, by blocks (codegen/transposes.py)
@@ -231,14 +233,16 @@ def model_statement(statement: Statement, scop: Scop, extents: Mapping[str, int 
         itemsize=max(sizes),
         is_update=statement.kind == "update",
         overlapping=overlapping,
-        copies=_is_copy(scop, statement),
+        copies=isinstance(statement.value, Read),
+        elementwise=_is_elementwise(scop, statement, accesses),
     )
 
 
-def _is_copy(scop: Scop, statement: Statement) -> bool:
-    """Whether it moves numbers, one part each, between arrays."""
-    plain = scop.arrays[statement.target.array].dtype.kind not in "bc"
-    return plain and statement.kind == "assign" and isinstance(statement.value, Read)
+def _is_elementwise(scop: Scop, statement: Statement, accesses: list[AccessModel]) -> bool:
+    """Whether it is no sum, and its elements are numbers of one part each and of one size."""
+    types = [scop.arrays[access.array].dtype for access in accesses]
+    same = len({dtype.itemsize for dtype in types}) == 1 and all(dtype.kind not in "bc" for dtype in types)
+    return same and statement.kind == "assign"
 
 
 def _windows(statement: Statement) -> tuple[frozenset[str], frozenset[str]]:

@@ -10,7 +10,7 @@ from polyml.codegen.loops import For
 from polyml.codegen.rewrite import walk_nodes
 from polyml.target import Target
 
-TWO = 'def f(x: f32["I J"]):\n    y[j, i] = 2 * x[i, j] + 1\n    return y\n'
+TWO = 'def f(x: i16["I J"]):\n    y[j, i] = 2 * x[i, j] + 1\n    return y\n'
 THREE = 'def f(x: f32["I J K"]):\n    y[k, j, i] = x[i, j, k]\n    return y\n'
 
 
@@ -23,20 +23,22 @@ def order(text: str, *arguments: np.ndarray) -> list[str]:
 
 
 def test_a_tile_of_rows_goes_around_the_columns() -> None:
-    assert order(TWO, np.zeros((1000, 700), "float32")) == ["i_tile", "j", "i"]
+    """Where vectors have more lanes than blocks have rows."""
+    assert order(TWO, np.zeros((1000, 700), "int16")) == ["i_tile", "j", "i"]
 
 
 def test_few_rows_need_no_tile() -> None:
-    assert order(TWO, np.zeros((100, 700), "float32")) == ["j", "i"]
+    assert order(TWO, np.zeros((96, 700), "int16")) == ["j", "i"]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("shape", [(300, 41), (129, 260), (1, 500), (500, 1), (400, 300), (0, 7)])
 def test_the_result(shape: tuple[int, int], threads: int, dynamic: bool) -> None:
-    x = np.random.default_rng(0).random(shape, "float32")
-    f = polyml.einsum(TWO, threads=threads, dynamic=dynamic)
-    np.testing.assert_array_equal(f(x), 2 * x.T + 1)  # type: ignore[operator]
+    for dtype in ("float32", "int16"):
+        x = (100 * np.random.default_rng(0).random(shape, "float32")).astype(dtype)
+        f = polyml.einsum(TWO.replace("i16", "i16" if dtype == "int16" else "f32"), threads=threads, dynamic=dynamic)
+        np.testing.assert_array_equal(f(x), 2 * x.T + 1)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -50,12 +52,12 @@ def test_rows_of_any_length_go_past_the_caches() -> None:
     """In strips of 128, each from its first line on; for rows of a few vectors, and results that L2 holds, they do not."""
     machine = Target("x86-64-v4", l1_bytes=8 << 10, l2_bytes=16 << 10)
     f = polyml.einsum(TWO, threads=1, dynamic=True, target=machine)
-    text = f.lower(np.zeros((300, 100), "float32")).text("loops")
-    assert "if ((min(128, I) - 64 >= 0) and ((J * I) >= 16385))" in text
+    text = f.lower(np.zeros((300, 100), "int16")).text("loops")
+    assert "if ((min(128, I) - 128 >= 0) and ((J * I) >= 32769))" in text
     assert text.count("/* streaming */") == 3
     here = polyml.einsum(TWO, threads=1, dynamic=True, target=Target("host", l1_bytes=8 << 10, l2_bytes=16 << 10))
     for shape in ((300, 100), (129, 260), (63, 400), (64, 401), (3, 9000), (9000, 3), (143, 97), (0, 4)):
-        x = np.random.default_rng(0).random(shape, "float32")
+        x = np.random.default_rng(0).integers(0, 99, shape, "int16")
         np.testing.assert_array_equal(here(x), 2 * x.T + 1)  # type: ignore[operator]
     assert len(here.kernels) == 2  # what is empty has one of its own
 
@@ -91,3 +93,41 @@ def test_any_order_of_four_indices(order: str, threads: int, dynamic: bool) -> N
     text = f'def f(x: f32["A B C D"]):\n    y[{", ".join(order)}] = x[i, j, k, l]\n    return y\n'
     f = polyml.einsum(text, threads=threads, dynamic=dynamic)
     np.testing.assert_array_equal(f(x), x.transpose(["ijkl".index(i) for i in order]))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("size", [3, 16, 17, 63, 100, 129, 145, 270])
+def test_a_matrix_and_its_transpose(size: int, threads: int) -> None:
+    for dtype in ("f32", "f64"):
+        x = np.random.default_rng(0).random((size, size), "float32" if dtype == "f32" else "float64")
+        text = f'def f(x: {dtype}["I I"]):\n    y[i, j] = x[i, j] + x[j, i]\n    return y\n'
+        np.testing.assert_array_equal(polyml.einsum(text, threads=threads)(x), x + x.T)  # type: ignore[operator]
+
+
+def test_rows_of_operands_are_transposed_in_registers() -> None:
+    text = 'def f(x: f32["P C"], b: f32["C"]):\n    y[c, p] = relu(x[p, c] + b[c])\n    return y\n'
+    x, b = np.random.default_rng(0).standard_normal((230, 70)).astype("float32"), np.ones(70, "float32")
+    f = polyml.einsum(text, threads=1)
+    assert isinstance(f, polyml.Einsum)
+    (region,) = f.lower(x, b).stages.regions
+    assert any(isinstance(n, For) and n.kind == "transpose" for n in walk_nodes(region.loops.body))
+    np.testing.assert_array_equal(f(x, b), np.maximum(x.T + b[:, None], 0))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("place", [0, 1, 5, 15])
+def test_columns_that_are_lines_go_past_the_caches(place: int, dtype: str) -> None:
+    """Wherever the result begins."""
+    here = Target("host", l1_bytes=8 << 10, l2_bytes=16 << 10, l3_bytes=0)
+    f = polyml.einsum(f'def f(x: {dtype}["I J"], y: {dtype}["J I"]):\n    y[j, i] = x[i, j]\n', threads=1, target=here)
+    kind = np.float32 if dtype == "f32" else np.float64
+    x = np.random.default_rng(0).random((160, 100)).astype(kind)
+    memory = np.full(x.size + 64, -1, kind)
+    start = -memory.ctypes.data % 64 // memory.itemsize + place
+    y = memory[start : start + x.size].reshape(100, 160)
+    f(x, y)  # type: ignore[operator]
+    np.testing.assert_array_equal(y, x.T)
+    assert np.all(memory[:start] == -1)
+    assert np.all(memory[start + x.size :] == -1)
+    assert isinstance(f, polyml.Einsum)
+    assert ("nontemporal" in f.lower(x, y).text("llvm")) == (Target.host().vector_bytes == 64)

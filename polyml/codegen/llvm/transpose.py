@@ -102,7 +102,7 @@ def _active(state: State, loop: For, upper: Value) -> Value | None:
 @dataclass(frozen=True, slots=True)
 class _Block:
     """rows: the first column's element of each lane's row. columns: where the first column's lanes are side by side; the next are `step` elements further, `count` in all. reversed: rows run towards smaller addresses.
-    active: the columns that act (None: all). streaming: whole rows are written past the caches, to aligned addresses."""
+    active: the columns that act (None: all). streaming: whole rows or columns are written past the caches, to aligned addresses."""
 
     state: State
     rows: Access
@@ -147,8 +147,14 @@ class _Block:
             made = _transposed(self.builder, registers, range(half.bit_length() - 1))
         else:
             made = _transposed(self.builder, [self.row(r) for r in range(width)], range(width.bit_length() - 1))
+        past = self.streaming and self.whole
+        self.state.streams |= past
         for column, value in enumerate((made[::-1] if self.reversed else made)[: self.count]):
-            _write(self.state, self.column(column), value, self.side_by_side)
+            if past:
+                how = f"align {self.rows.slot.variable.dtype.itemsize * width}, !nontemporal !{{i32 1}}"
+                self.builder.write(f"store {value}, {self.column(column)}, {how}")
+            else:
+                _write(self.state, self.column(column), value, self.side_by_side)
 
     def store(self) -> None:
         width, half = self.width, self.width // 2

@@ -86,14 +86,17 @@ def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool, in_cache:
 
 
 def _transposed(band: Band, lanes: int, facts: Facts) -> int | None:
-    """The member along which the source of a copy has rows, where the copy has lanes across them; None where it is no such copy."""
+    """The member along which operands of an elementwise statement have rows, where it has lanes across them; None where there are none."""
     model, index = facts.models[band.core], band.indices[lanes][band.core]
     target = next(access for access in model.accesses if access.write)
-    source = next(access for access in model.accesses if not access.write) if model.copies else target
-    rows = model.row_across(source, index)
-    if rows is None or len(band.statements) > 1 or target.stride(index) != 1 or source.stride(index) in (0, 1, -1):
+    across = [access for access in model.accesses if access.stride(index) not in (0, 1)]
+    rows = {model.row_across(access, index) for access in across}
+    if len(rows) != 1 or None in rows or len(band.statements) > 1 or target.stride(index) != 1:
         return None
-    return next((k for k, own in enumerate(band.indices) if own[band.core] == rows), None)
+    # Blocks have as many rows as columns, each in a register.
+    if has_inner_loops(band.core, band, facts) or not (model.copies or facts.lanes(band.core) <= LEAST_BLOCK):
+        return None
+    return next((k for k, own in enumerate(band.indices) if own[band.core] in rows), None)
 
 
 def _whole_tile(extent: int, size: int) -> int:
