@@ -2,7 +2,7 @@
 
 A loop whose body sweeps a row in several inner loops (a maximum, then exponentials, ...) waits for memory in the first sweep and leaves memory
 idle in the others, and the hardware's prefetchers start anew with every row. So one of the others asks for the line of a coming row that lies where it stands itself: the one that
-computes most and does not stream its results out. Where there is one loop only, the hardware sees the stream by itself, unless the loop computes much: then it asks for lines further on.
+computes most and does not stream its results out. On cores that are asked for few bytes ahead (`Target.rows_ahead`) one that computes little leaves rows of half a page to a page to the hardware, and asks for longer ones into L2. Where there is one loop only, the hardware sees the stream by itself, unless the loop computes much: then it asks for lines further on.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ AHEAD = 16_384
 HEAVY = 8
 """Instructions per vector that is read, from which on a loop is too slow for the hardware's prefetchers, which stop at the end of every page, to keep memory busy."""
 
+
+PAGE = 4096
+"""Bytes that the hardware's prefetchers follow a row without a stop."""
 
 BESIDE = 4
 """Rows side by side from which on they are more streams than every processor's prefetchers follow."""
@@ -149,6 +152,10 @@ class _Prefetch:
                 continue
             distance, level = found
             host = max(hosts, key=_suitable)
+            longest = max(rows.values())
+            if self.is_light(host) and PAGE // 2 <= longest <= PAGE:
+                continue
+            level = 2 if self.is_light(host) and longest > PAGE else level
             moved = {first.loop.variable: affine(host.variable) - host.lower + first.loop.lower}
             if (
                 array in self.symbolic and self.arguments[array].strides is None
@@ -235,6 +242,10 @@ class _Prefetch:
             made += [Prefetch(place, 2) for place in self.lines(reads, loop, loop, moved)]
             self.notes.append(Note("prefetch", outer.variable, text))
         return replace(outer, body=_with_nodes(outer.body, {id(loop): made})) if made else outer
+
+    def is_light(self, host: For) -> bool:
+        """Whether memory is hardly ever idle in the loop, on a core whose loads wait for lines that are on their way into L1: of rows within a page the hardware fetches what comes next by itself."""
+        return self.caches.ahead < AHEAD and _suitable(host)[1] * host.width < HEAVY
 
     def is_host(self, loop: For, sweep: _Sweep) -> bool:
         """Whether the loop runs over at least half as many elements as the row has."""

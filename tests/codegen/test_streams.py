@@ -34,10 +34,11 @@ def scaled_rows(rows: int, columns: int, kind: LoopKind = "sequential") -> Funct
     return function(nest, arguments=[array("x", rows, columns), array("y", rows, columns)], written="y")
 
 
-def centred_rows(rows: int, columns: int, factor: int = 1) -> Function:
-    """s = sum of a row of x; y = (x - s)^2 - s: two sweeps over the row."""
+def centred_rows(rows: int, columns: int, factor: int = 1, *, computing: bool = False) -> Function:
+    """s = sum of a row of x; y = (x - s)^2 - s: two sweeps over the row. computing: of exp(x) - s in place of x - s."""
     total = Assign(target=put("s", "i"), value=at("x", "i", "j"), reduction="sum")
-    difference = call("sub", at("x", "i", "j"), at("s", "i"))
+    x = call("exp", at("x", "i", "j")) if computing else at("x", "i", "j")
+    difference = call("sub", x, at("s", "i"))
     value = call("sub", call("mul", difference, difference), at("s", "i"))
     body = (
         Assign(target=put("s", "i"), value=number(0.0)),
@@ -172,8 +173,20 @@ def test_distance_and_level_follow_the_row() -> None:
         assert {(str(p.place), p.level) for p in found} == {(place, level)}
 
 
+def test_little_computing_leaves_rows_of_a_page_to_the_hardware() -> None:
+    """On cores that are asked for few bytes ahead."""
+    few = replace(CACHES, ahead=4 << 10)
+    for columns, level in ((256, 1), (500, 1), (2048, 2)):
+        program, _ = vectorize(centred_rows(16384, columns), vector_bytes=64)
+        assert {p.level for p in prefetches(prefetch(program, few)[0])} == {level}
+    for columns in (512, 1024):
+        program, _ = vectorize(centred_rows(16384, columns), vector_bytes=64)
+        assert prefetch(program, few) == (program, ())
+        assert prefetches(prefetch(program, CACHES)[0])
+
+
 def test_how_far_ahead_is_the_processors() -> None:
-    program, _ = vectorize(centred_rows(4096, 1024), vector_bytes=64)
+    program, _ = vectorize(centred_rows(4096, 1024, computing=True), vector_bytes=64)
     for ahead, place in ((4 << 10, "x[i + 1, j]"), (6 << 10, "x[i + 2, j]"), (16 << 10, "x[i + 4, j]")):
         found = prefetches(prefetch(program, replace(CACHES, ahead=ahead))[0])
         assert {str(p.place) for p in found} == {place}
