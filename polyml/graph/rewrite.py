@@ -25,6 +25,7 @@ from polyml.graph.rules.pairs import pair_products
 from polyml.graph.rules.pieces import join_pieces
 from polyml.graph.rules.restrict import restrict_domains
 from polyml.graph.rules.simplify import simplify
+from polyml.graph.rules.single_values import drop_single_values
 from polyml.graph.rules.split import split_products
 from polyml.graph.rules.tables import make_tables
 from polyml.graph.rules.terms_first import compute_terms_first
@@ -52,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     # Ordering: dead code goes first, so that use counts are true; it follows inlining for the same reason.
     Rule("dead", remove_dead),
     Rule("simplify", simplify),
+    Rule("single values", drop_single_values),
     Rule("common", share_equal),
     # Ordering: what is left of an expression may be inlined.
     Rule("tables", make_tables),

@@ -20,6 +20,7 @@ from polyml.graph.rules.factor import factor_sums
 from polyml.graph.rules.hoist import hoist
 from polyml.graph.rules.inline import inline_elementwise
 from polyml.graph.rules.simplify import simplify
+from polyml.graph.rules.single_values import drop_single_values
 from polyml.graph.verify import verify
 from tests.graph import programs
 from tests.graph.graph_text import graph
@@ -384,6 +385,30 @@ def test_what_depends_on_carried_values_or_dynamic_bounds_stays_in_the_loop() ->
         return h3
     """)
     assert hoist(g) is g
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("sum[k, r](x[i, k + r] * w[k, r])", "sum_k x[i, k] * w[k, 0]"),
+        ("max[r, s](x[i + r, s] * v[r, s])", "max_s (x[i, s] * v[0, s])"),
+        ("sum[k, s](x[i, k + s] * u[k, s])", "sum_k_s x[i, k + s] * u[k, s]"),
+    ],
+)
+def test_indices_with_a_single_value_go(body: str, expected: str) -> None:
+    """A reduction keeps one of its indices."""
+    text = f"""
+        x: f32[5, 5]
+        w: f32[3, 1]
+        v: f32[1, 1]
+        u: f32[3, 2]
+        tensor(y, f32[4])
+        y[i] = {body}
+        return y
+    """
+    changed = drop_single_values(graph(text))
+    assert lines(changed) == [f"y[i] = {expected}"]
+    verify(changed)
 
 
 # -- everything ---------------------------------------------------------------------------------------------------------------

@@ -233,3 +233,21 @@ def test_register_tiles_stay_in_registers(name: str) -> None:
     blocks = re.split(r"^\.?L\S*:", lowered.text("asm"), flags=re.MULTILINE)
     sums = next(block for block in blocks if len(re.findall(r"vfmadd|fmla", block)) >= 8)
     assert not re.search(r"\(%rsp\)|\[sp", sums[sums.index("fm") : sums.rindex("fm")])
+
+
+@pytest.mark.parametrize("size", [7, 13, 29])
+@pytest.mark.parametrize(("channels", "filters", "kernel", "stride"), [(33, 50, 1, 1), (17, 50, 1, 3), (1, 41, 5, 1)])
+def test_indices_of_a_single_value_cost_nothing(
+    size: int, channels: int, filters: int, kernel: int, stride: int
+) -> None:
+    """A 1x1 layer written with windows is a product with blocks, and so is a single channel's."""
+    x, w = numbers(channels, size, size), numbers(filters, channels, kernel, kernel, seed=1)
+    program = text(kernel, stride, 0)
+    made = graph_of(program, x, w).ops
+    assert all(len(op.reduced) == (1 if kernel == 1 else 2) for op in made if isinstance(op, Equation) and op.reduced)
+    function = polyml.einsum(program, verify=True)
+    if size == 29 and (kernel, stride) == (1, 1):
+        notes = [note for region in function.bind(w=w).lower(x).stages.regions for note in region.notes]
+        assert any(note.stage == "blocking" for note in notes)
+    np.testing.assert_array_equal(function(x, w), expected(x, w, stride, 0))
+    np.testing.assert_array_equal(function.bind(w=w)(x), expected(x, w, stride, 0))

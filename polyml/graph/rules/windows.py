@@ -23,7 +23,7 @@ from math import ceil, prod
 import islpy as isl
 
 from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.graph.build_parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
@@ -126,8 +126,13 @@ def _window(equation: Equation, graph: Graph, tensors: dict[str, Tensor], consta
 
 
 def _is_plain(read: Read) -> bool:
-    names = [s.name if isinstance(s, Affine) else None for s in read.subscripts]
+    """Whether every subscript is an index of its own, or a number."""
+    names = [s.name if isinstance(s, Affine) else None for s in read.subscripts if not _is_number(s)]
     return None not in names and len(set(names)) == len(names)
+
+
+def _is_number(subscript: Subscript) -> bool:
+    return isinstance(subscript, Affine) and subscript.is_constant
 
 
 def _roles(
