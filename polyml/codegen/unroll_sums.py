@@ -8,8 +8,9 @@ from polyml.codegen.chained_sums import IN_FLIGHT
 from polyml.codegen.loops import Assign, For, Function, Node
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import subscript_variables, with_body
-from polyml.expressions import reads_of
+from polyml.expressions import reads_of, substitute
 from polyml.records import dataclass
+from polyml.sets.affine import affine
 
 __all__ = ["unroll_sums"]
 
@@ -68,11 +69,8 @@ def _node(node: Node, ranges: Ranges, rule: _Rule, *, lane: str | None, nested: 
         # With a second loop for the rest inside another, or under a condition, LLVM's allocator was seen to keep most sums of a large tile in memory.
         nested = nested or not ranges.is_positive(node.upper - node.lower)
         ragged = factor > 1 and len(node.body) > ALONE and ranges.multiple(node.upper - node.lower) % factor
-        return (
-            node
-            if factor < 2 or (nested and ragged) or (trips is not None and trips < 2 * factor)
-            else _marked(node, factor)
-        )
+        left = nested and (ragged or _overlaps(node))
+        return node if factor < 2 or left or (trips is not None and trips < 2 * factor) else _marked(node, factor)
     inner = ranges.enter(node)
     lanes = node.variable if node.kind == "vector" and node.width > 1 else lane
     sums = lane is not None and node.kind == "sequential" and len(node.body) == 1
@@ -81,6 +79,15 @@ def _node(node: Node, ranges: Ranges, rule: _Rule, *, lane: str | None, nested: 
 
 def _marked(loop: For, factor: int) -> For:
     return replace(loop, kind="unroll", factor=factor)
+
+
+def _overlaps(loop: For) -> bool:
+    """Whether so many sums that registers are full read in one step what others read in the next (windows): LLVM would keep that in registers too, from copy to copy, and the sums in memory."""
+    reads = {read for node in loop.body if isinstance(node, Assign) for read in reads_of(node.value)}
+    later = {loop.variable: affine(loop.variable) + loop.step}
+    return len(loop.body) > ALONE and any(
+        moved != read and moved in reads for read in reads for moved in (substitute(read, later),)
+    )
 
 
 def _weight(node: Node) -> int:
