@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 
 from polyml.codegen.inner_loops import inner_loops, put_first
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
@@ -20,7 +20,13 @@ from polyml.sets.affine import Affine, affine
 __all__ = ["prefetch_points"]
 
 NEAR = 2
-"""Lines up to which neighbouring elements, or the step of a loop, are so near that each iteration has to ask for one line only, and beyond which the next iteration's are no neighbours of this one's."""
+"""Lines from which on the iterations of a sum are so far apart that each has to ask for lines of its own."""
+
+MOST_LINES = 4
+"""Lines that one iteration asks for, at most."""
+
+SHORT = 8
+"""Tiles of a row, below which the first of the next one, which the last would have to ask for, is much of it."""
 
 LEAST_SHARE = 8
 """An operand of less than this part of L2 is there already."""
@@ -35,13 +41,17 @@ def prefetch_points(function: Function, caches: Caches) -> Function:
     Rewrite:
         for (p = 0; p < 14; p++) for (c = 0; c < 512; c++) { t += x[c, p, 0] * w[c]; u += x[c, p, 1] * w[c]; .. v += x[c, p, 13] * w[c]; }
         -> for (p ..) for (c ..) { prefetch x[c, p + 1, 13]; t += ..; .. }
+
+    Of windows it is one for each of their rows: for (c ..) for (r ..) { prefetch x[c, p + 1 + r, ..]; for (s ..) { t += x[c, p + r, q + s] * w[c, r, s]; .. } }
     """
     arrays = {v.name: v for v in function.arguments if _bytes(v) * LEAST_SHARE > caches.l2} if caches.l2 else {}
     wanted: dict[int, tuple[Node, ...]] = {}
     for path in inner_loops(function.body) if arrays else ():
-        places = [place for reads in _elements(path[-1], arrays) if (place := _next(path, reads, arrays, caches.line))]
-        if places:
-            wanted[id(path[-1])] = tuple(Prefetch(place, 2) for place in places)
+        for reads in _elements(path, arrays):
+            found = _next(path, reads, arrays, caches.line)
+            if found is not None:
+                loop, places = found
+                wanted[id(loop)] = tuple(Prefetch(place, 2) for place in places)
     return replace(function, body=put_first(function.body, wanted)) if wanted else function
 
 
@@ -51,36 +61,55 @@ def _bytes(variable: Variable) -> int:
     return variable.dtype.itemsize * prod(extents)
 
 
-def _elements(loop: For, arrays: Mapping[str, Variable]) -> list[list[Read]]:
+def _elements(path: Sequence[For], arrays: Mapping[str, Variable]) -> list[list[Read]]:
     """What an iteration reads of each array that nobody asks for yet."""
-    asked = {node.place.variable for node in loop.body if isinstance(node, Prefetch)}
+    asked = {node.place.variable for loop in path for node in loop.body if isinstance(node, Prefetch)}
     found: dict[str, dict[Read, None]] = {}
-    for node in loop.body:
+    for node in path[-1].body:
         for read in reads_of(node.value) if isinstance(node, Assign) else ():
             if read.tensor in arrays and read.tensor not in asked:
                 found.setdefault(read.tensor, {})[read] = None
     return [list(reads) for reads in found.values()]
 
 
-def _next(path: Sequence[For], reads: Sequence[Read], arrays: Mapping[str, Variable], line: int) -> Place | None:
-    """The last element that the next tile reads in the same iteration of the sum; None where they are not of this kind."""
+def _next(
+    path: Sequence[For], reads: Sequence[Read], arrays: Mapping[str, Variable], line: int
+) -> tuple[For, list[Place]] | None:
+    """The loop of the sums whose iterations are lines apart, and the last elements that the next tile reads in the same one; None where they are not of this kind."""
     array = arrays[reads[0].tensor]
-    near = NEAR * line // array.dtype.itemsize
+    line //= array.dtype.itemsize
     flats = [flat_element(array, read.subscripts) for read in reads]
     known = [flat for flat in flats if flat is not None]
     offsets = [flat - known[0] for flat in known]
     if len(known) < len(reads) or not all(offset.is_constant for offset in offsets):
         return None
     away = [offset.constant for offset in offsets]
-    inner, steps = path[-1], [(known[0].stride(loop.variable) or 0) * loop.step for loop in path]
-    trips = inner.upper - inner.lower
-    if steps[-1] < near or max(away) - min(away) >= near or not trips.is_constant:
+    steps = [(known[0].stride(loop.variable) or 0) * loop.step for loop in path]
+    lanes = max((k for k, loop in enumerate(path) if loop.kind == "vector"), default=-1)
+    at = next((k for k in range(len(path) - 1, lanes, -1) if steps[k] >= NEAR * line), None)
+    trips = [_trips(loop) for loop in path]
+    if at is None or any(loop.kind != "sequential" for loop in path[lanes + 1 :]) or not all(trips[lanes + 1 :]):
         return None
-    if trips.constant < LEAST_SUM * inner.step or inner.kind != "sequential":
+    piece = (
+        max(away) - min(away) + sum(step * (n - 1) for step, n in zip(steps[at + 1 :], trips[at + 1 :], strict=True))
+    )
+    if prod(trips[lanes + 1 :]) < LEAST_SUM or piece >= MOST_LINES * line:
         return None
-    outer = next((loop for loop, step in zip(reversed(path[:-1]), reversed(steps[:-1]), strict=True) if step), None)
-    if outer is None or outer.kind == "vector" or not 0 < steps[path.index(outer)] < near:
+    around = [k for k in range(lanes, -1, -1) if steps[k]]
+    if not around or any(path[k].kind == "vector" or steps[k] < 0 for k in around[:2]):
         return None
-    last = reads[away.index(max(away))]
-    after: dict[str, Affine | int] = {outer.variable: affine(outer.variable) + outer.step}
-    return Place(array.name, tuple(s.substitute(after) for s in last.subscripts if isinstance(s, Affine)))
+    # A row of few tiles is asked for as a whole, by the row before, and so is one that is a tile itself.
+    tiled = steps[around[0]] <= MOST_LINES * line
+    short = tiled and len(around) > 1 and 0 < trips[around[0]] < SHORT
+    outer = path[around[1] if short else around[0]]
+    ends: dict[str, Affine | int] = {loop.variable: loop.upper - loop.step for loop in path[at + 1 :]}
+    last = [s.substitute(ends) for s in reads[away.index(max(away))].subscripts if isinstance(s, Affine)]
+    last = [s.substitute({outer.variable: affine(outer.variable) + outer.step}) for s in last]
+    count = ceil((steps[around[0]] if tiled else piece + 1) / line)
+    return path[at], [Place(array.name, (*last[:-1], last[-1] - k * line)) for k in range(count)]
+
+
+def _trips(loop: For) -> int:
+    """How often a loop runs; 0 where that is no number."""
+    span = loop.upper - loop.lower
+    return ceil(span.constant / loop.step) if span.is_constant else 0

@@ -35,3 +35,22 @@ def test_results_stay() -> None:
     found = polyml.einsum(LAYER, threads=1).bind(w=w)(x)
     exact = np.tensordot(w.astype(float), x.astype(float), (1, 0))
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize(
+    ("width", "stride", "places"),
+    [
+        (200, 1, ["x[c, p + r, q + 13]"]),  # many tiles in a row: the next one
+        (41, 1, ["x[c, p + r + 1, q + 14]"]),  # few: the row below
+        (65, 2, ["x[c, 2*p + r + 2, 2*q + 16]"]),
+        (83, 3, [f"x[c, 3*p + r + 3, {q}]" for q in (9, 25, 41, 48, 64, 80)]),  # two tiles of rows that are none
+    ],
+)
+def test_rows_of_windows(width: int, stride: int, places: list[str]) -> None:
+    """Each row of each channel is lines away from the one before; what a tile reads of it may be several lines."""
+    text = LAYER.replace("x[c, p, q]", f"x[c, {stride}*p + r, {stride}*q + s]").replace("w[o, c]", "w[o, c, r, s]")
+    text = text.replace("O C", "O C 3 3")
+    x, w = np.zeros((160, width, width), np.float32), np.zeros((256, 160, 3, 3), np.float32)
+    loops = polyml.einsum(text, target=TARGET, threads=1).bind(w=w).lower(x).text("loops")
+    found = sorted(set(re.findall(r"prefetch L2 (x\[.*\]);", loops)))
+    assert found == sorted(places)
