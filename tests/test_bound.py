@@ -57,6 +57,20 @@ def test_constant_operands_are_packed_once(dtype: str, transposed: bool, monkeyp
     assert "w" not in names
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 15])
+def test_constants_are_packed_for_a_few_rows_too(rows: int, transposed: bool) -> None:
+    """Their panels cost a call nothing, which others only gain with sixteen."""
+    x, b = numbers(rows, 97), numbers(83, seed=1)
+    w = numbers(83, 97, seed=2).T if transposed else numbers(97, 83, seed=2)
+    function = polyml.einsum(DENSE.format("f32"), target=Target("host", l1_bytes=32 * 1024, l2_bytes=1 << 20))
+    frozen = function.bind(w=w, b=b)
+    notes = [note for region in frozen.lower(x).stages.regions for note in region.notes]
+    assert any(note.stage == "blocking" for note in notes) == (rows > 1)
+    assert not any(note.stage == "blocking" for r in function.lower(x, w, b).stages.regions for note in r.notes)
+    np.testing.assert_array_equal(frozen(x), np.maximum(x @ w + b, 0))
+
+
 def test_blocks_of_packed_panels_lie_one_after_the_other() -> None:
     x, w = numbers(40, 300), numbers(300, 200, seed=1)
     text = 'def f(x: f32["N K"], w: f32["K M"]):\n    y[n, m] = x[n, k] * w[k, m]\n    return y\n'

@@ -52,6 +52,9 @@ __all__ = ["MIN_DEPTH", "MIN_REUSE", "REST_AT_HAND", "blocks_of", "plan_blocking
 MIN_REUSE = 16
 """Times that an element of the vector operand must be read for packing to pay."""
 
+LEAST_CONSTANT = 2
+"""The same for an operand that never changes, whose panels are made once."""
+
 NEAR = 8
 """Cache lines of a row of the vector operand up to which blocks of its rows are read where they lie, one after the other."""
 
@@ -125,7 +128,8 @@ def plan_blocks(
     rows, tile = contraction_tile(
         model, sides.lanes, inner, len(sides.others), target, most=most, rest=rest, tallest=tallest
     )
-    packed = _pays(model, operand, sides, target, turned=turned)
+    least = MIN_REUSE if not scop.arrays[operand.array].constant else LEAST_CONSTANT
+    packed = _pays(model, operand, sides, target, turned=turned, least=least)
     width = tile.vectors * target.lanes(model.itemsize)
     apart = packed and not turned and not ends and not _is_near(model, sides, {}, target)
     strips = strips_of(scop, model, sides, tile, target) if apart else None
@@ -323,12 +327,20 @@ def _worth_in_order(
     return (Product(array.shape, cache // array.dtype.itemsize + 1), *single)
 
 
-def _pays(model: StatementModel, operand: AccessModel, sides: Sides, target: Target, *, turned: bool) -> bool:
+def _pays(
+    model: StatementModel,
+    operand: AccessModel,
+    sides: Sides,
+    target: Target,
+    *,
+    turned: bool,
+    least: int = MIN_REUSE,
+) -> bool:
     reuse = prod(model.extents[i] for i in sides.rows)
     depth = prod(model.extents[i] for i in sides.reduced)
     size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0)
     large = size > target.l1_bytes // 2 or (turned and operand.stride(sides.lanes) != 1)
-    return reuse >= MIN_REUSE and depth >= MIN_DEPTH and large
+    return reuse >= least and depth >= MIN_DEPTH and large
 
 
 def reads_in_order(model: StatementModel, sides: Sides, tile: RegisterTile, target: Target) -> bool:
