@@ -105,7 +105,9 @@ class StatementModel:
         for access in self.accesses:
             cost += self._access_cost(access, index, lanes, contiguous=access.array in packed)
         if self.is_update and self._target.stride(index) == 0:
-            cost = cost * _REDUCTION_PENALTY + lanes / max(self._updates_per_element, 1)
+            # Lanes are added up once per element, after so many vectors; along a short index each of these is the whole of it.
+            vectors = self._updates_per_element / (extent if extent < lanes else 1)
+            cost = cost * _REDUCTION_PENALTY + lanes / max(vectors, 1)
         return cost / (lanes * extent / (ceil(extent / lanes) * lanes))
 
     def scalar_cost(self) -> float:

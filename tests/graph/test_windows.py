@@ -251,3 +251,41 @@ def test_indices_of_a_single_value_cost_nothing(
         assert any(note.stage == "blocking" for note in notes)
     np.testing.assert_array_equal(function(x, w), expected(x, w, stride, 0))
     np.testing.assert_array_equal(function.bind(w=w)(x), expected(x, w, stride, 0))
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "kernel", "stride", "copied"),
+    [(9, 3, 5, 1, True), (9, 3, 5, 2, True), (9, 3, 3, 1, False), (9, 1, 3, 1, True), (9, 1, 3, 2, False)],
+)
+def test_ragged_windows_of_few_filters_get_padding(
+    channels: int, filters: int, kernel: int, stride: int, copied: bool
+) -> None:
+    """Lanes stay along the points, and rows share register tiles, since none of them has edges."""
+    x, w = numbers(channels, 45, 83), numbers(filters, channels, kernel, kernel, seed=1)
+    program = text(kernel, stride, kernel // 2)
+    made = [op for op in graph_of(program, x, w).ops if isinstance(op, Equation)]
+    assert [op.result.name.endswith("_padded") for op in made] == [True, False][-1 - copied :]
+    function = polyml.einsum(program, verify=True)
+    np.testing.assert_array_equal(function(x, w), expected(x, w, stride, kernel // 2))
+    x[:, 0, 0] = np.nan
+    assert np.isnan(function.bind(w=w)(x)).sum() == filters * (-(-(kernel // 2 + 1) // stride)) ** 2
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(7, 2), (7, 1), (5, 2)])
+def test_lanes_stay_away_from_taps(kernel: int, stride: int) -> None:
+    """Adding up a vector's lanes takes longer than the few vectors of a window's rows."""
+    program = (
+        text(kernel, stride, kernel // 2)
+        .replace("w[o, c, r, s]", "w[c, r, s]")
+        .replace("y[o, p, q]", "y[c, p, q]")
+        .replace("O C ", "C ")
+    )
+    x, w = numbers(32, 63, 63), numbers(32, kernel, kernel, seed=1)
+    function = polyml.einsum(program, verify=True)
+    for target in (Target("x86-64-v4"), Target("x86-64-v3")):
+        stages = polyml.einsum(program, target=target).lower(x, w).stages
+        assert not any("reduces" in note.text for region in stages.regions for note in region.notes)
+    edge = kernel // 2
+    padded = np.pad(x, ((0, 0), (edge, edge), (edge, edge)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (kernel, kernel), (1, 2))[:, ::stride, ::stride]
+    np.testing.assert_array_equal(function(x, w), np.einsum("cpqrs,crs->cpq", windows, w))

@@ -53,6 +53,12 @@ scattered. Terms count as often as vectors of a row hold more than the row."""
 SHORT = 2
 """Vectors of a row in which edges are so much of it that padding is better copied than asked for."""
 
+TAPS = 16
+"""Places of a window from which on padding is better copied, too: each of them has edges of its own, and rows whose edges differ share no register tile."""
+
+FEW_FILTERS = 2
+"""Filters up to which the same holds for any sum over channels: more of them are a register tile by themselves."""
+
 PLACED = 1.0
 """Cycles for an element that changes its place, through registers: of the result, of packed weights, of the padded tensor."""
 
@@ -100,10 +106,13 @@ def lanes_along_filters(graph: Graph, *, vector_bytes: int, constants: Set[str] 
             op = replace(op, body=Apply("mul", (read, window.other), op.body.dtype))
             window = replace(window, read=read)
         turned = bool(window.filters) and op.target[-1] != affine(window.filters[-1])
-        if (_is_plain(window.read) and not constant) or not _pays(op, window, lanes, constant=constant, turned=turned):
+        plain = _is_plain(window.read) and not constant
+        if not plain and _pays(op, window, lanes, constant=constant, turned=turned):
+            made += _changed(op, window, turned, graph, tensors)
+        elif window.padded and _is_ragged(op, window):
+            made += _changed(op, window, False, graph, tensors)
+        else:
             made.append(op)
-            continue
-        made += _changed(op, window, turned, graph, tensors)
     return graph if len(made) == len(graph.ops) else replace(graph, ops=tuple(made))
 
 
@@ -240,6 +249,20 @@ def _pays(equation: Equation, window: _Window, lanes: int, *, constant: bool, tu
         here = ceil(points / lanes) * depth * filters * 0.5 + points * depth * COPIED
     moved += points * filters + (0 if constant else depth * filters)
     return products + moved * PLACED < here
+
+
+def _is_ragged(equation: Equation, window: _Window) -> bool:
+    """Whether the edges of windows with padding, which stay where they are, cost more than a copy with the padding around it."""
+    extents = window.numbers
+    places = [s for s in window.read.subscripts if isinstance(s, Affine) and s.name is None]
+    moved = {name for place in places for name in place.variables()} & set(equation.reduced)
+    taps, depth = prod(extents[i] for i in moved), prod(extents[i] for i in equation.reduced)
+    if depth * prod(extents[i] for i in (*window.filters, *window.points)) < LEAST_WORK:
+        return False
+    row = window.points[-1]
+    step = sum(s.stride(row) or 0 for s in window.read.subscripts[-1:] if isinstance(s, Affine))
+    few = prod(extents[i] for i in window.filters) <= FEW_FILTERS and step == 1
+    return taps >= TAPS or (few and depth > taps)
 
 
 def _padded_shape(window: _Window, extents: Mapping[str, Affine]) -> tuple[tuple[Affine, Affine], ...]:
