@@ -28,6 +28,10 @@ MIN_SHARED_ITERATIONS = 64
 """A fusion that leaves fewer parallel iterations than this, where there were more, is refused."""
 
 
+LONG_ROW = 256
+"""Elements of a row from which on a strip of columns is a small part of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Statements that run together, and the loops that they can share next: those that carry nothing or only reductions; or else one that carries more
@@ -265,6 +269,8 @@ class _Fuser:
         if joined.parallel:
             if any(self._spoils_rows(name, part, joined, parts) for part in parts for name in part.names):
                 return False
+            if self._walks_columns(joined, parts):
+                return False
             alone = (self._iterations(part.parallel) for part in parts)
             return self._iterations(joined.parallel) >= min(MIN_SHARED_ITERATIONS, *alone)
         # A reduction along the shared loop beside a statement with loops of its own inside would cost the latter its register tile.
@@ -283,6 +289,24 @@ class _Fuser:
             return False
         others = [other for group in parts if group is not part for other in group.names]
         return all(self.problem.dimension(other) < len(statement.indices) for other in others)
+
+    def _walks_columns(self, joined: Part, parts: Sequence[Part]) -> bool:
+        """Whether all parts would walk down columns of long rows, which each of them can go through row by row, and keep nothing else in common: what they pass on stays in cache for that, and all else comes a piece of each row
+        at a time. In a loop over steps tiles decide."""
+        if len(joined.parallel) != 1 or self._iterations(joined.parallel) < LONG_ROW:
+            return False
+        return all(self._leaves_rows(name, part, joined) for part in parts for name in part.names)
+
+    def _leaves_rows(self, name: str, part: Part, joined: Part) -> bool:
+        """Whether the statement has parallel loops along and across its result's rows, and keeps the one along them only."""
+        own = {loop.rows[name].index for loop in part.parallel if name in loop.rows}
+        (kept,) = (loop.rows[name].index for loop in joined.parallel)
+        statement = self.problem.scop.statements[name]
+        last = statement.target.subscripts[-1] if statement.target.subscripts else None
+        contiguous = last.name if isinstance(last, Affine) else None
+        if statement.loop_depth or contiguous is None or kept is None or None in own or len(own) < 2:
+            return False
+        return kept in own and statement.indices[kept] == contiguous
 
     def _iterations(self, loops: Sequence[Hyperplane]) -> int:
         total = 1

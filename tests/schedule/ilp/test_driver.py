@@ -40,6 +40,34 @@ def test_fusion_policies() -> None:
 SHIFTED = PAIR.replace("Y[i]: 0 <= i < 900: y[i] = a[i] + 1", "Y[i]: 0 <= i < 899: y[i] = a[i + 1] + 1")
 
 
+COLUMNS = """
+    input x f32[500, WIDE]
+    local a f32[500, WIDE]
+    output y f32[498, WIDE]
+    A[i, j]: 0 <= i < 500 and 0 <= j < WIDE: a[i, j] = exp(x[i, j])
+    Y[i, j]: 0 <= i < 498 and 0 <= j < WIDE: y[i, j] = a[i, j] + a[i + 2, j]
+"""
+
+
+def test_long_rows_are_not_walked_down_for_what_is_handed_over() -> None:
+    """All that both could share is the loop over columns; of short rows, and where more is shared, they do."""
+    assert len(bands(COLUMNS.replace("WIDE", "900"))) == 2
+    assert bands(COLUMNS.replace("WIDE", "100"))[0] == "j | coincident 1"
+    text = """
+def blur(x: f32["H W"], k: f32["R"]):
+    a[i, j] = x[i, j + r] * k[r]
+    y[i, j] = a[i + r, j] * k[r]
+    return y
+"""
+    rng = np.random.default_rng(0)
+    for height, width in ((40, 300), (300, 263), (61, 50)):
+        x, k = rng.random((height, width), "float32"), rng.random(5, "float32")
+        wide = x.astype(np.float64)
+        rows = sum(k[r] * wide[:, r : width - 4 + r] for r in range(5))
+        expected = sum(k[r] * rows[r : height - 4 + r] for r in range(5))
+        np.testing.assert_allclose(polyml.einsum(text, verify=True)(x, k), expected, rtol=1e-5)
+
+
 def test_maximal_fusion_shifts() -> None:
     """The consumer runs one iteration behind; not so where all must be gained from it: the first iteration would be apart."""
     assert bands(SHIFTED, fusion="maximal") == ["{A: i; Y: i + 1} | coincident 1"]
