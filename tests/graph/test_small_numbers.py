@@ -125,3 +125,40 @@ def test_the_instructions() -> None:
     assert program("matrices", ("i8", "i8"), target=TWO).lower(*given).text("asm").count("vpmaddwd") > 8
     explained = str(program("matrices", ("i8", "i8"), target=FOUR).lower(*given).explain())
     assert "four products at once" in explained
+
+
+PADDED = """
+def layer(x: {left}["K A B"], y: {right}["C K 3 3"]):
+    z[c, i, j] = sum[k, r, s](i32(pad(x, ((0, 0), (1, 1), ({first}, 1)))[k, {step}i + r, {step}j + s]) * i32(y[c, k, r, s]))
+    return z
+"""
+
+
+@pytest.mark.parametrize("types", TYPES)
+@pytest.mark.parametrize(("step", "first"), [(1, 1), (2, 0), (3, 2)])
+def test_windows_with_padding(types: tuple[str, str], step: int, first: int) -> None:
+    x = arguments("matrices", types, {"A": 18, "B": 1, "K": 11 * 13})[0].reshape(18, 11, 13)
+    y = arguments("matrices", types, {"A": 1, "B": 20, "K": 18 * 9})[1].T.reshape(20, 18, 3, 3)
+    source = PADDED.format(left=types[0], right=types[1], first=first, step="" if step == 1 else f"{step}*")
+    padded = np.pad(x.astype(np.int64), ((0, 0), (1, 1), (first, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))[:, ::step, ::step]
+    want = np.einsum("kijrs,ckrs->cij", windows, y.astype(np.int64)).astype(np.uint64).astype(np.uint32).view(np.int32)
+    layer = polyml.einsum(source, verify=step == 2)
+    np.testing.assert_array_equal(layer(x, y), want)
+    np.testing.assert_array_equal(layer.bind(y=y)(x), want)
+    text = polyml.einsum(source, target=FOUR).lower(x, y).text("graph")
+    assert "dot_i" in text
+    assert "_padded[" in text
+
+
+def test_a_condition_that_is_no_end_of_an_operand_stays() -> None:
+    source = """
+def f(x: i8["A K"], y: i8["K B"]):
+    z[i, j] = sum[k, k <= i + 40](i32(x[i, k]) * i32(y[k, j]))
+    return z
+"""
+    x, y = arguments("matrices", ("i8", "i8"), SIZES)
+    assert "dot_i" not in polyml.einsum(source, target=FOUR).lower(x, y).text("graph")
+    kept = np.arange(77) <= np.arange(35)[:, None] + 40
+    want = (x.astype(np.int64) * kept) @ y.astype(np.int64)
+    np.testing.assert_array_equal(polyml.einsum(source)(x, y), want)

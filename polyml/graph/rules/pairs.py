@@ -18,11 +18,12 @@ from dataclasses import replace
 from math import prod
 
 from polyml.dtypes import DType, bf16, boolean, f32, i8, i16, i32, i64, u8, u32
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
 from polyml.graph.build_parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, box_extents
+from polyml.graph.rules.padding import with_padding
 from polyml.graph.traverse import tensors_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
@@ -83,12 +84,16 @@ def pair_products(graph: Graph, dot_bf16: float, dot_i16: float, dot_i8: float, 
     pairs: dict[_Paired, Tensor] = {}
     made: list[Op] = []
     for op in graph.ops:
-        product = _product(op, tensors, kinds) if isinstance(op, Equation) else None
-        if product is None or not isinstance(op, Equation):
+        kind = _kind(op, kinds) if isinstance(op, Equation) else None
+        if kind is None or not isinstance(op, Equation):
             made.append(op)
-        elif _ahead_pays(product, tensors, dots[product.kind]):
-            made += _ahead(op, product, tensors, pairs)
-        elif _in_place_pays(product, tensors, dots[product.kind], strided):
+            continue
+        boxed = with_padding(op, tensors) if kind.total == i32 and not op.domain.is_box() else None
+        copies, whole = boxed if boxed is not None else ([], op)
+        product = _product(whole, kind, tensors)
+        if product is not None and _ahead_pays(product, tensors, dots[kind]):
+            made += [*copies, *_ahead(whole, product, tensors, pairs)]
+        elif product is not None and not copies and _in_place_pays(product, tensors, dots[kind], strided):
             made += _in_place(op, product, tensors)
         else:
             made.append(op)
@@ -96,24 +101,26 @@ def pair_products(graph: Graph, dot_bf16: float, dot_i16: float, dot_i8: float, 
     return graph if same else replace(graph, ops=tuple(made))
 
 
-def _product(equation: Equation, tensors: dict[str, Tensor], kinds: Sequence[_Kind]) -> _Product | None:
+def _kind(equation: Equation, kinds: Sequence[_Kind]) -> _Kind | None:
+    """What the sum is a sum of; None where it is none of these."""
     match equation.body:
         case Apply(op="mul", args=(Apply(op="cast", args=(Read() as x,)), Apply(op="cast", args=(Read() as y,)))):
             pass
         case _:
             return None
+    if equation.reduce != "sum" or equation.padded:
+        return None
     apart = equation.base is None and all({*equation.reduced} <= _indices(read) for read in (x, y))
-    kind = next(
-        (
-            k
-            for k in kinds
-            if equation.body.dtype == k.total
-            and {x.dtype, y.dtype} <= {*k.sources}
-            and (k != _I8 or x.dtype != y.dtype or apart)
-        ),
-        None,
-    )
-    if kind is None or equation.reduce != "sum" or equation.instances is not None or equation.padded:
+    for kind in kinds:
+        fits = equation.body.dtype == kind.total and {x.dtype, y.dtype} <= {*kind.sources}
+        if fits and (kind != _I8 or x.dtype != y.dtype or apart):
+            return kind
+    return None
+
+
+def _product(equation: Equation, kind: _Kind, tensors: dict[str, Tensor]) -> _Product | None:
+    x, y = reads_of(equation.body)
+    if equation.instances is not None:
         return None
     extents = box_extents(equation)
     if extents is None:

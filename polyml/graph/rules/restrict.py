@@ -60,6 +60,8 @@ def _without_zeros(expr: Expr, conditions: list[Expr]) -> Expr:
     if isinstance(expr, Apply) and expr.op == "mul":
         x, y = (_without_zeros(arg, conditions) for arg in expr.args)
         return Apply("mul", (x, y), expr.dtype)
+    if isinstance(expr, Apply) and expr.op == "cast":
+        return Apply("cast", (_without_zeros(expr.args[0], conditions),), expr.dtype)
     kept = kept_where(expr, 0)
     if kept is None or exact_condition(kept[0]) is None:
         return expr
