@@ -54,7 +54,7 @@ def skip_masked(graph: Graph) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Maximum:
-    """`equation` takes a maximum of `score`, which is -inf where the condition (in isl's syntax) does not hold."""
+    """`equation` takes a maximum of scores, which are -inf where the condition does not hold."""
 
     equation: Equation
     condition: Expr
@@ -70,8 +70,8 @@ def _maximum(op: Equation, sources: Mapping[str, Equation]) -> _Maximum | None:
         return None
     condition = _mask(op.body, sources)
     text = None if condition is None else exact_condition(condition)
-    rows = op.domain.dim_max_val(len(op.indices) - 1)
-    if condition is None or text is None or (rows.is_int() and rows.to_python() < _LONG - 1):
+    last = op.domain.dim_max_val(len(op.indices) - 1)
+    if condition is None or text is None or (last.is_int() and last.to_python() < _LONG - 1):
         return None
     return _Maximum(op, condition) if _keeps_rows(op, [text]) else None
 
