@@ -162,3 +162,17 @@ def f(x: i8["A K"], y: i8["K B"]):
     kept = np.arange(77) <= np.arange(35)[:, None] + 40
     want = (x.astype(np.int64) * kept) @ y.astype(np.int64)
     np.testing.assert_array_equal(polyml.einsum(source)(x, y), want)
+
+
+def test_windows_at_quotients_stay() -> None:
+    source = """
+def f(x: i8["K N"], y: i8["K C"]):
+    z: i32["C 40"]
+    z[c, i] = sum[k, 0 <= i // 2 - 3 < N](i32(x[k, i // 2 - 3]) * i32(y[k, c]))
+    return z
+"""
+    x, y = (a.reshape(77, -1) for a in arguments("matrices", ("i8", "i8"), {"A": 12, "B": 20, "K": 77}))
+    at = np.arange(40) // 2 - 3
+    inside = (at >= 0) & (at < x.shape[1])
+    want = y.astype(np.int64).T @ np.where(inside, x.astype(np.int64)[:, np.clip(at, 0, x.shape[1] - 1)], 0)
+    np.testing.assert_array_equal(polyml.einsum(source)(x, y), want)

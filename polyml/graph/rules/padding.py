@@ -12,7 +12,7 @@ from math import prod
 import islpy as isl
 
 from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, map_reads, reads_of
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, reads_of
 from polyml.graph.build_parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Tensor
@@ -63,9 +63,13 @@ def with_padding(equation: Equation, tensors: dict[str, Tensor]) -> tuple[list[E
 
 
 def _is_known(read: Read, tensors: Mapping[str, Tensor]) -> bool:
-    return all(isinstance(s, Affine) for s in read.subscripts) and all(
-        n.is_constant for n in tensors[read.tensor].shape
-    )
+    """Whether its places follow the indices in steps of numbers, in a tensor of known shape."""
+    steps = [s.stride(name) if isinstance(s, Affine) else None for s in read.subscripts for name in _names(s)]
+    return None not in steps and all(n.is_constant for n in tensors[read.tensor].shape)
+
+
+def _names(subscript: Subscript) -> tuple[str, ...]:
+    return tuple(subscript.variables()) if isinstance(subscript, Affine) else ("",)
 
 
 def _has_all(equation: Equation, whole: isl.Set) -> bool:
