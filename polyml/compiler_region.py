@@ -146,6 +146,8 @@ def rewrite_for(
         cache=machine.l2_bytes,
         dot_bf16=machine.dot_bf16 if free else 0.0,
         vector_bytes=machine.vector_bytes if free else 0,
+        vector_registers=machine.vector_registers,
+        split_vectors=machine.split_vectors,
         constants=constants,
         strided={name for name, steps in strides.items() if steps and steps[-1] != 1},
     )
