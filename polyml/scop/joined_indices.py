@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from math import prod
 
 import islpy as isl
 
@@ -28,6 +29,9 @@ __all__ = ["joined_indices"]
 
 VECTORS = 4
 """Rows of as many vectors lose little at their end."""
+
+FEW_USES = 16
+"""Uses of an operand's elements below which it is read once, in order."""
 
 LEAST_WORK = 1 << 15
 """Instances below which nothing is gained."""
@@ -45,7 +49,9 @@ def joined_indices(scop: Scop, lanes_bytes: int) -> Scop:
     given = scop
     for statement in scop.statements.values():
         if statement.kind == "update":
-            scop = _neighbours(scop, statement.name) if scop.sizes else _rows(scop, statement.name, lanes_bytes)
+            scop = _rows(scop, statement.name, lanes_bytes) if not scop.sizes else scop
+            if scop.sizes or _is_read_few_times(scop, scop.statements[statement.name]):
+                scop = _neighbours(scop, statement.name)
     return scop if scop is given else with_used_sizes(scop)
 
 
@@ -61,15 +67,27 @@ def _rows(scop: Scop, name: str, lanes_bytes: int) -> Scop:
 
 
 def _neighbours(scop: Scop, name: str) -> Scop:
-    """One statement's pairs of which an extent is symbolic, as long as there are any."""
+    """One statement's pairs, with symbolic sizes those of which an extent is symbolic, as long as there are any."""
     while True:
         statement, joining = scop.statements[name], _Joining(scop)
-        extents = _extents(scop, statement) or {}
-        pairs = (pair for pair in _pairs(statement) if not all(extents[i].is_constant for i in pair if i in extents))
+        extents = (_extents(scop, statement) or {}) if scop.sizes else {}
+        known = {index for index, extent in extents.items() if extent.is_constant}
+        pairs = (pair for pair in _pairs(statement) if not known.issuperset(pair))
         found = next((made for pair in pairs if (made := joining.all(name, pair)) is not None), None)
         if found is None:
             return scop
         scop = _joined(scop, *found)
+
+
+def _is_read_few_times(scop: Scop, statement: Statement) -> bool:
+    """Whether memory is what a long sum waits for: the fewer and longer the pieces are that are read, the better."""
+    extents = _extents(scop, statement)
+    reads = list(dict.fromkeys(reads_of(statement.value)))
+    if extents is None or len(reads) != 2 or not statement.target.subscripts:
+        return False
+    work = prod(extent.constant for extent in extents.values())
+    largest = max(prod(extent.constant for extent in scop.arrays[read.tensor].shape) for read in reads)
+    return work >= LEAST_WORK and work < FEW_USES * largest
 
 
 def _pairs(statement: Statement) -> dict[tuple[str, str], None]:
@@ -93,9 +111,7 @@ def _short_row(scop: Scop, statement: Statement, lanes_bytes: int) -> tuple[str,
     extents = _extents(scop, statement)
     if row % lanes == 0 or row >= VECTORS * lanes or extents is None or len(extents) <= len(names):
         return None
-    work = 1
-    for extent in extents.values():
-        work *= extent.constant
+    work = prod(extent.constant for extent in extents.values())
     return (names[-2], names[-1]) if work >= LEAST_WORK else None
 
 

@@ -107,3 +107,27 @@ def test_what_follows_is_applied_to_the_result() -> None:
     function = polyml.einsum(source, threads=1)
     expected = np.einsum(f"{left},{right}->{out}", x.astype(float), y.astype(float))
     np.testing.assert_array_equal(function(x, y, w), np.maximum(expected - w, 0))
+
+
+FLAT = ("cde", "ecdab", "ba", {"a": 33, "b": 13, "c": 5, "d": 17, "e": 9})
+"""A vector times a matrix, with indices in other orders."""
+DOTS = ("dbc", "acdb", "a", {"a": 30, "b": 15, "c": 13, "d": 31})
+FEW_ROWS = ("afde", "cedfb", "abc", {"a": 3, "b": 4, "c": 33, "d": 14, "e": 12, "f": 7})
+ORDERED = {"flat": FLAT, "dots": DOTS, "few rows": FEW_ROWS}
+
+
+@pytest.mark.parametrize("case", ORDERED)
+def test_a_large_operand_is_read_in_order(case: str) -> None:
+    left, right, out, sizes = ORDERED[case]
+    assert f"_laid[{ {'flat': 'e, c, d', 'dots': 'c, d, b', 'few rows': 'a, e, d, f'}[case] }]" in laid(*ORDERED[case])
+    for threads in (1, 2):
+        parameters, line = text(left, right, out, "f32")
+        x, y = arguments(left, right, sizes, "f32")
+        function = polyml.einsum(f"def f({parameters}):\n    {line}\n    return z\n", target=SMALL, threads=threads)
+        assert "joined" in str(function.explain(x, y))
+        expected = np.einsum(f"{left},{right}->{out}", x.astype(float), y.astype(float))
+        np.testing.assert_array_equal(function(guarded(x), guarded(y)), expected)
+
+
+def test_orders_in_which_nothing_is_joined_stay() -> None:
+    assert "_laid" not in laid("cdaeb", "de", "cab", {"a": 8, "b": 66, "c": 12, "d": 15, "e": 5})

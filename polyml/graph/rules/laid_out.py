@@ -1,4 +1,4 @@
-"""Products whose indices lie so that lanes would be few: operands and the result are laid out so that those of rows, of lanes and of the sum are neighbours.
+"""Products whose indices lie so that lanes would be few, or a large operand would be read in pieces: operands and the result are laid out so that those of rows, of lanes and of the sum are neighbours.
 
     z[d, c, a, g, b] = sum[f, e](x[b, g, f, a, e] * y[g, e, c, f, d])   becomes   x_laid[g, f, e, a, b] = x[b, g, f, a, e]
                                                                                   z_laid[g, c, d, a, b] = sum[f, e](x_laid[g, f, e, a, b] * y[g, e, c, f, d])
@@ -21,6 +21,7 @@ from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, box_extents
 from polyml.graph.rules.layout_costs import PLACED, Layout, Machine, Roles, copy_cost, product_cost, roles_of
+from polyml.graph.rules.operand_order import layout_in_order
 from polyml.graph.rules.turned_results import turned_order
 from polyml.graph.traverse import tensors_of
 from polyml.sets.affine import Affine, affine
@@ -63,11 +64,13 @@ def _changed(
     count = len(equation.indices) - len(equation.reduced)
     given = Layout(_names(reads[0]), _names(reads[1]), equation.indices[:count])
     roles = roles_of(given)
-    if roles is None or min(prod(extents[i] for i in part) for part in (roles.left, roles.right, roles.reduced)) < FEW:
+    if roles is None:
         return ()
-    assert isinstance(equation.body, Apply), "internal: no product"
-    turned = turned_order(equation, equation.body, extents, tensors, machine.cache)
-    best = _best(given, roles, turned, extents, equation.result.dtype.itemsize, machine)
+    best = layout_in_order(given, roles, extents)
+    if best is None and all(prod(extents[i] for i in part) >= FEW for part in (roles.left, roles.right, roles.reduced)):
+        assert isinstance(equation.body, Apply), "internal: no product"
+        turned = turned_order(equation, equation.body, extents, tensors, machine.cache)
+        best = _best(given, roles, turned, extents, equation.result.dtype.itemsize, machine)
     return () if best is None else tuple(_ops(equation, reads, given, best, extents, tensors))
 
 
@@ -155,14 +158,18 @@ def _ops(
         yield replace(_copy(copied, read.tensor, new, old, equation), apart=True)
         args.append(Read(copied.name, tuple(map(affine, new)), read.dtype))
     body = replace(shown, args=tuple(args))
-    if layout.result == given.result:
-        yield replace(equation, body=body)
-        return
-    result = _tensor(f"{equation.result.name}_laid", layout.result, extents, equation.result, tensors)
-    indices = (*layout.result, *equation.reduced)
+    large = max((layout.left, layout.right), key=lambda order: prod(extents[i] for i in order))
+    reduced = tuple(i for i in large if i in equation.reduced)
+    result, apart = equation.result, layout.result != given.result
+    if apart:
+        result = _tensor(f"{result.name}_laid", layout.result, extents, result, tensors)
+    indices = (*layout.result, *reduced)
     domain, target = box(result.name, indices, extents), tuple(map(affine, layout.result))
-    yield replace(equation, result=result, indices=indices, domain=domain, target=target, body=body, apart=True)
-    yield _copy(equation.result, result.name, given.result, layout.result, equation)
+    yield replace(
+        equation, result=result, indices=indices, domain=domain, target=target, body=body, reduced=reduced, apart=apart
+    )
+    if apart:
+        yield _copy(equation.result, result.name, given.result, layout.result, equation)
 
 
 def _tensor(

@@ -1,0 +1,61 @@
+"""Products that read each element of a large operand a few times only: the small operand and the result are laid out in its order.
+
+    z[b, a] = sum[c, d, e](x[c, d, e] * y[e, c, d, a, b])   becomes   x_laid[e, c, d] = x[c, d, e]
+                                                                      z_laid[a, b] = sum[e, c, d](x_laid[e, c, d] * y[e, c, d, a, b])
+                                                                      z[b, a] = z_laid[a, b]
+
+What lies side by side everywhere is one index then (scop/joined_indices.py): here a vector times a matrix, which is read from end to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import prod
+
+from polyml.graph.rules.layout_costs import Layout, Roles
+
+__all__ = ["FEW_USES", "layout_in_order"]
+
+FEW_USES = 16
+"""Products with each element of the operand, below which memory is what they wait for."""
+
+LARGER = 8
+"""How many times more elements it has than what changes places, at least."""
+
+LEAST = 1 << 17
+"""Elements below which the copies' loops would show."""
+
+
+def layout_in_order(given: Layout, roles: Roles, extents: Mapping[str, int]) -> Layout | None:
+    """The layout in the large operand's order; None where there is no such operand, or it would be read in as many pieces."""
+    left, right = (prod(extents[i] for i in order) for order in (given.left, given.right))
+    large = max(left, right)
+    if prod(extents.values()) >= FEW_USES * large or large < LEAST:
+        return None
+    order, small = (given.left, given.right) if left >= right else (given.right, given.left)
+    others = roles.right if left >= right else roles.left
+    in_order = (*others, *(i for i in order if i in small))
+    best: Layout | None = None
+    pieces = _pieces(order, given)
+    for result in (given.result, (*others, *(i for i in order if i in given.result))):
+        for rest in (small, in_order):
+            layout = Layout(order, rest, result) if left >= right else Layout(rest, order, result)
+            moved = sum(
+                prod(extents[i] for i in new) for new, old in ((rest, small), (result, given.result)) if new != old
+            )
+            if LARGER * moved <= large and _pieces(order, layout) < pieces:
+                best, pieces = layout, _pieces(order, layout)
+    return best
+
+
+def _pieces(order: Sequence[str], layout: Layout) -> int:
+    """Indices that are left of the operand's when those that lie side by side in each tensor that has one of them are joined."""
+    tensors = (layout.left, layout.right, layout.result)
+    together = (all(_beside(pair, tensor) for tensor in tensors) for pair in pairwise(order))
+    return len(order) - sum(together)
+
+
+def _beside(pair: tuple[str, str], tensor: Sequence[str]) -> bool:
+    """Whether the tensor has both next to each other, or neither."""
+    return pair in pairwise(tensor) or not set(pair) & set(tensor)
