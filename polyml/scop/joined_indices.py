@@ -1,5 +1,6 @@
 """Neighbouring indices become one where every array has them side by side: y[o, p, q] of a product over 14 x 14 points is one row of 196, which is whole
 vectors but for the last, instead of rows of 14, each of which wastes a part of one. Where extents are symbolic, so that nobody knows how short rows are, all reductions' neighbours become one.
+So do those of sums of products that use a large operand's elements a few times only: it is read in longer pieces.
 
 A pair of indices (i, j) may become one, E*i + j, when each access of the statement has both as neighbouring plain subscripts, or neither; the array's dimension of j has E elements, and
 they follow each other without gaps. All accesses to such an array must have pairs there. This is an exact change of names, without dependences: the same instances touch the same memory, and since j follows i
@@ -38,8 +39,8 @@ LEAST_WORK = 1 << 15
 
 
 def joined_indices(scop: Scop, lanes_bytes: int) -> Scop:
-    """The scop with the rows of its contractions' results joined where they are short and no whole vectors, and for symbolic sizes all indices of reductions that can be; the same object where
-    nothing can be.
+    """The scop with the rows of its contractions' results joined where they are short and no whole vectors, all neighbours where an operand is read a few times only, and for symbolic sizes all
+    indices of reductions that can be; the same object where nothing can be.
 
     Args:
         lanes_bytes: of a vector register.
@@ -49,8 +50,8 @@ def joined_indices(scop: Scop, lanes_bytes: int) -> Scop:
     given = scop
     for statement in scop.statements.values():
         if statement.kind == "update":
-            scop = _rows(scop, statement.name, lanes_bytes) if not scop.sizes else scop
-            if scop.sizes or _is_read_few_times(scop, scop.statements[statement.name]):
+            scop = _neighbours(scop, statement.name) if scop.sizes else _rows(scop, statement.name, lanes_bytes)
+            if _is_read_few_times(scop, scop.statements[statement.name]):
                 scop = _neighbours(scop, statement.name)
     return scop if scop is given else with_used_sizes(scop)
 
@@ -67,27 +68,18 @@ def _rows(scop: Scop, name: str, lanes_bytes: int) -> Scop:
 
 
 def _neighbours(scop: Scop, name: str) -> Scop:
-    """One statement's pairs, with symbolic sizes those of which an extent is symbolic, as long as there are any."""
+    """One statement's pairs, as long as there are any: of symbolic sizes those of which an extent is, of numbers those of large statements."""
     while True:
         statement, joining = scop.statements[name], _Joining(scop)
-        extents = (_extents(scop, statement) or {}) if scop.sizes else {}
-        known = {index for index, extent in extents.items() if extent.is_constant}
-        pairs = (pair for pair in _pairs(statement) if not known.issuperset(pair))
+        extents = _extents(scop, statement) or {}
+        if not scop.sizes and prod(extent.constant for extent in extents.values()) < LEAST_WORK:
+            return scop
+        numbers = [index for index, extent in extents.items() if scop.sizes and extent.is_constant]
+        pairs = (pair for pair in _pairs(statement) if not all(i in numbers for i in pair))
         found = next((made for pair in pairs if (made := joining.all(name, pair)) is not None), None)
         if found is None:
             return scop
         scop = _joined(scop, *found)
-
-
-def _is_read_few_times(scop: Scop, statement: Statement) -> bool:
-    """Whether memory is what a long sum waits for: the fewer and longer the pieces are that are read, the better."""
-    extents = _extents(scop, statement)
-    reads = list(dict.fromkeys(reads_of(statement.value)))
-    if extents is None or len(reads) != 2 or not statement.target.subscripts:
-        return False
-    work = prod(extent.constant for extent in extents.values())
-    largest = max(prod(extent.constant for extent in scop.arrays[read.tensor].shape) for read in reads)
-    return work >= LEAST_WORK and work < FEW_USES * largest
 
 
 def _pairs(statement: Statement) -> dict[tuple[str, str], None]:
@@ -113,6 +105,17 @@ def _short_row(scop: Scop, statement: Statement, lanes_bytes: int) -> tuple[str,
         return None
     work = prod(extent.constant for extent in extents.values())
     return (names[-2], names[-1]) if work >= LEAST_WORK else None
+
+
+def _is_read_few_times(scop: Scop, statement: Statement) -> bool:
+    """Whether memory is what a long sum waits for: the fewer and longer the pieces are that are read, the better."""
+    extents = _extents(scop, statement)
+    reads = list(dict.fromkeys(reads_of(statement.value)))
+    if scop.sizes or extents is None or len(reads) != 2 or not statement.target.subscripts:
+        return False
+    work = prod(extent.constant for extent in extents.values())
+    largest = max(prod(extent.constant for extent in scop.arrays[read.tensor].shape) for read in reads)
+    return work >= LEAST_WORK and work < FEW_USES * largest
 
 
 def _extents(scop: Scop, statement: Statement) -> dict[str, Affine] | None:
