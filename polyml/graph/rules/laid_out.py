@@ -20,7 +20,16 @@ from polyml.graph.build_parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, box_extents
-from polyml.graph.rules.layout_costs import PLACED, Layout, Machine, Roles, copy_cost, product_cost, roles_of
+from polyml.graph.rules.layout_costs import (
+    PLACED,
+    Layout,
+    Machine,
+    Roles,
+    copy_cost,
+    product_cost,
+    roles_of,
+    side_by_side_cost,
+)
 from polyml.graph.rules.operand_order import layout_in_order
 from polyml.graph.rules.turned_results import turned_order
 from polyml.graph.traverse import tensors_of
@@ -103,7 +112,9 @@ def _best(
     machine: Machine,
 ) -> Layout | None:
     """The layout that costs least; None where that is the given one, or it costs little more. turned: what the result is turned from by other means (rules/turned_results.py)."""
-    limit = GAIN * product_cost(given, extents, itemsize, machine)
+    cost = product_cost(given, extents, itemsize, machine)
+    other = side_by_side_cost(given, extents, itemsize, machine)
+    limit = GAIN * (cost if other is None else min(cost, other))
     if turned is not None:
         other = product_cost(replace(given, result=turned), extents, itemsize, machine)
         limit = min(limit, GAIN * (other + PLACED * prod(extents[i] for i in turned)))

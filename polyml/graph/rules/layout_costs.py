@@ -12,7 +12,7 @@ from math import ceil, prod
 
 from polyml.records import dataclass
 
-__all__ = ["PLACED", "Layout", "Machine", "Roles", "copy_cost", "product_cost", "roles_of"]
+__all__ = ["PLACED", "Layout", "Machine", "Roles", "copy_cost", "product_cost", "roles_of", "side_by_side_cost"]
 
 TALLEST, WIDEST = 14, 4
 """Rows and vectors of a register tile, at most."""
@@ -94,13 +94,10 @@ def product_cost(layout: Layout, extents: Mapping[str, int], itemsize: int, mach
     vectors, others = (layout.left, layout.right) if ours else (layout.right, layout.left)
     columns, rows = (roles.left, roles.right) if ours else (roles.right, roles.left)
     row = _beside(layout.result, vectors, columns, extents)
-    tall = max(prod(extents[i] for i in rows), 1)
     most = max((extents[i] for i in rows), default=1)
     cycles = work / (row * most) * _tile(row, most, lanes, machine)
     cycles += _vectors(vectors, last, roles, extents, itemsize, machine)
     cycles += _rows(others, rows, roles, extents, itemsize, machine)
-    if tall < MIN_REUSE and vectors[-1] == others[-1]:
-        cycles = min(cycles, _along_sum(vectors, extents, itemsize, machine) * work)
     return written + cycles
 
 
@@ -122,10 +119,14 @@ def copy_cost(
     return elements * each + (moved / BYTES if moved > 2 * machine.cache else 0.0) + REGION
 
 
-def _along_sum(order: Sequence[str], extents: Mapping[str, int], itemsize: int, machine: Machine) -> float:
-    """Cycles of a product where lanes run along the sum, elements of the result side by side (schedule/strategy/side_by_side.py)."""
-    lanes, row = max(1, machine.vector_bytes // itemsize), extents[order[-1]]
-    return _idle(row, lanes) * (1.0 if machine.split else 0.5) / lanes
+def side_by_side_cost(layout: Layout, extents: Mapping[str, int], itemsize: int, machine: Machine) -> float | None:
+    """Cycles of the sums where lanes run along them, few rows and some columns side by side in registers (schedule/strategy/side_by_side.py); None where the operands do not lie so."""
+    roles, lanes = roles_of(layout), max(1, machine.vector_bytes // itemsize)
+    assert roles is not None, "internal: no product"
+    rows = roles.right if layout.result[-1] in roles.left else roles.left
+    if layout.left[-1] != layout.right[-1] or prod(extents[i] for i in rows) >= MIN_REUSE:
+        return None
+    return prod(extents.values()) / lanes * _idle(extents[layout.left[-1]], lanes) * (1.0 if machine.split else 0.5)
 
 
 def _idle(row: int, lanes: int) -> float:

@@ -23,6 +23,9 @@ FEW_USES = 16
 LARGER = 8
 """How many times more elements it has than what changes places, at least."""
 
+MOST_PIECES = 3
+"""Indices that are left of its own, at most: with more, what is next to each other in it is met one after the other neither by the sum nor by the result."""
+
 LEAST = 1 << 17
 """Elements below which the copies' loops would show."""
 
@@ -37,7 +40,7 @@ def layout_in_order(given: Layout, roles: Roles, extents: Mapping[str, int]) -> 
     others = roles.right if left >= right else roles.left
     in_order = (*others, *(i for i in order if i in small))
     best: Layout | None = None
-    pieces = _pieces(order, given)
+    pieces = min(MOST_PIECES + 1, _pieces(order, given))
     for result in (given.result, (*others, *(i for i in order if i in given.result))):
         for rest in (small, in_order):
             layout = Layout(order, rest, result) if left >= right else Layout(rest, order, result)
