@@ -32,6 +32,9 @@ BLOCK = 8
 BYTES = 7.0
 """That memory delivers or takes in a cycle."""
 
+STORED = 2.0
+"""Cycles for a vector of the result, which may be part of one."""
+
 REGION = 4000.0
 """Cycles for a loop nest of its own, short as it may be."""
 
@@ -98,7 +101,7 @@ def product_cost(layout: Layout, extents: Mapping[str, int], itemsize: int, mach
     cycles = work / (row * most) * _tile(row, most, lanes, machine)
     cycles += _vectors(vectors, last, roles, extents, itemsize, machine)
     cycles += _rows(others, rows, roles, extents, itemsize, machine)
-    return written + cycles
+    return written + cycles + STORED * prod(extents[i] for i in layout.result) / row * ceil(row / lanes)
 
 
 def copy_cost(
