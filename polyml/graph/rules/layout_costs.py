@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import ceil, prod
+from math import ceil, inf, prod
 
 from polyml.records import dataclass
 
@@ -92,7 +92,7 @@ def product_cost(layout: Layout, extents: Mapping[str, int], itemsize: int, mach
     result = prod(extents[i] for i in layout.result) * itemsize
     written = result / BYTES if result > machine.cache else 0.0
     if last in roles.batch:
-        return written + work / lanes * _idle(extents[last], lanes) + _turned(layout, extents)
+        return written + min(_batch_lanes(layout, extents, lanes), _other_lanes(layout, roles, extents, lanes, machine))
     ours = last in roles.left
     vectors, others = (layout.left, layout.right) if ours else (layout.right, layout.left)
     columns, rows = (roles.left, roles.right) if ours else (roles.right, roles.left)
@@ -137,11 +137,22 @@ def _idle(row: int, lanes: int) -> float:
     return ceil(row / lanes) * lanes / row
 
 
-def _turned(layout: Layout, extents: Mapping[str, int]) -> float:
-    """Cycles for what lanes run along an index of both operands need: both contiguous along it."""
+def _batch_lanes(layout: Layout, extents: Mapping[str, int], lanes: int) -> float:
+    """Cycles of the sums where lanes run along an index of both operands: two loads for each product, of what is contiguous along it or a copy."""
     last = layout.result[-1]
     turned = [order for order in (layout.left, layout.right) if order[-1] != last]
-    return PLACED * sum(prod(extents[i] for i in order) for order in turned)
+    copied = PLACED * sum(prod(extents[i] for i in order) for order in turned)
+    return copied + prod(extents.values()) / lanes * _idle(extents[last], lanes)
+
+
+def _other_lanes(layout: Layout, roles: Roles, extents: Mapping[str, int], lanes: int, machine: Machine) -> float:
+    """The same with lanes along what an operand is contiguous along, each element of the result in its place."""
+    firsts = [extents[order[-1]] for order in (layout.left, layout.right) if order[-1] not in roles.batch]
+    if not firsts:
+        return inf
+    idle = min(_idle(row, lanes) for row in firsts)
+    cycles = prod(extents.values()) / lanes * idle * (1.0 if machine.split else 0.5)
+    return cycles + PLACED * prod(extents[i] for i in layout.result)
 
 
 def _beside(result: Sequence[str], operand: Sequence[str], columns: Sequence[str], extents: Mapping[str, int]) -> int:
