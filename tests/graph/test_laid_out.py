@@ -20,7 +20,7 @@ AHEAD = ("geafb", "fdecg", "cgdab", {"a": 7, "b": 23, "c": 9, "d": 11, "e": 13, 
 """One operand contiguous along the batch."""
 IN_ROWS = ("gbac", "gdef", "decfab", {"a": 3, "b": 3, "c": 9, "d": 3, "e": 13, "f": 17, "g": 55})
 """Results whose rows are short."""
-LAST = ("adef", "bdecf", "abcf", {"a": 20, "b": 26, "c": 57, "d": 5, "e": 12, "f": 3})
+LAST = ("adef", "bdecf", "abcf", {"a": 70, "b": 26, "c": 57, "d": 5, "e": 12, "f": 3})
 """Lanes along the batch."""
 CASES = {"short": SHORT, "ahead": AHEAD, "in rows": IN_ROWS, "last": LAST}
 SMALL = Target("x86-64-v3", l1_bytes=4096, l2_bytes=32 * 1024, cores=2)
