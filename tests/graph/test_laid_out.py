@@ -113,13 +113,18 @@ FLAT = ("cde", "ecdab", "ba", {"a": 33, "b": 13, "c": 5, "d": 17, "e": 9})
 """A vector times a matrix, with indices in other orders."""
 DOTS = ("dbc", "acdb", "a", {"a": 30, "b": 15, "c": 13, "d": 31})
 FEW_ROWS = ("afde", "cedfb", "abc", {"a": 3, "b": 4, "c": 33, "d": 14, "e": 12, "f": 7})
-ORDERED = {"flat": FLAT, "dots": DOTS, "few rows": FEW_ROWS}
+STRIDED = ("adbc", "bcd", "ad", {"a": 24, "b": 31, "c": 22, "d": 9})
+"""Dot products with columns of the small operand."""
+ORDERED = {"flat": FLAT, "dots": DOTS, "few rows": FEW_ROWS, "strided": STRIDED}
 
 
 @pytest.mark.parametrize("case", ORDERED)
 def test_a_large_operand_is_read_in_order(case: str) -> None:
     left, right, out, sizes = ORDERED[case]
-    assert f"_laid[{ {'flat': 'e, c, d', 'dots': 'c, d, b', 'few rows': 'a, e, d, f'}[case] }]" in laid(*ORDERED[case])
+    assert (
+        f"_laid[{ {'flat': 'e, c, d', 'dots': 'c, d, b', 'few rows': 'a, e, d, f', 'strided': 'd, b, c'}[case] }]"
+        in laid(*ORDERED[case])
+    )
     for threads in (1, 2):
         parameters, line = text(left, right, out, "f32")
         x, y = arguments(left, right, sizes, "f32")

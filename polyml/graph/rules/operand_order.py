@@ -40,25 +40,40 @@ def layout_in_order(given: Layout, roles: Roles, extents: Mapping[str, int]) -> 
     others = roles.right if left >= right else roles.left
     in_order = (*others, *(i for i in order if i in small))
     best: Layout | None = None
-    pieces = min(MOST_PIECES + 1, _pieces(order, given))
+    least = _in_a_row(order, given, roles)
+    most = (least, 0)
     for result in (given.result, (*others, *(i for i in order if i in given.result))):
         for rest in (small, in_order):
             layout = Layout(order, rest, result) if left >= right else Layout(rest, order, result)
             moved = sum(
                 prod(extents[i] for i in new) for new, old in ((rest, small), (result, given.result)) if new != old
             )
-            if LARGER * moved <= large and _pieces(order, layout) < pieces:
-                best, pieces = layout, _pieces(order, layout)
+            pieces = _pieces(order, layout)
+            score = _in_a_row(order, layout, roles), -pieces
+            if LARGER * moved <= large and score > most and score[0] > least and pieces <= MOST_PIECES:
+                best, most = layout, score
     return best
+
+
+def _in_a_row(order: tuple[str, ...], layout: Layout, roles: Roles) -> int:
+    """How much of the operand is met in a row: indices of the sum that are joined with the next one, those that are joined with its last one, and that one itself where lanes along it suit a sum with no other rows."""
+    rest = layout.right if layout.left == order else layout.left
+    together = [_are_joined(pair, layout) for pair in pairwise(order)]
+    summed = sum(
+        joined and set(pair) <= set(roles.reduced) for joined, pair in zip(together, pairwise(order), strict=True)
+    )
+    last = next((k for k, joined in enumerate(reversed(together)) if not joined), len(together))
+    along = rest[-1] if order[-1] in roles.reduced else layout.result[-1]
+    few = not (roles.left and roles.right)
+    return summed + last + (few and order[-1] == along)
 
 
 def _pieces(order: Sequence[str], layout: Layout) -> int:
     """Indices that are left of the operand's when those that lie side by side in each tensor that has one of them are joined."""
+    return len(order) - sum(_are_joined(pair, layout) for pair in pairwise(order))
+
+
+def _are_joined(pair: tuple[str, str], layout: Layout) -> bool:
+    """Whether each tensor has both next to each other, or neither."""
     tensors = (layout.left, layout.right, layout.result)
-    together = (all(_beside(pair, tensor) for tensor in tensors) for pair in pairwise(order))
-    return len(order) - sum(together)
-
-
-def _beside(pair: tuple[str, str], tensor: Sequence[str]) -> bool:
-    """Whether the tensor has both next to each other, or neither."""
-    return pair in pairwise(tensor) or not set(pair) & set(tensor)
+    return all(pair in pairwise(tensor) or not set(pair) & set(tensor) for tensor in tensors)
