@@ -72,7 +72,7 @@ def roles_of(layout: Layout) -> Roles | None:
     """None where this is no product of two operands that have all of the sum's indices."""
     left, right, result = (set(order) for order in (layout.left, layout.right, layout.result))
     reduced = tuple(i for i in layout.left if i not in result)
-    if left | right < result or set(reduced) != right - result or not reduced:
+    if not result <= left | right or set(reduced) != right - result or not reduced:
         return None
     return Roles(
         tuple(i for i in layout.result if i not in right),
@@ -183,7 +183,7 @@ def _vectors(
         each = FAR if far else SCATTERED
     else:
         each = min(SCATTERED, PLACED * max(1.0, BLOCK / extents[first]))
-    return elements * each + (elements * itemsize / BYTES if far else 0.0)
+    return max(elements * each, elements * itemsize / BYTES if far else 0.0)
 
 
 def _rows(
@@ -203,7 +203,7 @@ def _rows(
         each = FAR if far else SCATTERED
     else:
         each = COPIED if first == rows[-1] else SCATTERED
-    return elements * each + (elements * itemsize / BYTES if far else 0.0)
+    return max(elements * each, elements * itemsize / BYTES if far else 0.0)
 
 
 @lru_cache(maxsize=512)
