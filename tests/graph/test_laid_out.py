@@ -9,6 +9,7 @@ import polyml
 from polyml.graph.printer import graph_text
 from polyml.graph.reference import execute
 from polyml.graph.rewrite import rewrite
+from polyml.graph.rules import laid_out
 from polyml.graph.verify import verify
 from polyml.target import Target
 from tests.codegen.llvm.support import guarded
@@ -77,6 +78,11 @@ def test_few_rows_and_what_is_no_product_stay() -> None:
     for line in ("z[d, b, a] = max[c](x[a, b, c] * y[c, d])", "z[d, b, a] = sum[c](x[a, b, c] * y[c, d] + 1)"):
         made = graph(program(parameters, line, "return z"), x, y)
         assert "_laid" not in graph_text(rewrite(made, cache=1 << 20, vector_bytes=32, vector_registers=16))
+
+
+def test_what_would_take_much_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laid_out, "MOST_BYTES", 1024)
+    assert "_laid" not in laid(*SHORT)
 
 
 def test_operands_without_contiguous_rows_stay() -> None:

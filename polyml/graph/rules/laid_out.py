@@ -43,6 +43,9 @@ GAIN = 0.87
 FEW = 4
 """Rows, columns and terms, at least: with fewer, memory is what the product waits for."""
 
+MOST_BYTES = 256 << 20
+"""Most memory that what is laid out may take."""
+
 LEAST_WORK = 1 << 15
 """Products below which it does not matter."""
 
@@ -120,10 +123,11 @@ def _best(
         limit = min(limit, GAIN * (other + PLACED * prod(extents[i] for i in turned)))
     best: Layout | None = None
     for layout in _layouts(given, roles):
-        cost = sum(
-            copy_cost(old, new, extents, itemsize, machine)
-            for old, new in ((given.left, layout.left), (given.right, layout.right), (layout.result, given.result))
-        )
+        moves = ((given.left, layout.left), (given.right, layout.right), (layout.result, given.result))
+        cost = sum(copy_cost(old, new, extents, itemsize, machine) for old, new in moves)
+        moved = sum(prod(extents[i] for i in new) for old, new in moves if old != new)
+        if moved * itemsize > MOST_BYTES:
+            continue
         if cost < limit and (cost := cost + product_cost(layout, extents, itemsize, machine)) < limit:
             best, limit = layout, cost
     return best
