@@ -51,8 +51,7 @@ def joined_indices(scop: Scop, lanes_bytes: int) -> Scop:
     for statement in scop.statements.values():
         if statement.kind == "update":
             scop = _neighbours(scop, statement.name) if scop.sizes else _rows(scop, statement.name, lanes_bytes)
-            if _is_read_few_times(scop, scop.statements[statement.name]):
-                scop = _neighbours(scop, statement.name)
+            scop = _in_a_row(scop, statement.name)
     return scop if scop is given else with_used_sizes(scop)
 
 
@@ -107,15 +106,35 @@ def _short_row(scop: Scop, statement: Statement, lanes_bytes: int) -> tuple[str,
     return (names[-2], names[-1]) if work >= LEAST_WORK else None
 
 
-def _is_read_few_times(scop: Scop, statement: Statement) -> bool:
-    """Whether memory is what a long sum waits for: the fewer and longer the pieces are that are read, the better."""
+def _in_a_row(scop: Scop, name: str) -> Scop:
+    """One statement with what it meets in a row in a large operand joined: indices of a sum, and what lies beside the operand's last one."""
+    while True:
+        statement, joining = scop.statements[name], _Joining(scop)
+        large = _read_few_times(scop, statement)
+        if large is None:
+            return scop
+        kept = {v for s in statement.target.subscripts if isinstance(s, Affine) for v in s.variables()}
+        last = large.subscripts[-1]
+        ends = {last.name} if isinstance(last, Affine) else set()
+        pairs = (pair for pair in _pairs(statement) if not kept & set(pair) or pair[1] in ends)
+        found = next((made for pair in pairs if (made := joining.all(name, pair)) is not None), None)
+        if found is None:
+            return scop
+        scop = _joined(scop, *found)
+
+
+def _read_few_times(scop: Scop, statement: Statement) -> Read | None:
+    """The large operand of a product whose elements are used a few times only: memory is what it waits for, and the fewer and longer the pieces are that are read, the better."""
     extents = _extents(scop, statement)
     reads = list(dict.fromkeys(reads_of(statement.value)))
     if scop.sizes or extents is None or len(reads) != 2 or not statement.target.subscripts:
-        return False
-    work = prod(extent.constant for extent in extents.values())
-    largest = max(prod(extent.constant for extent in scop.arrays[read.tensor].shape) for read in reads)
-    return work >= LEAST_WORK and work < FEW_USES * largest
+        return None
+
+    def size(read: Read) -> int:
+        return prod(extent.constant for extent in scop.arrays[read.tensor].shape)
+
+    work, large = prod(extent.constant for extent in extents.values()), max(reads, key=size)
+    return large if work >= LEAST_WORK and work < FEW_USES * size(large) and large.subscripts else None
 
 
 def _extents(scop: Scop, statement: Statement) -> dict[str, Affine] | None:

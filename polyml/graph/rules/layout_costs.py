@@ -35,6 +35,9 @@ BYTES = 7.0
 STORED = 2.0
 """Cycles for a vector of the result, which may be part of one."""
 
+NEAR = 64
+"""Half of L1 is this part of the cache that a core keeps close: an operand that fits is not packed (schedule/blocking.py)."""
+
 REGION = 4000.0
 """Cycles for a loop nest of its own, short as it may be."""
 
@@ -100,7 +103,8 @@ def product_cost(layout: Layout, extents: Mapping[str, int], itemsize: int, mach
     most = max((extents[i] for i in rows), default=1)
     cycles = work / (row * most) * _tile(row, most, lanes, machine)
     cycles += _vectors(vectors, last, roles, extents, itemsize, machine)
-    cycles += _rows(others, rows, roles, extents, itemsize, machine)
+    unpacked = prod(extents[i] for i in vectors) * itemsize <= machine.cache // NEAR
+    cycles += _rows(others, rows, roles, extents, itemsize, machine, unpacked=unpacked)
     return written + cycles + STORED * prod(extents[i] for i in layout.result) / row * ceil(row / lanes)
 
 
@@ -193,6 +197,8 @@ def _rows(
     extents: Mapping[str, int],
     itemsize: int,
     machine: Machine,
+    *,
+    unpacked: bool,
 ) -> float:
     """The same for the operand whose elements are broadcast."""
     elements, first = prod(extents[i] for i in order), order[-1]
@@ -202,7 +208,8 @@ def _rows(
     elif first in roles.batch:
         each = FAR if far else SCATTERED
     else:
-        each = COPIED if first == rows[-1] else SCATTERED
+        # Beside an operand that is read where it lies, tiles run along whichever rows suit them; beside panels along the last ones.
+        each = COPIED if first == rows[-1] or (unpacked and extents[first] >= BLOCK) else SCATTERED
     return max(elements * each, elements * itemsize / BYTES if far else 0.0)
 
 

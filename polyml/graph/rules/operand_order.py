@@ -26,6 +26,9 @@ LARGER = 8
 MOST_PIECES = 3
 """Indices that are left of its own, at most: with more, what is next to each other in it is met one after the other neither by the sum nor by the result."""
 
+LEAST_RUN = 32
+"""Elements of its last index, joined with those before, at least, where it meets no other rows: sums along fewer take several of the result's indices side by side, each by itself."""
+
 LEAST = 1 << 17
 """Elements below which the copies' loops would show."""
 
@@ -50,7 +53,8 @@ def layout_in_order(given: Layout, roles: Roles, extents: Mapping[str, int]) -> 
             )
             pieces = _pieces(order, layout)
             score = _in_a_row(order, layout, roles), -pieces
-            if LARGER * moved <= large and score > most and score[0] > least and pieces <= MOST_PIECES:
+            short = not others and _tail(order, layout, extents) < LEAST_RUN
+            if LARGER * moved <= large and score > most and score[0] > least and pieces <= MOST_PIECES and not short:
                 best, most = layout, score
     return best
 
@@ -66,6 +70,16 @@ def _in_a_row(order: tuple[str, ...], layout: Layout, roles: Roles) -> int:
     along = rest[-1] if order[-1] in roles.reduced else layout.result[-1]
     few = not (roles.left and roles.right)
     return summed + last + (few and order[-1] == along)
+
+
+def _tail(order: Sequence[str], layout: Layout, extents: Mapping[str, int]) -> int:
+    """Elements that lie side by side, as one index, at the end of the operand's order."""
+    found = extents[order[-1]]
+    for pair in reversed(list(pairwise(order))):
+        if not _are_joined(pair, layout):
+            break
+        found *= extents[pair[0]]
+    return found
 
 
 def _pieces(order: Sequence[str], layout: Layout) -> int:
