@@ -26,6 +26,9 @@ FAR = 24.0
 MIN_REUSE = 16
 """Rows from which on operands are packed (schedule/blocking.py)."""
 
+LARGE = 8
+"""How many times as much as that cache a tensor takes whose lines are gone before the next row of one is needed."""
+
 BLOCK = 8
 """Neighbours that go together, for what is copied to cost no more than that."""
 
@@ -120,6 +123,8 @@ def copy_cost(
         run, k = run * extents[source[-k]], k + 1
     if run > 1:
         each = COPIED + (PLACED - COPIED) * min(1.0, BLOCK / run)
+        # Short rows of a large tensor come alone, too.
+        each = max(each, FAR / run) if elements * itemsize > LARGE * machine.cache else each
     else:
         each = min(SCATTERED, PLACED * max(1.0, BLOCK / min(extents[source[-1]], extents[target[-1]])))
     moved = 2 * elements * itemsize
