@@ -98,7 +98,9 @@ def product_cost(layout: Layout, extents: Mapping[str, int], itemsize: int, mach
     result = prod(extents[i] for i in layout.result) * itemsize
     written = result / BYTES if result > machine.cache else 0.0
     if last in roles.batch:
-        return written + min(_batch_lanes(layout, extents, lanes), _other_lanes(layout, roles, extents, lanes, machine))
+        return written + min(
+            _batch_lanes(layout, extents, lanes), _other_lanes(layout, roles, extents, itemsize, machine)
+        )
     ours = last in roles.left
     vectors, others = (layout.left, layout.right) if ours else (layout.right, layout.left)
     columns, rows = (roles.left, roles.right) if ours else (roles.right, roles.left)
@@ -154,13 +156,15 @@ def _batch_lanes(layout: Layout, extents: Mapping[str, int], lanes: int) -> floa
     return copied + prod(extents.values()) / lanes * _idle(extents[last], lanes)
 
 
-def _other_lanes(layout: Layout, roles: Roles, extents: Mapping[str, int], lanes: int, machine: Machine) -> float:
-    """The same with lanes along what an operand is contiguous along, each element of the result in its place."""
-    firsts = [extents[order[-1]] for order in (layout.left, layout.right) if order[-1] not in roles.batch]
-    if not firsts:
-        return inf
-    idle = min(_idle(row, lanes) for row in firsts)
-    cycles = prod(extents.values()) / lanes * idle * (1.0 if machine.split else 0.5)
+def _other_lanes(layout: Layout, roles: Roles, extents: Mapping[str, int], itemsize: int, machine: Machine) -> float:
+    """The same with lanes along what an operand is contiguous along, each element of the result in its place; twice that where each element of a large other operand brings a line."""
+    lanes, best = max(1, machine.vector_bytes // itemsize), inf
+    for own, other in ((layout.left, layout.right), (layout.right, layout.left)):
+        large = prod(extents[i] for i in other) * itemsize > machine.cache // 8
+        if own[-1] not in roles.batch:
+            waits = 2.0 if large and other[-1] not in roles.reduced else 1.0
+            best = min(best, waits * _idle(extents[own[-1]], lanes))
+    cycles = prod(extents.values()) / lanes * best * (1.0 if machine.split else 0.5)
     return cycles + PLACED * prod(extents[i] for i in layout.result)
 
 
