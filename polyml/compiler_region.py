@@ -148,6 +148,8 @@ def rewrite_for(
         dot_i16=machine.dot_i16 if free else 0.0,
         dot_i8=machine.dot_i8 if free else 0.0,
         vector_bytes=machine.vector_bytes if free else 0,
+        vector_registers=machine.vector_registers,
+        split_vectors=machine.split_vectors,
         constants=constants,
         strided={name for name, steps in strides.items() if steps and steps[-1] != 1},
     )

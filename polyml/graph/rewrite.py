@@ -17,6 +17,8 @@ from polyml.graph.rules.dead import remove_dead
 from polyml.graph.rules.factor import factor_sums
 from polyml.graph.rules.hoist import hoist
 from polyml.graph.rules.inline import inline_elementwise
+from polyml.graph.rules.laid_out import lay_out
+from polyml.graph.rules.layout_costs import Machine
 from polyml.graph.rules.masked import skip_masked
 from polyml.graph.rules.narrow import narrow
 from polyml.graph.rules.nested import nest_sums
@@ -82,6 +84,8 @@ def rewrite(
     dot_i8: float = 0.0,
     strided: Set[str] = frozenset(),
     vector_bytes: int = 0,
+    vector_registers: int = 0,
+    split_vectors: bool = False,
     constants: Set[str] = frozenset(),
     observe: Callable[[str, Graph], None] | None = None,
 ) -> Graph:
@@ -122,6 +126,9 @@ def rewrite(
         arrange = functools.partial(lanes_along_filters, vector_bytes=vector_bytes, constants=constants)
         last.append(("windows", arrange))
         if cache:
+            if vector_registers:
+                machine = Machine(vector_bytes, vector_registers, split_vectors, cache)
+                last.append(("laid out", functools.partial(lay_out, machine=machine, strided=frozenset(strided))))
             last.append(("turned", functools.partial(turn_results, cache=cache)))
         last.append(("pieces", join_pieces))
     last.append(("unseen", leave_unseen))

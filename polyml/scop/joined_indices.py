@@ -1,6 +1,7 @@
 """Neighbouring indices become one where every array has them side by side: y[o, p, q] of a product over 14 x 14 points is one row of 196, which is whole
 vectors but for the last, instead of rows of 14, each of which wastes a part of one. Where extents are symbolic, so that nobody knows how short rows are, all reductions' neighbours become one; and so do all neighbours of regions that go through
 memory without contractions (sums, batch norms, permutations), whose loops are as long as memory allows then.
+So do those of sums of products that use a large operand's elements a few times only: it is read in longer pieces.
 
 A pair of indices (i, j) may become one, E*i + j, when each access of the statement has both as neighbouring plain subscripts, or neither; the array's dimension of j has E elements, and
 they follow each other without gaps. All accesses to such an array must have pairs there. This is an exact change of names, without dependences: the same instances touch the same memory, and since j follows i
@@ -31,13 +32,16 @@ __all__ = ["joined_indices"]
 VECTORS = 4
 """Rows of as many vectors lose little at their end."""
 
+FEW_USES = 16
+"""Uses of an operand's elements below which it is read once, in order."""
+
 LEAST_WORK = 1 << 15
 """Instances below which nothing is gained."""
 
 
 def joined_indices(scop: Scop, lanes_bytes: int) -> Scop:
-    """The scop with the rows of its contractions' results joined where they are short and no whole vectors, all indices that can be where there is no contraction, and for symbolic sizes all indices of
-    reductions that can be; the same object where nothing can be.
+    """The scop with the rows of its contractions' results joined where they are short and no whole vectors, all indices that can be where there is no contraction or an operand is read a few times only,
+    and for symbolic sizes all indices of reductions that can be; the same object where nothing can be.
 
     Args:
         lanes_bytes: of a vector register.
@@ -53,6 +57,7 @@ def joined_indices(scop: Scop, lanes_bytes: int) -> Scop:
             scop = _neighbours(scop, statement.name)
         elif statement.kind == "update":
             scop = _rows(scop, statement.name, lanes_bytes)
+            scop = _in_a_row(scop, statement.name)
     return scop if scop is given else with_used_sizes(scop)
 
 
@@ -117,6 +122,37 @@ def _short_row(scop: Scop, statement: Statement, lanes_bytes: int) -> tuple[str,
         return None
     work = prod(extent.constant for extent in extents.values())
     return (names[-2], names[-1]) if work >= LEAST_WORK else None
+
+
+def _in_a_row(scop: Scop, name: str) -> Scop:
+    """One statement with what it meets in a row in a large operand joined: indices of a sum, and what lies beside the operand's last one."""
+    while True:
+        statement, joining = scop.statements[name], _Joining(scop)
+        large = _read_few_times(scop, statement)
+        if large is None:
+            return scop
+        kept = {v for s in statement.target.subscripts if isinstance(s, Affine) for v in s.variables()}
+        last = large.subscripts[-1]
+        ends = {last.name} if isinstance(last, Affine) else set()
+        pairs = (pair for pair in _pairs(statement) if not kept & set(pair) or pair[1] in ends)
+        found = next((made for pair in pairs if (made := joining.all(name, pair)) is not None), None)
+        if found is None:
+            return scop
+        scop = _joined(scop, *found)
+
+
+def _read_few_times(scop: Scop, statement: Statement) -> Read | None:
+    """The large operand of a product whose elements are used a few times only: memory is what it waits for, and the fewer and longer the pieces are that are read, the better."""
+    extents = _extents(scop, statement)
+    reads = list(dict.fromkeys(reads_of(statement.value)))
+    if scop.sizes or extents is None or len(reads) != 2 or not statement.target.subscripts:
+        return None
+
+    def size(read: Read) -> int:
+        return prod(extent.constant for extent in scop.arrays[read.tensor].shape)
+
+    work, large = prod(extent.constant for extent in extents.values()), max(reads, key=size)
+    return large if work >= LEAST_WORK and work < FEW_USES * size(large) and large.subscripts else None
 
 
 def _extents(scop: Scop, statement: Statement) -> dict[str, Affine] | None:

@@ -297,6 +297,21 @@ def test_a_vector_times_a_matrix_reads_it_in_long_rows(value: str, dtype: str, t
     np.testing.assert_allclose(function(guarded(a), guarded(b), guarded(c)), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("rows", [0, 2])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_blocks_of_a_matrix_that_is_read_once_have_as_many_rows_but_for_the_last(rows: int, threads: int) -> None:
+    """How often each loop runs is a number then: sums are unrolled, and ask for coming rows."""
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-4, 4, s).astype(np.float32) for s in ((rows, 1203) if rows else 1203, (1203, 2051)))
+    n, own = ("n, ", "N K") if rows else ("", "K")
+    text = f'def f(a: f32["{own}"], b: f32["K M"]):\n    z[{n}m] = a[{n}k] * b[k, m]\n    return z\n'
+    function = polyml.einsum(text, target=SMALL, threads=threads, verify=True)
+    loops = function.lower(a, b).text("loops")
+    assert "read once, in order" in str(function.explain(a, b))
+    assert not re.search(r"k < .*min\(1203", loops)
+    np.testing.assert_array_equal(function(guarded(a), guarded(b)), a @ b)
+
+
 @pytest.mark.parametrize(
     ("rows", "columns", "depth"), [(1, 37, 130), (2, 64, 33), (5, 41, 64), (3, 23, 100), (8, 300, 129)]
 )

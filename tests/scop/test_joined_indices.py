@@ -115,3 +115,24 @@ def norm(x: f32["N C H W"], g: f32["C"]):
     mean, var = wide.mean((0, 2, 3), keepdims=True), wide.var((0, 2, 3), keepdims=True)
     expected = (wide - mean) / np.sqrt(var + 1) * g[:, None, None]
     np.testing.assert_allclose(polyml.einsum(text, verify=True)(x, g), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "z", "joined"),
+    [
+        # A vector times a matrix; dot products of rows of which there are two indices; what is met in a row neither way; as many uses as a product of matrices has.
+        ("c d", "c d a b", "a b", ("a_b", "c_d")),
+        ("c d", "a b c d", "a b", ("a", "b", "c_d")),
+        ("c d", "a b c e d", "a b e", ("a", "b", "e", "c", "d")),
+        ("c d f", "c d a b", "f a b", ("f", "a", "b", "c", "d")),
+    ],
+)
+def test_what_is_met_in_a_row_in_an_operand_that_is_read_once(x: str, y: str, z: str, joined: tuple[str, ...]) -> None:
+    sizes = {"a": 70, "b": 80, "c": 9, "d": 11, "e": 4, "f": 40}
+    arrays = [numbers(*(sizes[i] for i in dims.split()), seed=k) for k, dims in enumerate((x, y))]
+    types = [" ".join(i.upper() for i in dims.split()) for dims in (x, y)]
+    left, right, out = (", ".join(dims.split()) for dims in (x, y, z))
+    text = f'def f(x: f32["{types[0]}"], y: f32["{types[1]}"]):\n    z[{out}] = x[{left}] * y[{right}]\n    return z\n'
+    assert indices_of(text, *arrays) == joined
+    expected = np.einsum(f"{x},{y}->{z}".replace(" ", ""), *arrays)
+    np.testing.assert_array_equal(polyml.einsum(text, verify=True)(*arrays), expected)

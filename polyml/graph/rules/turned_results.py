@@ -20,7 +20,7 @@ from polyml.graph.rules.boxes import box, symbolic_box
 from polyml.graph.traverse import tensors_of
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["turn_results"]
+__all__ = ["turn_results", "turned_order"]
 
 FEWER = 4
 """Elements of the operand for each of the result, at least: both are moved a second time, through L2."""
@@ -56,7 +56,7 @@ def _turned(equation: Equation, graph: Graph, tensors: dict[str, Tensor], cache:
         or not frozenset[str]().union(*(e.variables() for e in extents.values())) <= graph.examples.keys()
     ):
         return ()
-    order = _order(equation, body, {i: e.evaluate(graph.examples) for i, e in extents.items()}, tensors, cache)
+    order = turned_order(equation, body, {i: e.evaluate(graph.examples) for i, e in extents.items()}, tensors, cache)
     if order is None:
         return ()
     name = fresh_name(f"{equation.result.name}_turned", tensors)
@@ -70,7 +70,7 @@ def _turned(equation: Equation, graph: Graph, tensors: dict[str, Tensor], cache:
     return product, fill(equation.result, back, equation.span)
 
 
-def _order(
+def turned_order(
     equation: Equation, product: Apply, extents: Mapping[str, int], tensors: Mapping[str, Tensor], cache: int
 ) -> tuple[str, ...] | None:
     """The indices of the result in the order that suits the operand; None where it is to stay."""

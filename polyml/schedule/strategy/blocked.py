@@ -13,6 +13,7 @@ batch, blocks of the vector side, blocks of the reduction
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import islpy as isl
 
@@ -146,8 +147,10 @@ class _Builder(BlockParts):
         sides = [i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i) and plan.across is None]
         if plan.streams and shared == "lanes" and plan.lanes not in sides:
             sides.append(plan.lanes)
-        loops = self.tiles([*sides, *sums], names, shared)
         vector_copy, array = copies.vector_copy, copies.vector_array
+        if plan.streams:
+            return around(leaf, self.tiles(sides, names, shared), lambda n: self.some_rows(n, sums, names, shared))
+        loops = self.tiles([*sides, *sums], names, shared)
         if vector_copy is None or array is None:
             return around(leaf, loops, lambda n: self.rows(n, shared))
         parts: list[Part] = [((vector_copy,), "", lambda n: self.pack(n, vector_copy, shared))]
@@ -168,6 +171,27 @@ class _Builder(BlockParts):
         for name in arrays:
             build = self.within(name, build)
         return around(leaf, loops, build)
+
+    def some_rows(
+        self, leaf: isl.ScheduleNode, sums: Sequence[str], names: Sequence[str], shared: str | None
+    ) -> isl.ScheduleNode:
+        """A few rows of the vector operand at a time, as many in all blocks but the last."""
+        plan = self.nest.plan
+
+        def blocks(part: _Builder, statements: Sequence[str]) -> Build:
+            return lambda n: around(n, part.tiles(sums, statements, shared), lambda inner: part.rows(inner, shared))
+
+        if len(sums) != 1 or sums[0] in plan.ends or plan.extents[sums[0]] % plan.sizes[sums[0]] == 0:
+            return blocks(self, names)(leaf)
+        (index,) = sums
+        whole = plan.extents[index] // plan.sizes[index] * plan.sizes[index]
+        later = tuple(name for name in names if self.own(name, index) is not None)
+        last = replace(self, nest=replace(self.nest, statements=later))
+        parts: list[Part] = [
+            (names, f"{index} < {whole}", blocks(self, names)),
+            (later, f"{index} >= {whole}", blocks(last, later)),
+        ]
+        return self.sequence(leaf, parts)
 
     def within(self, array: str, inside: Build) -> Build:
         return lambda node: self.allocated(node, array, inside)
