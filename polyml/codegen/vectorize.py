@@ -260,8 +260,8 @@ class _Vectorize:
             end = loop.lower + span // width * width
             many = vectors > 1
             return _Plan(width, vectors, loop.lower, middle if many else loop.lower, end, many, True, True)
-        if trips < width and trips & (trips - 1) == 0:
-            width = max(trips, 2)
+        if trips < width:
+            width = max(2, 1 << (trips - 1).bit_length())
         vectors = max(1, min(vectors, trips // width))
         middle = loop.lower + trips // (vectors * width) * (vectors * width)
         end = loop.lower + trips // width * width

@@ -338,7 +338,7 @@ def _pays(
 ) -> bool:
     reuse = prod(model.extents[i] for i in sides.rows)
     depth = prod(model.extents[i] for i in sides.reduced)
-    size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0)
+    size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0 and i not in sides.batch)
     large = size > target.l1_bytes // 2 or (turned and operand.stride(sides.lanes) != 1)
     return reuse >= least and depth >= MIN_DEPTH and large
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import assert_never
 
+from polyml.codegen.llvm.across import combine_run, run_across
 from polyml.codegen.llvm.addresses import Level
 from polyml.codegen.llvm.arithmetic import cast
 from polyml.codegen.llvm.expression import evaluate
@@ -117,9 +118,18 @@ def _add_lead(state: State, lead: Lead) -> None:
 # -- nodes ------------------------------------------------------------------------------------------------------------------------
 
 
-def _emit_nodes(state: State, nodes: Iterable[Node]) -> None:
+def _emit_nodes(state: State, nodes: Iterable[Node], after: tuple[Node, ...] = ()) -> None:
+    """The nodes; those `after` them are emitted next."""
     nodes = tuple(nodes)
-    for node in nodes:
+    done = 0
+    for position, node in enumerate(nodes):
+        if position < done:
+            continue
+        run = run_across(state, nodes[position:])
+        if len(run) > 1:
+            done = position + len(run)
+            combine_run(state, run, (*nodes[done:], *after))
+            continue
         match node:
             case Assign(scan=Scan() as scan):
                 assign_scanned(state, node, scan)
@@ -143,14 +153,14 @@ def _emit_nodes(state: State, nodes: Iterable[Node]) -> None:
             case If():
                 _emit_if(state, node)
             case Allocate():
-                _emit_allocate(state, node)
+                _emit_allocate(state, node, (*nodes[position + 1 :], *after))
             case Block():
                 _emit_nodes(state, node.body)
             case _:
                 assert_never(node)
 
 
-def _emit_allocate(state: State, node: Allocate) -> None:
+def _emit_allocate(state: State, node: Allocate, after: tuple[Node, ...]) -> None:
     """Storage, and that which is inside it at once: registers of a tile are dozens, too many for a level of recursion each."""
     hidden: list[tuple[str, Slot | None]] = []
     body: tuple[Node, ...] = (node,)
@@ -161,7 +171,7 @@ def _emit_allocate(state: State, node: Allocate) -> None:
         state.holding += made.scope == "register"
     b = state.builder
     siblings, b.depth = b.depth, 0
-    _emit_nodes(state, body)
+    _emit_nodes(state, body, after)
     for name, slot in reversed(hidden):
         leave_room(state, state.slots[name])
         if state.slots[name].variable.scope == "register":
