@@ -94,6 +94,15 @@ def distances(x: Array, y: Array) -> Array:
     return d
 
 
+def attended(q: Array, k: Array, v: Array) -> Array:
+    """Attention whose queries see the keys up to their own."""
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(np.asarray(q.shape[-1], q.dtype))
+    s = np.where(np.tri(q.shape[2], dtype=bool), s, np.asarray(-np.inf, q.dtype))
+    e = np.exp(s - s.max(axis=3, keepdims=True))
+    result: Array = e @ v / e.sum(axis=3, keepdims=True)
+    return result
+
+
 SHOWN = {case.name: case for case in SHOWCASES}
 
 
@@ -294,6 +303,32 @@ def dense(x: f32["N K"], w: f32["K M"], b: f32["M"]):
         "lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v)",
         flops=4.0 * 8 * 512 * 512 * 64,
         jax="lambda q, k, v: jax.nn.softmax(q @ k.swapaxes(2, 3) / 8, 3) @ v",
+    ),
+    Case(
+        "attention of 2048 keys",
+        SHOWN["attention"].text,
+        lambda rng: tuple(normal(rng, 1, 8, 2048, 64) for _ in range(3)),
+        SHOWN["attention"].numpy,
+        "lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v)",
+        flops=4.0 * 8 * 2048 * 2048 * 64,
+        jax="lambda q, k, v: jax.nn.softmax(q @ k.swapaxes(2, 3) / 8, 3) @ v",
+    ),
+    Case(
+        "causal attention",
+        """
+def causal(q: f32["B H S D"], k: f32["B H S D"], v: f32["B H S D"]):
+    a[b, h, i, j] = where(j <= i, sum[d](q[b, h, i, d] * k[b, h, j, d]) / sqrt(D), -inf)
+    m[b, h, i] = max[j](a[b, h, i, j])
+    e[b, h, i, j] = exp(a[b, h, i, j] - m[b, h, i])
+    s[b, h, i] = e[b, h, i, j]
+    y[b, h, i, d] = sum[j](e[b, h, i, j] * v[b, h, j, d]) / s[b, h, i]
+    return y
+""",
+        lambda rng: tuple(normal(rng, 1, 8, 2048, 64) for _ in range(3)),
+        attended,
+        "lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
+        flops=4.0 * 8 * 2048 * 2049 / 2 * 64,
+        jax="lambda q, k, v: jax.nn.softmax(jnp.where(jnp.tri(2048, dtype=bool), q @ k.swapaxes(2, 3) / 8, -jnp.inf), 3) @ v",
     ),
     Case(
         "pairwise distances",
