@@ -22,6 +22,9 @@ JAM_GAIN = 1.2
 MAX_BLOCK = 64
 """Iterations per block, at most."""
 
+IN_USE = 0.625
+"""Of L2, what a block's results and what each block reads again may take together: the next block's lines and all that passes by have the rest."""
+
 AT_ONCE = 8
 """Iterations that hand windows over together: enough for their stores to be in L1."""
 
@@ -98,15 +101,20 @@ def _wish(outer: Band, inner: Band, facts: Facts) -> tuple[int, int] | None:
 
 
 def _block_size(band: Band, member: int, rows: int, facts: Facts) -> int:
-    """Iterations per block: what the nests hand to each other for one block should stay in half of L2."""
+    """Iterations per block: what the nests hand to each other for one block should stay in half of L2, and beside it what each block reads again."""
     per_iteration: dict[str, int] = {}
+    again: dict[str, int] = {}
     for name in band.statements:
-        model = facts.models[name]
-        target = next(access for access in model.accesses if access.write)
-        if facts.scop.arrays[target.array].kind == "local":
-            moving = (extent for i, extent in model.extents.items() if i not in band.own(name) and target.stride(i))
-            per_iteration[target.array] = model.itemsize * prod(moving)
-    fitting = facts.target.l2_bytes // 2 // max(sum(per_iteration.values()), 1)
+        model, own = facts.models[name], band.own(name)
+        for access in model.accesses:
+            moved = model.itemsize * prod(n for i, n in model.extents.items() if i not in own and access.stride(i))
+            if access.write and facts.scop.arrays[access.array].kind == "local":
+                per_iteration[access.array] = moved
+            elif not access.write and access.stride(band.indices[member][name]) == 0:
+                again[access.array] = moved
+    l2 = facts.target.l2_bytes
+    beside = int(IN_USE * l2) - sum(size for array, size in again.items() if array not in per_iteration)
+    fitting = min(l2 // 2, max(beside, 0)) // max(sum(per_iteration.values()), 1)
     return max(rows, min(MAX_BLOCK, fitting, band.extents[member]) // rows * rows)
 
 
