@@ -70,8 +70,9 @@ def test_softmax_text(golden: Golden) -> None:
 @pytest.mark.parametrize(
     ("n", "expected"),
     [
-        (3, [(4, 4, True)]),  # fewer than a vector: masked, no wider than it takes
-        (8, [(8, 8, False)]),  # a power of two: a narrower vector
+        (3, [(4, 4, True)]),  # fewer than a vector: the shortest one that holds them, masked
+        (9, [(16, 16, True)]),
+        (8, [(8, 8, False)]),  # a power of two: all of its lanes
         (16, [(16, 16, False)]),
         (32, [(16, 32, False)]),  # a multiple: no tail
         (50, [(16, 32, False), (16, 16, False), (16, 16, True)]),
