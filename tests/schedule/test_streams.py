@@ -45,3 +45,12 @@ def test_what_a_later_region_reads_is_when_it_is_much_larger() -> None:
     for size, expected in ((129, frozenset()), (360, frozenset()), (363, frozenset("y"))):
         (region,) = program.lower(np.ones((size, size), "f")).stages.regions
         assert streamed_arrays(region.scop, TARGET, frozenset(), precise=False)[0] == expected
+
+
+@pytest.mark.parametrize(("width", "expected"), [(80, True), (83, False), (255, False), (257, True)])
+def test_short_rows_that_end_inside_of_lines_are_not_if_a_later_region_reads_them(width: int, expected: bool) -> None:
+    text = 'def f(x: f32["N M"]):\n    y[i, j] = pad(x, ((0, 0), (1, 1)))[i, j]\n    return y\n'
+    x = np.ones((9 * TARGET.l2_bytes // (4 * width), width - 2), "f")
+    (region,) = polyml.einsum(text, target=TARGET).lower(x).stages.regions
+    assert (streamed_arrays(region.scop, TARGET, frozenset(), precise=False)[0] == frozenset("y")) == expected
+    assert streamed_arrays(region.scop, TARGET, frozenset("y"), precise=False)[0] == frozenset("y")
