@@ -75,6 +75,9 @@ UNKNOWN_VECTORS = 2
 """Of a panel over a reduction of symbolic length: 512 channels of 3 x 3 fit in 1 MiB so. Of a register tile whose columns are of unknown number, too: the fewer it has, the fewer are left at the end, and two
 keep the units as busy as three."""
 
+TALLEST_TURNED = 28
+"""Rows of a register tile at most, where they are points of windows, whose addresses are one and constants."""
+
 UNKNOWN_ROWS = 8
 """Of a register tile whose rows are of unknown number: rests have four, then one."""
 
@@ -123,7 +126,8 @@ def plan_blocks(
     inner = inner[:1] if turned else inner
     if at_hand:  # a panel that is not whole would be one of unknown width
         most = max(1, min(most, model.extents[sides.lanes] // target.lanes(model.itemsize)))
-    tallest = UNKNOWN_ROWS if not turned and any(i in ends for i in inner) else TALLEST
+    unknown = any(i in ends for i in inner)
+    tallest = TALLEST_TURNED if turned and not unknown else UNKNOWN_ROWS if unknown and not turned else TALLEST
     rest = REST if turned else REST_AT_HAND if at_hand else 0.0
     rows, tile = contraction_tile(
         model, sides.lanes, inner, len(sides.others), target, most=most, rest=rest, tallest=tallest
