@@ -33,6 +33,9 @@ MIN_REUSE = 16
 COPY = 0.5
 """Vector instructions per element of a copy: blocks of it are transposed in registers."""
 
+COPY_FAR = 4.0
+"""The same where L2 does not hold the operand: it is read from memory, and its copy is written there and read again."""
+
 PANEL_REUSE = 128
 """The same where lanes read it contiguously already, and only caches and pages suffer."""
 
@@ -157,8 +160,8 @@ def _plans(scop: Scop, model: StatementModel, target: Target) -> list[_Plan]:
         if not found:
             continue
         names = frozenset(a for a, _ in found)
-        elements = sum(_elements(scop.arrays[a]) for a in names)
-        with_copies = model.lane_cost(index, target, packed=names) + COPY * elements / model.instances
+        copies = sum(_copying(scop.arrays[a], target) for a in names)
+        with_copies = model.lane_cost(index, target, packed=names) + copies / model.instances
         if with_copies < cost:
             lanes, cost, strided = index, with_copies, found
     found = strided
@@ -169,6 +172,12 @@ def _plans(scop: Scop, model: StatementModel, target: Target) -> list[_Plan]:
     width = _width(model, lanes, target) if found else 0
     plans = [_Plan(model.name, a, d, lanes, _panel(scop, model, a, d, lanes, width, target)) for a, d in found]
     return [plan for plan in plans if plan.panel is not None or (plan.array, plan.dimension) in strided]
+
+
+def _copying(array: Array, target: Target) -> float:
+    """Vector instructions that a copy of the array takes."""
+    elements = _elements(array)
+    return elements * (COPY if elements * array.dtype.itemsize <= target.l2_bytes else COPY_FAR)
 
 
 def _place(model: StatementModel, index: str) -> int:

@@ -298,3 +298,19 @@ def test_single_vectors_of_filters_have_tall_tiles() -> None:
     notes = [note.text for region in function.lower(x, w).stages.regions for note in region.notes]
     assert any("register tile 19 q x 1 vectors of o" in note for note in notes), notes
     np.testing.assert_array_equal(polyml.einsum(text(5, 1, 2), verify=True)(x, w), expected(x, w, 1, 2))
+
+
+def test_what_no_cache_holds_is_not_turned_for_lanes() -> None:
+    """Four filters in each of sixteen groups: lanes along the groups would need a copy of all of the input."""
+    program = """
+def groups(x: f32["G C H W"], w: f32["G O C R S"]):
+    y[g, o, p, q] = x[g, c, 2*p + r, 2*q + s] * w[g, o, c, r, s]
+    return y
+"""
+    x, w = numbers(16, 32, 66, 66), numbers(16, 4, 32, 5, 5, seed=1)
+    function = polyml.einsum(program, target=Target("x86-64-v4"))
+    notes = [note.text for region in function.lower(x, w).stages.regions for note in region.notes]
+    assert any("jam o by 4; lanes along q" in note for note in notes), notes
+    windows = np.lib.stride_tricks.sliding_window_view(x, (5, 5), (2, 3))[:, :, ::2, ::2]
+    exact = [np.tensordot(w[g], windows[g], ([1, 2, 3], [0, 3, 4])) for g in range(16)]
+    np.testing.assert_array_equal(polyml.einsum(program)(x, w), exact)
