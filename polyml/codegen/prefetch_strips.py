@@ -20,7 +20,7 @@ from polyml.codegen.tile_sums import affine_subscripts, fetching, large_inputs, 
 from polyml.expressions import Read, Subscript, reads_of
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
-from polyml.sets.affine import affine
+from polyml.sets.affine import Affine, affine, minimum
 
 __all__ = ["prefetch_strips"]
 
@@ -59,12 +59,13 @@ class _Strips:
     notes: list[Note]
 
     def lines(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[Place]:
-        """What an iteration of the sums asks for: the line of the last element of a vector, since the first one lies in the strip before, or at the start of a line."""
-        strip = next((k for k, loop in enumerate(loops) if loop.variable in lanes.lower.variables()), None)
-        read = None if strip is None else self.operand(lanes, sums, self.copies(loops[strip]))
-        if strip is None or read is None:
+        """What an iteration of the sums asks for."""
+        found = self.strip(lanes, sums, loops)
+        if found is None:
             return
-        between, used = loops[strip + 1 :], {v for s in affine_subscripts(read) for v in s.variables()}
+        read, around, width = found
+        subscripts, between = affine_subscripts(read), loops[len(around) :]
+        used = {v for s in subscripts for v in s.variables()}
         for node in walk_nodes(lanes.body):
             used |= (
                 {v for bound in (node.lower, node.upper) for v in bound.variables()} if isinstance(node, For) else set()
@@ -73,22 +74,75 @@ class _Strips:
         if counts is None or any(loop.variable in used for loop in between):
             return
         turn, tiles = turn_of(between, counts), prod(counts)
-        line = self.caches.line // self.arguments[read.tensor].dtype.itemsize
-        across, rows = ceil(loops[strip].step / line), sums.step
+        line, rows = self.caches.line // self.arguments[read.tensor].dtype.itemsize, sums.step
+        there = self.following(around, lanes, read)
+        # The first line lies in the strip before, or at its own start, if that strip is the neighbour: then those of each vector's last element are enough.
+        beside = self.is_neighbour(around[-1], lanes, read, width)
+        across = ceil(width / line) + (not beside)
         # One tile's share, so that all of them together ask for every line.
         together = ceil(across * rows / max(tiles, 1))
-        if together > MOST_LINES:
+        if together > MOST_LINES * rows:
             return
         for part in range(together):
             own = turn + part * tiles if part else turn
+            column = (own // rows) % across * line
+            column = column + (line - 1) if beside else minimum((column, affine(width - 1)))
             moved = {
+                **there,
                 sums.variable: affine(sums.variable) + own % rows,
-                lanes.variable: affine(lanes.variable) + (own // rows) % across * line + (loops[strip].step + line - 1),
+                lanes.variable: there[lanes.variable] + column,
             }
-            yield Place(read.tensor, tuple(s.substitute(moved) for s in affine_subscripts(read)))
+            yield Place(read.tensor, tuple(s.substitute(moved) for s in subscripts))
         self.notes.append(
-            Note("prefetch", loops[strip].variable, f"the next strip of {read.tensor}, from inside a register tile")
+            Note("prefetch", around[-1].variable, f"the next strip of {read.tensor}, from inside a register tile")
         )
+
+    def strip(self, lanes: For, sums: For, loops: tuple[For, ...]) -> tuple[Read, tuple[For, ...], int] | None:
+        """The operand's first read, the loops of which the last goes on to another strip, and the strip's width."""
+        own = next((k for k, loop in enumerate(loops) if _follows(lanes, loop)), None)
+        span = lanes.upper - lanes.lower
+        read = self.operand(lanes, sums, {} if own is None else self.copies(loops[own]))
+        if read is None or (own is None and not span.is_constant):
+            return None
+        moving = [k for k, loop in enumerate(loops) if k == own or ((own is None or k > own) and _picks(read, loop))]
+        if not moving:
+            return None
+        return read, loops[: moving[-1] + 1], span.constant if own is None else loops[own].step
+
+    def following(self, around: Sequence[For], lanes: For, read: Read) -> dict[str, Affine]:
+        """Where the variables of the loops and of the lanes are in the next iteration of the innermost loop; after its last one, in the next one of the loop around it."""
+        *outer, inner = around
+        variable, span = affine(inner.variable), inner.upper - inner.lower
+        moved = {inner.variable: variable + inner.step}
+        beyond = outer[-1] if outer and span.is_constant else None
+        if beyond is not None and (
+            _follows(lanes, beyond)
+            or (_picks(read, beyond) and (not _follows(lanes, inner) or self.is_row(inner, lanes, read)))
+        ):
+            turn, trips = (variable - inner.lower) // inner.step + 1, ceil(span.constant / inner.step)
+            moved[beyond.variable] = affine(beyond.variable) + turn // trips * beyond.step
+            first = inner.lower.substitute({beyond.variable: moved[beyond.variable]})
+            moved[inner.variable] = first + turn % trips * inner.step
+        shift = next(
+            (
+                moved[loop.variable] - affine(loop.variable)
+                for loop in (inner, beyond)
+                if loop and _follows(lanes, loop)
+            ),
+            affine(0),
+        )
+        return {**moved, lanes.variable: affine(lanes.variable) + shift}
+
+    def is_neighbour(self, loop: For, lanes: For, read: Read, width: int) -> bool:
+        """Whether the loop's next strip begins where this one ends."""
+        flat = flat_element(self.arguments[read.tensor], read.subscripts, whole_rows=True)
+        return _follows(lanes, loop) or (flat is not None and (flat.stride(loop.variable) or 0) * loop.step == width)
+
+    def is_row(self, strips: For, lanes: For, read: Read) -> bool:
+        """Whether the strips are all of a row."""
+        shape = self.arguments[read.tensor].shape
+        rows = [extent for extent, s in zip(shape, affine_subscripts(read), strict=True) if s.stride(lanes.variable)]
+        return strips.lower == affine(0) and rows == [strips.upper]
 
     def counts(self, loops: Sequence[For], between: Sequence[For]) -> list[int] | None:
         """How often each of the loops around a tile runs; of the outermost one, whose number need not be known, how often at least. None where that is not known."""
@@ -124,3 +178,13 @@ class _Strips:
             if read.tensor not in found or flat.constant < found[read.tensor][0]:
                 found[read.tensor] = flat.constant, read
         return next(iter(found.values()))[1] if len(found) == 1 else None
+
+
+def _follows(lanes: For, loop: For) -> bool:
+    """Whether the loop goes from strip to strip along the lanes."""
+    return loop.variable in lanes.lower.variables()
+
+
+def _picks(read: Read, loop: For) -> bool:
+    """Whether the loop's variable alone is one of the subscripts."""
+    return affine(loop.variable) in read.subscripts

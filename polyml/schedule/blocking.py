@@ -119,7 +119,7 @@ def plan_blocks(
     out, operand = sides.out, sides.operand
     column = turned_column(scop, statement, sides)
     if column is not None:
-        return None if ends or not sides.rows else _in_turns(model, sides, column, target)
+        return None if ends or not sides.rows else _in_turns(scop, model, sides, column, target)
     turned = is_turned(scop, statement, sides.lanes)
     inner = by_stride(sides.rows, out)[::-1]
     most = _vectors_in_l2(model, sides.reduced, ends, target) if turned else _columns(model, sides, ends, target)
@@ -236,8 +236,8 @@ def _in_strips(
     return replace(blocks_of(model, sides, rows, tile, width, sizes, packed=packed), strips=not packed)
 
 
-def _in_turns(model: StatementModel, sides: Sides, across: str, target: Target) -> Blocking | None:
-    """Blocks of the vector operand for one value of `across` at a time, a vector of which is finished before the result is laid out along it."""
+def _in_turns(scop: Scop, model: StatementModel, sides: Sides, across: str, target: Target) -> Blocking | None:
+    """Blocks of the vector operand for one value of `across` at a time, or strips of it, a vector of which is finished before the result is laid out along it."""
     out, operand = sides.out, sides.operand
     if sides.batch or len(sides.others) != 1 or not _pays(model, operand, sides, target, turned=False):
         return None
@@ -245,13 +245,16 @@ def _in_turns(model: StatementModel, sides: Sides, across: str, target: Target) 
     rows, tile = contraction_tile(model, sides.lanes, inner, 1, target, most=4, rest=0.0)
     width, few = tile.vectors * target.lanes(model.itemsize), target.lanes(model.itemsize)
     others = [i for i in sides.columns if i != across]
-    depth = shares(model, sides, tile, target)
+    waiting = few * prod(model.extents[i] for i in sides.rows)
+    strips = strips_of(scop, model, sides, tile, target) == "in place"
+    depth = {i: model.extents[i] for i in sides.reduced} if strips else shares(model, sides, tile, target)
     # Twice as much of L2 as elsewhere: long rows of the operand are what memory delivers fast.
-    deep = max(prod(depth.values()), few * prod(model.extents[i] for i in sides.rows))
+    deep = waiting if strips else max(prod(depth.values()), waiting)
     blocks = widths(model, sides, others, width, max(1, deep // 2), target, first=sides.lanes)
     sizes = {**depth, **blocks, across: 1, rows: model.extents[rows]}
     return replace(
-        blocks_of(model, sides, rows, tile, width, sizes, packed=True),
+        blocks_of(model, sides, rows, tile, width, sizes, packed=not strips),
+        strips=strips,
         turned=True,
         across=across,
         together=min(few, model.extents[across]),

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from math import prod
 
-from polyml.schedule.block_strips import LEAST_TILES
+from polyml.schedule.block_strips import LEAST_TILES, MOST_ROWS, PACKED_TILES
 from polyml.schedule.blocking import MIN_DEPTH, MIN_REUSE, plan_blocks
 from polyml.schedule.contraction_blocks import Blocking
 from polyml.schedule.contraction_sides import AtHand, at_hand
@@ -57,7 +57,11 @@ def _limits(call: AtHand, plan: Blocking, target: Target) -> tuple[Product, ...]
         near = prod(call.model.extents[i] for i in operand) <= l2
         found += within(call.extents(operand), *((0, l2) if near else (l2 + 1,)))
         found += within(call.extents([*sides.rows, *sides.reduced]), most=l2 // 4)
-        found += within(reduced, MIN_DEPTH, 2 * l1 // (3 * plan.width))
+        in_l1 = 2 * l1 // (3 * plan.width)
+        short = prod(call.model.extents[i] for i in sides.reduced) <= in_l1
+        found += within(reduced, MIN_DEPTH, in_l1 if short else min(MOST_ROWS, l2 // 4 // plan.width))
+        if not short:
+            found += within(call.extents(sides.rows), most=(PACKED_TILES - 1) * plan.tile.rows)
     else:
         found += within(reduced, MIN_DEPTH, None if plan.across else l1 // 2 // plan.width)
         found += _little_more(call, [i for i in operand if not plan.blocked(i)])

@@ -47,7 +47,7 @@ ACROSS = 'def f(x: f32["A F B E"], y: f32["D F"]):\n    z[e, d, b, a] = x[a, f, 
 
 def test_blocks_that_are_transposed_are_asked_for_line_by_line() -> None:
     """Sixteen rows of the input for each block, some iterations of the loop further out before it comes: sixteen kilobytes."""
-    x, y = np.zeros((48, 48, 36, 48), "f4"), np.zeros((24, 48), "f4")
+    x, y = np.zeros((48, 48, 36, 48), "f4"), np.zeros((56, 48), "f4")
     text = polyml.einsum(ACROSS, target=V4, threads=1).lower(x, y).text("loops")
     asked = re.findall(r"prefetch L2 x\[(.*)\];\n", text)
     assert asked == [f"a{f' + {lane}' if lane else ''}, f, b + 2, e_block" for lane in range(16)]

@@ -26,7 +26,10 @@ def integers(*shape: int, dtype: str = "f4", seed: int = 0) -> np.ndarray:
     [
         (64, 32, 1000, "where it lies"),
         (61, 33, 1009, "where it lies"),
-        (65, 300, 601, "packed in panels"),
+        (129, 300, 601, "packed in panels"),
+        (41, 300, 601, "where it lies"),
+        (17, 300, 600, "where it lies"),
+        (16, 96, 48 * 5 + 1, "where it lies"),
         (64, 256, 48 * 13, "packed in panels"),
     ],
 )
@@ -68,6 +71,30 @@ def test_tiles_fetch_the_next_strip() -> None:
         columns = {eval(place[1], {"n": n, "m": 0}) for n in range(0, 48, 8)}
         assert {row for _, row in rows} == {0, 1}
         assert columns == {63, 79, 95}, "the last elements of the next strip's vectors"
+
+
+def test_the_strip_after_a_rows_last_one_is_the_next_rows_first() -> None:
+    """Three tiles ask for two lines each in every second step: all three lines of the next strip's rows, wherever it is."""
+    text = 'def f(x: f32["N K"], y: f32["B K M"]):\n    z[b, n, m] = x[n, k] * y[b, k, m]\n    return z\n'
+    x, y = integers(24, 96), integers(20, 96, 48 * 6, seed=1)
+    function = polyml.einsum(text, target=V4, threads=1)
+    asked = re.findall(r"prefetch L2 y\[(.*?), (.*), (.*)\];", function.lower(x, y).text("loops"))
+    assert len(asked) == 2
+    for b, tile in ((0, 0), (3, 48), (7, 240)):
+        names = {"b": b, "m_tile": tile, "m": tile, "k": 4}
+        lines = {tuple(eval(s, {**names, "n": n}) for s in place) for place in asked for n in (0, 8, 16)}
+        after, first = (b, tile + 48) if tile < 240 else (b + 1, 0)
+        assert lines == {(after, k, first + j) for k in (4, 5) for j in (15, 31, 47)}
+    np.testing.assert_array_equal(function(guarded(x), guarded(y)), np.einsum("nk,bkm->bnm", x, y))
+
+
+def test_strips_that_are_as_wide_as_rows() -> None:
+    text = 'def f(x: f32["N K"], y: f32["B K C M"]):\n    z[b, c, n, m] = x[n, k] * y[b, k, c, m]\n    return z\n'
+    x, y = integers(24, 48), integers(12, 48, 36, 48, seed=1)
+    function = polyml.einsum(text, target=V4, threads=1)
+    loops = function.lower(x, y).text("loops")
+    assert "prefetch L2 y[" in loops
+    np.testing.assert_array_equal(function(guarded(x), guarded(y)), np.einsum("nk,bkcm->bcnm", x, y))
 
 
 def test_packed_constants_are_not_fetched_where_they_come_from() -> None:

@@ -28,7 +28,7 @@ def test_pieces_of_the_operand_come_before_the_results_own(l2: int, blocks: str)
     text = (
         'def f(x: f32["A F B C E"], y: f32["D F"]):\n    z[e, d, c, b, a] = x[a, f, b, c, e] * y[d, f]\n    return z\n'
     )
-    x, y = integers(48, 48, 6, 6, 16), integers(24, 48)
+    x, y = integers(48, 48, 6, 6, 16), integers(56, 48)
     for threads in (1, 2):
         target = Target("host", l1_bytes=48 << 10, l2_bytes=l2, cores=2)
         function = polyml.einsum(text, target=target, threads=threads, verify=True)

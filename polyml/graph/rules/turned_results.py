@@ -1,4 +1,4 @@
-"""Products of a large tensor that is contiguous along another index than the result, and whose elements are used a few times only: the result changes its layout, not the operand.
+"""Products of a large tensor that is contiguous along another index than the result, and has as many elements at least: the result changes its layout, not the operand.
 
     z[c, b, a] = sum[d](x[a, d, b] * y[c, d])   becomes   z_turned[c, a, b] = sum[d](x[a, d, b] * y[c, d]); z[c, b, a] = z_turned[c, a, b]
 
@@ -21,9 +21,6 @@ from polyml.graph.traverse import tensors_of
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["turn_results", "turned_order"]
-
-FEWER = 4
-"""Elements of the operand for each of the result, at least: both are moved a second time, through L2."""
 
 SHORT = 16
 """Bounds that a contraction must exceed to get panels (MIN_REUSE, MIN_DEPTH in schedule/blocking.py)."""
@@ -82,7 +79,7 @@ def turned_order(
         rows = [i for i in left if i not in own]
         columns = [i for i in own if i in left]
         size = prod(extents[i] for i in own)
-        fewer = FEWER * prod(extents[i] for i in left) <= size
+        fewer = prod(extents[i] for i in left) <= size
         wide = own[-1] in left and own[-1] != left[-1] and left[-1] in own and rows
         apart = wide and set(rows) <= set(other) and not set(columns) & set(other)
         deep = min(prod(extents[i] for i in part) for part in (rows, equation.reduced)) >= SHORT

@@ -47,10 +47,10 @@ class _Builder(BlockParts):
         everything = self.everything
         loops = [self.loop(i, everything) for i in plan.batch]
         shared = shared_loops(plan, self.threads)
-        if plan.strips:
-            return self.strips(leaf, shared)
         if plan.across is not None:
             return self.in_turns(leaf, plan.across)
+        if plan.strips:
+            return self.strips(leaf, shared)
         if plan.batch and shared == "batch":
             loops[0] = loops[0].marked("parallel")
         sums = [i for i in plan.reduced if plan.blocked(i)]
@@ -95,6 +95,8 @@ class _Builder(BlockParts):
         sums = [i for i in plan.reduced if plan.blocked(i)]
 
         def one(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            if plan.strips:
+                return self.strips(node, None)
             return around(node, [self.loop(across, own)], lambda n: self.columns(n, sums, own, None))
 
         def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
@@ -111,9 +113,10 @@ class _Builder(BlockParts):
         return insert_loops(leaf, [*outer, *inner])
 
     def strips(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
-        """Strips of the vector operand, where it lies, and for each all rows."""
+        """Strips of the vector operand, where it lies, and for each all rows; the same strip of every turn one after the other."""
         plan, names = self.nest.plan, self.nest.statements
-        loops = [self.loop(i, names) for i in (*plan.batch, *plan.vector_side)]
+        turns = () if plan.across is None else (plan.across,)
+        loops = [self.loop(i, names) for i in (*plan.batch, *turns, *(i for i in plan.vector_side if i not in turns))]
         if shared in ("batch", "vector side"):
             at = next(
                 k for k, i in enumerate((*plan.batch, *plan.vector_side)) if (i in plan.batch) == (shared == "batch")

@@ -127,10 +127,8 @@ def _jam(band: Band, lanes: int, facts: Facts) -> tuple[int | None, RegisterTile
     # Where windows of a few filters are left to this version, most of their tiles are rests: lower ones, of more vectors, are no slower.
     most = FEW_ROWS if model.overlapping and not facts.options.large else TALLEST
     best_member, best = None, register_tile(model, None, vector, facts.target)
-    # Of equals the rows of windows come first, since each reads most of what the one before did.
-    ordered = sorted(
-        near_rows(band, band.core, facts), key=lambda k: band.indices[k][band.core] not in model.overlapping
-    )
+    # Of equals the rows of windows come first, since each reads most of what the one before did; then those that lie closest.
+    ordered = sorted(near_rows(band, band.core, facts), key=lambda k: _apart(model, band.indices[k][band.core]))
     for k in ordered:
         if k == lanes or band.extents[k] < 2:
             continue
@@ -138,6 +136,11 @@ def _jam(band: Band, lanes: int, facts: Facts) -> tuple[int | None, RegisterTile
         if tile.rows > 1 and tile.cost < best.cost * 0.98:
             best_member, best = k, tile
     return best_member, _asked(best, model, facts)
+
+
+def _apart(model: StatementModel, index: str) -> tuple[bool, int]:
+    """Whether rows along the index share nothing, and how far apart they lie at most."""
+    return index not in model.overlapping, max(abs(access.stride(index) or 0) for access in model.accesses)
 
 
 def _asked(tile: RegisterTile, model: StatementModel, facts: Facts) -> RegisterTile:
