@@ -15,6 +15,7 @@ from polyml.codegen.prefetch_along import prefetch_along
 from polyml.codegen.prefetch_blocks import prefetch_blocks
 from polyml.codegen.prefetch_columns import prefetch_columns
 from polyml.codegen.prefetch_copies import prefetch_copies
+from polyml.codegen.prefetch_near import prefetch_near
 from polyml.codegen.prefetch_points import prefetch_points
 from polyml.codegen.prefetch_rows import prefetch_rows
 from polyml.codegen.prefetch_strips import prefetch_strips
@@ -112,6 +113,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("prefetch_rows", lambda f, o: prefetch_rows(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: before "prefetch_columns", which takes the columns that are walked down once.
     Pass("prefetch_strips", lambda f, o: prefetch_strips(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes), o.far)),
+    # Ordering: when all other prefetches in tiles would be ones of strips.
+    Pass("prefetch_near", lambda f, o: (prefetch_near(f), ())),
     Pass("prefetch_blocks", lambda f, o: prefetch_blocks(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     Pass("prefetch_along", lambda f, o: prefetch_along(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: after the passes that fetch what tiles read next.

@@ -73,6 +73,17 @@ def test_tiles_fetch_the_next_strip() -> None:
         assert columns == {63, 79, 95}, "the last elements of the next strip's vectors"
 
 
+@pytest.mark.parametrize(("n", "lies"), [(24, True), (200, False)])
+def test_rows_of_strips_that_lie_anywhere_come_to_l1_ahead(n: int, lies: bool) -> None:
+    """All lines that the vectors of a step lie in, four steps before; panels are aligned, and need none."""
+    x, y = integers(n, 384), integers(384, 48 * 65)
+    lowered = polyml.einsum(TEXT.format("f32"), target=V4, threads=1).lower(x, y)
+    assert ("where it lies" in lowered.explain()) == lies
+    asked = re.findall(r"prefetch L1 y\[(.*), (.*)\];", lowered.text("loops"))
+    columns = ["m", "m + 15", "m + 31", "m + 47"]
+    assert asked == ([(f"k + {k}", m) for k in (4, 5) for m in columns] if lies else [])
+
+
 def test_the_strip_after_a_rows_last_one_is_the_next_rows_first() -> None:
     """Three tiles ask for two lines each in every second step: all three lines of the next strip's rows, wherever it is."""
     text = 'def f(x: f32["N K"], y: f32["B K M"]):\n    z[b, n, m] = x[n, k] * y[b, k, m]\n    return z\n'
