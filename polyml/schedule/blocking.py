@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 
 from polyml.expressions import reads_of
 from polyml.schedule.block_order import columns_in_l1, rows_to_l1, tile_order
@@ -54,6 +54,9 @@ MIN_REUSE = 16
 
 LEAST_CONSTANT = 2
 """The same for an operand that never changes, whose panels are made once."""
+
+PAGE = 4096
+"""Bytes of L1 that one line of each set makes, since addresses within a page select the set."""
 
 NEAR = 8
 """Cache lines of a row of the vector operand up to which blocks of its rows are read where they lie, one after the other."""
@@ -148,7 +151,8 @@ def plan_blocks(
     windows = any(not is_plain(read.subscripts) for read in reads_of(statement.value))
     packs_rows = packed and not windows and not turned
     tall = at_hand and tile.rows > UNKNOWN_ROWS
-    row_operand = _packed_rows(model, sides, rows, target, short=short, tall=tall) if packs_rows else None
+    meet = packs_rows and _meet(model, sides, rows, tile, depth, target)
+    row_operand = _packed_rows(model, sides, rows, target, short=short, tall=tall, meet=meet) if packs_rows else None
     held = [i for i in model.extents if operand.stride(i) != 0 and i not in sides.batch]
     held += [i for i in (rows, *sides.reduced) if row_operand is not None]
     if turned and not packed:
@@ -168,6 +172,7 @@ def plan_blocks(
         turned=turned,
         result_order=tuple(tile_order(model, sides, rows, target)) if short else (),
         rows_ahead=ahead,
+        rows_along=rows_along(sides),
         in_place=packs_rows and not (ends or short or row_operand) and _is_near(model, sides, sizes, target),
         ends=ends,
         worth=() if not ends else _worth(scop, model, sides, ends, target, turned=turned) if packed else in_order,
@@ -385,7 +390,7 @@ def _columns(model: StatementModel, sides: Sides, ends: Mapping[str, Affine], ta
 
 
 def _packed_rows(
-    model: StatementModel, sides: Sides, rows: str, target: Target, *, short: bool, tall: bool
+    model: StatementModel, sides: Sides, rows: str, target: Target, *, short: bool, tall: bool, meet: bool
 ) -> str | None:
     """The broadcast operand, when its elements along the reduction are apart and it does not stay close anyway: in L1, or in L2 where a tile's rows are neighbours, one or two cache lines
     per iteration. short: C is written in the order of its memory, and rows that L1 holds packed only are packed, too. tall: a tile has more rows than there are registers for their addresses, since distances of rows are no numbers."""
@@ -393,9 +398,21 @@ def _packed_rows(
     size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0 and i not in sides.batch)
     apart = abs(operand.stride(reduced[-1]) or 0) != 1
     close = target.l2_bytes if abs(operand.stride(rows) or 0) == 1 else target.l1_bytes
-    needed = (apart and size > close // 2) or (short and (rows_to_l1(model, sides, target) or tall))
+    needed = (apart and size > close // 2) or meet or (short and (rows_to_l1(model, sides, target) or tall))
     held = operand.stride(rows) != 0 and all(operand.stride(i) != 0 for i in reduced)
     return operand.array if len(sides.others) == 1 and needed and held else None
+
+
+def _meet(
+    model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, depth: Mapping[str, int], target: Target
+) -> bool:
+    """Whether a tile's rows lie pages apart, so that their lines, half of one and more for each term, meet in sets of L1 that have no room for them beside a panel, which L1 would hold otherwise."""
+    step = abs(sides.others[0].stride(rows) or 0) * model.itemsize
+    panel = prod(depth.values()) * tile.vectors * target.vector_bytes
+    ways = target.l1_bytes // PAGE
+    if 2 * tile.rows * model.itemsize <= target.line_bytes:
+        return False
+    return step > 0 and step % PAGE == 0 and 2 * panel <= target.l1_bytes and tile.rows + ceil(panel / PAGE) > ways
 
 
 def _is_near(model: StatementModel, sides: Sides, sizes: Mapping[str, int], target: Target) -> bool:

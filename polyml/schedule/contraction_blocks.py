@@ -22,7 +22,7 @@ class Blocking:
     row_operand: the other one where its rows are packed too, else None; `sizes` then has a block of `rows`. source_order: the loops that pack
     a block of the vector operand. turned: the result is read again, row by row, by a statement that lays it out with `rows` innermost; across: or with that column of its, once `together` of them are finished. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
     indices of both sides, that loops around the register tile follow, in the order of C's memory as far as L1 has room for what they share (block_order.py). rows_ahead: all rows are packed once per block of the reduction, whose
-    blocks are then the outer ones. in_place: a block of the vector operand is as good as a panel where it lies.
+    blocks are then the outer ones. rows_along: rows that are packed are contiguous along the reduction. in_place: a block of the vector operand is as good as a panel where it lies.
     strips: it is read where it lies, a strip as wide as the register tile at a time, by all rows. ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
     """
 
@@ -46,6 +46,7 @@ class Blocking:
     together: int = 1
     result_order: tuple[str, ...] = ()
     rows_ahead: bool = False
+    rows_along: bool = False
     in_place: bool = False
     strips: bool = False
     ends: Mapping[str, Affine] = field(default_factory=dict)

@@ -64,3 +64,13 @@ def test_rows_of_the_vector_operand_stay_whole_where_that_takes_little_more(
     assert ("blocks of n by" in line) == split
     expected = np.einsum("kn,mk->mn" if shape == "M K" else "kn,km->mn", x.astype(float), y.astype(float))
     np.testing.assert_array_equal(function(x, y), expected)
+
+
+@pytest.mark.parametrize(("depth", "dtype", "packed"), [(512, "f64", True), (520, "f64", False), (1024, "f32", False)])
+def test_rows_pages_apart_are_packed_where_l1_has_no_room_for_them(depth: int, dtype: str, packed: bool) -> None:
+    text = f'def f(x: {dtype}["M K"], y: {dtype}["K N"]):\n    z[m, n] = x[m, k] * y[k, n]\n    return z\n'
+    x, y = (integers(*shape).astype("f" if dtype == "f32" else "d") for shape in ((192, depth), (depth, 99)))
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=1 << 20)
+    assert ("x in panels of 6" in str(polyml.einsum(text, target=target, threads=1).explain(x, y))) == packed
+    target = Target("host", l1_bytes=32 << 10, l2_bytes=1 << 20)
+    np.testing.assert_array_equal(polyml.einsum(text, target=target, threads=1, verify=True)(x, y), x @ y)

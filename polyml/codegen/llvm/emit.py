@@ -19,7 +19,7 @@ from polyml.codegen.llvm.extrema import emit_extrema, extrema_of
 from polyml.codegen.llvm.few_steps import emit_few_steps, is_few_steps
 from polyml.codegen.llvm.frame import finish
 from polyml.codegen.llvm.ir import INDEX, Lines, Module, Value, integer
-from polyml.codegen.llvm.masks import lanes_before, lanes_from
+from polyml.codegen.llvm.masks import lanes_before, lanes_from, leading
 from polyml.codegen.llvm.memory import access, prefetch
 from polyml.codegen.llvm.neighbours import emit_shifted, neighbouring_rows
 from polyml.codegen.llvm.numbers_ahead import look_ahead
@@ -275,6 +275,8 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
     trips = None
     if lower.is_constant and upper.is_constant:
         trips = max(0, -((int(lower.text) - int(upper.text)) // node.step))
+    elif ragged is None and (extent := node.upper - node.lower).is_constant and extent.constant <= node.step:
+        trips = min(1, max(0, extent.constant))
     if trips == 0:
         return
     outside = dict(state.held), dict(state.reciprocals)
@@ -359,7 +361,7 @@ def _inside(
     if node.kind == "vector" and node.width > 1:
         assert lanes is None, "internal: a vector loop inside another"
         mask = lanes_before(state, node, upper) if node.masked else None
-        lanes = Lanes(node.variable, node.width, mask)
+        lanes = Lanes(node.variable, node.width, mask, leading=leading(node) if mask is not None else None)
     elif ragged is not None:
         position = b.splat(current, ragged[0].lanes)
         reached = b.compare("sle", ragged[0], position)

@@ -11,7 +11,7 @@ from polyml.codegen.loops import For
 from polyml.expressions import Apply, Expr, IndexValue
 from polyml.sets.affine import affine
 
-__all__ = ["lanes_before", "lanes_from"]
+__all__ = ["lanes_before", "lanes_from", "leading"]
 
 _LANES_OF_I32_MASKS = 16
 
@@ -23,6 +23,12 @@ def lanes_before(state: State, node: For, upper: Value) -> Value | None:
         return None
     left = state.builder.binary("sub", upper, state.nest.index(affine(node.variable)))
     return _compared(state, "slt", state.builder.intrinsic("smin", left, integer(node.width)), node.width)
+
+
+def leading(node: For) -> int | None:
+    """How many lanes of a loop of one iteration are before the upper bound, where that is a number."""
+    extent = node.upper - node.lower
+    return extent.constant if extent.is_constant and 0 < extent.constant < node.width else None
 
 
 def lanes_from(state: State, condition: Expr) -> Value | None:

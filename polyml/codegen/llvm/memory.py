@@ -319,7 +319,7 @@ def _load_strided_masked(state: State, where: Access, stride: int) -> Value:
         inside = {at: lane for lane, (owner, at) in enumerate(owners) if owner == which}
         mask = b.shuffle(lanes.mask, [inside.get(at, width) for at in range(width)], none)
         pointer = b.emit(POINTER, f"getelementptr {type_.of(1)}, {where.pointer}, i64 {which * width}")
-        with state.within(replace(lanes, mask=mask)):
+        with state.within(replace(lanes, mask=mask, leading=None)):
             part = _load_run(state, pointer, where.slot.variable.dtype.alignment, type_)
         if result is None:
             result = b.shuffle(part, [at if owner == 0 else 0 for owner, at in owners])
@@ -338,7 +338,7 @@ def reversed_lanes(state: State) -> Lanes:
     """The lanes with their mask in the opposite order."""
     lanes = state.lanes
     assert lanes is not None
-    return lanes if lanes.mask is None else replace(lanes, mask=reverse(state, lanes.mask))
+    return lanes if lanes.mask is None else replace(lanes, mask=reverse(state, lanes.mask), leading=None)
 
 
 def pointers_of(state: State, where: Access) -> Value:

@@ -21,13 +21,14 @@ __all__ = ["Lanes", "Slot", "State", "stored_type"]
 class Lanes:
     """The vector loop around: its variable stands for `variable + <0..width-1>`.
 
-    mask: the lanes that act (None: all). any: whether at least one of them does (None: surely).
+    mask: the lanes that act (None: all). any: whether at least one of them does (None: surely). leading: how many act, where those are the first ones and their number is known.
     """
 
     variable: str
     width: int
     mask: Value | None = None
     any: Value | None = None
+    leading: int | None = None
 
     @property
     def all_set(self) -> Value:
@@ -96,7 +97,7 @@ class State:
         lanes = self.lanes
         assert lanes is not None, "internal: a mask outside a vector loop"
         mask = condition if lanes.mask is None else self.builder.binary("and", lanes.mask, condition)
-        return replace(lanes, mask=mask, any=self.builder.any_lane(mask))
+        return replace(lanes, mask=mask, any=self.builder.any_lane(mask), leading=None)
 
 
 def stored_type(variable: Variable, lanes: int = 1) -> Type:

@@ -71,6 +71,9 @@ def _store_contiguous(state: State, where: Access, pointer: Value, value: Value,
     assert lanes is not None
     variable = where.slot.variable
     if lanes.mask is not None:
+        if lanes.leading is not None and not value.type.is_pair and variable.dtype.itemsize * lanes.width <= HALF:
+            _store_leading(state, pointer, value, lanes.leading, variable.dtype.alignment)
+            return
         if value.type.is_pair:
             mask = b.twice(lanes.mask)
         else:
@@ -87,6 +90,20 @@ def _store_contiguous(state: State, where: Access, pointer: Value, value: Value,
         b.write(f"store {value}, {pointer}, align {variable.dtype.alignment}")
 
 
+def _store_leading(state: State, pointer: Value, value: Value, count: int, align: int) -> None:
+    """The first elements of a vector, in pieces of powers of two."""
+    b, start = state.builder, 0
+    while start < count:
+        length = 1 << ((count - start).bit_length() - 1)
+        type_ = value.type.of(length)
+        places = ", ".join(f"i32 {k}" for k in range(start, start + length))
+        piece = f"shufflevector {value}, {value.type} poison, <{length} x i32> <{places}>"
+        part = b.emit(type_, piece if length > 1 else f"extractelement {value}, i32 {start}")
+        place = b.emit(POINTER, f"getelementptr {value.type.of(1)}, {pointer}, i64 {start}") if start else pointer
+        b.write(f"store {part}, {place}, align {align}")
+        start += length
+
+
 def _is_aligned(state: State, where: Access, size: int) -> bool:
     """Whether the address is a multiple of `size` bytes: for all values of the loop variables, from the array's alignment or its lead."""
     variable, flat = where.slot.variable, where.flat
@@ -101,6 +118,9 @@ def _is_aligned(state: State, where: Access, size: int) -> bool:
 
 _STORED_WHOLE = frozenset({"float", "double", "i64"})
 """Elements that are not the low bits of longer ones."""
+
+HALF = 32
+"""Bytes of vectors whose masked stores may be slow: those of AVX take 18 cycles on AMD's processors, ones with mask registers one."""
 
 _ALL = "polyml_all"
 

@@ -314,8 +314,15 @@ class _Builder(BlockParts):
         loops += [*(self.loop(i, copy) for i in outer), self.loop(last, copy, tile=TOGETHER)]
         if shared in ("rows", "row side"):
             loops[0] = loops[0].marked("parallel")
-        loops += [self.loop(plan.rows, copy, tile=plan.tile.rows), self.loop(last, copy)]
-        return insert_loops(leaf, [*loops, self.loop(plan.rows, copy).marked("vector:1")])
+        # Rows that are contiguous along the sum are transposed in registers.
+        inner = [self.loop(last, copy), self.loop(plan.rows, copy).marked("vector:1")]
+        tiles = [self.loop(plan.rows, copy, tile=plan.tile.rows), *(inner[::-1] if plan.rows_along else inner)]
+        # Apart from the rest, full panels have rows of a constant number of lanes.
+        return around(
+            leaf,
+            loops,
+            lambda n: self.split(n, plan.rows, plan.tile.rows, copy, lambda inner: insert_loops(inner, tiles)),
+        )
 
     def panels(self, leaf: isl.ScheduleNode, *, jam_inside: bool) -> isl.ScheduleNode:
         plan, names = self.nest.plan, self.nest.statements
