@@ -50,6 +50,60 @@ def prefetch_strips(
 
 
 @dataclass(frozen=True, slots=True)
+class _Coming:
+    """The next strip, by the operand's first read, and where that is then. turn, tiles: the number of a tile among those that ask for it, and how many these are. line: elements of one.
+
+    beside: whether rows begin where those of this strip end. Their first line is at hand then, or begins there, and those of each line's last elements are enough.
+    """
+
+    read: Read
+    width: int
+    there: Mapping[str, Affine]
+    turn: Affine
+    tiles: int
+    line: int
+    beside: bool
+
+    def down(self, lanes: For, sums: For) -> Iterator[Place]:
+        """Of rows along the lanes: a line or two of each that an iteration goes on by, so that all tiles together ask for every one."""
+        lines, rows = self.lines(self.width), sums.step
+        together = ceil(lines * rows / max(self.tiles, 1))
+        if together > MOST_LINES * rows:
+            return
+        for part in range(together):
+            own = self.turn + part * self.tiles if part else self.turn
+            column = self.column((own // rows) % lines, self.width)
+            yield self.place(lanes, sums, column, affine(sums.variable) + own % rows)
+
+    def across(self, lanes: For, sums: For) -> Iterator[Place]:
+        """Of rows along the sums: an iteration asks for some lines of a row or two, and those of a tile for as many of each row."""
+        span = sums.upper - sums.lower
+        if not span.is_constant or span.constant < sums.step:
+            return
+        rows = ceil(self.width / (span.constant // sums.step))
+        lines = self.lines(span.constant)
+        together = ceil(lines / max(self.tiles, 1))
+        if together * rows > MOST_LINES * sums.step:
+            return
+        first = (affine(sums.variable) - sums.lower) // sums.step * rows
+        for row in range(rows):
+            for part in range(together):
+                column = self.column(self.turn % ceil(lines / together) * together + part, span.constant)
+                yield self.place(lanes, sums, first + row, sums.lower + column)
+
+    def lines(self, row: int) -> int:
+        return ceil(row / self.line) + (not self.beside)
+
+    def column(self, number: Affine, row: int) -> Affine:
+        """The element of a row for which its line of that number is asked."""
+        return number * self.line + (self.line - 1) if self.beside else minimum((number * self.line, affine(row - 1)))
+
+    def place(self, lanes: For, sums: For, lane: Affine, term: Affine) -> Place:
+        moved = {**self.there, lanes.variable: self.there[lanes.variable] + lane, sums.variable: term}
+        return Place(self.read.tensor, tuple(s.substitute(moved) for s in affine_subscripts(self.read)))
+
+
+@dataclass(frozen=True, slots=True)
 class _Strips:
     """arguments: large inputs, by name."""
 
@@ -64,8 +118,7 @@ class _Strips:
         if found is None:
             return
         read, around, width = found
-        subscripts, between = affine_subscripts(read), loops[len(around) :]
-        used = {v for s in subscripts for v in s.variables()}
+        between, used = loops[len(around) :], {v for s in affine_subscripts(read) for v in s.variables()}
         for node in walk_nodes(lanes.body):
             used |= (
                 {v for bound in (node.lower, node.upper) for v in bound.variables()} if isinstance(node, For) else set()
@@ -73,29 +126,21 @@ class _Strips:
         counts = self.counts(loops, between)
         if counts is None or any(loop.variable in used for loop in between):
             return
-        turn, tiles = turn_of(between, counts), prod(counts)
-        line, rows = self.caches.line // self.arguments[read.tensor].dtype.itemsize, sums.step
-        there = self.following(around, lanes, read)
-        # The first line lies in the strip before, or at its own start, if that strip is the neighbour: then those of each vector's last element are enough.
-        beside = self.is_neighbour(around[-1], lanes, read, width)
-        across = ceil(width / line) + (not beside)
-        # One tile's share, so that all of them together ask for every line.
-        together = ceil(across * rows / max(tiles, 1))
-        if together > MOST_LINES * rows:
-            return
-        for part in range(together):
-            own = turn + part * tiles if part else turn
-            column = (own // rows) % across * line
-            column = column + (line - 1) if beside else minimum((column, affine(width - 1)))
-            moved = {
-                **there,
-                sums.variable: affine(sums.variable) + own % rows,
-                lanes.variable: there[lanes.variable] + column,
-            }
-            yield Place(read.tensor, tuple(s.substitute(moved) for s in subscripts))
-        self.notes.append(
-            Note("prefetch", around[-1].variable, f"the next strip of {read.tensor}, from inside a register tile")
+        coming = _Coming(
+            read,
+            width,
+            self.following(around, lanes, read),
+            turn_of(between, counts),
+            prod(counts),
+            self.caches.line // self.arguments[read.tensor].dtype.itemsize,
+            self.is_neighbour(around[-1], lanes, sums, read, width),
         )
+        places = tuple(coming.across(lanes, sums) if self.is_across(read, lanes) else coming.down(lanes, sums))
+        if places:
+            yield from places
+            self.notes.append(
+                Note("prefetch", around[-1].variable, f"the next strip of {read.tensor}, from inside a register tile")
+            )
 
     def strip(self, lanes: For, sums: For, loops: tuple[For, ...]) -> tuple[Read, tuple[For, ...], int] | None:
         """The operand's first read, the loops of which the last goes on to another strip, and the strip's width."""
@@ -133,10 +178,18 @@ class _Strips:
         )
         return {**moved, lanes.variable: affine(lanes.variable) + shift}
 
-    def is_neighbour(self, loop: For, lanes: For, read: Read, width: int) -> bool:
-        """Whether the loop's next strip begins where this one ends."""
+    def is_neighbour(self, loop: For, lanes: For, sums: For, read: Read, width: int) -> bool:
+        """Whether the rows of the loop's next strip begin where those of this one end."""
         flat = flat_element(self.arguments[read.tensor], read.subscripts, whole_rows=True)
-        return _follows(lanes, loop) or (flat is not None and (flat.stride(loop.variable) or 0) * loop.step == width)
+        row = sums.upper - sums.lower if self.is_across(read, lanes) else affine(width)
+        if _follows(lanes, loop):
+            return not self.is_across(read, lanes)
+        return flat is not None and affine((flat.stride(loop.variable) or 0) * loop.step) == row
+
+    def is_across(self, read: Read, lanes: For) -> bool:
+        """Whether lanes run across rows that are contiguous along the sums, and are copied so."""
+        flat = flat_element(self.arguments[read.tensor], read.subscripts, whole_rows=True)
+        return flat is not None and flat.stride(lanes.variable) != 1
 
     def is_row(self, strips: For, lanes: For, read: Read) -> bool:
         """Whether the strips are all of a row."""
@@ -173,7 +226,9 @@ class _Strips:
             variable = self.arguments.get(read.tensor)
             flat = None if variable is None else flat_element(variable, read.subscripts, whole_rows=True)
             moves = any(sums.variable in s.variables() for s in affine_subscripts(read)) if flat is not None else False
-            if flat is None or flat.stride(lanes.variable) != 1 or not moves:
+            if flat is None or not moves or 1 not in (flat.stride(lanes.variable), flat.stride(sums.variable)):
+                continue
+            if flat.stride(lanes.variable) != 1 and read not in copies.values():
                 continue
             if read.tensor not in found or flat.constant < found[read.tensor][0]:
                 found[read.tensor] = flat.constant, read

@@ -2,7 +2,8 @@
 multiplied with it.
 
 Packing a block of many panels moves every element from the last cache to L2 while nothing is computed. A strip needs no such block: its lines are asked for from inside the tiles of
-the strip before (codegen/prefetch_strips.py). It is read where it lies if L1 holds it there (rows a multiple of a page apart would meet in a few of its sets), or if L2 does and few tiles read it. Else it is packed, from L2.
+the strip before (codegen/prefetch_strips.py). It is read where it lies if L1 holds it there (rows a multiple of a page apart would meet in a few of its sets), or if L2 does and few tiles read it. Else it is packed, from L2,
+as it is where lanes run across rows that are contiguous along the sum.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PACKED_TILES = 8
 """The same where the strip is packed: a step of that costs as much as a third of one of a tile."""
 
 PACKED_APART = 3
-"""The same where L2 would not hold it, either, where it lies."""
+"""The same where L2 would not hold it, either, where it lies, or lanes run across its rows."""
 
 WAY = 4096
 """Bytes of L1 that one line of each set makes: a page, since addresses within one select the set."""
@@ -52,7 +53,10 @@ def strips_of(
     operand, size = sides.operand, model.itemsize
     width = tile.vectors * target.lanes(size)
     statement = scop.statements[model.name]
-    if operand.stride(sides.lanes) != 1 or scop.arrays[operand.array].constant or len(sides.others) != 1:
+    across = operand.stride(sides.lanes) != 1
+    if across and operand.stride(sides.reduced[-1]) != 1:
+        return None
+    if scop.arrays[operand.array].constant or len(sides.others) != 1:
         return None
     if not all(is_plain(read.subscripts) for read in reads_of(statement.value)):
         return None
@@ -67,6 +71,8 @@ def strips_of(
     # The broadcast operand is walked along its rows.
     if abs(sides.others[0].stride(sides.reduced[-1]) or 0) != 1 and rows * depth * size > target.l1_bytes // 2:
         return None
+    if across:
+        return "packed" if tiles >= PACKED_APART else None
     strip = width * depth * size
     if 3 * strip <= 2 * target.l1_bytes and 4 * _most_in_set(model, sides, width, target, WAY) <= 3 * (
         target.l1_bytes // WAY

@@ -99,6 +99,36 @@ def test_the_strip_after_a_rows_last_one_is_the_next_rows_first() -> None:
     np.testing.assert_array_equal(function(guarded(x), guarded(y)), np.einsum("nk,bkm->bnm", x, y))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("n", "k", "m"), [(24, 48, 2000), (25, 96, 611), (65, 33, 400), (64, 200, 48 * 7), (17, 97, 999)]
+)
+def test_strips_across_rows(n: int, k: int, m: int, threads: int) -> None:
+    """Contiguous along the sum."""
+    text = 'def f(x: f32["N K"], y: f32["M K"]):\n    z[n, m] = x[n, k] * y[m, k]\n    return z\n'
+    x, y = integers(n, k), integers(m, k, seed=1)
+    function = polyml.einsum(text, target=TARGET, threads=threads, verify=True)
+    np.testing.assert_array_equal(function(guarded(x), guarded(y)), x @ y.T)
+
+
+def test_tiles_fetch_the_next_strip_across_rows() -> None:
+    """Three tiles ask for all lines of 48 rows, wherever these begin."""
+    text = 'def f(x: f32["D A B E"], y: f32["E C"]):\n    z[d, c, b, a] = x[d, a, b, e] * y[e, c]\n    return z\n'
+    x, y = integers(4, 96, 42, 96), integers(96, 24, seed=1)
+    function = polyml.einsum(text, target=V4, threads=1)
+    asked = re.findall(r"prefetch L2 x\[d, (.*?), (.*?), (.*)\];", function.lower(x, y).text("loops"))
+    for b, tile, first, after in ((3, 0, 48, 3), (3, 48, 0, 4)):
+        names = {"b": b, "a_tile": tile, "a": tile, "min": min}
+        lines = {
+            tuple(eval(s, {**names, "c": c, "e": e}) for s in place)
+            for place in asked for c in (0, 8, 16) for e in range(0, 96, 2)
+        }  # fmt: skip
+        assert {row for row, _, _ in lines} == set(range(first, first + 48))
+        assert {place for _, place, _ in lines} == {after}
+        assert {column for _, _, column in lines} == {0, 16, 32, 48, 64, 80, 95}
+    np.testing.assert_array_equal(function(guarded(x), guarded(y)), np.einsum("dabe,ec->dcba", x, y))
+
+
 def test_strips_that_are_as_wide_as_rows() -> None:
     text = 'def f(x: f32["N K"], y: f32["B K C M"]):\n    z[b, c, n, m] = x[n, k] * y[b, k, c, m]\n    return z\n'
     x, y = integers(24, 48), integers(12, 48, 36, 48, seed=1)
