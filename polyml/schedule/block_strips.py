@@ -36,6 +36,10 @@ PACKED_TILES = 8
 PACKED_APART = 3
 """The same where L2 would not hold it, either, where it lies, or lanes run across its rows."""
 
+MOST_USES, LEAST_DEPTH = 256, 32
+"""Rows of the result, and terms, for strips across rows: with more, transposing a block takes little beside what is computed, and with fewer terms pieces of the result's rows as wide as a strip are what memory waits for.
+4,100 columns: 1,000 rows of 64 terms 105 GFLOP/s with blocks, 97 with strips, 4,000 of 16 terms 92 and 65."""
+
 WAY = 4096
 """Bytes of L1 that one line of each set makes: a page, since addresses within one select the set."""
 
@@ -72,7 +76,7 @@ def strips_of(
     if abs(sides.others[0].stride(sides.reduced[-1]) or 0) != 1 and rows * depth * size > target.l1_bytes // 2:
         return None
     if across:
-        return "packed" if tiles >= PACKED_APART else None
+        return "packed" if tiles >= PACKED_APART and rows <= MOST_USES and depth >= LEAST_DEPTH else None
     strip = width * depth * size
     if 3 * strip <= 2 * target.l1_bytes and 4 * _most_in_set(model, sides, width, target, WAY) <= 3 * (
         target.l1_bytes // WAY
