@@ -22,7 +22,8 @@ class Format:
 
     magic: 1.5 * 2^mantissa: adding it rounds to an integer, which stands in the low bits. inverse_ln2, ln2: 1/ln 2, and ln 2 in two parts. root_half: the bits of
     sqrt(1/2). expm1: (e^r - 1 - r)/r^2, its errors weighted as expm1 needs them; exp: as exp needs them; abs(r) <= ln(2)/2. log: see logarithm.py.
-    erf: -ln(1 - erf(a))/a. sin: (sin r - r)/r^3 and cos: (cos r - 1 + r^2/2)/r^4 in r^2, abs(r) <= pi/4. atan: (atan t - t)/t^3 in t^2, abs(t) <= tan(pi/8). half_pi: pi/2 in parts.
+    exp_tiny: the same as exp for abs(r) <= ln(2)/2/n, where roots are the n powers 2^(k/n), k < n.
+    erf: -ln(1 - erf(a))/a. gelu: log2(2 P)/a with P = erfc(a/sqrt(2))/2, its errors weighted as P needs them, and two digits of P right up to 8; falling from there on, and exponents of P normal up to gelu_end. sin: (sin r - r)/r^3 and cos: (cos r - 1 + r^2/2)/r^4 in r^2, abs(r) <= pi/4. atan: (atan t - t)/t^3 in t^2, abs(t) <= tan(pi/8). half_pi: pi/2 in parts.
     """
 
     mantissa: int
@@ -35,14 +36,18 @@ class Format:
     root_half: int
     exp_safe: float
     exp_range: tuple[float, float]
+    gelu_end: float
     tanh_end: float
     erf_end: float
     trig_safe: float
     smallest: float
     exp: tuple[float, ...]
+    exp_tiny: tuple[float, ...]
+    roots: tuple[float, ...]
     expm1: tuple[float, ...]
     log: tuple[float, ...]
     erf: tuple[float, ...]
+    gelu: tuple[float, ...]
     sin: tuple[float, ...]
     cos: tuple[float, ...]
     atan: tuple[float, ...]
@@ -59,6 +64,7 @@ SINGLE = Format(
     root_half=0x3F3504F3,
     exp_safe=87.0,
     exp_range=(-104.0, 89.0),
+    gelu_end=11.0,
     tanh_end=9.2,
     erf_end=3.925,
     trig_safe=32768.0,
@@ -70,6 +76,28 @@ SINGLE = Format(
         "0x1.123a1ep-7",
         "0x1.6a23e6p-10",
     ),  # fit error 2^-28.03
+    exp_tiny=_hex(
+        "0x1.00022p-1",
+        "0x1.55559ap-3",
+    ),  # fit error 2^-29.22
+    roots=_hex(
+        "0x1p+0",
+        "0x1.0b5586p+0",
+        "0x1.172b84p+0",
+        "0x1.2387a6p+0",
+        "0x1.306fep+0",
+        "0x1.3dea64p+0",
+        "0x1.4bfdaep+0",
+        "0x1.5ab07ep+0",
+        "0x1.6a09e6p+0",
+        "0x1.7a1148p+0",
+        "0x1.8ace54p+0",
+        "0x1.9c4918p+0",
+        "0x1.ae89fap+0",
+        "0x1.c199bep+0",
+        "0x1.d5818ep+0",
+        "0x1.ea4afap+0",
+    ),
     expm1=_hex(
         "0x1.fffffep-2",
         "0x1.5554bp-3",
@@ -98,6 +126,16 @@ SINGLE = Format(
         "0x1.ed69e2p-14",
         "-0x1.36944p-17",
     ),  # fit error 2^-24.20
+    gelu=_hex(
+        "-0x1.26afp+0",
+        "-0x1.d63282p-2",
+        "-0x1.af0634p-5",
+        "0x1.dc5ef4p-8",
+        "-0x1.4d287ap-12",
+        "-0x1.ae45bap-14",
+        "0x1.52ce38p-16",
+        "-0x1.2e30f8p-20",
+    ),  # fit error 2^-24.98 of P
     sin=_hex(
         "-0x1.555546p-3",
         "0x1.11073p-7",
@@ -128,6 +166,7 @@ DOUBLE = Format(
     root_half=0x3FE6A09E667F3BCD,
     exp_safe=708.0,
     exp_range=(-746.0, 710.0),
+    gelu_end=10.8,
     tanh_end=19.5,
     erf_end=5.95,
     trig_safe=1048576.0,
@@ -144,6 +183,24 @@ DOUBLE = Format(
         "0x1.28b43b4f111dbp-22",
         "0x1.af635f16ead2dp-26",
     ),  # fit error 2^-56.46
+    exp_tiny=_hex(
+        "0x1.000000000010bp-1",
+        "0x1.5555555555131p-3",
+        "0x1.555555480ec67p-5",
+        "0x1.11111125d902cp-7",
+        "0x1.6c1cbd7e67d2ep-10",
+        "0x1.a01639a17c8b1p-13",
+    ),  # fit error 2^-58.29
+    roots=_hex(
+        "0x1p+0",
+        "0x1.172b83c7d517bp+0",
+        "0x1.306fe0a31b715p+0",
+        "0x1.4bfdad5362a27p+0",
+        "0x1.6a09e667f3bcdp+0",
+        "0x1.8ace5422aa0dbp+0",
+        "0x1.ae89f995ad3adp+0",
+        "0x1.d5818dcfba487p+0",
+    ),
     expm1=_hex(
         "0x1.0000000000009p-1",
         "0x1.5555555555558p-3",
@@ -191,6 +248,31 @@ DOUBLE = Format(
         "0x1.6b9412522ee7bp-43",
         "-0x1.02cc712b03b49p-48",
     ),  # fit error 2^-54.90
+    gelu=_hex(
+        "-0x1.26aec21bce72dp+0",
+        "-0x1.d63ed74998167p-2",
+        "-0x1.ad6f35dd36c27p-5",
+        "0x1.c4242c7dc4fe1p-8",
+        "0x1.bf8e1f30620a8p-15",
+        "-0x1.40c037c623bdfp-12",
+        "0x1.3baaa9a2cd7b6p-14",
+        "-0x1.3be258a3142dbp-19",
+        "-0x1.11ccc61d05002p-18",
+        "0x1.5d32a8d950e0cp-20",
+        "-0x1.30ae9f85967f8p-24",
+        "-0x1.8dd57d5636c49p-24",
+        "0x1.84edbf8a13573p-25",
+        "-0x1.a9e0775c562a6p-27",
+        "0x1.3ecd784bdfa18p-29",
+        "-0x1.447b372f69e0ep-32",
+        "0x1.6d112f5676d7fp-36",
+        "0x1.23eb77a52b0a3p-41",
+        "-0x1.772bfc7274f02p-42",
+        "0x1.82e9170e9430dp-45",
+        "-0x1.b79109f64a386p-49",
+        "0x1.1859b05b8aae8p-53",
+        "-0x1.3bedc371bad75p-59",
+    ),  # fit error 2^-55.64 of P
     sin=_hex(
         "-0x1.5555555555548p-3",
         "0x1.111111110f78ep-7",

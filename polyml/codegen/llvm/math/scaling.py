@@ -1,22 +1,45 @@
-"""AVX-512's instructions for exponential functions, where the module's target has them: scaling by a power of two, and the smaller of two absolute values.
+"""AVX-512's instructions for exponential functions, where the module's target has them: scaling by a power of two, the smaller of two absolute values, and small tables.
 
-Intel 64 and IA-32 Architectures Software Developer's Manual, vol. 2C: VSCALEFPS (table of special cases: infinite exponents win even over NaN), VRANGEPS.
+Intel 64 and IA-32 Architectures Software Developer's Manual, vol. 2C: VSCALEFPS (table of special cases: infinite exponents win even over NaN), VRANGEPS, VPERMPS, VPERMI2PS.
+All lengths of vectors take the same steps in whole registers, so that a lane's result does not depend on them.
 """
 
 from __future__ import annotations
 
-from polyml.codegen.llvm.ir import I32, Value, constant, type_of
+from collections.abc import Callable, Sequence
+
+from polyml.codegen.llvm.ir import I32, Type, Value, constant, type_of
 from polyml.codegen.llvm.math.kit import Number
 
-__all__ = ["bounded", "scaled", "scales"]
+__all__ = ["bounded", "in_registers", "looked_up", "magnitude", "scaled", "scales"]
 
-_WHOLE = 512
-"""Bits of the vectors whose forms are used: shorter ones are the tails of loops."""
+_REGISTERS = (256, 512)
+"""Bits of the vectors whose forms are used."""
 
 
 def scales(x: Number) -> bool:
     """Whether the instructions exist for numbers like x."""
-    return x.builder.module.scalef and x.type.is_float and x.type.lanes * x.type.bits == _WHOLE
+    return x.builder.module.scalef and x.type.is_float
+
+
+def in_registers(recipe: Callable[[Number], Number], x: Number) -> Number:
+    """What the recipe, which uses these instructions, makes of a number of any lanes: a register at a time, with zeros behind a short one."""
+    b, lanes, bits = x.builder, x.type.lanes, x.type.bits
+    if lanes * bits in _REGISTERS:
+        return recipe(x)
+    if lanes * bits > _REGISTERS[-1]:
+        half = lanes // 2
+        halves = [
+            in_registers(recipe, Number(b, b.shuffle(x.value, part))) for part in (range(half), range(half, lanes))
+        ]
+        return Number(b, b.shuffle(halves[0].value, range(lanes), halves[1].value))
+    whole = x.type.of(next(size for size in _REGISTERS if size >= lanes * bits) // bits)
+    zeros = Value(whole, "zeroinitializer")
+    if lanes == 1:
+        padded = b.emit(whole, f"insertelement {zeros}, {x.value}, i64 0")
+    else:
+        padded = b.shuffle(x.value, [min(k, lanes) for k in range(whole.lanes)], Value(x.type, "zeroinitializer"))
+    return Number(b, b.shuffle(recipe(Number(b, padded)).value, range(lanes)))
 
 
 def scaled(x: Number, n: Number) -> Number:
@@ -30,17 +53,39 @@ def bounded(x: Number, limit: float) -> Number:
     return _masked("range", x, x.like(limit), smaller_absolute_value_with_the_first_sign)
 
 
+def magnitude(x: Number, limit: float) -> Number:
+    """abs(x), or the limit where that is larger; the limit where x is NaN."""
+    smaller_absolute_value_without_sign = 0b1010
+    return _masked("range", x, x.like(limit), smaller_absolute_value_without_sign)
+
+
+def looked_up(table: Sequence[float], index: Number) -> Number:
+    """The entries that the low bits of the index name: 16 of f32, 8 of f64, which one register holds, or two."""
+    b, lanes = index.builder, index.type.lanes
+    element, short = ("float", "s") if index.type.bits == 32 else ("double", "d")
+    type_ = type_of(element, lanes)
+    parts = [_listed(type_, table[k : k + lanes]) for k in range(0, len(table), lanes)]
+    name = f"permvar.{short}f.512" if len(parts) == 1 else f"vpermi2var.p{short}.256"
+    passed = (parts[0], index.value, *parts[1:])
+    b.module.declare(f"llvm.x86.avx512.{name}", str(type_), [str(value.type) for value in passed])
+    return Number(b, b.call(f"llvm.x86.avx512.{name}", type_, passed))
+
+
+def _listed(type_: Type, numbers: Sequence[float]) -> Value:
+    """A constant of other numbers in each lane."""
+    element = type_.of(1)
+    return Value(type_, f"<{', '.join(str(constant(element, number)) for number in numbers)}>")
+
+
 def _masked(name: str, a: Number, b: Number, *immediate: int) -> Number:
     """The instruction of all lanes, rounding as the thread does."""
     builder, type_ = a.builder, a.type
-    lanes = type_of(f"i{type_.lanes}")
-    function = f"llvm.x86.avx512.mask.{name}.p{'s' if type_.bits == 32 else 'd'}.{_WHOLE}"
-    current_rounding = 4
-    arguments = (
-        a.value, b.value, *(constant(I32, k) for k in immediate),
-        Value(type_, "zeroinitializer"), constant(lanes, -1), constant(I32, current_rounding),
-    )  # fmt: skip
-    attributes = [" immarg" if value.type is I32 else "" for value in arguments]
-    parameters = [f"{value.type}{extra}" for value, extra in zip(arguments, attributes, strict=True)]
+    size = type_.lanes * type_.bits
+    mask = type_of(f"i{max(8, type_.lanes)}")
+    function = f"llvm.x86.avx512.mask.{name}.p{'s' if type_.bits == 32 else 'd'}.{size}"
+    current_rounding = [constant(I32, 4)] if size == _REGISTERS[-1] else []
+    constants = [constant(I32, k) for k in immediate]
+    passed = (a.value, b.value, *constants, Value(type_, "zeroinitializer"), constant(mask, -1), *current_rounding)
+    parameters = [f"{value.type}{' immarg' if value.type is I32 else ''}" for value in passed]
     builder.module.declare(function, str(type_), parameters)
-    return Number(builder, builder.call(function, type_, arguments))
+    return Number(builder, builder.call(function, type_, passed))
