@@ -55,6 +55,7 @@ def schedule(
         attempts.insert(0, ("isl's schedule", work.by_isl))
     if options.scheduler == "ilp":
         attempts.insert(0, ("the schedule by integer programs", work.by_ilp))
+        attempts.insert(0, ("rows with a late last sweep", work.by_last_sweep))
         attempts.insert(0, ("sums over blocks of rows", work.by_row_sums))
         attempts.insert(0, ("rows in turns", work.by_turns))
         attempts.insert(0, ("rows in pieces", work.by_row_pieces))

@@ -39,7 +39,7 @@ from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 
-__all__ = ["RowSums", "large_matrices", "plan_row_sums"]
+__all__ = ["RowSums", "cut", "large_matrices", "plan_row_sums"]
 
 _HEAVY = 6
 """Instances per element touched from which a statement counts as a contraction."""
@@ -252,7 +252,7 @@ def _plan(
         s, index = scop.statements[name], rows.index[name]
         if part is None:
             # Blocks first: each of a number of parts has every count-th of them.
-            s = _cut(s, index, size, f"{index}_block")
+            s = cut(s, index, size, f"{index}_block")
             index = s.indices[0]
         if name in rows.sums:
             (local,), (init, update, combine) = parts_of_sum(scop, s, index, part, count)
@@ -264,13 +264,13 @@ def _plan(
             inside[name], blocks[name] = update, index
         elif part is None:
             # What is left of the block's number is the part's.
-            inside[name] = _cut(s, index, count, f"{index}_in")
+            inside[name] = cut(s, index, count, f"{index}_in")
             parts[name], blocks[name] = index, inside[name].indices[0]
         else:
-            inside[name] = _cut(s, index, part, f"{index}_part")
+            inside[name] = cut(s, index, part, f"{index}_part")
             parts[name] = inside[name].indices[0]
         if part is not None:
-            inside[name] = _cut(inside[name], index, size, f"{index}_block")
+            inside[name] = cut(inside[name], index, size, f"{index}_block")
             blocks[name] = inside[name].indices[0]
         within[name] = rows.index[name] if part is None else index
     before, after = stages
@@ -288,7 +288,7 @@ def _plan(
     )  # fmt: skip
 
 
-def _cut(s: Statement, index: str, size: int, wish: str) -> Statement:
+def cut(s: Statement, index: str, size: int, wish: str) -> Statement:
     """The statement with `size * block + index` for the index, the block its first index."""
     block = wish
     while block in s.indices:

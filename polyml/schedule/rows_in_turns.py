@@ -194,7 +194,7 @@ def in_two_rows(schedule: Schedule, rows: Sequence[str]) -> Schedule | None:
     """The schedule with two places for each array's rows; None where its order keeps more of them alive."""
     for name in rows:
         try:
-            schedule = slide_storage(schedule, name, (2, None))
+            schedule = slide_storage(schedule, name, (2, *(None for _ in schedule.scop.arrays[name].shape[1:])))
         except (IllegalScheduleError, TransformError):
             return None
     return schedule

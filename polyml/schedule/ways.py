@@ -11,6 +11,7 @@ from types import MappingProxyType
 import islpy as isl
 
 from polyml.debug import report
+from polyml.errors import SchedulerFailed
 from polyml.options import Options
 from polyml.records import dataclass
 from polyml.schedule.blocking import plan_blocking
@@ -23,6 +24,7 @@ from polyml.schedule.ilp.driver import NODES, Outline, schedule_by_ilp
 from polyml.schedule.isl_scheduler import tree_by_isl, tree_from_written_order
 from polyml.schedule.joined import join_updates
 from polyml.schedule.large_enough import far_arrays, within
+from polyml.schedule.last_sweep import one_row_late
 from polyml.schedule.matching import Matcher
 from polyml.schedule.pack import Packed, pack_operands
 from polyml.schedule.padded_rows import few_steps, pad_rows
@@ -47,7 +49,7 @@ from polyml.schedule.strategy.pivoted import build_pivoted, build_slanted
 from polyml.schedule.strategy.row_order import ROW_ORDER
 from polyml.schedule.strategy.step_blocks import STEPS
 from polyml.schedule.strategy.time_tiles import TIME_TILES
-from polyml.schedule.streams import streamed_sums
+from polyml.schedule.streams import streamed_arrays, streamed_sums
 from polyml.schedule.sums_ahead import sum_ahead
 from polyml.schedule.turned import turn_columns
 from polyml.schedule.vector_length import suited_length
@@ -293,6 +295,18 @@ class Ways:
         notes = (Note("blocking", " ".join(plan.rows), str(plan)), *made.notes)
         return replace(made, notes=notes, worth=(*made.worth, *plan.worth))
 
+    def by_last_sweep(self) -> Schedule | None:
+        """Rows whose last sweep runs beside the next row's; None where there are none."""
+        if not self._may_block():
+            return None
+        streamed, _ = streamed_arrays(self.scop, self.target, self.results, precise=self.options.precise)
+        plan = one_row_late(self.scop, self._asked()[0], streamed, self.target) if streamed else None
+        if plan is None:
+            return None
+        work = replace(self, scop=plan.scop, dependences=plan.dependences, pack=False)
+        made = work._strategic(partial(work._ilp_tree, outline=plan.outline), rows=plan.kept)
+        return made.noted("rows", " ".join(plan.late), f"one row behind the others, in blocks of {plan.size} rows")
+
     def _asked(self) -> tuple[Matcher, dict[str, StatementModel]]:
         """What the scop's indices are to each other, and the cost models of its statements; the same to every attempt."""
         if not self._known:
@@ -360,8 +374,8 @@ class Ways:
         budget = max(1, self.options.budget // share)
         return tree_by_isl(scop, dependences, relax_reductions=not self.options.precise, budget=budget, ahead=ahead)
 
-    def _strategic(self, order: Order) -> Schedule:
-        """The order of the statements, the target's strategy, contracted storage; for a CPU packed operands as well."""
+    def _strategic(self, order: Order, rows: tuple[str, ...] = ()) -> Schedule:
+        """The order of the statements, the target's strategy, contracted storage; for a CPU packed operands as well. rows: of arrays of which two are alive at a time."""
         if self.target.is_cuda:
             from polyml.schedule.mapped import map_to_gpu  # what only a GPU needs
 
@@ -390,7 +404,10 @@ class Ways:
             worth=worth,
             streamed=streamed_sums(self.scop, self.target, self.results, sums, far=far),
         )
-        made = contract_storage(made, in_lanes=self._in_lanes)
+        in_turns = in_two_rows(made, rows)
+        if in_turns is None:
+            raise SchedulerFailed(f"more than two rows of {', '.join(rows)} are alive")
+        made = contract_storage(in_turns, in_lanes=self._in_lanes)
         return slide_rows(made, self.target.l2_bytes) if any(note.stage == ROW_ORDER for note in notes) else made
 
     def _in_lanes(self, vectors: int, array: Array, storage: Storage) -> tuple[Product, ...] | None:

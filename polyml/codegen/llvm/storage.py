@@ -21,6 +21,9 @@ PERIOD = 4096
 STRIP = 1024
 """Bytes of a row that a tile of many rows has (schedule/strategy/time_tiles.py). Rows may be such that all even ones begin near each other, modulo PERIOD; then this fills it."""
 
+ROW = 2048
+"""Bytes of a local array on the stack from which on it lies half a PERIOD from the argument whose rows it belongs to: loads of a row wait for older stores whose addresses differ from theirs by a multiple of PERIOD."""
+
 
 def add_slot(state: State, variable: Variable, pointer: Value) -> None:
     """Makes the variable known, at that address."""
@@ -80,9 +83,15 @@ def release(state: State) -> None:
 def _room_for_array(state: State, variable: Variable) -> Value:
     b, size = state.builder, _constant_size(variable)
     if size is not None and size <= _STACK_LIMIT and state.stack_bytes + size <= 4 * _STACK_LIMIT:
+        row = _beside(state, variable) if size >= ROW else None
+        size += 0 if row is None else PERIOD
         state.stack_bytes += size
         with b.into(state.entry):
-            return b.emit(POINTER, f"alloca [{max(size, 1)} x i8], align 64")
+            pointer = b.emit(POINTER, f"alloca [{max(size, 1)} x i8], align 64")
+        if row is None:
+            return pointer
+        with b.into(state.nest.levels[0].lines):
+            return _apart(state, pointer, row, PERIOD // 2)
     b.module.declare(SCRATCH, "noalias ptr", ["i64"], "nounwind")
     elements: int | str = variable.lanes
     for extent in variable.shape:
@@ -99,7 +108,8 @@ def _room_for_array(state: State, variable: Variable) -> Value:
         for version in state.versions:
             rounded = b.select(version, rounded, integer(64))  # the least, where another version runs
         start = b.emit(POINTER, f"call align 64 ptr @{SCRATCH}({rounded})")
-        pointer = start if beside is None else _apart(state, start, beside)
+        # Strips of rows of both lie side by side in L1, and not on top of each other.
+        pointer = start if beside is None else _apart(state, start, beside, (len(state.rooms) + 1) * STRIP)
     state.heap.append(start)
     state.rooms.append(pointer)
     return pointer
@@ -116,11 +126,11 @@ def _beside(state: State, variable: Variable) -> Value | None:
     return found
 
 
-def _apart(state: State, start: Value, beside: Value) -> Value:
-    """The first line from `start` on that is so far from the argument, modulo what an L1 is indexed by, that strips of rows of both lie side by side in it, and not on top of each other."""
-    b, count = state.builder, len(state.rooms) + 1
+def _apart(state: State, start: Value, beside: Value, distance: int) -> Value:
+    """The first line from `start` on that is so far from the argument, modulo PERIOD."""
+    b = state.builder
     here, there = (b.emit(INDEX, f"ptrtoint {pointer} to i64") for pointer in (start, beside))
-    wanted = b.binary("add", there, integer(count * STRIP % PERIOD))
+    wanted = b.binary("add", there, integer(distance % PERIOD))
     ahead = b.binary("and", b.binary("sub", wanted, here), integer(PERIOD - 64))
     return b.emit(POINTER, f"getelementptr i8, {start}, {ahead}")
 

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import prod
 
+import islpy as isl
+
 from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import register_tile
-from polyml.schedule.strategy.bands import Band, Place, has_inner_loops, is_coincident, near_rows, take_band
+from polyml.schedule.strategy.bands import (
+    Band,
+    Place,
+    has_band_below,
+    has_inner_loops,
+    is_coincident,
+    near_rows,
+    take_band,
+)
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import lanes_here
 from polyml.schedule.tree import Kind, kind_of
@@ -56,10 +66,18 @@ def plan_block(band: Band, facts: Facts, place: Place) -> BlockPlan | None:
             rows.setdefault(member, {})[position] = count
             work[member] = work.get(member, 0.0) + facts.models[inner.core].work
     if not rows:
-        return _window_block(band, facts, sequence.n_children())
+        own_loops = any(_is_sweep_of_rows(sequence.child(k).child(0)) for k in range(sequence.n_children()))
+        return None if own_loops else _window_block(band, facts, sequence.n_children())
     member = max(rows, key=lambda k: work[k])
     size = _block_size(band, member, max(rows[member].values()), facts)
     return BlockPlan(member, size, frozenset(rows[member]))
+
+
+def _is_sweep_of_rows(node: isl.ScheduleNode) -> bool:
+    """Whether it is loops that depend on each other from iteration to iteration, with others inside, which have lines of their own to hand over."""
+    while kind_of(node) == Kind.band and is_coincident(node):
+        node = node.child(0)
+    return kind_of(node) == Kind.band and has_band_below(node.child(0))
 
 
 def _window_block(band: Band, facts: Facts, children: int) -> BlockPlan | None:
