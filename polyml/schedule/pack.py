@@ -33,8 +33,11 @@ MIN_REUSE = 16
 COPY = 0.5
 """Vector instructions per element of a copy: blocks of it are transposed in registers."""
 
+COPY_NEAR = 1.25
+"""The same where the last level holds the operand and its copy, and L2 does not."""
+
 COPY_FAR = 4.0
-"""The same where L2 does not hold the operand: it is read from memory, and its copy is written there and read again."""
+"""The same where none does: the operand is read from memory, and its copy is written there and read again."""
 
 PANEL_REUSE = 128
 """The same where lanes read it contiguously already, and only caches and pages suffer."""
@@ -177,7 +180,10 @@ def _plans(scop: Scop, model: StatementModel, target: Target) -> list[_Plan]:
 def _copying(array: Array, target: Target) -> float:
     """Vector instructions that a copy of the array takes."""
     elements = _elements(array)
-    return elements * (COPY if elements * array.dtype.itemsize <= target.l2_bytes else COPY_FAR)
+    size = elements * array.dtype.itemsize
+    if size <= target.l2_bytes:
+        return elements * COPY
+    return elements * (COPY_NEAR if 2 * size <= target.l3_bytes else COPY_FAR)
 
 
 def _place(model: StatementModel, index: str) -> int:

@@ -35,3 +35,28 @@ def test_blocks_of_queries(keys: int, least: int, most: int) -> None:
     found = re.search(r"blocks of (\d+) i", text)
     assert found is not None
     assert least <= int(found[1]) <= most
+
+
+HEADS = """
+def attention(q: f32["B S D"], k: f32["B T D"], v: f32["B T D"]):
+    a[b, i, j] = q[b, i, d] * k[b, j, d]
+    m[b, i] = max[j](a[b, i, j])
+    e[b, i, j] = exp(a[b, i, j] - m[b, i])
+    s[b, i] = e[b, i, j]
+    y[b, i, d] = sum[j](e[b, i, j] * v[b, j, d]) / s[b, i]
+    return y
+"""
+
+
+@pytest.mark.parametrize(("l3", "turned"), [(32 << 20, True), (8 << 20, False)])
+def test_keys_that_the_last_level_holds_are_turned_for_few_queries(l3: int, turned: bool) -> None:
+    """6 MB of keys, each read 94 times: their copy stays in the last level, or goes to memory."""
+    generator = np.random.default_rng(0)
+    q, k, v = (generator.standard_normal((48, n, 64), np.float32) for n in (94, 501, 501))
+    named = polyml.einsum(HEADS, target=polyml.Target("x86-64-v4", l3_bytes=l3))
+    assert ("k: copied into" in str(named.lower(q, k, v).explain())) == turned
+    scores = np.einsum("bid,bjd->bij", q.astype("f8"), k.astype("f8"))
+    e = np.exp(scores - scores.max(2, keepdims=True))
+    exact = np.einsum("bij,bjd->bid", e / e.sum(2, keepdims=True), v.astype("f8"))
+    program = polyml.einsum(HEADS, target=polyml.Target("host", l2_bytes=1 << 20, l3_bytes=l3))
+    np.testing.assert_allclose(program(q, k, v), exact, rtol=1e-4, atol=1e-4)
