@@ -151,6 +151,8 @@ def test_the_only_loop_fetches_what_comes_when_it_computes_much() -> None:
     }  # two vectors, a line each
     light, _ = vectorize(computed_rows(4096, 1024, "neg"), vector_bytes=64)
     assert prefetch(light, CACHES) == (light, ())
+    # Two streams are left to the hardware on cores that are asked for few bytes ahead.
+    assert prefetch(heavy, replace(CACHES, ahead=4 << 10)) == (heavy, ())
 
 
 def test_rows_side_by_side_are_all_fetched() -> None:
