@@ -144,6 +144,7 @@ def rewrite_for(
         graph,
         precise=options.precise,
         cache=machine.l2_bytes,
+        l1_bytes=machine.l1_bytes,
         dot_bf16=machine.dot_bf16 if free else 0.0,
         dot_i16=machine.dot_i16 if free else 0.0,
         dot_i8=machine.dot_i8 if free else 0.0,

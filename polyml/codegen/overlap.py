@@ -18,7 +18,7 @@ from polyml.dtypes import DType
 from polyml.expressions import Expr, Read, reads_of
 from polyml.sets.affine import Affine, affine, maximum, minimum
 
-__all__ = ["overlapping_starts", "overlapping_tiles", "settled"]
+__all__ = ["clamped_tiles", "overlapping_starts", "overlapping_tiles", "settled"]
 
 
 def overlapping_starts(loop: For, trips: int, width: int) -> list[Affine]:
@@ -47,6 +47,25 @@ def overlapping_tiles(loop: For, body: tuple[Node, ...], vectors: int, width: in
     done = (maximum([last - loop.lower, affine(0)]) + (step - 1)) // step * step
     single = jam(body, loop.variable, [own], taken=set())
     return tiles, replace(shape, lower=loop.lower + done, masked=True, body=single)
+
+
+def clamped_tiles(loop: For, body: tuple[Node, ...], vectors: int, width: int, taken: set[str]) -> For:
+    """A loop of at least `width` iterations over several vectors at once, none of which begins later than where a whole one ends.
+
+    body: the loop's, settled, with lanes in its registers. taken: names in use; the new ones are added.
+
+    Rewrite, one vector of 4:
+        vector for (a = c; a < m; a++) { .. z[a] }
+        -> for (t = c; t < m; t += 4) vector for (a = min(t, m - 4); a < min(t, m - 4) + 4; a += 4) { .. z[a] }
+    """
+    tile = fresh(f"{loop.variable}_vectors", taken)
+    starts = [minimum([affine(tile) + at * width, loop.upper - width]) for at in range(vectors)]
+    own, first = affine(loop.variable), starts[0]
+    copies = jam(body, loop.variable, [own, *(own + (start - first) for start in starts[1:])], taken=taken)
+    inside = replace(
+        loop, kind="vector", factor=1, lower=first, upper=first + width, step=width, width=width, body=copies
+    )
+    return replace(loop, variable=tile, step=vectors * width, kind="sequential", factor=1, body=(inside,))
 
 
 def settled(loop: For, types: Mapping[str, DType], taken: set[str]) -> tuple[Node, ...] | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from polyml.codegen.carried import carry_values
 from polyml.codegen.chained_sums import chain_sums
 from polyml.codegen.common_sums import share_sums
+from polyml.codegen.cut_edges import cut_edges, cut_vectors
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
 from polyml.codegen.pack_in_tiles import pack_in_tiles
 from polyml.codegen.partial_sums import sum_in_parts
@@ -37,6 +38,7 @@ from polyml.codegen.unroll import unroll
 from polyml.codegen.unroll_and_jam import unroll_and_jam
 from polyml.codegen.unroll_sums import unroll_sums
 from polyml.codegen.vectorize import vectorize
+from polyml.codegen.window_taps import write_taps
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 
@@ -84,11 +86,17 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "find_scans", lambda f, o: find_scans(f, vector_bytes=o.vector_bytes, precise=o.precise) if o.scans else (f, ())
     ),
+    # Ordering: before vectors, whose masks are constants then.
+    Pass("cut_edges", lambda f, _: (cut_edges(f), ())),
     # Ordering: when loops have been chosen for vectors, and before they are cut, since such a loop takes one vector after another.
     Pass("order_by_place", lambda f, o: (f if o.precise else order_by_place(f, vector_bytes=o.vector_bytes), ())),
     # Ordering: vectors before copies, so that jammed rows share the parts of the vector loops inside them.
     Pass("vectorize", lambda f, o: vectorize(f, vector_bytes=o.vector_bytes, precise=o.precise, large=o.large)),
+    # Ordering: when loops are loops of vectors.
+    Pass("cut_vectors", lambda f, _: (cut_vectors(f), ())),
     Pass("unroll_and_jam", lambda f, _: unroll_and_jam(f)),
+    # Ordering: when register tiles have their copies; before loops over taps are unrolled in another way.
+    Pass("write_taps", lambda f, _: (write_taps(f), ())),
     # Ordering: when register tiles have their copies; before "unroll", which carries it out.
     Pass("unroll_sums", lambda f, o: (unroll_sums(f, chains=not o.precise), ())),
     Pass("unroll", lambda f, _: (unroll(f), ())),

@@ -16,7 +16,7 @@ from math import prod
 from polyml.codegen.boundaries import cut_interior, depends_on, over_hull, over_lanes
 from polyml.codegen.jam import CannotJam, jam, storage_names
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Variable
-from polyml.codegen.overlap import overlapping_starts, overlapping_tiles, settled
+from polyml.codegen.overlap import clamped_tiles, overlapping_starts, overlapping_tiles, settled
 from polyml.codegen.privatize import Accumulators, Partial, private_body, shared_targets
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
@@ -182,6 +182,9 @@ class _Vectorize:
         copied = self.copied(loop, ranges)
         if copied is not None:
             return (copied,)
+        taps = () if partials else self.taps(loop, ranges)
+        if taps:
+            return taps
         plan = self.plan(loop, ranges, self.width(loop), reducing=bool(partials))
         clamped = () if partials else self.clamped(loop, plan, ranges)
         if clamped:
@@ -208,6 +211,24 @@ class _Vectorize:
             Note("vector", loop.variable, f"{width} lanes, {len(starts)} vectors at once, the last one overlapping")
         )
         return replace(loop, kind="vector", factor=1, upper=loop.lower + width, step=width, width=width, body=copies)
+
+    def taps(self, loop: For, ranges: Ranges) -> tuple[Node, ...]:
+        """The vectors of a register tile over windows in one loop, of which the last ones overlap at its end: so there is one tile, whose taps are written out (window_taps.py); nothing where that does not do."""
+        width, trips = self.width(loop), ranges.constant(loop.upper - loop.lower)
+        if trips is None or trips < width or trips % (loop.factor * width) == 0 or not _shares_rows(loop, ranges):
+            return ()
+        body = settled(loop, self.types, self.taken)
+        if body is None:
+            return ()
+        vectors = min(loop.factor, -(-trips // width))
+        self.notes.append(
+            Note(
+                "vector",
+                loop.variable,
+                f"{width} lanes, {vectors} vectors at once, the last ones overlapping at the end",
+            )
+        )
+        return (clamped_tiles(loop, _with_lanes(body, width), vectors, width, self.taken),)
 
     def copied(self, loop: For, ranges: Ranges) -> For | None:
         """Blocks of rows that are copied, the last of which overlaps the one before, where rows are no whole number of vectors but more than one."""
@@ -338,6 +359,18 @@ def _copied_row(loop: For) -> Assign | None:
             return move
         case _:
             return None
+
+
+def _shares_rows(loop: For, ranges: Ranges) -> bool:
+    """Whether sums inside read windows along this loop and along a jammed one, whose rows are read by several of them."""
+    inner = {node.variable for node in walk_nodes(loop.body) if isinstance(node, For)}
+    jammed = {outer.variable for outer in ranges.loops if outer.kind == "jam" and outer.factor > 1}
+    sums = (node for node in walk_nodes(loop.body) if isinstance(node, Assign) and node.reduction is not None)
+    places = [
+        s.variables() for node in sums for r in reads_of(node.value) for s in r.subscripts if isinstance(s, Affine)
+    ]
+    moved = [names for names in places if names & inner]
+    return any(loop.variable in names for names in moved) and any(names & jammed for names in moved)
 
 
 def _has_loops(nodes: tuple[Node, ...]) -> bool:

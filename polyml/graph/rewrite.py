@@ -79,6 +79,7 @@ def rewrite(
     rules: Sequence[Rule] = RULES,
     precise: bool = False,
     cache: int = 0,
+    l1_bytes: int = 0,
     dot_bf16: float = 0.0,
     dot_i16: float = 0.0,
     dot_i8: float = 0.0,
@@ -92,7 +93,7 @@ def rewrite(
     """The graph in its simplest equal form, settled for planning (storage.settle_results).
 
     Args:
-        precise: leave out the rules that may change rounding. cache: bytes that a core keeps close (0: not known).
+        precise: leave out the rules that may change rounding. cache: bytes that a core keeps close (0: not known), l1_bytes: of its first cache.
         dot_bf16, dot_i16, dot_i8: of Target, where sums may use the instructions (rules/pairs.py). strided: inputs whose last dimension is not contiguous.
         vector_bytes: of a register, where sums over windows may be arranged for lanes (rules/windows.py; 0: leave them), or of operands in parts joined (rules/pieces.py). constants: inputs that never change.
         observe: called with the rule's name and the new graph after each change.
@@ -123,7 +124,9 @@ def rewrite(
         last.append(("nested", functools.partial(nest_sums, cache=cache)))
         last.append(("split", functools.partial(split_products, cache=cache)))
     if vector_bytes and not precise:
-        arrange = functools.partial(lanes_along_filters, vector_bytes=vector_bytes, constants=constants)
+        arrange = functools.partial(
+            lanes_along_filters, vector_bytes=vector_bytes, l1_bytes=l1_bytes, constants=constants
+        )
         last.append(("windows", arrange))
         if cache:
             if vector_registers:

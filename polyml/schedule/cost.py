@@ -19,6 +19,7 @@ from polyml.target import Target
 __all__ = [
     "FEW_ROWS",
     "LEAST_COLUMNS",
+    "MOST_TERMS",
     "TALLEST",
     "AccessModel",
     "RegisterTile",
@@ -40,6 +41,18 @@ TALLEST = 14
 
 FEW_ROWS = 4
 """The same where most calls have fewer rows, of a number that is not known: what is left of them takes tiles of half as many, and so on."""
+
+LINE = 64
+"""Bytes of a line."""
+
+REST_OF_WINDOWS = 1.1
+"""What tiles cost beside which rows are left: these go one by one, each with all that it reads."""
+
+FEW_STEPS = 4
+"""Of a loop beside those over the places of a window."""
+
+MOST_TERMS = 192
+"""Terms of a register tile over windows that are written out, at most: more take longer to compile than they gain."""
 
 LEAST_COLUMNS = 4
 """Elements of a row below which a block that is transposed in registers is not worth its shuffles."""
@@ -72,7 +85,7 @@ class AccessModel:
 @dataclass(frozen=True, slots=True)
 class StatementModel:
     """What the model knows of a statement. operations: vector instructions of its arithmetic. itemsize: bytes of the widest number
-    that is computed with. recurrences: indices whose loop must stay a sequential one. overlapping: indices along which neighbours read mostly the same elements (rows of windows).
+    that is computed with. recurrences: indices whose loop must stay a sequential one. overlapping: indices along which neighbours read mostly the same elements (rows of windows); taps: the places of such windows.
     likely: of indices whose extents are not known, how many values they have in large calls like the one at hand. copies: it moves elements, and computes nothing. elementwise: it is
     no sum, and its numbers are plain ones."""
 
@@ -84,6 +97,7 @@ class StatementModel:
     is_update: bool
     recurrences: frozenset[str] = frozenset()
     overlapping: frozenset[str] = frozenset()
+    taps: frozenset[str] = frozenset()
     likely: Mapping[str, int] = field(default_factory=dict)
     copies: bool = False
     elementwise: bool = False
@@ -91,6 +105,12 @@ class StatementModel:
     @property
     def instances(self) -> int:
         return prod(self.extents.values())
+
+    @property
+    def terms(self) -> int:
+        """Of a sum, those that windows and loops of a few steps among them (the phases of a row) have."""
+        summed = {i: n for i, n in self.extents.items() if self._target.stride(i) == 0}
+        return prod(n for i, n in summed.items() if i in self.taps or n <= FEW_STEPS)
 
     @property
     def work(self) -> float:
@@ -185,7 +205,9 @@ def register_tile(
             if jam is not None:
                 cost = _tile_cycles(model, reads, jam, vector, rows, vectors, lanes) * waste / (rows * vectors)
                 rest = model.extents[jam] % rows / model.extents[jam]
-                cost = ((1 - rest) * cost + rest * single) * (1.02 if rest else 1.0)
+                cost = ((1 - rest) * cost + rest * single) * (
+                    1.0 if not rest else REST_OF_WINDOWS if model.taps else 1.02
+                )
             if best is None or cost < best.cost * 0.99:
                 best = RegisterTile(rows, vectors, cost)
     assert best is not None, "internal: no register tile at all"
@@ -201,17 +223,33 @@ def _tile_cycles(
         along = access.stride(vector)
         few = along is not None and 1 < along <= _SHUFFLED
         each = 1.0 if along in (0, 1) else min(2.0 * (along or 0) - 1, float(lanes)) if few else float(lanes)
-        copies = rows if jam is not None and access.stride(jam) != 0 else 1
-        loads += each * copies * (vectors if along != 0 else 1)
+        if along == 1 and vector in model.overlapping:
+            # Taps begin anywhere in a line: so many vectors are two loads.
+            each += lanes * model.itemsize / LINE
+        loads += each * _copies(model, access, jam, vector, rows, vectors) * (vectors if along != 0 else 1)
     arithmetic = max(model.operations, 1.0) * rows * vectors / 2
     # Loads that hide under arithmetic still cost: broadcasts little, vectors more, which stream from L2, and from memory in pieces where each element is read once.
-    streamed = pieces = 0
+    streamed = pieces = 0.0
     for access in reads:
         if access.stride(vector) != 0:
-            copies = rows if jam is not None and access.stride(jam) != 0 else 1
+            copies = _copies(model, access, jam, vector, rows, vectors)
             streamed += vectors * copies
-            pieces += copies if all(access.stride(i) != 0 for i in model.extents) else 0
+            pieces += copies if all(access.stride(i) != 0 for i in model.extents) and not model.taps else 0
     return max(arithmetic, loads / 2, 4.0) + 0.1 * loads + 0.2 * streamed + _PIECE * pieces
+
+
+def _copies(model: StatementModel, access: AccessModel, jam: str | None, vector: str, rows: int, vectors: int) -> float:
+    """Rows of the tile that load the access for themselves; rows of small windows share what they have in common (codegen/window_taps.py)."""
+    step = 0 if jam is None else access.stride(jam)
+    if step == 0:
+        return 1.0
+    contiguous = {jam, vector} <= model.overlapping and access.stride(vector) == 1
+    shared = contiguous and model.terms * rows * vectors <= MOST_TERMS
+    for tap in model.taps if shared else ():
+        along = access.stride(tap)
+        if step and along and step % along == 0 and step // along < model.extents[tap]:
+            return (rows - 1) * (step // along) / model.extents[tap] + 1.0
+    return float(rows)
 
 
 def _waste(extent: int, step: int) -> float:
@@ -226,15 +264,16 @@ def model_statement(statement: Statement, scop: Scop, extents: Mapping[str, int 
     )
     sizes = [scop.arrays[a.array].dtype.part.itemsize for a in accesses]
     combine = 1.0 if statement.kind == "update" else 0.0
-    windows, overlapping = _windows(statement)
+    taps, overlapping = _windows(statement)
     return StatementModel(
         name=statement.name,
-        extents={i: extents[i] or (UNKNOWN_WINDOW if i in windows else UNKNOWN_EXTENT) for i in statement.indices},
+        extents={i: extents[i] or (UNKNOWN_WINDOW if i in taps else UNKNOWN_EXTENT) for i in statement.indices},
         accesses=tuple(accesses),
         operations=_fused(operations_of(statement.value), combine),
         itemsize=max(sizes),
         is_update=statement.kind == "update",
         overlapping=overlapping,
+        taps=taps,
         copies=isinstance(statement.value, Read),
         elementwise=_is_elementwise(scop, statement, accesses),
     )

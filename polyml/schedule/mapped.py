@@ -80,4 +80,4 @@ def map_to_gpu(
         scop=found.scop, dependences=found.dependences, tree=tree, storage=dict(found.storage),
         notes=(*found.notes, *notes), worth=split.worth, atomic=updates,
     )  # fmt: skip
-    return contract_storage(made, room=SharedRoom(shared_room(target)))
+    return contract_storage(made, room=SharedRoom(shared_room(target)), at_lines=False)

@@ -40,6 +40,9 @@ __all__ = [
 LARGE_ELEMENTS = 1 << 13
 """Elements above which an allocation costs more than where it lies matters."""
 
+LINE, PAGE = 64, 4096
+"""Bytes of a line; and of rows whose elements of a column are all in the same places of a cache."""
+
 MAX_ELEMENTS = 1 << 26
 """Elements of one contracted array; more than this stays in the region's scope."""
 
@@ -80,11 +83,13 @@ def contract_storage(
     *,
     room: Room = lambda node, size: True,
     in_lanes: InLanes = lambda vectors, array, storage: None,
+    at_lines: bool = True,
 ) -> Schedule:
     """The same schedule with a `Storage` and an `allocate:` mark for every local array that need not exist in full.
 
     Args:
-        arrays: names of those to look at; None: all. room: says no where an array may not live. in_lanes: whether one may exist once per lane.
+        arrays: names of those to look at; None: all. room: says no where an array may not live. in_lanes: whether one may exist once per lane. at_lines: whether rows that windows
+            go through begin at a line of a cache each.
 
     Raises:
         TransformError: one of them is no local array of the region.
@@ -99,7 +104,7 @@ def contract_storage(
         if array.name not in (local if arrays is None else arrays) or array.name in schedule.storage:
             continue
         if not is_indirect(array.name, schedule.scop):
-            schedule = _contract(schedule, array, room, in_lanes)
+            schedule = _contract(schedule, array, room, in_lanes, at_lines=at_lines)
     return schedule
 
 
@@ -132,7 +137,7 @@ def _extents(storage: Storage) -> str:
     )
 
 
-def _contract(schedule: Schedule, array: Array, room: Room, in_lanes: InLanes) -> Schedule:
+def _contract(schedule: Schedule, array: Array, room: Room, in_lanes: InLanes, *, at_lines: bool) -> Schedule:
     traffic = traffic_of(array.name, schedule.scop, schedule.dependences)
     if traffic is None:
         return schedule
@@ -152,6 +157,7 @@ def _contract(schedule: Schedule, array: Array, room: Room, in_lanes: InLanes) -
             worth = tuple(dict.fromkeys((*worth, *limits)))
         if not room(node, ANY if found.elements is None else array.dtype.itemsize * found.elements):
             continue
+        found = _rows_at_lines(found, array, schedule.scop) if at_lines else found
         tree = insert_mark(node, found.place).get_schedule()
         extents = "x".join(map(str, found.shape)) or "a scalar"
         note = Note("storage", array.name, f"contracted to {extents}")
@@ -285,6 +291,24 @@ def _offsets(firsts: list[isl.Aff], prefix: isl.UnionMap) -> dict[str, isl.Multi
         space = m.domain().get_space().add_unnamed_tuple_ui(len(firsts))
         found[m.get_tuple_name(isl.dim_type.in_)] = isl.MultiAff.from_aff_list(space, offset)
     return dict(sorted(found.items()))
+
+
+def _rows_at_lines(found: Storage, array: Array, scop: Scop) -> Storage:
+    """The room with rows that begin at a line each, where windows go through them: their first taps are whole lines then, which others cross at the price of two loads."""
+    *_, row = (1, *found.shape)
+    line = LINE // array.dtype.itemsize
+    whole = -(-row // line) * line if isinstance(row, int) else row
+    padded = isinstance(row, int) and row > line and whole * array.dtype.itemsize % PAGE
+    if not padded or all(extent == 1 for extent in found.shape[:-1]) or not _has_windows(array.name, scop):
+        return found
+    return replace(found, shape=(*found.shape[:-1], whole))
+
+
+def _has_windows(array: str, scop: Scop) -> bool:
+    """Whether sums read it at places that several indices make up."""
+    updates = (s for s in scop.statements.values() if s.kind == "update")
+    reads = (read.subscripts[-1] for s in updates for read in reads_of(s.value) if read.tensor == array)
+    return any(isinstance(last, Affine) and len(last.variables()) > 1 for last in reads)
 
 
 def _gains_little(found: Storage, array: Array) -> bool:

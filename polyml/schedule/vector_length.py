@@ -28,8 +28,9 @@ def suited_length(models: Mapping[str, StatementModel], target: Target) -> Targe
     for model in models.values():
         sides = sides_of(model)
         lanes = sides.lanes if sides is not None else _lanes(model, target)
-        # Two short vectors in place of a long one that is all there is gain nothing.
-        if lanes is None or half.lanes(model.itemsize) < model.extents[lanes] <= target.lanes(model.itemsize):
+        # Two short vectors in place of a long one that is all there is gain nothing, but in windows, where they overlap and the long one has a mask in each load.
+        alone = lanes is not None and half.lanes(model.itemsize) < model.extents[lanes] <= target.lanes(model.itemsize)
+        if lanes is None or (alone and lanes not in model.overlapping):
             continue
         full_cycles += model.instances * _cycles(model, sides, lanes, target)
         half_cycles += model.instances * _cycles(model, sides, lanes, half)

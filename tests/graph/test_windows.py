@@ -180,7 +180,7 @@ def same_size(x: f32["C N"], w: f32["O C 3"]):
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize(("size", "stride"), [(7, 1), (14, 2), (15, 2), (28, 3), (70, 2)])
 def test_depthwise_reads_nothing_outside(size: int, stride: int, behind: bool) -> None:
-    """Short padded rows are copied with their edges, some channels at a time; strided vectors are loads under masks, and shuffles."""
+    """Padded rows are copied with their edges, short ones some channels at a time, and those with gaps in phases."""
     program = (
         text(3, stride, 1)
         .replace("w[o, c, r, s]", "w[c, r, s]")
@@ -191,9 +191,7 @@ def test_depthwise_reads_nothing_outside(size: int, stride: int, behind: bool) -
     function = polyml.einsum(program, verify=True)
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))[:, ::stride, ::stride]
-    assert (size <= 32 * stride) == any(
-        "_padded" in op.result.name for op in function.trace(x, w).ops if isinstance(op, Equation)
-    )
+    assert any("_padded" in op.result.name for op in function.trace(x, w).ops if isinstance(op, Equation))
     assert not any(note.stage == "fallback" for region in function.lower(x, w).stages.regions for note in region.notes)
     np.testing.assert_array_equal(
         function(guarded(x, behind), guarded(w, behind)), np.einsum("cpqrs,crs->cpq", windows, w)

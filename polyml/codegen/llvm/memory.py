@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from polyml.codegen.llvm.addresses import Offset, Term
 from polyml.codegen.llvm.ir import I32, POINTER, Type, Value, constant, integer, type_of
+from polyml.codegen.llvm.phases import Phase
 from polyml.codegen.llvm.state import Lanes, Slot, State, stored_type
 from polyml.expressions import Expr, Subscript
 from polyml.records import dataclass
@@ -134,7 +135,11 @@ def load(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: E
     key = ("load", name, subscripts, state.lanes)
     found = b.known.get(key)
     if found is None:
-        found = _load(state, access(state, name, subscripts, evaluate))
+        phase = state.phases.get((name, subscripts)) if state.lanes is not None and state.lanes.mask is None else None
+        if phase is not None:
+            found = _load_phase(state, name, phase, evaluate)
+        if found is None:
+            found = _load(state, access(state, name, subscripts, evaluate))
         if slot.variable.dtype.kind == "b":
             found = b.compare("ne", found, constant(found.type, 0))
         b.known[key] = found
@@ -303,6 +308,30 @@ def _load_strided(state: State, where: Access, stride: int) -> Value:
             order = [width + lane if owner == which else k for k, (owner, lane) in enumerate(picked)]
             result = b.shuffle(result, order, part)
     assert result is not None
+    return result
+
+
+def _load_phase(state: State, name: str, phase: Phase, evaluate: Evaluate) -> Value | None:
+    """The lanes out of vectors that all phases share; None where its row does not lie side by side."""
+    b, width = state.builder, state.width
+    where = access(state, name, phase.first, evaluate)
+    type_, gap = stored_type(where.slot.variable, width), where.stride
+    if gap is None or not 1 < gap <= _WIDEST_SHUFFLED_STRIDE or type_.is_pair or where.slot.strides[-1] != 1:
+        return None
+    owners = [divmod(lane * gap + phase.number, width) for lane in range(width)]
+    result: Value | None = None
+    for which in range(gap):
+        key = ("load", name, phase.first, ("phase", which, state.lanes))
+        part = b.known.get(key)
+        if part is None:
+            pointer = b.emit(POINTER, f"getelementptr {type_.of(1)}, {where.pointer}, i64 {which * width}")
+            part = b.emit(type_, f"load {type_}, {pointer}, align {where.slot.variable.dtype.alignment}")
+            b.known[key] = part
+        if result is None:
+            result = b.shuffle(part, [at if owner == 0 else 0 for owner, at in owners])
+        else:
+            order = [width + at if owner == which else k for k, (owner, at) in enumerate(owners)]
+            result = b.shuffle(result, order, part)
     return result
 
 

@@ -16,20 +16,20 @@ Source: Georganas et al., "Anatomy of High-Performance Deep Learning Convolution
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from dataclasses import replace
 from math import ceil, prod
 
 import islpy as isl
 
-from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
+from polyml.expressions import Apply, Read, Subscript
 from polyml.graph.build_parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, holds, hull_extents
-from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
-from polyml.records import dataclass
+from polyml.graph.rules.window_parts import Window, padded_copy, padded_shape, reach
+from polyml.graph.rules.window_rows import copied_rows
+from polyml.graph.traverse import tensors_of
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["lanes_along_filters"]
@@ -63,29 +63,9 @@ PLACED = 1.0
 """Cycles for an element that changes its place, through registers: of the result, of packed weights, of the padded tensor."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """A sum over windows: what reads them, the other factor; the extents of all indices; those of the left side that only the other factor has, and all others; whether some of the terms
-    that the box of all indices has are padding."""
-
-    read: Read
-    other: Read
-    extents: dict[str, Affine]
-    filters: tuple[str, ...]
-    points: tuple[str, ...]
-    padded: bool
-
-    @property
-    def numbers(self) -> dict[str, int]:
-        """The extents, with a number for those that are symbolic."""
-        return {i: extent.constant if extent.is_constant else UNKNOWN_EXTENT for i, extent in self.extents.items()}
-
-    @property
-    def symbolic(self) -> bool:
-        return not all(extent.is_constant for extent in self.extents.values())
-
-
-def lanes_along_filters(graph: Graph, *, vector_bytes: int, constants: Set[str] = frozenset()) -> Graph:
+def lanes_along_filters(
+    graph: Graph, *, vector_bytes: int, l1_bytes: int = 0, constants: Set[str] = frozenset()
+) -> Graph:
     """The graph with such sums as above where that costs less; sums in loops stay as they are.
 
     Args:
@@ -106,6 +86,9 @@ def lanes_along_filters(graph: Graph, *, vector_bytes: int, constants: Set[str] 
             op = replace(op, body=Apply("mul", (read, window.other), op.body.dtype))
             window = replace(window, read=read)
         turned = bool(window.filters) and op.target[-1] != affine(window.filters[-1])
+        if not window.filters:
+            made += copied_rows(op, window, graph, tensors, lanes=lanes, l1_bytes=l1_bytes) or [op]
+            continue
         plain = _is_plain(window.read) and not constant
         if not plain and _pays(op, window, lanes, constant=constant, turned=turned):
             made += _changed(op, window, turned, graph, tensors)
@@ -116,7 +99,7 @@ def lanes_along_filters(graph: Graph, *, vector_bytes: int, constants: Set[str] 
     return graph if len(made) == len(graph.ops) else replace(graph, ops=tuple(made))
 
 
-def _window(equation: Equation, graph: Graph, tensors: dict[str, Tensor], constants: Set[str]) -> _Window | None:
+def _window(equation: Equation, graph: Graph, tensors: dict[str, Tensor], constants: Set[str]) -> Window | None:
     left = equation.indices[: len(equation.indices) - len(equation.reduced)]
     plain = equation.target == tuple(map(affine, left)) and equation.base is None and equation.instances is None
     body = equation.body
@@ -146,7 +129,7 @@ def _is_number(subscript: Subscript) -> bool:
 
 def _roles(
     equation: Equation, left: tuple[str, ...], read: Read, other: Read, graph: Graph, tensors: dict[str, Tensor]
-) -> _Window | None:
+) -> Window | None:
     shape = tensors[read.tensor].shape
     used = {name for s in read.subscripts if isinstance(s, Affine) for name in s.variables()}
     weights = {s.name for s in other.subscripts if isinstance(s, Affine)}
@@ -159,7 +142,7 @@ def _roles(
     if not all(holds(extent - 1, graph) for extent in extents.values()):
         return None
     places = [s for s in read.subscripts if isinstance(s, Affine) and s.name is None]
-    if not all(holds(low, graph) or holds(-low, graph) for low, _ in (_reach(place, extents) for place in places)):
+    if not all(holds(low, graph) or holds(-low, graph) for low, _ in (reach(place, extents) for place in places)):
         return None
     known, sizes = graph.context, graph.sizes
     domain = equation.domain.intersect_params(known)
@@ -167,7 +150,7 @@ def _roles(
     padded = not domain.is_equal(whole)
     if padded and not (equation.padded and domain.is_equal(whole.intersect(_inside(equation, read, shape, sizes)))):
         return None
-    return _Window(read, other, extents, filters, points, padded)
+    return Window(read, other, extents, filters, points, padded)
 
 
 def _extents(equation: Equation, other: Read, tensors: dict[str, Tensor]) -> dict[str, Affine]:
@@ -193,7 +176,7 @@ def _inside(equation: Equation, read: Read, shape: tuple[Affine, ...], sizes: tu
     return isl.Set(f"{head}{{ {equation.result.name}[{', '.join(equation.indices)}] : {' and '.join(limits)} }}")
 
 
-def _is_sampled(window: _Window) -> bool:
+def _is_sampled(window: Window) -> bool:
     """Whether windows are single elements with gaps between them: then neighbours are worth having side by side."""
     places = [s for s in window.read.subscripts if isinstance(s, Affine)]
     used = [name for place in places for name in place.variables()]
@@ -201,7 +184,7 @@ def _is_sampled(window: _Window) -> bool:
     return single and not window.padded and not _is_plain(window.read)
 
 
-def _sampled(equation: Equation, window: _Window, tensors: dict[str, Tensor]) -> tuple[Read, Equation]:
+def _sampled(equation: Equation, window: Window, tensors: dict[str, Tensor]) -> tuple[Read, Equation]:
     """The read from a tensor of the elements that windows have, and the equation that makes it."""
     source = tensors[window.read.tensor]
     places = [s for s in window.read.subscripts if isinstance(s, Affine)]
@@ -216,19 +199,17 @@ def _sampled(equation: Equation, window: _Window, tensors: dict[str, Tensor]) ->
     return Read(name, tuple(map(affine, names)), source.dtype), made
 
 
-def _pays(equation: Equation, window: _Window, lanes: int, *, constant: bool, turned: bool) -> bool:
+def _pays(equation: Equation, window: Window, lanes: int, *, constant: bool, turned: bool) -> bool:
     """Cycles of lanes along the filters beside those of lanes where they are: two vectors of products a cycle, loads of windows shared by the rows of a tile; and what is moved.
 
     A vector of elements a few apart is so many loads and shuffles between them.
     """
     extents = window.numbers
-    padding = _padded_shape(window, {i: affine(extent) for i, extent in extents.items()}) if window.padded else ()
+    padding = padded_shape(window, {i: affine(extent) for i, extent in extents.items()}) if window.padded else ()
     depth = prod(extents[i] for i in equation.reduced)
     filters, points = (prod(extents[i] for i in part) for part in (window.filters, window.points))
     if depth * filters * points < LEAST_WORK:
         return False
-    if not window.filters:
-        return window.padded and extents[window.points[-1]] <= SHORT * lanes
     if depth < DEPTH:
         return False
     moved = prod((high - low).constant for low, high in padding)
@@ -251,7 +232,7 @@ def _pays(equation: Equation, window: _Window, lanes: int, *, constant: bool, tu
     return products + moved * PLACED < here
 
 
-def _is_ragged(equation: Equation, window: _Window) -> bool:
+def _is_ragged(equation: Equation, window: Window) -> bool:
     """Whether the edges of windows with padding, which stay where they are, cost more than a copy with the padding around it."""
     extents = window.numbers
     places = [s for s in window.read.subscripts if isinstance(s, Affine) and s.name is None]
@@ -265,27 +246,12 @@ def _is_ragged(equation: Equation, window: _Window) -> bool:
     return taps >= TAPS or (few and depth > taps)
 
 
-def _padded_shape(window: _Window, extents: Mapping[str, Affine]) -> tuple[tuple[Affine, Affine], ...]:
-    """Per dimension the first place that windows reach, and the one behind the last."""
-    return tuple(_reach(s, extents) for s in window.read.subscripts if isinstance(s, Affine))
-
-
-def _reach(place: Affine, extents: Mapping[str, Affine]) -> tuple[Affine, Affine]:
-    low = high = affine(place.constant)
-    for name in place.variables():
-        stride = place.stride(name) or 0
-        most = (extents[name] - 1) * stride
-        low, high = (low + most, high) if stride < 0 else (low, high + most)
-    return low, high + 1
-
-
-def _changed(equation: Equation, window: _Window, turned: bool, graph: Graph, tensors: dict[str, Tensor]) -> list[Op]:
+def _changed(equation: Equation, window: Window, turned: bool, graph: Graph, tensors: dict[str, Tensor]) -> list[Op]:
     made: list[Op] = []
     read = window.read
     if window.padded:
-        read, padding = _padded(equation, window, graph, tensors)
-        padding = replace(padding, apart=bool(window.filters))
-        made.append(padding)
+        read, padding = padded_copy(equation, window, graph, tensors)
+        made.append(replace(padding, apart=bool(window.filters)))
     body = Apply("mul", (read, window.other), equation.body.dtype)
     if not turned:
         domain = box(equation.result.name, equation.indices, window.extents, graph.sizes)
@@ -301,38 +267,3 @@ def _changed(equation: Equation, window: _Window, turned: bool, graph: Graph, te
     back = Read(name, tuple(affine(names[index]) for index in order), last.dtype)
     made.append(fill(equation.result, back, equation.span))
     return made
-
-
-def _padded(equation: Equation, window: _Window, graph: Graph, tensors: dict[str, Tensor]) -> tuple[Read, Equation]:
-    """The read from a tensor with the padding around it, and the equation that makes it."""
-    source = tensors[window.read.tensor]
-    name = fresh_name(f"{source.name}_padded", tensors)
-    conditions: list[Expr] = []
-    places: list[Affine] = []
-    subscripts: list[Affine] = []
-    shape: list[Affine] = []
-    for d, (place, extent, (low, high)) in enumerate(
-        zip(window.read.subscripts, source.shape, _padded_shape(window, window.extents), strict=True)
-    ):
-        assert isinstance(place, Affine), "internal: a window with a computed subscript"
-        if place.name is not None:
-            low, high = affine(0), extent
-        elif holds(low, graph):
-            low = affine(0)
-        inner = affine(f"i{d}") + low
-        if not low.is_constant or low.constant:
-            conditions.append(Apply("ge", (IndexValue(inner, i64), Const(0, i64)), boolean))
-        if not holds(extent - high, graph):
-            end = Const(extent.constant, i64) if extent.is_constant else IndexValue(extent, i64)
-            conditions.append(Apply("lt", (IndexValue(inner, i64), end), boolean))
-        places.append(inner)
-        subscripts.append(place - low)
-        shape.append(high - low)
-    tensor = tensors[name] = Tensor(name, source.dtype, tuple(shape), name)
-    inside = Read(source.name, tuple(places), source.dtype)
-    condition = conditions[0]
-    for part in conditions[1:]:
-        condition = Apply("and", (condition, part), boolean)
-    value = Apply("select", (condition, inside, Const(0.0, source.dtype)), source.dtype)
-    made = replace(fill(tensor, value, equation.span), apart=True)
-    return Read(name, tuple(subscripts), source.dtype), made

@@ -1,0 +1,107 @@
+"""What rules about sums over windows have in common (windows.py, window_rows.py): their factors and indices, and copies of what they read with the padding around it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from polyml.dtypes import boolean, i64
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read
+from polyml.graph.build_parts import fill
+from polyml.graph.edit import fresh_name
+from polyml.graph.ir import Equation, Graph, Tensor
+from polyml.graph.rules.boxes import holds
+from polyml.graph.traverse import UNKNOWN_EXTENT
+from polyml.records import dataclass
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["Split", "Window", "padded_copy", "padded_shape", "reach"]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A sum over windows: what reads them, the other factor; the extents of all indices; those of the left side that only the other factor has, and all others; whether some of the terms
+    that the box of all indices has are padding."""
+
+    read: Read
+    other: Read
+    extents: dict[str, Affine]
+    filters: tuple[str, ...]
+    points: tuple[str, ...]
+    padded: bool
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The extents, with a number for those that are symbolic."""
+        return {i: extent.constant if extent.is_constant else UNKNOWN_EXTENT for i, extent in self.extents.items()}
+
+    @property
+    def symbolic(self) -> bool:
+        return not all(extent.is_constant for extent in self.extents.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A dimension of a copy as two. shape: their extents. weights: by how many places an index of each moves. read: their subscripts in what reads the copy."""
+
+    shape: tuple[int, int]
+    weights: tuple[int, int]
+    read: tuple[Affine, Affine]
+
+
+def padded_shape(window: Window, extents: Mapping[str, Affine]) -> tuple[tuple[Affine, Affine], ...]:
+    """Per dimension the first place that windows reach, and the one behind the last."""
+    return tuple(reach(s, extents) for s in window.read.subscripts if isinstance(s, Affine))
+
+
+def reach(place: Affine, extents: Mapping[str, Affine]) -> tuple[Affine, Affine]:
+    low = high = affine(place.constant)
+    for name in place.variables():
+        stride = place.stride(name) or 0
+        most = (extents[name] - 1) * stride
+        low, high = (low + most, high) if stride < 0 else (low, high + most)
+    return low, high + 1
+
+
+def padded_copy(
+    equation: Equation, window: Window, graph: Graph, tensors: dict[str, Tensor], splits: Mapping[int, Split] = {}
+) -> tuple[Read, Equation]:
+    """The read from a tensor with the padding around it, and the equation that makes it. splits: by dimensions of what windows read."""
+    source = tensors[window.read.tensor]
+    name = fresh_name(f"{source.name}_padded", tensors)
+    conditions: list[Expr] = []
+    places: list[Affine] = []
+    subscripts: list[Affine] = []
+    shape: list[Affine] = []
+    for d, (place, extent, (low, high)) in enumerate(
+        zip(window.read.subscripts, source.shape, padded_shape(window, window.extents), strict=True)
+    ):
+        assert isinstance(place, Affine), "internal: a window with a computed subscript"
+        split = splits.get(d)
+        if place.name is not None:
+            low, high = affine(0), extent
+        elif split is None and holds(low, graph):
+            low = affine(0)
+        at = affine(f"i{len(shape)}")
+        if split is None:
+            inner = at + low
+            subscripts.append(place - low)
+            shape.append(high - low)
+        else:
+            one, other = split.weights
+            inner = one * at + other * affine(f"i{len(shape) + 1}") + low
+            high = low + (one * (split.shape[0] - 1) + other * (split.shape[1] - 1) + 1)
+            subscripts += split.read
+            shape += map(affine, split.shape)
+        if not holds(low, graph):
+            conditions.append(Apply("ge", (IndexValue(inner, i64), Const(0, i64)), boolean))
+        if not holds(extent - high, graph):
+            end = Const(extent.constant, i64) if extent.is_constant else IndexValue(extent, i64)
+            conditions.append(Apply("lt", (IndexValue(inner, i64), end), boolean))
+        places.append(inner)
+    tensor = tensors[name] = Tensor(name, source.dtype, tuple(shape), name)
+    value: Expr = Read(source.name, tuple(places), source.dtype)
+    if conditions:
+        condition = functools.reduce(lambda a, b: Apply("and", (a, b), boolean), conditions)
+        value = Apply("select", (condition, value, Const(0.0, source.dtype)), source.dtype)
+    return Read(name, tuple(subscripts), source.dtype), fill(tensor, value, equation.span)

@@ -1,0 +1,113 @@
+"""Sums over windows without filters: copies with padding, in phases and in blocks of rows, and that results are the same, with nothing read outside and nothing let in by padding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.graph.ir import Equation
+from polyml.target import Target
+from tests.einsum_numpy.guard_pages import guarded
+
+TEXT = 'def layer(x: f32["C H W"], w: f32["C R S"]):\n    y[c, p, q] = {x}[c, {a}*p + r, {b}*q + s] * w[c, r, s]\n    return y\n'
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype(np.float32)
+
+
+def program(padding: int, steps: tuple[int, int]) -> str:
+    source = f"pad(x, ((0, 0), ({padding}, {padding}), ({padding}, {padding})))" if padding else "x"
+    return TEXT.format(x=source, a=steps[0], b=steps[1])
+
+
+def expected(x: np.ndarray, w: np.ndarray, padding: int, steps: tuple[int, int]) -> np.ndarray:
+    padded = np.pad(x.astype(np.float64), ((0, 0), (padding, padding), (padding, padding)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[1:], (1, 2))[:, :: steps[0], :: steps[1]]
+    return np.einsum("cpqrs,crs->cpq", windows, w.astype(np.float64))
+
+
+def copies(text: str, *args: np.ndarray, **options: object) -> dict[str, tuple[int, ...]]:
+    """The shapes of the copies that windows are read from."""
+    graph = polyml.einsum(text, **options).trace(*args)
+    made = (op.result for op in graph.ops if isinstance(op, Equation) and "_padded" in op.result.name)
+    return {tensor.name: tuple(extent.constant for extent in tensor.shape) for tensor in made}
+
+
+SIZES = ((7, 9), (15, 16), (17, 33), (31, 31), (33, 40), (64, 57), (61, 113))
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize(("kernel", "padding"), [((3, 3), 1), ((3, 3), 0), ((5, 2), 2), ((2, 4), 1), ((7, 7), 3)])
+@pytest.mark.parametrize("steps", [(1, 1), (2, 2), (1, 3), (2, 1), (3, 4), (1, 5)])
+def test_values(name: str, kernel: tuple[int, int], padding: int, steps: tuple[int, int]) -> None:
+    """Rows around the lengths of vectors and tiles; blocks of rows, since L1 is small. Each size with a third of the others."""
+    target = Target(name, l1_bytes=8 * 1024, l2_bytes=256 * 1024)
+    if Target("host").vector_bytes < target.vector_bytes:
+        pytest.skip("this machine has no such vectors")
+    for k, (high, wide) in enumerate(SIZES):
+        if (k + len(name) + padding + steps[1]) % 3:
+            continue
+        channels = -(-40_000 // (high * wide))
+        x, w = numbers(channels, high, wide, seed=k), numbers(channels, *kernel, seed=k + 1)
+        layer = polyml.einsum(program(padding, steps), target=target, verify=k % 2 == 0)
+        lowered = layer.lower(x, w)
+        assert not any(note.stage == "fallback" for region in lowered.stages.regions for note in region.notes)
+        behind = bool(k % 2)
+        found = layer(guarded(x, behind), guarded(w, behind))
+        np.testing.assert_array_equal(found, expected(x, w, padding, steps))
+        np.testing.assert_array_equal(layer.bind(w=w)(x), expected(x, w, padding, steps))
+
+
+def test_rows_with_gaps_are_copied_in_phases() -> None:
+    x, w = numbers(32, 40, 40), numbers(32, 3, 3, seed=1)
+    assert copies(program(1, (2, 2)), x, w) == {"x_padded": (32, 41, 2, 21)}
+    assert copies(program(0, (2, 2)), x, w) == {"x_padded": (32, 39, 2, 20)}
+    assert copies(program(0, (2, 1)), x, w) == {}, "neighbours are read where they lie"
+    assert copies(program(0, (1, 5)), x, w) == {}, "so large a gap is single elements"
+    assert copies(program(1, (2, 2)), x, w, precise=True) == {}
+
+
+def test_large_planes_are_copied_in_blocks_of_rows() -> None:
+    target = Target("host", l1_bytes=32 * 1024, l2_bytes=1 << 20)
+    x, w = numbers(16, 112, 112), numbers(16, 3, 3, seed=1)
+    assert copies(program(1, (1, 1)), x, w, target=target) == {"x_padded": (16, 4, 30, 114)}
+    assert copies(program(1, (2, 2)), x, w, target=target) == {"x_padded": (16, 4, 29, 2, 57)}
+    prime = numbers(16, 113, 112)
+    assert copies(program(1, (1, 1)), prime, w, target=target) == {"x_padded": (16, 115, 114)}
+    read = program(1, (1, 1)).replace("    return y", "    z[c, p, q] = relu(y[c, p, q])\n    return z")
+    assert copies(read, x, w, target=target) == {"x_padded": (16, 114, 114)}, "what reads it stays beside it"
+    text = polyml.einsum(program(1, (1, 1)), target=target, threads=1).lower(x, w).text("loops")
+    assert "local f32 x_padded[1, 1, 30, 128]" in text, "rows of a block begin at lines"
+
+
+@pytest.mark.parametrize("steps", [(1, 1), (2, 2)])
+def test_what_is_no_number_stays_in_its_windows(steps: tuple[int, int]) -> None:
+    x, w = np.ones((24, 41, 43), np.float32), np.ones((24, 3, 3), np.float32)
+    x[::2, 0, 0], x[1::2, 40, 42], x[5, 20, 20] = np.nan, np.inf, np.nan
+    w[3] = np.inf
+    with np.errstate(invalid="ignore"):
+        wanted = expected(x, w, 1, steps)
+    inside = np.pad(np.ones_like(x), ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(inside, (3, 3), (1, 2))[:, :: steps[0], :: steps[1]]
+    found = polyml.einsum(program(1, steps)).bind(w=w)(x)
+    # Terms of padding may be left out: those of infinite weights are no numbers where they are not.
+    whole = (windows.sum((3, 4)) == 9) | (np.arange(24) != 3)[:, None, None]
+    np.testing.assert_array_equal(found[whole], wanted[whole])
+
+
+def test_weights_of_each_place_and_one_filter() -> None:
+    """Factors that know the place, and sums over channels, whose copies have all of them in a block."""
+    x, w = numbers(12, 30, 45), numbers(12, 3, 3, 28, seed=1)
+    text = 'def f(x: f32["C H W"], w: f32["C R S P"]):\n    y[c, p, q] = x[c, p + r, 2*q + s] * w[c, r, s, p]\n    return y\n'
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (1, 2))[:, :, ::2]
+    small = Target("host", l1_bytes=4 * 1024, l2_bytes=256 * 1024)
+    np.testing.assert_array_equal(
+        polyml.einsum(text, target=small, verify=True)(x, w), np.einsum("cpqrs,crsp->cpq", windows, w)
+    )
+    text = 'def f(x: f32["C H W"], w: f32["C R S"]):\n    y[p, q] = pad(x, ((0, 0), (1, 1), (1, 1)))[c, p + r, q + s] * w[c, r, s]\n    return y\n'
+    one = numbers(12, 3, 3, seed=2)
+    np.testing.assert_array_equal(
+        polyml.einsum(text, target=small, verify=True)(x, one), expected(x, one, 1, (1, 1)).sum(0)
+    )
