@@ -17,6 +17,7 @@ from polyml.records import dataclass
 from polyml.schedule.contraction_blocks import Blocking
 from polyml.schedule.copies import universe, with_copies
 from polyml.schedule.pack import Packed
+from polyml.schedule.rest_columns import cut_rest, rest_copy, rest_storage
 from polyml.schedule.schedule import Note, Storage
 from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Access, Array, Scop, Statement
@@ -29,24 +30,31 @@ __all__ = ["BlockCopies", "BlockedNest", "block_index", "copy_blocks"]
 class BlockCopies:
     """Names of the copy statements and of the packed arrays: of the vector operand, and of the row operand where it is packed.
 
-    repeats: indices whose blocks the rows are packed for again; the copy statement has the block's number as an index (`block_index`)."""
+    repeats: indices whose blocks the rows are packed for again; the copy statement has the block's number as an index (`block_index`). rest_copy, rest_array: of columns that are left."""
 
-    vector_copy: str | None
-    vector_array: str | None
-    row_copy: str | None
-    row_array: str | None
-    repeats: tuple[str, ...]
+    vector_copy: str | None = None
+    vector_array: str | None = None
+    row_copy: str | None = None
+    row_array: str | None = None
+    repeats: tuple[str, ...] = ()
+    rest_copy: str | None = None
+    rest_array: str | None = None
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.vector_copy, self.rest_copy, self.row_copy) if name is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockedNest:
-    """A contraction with what surrounds it. statements: in order, the contraction among them; after: those that follow when rows of C are finished, where the plan is turned, or all of it, where V streams;
+    """A contraction with what surrounds it. statements: in order, the contraction among them; after: those that follow when rows of C are finished, where the plan is turned, or all of it, where V streams; rest: what `statements` are for the columns that are left;
     indices: per statement, the name of each index of C."""
 
     plan: Blocking
     copies: BlockCopies
     statements: tuple[str, ...]
     after: tuple[str, ...]
+    rest: tuple[str, ...]
     indices: Mapping[str, Mapping[str, str]]
     domains: Mapping[str, tuple[str, ...]]
 
@@ -56,20 +64,23 @@ def block_index(index: str) -> str:
     return f"{index}_block"
 
 
-def copy_blocks(packed: Packed, plan: Blocking) -> tuple[Packed, BlockCopies]:
-    """The scop with the plan's copies, and the statement reading them; the same scop where nothing is packed."""
+def copy_blocks(packed: Packed, plan: Blocking, lanes: Mapping[str, str]) -> tuple[Packed, BlockCopies]:
+    """The scop with the plan's copies, and the statement reading them; the same scop where nothing is packed. lanes: the plan's, by statement of the nest."""
+    if plan.rest:
+        packed = cut_rest(packed, plan, lanes)
     scop = packed.scop
-    if not plan.packed or plan.in_place:
-        worth = tuple(dict.fromkeys((*packed.worth, *plan.worth)))
-        noted = replace(packed, notes=(*packed.notes, Note("blocking", plan.statement, str(plan))), worth=worth)
-        return noted, BlockCopies(None, None, None, None, ())
+    worth = tuple(dict.fromkeys((*packed.worth, *plan.worth)))
+    packed = replace(packed, notes=(*packed.notes, Note("blocking", plan.statement, str(plan))), worth=worth)
     statement = scop.statements[plan.statement]
-    panels = f"{plan.vector_operand}_panels"
-    layout = (*plan.batch, *plan.vector_side, "", *plan.reduced, plan.lanes)
-    vector = _copy(scop, plan, plan.vector_operand, panels, layout, ())
-    made = {panels: vector}
-    copies = BlockCopies(vector[1].name, panels, None, None, ())
-    layouts = {plan.vector_operand: (panels, layout)}
+    made: dict[str, tuple[Array, Statement]] = {}
+    layouts: dict[str, tuple[str, tuple[str, ...]]] = {}
+    copies = BlockCopies()
+    if plan.packed and not plan.in_place:
+        panels = f"{plan.vector_operand}_panels"
+        layout = (*plan.batch, *plan.vector_side, "", *plan.reduced, plan.lanes)
+        made[panels] = vector = _copy(scop, plan, plan.vector_operand, panels, layout, ())
+        copies = BlockCopies(vector_copy=vector[1].name, vector_array=panels)
+        layouts[plan.vector_operand] = panels, layout
     if plan.row_operand is not None:
         name = f"{plan.row_operand}_panels"
         layout = (*plan.batch, *plan.row_side, "", *plan.reduced, plan.rows)
@@ -79,27 +90,28 @@ def copy_blocks(packed: Packed, plan: Blocking) -> tuple[Packed, BlockCopies]:
         copies = replace(copies, row_copy=rows[1].name, row_array=name, repeats=repeats)
         layouts[plan.row_operand] = (name, layout)
     changed = _redirected(statement, layouts)
-    new = with_copies(scop, made, {plan.statement: changed})
+    readers = dict.fromkeys(made, changed)
+    if plan.rest:
+        name = f"{plan.vector_operand}_rest"
+        array, copy, readers[name] = rest_copy(scop, plan, name)
+        made[name] = array, copy
+        copies = replace(copies, rest_copy=copy.name, rest_array=name)
+    if not made:
+        return packed, copies
+    new = with_copies(scop, made, {reader.name: reader for reader in readers.values()})
     flow = packed.dependences.flow
     for name, (_, copy) in made.items():
         written = new.must_writes.intersect_domain(copy.domain.to_union_set())
-        reads = new.reads.intersect_domain(changed.domain.to_union_set()).intersect_range(universe(new, name))
+        reads = new.reads.intersect_domain(readers[name].domain.to_union_set()).intersect_range(universe(new, name))
         link = written.apply_range(reads.reverse())
         flow = flow.union(link.intersect(_same_block(new, copy, changed, plan)) if copies.repeats else link)
     storage = dict(packed.storage)
-    storage[panels] = _storage(scop, panels, plan, layouts[plan.vector_operand][1], (changed, vector[1]))
-    if plan.row_operand is not None:
-        name, layout = layouts[plan.row_operand]
+    for name, layout in layouts.values():
         storage[name] = _storage(scop, name, plan, layout, (changed, made[name][1]))
-    note = Note("blocking", plan.statement, str(plan))
-    found = replace(
-        packed,
-        scop=new,
-        dependences=replace(packed.dependences, flow=flow),
-        storage=storage,
-        notes=(*packed.notes, note),
-        worth=tuple(dict.fromkeys((*packed.worth, *plan.worth))),
-    )
+    if copies.rest_array is not None:
+        name = copies.rest_array
+        storage[name] = rest_storage(plan, name, (readers[name], made[name][1]))
+    found = replace(packed, scop=new, dependences=replace(packed.dependences, flow=flow), storage=storage)
     return found, copies
 
 

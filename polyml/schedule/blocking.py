@@ -40,7 +40,7 @@ from polyml.schedule.contraction_sides import (
     symbolic_ends,
     turned_column,
 )
-from polyml.schedule.contraction_tiles import contraction_tile
+from polyml.schedule.contraction_tiles import contraction_tile, tile_and_rest
 from polyml.schedule.cost import FEW_ROWS, TALLEST, AccessModel, RegisterTile, StatementModel
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Scop
@@ -63,6 +63,9 @@ NEAR = 8
 
 FEW_USES = 128
 """Uses of such an element below which the copy would show."""
+
+FEW_USES_IN_L2 = 80
+"""The same for one that L2 holds: with more uses what lies across two lines costs as much as the copy."""
 
 MIN_DEPTH = 16
 """Length of the reduction below which the tile of C is all that matters."""
@@ -118,12 +121,11 @@ def plan_blocks(
     at_hand: bool = False,
 ) -> Blocking | None:
     """The blocks of an update with these sides, `ends` being the extents that are not known. at_hand: numbers are those of one call, for which a kernel of any sizes has a version."""
-    statement = scop.statements[model.name]
-    out, operand = sides.out, sides.operand
-    column = turned_column(scop, statement, sides)
+    out = sides.out
+    column = turned_column(scop, scop.statements[model.name], sides)
     if column is not None:
         return None if ends or not sides.rows else _in_turns(scop, model, sides, column, target)
-    turned = is_turned(scop, statement, sides.lanes)
+    turned = is_turned(scop, scop.statements[model.name], sides.lanes)
     inner = by_stride(sides.rows, out)[::-1]
     most = _vectors_in_l2(model, sides.reduced, ends, target) if turned else _columns(model, sides, ends, target)
     inner = inner[:1] if turned else inner
@@ -132,11 +134,46 @@ def plan_blocks(
     unknown = any(i in ends for i in inner)
     tallest = TALLEST_TURNED if turned and not unknown else UNKNOWN_ROWS if unknown and not turned else TALLEST
     rest = REST if turned else REST_AT_HAND if at_hand else 0.0
+    if not (ends or at_hand or turned):
+        rows, tile, left = tile_and_rest(model, sides, inner, target, most=most)
+        made = _beside_rest(scop, model, sides, rows, tile, left, target) if left else None
+        if made is not None:
+            return made
     rows, tile = contraction_tile(
         model, sides.lanes, inner, len(sides.others), target, most=most, rest=rest, tallest=tallest
     )
-    least = MIN_REUSE if not scop.arrays[operand.array].constant else LEAST_CONSTANT
-    packed = _pays(model, operand, sides, target, turned=turned, least=least)
+    least = MIN_REUSE if not scop.arrays[sides.operand.array].constant else LEAST_CONSTANT
+    packed = _pays(model, sides.operand, sides, target, turned=turned, least=least)
+    return _blocks(scop, model, sides, ends, target, rows, tile, packed=packed, turned=turned, at_hand=at_hand)
+
+
+def _beside_rest(
+    scop: Scop, model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, left: int, target: Target
+) -> Blocking | None:
+    """Blocks of whole vectors beside columns that are left, whose sums have lanes along them; None where the other operand would have to be packed, or the result is written in an order of its own."""
+    whole = replace(model, extents={**model.extents, sides.lanes: model.extents[sides.lanes] - left})
+    made = _blocks(scop, whole, sides, {}, target, rows, tile, packed=True, turned=False, at_hand=False)
+    if made is None or made.row_operand is not None or made.result_order:
+        return None
+    return replace(made, rest=left)
+
+
+def _blocks(
+    scop: Scop,
+    model: StatementModel,
+    sides: Sides,
+    ends: Mapping[str, Affine],
+    target: Target,
+    rows: str,
+    tile: RegisterTile,
+    *,
+    packed: bool,
+    turned: bool,
+    at_hand: bool,
+) -> Blocking | None:
+    """The blocks of an update with this register tile."""
+    statement = scop.statements[model.name]
+    out, operand = sides.out, sides.operand
     width = tile.vectors * target.lanes(model.itemsize)
     apart = packed and not turned and not ends and not _is_near(model, sides, {}, target)
     strips = strips_of(scop, model, sides, tile, target) if apart else None
@@ -173,7 +210,9 @@ def plan_blocks(
         result_order=tuple(tile_order(model, sides, rows, target)) if short else (),
         rows_ahead=ahead,
         rows_along=rows_along(sides),
-        in_place=packs_rows and not (ends or short or row_operand) and _is_near(model, sides, sizes, target),
+        in_place=packs_rows
+        and not (ends or short or row_operand)
+        and (_is_near(model, sides, sizes, target) or _is_held(scop, model, sides, target)),
         ends=ends,
         worth=() if not ends else _worth(scop, model, sides, ends, target, turned=turned) if packed else in_order,
     )
@@ -423,3 +462,12 @@ def _is_near(model: StatementModel, sides: Sides, sizes: Mapping[str, int], targ
     whole = not sides.columns and sizes.get(lanes, row) == row and row % target.lanes(model.itemsize) == 0
     few = prod(model.extents[i] for i in sides.rows) < FEW_USES
     return dense and whole and few and row * model.itemsize <= NEAR * target.line_bytes
+
+
+def _is_held(scop: Scop, model: StatementModel, sides: Sides, target: Target) -> bool:
+    """Whether L2 holds all of the vector operand, of few uses: what is far apart there is as near as a copy would be. Beyond L2 a copy is read in order, which is faster."""
+    operand = sides.operand
+    size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0)
+    few = prod(model.extents[i] for i in sides.rows) < FEW_USES_IN_L2 and not scop.arrays[operand.array].constant
+    plain = operand.stride(sides.lanes) == 1 and len(sides.reduced) == 1 and not sides.columns
+    return few and plain and size <= target.l2_bytes

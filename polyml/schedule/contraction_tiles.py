@@ -5,13 +5,36 @@ Source: Low et al., "Analytical Modeling Is Enough for High-Performance BLIS" (T
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import ceil, prod
+
+from polyml.schedule.contraction_sides import Sides
 from polyml.schedule.cost import TALLEST, RegisterTile, StatementModel
 from polyml.target import Target
 
-__all__ = ["contraction_tile"]
+__all__ = ["contraction_tile", "rows_at_once", "tile_and_rest"]
 
 APART = 0.9
 """Cost of a register tile, relative to one whose rows are neighbours in C, at which rows that are further apart are worth it."""
+
+
+MOST_LEFT = 4
+"""Columns that are left beside whole vectors, at most, for sums with lanes along them."""
+
+SIDE_BY_SIDE = 24
+"""Sums in registers at a time, at most."""
+
+LEAST_SUM = 2
+"""Vectors of a sum at least: it ends with the lanes of its register."""
+
+LEAST_ROWS = 16
+"""Rows that use a copied column, at least."""
+
+ENDS = 3.0
+"""Cycles until the lanes of a sum are a number, where several end together."""
+
+LEFT_GAIN = 0.95
+"""Cycles, relative to another vector for these columns, below which they are worth code of their own."""
 
 
 def contraction_tile(
@@ -53,6 +76,41 @@ def contraction_tile(
                     best = rows_index, RegisterTile(rows, vectors, cost)
     assert best is not None, "internal: no register tile at all"
     return best
+
+
+def tile_and_rest(
+    model: StatementModel, sides: Sides, row_side: list[str], target: Target, *, most: int
+) -> tuple[str, RegisterTile, int]:
+    """The rows' index, the tile, and how many columns are better left to sums with lanes along them (rest_columns.py). The tile's cost is that of all columns."""
+    plain = contraction_tile(model, sides.lanes, row_side, len(sides.others), target, most=most, rest=0.0)
+    width, columns = target.lanes(model.itemsize), model.extents[sides.lanes]
+    left = columns % width
+    if not 0 < left <= min(MOST_LEFT, columns - 1) or columns < width or not _may_sum_along(model, sides, target):
+        return *plain, 0
+    (index,) = sides.reduced
+    whole = replace(model, extents={**model.extents, sides.lanes: columns - left})
+    rows, tile = contraction_tile(whole, sides.lanes, row_side, 1, target, most=most, rest=0.0)
+    length, high = model.extents[index], rows_at_once(tile.rows, left)
+    steps = ceil(length / width) * _step_cycles(model, high, left, 1) / (high * left)
+    cost = (tile.cost * (columns - left) + width * left * (steps + ENDS) / length) / columns
+    if cost > LEFT_GAIN * plain[1].cost:
+        return *plain, 0
+    return rows, replace(tile, cost=cost), left
+
+
+def rows_at_once(rows: int, left: int) -> int:
+    """Of a register tile with so many rows, how many have the sums of their `left` columns in registers at a time, as even as can be."""
+    return ceil(rows / ceil(rows * left / SIDE_BY_SIDE))
+
+
+def _may_sum_along(model: StatementModel, sides: Sides, target: Target) -> bool:
+    """Whether the other operand is contiguous along the sum, which is long enough, and enough rows use what is copied."""
+    if len(sides.reduced) != 1 or len(sides.others) != 1 or sides.columns or not sides.rows:
+        return False
+    (index,), (other,) = sides.reduced, sides.others
+    long = model.extents[index] >= LEAST_SUM * target.lanes(model.itemsize)
+    reuse = prod(model.extents[i] for i in sides.rows)
+    return long and reuse >= LEAST_ROWS and other.stride(index) == 1 and model.operations <= 1
 
 
 def _parts(extent: int, step: int) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import ceil
 
 from polyml.schedule.contraction_sides import Sides, sides_of
-from polyml.schedule.contraction_tiles import contraction_tile
+from polyml.schedule.contraction_tiles import contraction_tile, tile_and_rest
 from polyml.schedule.cost import StatementModel
 from polyml.target import Target
 
@@ -21,10 +21,12 @@ GAIN = 0.885
 """Cycles with half vectors for each with full ones, at most, for them to be worth it: they are twice as many instructions."""
 
 
-def suited_length(models: Mapping[str, StatementModel], target: Target) -> Target:
-    """The target, with vectors of half the length where the region takes fewer cycles with them."""
+def suited_length(models: Mapping[str, StatementModel], target: Target, *, precise: bool = False) -> Target:
+    """The target, with vectors of half the length where the region takes fewer cycles with them. precise: sums have no lanes along them."""
     half = replace(target, vector_bytes=target.vector_bytes // 2, split_vectors=False)
     full_cycles = half_cycles = 0.0
+    # Beside other sums a contraction is no nest of its own.
+    alone = not precise and sum(model.is_update for model in models.values()) == 1
     for model in models.values():
         sides = sides_of(model)
         lanes = sides.lanes if sides is not None else _lanes(model, target)
@@ -32,8 +34,8 @@ def suited_length(models: Mapping[str, StatementModel], target: Target) -> Targe
         alone = lanes is not None and half.lanes(model.itemsize) < model.extents[lanes] <= target.lanes(model.itemsize)
         if lanes is None or (alone and lanes not in model.overlapping):
             continue
-        full_cycles += model.instances * _cycles(model, sides, lanes, target)
-        half_cycles += model.instances * _cycles(model, sides, lanes, half)
+        full_cycles += model.instances * _cycles(model, sides, lanes, target, alone=alone)
+        half_cycles += model.instances * _cycles(model, sides, lanes, half, alone=alone)
     return half if half_cycles < GAIN * full_cycles else target
 
 
@@ -43,9 +45,11 @@ def _lanes(model: StatementModel, target: Target) -> str | None:
     return min(usable, key=lambda index: model.lane_cost(index, target), default=None)
 
 
-def _cycles(model: StatementModel, sides: Sides | None, lanes: str, target: Target) -> float:
+def _cycles(model: StatementModel, sides: Sides | None, lanes: str, target: Target, *, alone: bool) -> float:
     """For what one vector computes if all its lanes are in use; a split vector's cycles are two, and so is what it computes. Of a contraction: with its best register tile."""
-    if sides is not None:
+    if sides is not None and not alone:
         return contraction_tile(model, lanes, sides.rows, len(sides.others), target, most=4, rest=0.0)[1].cost
+    if sides is not None:
+        return tile_and_rest(model, sides, sides.rows, target, most=4)[1].cost
     extent, width = model.extents[lanes], target.lanes(model.itemsize)
     return (model.operations + 1) / 2 * ceil(extent / width) * width / extent

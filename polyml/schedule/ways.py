@@ -112,7 +112,7 @@ class Ways:
         if not self.target.split_vectors or not self._may_block():
             return self
         known = self._asked()
-        made = replace(self, target=suited_length(known[1], self.target))
+        made = replace(self, target=suited_length(known[1], self.target, precise=self.options.precise))
         made._known.append(known)
         return made
 

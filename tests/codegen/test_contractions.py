@@ -440,12 +440,16 @@ def test_short_dense_rows_are_read_where_they_lie(threads: int, batch: int, dept
     np.testing.assert_array_equal(function(guarded(a), guarded(b)), np.einsum("bkn,bkm->bnm", a, b))
 
 
-def test_long_or_strided_rows_are_packed() -> None:
-    a, b = np.ones((300, 40), np.float32), np.ones((300, 256), np.float32)
-    for right in (b, np.ones((300, 128), np.float32)[:, ::2]):
+def test_rows_beyond_l2_or_with_strides_are_packed() -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"y read where it lies": (300, 256), "y packed in panels": (1200, 256)}
+    cases = [(how, rng.integers(-9, 10, shape).astype(np.float32)) for how, shape in shapes.items()]
+    cases.append(("y packed in panels", rng.integers(-9, 10, (300, 256)).astype(np.float32)[:, ::2]))
+    for how, right in cases:
+        left = rng.integers(-9, 10, (len(right), 40)).astype(np.float32)
         function = polyml.einsum(product("K N", "K M", "N M", "f32"), target=IN_L2, threads=1)
-        assert "y packed in panels" in str(function.explain(a, right))
-        np.testing.assert_array_equal(function(a, right), a.T @ right)
+        assert how in str(function.explain(left, right))
+        np.testing.assert_array_equal(function(left, right), left.T @ right)
 
 
 @pytest.mark.parametrize(

@@ -28,23 +28,31 @@ class BlockParts:
 
     @property
     def without_vector_copy(self) -> tuple[str, ...]:
-        copies, own = self.nest.copies, (*self.nest.statements, *self.nest.after)
+        copies, own = self.nest.copies, (*self.statements, *self.nest.after)
         return own if copies.row_copy is None else (copies.row_copy, *own)
 
     @property
+    def statements(self) -> tuple[str, ...]:
+        """Those of all columns."""
+        return (*self.nest.statements, *self.nest.rest)
+
+    @property
     def everything(self) -> tuple[str, ...]:
-        copy = self.nest.copies.vector_copy
-        return self.without_vector_copy if copy is None else (copy, *self.without_vector_copy)
+        copies = (self.nest.copies.vector_copy, self.nest.copies.rest_copy)
+        return (*(copy for copy in copies if copy is not None), *self.without_vector_copy)
 
     def loop(self, index: str, names: Sequence[str], *, tile: int | None = None) -> Loop:
         """The loop over `index`, or over its tiles (at the first iteration of each), for the statements that run along it; those of other statements stand
-        at 0: they belong to the first block."""
+        at 0: they belong to the first block; columns that are left belong to the last one."""
         pieces = []
+        beyond = (*self.nest.rest, self.nest.copies.rest_copy)
         for name in names:
             mine, repeated = self.own(name, index), block_index(index) in self.nest.domains[name]
             value = "0" if mine is None else mine if tile is None else f"{tile}*floor({mine}/{tile})"
             if mine is None and repeated:
                 value = f"{tile}*{block_index(index)}"
+            if tile is not None and index == self.nest.plan.lanes and name in beyond:
+                value = str((self.nest.plan.extents[index] - 1) // tile * tile)
             pieces.append(f"{name}[{', '.join(self.nest.domains[name])}] -> [({value})]")
         coincident = index not in self.nest.plan.reduced
         return Loop(isl.UnionPwAff(f"{{ {'; '.join(pieces)} }}"), coincident)

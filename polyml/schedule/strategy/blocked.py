@@ -19,6 +19,8 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.block_copies import BlockedNest
+from polyml.schedule.contraction_tiles import rows_at_once
+from polyml.schedule.rest_columns import rest_name
 from polyml.schedule.strategy.block_parts import BlockParts, Build, Part
 from polyml.schedule.strategy.block_threads import BLOCKS, shared_block, shared_loops, streamed_piece
 from polyml.schedule.transforms import Loop, around, insert_loops
@@ -116,7 +118,8 @@ class _Builder(BlockParts):
         """Strips of the vector operand, where it lies, and for each all rows; the same strip of every turn one after the other."""
         plan, names = self.nest.plan, self.nest.statements
         turns = () if plan.across is None else (plan.across,)
-        loops = [self.loop(i, names) for i in (*plan.batch, *turns, *(i for i in plan.vector_side if i not in turns))]
+        indices = (*plan.batch, *turns, *(i for i in plan.vector_side if i not in turns))
+        loops = [self.loop(i, names if turns else self.everything) for i in indices]
         if shared in ("batch", "vector side"):
             at = next(
                 k for k, i in enumerate((*plan.batch, *plan.vector_side)) if (i in plan.batch) == (shared == "batch")
@@ -130,7 +133,18 @@ class _Builder(BlockParts):
             lanes = self.loop(plan.lanes, names).marked(f"vector:{plan.tile.vectors}")
             return around(node, [outer, *rows, jam, lanes], self.kernel)
 
-        return around(leaf, loops, lambda n: self.split(n, plan.lanes, plan.width, names, strip))
+        def split(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            return self.split(node, plan.lanes, plan.width, names, strip)
+
+        rest, array = self.nest.copies.rest_copy, self.nest.copies.rest_array
+        if rest is None or array is None:
+            return around(leaf, loops, split)
+        parts: list[Part] = [((rest,), "", self.pack_rest), (names, "", split), (self.nest.rest, "", self.rest_rows)]
+        return around(leaf, loops, lambda n: self.allocated(n, array, lambda inner: self.sequence(inner, parts)))
+
+    def rest_rows(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """All rows of the columns that are left."""
+        return around(leaf, [self.loop(i, self.nest.rest) for i in self.nest.plan.row_side], self.rest_columns)
 
     def tiles(self, indices: Sequence[str], names: Sequence[str], shared: str | None) -> list[Loop]:
         """The loops over blocks."""
@@ -154,12 +168,16 @@ class _Builder(BlockParts):
         if plan.streams:
             return around(leaf, self.tiles(sides, names, shared), lambda n: self.some_rows(n, sums, names, shared))
         loops = self.tiles([*sides, *sums], names, shared)
-        if vector_copy is None or array is None:
-            return around(leaf, loops, lambda n: self.rows(n, shared))
-        parts: list[Part] = [((vector_copy,), "", lambda n: self.pack(n, vector_copy, shared))]
-        arrays = [array]
+        parts: list[Part] = []
+        arrays: list[str] = []
+        if vector_copy is not None and array is not None:
+            parts.append(((vector_copy,), "", lambda n: self.pack(n, vector_copy, shared)))
+            arrays.append(array)
+        if copies.rest_copy is not None and copies.rest_array is not None:
+            parts.append(((copies.rest_copy,), "", self.pack_rest))
+            arrays.append(copies.rest_array)
         if not plan.result_order:
-            inner = tuple(name for name in names if name != vector_copy)
+            inner = tuple(name for name in names if name not in (vector_copy, copies.rest_copy))
             parts.append((inner, "", lambda n: self.rows(n, shared)))
         else:
             if copies.row_copy is not None and copies.row_array is not None:
@@ -231,16 +249,23 @@ class _Builder(BlockParts):
         # Apart from the rest, full panels have rows of a constant number of vectors.
         return self.split(leaf, plan.lanes, plan.width, copy, panels, rest=lambda n: panels(n, full=False))
 
+    def pack_rest(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """The columns that are left, side by side in the operand and apart in the copy."""
+        plan, copy = self.nest.plan, self.nest.copies.rest_copy
+        assert copy is not None, "internal: no columns are left"
+        loops = [self.loop(i, (copy,)) for i in (*plan.reduced, plan.lanes)]
+        return insert_loops(leaf, loops)
+
     def rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         plan = self.nest.plan
         if self.nest.after and plan.turned and plan.across is None:
             return self.turned_rows(leaf, shared)
         packed, inside = self.nest.copies.row_copy is not None, not plan.rows_ahead
-        names = self.without_vector_copy if inside else self.nest.statements
+        names = self.without_vector_copy if inside else self.statements
         loops = [self.loop(i, names) for i in plan.row_side]
         if shared == "row side":
             loops[0] = loops[0].marked("parallel")
-        if not packed and shared != "rows":
+        if not packed and shared != "rows" and not plan.rest:
             # What memory brings is used by all rows while more of it comes.
             return around(leaf, loops, lambda n: self.panels(n, jam_inside=plan.streams))
         part = self.packed_rows if packed and inside else self.row_tiles
@@ -279,9 +304,13 @@ class _Builder(BlockParts):
     def row_tiles(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         """A register tile's rows at a time."""
         plan, packed = self.nest.plan, self.nest.copies.row_copy is not None
-        tile = self.loop(plan.rows, self.nest.statements, tile=plan.tile.rows)
+        tile = self.loop(plan.rows, self.statements, tile=plan.tile.rows)
         tile = tile.marked("parallel" if shared == "rows" else None)
-        return around(leaf, [tile], lambda n: self.panels(n, jam_inside=packed))
+        if not plan.rest:
+            return around(leaf, [tile], lambda n: self.panels(n, jam_inside=packed))
+        parts: list[Part] = [(self.nest.statements, "", lambda n: self.panels(n, jam_inside=packed))]
+        parts.append((self.nest.rest, "", self.rest_columns))
+        return around(leaf, [tile], lambda n: self.sequence(n, parts))
 
     def packed_rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         """A block of rows at a time, packed in panels as high as the register tile."""
@@ -344,6 +373,19 @@ class _Builder(BlockParts):
             return self.split(node, plan.lanes, plan.width, names, tile, rest=rest)
 
         return around(leaf, loops, split)
+
+    def rest_columns(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """The columns that are left, lanes along the sum: elements side by side share what they load."""
+        plan, names = self.nest.plan, self.nest.rest
+        *outer, last = plan.reduced
+        sums = [*(self.loop(i, names) for i in outer), self.loop(last, names).marked("vector:1")]
+        parts: list[Part] = []
+        for name in names:
+            own = name == rest_name(plan.statement)
+            parts.append(((name,), "", (lambda n: insert_loops(n, sums)) if own else (lambda n: n)))
+        jam = self.loop(plan.rows, names).marked(f"jam:{rows_at_once(plan.tile.rows, plan.rest)}")
+        columns = self.loop(plan.lanes, names).marked(f"jam:{plan.rest}")
+        return around(leaf, [jam, columns], lambda n: self.sequence(n, parts))
 
     def vectors(self, full: bool) -> int:
         """How many run at once: all of a panel's, but where the panel is a rest of unknown length, one: each number of vectors is code of its own."""

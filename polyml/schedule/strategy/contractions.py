@@ -11,6 +11,7 @@ from polyml.records import dataclass
 from polyml.schedule.block_copies import BlockedNest, copy_blocks
 from polyml.schedule.contraction_blocks import Blocking
 from polyml.schedule.pack import Packed
+from polyml.schedule.rest_columns import rest_name
 from polyml.schedule.strategy.bands import Place, is_coincident, take_band
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import graft, insert_mark, insert_sequence, merge_with_child
@@ -46,14 +47,14 @@ def block_contractions(
     packed: Packed = facts.packed
     nests: dict[str, BlockedNest] = {}
     for nest in found.values():
-        packed, copies = copy_blocks(packed, nest.plan)
-        names = [
-            *nest.statements,
-            *nest.after,
-            *(copy for copy in (copies.vector_copy, copies.row_copy) if copy is not None),
-        ]
+        lanes = {name: nest.indices[name][nest.plan.lanes] for name in nest.statements}
+        packed, copies = copy_blocks(packed, nest.plan, lanes)
+        rest = tuple(map(rest_name, nest.statements)) if nest.plan.rest else ()
+        indices = nest.indices | {rest_name(name): nest.indices[name] for name in nest.statements if rest}
+        names = [*nest.statements, *rest, *nest.after, *copies.statements]
         domains = {name: packed.scop.statements[name].indices for name in names}
-        nests[nest.plan.statement] = BlockedNest(nest.plan, copies, nest.statements, nest.after, nest.indices, domains)
+        made_nest = BlockedNest(nest.plan, copies, nest.statements, nest.after, rest, indices, domains)
+        nests[nest.plan.statement] = made_nest
     leaf = isl.Schedule.from_domain(packed.scop.domain).get_root().child(0)
     if kind_of(node) != Kind.sequence:
         made = insert_mark(leaf, MARK + found[0].plan.statement)
@@ -73,9 +74,8 @@ def _filter(own: isl.UnionSet, found: _Found | None, nests: dict[str, BlockedNes
     if found is None:
         return own
     nest = nests[found.plan.statement]
-    for name in (nest.copies.vector_copy, nest.copies.row_copy):
-        if name is not None:
-            own = own.union(packed.scop.statements[name].domain.to_union_set())
+    for name in (*nest.copies.statements, *nest.rest):
+        own = own.union(packed.scop.statements[name].domain.to_union_set())
     return own
 
 

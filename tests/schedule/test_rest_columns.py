@@ -1,0 +1,106 @@
+"""Columns that are left beside whole vectors: sums of their own with lanes along them. Results are compared with NumPy's in float64 (small integers, so that they are exact)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+
+PRODUCT = """
+def f(x: {t}["N K"], y: {t}["K M"]):
+    z[n, m] = x[n, k] * y[k, m]
+    return z
+"""
+ALONG = """
+def f(x: {t}["N K"], y: {t}["M K"]):
+    z[n, m] = x[n, k] * y[m, k]
+    return z
+"""
+LAYER = """
+def f(x: f32["B N K"], y: f32["B K M"], b: f32["M"]):
+    h[i, n, m] = x[i, n, k] * y[i, k, m]
+    z[i, n, m] = max(h[i, n, m] + b[m], 0.0)
+    return z
+"""
+LEFT = "with lanes along k"
+WIDE = Target("x86-64-v4")
+SMALL = Target("host", l1_bytes=8 << 10, l2_bytes=32 << 10, cores=2)
+
+
+def integers(*shape: int, dtype: type = np.float32) -> np.ndarray:
+    return np.random.default_rng(0).integers(-9, 10, shape).astype(dtype)
+
+
+def blocks(function: polyml.api.Function, *arrays: np.ndarray) -> str:
+    return next((line for line in str(function.explain(*arrays)).splitlines() if "blocking" in line), "")
+
+
+@pytest.mark.parametrize("source", [PRODUCT, ALONG])
+@pytest.mark.parametrize(("dtype", "name"), [(np.float32, "f32"), (np.float64, "f64")])
+@pytest.mark.parametrize("left", [0, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize(("rows", "depth", "target"), [(37, 112, None), (29, 131, SMALL), (100, 700, SMALL)])
+def test_any_number_of_columns(
+    source: str, dtype: type, name: str, left: int, rows: int, depth: int, target: Target | None
+) -> None:
+    """In one block, in several of the sum and of the columns, where they lie and in panels."""
+    for columns in (32 + left, 96 + left):
+        x = integers(rows, depth, dtype=dtype)
+        y = integers(depth, columns, dtype=dtype)
+        expected = x.astype(float) @ y.astype(float)
+        y = y if source is PRODUCT else np.ascontiguousarray(y.T)
+        function = polyml.einsum(source.format(t=name), target=target, threads=1, verify=True)
+        np.testing.assert_array_equal(function(x, y), expected)
+
+
+def test_where_it_pays() -> None:
+    function = polyml.einsum(PRODUCT.format(t="f32"), target=WIDE)
+    found = {m: LEFT in blocks(function, integers(64, 112), integers(112, m)) for m in (31, 32, 33, 34, 37, 47, 49)}
+    assert found == {31: False, 32: False, 33: True, 34: True, 37: False, 47: False, 49: True}
+    short, few = (
+        blocks(function, integers(64, 24), integers(24, 33)),
+        blocks(function, integers(8, 112), integers(112, 33)),
+    )
+    assert LEFT not in short + few
+    precise = polyml.einsum(PRODUCT.format(t="f32"), target=WIDE, precise=True)
+    assert LEFT not in str(precise.explain(integers(64, 112), integers(112, 33)))
+
+
+def test_longer_vectors_are_chosen_for_it() -> None:
+    target = Target("x86-64-v4", split_vectors=True)
+    lowered = polyml.einsum(PRODUCT.format(t="f32"), target=target).lower(integers(64, 112), integers(112, 33))
+    assert "vector(16)" in lowered.text("loops")
+    assert "vector(8)" not in lowered.text("loops")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("target", [None, SMALL])
+def test_batches_and_what_follows(threads: int, target: Target | None) -> None:
+    x, y, b = integers(5, 45, 200), integers(5, 200, 49), integers(49)
+    function = polyml.einsum(LAYER, target=target, threads=threads, verify=True)
+    expected = np.maximum(x.astype(float) @ y.astype(float) + b, 0)
+    np.testing.assert_array_equal(function(x, y, b), expected)
+
+
+def test_strips() -> None:
+    x, y = integers(64, 40), integers(40, 16 * 12 + 1)
+    function = polyml.einsum(PRODUCT.format(t="f32"), target=WIDE, verify=True)
+    text = blocks(function, x, y)
+    assert "strips" in text
+    assert LEFT in text
+    np.testing.assert_array_equal(
+        polyml.einsum(PRODUCT.format(t="f32"), verify=True)(x, y), x.astype(float) @ y.astype(float)
+    )
+
+
+def test_nothing_else_is_read() -> None:
+    """Infinities and NaN beside a column stay there."""
+    x, y = integers(40, 112), integers(112, 33)
+    y[:, 31] = np.nan
+    x[7] = np.inf
+    y[:, 32] = 1
+    with np.errstate(all="ignore"):
+        expected = x.astype(float) @ y.astype(float)
+        got = polyml.einsum(PRODUCT.format(t="f32"))(x, y)
+    np.testing.assert_array_equal(got, expected)
