@@ -40,10 +40,10 @@ from polyml.schedule.contraction_sides import (
     symbolic_ends,
     turned_column,
 )
-from polyml.schedule.contraction_tiles import contraction_tile, tile_and_rest
+from polyml.schedule.contraction_tiles import contraction_tile, tile_across, tile_and_rest
 from polyml.schedule.cost import FEW_ROWS, TALLEST, AccessModel, RegisterTile, StatementModel
 from polyml.schedule.schedule import Product
-from polyml.scop.scop import Scop
+from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.target import Target
 
@@ -108,7 +108,20 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target, *, few_rows
     sides = sides_of(model)
     if sides is None:
         return None
-    return _in_order(scop, model, sides, ends, target) if few_rows else plan_blocks(scop, model, sides, ends, target)
+    if few_rows:
+        return _in_order(scop, model, sides, ends, target)
+    across = None if ends or not _is_alone(scop, statement) else tile_across(model, sides, target)
+    if across is not None:
+        other, tile = across
+        width = tile.vectors * target.lanes(model.itemsize)
+        return _in_strips(model, other, other.rows[0], tile, width, packed=False)
+    return plan_blocks(scop, model, sides, ends, target)
+
+
+def _is_alone(scop: Scop, statement: Statement) -> bool:
+    """Whether nothing reads the sums in this region."""
+    array = statement.target.array
+    return not any(read.tensor == array for other in scop.statements.values() for read in reads_of(other.value))
 
 
 def plan_blocks(

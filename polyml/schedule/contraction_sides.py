@@ -23,6 +23,7 @@ __all__ = [
     "Sides",
     "at_hand",
     "at_large",
+    "exchanged",
     "is_plain",
     "is_turned",
     "sides_of",
@@ -98,6 +99,16 @@ def sides_of(model: StatementModel) -> Sides | None:
             ),
         ),
     )
+
+
+def exchanged(sides: Sides) -> Sides | None:
+    """Lanes along the rows instead, of an operand that is contiguous along them: the result has its lanes' elements apart. None where there are other indices than those of a product of matrices and of its batch."""
+    if len(sides.rows) != 1 or len(sides.others) != 1 or len(sides.reduced) != 1 or sides.columns:
+        return None
+    (rows,), (other,) = sides.rows, sides.others
+    if other.stride(rows) != 1:
+        return None
+    return replace(sides, operand=other, others=[sides.operand], lanes=rows, rows=[sides.lanes])
 
 
 def symbolic_ends(scop: Scop, statement: Statement, model: StatementModel) -> dict[str, Affine] | None:

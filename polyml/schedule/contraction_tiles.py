@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil, prod
 
-from polyml.schedule.contraction_sides import Sides
+from polyml.schedule.contraction_sides import Sides, exchanged
 from polyml.schedule.cost import TALLEST, RegisterTile, StatementModel
 from polyml.target import Target
 
-__all__ = ["contraction_tile", "rows_at_once", "tile_and_rest"]
+__all__ = ["contraction_tile", "rows_at_once", "tile_across", "tile_and_rest"]
 
 APART = 0.9
 """Cost of a register tile, relative to one whose rows are neighbours in C, at which rows that are further apart are worth it."""
@@ -29,6 +29,18 @@ LEAST_SUM = 2
 
 LEAST_ROWS = 16
 """Rows that use a copied column, at least."""
+
+LEAST_ACROSS = 4
+"""Columns of the result, at least, for lanes across its rows: so many are transposed together."""
+
+LONGEST_ACROSS = 1024
+"""Terms of a sum, at most, for them: each lies in a page of its own, perhaps."""
+
+TURNED = 0.25
+"""Cycles of an element in a block that is transposed in registers."""
+
+ACROSS_GAIN = 0.95
+"""Cycles with lanes across the result's rows, relative to those along them, at which they are worth it."""
 
 ENDS = 3.0
 """Cycles until the lanes of a sum are a number, where several end together."""
@@ -96,6 +108,32 @@ def tile_and_rest(
     if cost > LEFT_GAIN * plain[1].cost:
         return *plain, 0
     return rows, replace(tile, cost=cost), left
+
+
+def tile_across(model: StatementModel, sides: Sides, target: Target) -> tuple[Sides, RegisterTile] | None:
+    """The sides and the tile with lanes across the rows of the result, whose blocks are transposed when they are stored (codegen/llvm/column_stores.py); None where lanes along the rows are as good.
+
+    50 columns take four vectors of 16 in each of 320 rows; the rows are 20 vectors, whole ones."""
+    across = exchanged(sides)
+    if across is None or not _may_cross(model, across, target):
+        return None
+    width = target.lanes(model.itemsize)
+    _, tile = contraction_tile(model, across.lanes, across.rows, 1, target, most=4, rest=0.0)
+    cost = tile.cost + TURNED * width / model.extents[sides.reduced[0]]
+    along = tile_and_rest(model, sides, sides.rows, target, most=4)[1].cost
+    if sides.operand.stride(sides.lanes) != 1:
+        along += TURNED * width / model.extents[across.lanes]
+    return (across, replace(tile, cost=cost)) if cost < ACROSS_GAIN * along else None
+
+
+def _may_cross(model: StatementModel, across: Sides, target: Target) -> bool:
+    """Whether strips of the operand that has lanes can be read where they lie, by all rows of the other one: L2 holds it, and of both what is used at a time."""
+    (index,), width = across.reduced, target.lanes(model.itemsize)
+    rows, lanes, length = model.extents[across.rows[0]], model.extents[across.lanes], model.extents[index]
+    least = rows >= LEAST_ACROSS and lanes >= width and length >= width
+    held = model.itemsize * prod(e for i, e in model.extents.items() if across.operand.stride(i) != 0)
+    used = max(rows, 4 * width) * length * model.itemsize
+    return least and length <= LONGEST_ACROSS and held <= target.l2_bytes and used <= target.l2_bytes // 4
 
 
 def rows_at_once(rows: int, left: int) -> int:

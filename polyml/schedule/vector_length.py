@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import ceil
 
 from polyml.schedule.contraction_sides import Sides, sides_of
-from polyml.schedule.contraction_tiles import contraction_tile, tile_and_rest
+from polyml.schedule.contraction_tiles import contraction_tile, tile_across, tile_and_rest
 from polyml.schedule.cost import StatementModel
 from polyml.target import Target
 
@@ -49,6 +49,9 @@ def _cycles(model: StatementModel, sides: Sides | None, lanes: str, target: Targ
     """For what one vector computes if all its lanes are in use; a split vector's cycles are two, and so is what it computes. Of a contraction: with its best register tile."""
     if sides is not None and not alone:
         return contraction_tile(model, lanes, sides.rows, len(sides.others), target, most=4, rest=0.0)[1].cost
+    across = None if sides is None else tile_across(model, sides, target)
+    if across is not None:
+        return across[1].cost
     if sides is not None:
         return tile_and_rest(model, sides, sides.rows, target, most=4)[1].cost
     extent, width = model.extents[lanes], target.lanes(model.itemsize)

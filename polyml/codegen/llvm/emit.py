@@ -14,6 +14,7 @@ from typing import assert_never
 from polyml.codegen.llvm.across import combine_run, run_across
 from polyml.codegen.llvm.addresses import Level
 from polyml.codegen.llvm.arithmetic import cast
+from polyml.codegen.llvm.column_stores import run_of_columns, store_columns
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.extrema import emit_extrema, extrema_of
 from polyml.codegen.llvm.few_steps import emit_few_steps, is_few_steps
@@ -130,6 +131,13 @@ def _emit_nodes(state: State, nodes: Iterable[Node], after: tuple[Node, ...] = (
         if len(run) > 1:
             done = position + len(run)
             combine_run(state, run, (*nodes[done:], *after))
+            continue
+        columns = run_of_columns(state, nodes[position:])
+        if columns is not None:
+            for between in columns.between:
+                assign(state, between)
+            store_columns(state, columns.stores)
+            done = position + columns.count
             continue
         match node:
             case Assign(scan=Scan() as scan):

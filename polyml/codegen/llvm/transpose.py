@@ -16,7 +16,7 @@ from polyml.expressions import Read, Subscript, substitute
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["transpose_block"]
+__all__ = ["transpose_block", "transposed"]
 
 
 def transpose_block(state: State, loop: For, upper: Value, evaluate: Evaluate) -> None:
@@ -60,7 +60,7 @@ def _make(state: State, loop: For, move: Assign, upper: Value, evaluate: Evaluat
         value = substitute(move.value, {lanes.variable: affine(lanes.variable) + row})
         with state.within(Lanes(loop.variable, width, block.mask(row))):
             made.append(b.splat(evaluate(state, value), width))
-    for column, one in enumerate(_transposed(b, made, range(width.bit_length() - 1))[:count]):
+    for column, one in enumerate(transposed(b, made, range(width.bit_length() - 1))[:count]):
         _write(state, block.column(column), one, block.side_by_side)
     forget(state, move.target.variable)
 
@@ -144,9 +144,9 @@ class _Block:
                     pair = [self.part(r, part) for r in (row, row + half)]
                     registers.append(self.builder.shuffle(pair[0], range(width), pair[1]))
             # Register k < half has the first halves of rows k and k + half, register k + half the second ones.
-            made = _transposed(self.builder, registers, range(half.bit_length() - 1))
+            made = transposed(self.builder, registers, range(half.bit_length() - 1))
         else:
-            made = _transposed(self.builder, [self.row(r) for r in range(width)], range(width.bit_length() - 1))
+            made = transposed(self.builder, [self.row(r) for r in range(width)], range(width.bit_length() - 1))
         past = self.streaming and self.whole
         self.state.streams |= past
         for column, value in enumerate((made[::-1] if self.reversed else made)[: self.count]):
@@ -162,7 +162,7 @@ class _Block:
         columns += [Value(self.type, "poison")] * (width - self.count)
         columns = columns[::-1] if self.reversed else columns
         if self.whole and width > 2:
-            made = _transposed(self.builder, columns, range(half.bit_length() - 1))
+            made = transposed(self.builder, columns, range(half.bit_length() - 1))
             how = f"align {self.align}"
             if self.streaming:
                 # Both halves of a line follow each other, so that it leaves the core in one piece.
@@ -176,7 +176,7 @@ class _Block:
                     )
                     self.builder.write(f"store {value}, {self.half_of(row, part)}, {how}")
             return
-        for row, value in enumerate(_transposed(self.builder, columns, range(width.bit_length() - 1))):
+        for row, value in enumerate(transposed(self.builder, columns, range(width.bit_length() - 1))):
             self.write_row(row, value)
 
     # -- memory -----------------------------------------------------------------------------------------------------------------
@@ -254,25 +254,25 @@ def _write(state: State, pointer: Value, value: Value, mask: Value | None) -> No
     b.write(f"call void @{name}({value}, ptr align {align} {pointer.text}, {mask})")
 
 
-def _transposed(b: Builder, registers: Sequence[Value], bits: Sequence[int]) -> list[Value]:
+def transposed(b: Builder, registers: Sequence[Value], bits: Sequence[int]) -> list[Value]:
     """The registers after exchanging, for each of the bits from the highest, that bit of the register's number with that of the lane's.
 
     The low bits, of lanes within 16 bytes, go all at once where they are among them: registers half of them apart are interleaved, as often as there are such bits. Those are single
-    instructions on all machines, where exchanges of neighbouring lanes are two.
+    instructions on all machines, where exchanges of neighbouring lanes are two. There may be fewer registers than lanes, as many as the bits number: then each part of so many lanes is a block of its own.
     """
     made, width = list(registers), registers[0].lanes
     near = _near(registers[0].type)
     low = near if set(range(near)) <= set(bits) else 0
     for bit in (bit for bit in reversed(bits) if bit >= low):
         step = 1 << bit
-        for at in range(width):
+        for at in range(len(made)):
             if at & step:
                 continue
             one, other = made[at], made[at + step]
             made[at] = b.shuffle(one, [k if not k & step else width + k - step for k in range(width)], other)
             made[at + step] = b.shuffle(one, [k + step if not k & step else width + k for k in range(width)], other)
     for _ in range(low):
-        made = [value for at in range(0, width, 1 << low) for value in _interleaved(b, made[at : at + (1 << low)])]
+        made = [value for at in range(0, len(made), 1 << low) for value in _interleaved(b, made[at : at + (1 << low)])]
     return made
 
 
