@@ -30,6 +30,12 @@ __all__ = ["Packed", "Panel", "pack_operands"]
 MIN_REUSE = 16
 """Times that an element must be read for a copy of it to pay where lanes would read it with a stride."""
 
+SHORT_REUSE = 6
+"""The same where the sum that lanes could run along instead is short: most of what it takes is its end."""
+
+SHORT_SUM = 4
+"""Vectors of such a sum, at most."""
+
 COPY = 0.5
 """Vector instructions per element of a copy: blocks of it are transposed in registers."""
 
@@ -158,8 +164,13 @@ def _plans(scop: Scop, model: StatementModel, target: Target) -> list[_Plan]:
     lanes = min(model.extents, key=lambda index: (model.lane_cost(index, target), -_place(model, index)))
     cost = model.lane_cost(lanes, target) / GAIN
     strided: list[tuple[str, int]] = []
+    length = prod(model.extents[index] for index in _reduced(model))
+    short = not scop.sizes and length <= SHORT_SUM * target.lanes(model.itemsize)
+    least = SHORT_REUSE if short else MIN_REUSE
     for index in model.extents:
-        found = [(a, d) for a in arrays if (d := _dimension(scop, model, a, index, strided=True)) is not None]
+        found = [
+            (a, d) for a in arrays if (d := _dimension(scop, model, a, index, strided=True, least=least)) is not None
+        ]
         if not found:
             continue
         names = frozenset(a for a, _ in found)
@@ -203,17 +214,19 @@ def _width(model: StatementModel, lanes: str, target: Target) -> int:
     return min(tiles, key=lambda tile: tile.cost).vectors * target.lanes(model.itemsize)
 
 
-def _dimension(scop: Scop, model: StatementModel, array: str, index: str, *, strided: bool) -> int | None:
+def _dimension(
+    scop: Scop, model: StatementModel, array: str, index: str, *, strided: bool, least: int = PANEL_REUSE
+) -> int | None:
     """The dimension of the array that the index runs along, when all reads of it along the index could go to a copy with that dimension last.
 
     Args:
-        strided: lanes along the index read it with a stride now; else contiguously.
+        strided: lanes along the index read it with a stride now; else contiguously. least: times that an element must be read.
     """
     statement, facts = scop.statements[model.name], scop.arrays[array]
     found = {a.stride(index) for a in model.accesses if a.array == array and not a.write}
     wanted = bool(found - {0, 1}) if strided else found == {1}
     reuse = model.instances / max(_elements(facts), 1)
-    if not wanted or reuse < (MIN_REUSE if strided else PANEL_REUSE) or facts.kind != "input" or _written(scop, array):
+    if not wanted or reuse < least or facts.kind != "input" or _written(scop, array):
         return None
     # Where only windows overlap nobody knows by how much, and no call would ask for the copy (`_worth`).
     if not all(extent.is_constant for extent in facts.shape) and not _readers(scop, statement, array):
