@@ -91,7 +91,7 @@ def copy_blocks(packed: Packed, plan: Blocking, lanes: Mapping[str, str]) -> tup
         layouts[plan.row_operand] = (name, layout)
     changed = _redirected(statement, layouts)
     readers = dict.fromkeys(made, changed)
-    if plan.rest:
+    if plan.rest and plan.rest_lanes in plan.reduced:
         name = f"{plan.vector_operand}_rest"
         array, copy, readers[name] = rest_copy(scop, plan, name)
         made[name] = array, copy

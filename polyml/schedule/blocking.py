@@ -40,7 +40,7 @@ from polyml.schedule.contraction_sides import (
     symbolic_ends,
     turned_column,
 )
-from polyml.schedule.contraction_tiles import contraction_tile, tile_across, tile_and_rest
+from polyml.schedule.contraction_tiles import contraction_tile, rest_lanes, tile_across, tile_and_rest
 from polyml.schedule.cost import FEW_ROWS, TALLEST, AccessModel, RegisterTile, StatementModel
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Scop, Statement
@@ -163,12 +163,16 @@ def plan_blocks(
 def _beside_rest(
     scop: Scop, model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, left: int, target: Target
 ) -> Blocking | None:
-    """Blocks of whole vectors beside columns that are left, whose sums have lanes along them; None where the other operand would have to be packed, or the result is written in an order of its own."""
+    """Blocks of whole vectors beside columns that are left, which have lanes along the sum or the rows; None where the other operand would have to be packed, or the result is written in an order of its own."""
     whole = replace(model, extents={**model.extents, sides.lanes: model.extents[sides.lanes] - left})
     made = _blocks(scop, whole, sides, {}, target, rows, tile, packed=True, turned=False, at_hand=False)
     if made is None or made.row_operand is not None or made.result_order:
         return None
-    return replace(made, rest=left)
+    along = rest_lanes(model, sides, target) or ""
+    # Partial sums of lanes across the rows would be gathered.
+    if along == rows and any(made.blocked(i) for i in made.reduced):
+        return None
+    return replace(made, rest=left, rest_lanes=along)
 
 
 def _blocks(

@@ -23,7 +23,7 @@ class Blocking:
     a block of the vector operand. turned: the result is read again, row by row, by a statement that lays it out with `rows` innermost; across: or with that column of its, once `together` of them are finished. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
     indices of both sides, that loops around the register tile follow, in the order of C's memory as far as L1 has room for what they share (block_order.py). rows_ahead: all rows are packed once per block of the reduction, whose
     blocks are then the outer ones. rows_along: rows that are packed are contiguous along the reduction. in_place: a block of the vector operand is as good as a panel where it lies.
-    strips: it is read where it lies, a strip as wide as the register tile at a time, by all rows. rest: columns beside those of `extents`, with lanes along the sum (rest_columns.py). ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
+    strips: it is read where it lies, a strip as wide as the register tile at a time, by all rows. rest: columns beside those of `extents`, with lanes along `rest_lanes`, the sum's index or the rows' (rest_columns.py). ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
     """
 
     statement: str
@@ -50,6 +50,7 @@ class Blocking:
     in_place: bool = False
     strips: bool = False
     rest: int = 0
+    rest_lanes: str = ""
     ends: Mapping[str, Affine] = field(default_factory=dict)
     worth: tuple[Product, ...] = ()
 
@@ -87,5 +88,5 @@ class Blocking:
         packed += f", {self.row_operand} in panels of {self.tile.rows}" if self.row_operand is not None else ""
         packed += ", tiles in the order of the result" if self.result_order else ""
         packed += " ahead of all columns" if self.rows_ahead else ""
-        packed += f"; {self.rest} more {self.lanes} with lanes along {self.reduced[-1]}" if self.rest else ""
+        packed += f"; {self.rest} more {self.lanes} with lanes along {self.rest_lanes}" if self.rest else ""
         return f"{tile}; {packed}" + (f"; blocks of {blocks}" if blocks else "")

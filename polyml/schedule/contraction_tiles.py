@@ -12,7 +12,7 @@ from polyml.schedule.contraction_sides import Sides, exchanged
 from polyml.schedule.cost import TALLEST, RegisterTile, StatementModel
 from polyml.target import Target
 
-__all__ = ["contraction_tile", "rows_at_once", "tile_across", "tile_and_rest"]
+__all__ = ["SIDE_BY_SIDE", "contraction_tile", "rest_lanes", "rows_at_once", "tile_across", "tile_and_rest"]
 
 APART = 0.9
 """Cost of a register tile, relative to one whose rows are neighbours in C, at which rows that are further apart are worth it."""
@@ -93,18 +93,27 @@ def contraction_tile(
 def tile_and_rest(
     model: StatementModel, sides: Sides, row_side: list[str], target: Target, *, most: int
 ) -> tuple[str, RegisterTile, int]:
-    """The rows' index, the tile, and how many columns are better left to sums with lanes along them (rest_columns.py). The tile's cost is that of all columns."""
+    """The rows' index, the tile, and how many columns are better left to lanes along something else (rest_columns.py, rest_lanes). The tile's cost is that of all columns."""
     plain = contraction_tile(model, sides.lanes, row_side, len(sides.others), target, most=most, rest=0.0)
     width, columns = target.lanes(model.itemsize), model.extents[sides.lanes]
-    left = columns % width
-    if not 0 < left <= min(MOST_LEFT, columns - 1) or columns < width or not _may_sum_along(model, sides, target):
+    left, along = columns % width, rest_lanes(model, sides, target)
+    if along is None or columns < width or not 0 < left <= (MOST_LEFT if along in sides.reduced else width // 2):
         return *plain, 0
     (index,) = sides.reduced
     whole = replace(model, extents={**model.extents, sides.lanes: columns - left})
     rows, tile = contraction_tile(whole, sides.lanes, row_side, 1, target, most=most, rest=0.0)
-    length, high = model.extents[index], rows_at_once(tile.rows, left)
-    steps = ceil(length / width) * _step_cycles(model, high, left, 1) / (high * left)
-    cost = (tile.cost * (columns - left) + width * left * (steps + ENDS) / length) / columns
+    length = model.extents[index]
+    if along == index:
+        high = rows_at_once(tile.rows, left)
+        steps = ceil(length / width) * _step_cycles(model, high, left, 1) / (high * left)
+        rest = width * (steps + ENDS) / length
+    elif length > target.l1_bytes // 4 // (tile.rows * model.itemsize):
+        return *plain, 0  # several blocks of the sum (block_sizes.py), whose partial sums would be gathered
+    else:
+        rest_model = replace(model, extents={**model.extents, sides.lanes: left})
+        rest = contraction_tile(rest_model, along, [sides.lanes], 1, target, most=4, rest=0.0)[1].cost
+        rest += TURNED * width / length
+    cost = (tile.cost * (columns - left) + rest * left) / columns
     if cost > LEFT_GAIN * plain[1].cost:
         return *plain, 0
     return rows, replace(tile, cost=cost), left
@@ -141,14 +150,18 @@ def rows_at_once(rows: int, left: int) -> int:
     return ceil(rows / ceil(rows * left / SIDE_BY_SIDE))
 
 
-def _may_sum_along(model: StatementModel, sides: Sides, target: Target) -> bool:
-    """Whether the other operand is contiguous along the sum, which is long enough, and enough rows use what is copied."""
-    if len(sides.reduced) != 1 or len(sides.others) != 1 or sides.columns or not sides.rows:
-        return False
-    (index,), (other,) = sides.reduced, sides.others
-    long = model.extents[index] >= LEAST_SUM * target.lanes(model.itemsize)
-    reuse = prod(model.extents[i] for i in sides.rows)
-    return long and reuse >= LEAST_ROWS and other.stride(index) == 1 and model.operations <= 1
+def rest_lanes(model: StatementModel, sides: Sides, target: Target) -> str | None:
+    """What lanes of columns that are left beside whole vectors can run along, where the other operand is contiguous: the sum, if it is long enough, and enough rows use what is copied; or the rows."""
+    if len(sides.reduced) != 1 or len(sides.others) != 1 or sides.columns or model.operations > 1:
+        return None
+    (index,), (other,), width = sides.reduced, sides.others, target.lanes(model.itemsize)
+    reuse, length = prod(model.extents[i] for i in sides.rows), model.extents[index]
+    if length < LEAST_SUM * width or reuse < LEAST_ROWS:
+        return None
+    if other.stride(index) == 1:
+        return index
+    rows = sides.rows[0] if len(sides.rows) == 1 else None
+    return rows if rows is not None and other.stride(rows) == 1 and model.extents[rows] >= width else None
 
 
 def _parts(extent: int, step: int) -> list[tuple[int, int]]:

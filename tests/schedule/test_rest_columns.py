@@ -54,6 +54,31 @@ def test_any_number_of_columns(
         np.testing.assert_array_equal(function(x, y), expected)
 
 
+@pytest.mark.parametrize("y_first", ["K M", "M K"])
+@pytest.mark.parametrize(("dtype", "name"), [(np.float32, "f32"), (np.float64, "f64")])
+@pytest.mark.parametrize(("rows", "depth", "target"), [(37, 112, None), (100, 100, None), (50, 700, SMALL)])
+def test_rows_that_are_contiguous(
+    y_first: str, dtype: type, name: str, rows: int, depth: int, target: Target | None
+) -> None:
+    """Lanes across the rows for what is left, in whole vectors and in ones that overlap."""
+    text = PRODUCT.format(t=name).replace("N K", "K N").replace("x[n, k]", "x[k, n]")
+    if y_first == "M K":
+        text = text.replace("K M", "M K").replace("y[k, m]", "y[m, k]")
+    for threads in (1, 2):
+        function = polyml.einsum(text, target=target, threads=threads, verify=True)
+        for columns in (33, 36, 49, 55, 100):
+            x, y = integers(depth, rows, dtype=dtype), integers(depth, columns, dtype=dtype)
+            expected = x.T.astype(float) @ y.astype(float)
+            y = y if y_first == "K M" else np.ascontiguousarray(y.T)
+            np.testing.assert_array_equal(function(x, y), expected)
+
+
+def test_it_is_said_across_rows() -> None:
+    text = PRODUCT.format(t="f32").replace("N K", "K N").replace("x[n, k]", "x[k, n]")
+    function = polyml.einsum(text, target=WIDE, threads=1)
+    assert "4 more m with lanes along n" in blocks(function, integers(100, 100), integers(100, 100))
+
+
 def test_where_it_pays() -> None:
     function = polyml.einsum(PRODUCT.format(t="f32"), target=WIDE)
     found = {m: LEFT in blocks(function, integers(64, 112), integers(112, m)) for m in (31, 32, 33, 34, 37, 47, 49)}

@@ -19,7 +19,7 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.block_copies import BlockedNest
-from polyml.schedule.contraction_tiles import rows_at_once
+from polyml.schedule.contraction_tiles import SIDE_BY_SIDE, rows_at_once
 from polyml.schedule.rest_columns import rest_name
 from polyml.schedule.strategy.block_parts import BlockParts, Build, Part
 from polyml.schedule.strategy.block_threads import BLOCKS, shared_block, shared_loops, streamed_piece
@@ -137,13 +137,18 @@ class _Builder(BlockParts):
             return self.split(node, plan.lanes, plan.width, names, strip)
 
         rest, array = self.nest.copies.rest_copy, self.nest.copies.rest_array
-        if rest is None or array is None:
+        if not plan.rest:
             return around(leaf, loops, split)
-        parts: list[Part] = [((rest,), "", self.pack_rest), (names, "", split), (self.nest.rest, "", self.rest_rows)]
+        parts: list[Part] = [(names, "", split), (self.nest.rest, "", self.rest_rows)]
+        if rest is None or array is None:
+            return around(leaf, loops, lambda n: self.sequence(n, parts))
+        parts.insert(0, ((rest,), "", self.pack_rest))
         return around(leaf, loops, lambda n: self.allocated(n, array, lambda inner: self.sequence(inner, parts)))
 
     def rest_rows(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         """All rows of the columns that are left."""
+        if self.nest.plan.rest_lanes == self.nest.plan.rows:
+            return self.rest_across(leaf)
         return around(leaf, [self.loop(i, self.nest.rest) for i in self.nest.plan.row_side], self.rest_columns)
 
     def tiles(self, indices: Sequence[str], names: Sequence[str], shared: str | None) -> list[Loop]:
@@ -258,6 +263,11 @@ class _Builder(BlockParts):
 
     def rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         plan = self.nest.plan
+        if plan.rest and plan.rest_lanes == plan.rows:
+            # The columns that are left take more rows at a time than a register tile has.
+            whole = replace(self, nest=replace(self.nest, plan=replace(plan, rest=0), rest=()))
+            parts: list[Part] = [(self.nest.statements, "", lambda n: whole.rows(n, shared))]
+            return self.sequence(leaf, [*parts, (self.nest.rest, "", self.rest_across)])
         if self.nest.after and plan.turned and plan.across is None:
             return self.turned_rows(leaf, shared)
         packed, inside = self.nest.copies.row_copy is not None, not plan.rows_ahead
@@ -373,6 +383,21 @@ class _Builder(BlockParts):
             return self.split(node, plan.lanes, plan.width, names, tile, rest=rest)
 
         return around(leaf, loops, split)
+
+    def rest_across(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """The columns that are left, lanes along the rows, a few vectors of these at a time."""
+        plan, names = self.nest.plan, self.nest.rest
+        vectors = max(1, min(4, SIDE_BY_SIDE // plan.rest))
+        width = vectors * plan.width // plan.tile.vectors
+        part = _Builder(
+            replace(self.nest, statements=names, plan=replace(plan, statement=rest_name(plan.statement))), 1
+        )
+
+        def tile(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            loops = [self.loop(plan.rows, names, tile=width), self.loop(plan.lanes, names).marked(f"jam:{plan.rest}")]
+            return around(node, [*loops, self.loop(plan.rows, names).marked(f"vector:{vectors}")], part.kernel)
+
+        return self.split(leaf, plan.rows, width, names, tile)
 
     def rest_columns(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         """The columns that are left, lanes along the sum: elements side by side share what they load."""
