@@ -363,7 +363,10 @@ def _copied_row(loop: For) -> Assign | None:
 
 def _shares_rows(loop: For, ranges: Ranges) -> bool:
     """Whether sums inside read windows along this loop and along a jammed one, whose rows are read by several of them."""
-    inner = {node.variable for node in walk_nodes(loop.body) if isinstance(node, For)}
+    loops = [node for node in walk_nodes(loop.body) if isinstance(node, For)]
+    inner = {node.variable for node in loops}
+    if not all(node.lower.variables() | node.upper.variables() <= inner for node in loops):
+        return False  # rows with edges of their own are not jammed
     jammed = {outer.variable for outer in ranges.loops if outer.kind == "jam" and outer.factor > 1}
     sums = (node for node in walk_nodes(loop.body) if isinstance(node, Assign) and node.reduction is not None)
     places = [

@@ -125,7 +125,7 @@ def rewrite(
         last.append(("split", functools.partial(split_products, cache=cache)))
     if vector_bytes and not precise:
         arrange = functools.partial(
-            lanes_along_filters, vector_bytes=vector_bytes, l1_bytes=l1_bytes, constants=constants
+            lanes_along_filters, vector_bytes=vector_bytes, l1_bytes=l1_bytes, l2_bytes=cache, constants=constants
         )
         last.append(("windows", arrange))
         if cache:

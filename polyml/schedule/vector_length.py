@@ -27,7 +27,9 @@ def suited_length(models: Mapping[str, StatementModel], target: Target, *, preci
     full_cycles = half_cycles = 0.0
     # Beside other sums a contraction is no nest of its own.
     alone = not precise and sum(model.is_update for model in models.values()) == 1
-    for model in models.values():
+    # Sums over windows decide alone: what is copied for them has ends of its own.
+    windows = [model for model in models.values() if _lanes(model, target) in model.overlapping]
+    for model in windows or models.values():
         sides = sides_of(model)
         lanes = sides.lanes if sides is not None else _lanes(model, target)
         # Two short vectors in place of a long one that is all there is gain nothing, but in windows, where they overlap and the long one has a mask in each load.

@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -41,6 +41,9 @@ SHORT = 2
 TAPS = 16
 """Places of a window from which on it is better copied where sizes are symbolic, too: each of them has edges of its own, and rows whose edges differ share no register tile."""
 
+FAR = 24
+"""Beyond so many times L2 they come from memory in each call: rows in place come and go in a stream then, while copies wait for memory and sums for copies."""
+
 MOST_GAP = 4
 """Gaps up to which rows are copied in phases."""
 
@@ -59,7 +62,14 @@ class _Row:
 
 
 def copied_rows(
-    equation: Equation, window: Window, graph: Graph, tensors: dict[str, Tensor], *, lanes: int, l1_bytes: int
+    equation: Equation,
+    window: Window,
+    graph: Graph,
+    tensors: dict[str, Tensor],
+    *,
+    lanes: int,
+    l1_bytes: int,
+    l2_bytes: int,
 ) -> list[Op] | None:
     """The copy and the sum that reads it; None where the sum stays as it is."""
     extents, points = window.numbers, window.points
@@ -71,7 +81,8 @@ def copied_rows(
     gap = None if last is None or window.symbolic else _gap(window, last)
     short = window.padded and extents[points[-1]] <= SHORT * lanes
     taps = prod(extents[tap] for row in rows for tap in row.taps)
-    ragged = window.padded and (taps >= TAPS or (shared and not window.symbolic))
+    far = _bytes(equation, tensors[window.read.tensor], extents) > FAR * l2_bytes
+    ragged = window.padded and (taps >= TAPS or (shared and not window.symbolic and not far))
     if not (gap or short or ragged):
         return None
     made = _Change(equation, window, graph)
@@ -82,6 +93,14 @@ def copied_rows(
     if shared and not window.symbolic and not read:
         made.in_blocks(shared[-1], tensors[window.read.tensor].dtype.itemsize, l1_bytes // 2)
     return made.ops(tensors)
+
+
+def _bytes(equation: Equation, source: Tensor, extents: Mapping[str, int]) -> int:
+    """Of what windows read and of the result, where sizes are numbers."""
+    read = prod(extent.constant for extent in source.shape) if all(e.is_constant for e in source.shape) else 0
+    return equation.body.dtype.itemsize * (
+        read + prod(extents[i] for i in equation.indices if i not in equation.reduced)
+    )
 
 
 def _rows(equation: Equation, window: Window) -> list[_Row]:

@@ -64,7 +64,7 @@ PLACED = 1.0
 
 
 def lanes_along_filters(
-    graph: Graph, *, vector_bytes: int, l1_bytes: int = 0, constants: Set[str] = frozenset()
+    graph: Graph, *, vector_bytes: int, l1_bytes: int = 0, l2_bytes: int = 0, constants: Set[str] = frozenset()
 ) -> Graph:
     """The graph with such sums as above where that costs less; sums in loops stay as they are.
 
@@ -87,7 +87,7 @@ def lanes_along_filters(
             window = replace(window, read=read)
         turned = bool(window.filters) and op.target[-1] != affine(window.filters[-1])
         if not window.filters:
-            made += copied_rows(op, window, graph, tensors, lanes=lanes, l1_bytes=l1_bytes) or [op]
+            made += copied_rows(op, window, graph, tensors, lanes=lanes, l1_bytes=l1_bytes, l2_bytes=l2_bytes) or [op]
             continue
         plain = _is_plain(window.read) and not constant
         if not plain and _pays(op, window, lanes, constant=constant, turned=turned):
