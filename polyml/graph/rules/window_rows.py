@@ -41,8 +41,8 @@ SHORT = 2
 TAPS = 16
 """Places of a window from which on it is better copied where sizes are symbolic, too: each of them has edges of its own, and rows whose edges differ share no register tile."""
 
-FAR = 24
-"""Beyond so many times L2 they come from memory in each call: rows in place come and go in a stream then, while copies wait for memory and sums for copies."""
+FAR = 8
+"""So many times L2 are no more in a core's share of the last level: rows in place come and go in a stream then, while copies wait for memory and sums for copies."""
 
 MOST_GAP = 4
 """Gaps up to which rows are copied in phases."""
