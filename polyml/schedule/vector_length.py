@@ -26,7 +26,7 @@ def suited_length(models: Mapping[str, StatementModel], target: Target, *, preci
     half = replace(target, vector_bytes=target.vector_bytes // 2, split_vectors=False)
     full_cycles = half_cycles = 0.0
     # Beside other sums a contraction is no nest of its own.
-    alone = not precise and sum(model.is_update for model in models.values()) == 1
+    single = not precise and sum(model.is_update for model in models.values()) == 1
     # Sums over windows decide alone: what is copied for them has ends of its own.
     windows = [model for model in models.values() if _lanes(model, target) in model.overlapping]
     for model in windows or models.values():
@@ -36,8 +36,8 @@ def suited_length(models: Mapping[str, StatementModel], target: Target, *, preci
         alone = lanes is not None and half.lanes(model.itemsize) < model.extents[lanes] <= target.lanes(model.itemsize)
         if lanes is None or (alone and lanes not in model.overlapping):
             continue
-        full_cycles += model.instances * _cycles(model, sides, lanes, target, alone=alone)
-        half_cycles += model.instances * _cycles(model, sides, lanes, half, alone=alone)
+        full_cycles += model.instances * _cycles(model, sides, lanes, target, alone=single)
+        half_cycles += model.instances * _cycles(model, sides, lanes, half, alone=single)
     return half if half_cycles < GAIN * full_cycles else target
 
 

@@ -284,8 +284,8 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
     trips = None
     if lower.is_constant and upper.is_constant:
         trips = max(0, -((int(lower.text) - int(upper.text)) // node.step))
-    elif ragged is None and (extent := node.upper - node.lower).is_constant and extent.constant <= node.step:
-        trips = min(1, max(0, extent.constant))
+    elif node.masked and ragged is None and leading(node) is not None:
+        trips = 1
     if trips == 0:
         return
     outside = dict(state.held), dict(state.reciprocals)
