@@ -147,7 +147,8 @@ def plan_blocks(
     unknown = any(i in ends for i in inner)
     tallest = TALLEST_TURNED if turned and not unknown else UNKNOWN_ROWS if unknown and not turned else TALLEST
     rest = REST if turned else REST_AT_HAND if at_hand else 0.0
-    if not (ends or at_hand or turned):
+    # Panels of constants are made once, columns that are left of them would be copied in each call.
+    if not (ends or at_hand or turned or scop.arrays[sides.operand.array].constant):
         rows, tile, left = tile_and_rest(model, sides, inner, target, most=most)
         made = _beside_rest(scop, model, sides, rows, tile, left, target) if left else None
         if made is not None:
