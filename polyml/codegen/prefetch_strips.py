@@ -1,7 +1,8 @@
 """Strips of an operand that are read where they lie, by one register tile after the other: meanwhile the next strip comes into L2, a line at a time.
 
 A strip is a few lines of each of many rows, which lie in pages of their own, where no prefetcher of the hardware follows. Its first tile would wait for each of them. Those before it have time:
-each asks for one line of every row, or of every second one where their loop takes two rows at a time.
+each asks for a line or two of every row. The next strip may lie anywhere: beside this one, at the start of the next row of strips, or in another row of the operand. Strips across rows that are contiguous along the sum, which are
+transposed as they are packed, are asked for row by row.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from polyml.sets.affine import Affine, affine, minimum
 __all__ = ["prefetch_strips"]
 
 MOST_LINES = 2
-"""Lines that an iteration of the innermost loop asks for, at most."""
+"""Lines that a step of the sums asks for, at most."""
 
 SHARE = 8
 """The part of L2 that an operand must exceed."""

@@ -146,7 +146,7 @@ def _in_order(terms: list[_Term]) -> tuple[Node, ...] | None:
     def key(term: _Term) -> tuple[int, ...]:
         return (*(sign * at for sign, at in zip(signs, term.place, strict=True)), bases[term.base])
 
-    if not first or any(len(term.place) != len(signs) for term in terms):
+    if any(len(term.place) != len(signs) for term in terms):
         return None
     if any(key(one) > key(other) for sums in own.values() for one, other in pairwise(sums)):
         return None

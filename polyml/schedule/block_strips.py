@@ -19,13 +19,13 @@ from polyml.schedule.cost import RegisterTile, StatementModel
 from polyml.scop.scop import Scop
 from polyml.target import Target
 
-__all__ = ["LEAST_TILES", "MOST_ROWS", "PACKED_TILES", "strips_of"]
+__all__ = ["LEAST_TILES", "MOST_ROWS", "PACKED_TILES", "WAY", "strips_of"]
 
 MOST_ROWS = 1024
 """Rows of a strip, at most: each may lie in a page of its own, and second-level TLBs have some 1500 entries."""
 
 LEAST_TILES = 2
-"""Register tiles that share a strip, at least. Measured in f32 with strips of 48 columns out of memory, 384 terms, one core of 118 GFLOP/s: two tiles 83, with blocks 59; three 113 and 72; eight 114 and 92."""
+"""Register tiles that share a strip, at least. GFLOP/s of a core that has 118, f32, strips of 48 columns out of memory, 384 terms: two tiles 83, with blocks 59; three 113 and 72; eight 114 and 92."""
 
 LEAST_STRIPS = 4
 """Whole strips, at least: nobody asks for the first one's lines."""
@@ -47,7 +47,7 @@ WAYS = 8
 """Of L2, at least."""
 
 MOST_IN_SET = 96
-"""Lines of a strip for one set of L2 that the next cache makes good for. Rows 80 KiB apart, 144 of them in a set, have 79 to 112 GFLOP/s as above; 64 KiB apart, 576 in a set, 58 to 105, and 81 with 32 tiles, packed 105."""
+"""Lines of a strip for one set of L2 that the next cache makes good for. Rows 80 KiB apart, of which 48 meet, have 79 to 112 GFLOP/s as above with two to eight tiles; 64 KiB apart, of which 192 meet, 58 to 105, and 81 with 32 tiles, packed 105."""
 
 
 def strips_of(
@@ -78,9 +78,9 @@ def strips_of(
     if across:
         return "packed" if tiles >= PACKED_APART and rows <= MOST_USES and depth >= LEAST_DEPTH else None
     strip = width * depth * size
-    if 3 * strip <= 2 * target.l1_bytes and 4 * _most_in_set(model, sides, width, target, WAY) <= 3 * (
-        target.l1_bytes // WAY
-    ):
+    in_l1 = 3 * strip <= 2 * target.l1_bytes
+    # Three quarters of each set at most.
+    if in_l1 and 4 * _most_in_set(model, sides, width, target, WAY) <= 3 * (target.l1_bytes // WAY):
         return "in place"
     if tiles < PACKED_TILES and _most_in_set(model, sides, width, target, target.l2_bytes // WAYS) <= MOST_IN_SET:
         return "in place"
@@ -88,7 +88,7 @@ def strips_of(
 
 
 def _most_in_set(model: StatementModel, sides: Sides, width: int, target: Target, way: int) -> int:
-    """Lines of a strip that meet in one set of a cache."""
+    """Lines of a strip that meet in one set of a cache, at most. way: bytes that one line of each set makes."""
     line, size = target.line_bytes, model.itemsize
     steps = [(sides.operand.stride(i) or 0) * size for i in sides.reduced]
     met: Counter[int] = Counter()

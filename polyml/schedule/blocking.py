@@ -28,7 +28,7 @@ from polyml.schedule.block_sizes import (
     whole_sizes,
     widths,
 )
-from polyml.schedule.block_strips import strips_of
+from polyml.schedule.block_strips import WAY, strips_of
 from polyml.schedule.contraction_blocks import Blocking
 from polyml.schedule.contraction_sides import (
     UNBOUNDED,
@@ -54,9 +54,6 @@ MIN_REUSE = 16
 
 LEAST_CONSTANT = 2
 """The same for an operand that never changes, whose panels are made once."""
-
-PAGE = 4096
-"""Bytes of L1 that one line of each set makes, since addresses within a page select the set."""
 
 NEAR = 8
 """Cache lines of a row of the vector operand up to which blocks of its rows are read where they lie, one after the other."""
@@ -449,8 +446,8 @@ def _columns(model: StatementModel, sides: Sides, ends: Mapping[str, Affine], ta
 def _packed_rows(
     model: StatementModel, sides: Sides, rows: str, target: Target, *, short: bool, tall: bool, meet: bool
 ) -> str | None:
-    """The broadcast operand, when its elements along the reduction are apart and it does not stay close anyway: in L1, or in L2 where a tile's rows are neighbours, one or two cache lines
-    per iteration. short: C is written in the order of its memory, and rows that L1 holds packed only are packed, too. tall: a tile has more rows than there are registers for their addresses, since distances of rows are no numbers."""
+    """The broadcast operand, when its elements along the reduction are apart and it does not stay close anyway (in L1, or in L2 where a tile's rows are neighbours, one or two cache lines
+    per iteration), or its rows `meet`. short: C is written in the order of its memory, and rows that L1 holds packed only are packed, too. tall: a tile has more rows than there are registers for their addresses, since distances of rows are no numbers."""
     operand, reduced = sides.others[0], sides.reduced
     size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0 and i not in sides.batch)
     apart = abs(operand.stride(reduced[-1]) or 0) != 1
@@ -466,10 +463,9 @@ def _meet(
     """Whether a tile's rows lie pages apart, so that their lines, half of one and more for each term, meet in sets of L1 that have no room for them beside a panel, which L1 would hold otherwise."""
     step = abs(sides.others[0].stride(rows) or 0) * model.itemsize
     panel = prod(depth.values()) * tile.vectors * target.vector_bytes
-    ways = target.l1_bytes // PAGE
-    if 2 * tile.rows * model.itemsize <= target.line_bytes:
-        return False
-    return step > 0 and step % PAGE == 0 and 2 * panel <= target.l1_bytes and tile.rows + ceil(panel / PAGE) > ways
+    many = 2 * tile.rows * model.itemsize > target.line_bytes
+    apart = step > 0 and step % WAY == 0
+    return many and apart and 2 * panel <= target.l1_bytes < WAY * (tile.rows + ceil(panel / WAY))
 
 
 def _is_near(model: StatementModel, sides: Sides, sizes: Mapping[str, int], target: Target) -> bool:

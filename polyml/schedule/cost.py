@@ -42,9 +42,6 @@ TALLEST = 14
 FEW_ROWS = 4
 """The same where most calls have fewer rows, of a number that is not known: what is left of them takes tiles of half as many, and so on."""
 
-LINE = 64
-"""Bytes of a line."""
-
 REST_OF_WINDOWS = 1.1
 """What tiles cost beside which rows are left: these go one by one, each with all that it reads."""
 
@@ -196,14 +193,14 @@ def register_tile(
     best: RegisterTile | None = None
     for vectors in range(1, min(4, ceil(model.extents[vector] / lanes)) + 1):
         waste = _waste(model.extents[vector], vectors * lanes)
-        single = _tile_cycles(model, reads, None, vector, 1, vectors, lanes) * waste / vectors
+        single = _tile_cycles(model, reads, None, vector, 1, vectors, target) * waste / vectors
         for rows in range(1, rows_limit + 1):
             shared = sum(vectors for a in reads if a.stride(vector) != 0 and (jam is None or a.stride(jam) == 0))
             if rows * vectors + shared + 2 > target.vector_registers and (rows, vectors) != (1, 1):
                 continue
             cost = single
             if jam is not None:
-                cost = _tile_cycles(model, reads, jam, vector, rows, vectors, lanes) * waste / (rows * vectors)
+                cost = _tile_cycles(model, reads, jam, vector, rows, vectors, target) * waste / (rows * vectors)
                 rest = model.extents[jam] % rows / model.extents[jam]
                 cost = ((1 - rest) * cost + rest * single) * (
                     1.0 if not rest else REST_OF_WINDOWS if model.taps else 1.02
@@ -215,17 +212,23 @@ def register_tile(
 
 
 def _tile_cycles(
-    model: StatementModel, reads: list[AccessModel], jam: str | None, vector: str, rows: int, vectors: int, lanes: int
+    model: StatementModel,
+    reads: list[AccessModel],
+    jam: str | None,
+    vector: str,
+    rows: int,
+    vectors: int,
+    target: Target,
 ) -> float:
     """Cycles of one step of the loop inside a tile."""
-    loads = 0.0
+    loads, lanes = 0.0, target.lanes(model.itemsize)
     for access in reads:
         along = access.stride(vector)
         few = along is not None and 1 < along <= _SHUFFLED
         each = 1.0 if along in (0, 1) else min(2.0 * (along or 0) - 1, float(lanes)) if few else float(lanes)
         if along == 1 and vector in model.overlapping:
             # Taps begin anywhere in a line: so many vectors are two loads.
-            each += lanes * model.itemsize / LINE
+            each += lanes * model.itemsize / target.line_bytes
         loads += each * _copies(model, access, jam, vector, rows, vectors) * (vectors if along != 0 else 1)
     arithmetic = max(model.operations, 1.0) * rows * vectors / 2
     # Loads that hide under arithmetic still cost: broadcasts little, vectors more, which stream from L2, and from memory in pieces where each element is read once.

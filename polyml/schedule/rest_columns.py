@@ -1,4 +1,4 @@
-"""Columns of a contraction that are left beside whole vectors, one to four of them: sums of their own, with lanes along the sum.
+"""Columns of a contraction that are left beside whole vectors: sums of their own, with lanes along the sum (one to four columns), or across the rows (half a vector at most) where the other operand is contiguous along these.
 
 33 columns are two vectors of 16 and one column, which would take a vector of its own (or half of one) in every row and at every step. With lanes along the sum it takes a sixteenth of that, and at its end the lanes of a few
 registers are combined. The operand's columns are copied ahead, so that each is contiguous; the other operand is so already. For that the statements of the nest are cut in two: those of the whole vectors, and those of the rest.

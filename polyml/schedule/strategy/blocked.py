@@ -115,15 +115,13 @@ class _Builder(BlockParts):
         return insert_loops(leaf, [*outer, *inner])
 
     def strips(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
-        """Strips of the vector operand, where it lies, and for each all rows; the same strip of every turn one after the other."""
+        """Strips of the vector operand, where it lies, and for each all rows; of one turn after the other."""
         plan, names = self.nest.plan, self.nest.statements
         turns = () if plan.across is None else (plan.across,)
         indices = (*plan.batch, *turns, *(i for i in plan.vector_side if i not in turns))
         loops = [self.loop(i, names if turns else self.everything) for i in indices]
         if shared in ("batch", "vector side"):
-            at = next(
-                k for k, i in enumerate((*plan.batch, *plan.vector_side)) if (i in plan.batch) == (shared == "batch")
-            )
+            at = next(k for k, i in enumerate(indices) if (i in plan.batch) == (shared == "batch"))
             loops[at] = loops[at].marked("parallel")
 
         def strip(node: isl.ScheduleNode) -> isl.ScheduleNode:
