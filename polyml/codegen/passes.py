@@ -19,6 +19,7 @@ from polyml.codegen.prefetch_copies import prefetch_copies
 from polyml.codegen.prefetch_near import prefetch_near
 from polyml.codegen.prefetch_points import prefetch_points
 from polyml.codegen.prefetch_rows import prefetch_rows
+from polyml.codegen.prefetch_sources import prefetch_sources
 from polyml.codegen.prefetch_strips import prefetch_strips
 from polyml.codegen.prefetch_tiles import prefetch_tiles
 from polyml.codegen.ragged_tiles import widen_tiles
@@ -121,6 +122,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("prefetch_rows", lambda f, o: prefetch_rows(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: before "prefetch_columns", which takes the columns that are walked down once.
     Pass("prefetch_strips", lambda f, o: prefetch_strips(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes), o.far)),
+    Pass("prefetch_sources", lambda f, o: prefetch_sources(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: when all other prefetches in tiles would be ones of strips.
     Pass("prefetch_near", lambda f, o: (prefetch_near(f), ())),
     Pass("prefetch_blocks", lambda f, o: prefetch_blocks(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),

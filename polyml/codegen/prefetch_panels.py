@@ -14,9 +14,10 @@ from math import prod
 
 from polyml.codegen.inner_loops import inner_loops, put_first
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
+from polyml.codegen.tile_sums import most_of
 from polyml.expressions import reads_of
 from polyml.records import dataclass
-from polyml.sets.affine import Affine, affine, operands
+from polyml.sets.affine import Affine, affine
 
 __all__ = ["prefetch_panels"]
 
@@ -121,19 +122,13 @@ def _levels(loops: Sequence[For]) -> list[_Level]:
     for loop in loops:
         if loop.kind == "vector":
             continue
-        lower, length, around = loop.lower, _length(loop), found
+        lower, length, around = loop.lower, most_of(loop), found
         if found and lower == affine(found[-1].loop.variable) and length == found[-1].loop.step:
             # Strips of a loop (sums in parts): both together count as the loop that they were.
-            lower, length, around = found[-1].loop.lower, _length(found[-1].loop), found[:-1]
+            lower, length, around = found[-1].loop.lower, most_of(found[-1].loop), found[:-1]
         if length is None or length < 1 or loop.kind not in ("sequential", "parallel"):
             return []
         trips = -(-length // loop.step)
         done, steps = (around[-1].done, around[-1].steps) if around else (affine(0), 1)
         found.append(_Level(loop, done * trips + (affine(loop.variable) - lower) // loop.step, steps * trips))
     return found
-
-
-def _length(loop: For) -> int | None:
-    """From the loop's lower bound to its upper one, at most; None where that is not a number."""
-    lengths = [upper - loop.lower for upper in operands(loop.upper, "min")]
-    return min((length.constant for length in lengths if length.is_constant), default=None)

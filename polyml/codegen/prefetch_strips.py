@@ -12,21 +12,19 @@ from dataclasses import replace
 from functools import reduce
 from math import ceil, prod
 
+from polyml.codegen.coming_lines import Coming
 from polyml.codegen.loops import Assign, For, Function, Place, Variable
 from polyml.codegen.prefetch import Caches
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.streams import flat_element
-from polyml.codegen.tile_sums import affine_subscripts, fetching, large_inputs, map_tiles, turn_of
+from polyml.codegen.tile_sums import affine_subscripts, copies_of, fetching, large_inputs, map_tiles, turn_of
 from polyml.expressions import Read, Subscript, reads_of
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
-from polyml.sets.affine import Affine, affine, minimum
+from polyml.sets.affine import Affine, affine
 
 __all__ = ["prefetch_strips"]
-
-MOST_LINES = 2
-"""Lines that a step of the sums asks for, at most."""
 
 SHARE = 8
 """The part of L2 that an operand must exceed."""
@@ -48,60 +46,6 @@ def prefetch_strips(
     pass_ = _Strips(large, caches, outside(function), [])
     body = map_tiles(function.body, fetching(pass_.lines)) if large else function.body
     return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
-
-
-@dataclass(frozen=True, slots=True)
-class _Coming:
-    """The next strip, by the operand's first read, and where that is then. turn, tiles: the number of a tile among those that ask for it, and how many these are. line: elements of one.
-
-    beside: whether rows begin where those of this strip end. Their first line is at hand then, or begins there, and those of each line's last elements are enough.
-    """
-
-    read: Read
-    width: int
-    there: Mapping[str, Affine]
-    turn: Affine
-    tiles: int
-    line: int
-    beside: bool
-
-    def down(self, lanes: For, sums: For) -> Iterator[Place]:
-        """Of rows along the lanes: a line or two of each that an iteration goes on by, so that all tiles together ask for every one."""
-        lines, rows = self.lines(self.width), sums.step
-        together = ceil(lines * rows / max(self.tiles, 1))
-        if together > MOST_LINES * rows:
-            return
-        for part in range(together):
-            own = self.turn + part * self.tiles if part else self.turn
-            column = self.column((own // rows) % lines, self.width)
-            yield self.place(lanes, sums, column, affine(sums.variable) + own % rows)
-
-    def across(self, lanes: For, sums: For) -> Iterator[Place]:
-        """Of rows along the sums: an iteration asks for some lines of a row or two, and those of a tile for as many of each row."""
-        span = sums.upper - sums.lower
-        if not span.is_constant or span.constant < sums.step:
-            return
-        rows = ceil(self.width / (span.constant // sums.step))
-        lines = self.lines(span.constant)
-        together = ceil(lines / max(self.tiles, 1))
-        if together * rows > MOST_LINES * sums.step:
-            return
-        first = (affine(sums.variable) - sums.lower) // sums.step * rows
-        for row in range(rows):
-            for part in range(together):
-                column = self.column(self.turn % ceil(lines / together) * together + part, span.constant)
-                yield self.place(lanes, sums, first + row, sums.lower + column)
-
-    def lines(self, row: int) -> int:
-        return ceil(row / self.line) + (not self.beside)
-
-    def column(self, number: Affine, row: int) -> Affine:
-        """The element of a row for which its line of that number is asked."""
-        return number * self.line + (self.line - 1) if self.beside else minimum((number * self.line, affine(row - 1)))
-
-    def place(self, lanes: For, sums: For, lane: Affine, term: Affine) -> Place:
-        moved = {**self.there, lanes.variable: self.there[lanes.variable] + lane, sums.variable: term}
-        return Place(self.read.tensor, tuple(s.substitute(moved) for s in affine_subscripts(self.read)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +71,7 @@ class _Strips:
         counts = self.counts(loops, between)
         if counts is None or any(loop.variable in used for loop in between):
             return
-        coming = _Coming(
+        coming = Coming(
             read,
             width,
             self.following(around, lanes, read),
@@ -147,7 +91,7 @@ class _Strips:
         """The operand's first read, the loops of which the last goes on to another strip, and the strip's width."""
         own = next((k for k, loop in enumerate(loops) if _follows(lanes, loop)), None)
         span = lanes.upper - lanes.lower
-        read = self.operand(lanes, sums, {} if own is None else self.copies(loops[own]))
+        read = self.operand(lanes, sums, {} if own is None else copies_of(loops[own], self.arguments))
         if read is None or (own is None and not span.is_constant):
             return None
         moving = [k for k, loop in enumerate(loops) if k == own or ((own is None or k > own) and _picks(read, loop))]
@@ -210,14 +154,6 @@ class _Strips:
                 return None
             found.append(ceil(span / loop.step))
         return found or None
-
-    def copies(self, strip: For) -> dict[tuple[str, Sequence[Subscript]], Read]:
-        """What is copied ahead of the tiles from large inputs, by the elements it is copied to."""
-        return {
-            (node.target.variable, node.target.subscripts): node.value
-            for node in walk_nodes(strip.body)
-            if isinstance(node, Assign) and isinstance(node.value, Read) and node.value.tensor in self.arguments
-        }
 
     def operand(self, lanes: For, sums: For, copies: Mapping[tuple[str, Sequence[Subscript]], Read]) -> Read | None:
         """The first read of the operand that lanes run along, and that the sums go down, or what is copied from there."""

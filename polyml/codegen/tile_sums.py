@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from math import prod
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.rewrite import walk_nodes, with_body
-from polyml.expressions import Read
-from polyml.sets.affine import Affine, affine
+from polyml.expressions import Read, Subscript
+from polyml.sets.affine import Affine, affine, operands
 
 __all__ = [
     "LEAST",
     "affine_subscripts",
+    "copies_of",
     "fetching",
     "large_inputs",
     "map_tiles",
+    "most_of",
     "only_sums",
     "turn_of",
     "with_prefetches",
@@ -54,18 +56,26 @@ def map_tiles(nodes: tuple[Node, ...], change: Change, loops: tuple[For, ...] = 
     return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
 
 
-def fetching(lines: Callable[[For, For, tuple[For, ...]], Iterable[Place]], *, least: int = LEAST) -> Change:
-    """What puts the places that `lines` (of the vector loop, its sums, and the loops around) finds into the sums of unmasked tiles with at least so many of them."""
+def fetching(
+    lines: Callable[[For, For, tuple[For, ...]], Iterable[Place]], *, least: int = LEAST, beside: bool = False
+) -> Change:
+    """What puts the places that `lines` (of the vector loop, its sums, and the loops around) finds into the sums of unmasked tiles with at least so many of them. beside: of tiles that ask for something already, too."""
 
     def change(node: For, loops: tuple[For, ...]) -> For:
         inner = (part for part in walk_nodes(node.body) if isinstance(part, For))
-        sums = next((part for part in inner if only_sums(part)), None)
+        sums = next((part for part in inner if only_sums(part, asking=beside)), None)
         if sums is None or node.masked or len(sums.body) < least:
             return node
         places = tuple(Prefetch(place, 2) for place in lines(node, sums, loops))
         return replace(node, body=with_prefetches(node.body, sums, places)) if places else node
 
     return change
+
+
+def most_of(loop: For) -> int | None:
+    """From the loop's lower bound to its upper one, at most; None where that is not a number."""
+    lengths = [upper - loop.lower for upper in operands(loop.upper, "min")]
+    return min((length.constant for length in lengths if length.is_constant), default=None)
 
 
 def turn_of(loops: Sequence[For], counts: Sequence[int]) -> Affine:
@@ -76,9 +86,10 @@ def turn_of(loops: Sequence[For], counts: Sequence[int]) -> Affine:
     return turn
 
 
-def only_sums(loop: For) -> bool:
-    """Whether a sequential loop does nothing but add up."""
-    return loop.kind == "sequential" and all(isinstance(n, Assign) and n.reduction is not None for n in loop.body)
+def only_sums(loop: For, *, asking: bool = False) -> bool:
+    """Whether a sequential loop does nothing but add up (asking: and prefetch)."""
+    nodes = [n for n in loop.body if not (asking and isinstance(n, Prefetch))]
+    return loop.kind == "sequential" and all(isinstance(n, Assign) and n.reduction is not None for n in nodes)
 
 
 def with_prefetches(nodes: tuple[Node, ...], loop: For, extra: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -93,6 +104,15 @@ def with_prefetches(nodes: tuple[Node, ...], loop: For, extra: tuple[Node, ...])
             case _:
                 made.append(node)
     return tuple(made)
+
+
+def copies_of(loop: For, inputs: Container[str]) -> dict[tuple[str, Sequence[Subscript]], Read]:
+    """What the loop copies from these inputs, by the elements it is copied to."""
+    return {
+        (node.target.variable, node.target.subscripts): node.value
+        for node in walk_nodes(loop.body)
+        if isinstance(node, Assign) and isinstance(node.value, Read) and node.value.tensor in inputs
+    }
 
 
 def affine_subscripts(read: Read) -> tuple[Affine, ...]:

@@ -148,8 +148,8 @@ def test_tiles_find_in_l1_what_they_share(left: str, right: str, order: str, pac
 
 @pytest.mark.parametrize(("layout", "fetched"), [("nn", {"x", "z"}), ("nt", {"x", "z"}), ("tn", {"x_panels", "z"})])
 def test_tiles_fetch_what_their_next_rows_need(layout: str, fetched: set[str]) -> None:
-    """And copies row by row fetch rows of what they copy; those that transpose do not."""
-    copied = {"nn": {"y"}, "nt": set[str](), "tn": {"x", "y"}}[layout]
+    """And what the next block is packed from; copies of rows fetch rows of what they copy."""
+    copied = {"nn": {"y"}, "nt": {"y"}, "tn": {"x", "y"}}[layout]
     left, right = LAYOUTS[layout]
     a, b = operands(left, right, {"N": 1024, "M": 1024, "K": 1024}, "f32")
     target = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20)
@@ -189,7 +189,8 @@ def test_tiles_fetch_their_next_rows_from_inside_nested_sums() -> None:
     target = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20)
     lowered = polyml.einsum(product("F B E A", "C E D F", "D C B A", "f32"), target=target, threads=1).lower(a, b)
     fetched = re.search(
-        r"for \(e = .*\n *for \(f = .*\n *prefetch L2 (y\[.*, e, d, f\]);\n *prefetch L2 z\[", lowered.text("loops")
+        r"for \(e = .*\n *for \(f = .*\n *prefetch L2 x\[.*\n *prefetch L2 (y\[.*, e, d, f\]);\n *prefetch L2 z\[",
+        lowered.text("loops"),
     )
     assert fetched is not None
     assert "c + 8" in fetched[1] or "+ c" in fetched[1]
