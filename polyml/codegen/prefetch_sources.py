@@ -12,12 +12,12 @@ from functools import reduce
 from math import ceil, prod
 
 from polyml.codegen.coming_lines import Coming
-from polyml.codegen.loops import Assign, For, Function, Place, Prefetch, Variable
+from polyml.codegen.loops import Assign, For, Function, Place, Variable
 from polyml.codegen.prefetch import Caches
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.streams import flat_element
-from polyml.codegen.tile_sums import affine_subscripts, copies_of, fetching, large_inputs, map_tiles, turn_of
+from polyml.codegen.tile_sums import affine_subscripts, asked_in, copies_of, fetching, large_inputs, map_tiles, turn_of
 from polyml.expressions import Read, reads_of
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
@@ -52,11 +52,9 @@ class _Sources:
         """What an iteration of the sums asks for."""
         found = self.source(sums, loops)
         width = lanes.upper - lanes.lower
-        if found is None or not width.is_constant:
+        if found is None or not width.is_constant or found[0].tensor in asked_in(sums):
             return
         read, around = found
-        if read.tensor in {node.place.variable for node in sums.body if isinstance(node, Prefetch)}:
-            return
         inside = (*loops[len(around) :], lanes, *(n for n in walk_nodes(lanes.body) if isinstance(n, For)))
         there = _next_block(around, inside)
         chosen = _choosing(read, inside)

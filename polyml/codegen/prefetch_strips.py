@@ -18,7 +18,7 @@ from polyml.codegen.prefetch import Caches
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.streams import flat_element
-from polyml.codegen.tile_sums import affine_subscripts, copies_of, fetching, large_inputs, map_tiles, turn_of
+from polyml.codegen.tile_sums import affine_subscripts, asked_in, copies_of, fetching, large_inputs, map_tiles, turn_of
 from polyml.expressions import Read, Subscript, reads_of
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
@@ -44,7 +44,7 @@ def prefetch_strips(
     large = large_inputs(function, caches.l2 // SHARE)
     large |= {v.name: v for v in function.arguments if v.name in far and v.name not in function.written}
     pass_ = _Strips(large, caches, outside(function), [])
-    body = map_tiles(function.body, fetching(pass_.lines)) if large else function.body
+    body = map_tiles(function.body, fetching(pass_.lines, beside=True)) if large else function.body
     return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
 
 
@@ -60,7 +60,7 @@ class _Strips:
     def lines(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[Place]:
         """What an iteration of the sums asks for."""
         found = self.strip(lanes, sums, loops)
-        if found is None:
+        if found is None or found[0].tensor in asked_in(sums):
             return
         read, around, width = found
         between, used = loops[len(around) :], {v for s in affine_subscripts(read) for v in s.variables()}

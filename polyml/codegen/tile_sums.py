@@ -14,6 +14,7 @@ from polyml.sets.affine import Affine, affine, operands
 __all__ = [
     "LEAST",
     "affine_subscripts",
+    "asked_in",
     "copies_of",
     "fetching",
     "large_inputs",
@@ -90,6 +91,11 @@ def only_sums(loop: For, *, asking: bool = False) -> bool:
     """Whether a sequential loop does nothing but add up (asking: and prefetch)."""
     nodes = [n for n in loop.body if not (asking and isinstance(n, Prefetch))]
     return loop.kind == "sequential" and all(isinstance(n, Assign) and n.reduction is not None for n in nodes)
+
+
+def asked_in(loop: For) -> set[str]:
+    """The arrays that the loop's body asks for lines of."""
+    return {node.place.variable for node in loop.body if isinstance(node, Prefetch)}
 
 
 def with_prefetches(nodes: tuple[Node, ...], loop: For, extra: tuple[Node, ...]) -> tuple[Node, ...]:

@@ -28,7 +28,7 @@ from polyml.schedule.block_sizes import (
     whole_sizes,
     widths,
 )
-from polyml.schedule.block_strips import WAY, strips_of
+from polyml.schedule.block_strips import WAY, strip_depth, strips_of
 from polyml.schedule.contraction_blocks import Blocking
 from polyml.schedule.contraction_sides import (
     UNBOUNDED,
@@ -80,6 +80,9 @@ keep the units as busy as three."""
 
 TALLEST_TURNED = 28
 """Rows of a register tile at most, where they are points of windows, whose addresses are one and constants."""
+
+MEETINGS = 4
+"""Panels that rows which meet in L1 are multiplied with, at least, for packing these rows to pay."""
 
 UNKNOWN_ROWS = 8
 """Of a register tile whose rows are of unknown number: rests have four, then one."""
@@ -153,6 +156,10 @@ def plan_blocks(
     rows, tile = contraction_tile(
         model, sides.lanes, inner, len(sides.others), target, most=most, rest=rest, tallest=tallest
     )
+    if tile.rows > target.l1_bytes // WAY and not (ends or turned) and _waits_in_l1(model, sides, rows, tile, target):
+        rows, tile = contraction_tile(
+            model, sides.lanes, [rows], len(sides.others), target, most=most, rest=rest, tallest=target.l1_bytes // WAY
+        )
     least = MIN_REUSE if not scop.arrays[sides.operand.array].constant else LEAST_CONSTANT
     packed = _pays(model, sides.operand, sides, target, turned=turned, least=least)
     return _blocks(scop, model, sides, ends, target, rows, tile, packed=packed, turned=turned, at_hand=at_hand)
@@ -191,9 +198,10 @@ def _blocks(
     out, operand = sides.out, sides.operand
     width = tile.vectors * target.lanes(model.itemsize)
     apart = packed and not turned and not ends and not _is_near(model, sides, {}, target)
-    strips = strips_of(scop, model, sides, tile, target) if apart else None
+    strips = strips_of(scop, model, sides, tile, target, parts=_is_alone(scop, statement)) if apart else None
     if strips is not None:
-        return _in_strips(model, sides, rows, tile, width, packed=strips == "packed")
+        made = _in_strips(model, sides, rows, tile, width, packed=strips == "packed")
+        return replace(made, sizes={**made.sizes, **strip_depth(model, sides, width, target)})
     if not packed and not reads_in_order(model, sides, tile, target):
         return None
     depth = depths(scop, statement, model, sides, tile, target)
@@ -461,11 +469,30 @@ def _meet(
     model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, depth: Mapping[str, int], target: Target
 ) -> bool:
     """Whether a tile's rows lie pages apart, so that their lines, half of one and more for each term, meet in sets of L1 that have no room for them beside a panel, which L1 would hold otherwise."""
-    step = abs(sides.others[0].stride(rows) or 0) * model.itemsize
     panel = prod(depth.values()) * tile.vectors * target.vector_bytes
-    many = 2 * tile.rows * model.itemsize > target.line_bytes
-    apart = step > 0 and step % WAY == 0
-    return many and apart and 2 * panel <= target.l1_bytes < WAY * (tile.rows + ceil(panel / WAY))
+    many = 2 * tile.rows * model.itemsize > target.line_bytes and _panels(model, sides, tile, target) >= MEETINGS
+    return (
+        many
+        and _pages_apart(model, sides, rows)
+        and 2 * panel <= target.l1_bytes < WAY * (tile.rows + ceil(panel / WAY))
+    )
+
+
+def _pages_apart(model: StatementModel, sides: Sides, rows: str) -> bool:
+    """Whether rows of the broadcast operand lie a multiple of a page apart, so that lines at the same place of each meet in one set of L1."""
+    step = abs(sides.others[0].stride(rows) or 0) * model.itemsize
+    return step > 0 and step % WAY == 0
+
+
+def _waits_in_l1(model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, target: Target) -> bool:
+    """Whether a tile's rows, which meet in L1, are used too few times for packing them."""
+    return bool(sides.others) and _pages_apart(model, sides, rows) and _panels(model, sides, tile, target) < MEETINGS
+
+
+def _panels(model: StatementModel, sides: Sides, tile: RegisterTile, target: Target) -> int:
+    """Panels that each row of the broadcast operand is multiplied with."""
+    width = tile.vectors * target.lanes(model.itemsize)
+    return prod(model.extents[i] for i in sides.columns) * ceil(model.extents[sides.lanes] / width)
 
 
 def _is_near(model: StatementModel, sides: Sides, sizes: Mapping[str, int], target: Target) -> bool:

@@ -30,7 +30,7 @@ def operands(way: str, rows: int, terms: int, columns: int) -> tuple[np.ndarray,
 
 
 def test_every_line_of_the_next_block_is_asked_for() -> None:
-    x, y = operands("along", 104, 4096, 480)
+    x, y = operands("along", 600, 4096, 480)
     text = product("along", target=WIDE).lower(x, y).text("loops")
     depth, wide = (int(re.search(rf"{loop} \+= (\d+)", text)[1]) for loop in ("k_tile", "m_tile"))  # type: ignore[index]
     row, column = re.findall(r"prefetch L2 y\[(.*), (.*)\];", text)[0]
@@ -38,7 +38,7 @@ def test_every_line_of_the_next_block_is_asked_for() -> None:
     for k_tile in (0, depth):
         at = [
             {"n": n, "n_tile": n, "k": k, "k_tile": k_tile, "m": m, "m_tile": 0, "m_tile_2": m}
-            for n in range(0, 104, 8)
+            for n in range(0, 600, 8)
             for k in range(k_tile, k_tile + depth, step)
             for m in range(0, wide, 48)
         ]
@@ -48,7 +48,7 @@ def test_every_line_of_the_next_block_is_asked_for() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_results(way: str) -> None:
-    x, y = operands(way, 45, 1300, 203)
+    x, y = operands(way, 150, 1300, 403)
     function = product(way, target=SMALL)
     assert AHEAD in str(function.explain(x, y))
     np.testing.assert_array_equal(function(guarded(x), guarded(y)), x @ (y if way == "along" else y.T))
@@ -67,5 +67,5 @@ def test_two_sums_and_blocks_of_two_indices() -> None:
 
 
 def test_what_l2_holds_is_not_asked_for() -> None:
-    x, y = operands("along", 104, 1024, 480)
+    x, y = operands("along", 600, 1024, 480)
     assert AHEAD not in str(product("along", target=WIDE).explain(x, y))

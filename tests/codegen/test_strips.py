@@ -40,6 +40,36 @@ def test_strips_around_the_tiles(n: int, k: int, m: int, how: str, threads: int)
     np.testing.assert_array_equal(function(guarded(x), guarded(y)), x @ y)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("n", [16, 23, 120])
+@pytest.mark.parametrize("k", [2304, 1300, 2049])
+def test_strips_of_a_part_of_the_sum_at_a_time(n: int, k: int, dtype: str, threads: int) -> None:
+    """More terms than TLBs reach rows: each part is added to the result."""
+    x, y = integers(n, k, dtype=dtype), integers(k, 301, dtype=dtype, seed=1)
+    text = TEXT.format({"f4": "f32", "f8": "f64"}[dtype])
+    function = polyml.einsum(text, target=TARGET, threads=threads, verify=True)
+    described = str(function.explain(x, y))
+    assert "where it lies, in strips" in described
+    assert "blocks of k by" in described
+    np.testing.assert_array_equal(function(guarded(x), guarded(y)), x @ y)
+
+
+def test_a_part_of_two_sums_and_an_epilogue() -> None:
+    """A sum that something follows is made as a whole."""
+    x, y, b = integers(24, 9, 200), integers(9, 200, 300, seed=1), integers(24, seed=2)
+    text = 'def f(x: f32["N J K"], y: f32["J K M"]):\n    z[n, m] = x[n, j, k] * y[j, k, m]\n'
+    plain = polyml.einsum(text + "    return z\n", target=TARGET, threads=1, verify=True)
+    exact = np.einsum("njk,jkm->nm", x, y)
+    np.testing.assert_array_equal(plain(guarded(x), guarded(y)), exact)
+    after = (
+        text.replace("z[n", "s[n").replace("):", ', b: f32["N"]):')
+        + "    z[n, m] = max(s[n, m] + b[n], 0)\n    return z\n"
+    )
+    function = polyml.einsum(after, target=TARGET, threads=1, verify=True)
+    np.testing.assert_array_equal(function(x, y, b), np.maximum(exact + b[:, None], 0))
+
+
 def test_strips_of_several_indices_with_what_follows() -> None:
     x, y, b = integers(5, 40, 6, 200), integers(40, 8, 6, seed=1), integers(40, seed=2)
     text = (

@@ -26,6 +26,9 @@ FAR = 24.0
 MIN_REUSE = 16
 """Rows from which on operands are packed (schedule/blocking.py)."""
 
+MOST_ROWS = 1024
+"""Terms of a strip (schedule/block_strips.py)."""
+
 LARGE = 8
 """How many times as much as that cache a tensor takes whose lines are gone before the next row of one is needed."""
 
@@ -40,6 +43,9 @@ STORED = 2.0
 
 NEAR = 64
 """Half of L1 is this part of the cache that a core keeps close: an operand that fits is not packed (schedule/blocking.py)."""
+
+LOADED = 1.5
+"""Cycles of sums side by side for each one of multiply-adds: each term of each row and column is loaded for a few of them."""
 
 REGION = 4000.0
 """Cycles for a loop nest of its own, short as it may be."""
@@ -106,10 +112,13 @@ def product_cost(layout: Layout, extents: Mapping[str, int], itemsize: int, mach
     columns, rows = (roles.left, roles.right) if ours else (roles.right, roles.left)
     row = _beside(layout.result, vectors, columns, extents)
     most = max((extents[i] for i in rows), default=1)
-    cycles = work / (row * most) * _tile(row, most, lanes, machine)
-    cycles += _vectors(vectors, last, roles, extents, itemsize, machine)
+    sums = work / (row * most) * _tile(row, most, lanes, machine)
+    cycles = sums + _vectors(vectors, last, roles, extents, itemsize, machine)
     unpacked = prod(extents[i] for i in vectors) * itemsize <= machine.cache // NEAR
-    cycles += _rows(others, rows, roles, extents, itemsize, machine, unpacked=unpacked)
+    brought = _rows(others, rows, roles, extents, itemsize, machine, unpacked=unpacked)
+    # Rows that are read where they lie come while others are multiplied with; so do strips of the other operand (schedule/block_strips.py), but not what longer sums are packed from.
+    hidden = others[-1] in roles.reduced and prod(extents[i] for i in roles.reduced) > MOST_ROWS
+    cycles += max(0.0, brought - sums) if hidden else brought
     return written + cycles + STORED * prod(extents[i] for i in layout.result) / row * ceil(row / lanes)
 
 
@@ -140,7 +149,8 @@ def side_by_side_cost(layout: Layout, extents: Mapping[str, int], itemsize: int,
     rows = roles.right if layout.result[-1] in roles.left else roles.left
     if layout.left[-1] != layout.right[-1] or prod(extents[i] for i in rows) >= MIN_REUSE:
         return None
-    return prod(extents.values()) / lanes * _idle(extents[layout.left[-1]], lanes) * (1.0 if machine.split else 0.5)
+    sums = prod(extents.values()) / lanes * _idle(extents[layout.left[-1]], lanes) * (1.0 if machine.split else 0.5)
+    return LOADED * sums
 
 
 def _idle(row: int, lanes: int) -> float:

@@ -115,14 +115,16 @@ class _Builder(BlockParts):
         return insert_loops(leaf, [*outer, *inner])
 
     def strips(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
-        """Strips of the vector operand, where it lies, and for each all rows; of one turn after the other."""
+        """Strips of the vector operand, where it lies, and for each all rows; of one part of the sum, and one turn, after the other."""
         plan, names = self.nest.plan, self.nest.statements
         turns = () if plan.across is None else (plan.across,)
         indices = (*plan.batch, *turns, *(i for i in plan.vector_side if i not in turns))
+        sums = self.tiles([i for i in plan.reduced if plan.blocked(i)], self.everything, None)
         loops = [self.loop(i, names if turns else self.everything) for i in indices]
         if shared in ("batch", "vector side"):
             at = next(k for k, i in enumerate(indices) if (i in plan.batch) == (shared == "batch"))
             loops[at] = loops[at].marked("parallel")
+        loops = [*sums, *loops]
 
         def strip(node: isl.ScheduleNode) -> isl.ScheduleNode:
             outer = self.loop(plan.lanes, names, tile=plan.width).marked("parallel" if shared == "lanes" else None)
