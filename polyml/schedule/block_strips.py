@@ -1,4 +1,4 @@
-"""Contractions whose vector operand is taken a strip at a time: as wide as the register tile, over the whole reduction, while all rows of the other operand, which L2 holds, are
+"""Contractions whose vector operand is taken a strip at a time: as wide as the register tile, over the whole reduction or a long part of it, while all rows of the other operand, which L2 holds, are
 multiplied with it.
 
 Packing a block of many panels moves every element from the last cache to L2 while nothing is computed. A strip needs no such block: its lines are asked for from inside the tiles of
@@ -71,7 +71,14 @@ def strip_depth(model: StatementModel, sides: Sides, width: int, target: Target)
 
 
 def strips_of(
-    scop: Scop, model: StatementModel, sides: Sides, tile: RegisterTile, target: Target, *, parts: bool = False
+    scop: Scop,
+    model: StatementModel,
+    sides: Sides,
+    rows: str,
+    tile: RegisterTile,
+    target: Target,
+    *,
+    parts: bool = False,
 ) -> Literal["in place", "packed"] | None:
     """How strips of the vector operand are read; None where blocks of it are better. parts: of the sum may be made one after the other."""
     operand, size = sides.operand, model.itemsize
@@ -87,16 +94,17 @@ def strips_of(
     sizes = strip_depth(model, sides, width, target)
     whole = all(sizes[i] == model.extents[i] for i in sizes)
     depth = prod(sizes.values())
-    rows = prod(model.extents[i] for i in sides.rows)
-    tiles = ceil(rows / tile.rows)
+    uses = prod(model.extents[i] for i in sides.rows)
+    tiles = ceil(uses / tile.rows)
     columns = prod(model.extents[i] for i in sides.columns) * (model.extents[sides.lanes] // width)
     if tiles < LEAST_TILES or columns < LEAST_STRIPS or not (whole or (parts and depth >= LEAST_PART)):
         return None
-    # The broadcast operand is walked along its rows.
-    if abs(sides.others[0].stride(sides.reduced[-1]) or 0) != 1 and rows * depth * size > target.l1_bytes // 2:
+    # The broadcast operand is walked along its rows, or those of a tile are neighbours.
+    near = any(abs(sides.others[0].stride(i) or 0) == 1 for i in (sides.reduced[-1], rows))
+    if not near and uses * depth * size > target.l1_bytes // 2:
         return None
     if across:
-        return "packed" if whole and tiles >= PACKED_APART and rows <= MOST_USES and depth >= LEAST_DEPTH else None
+        return "packed" if whole and tiles >= PACKED_APART and uses <= MOST_USES and depth >= LEAST_DEPTH else None
     strip = width * depth * size
     in_l1 = 3 * strip <= 2 * target.l1_bytes
     # Three quarters of each set at most.

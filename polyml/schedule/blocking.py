@@ -198,7 +198,7 @@ def _blocks(
     out, operand = sides.out, sides.operand
     width = tile.vectors * target.lanes(model.itemsize)
     apart = packed and not turned and not ends and not _is_near(model, sides, {}, target)
-    strips = strips_of(scop, model, sides, tile, target, parts=_is_alone(scop, statement)) if apart else None
+    strips = strips_of(scop, model, sides, rows, tile, target, parts=_is_alone(scop, statement)) if apart else None
     if strips is not None:
         made = _in_strips(model, sides, rows, tile, width, packed=strips == "packed")
         return replace(made, sizes={**made.sizes, **strip_depth(model, sides, width, target)})
@@ -313,7 +313,7 @@ def _in_turns(scop: Scop, model: StatementModel, sides: Sides, across: str, targ
     width, few = tile.vectors * target.lanes(model.itemsize), target.lanes(model.itemsize)
     others = [i for i in sides.columns if i != across]
     waiting = few * prod(model.extents[i] for i in sides.rows)
-    strips = strips_of(scop, model, sides, tile, target) == "in place"
+    strips = strips_of(scop, model, sides, rows, tile, target) == "in place"
     depth = {i: model.extents[i] for i in sides.reduced} if strips else shares(model, sides, tile, target)
     # Twice as much of L2 as elsewhere: long rows of the operand are what memory delivers fast.
     deep = waiting if strips else max(prod(depth.values()), waiting)

@@ -441,9 +441,9 @@ def test_short_dense_rows_are_read_where_they_lie(threads: int, batch: int, dept
     np.testing.assert_array_equal(function(guarded(a), guarded(b)), np.einsum("bkn,bkm->bnm", a, b))
 
 
-def test_rows_beyond_l2_or_with_strides_are_packed() -> None:
+def test_rows_beyond_l2_are_read_in_strips_and_with_strides_packed() -> None:
     rng = np.random.default_rng(0)
-    shapes = {"y read where it lies": (300, 256), "y packed in panels": (1200, 256)}
+    shapes = {"y read where it lies": (300, 256), "y read where it lies, in strips": (1200, 256)}
     cases = [(how, rng.integers(-9, 10, shape).astype(np.float32)) for how, shape in shapes.items()]
     cases.append(("y packed in panels", rng.integers(-9, 10, (300, 256)).astype(np.float32)[:, ::2]))
     for how, right in cases:

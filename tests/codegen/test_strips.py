@@ -55,6 +55,17 @@ def test_strips_of_a_part_of_the_sum_at_a_time(n: int, k: int, dtype: str, threa
     np.testing.assert_array_equal(function(guarded(x), guarded(y)), x @ y)
 
 
+@pytest.mark.parametrize("n", [16, 41])
+@pytest.mark.parametrize("k", [300, 2049])
+def test_rows_that_are_neighbours(n: int, k: int) -> None:
+    """The first operand transposed: a tile's elements are side by side in each row."""
+    x, y = integers(k, n), integers(k, 301, seed=1)
+    text = 'def f(x: f32["K N"], y: f32["K M"]):\n    z[n, m] = x[k, n] * y[k, m]\n    return z\n'
+    function = polyml.einsum(text, target=TARGET, threads=1, verify=True)
+    assert "y read where it lies, in strips" in str(function.explain(x, y))
+    np.testing.assert_array_equal(function(guarded(x), guarded(y)), x.T @ y)
+
+
 def test_a_part_of_two_sums_and_an_epilogue() -> None:
     """A sum that something follows is made as a whole."""
     x, y, b = integers(24, 9, 200), integers(9, 200, 300, seed=1), integers(24, seed=2)
