@@ -90,10 +90,9 @@ def _next(
     trips = [_trips(loop) for loop in path]
     if at is None or any(loop.kind != "sequential" for loop in path[lanes + 1 :]) or not all(trips[lanes + 1 :]):
         return None
-    piece = (
-        max(away) - min(away) + sum(step * (n - 1) for step, n in zip(steps[at + 1 :], trips[at + 1 :], strict=True))
-    )
-    if prod(trips[lanes + 1 :]) < LEAST_SUM or piece >= MOST_LINES * line:
+    inside = sum(step * (n - 1) for step, n in zip(steps[at + 1 :], trips[at + 1 :], strict=True))
+    pieces = _pieces(sorted(set(away)), inside, line)
+    if prod(trips[lanes + 1 :]) < LEAST_SUM or any(last - first >= MOST_LINES * line for first, last in pieces):
         return None
     around = [k for k in range(lanes, -1, -1) if steps[k]]
     if not around or any(path[k].kind == "vector" or steps[k] < 0 for k in around[:2]):
@@ -103,10 +102,24 @@ def _next(
     short = tiled and len(around) > 1 and 0 < trips[around[0]] < SHORT
     outer = path[around[1] if short else around[0]]
     ends: dict[str, Affine | int] = {loop.variable: loop.upper - loop.step for loop in path[at + 1 :]}
-    last = [s.substitute(ends) for s in reads[away.index(max(away))].subscripts if isinstance(s, Affine)]
-    last = [s.substitute({outer.variable: affine(outer.variable) + outer.step}) for s in last]
-    count = ceil((steps[around[0]] if tiled else piece + 1) / line)
-    return path[at], [Place(array.name, (*last[:-1], last[-1] - k * line)) for k in range(count)]
+    places: list[Place] = []
+    for first, last in pieces:
+        end = [s.substitute(ends) for s in reads[away.index(last - inside)].subscripts if isinstance(s, Affine)]
+        end = [s.substitute({outer.variable: affine(outer.variable) + outer.step}) for s in end]
+        count = ceil((steps[around[0]] if tiled else last - first + 1) / line)
+        places += (Place(array.name, (*end[:-1], end[-1] - k * line)) for k in range(count))
+    return path[at], places
+
+
+def _pieces(away: Sequence[int], inside: int, line: int) -> list[tuple[int, int]]:
+    """First and last element of what an iteration reads, for each of its steps where several are one iteration. inside: elements from the first of these reads to the last one of the loops inside."""
+    found: list[tuple[int, int]] = []
+    for element in away:
+        if found and element - found[-1][1] < NEAR * line:
+            found[-1] = found[-1][0], element + inside
+        else:
+            found.append((element, element + inside))
+    return found
 
 
 def _trips(loop: For) -> int:

@@ -24,6 +24,13 @@ def test_the_next_points_of_each_channel() -> None:
     assert asked(1024, 14) == ["x[c, p + 1, 13]"]
 
 
+def test_each_of_several_steps_asks() -> None:
+    """Sums of few multiply-adds have two steps in an iteration, or more in the tile that is left: their points lie apart."""
+    two = ["x[c, p + 1, 6]", "x[c + 1, p + 1, 6]"]
+    assert asked(2048, 7, 480) == two
+    assert asked(2048, 7, 512) == [*two, *two, "x[c + 2, p + 1, 6]"]
+
+
 @pytest.mark.parametrize(("channels", "points"), [(64, 14), (48, 14)])
 def test_what_is_in_cache_anyway_is_not_asked_for(channels: int, points: int) -> None:
     assert asked(channels, points) == []
