@@ -50,7 +50,7 @@ def streamed_piece(plan: Blocking, threads: int) -> int:
 def shared_block(plan: Blocking, threads: int) -> str | None:
     """The index with enough blocks of the vector side for all threads, the outermost one. Each then packs what it multiplies with into an L2 of its own, and meets the others once; loops inside a block
     have fewer iterations than their index has values."""
-    if plan.rows_ahead or plan.in_place or plan.turned:
+    if plan.rows_ahead or plan.in_place:
         return None
     found = (
         i
