@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, prod
 
-from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
+from polyml.codegen.loops import Assign, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.prefetch import Caches
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import subscript_variables, walk_nodes, with_body
@@ -26,7 +26,7 @@ LEAST_TILE = 8
 LEAST_SUMS = 16
 """Iterations of the summing loop that a fetch should have time for."""
 
-LEAST_TIME = 256
+LEAST_TIME = 128
 """Sums of a tile, all iterations together, from which on the lines that it is stored to are there at its end."""
 
 SHARE = 8
@@ -84,7 +84,7 @@ class _Tiles:
             if node.reduction is not None or flat is None or flat.stride(lanes.variable) != 1:
                 break
             vectors.append(Read(node.target.variable, node.target.subscripts, node.value.dtype))
-        if len(vectors) >= LEAST_TILE and _time(sums, ranges) >= LEAST_TIME:
+        if len(vectors) >= LEAST_TILE and (_time([sums], ranges) or 0) >= LEAST_TIME:
             for read in self.lines(vectors):
                 place = Place(read.tensor, tuple(s for s in read.subscripts if isinstance(s, Affine)))
                 yield Prefetch(place, 1, write=True)
@@ -136,22 +136,27 @@ def _sums_up(loop: For, ranges: Ranges) -> bool:
     )
 
 
-def _time(sums: For, ranges: Ranges) -> int:
-    """Sums of all iterations of a nest that does nothing but add to registers, at most; 0 where it does something else, or they are not known."""
-    trips = ranges.highest(sums.upper - sums.lower)
-    inside = ranges.enter(sums)
-    adds = 0
-    for node in sums.body:
+def _time(nodes: Sequence[Node], ranges: Ranges) -> int | None:
+    """Sums of all iterations of nests that do nothing but add to registers, at most; None where they do something else, or it is not known."""
+    total = 0
+    for node in nodes:
+        found: int | None
         match node:
             case Assign() if node.reduction is not None and not node.target.subscripts:
-                adds += 1
+                found = 1
             case Prefetch():
-                pass
+                found = 0
+            case If():
+                found = _time((*node.then, *node.otherwise), ranges)
             case For(kind="sequential"):
-                adds += _time(node, inside)
+                trips, inside = ranges.highest(node.upper - node.lower), _time(node.body, ranges.enter(node))
+                found = None if trips is None or inside is None else ceil(trips / node.step) * inside
             case _:
-                return 0
-    return 0 if trips is None else ceil(trips / sums.step) * adds
+                found = None
+        if found is None:
+            return None
+        total += found
+    return total
 
 
 def _is_large(variable: Variable, least: int) -> bool:
