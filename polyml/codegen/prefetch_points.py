@@ -13,6 +13,7 @@ from math import ceil, prod
 from polyml.codegen.inner_loops import inner_loops, put_first
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.prefetch import Caches
+from polyml.codegen.ranges import Ranges
 from polyml.codegen.streams import flat_element
 from polyml.expressions import Read, reads_of
 from polyml.sets.affine import Affine, affine
@@ -22,8 +23,8 @@ __all__ = ["prefetch_points"]
 NEAR = 2
 """Lines from which on the iterations of a sum are so far apart that each has to ask for lines of its own."""
 
-MOST_LINES = 4
-"""Lines that one iteration asks for, at most."""
+MOST_LINES = 5
+"""Lines that one iteration asks for, at most: two vectors with stride 2 are as many."""
 
 SHORT = 8
 """Tiles of a row, below which the first of the next one, which the last would have to ask for, is much of it."""
@@ -31,8 +32,8 @@ SHORT = 8
 LEAST_SHARE = 8
 """An operand of less than this part of L2 is there already."""
 
-LEAST_SUM = 64
-"""Iterations of a sum, at least: the processor looks through shorter ones by itself."""
+LEAST_SUM = 256
+"""Multiply-adds of a tile, all iterations together, at least: the processor looks through shorter sums by itself."""
 
 
 def prefetch_points(function: Function, caches: Caches) -> Function:
@@ -43,6 +44,7 @@ def prefetch_points(function: Function, caches: Caches) -> Function:
         -> for (p ..) for (c ..) { prefetch x[c, p + 1, 13]; t += ..; .. }
 
     Of windows it is one for each of their rows: for (c ..) for (r ..) { prefetch x[c, p + 1 + r, ..]; for (s ..) { t += x[c, p + r, q + s] * w[c, r, s]; .. } }
+    That holds for lanes along the points, too.
     """
     arrays = {v.name: v for v in function.arguments if _bytes(v) * LEAST_SHARE > caches.l2} if caches.l2 else {}
     wanted: dict[int, tuple[Node, ...]] = {}
@@ -87,29 +89,50 @@ def _next(
     steps = [(known[0].stride(loop.variable) or 0) * loop.step for loop in path]
     lanes = max((k for k, loop in enumerate(path) if loop.kind == "vector"), default=-1)
     at = next((k for k in range(len(path) - 1, lanes, -1) if steps[k] >= NEAR * line), None)
-    trips = [_trips(loop) for loop in path]
+    trips = [_trips(path[: k + 1]) for k in range(len(path))]
     if at is None or any(loop.kind != "sequential" for loop in path[lanes + 1 :]) or not all(trips[lanes + 1 :]):
         return None
-    piece = (
-        max(away) - min(away) + sum(step * (n - 1) for step, n in zip(steps[at + 1 :], trips[at + 1 :], strict=True))
-    )
-    if prod(trips[lanes + 1 :]) < LEAST_SUM or piece >= MOST_LINES * line:
+    across = 0 if lanes < 0 else (known[0].stride(path[lanes].variable) or 0) * (path[lanes].width - 1)
+    if across and (across < 0 or path[lanes].masked or at == len(path) - 1):
+        return None
+    inside = across + sum(step * (n - 1) for step, n in zip(steps[at + 1 :], trips[at + 1 :], strict=True))
+    pieces = _pieces(sorted(set(away)), inside, line)
+    adds = prod(trips[lanes + 1 :]) * len(path[-1].body)
+    if adds < LEAST_SUM or any(last - first >= MOST_LINES * line for first, last in pieces):
         return None
     around = [k for k in range(lanes, -1, -1) if steps[k]]
-    if not around or any(path[k].kind == "vector" or steps[k] < 0 for k in around[:2]):
+    if not around or any(steps[k] < 0 for k in around[:2]):
         return None
     # A row of few tiles is asked for as a whole, by the row before, and so is one that is a tile itself.
     tiled = steps[around[0]] <= MOST_LINES * line
     short = tiled and len(around) > 1 and 0 < trips[around[0]] < SHORT
     outer = path[around[1] if short else around[0]]
     ends: dict[str, Affine | int] = {loop.variable: loop.upper - loop.step for loop in path[at + 1 :]}
-    last = [s.substitute(ends) for s in reads[away.index(max(away))].subscripts if isinstance(s, Affine)]
-    last = [s.substitute({outer.variable: affine(outer.variable) + outer.step}) for s in last]
-    count = ceil((steps[around[0]] if tiled else piece + 1) / line)
-    return path[at], [Place(array.name, (*last[:-1], last[-1] - k * line)) for k in range(count)]
+    moved = {outer.variable: affine(outer.variable) + outer.step}
+    if across:
+        last_lane = affine(path[lanes].width - 1)
+        moved[path[lanes].variable] = moved.get(path[lanes].variable, affine(path[lanes].variable)) + last_lane
+    places: list[Place] = []
+    for first, last in pieces:
+        end = [s.substitute(ends) for s in reads[away.index(last - inside)].subscripts if isinstance(s, Affine)]
+        end = [s.substitute(moved) for s in end]
+        count = ceil((steps[around[0]] if tiled else last - first + 1) / line)
+        places += (Place(array.name, (*end[:-1], end[-1] - k * line)) for k in range(count))
+    return path[at], places
 
 
-def _trips(loop: For) -> int:
-    """How often a loop runs; 0 where that is no number."""
-    span = loop.upper - loop.lower
-    return ceil(span.constant / loop.step) if span.is_constant else 0
+def _pieces(away: Sequence[int], inside: int, line: int) -> list[tuple[int, int]]:
+    """First and last element of what an iteration reads, for each of its steps where several are one iteration. inside: elements from the first of these reads to the last one of the loops inside."""
+    found: list[tuple[int, int]] = []
+    for element in away:
+        if found and element - found[-1][1] < NEAR * line:
+            found[-1] = found[-1][0], element + inside
+        else:
+            found.append((element, element + inside))
+    return found
+
+
+def _trips(path: Sequence[For]) -> int:
+    """How often the last of these loops runs at most; 0 where that is no number."""
+    span = Ranges(tuple(path[:-1])).highest(path[-1].upper - path[-1].lower)
+    return 0 if span is None else ceil(span / path[-1].step)

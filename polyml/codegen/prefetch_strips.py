@@ -13,13 +13,13 @@ from functools import reduce
 from math import ceil, prod
 
 from polyml.codegen.coming_lines import Coming
-from polyml.codegen.loops import Assign, For, Function, Place, Variable
+from polyml.codegen.loops import Assign, For, Function, If, Place, Variable
 from polyml.codegen.prefetch import Caches
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.streams import flat_element
 from polyml.codegen.tile_sums import affine_subscripts, asked_in, copies_of, fetching, large_inputs, map_tiles, turn_of
-from polyml.expressions import Read, Subscript, reads_of
+from polyml.expressions import Expr, IndexValue, Read, Subscript, reads_of, walk
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine
@@ -59,6 +59,7 @@ class _Strips:
 
     def lines(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[Place]:
         """What an iteration of the sums asks for."""
+        lanes = _from_strip(lanes, loops)
         found = self.strip(lanes, sums, loops)
         if found is None or found[0].tensor in asked_in(sums):
             return
@@ -140,7 +141,8 @@ class _Strips:
         """Whether the strips are all of a row."""
         shape = self.arguments[read.tensor].shape
         rows = [extent for extent, s in zip(shape, affine_subscripts(read), strict=True) if s.stride(lanes.variable)]
-        return strips.lower == affine(0) and rows == [strips.upper]
+        ends = [strips.upper - row for row in rows]
+        return strips.lower == affine(0) and [e.is_constant and 0 <= e.constant < strips.step for e in ends] == [True]
 
     def counts(self, loops: Sequence[For], between: Sequence[For]) -> list[int] | None:
         """How often each of the loops around a tile runs; of the outermost one, whose number need not be known, how often at least. None where that is not known."""
@@ -170,6 +172,23 @@ class _Strips:
             if read.tensor not in found or flat.constant < found[read.tensor][0]:
                 found[read.tensor] = flat.constant, read
         return next(iter(found.values()))[1] if len(found) == 1 else None
+
+
+def _from_strip(lanes: For, loops: Sequence[For]) -> For:
+    """The vector loop as it is; where each strip has a kind of tile of its own (the last one is narrower), in terms of the loop over strips."""
+    for loop in reversed(loops):
+        at = lanes.lower - loop.lower
+        fits = at.is_constant and at.constant % loop.step == 0 and loop.kind == "sequential"
+        chosen = (n for n in walk_nodes(loop.body) if isinstance(n, If) and _values(n.condition) == {loop.variable})
+        if fits and any(node is lanes for n in chosen for node in walk_nodes((*n.then, *n.otherwise))):
+            lower = affine(loop.variable)
+            return replace(lanes, lower=lower, upper=lower + (lanes.upper - lanes.lower))
+    return lanes
+
+
+def _values(condition: Expr) -> set[str]:
+    """The variables that a condition asks about."""
+    return {v for part in walk(condition) if isinstance(part, IndexValue) for v in part.affine.variables()}
 
 
 def _follows(lanes: For, loop: For) -> bool:

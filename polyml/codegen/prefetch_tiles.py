@@ -1,20 +1,21 @@
-"""Register tiles of a large result that are added to: while one is summed up, the next one's elements are fetched.
+"""Register tiles of a large result: while one is summed up, lines of the result are fetched.
 
-A tile's rows lie far apart, a few lines each, which no prefetcher of the hardware follows; and its sums cannot start before they are there.
+A tile's rows lie far apart, a few lines each, which no prefetcher of the hardware follows. Where sums are added to the result, they cannot start before the next tile's are there. Where they are only stored, stores wait for
+lines one after the other, and those of the next tile for these; so a tile asks for its own, to write, when its sums begin. What goes past the caches needs no lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 
-from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
+from polyml.codegen.loops import Assign, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.prefetch import Caches
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import subscript_variables, with_body
+from polyml.codegen.rewrite import subscript_variables, walk_nodes, with_body
 from polyml.codegen.streams import flat_element
-from polyml.expressions import Read
+from polyml.expressions import Read, reads_of
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["prefetch_tiles"]
@@ -25,6 +26,12 @@ LEAST_TILE = 8
 LEAST_SUMS = 16
 """Iterations of the summing loop that a fetch should have time for."""
 
+LEAST_TIME = 128
+"""Sums of a tile, all iterations together, from which on the lines that it is stored to are there at its end."""
+
+SHARE = 8
+"""The part of L2 that a result must exceed whose lines are asked for to be written."""
+
 
 def prefetch_tiles(function: Function, caches: Caches) -> Function:
     """The function with a prefetch per line of the next tile ahead of each loop that only sums up a tile in registers.
@@ -32,17 +39,25 @@ def prefetch_tiles(function: Function, caches: Caches) -> Function:
     Rewrite:
         for (i..; i += 8) { s0 = c[i, j]; s1 = c[i + 1, j]; ..; for (k ..) { s0 += ..; s1 += ..; .. } c[i, j] = s0; .. }
         -> for (i..; i += 8) { s0 = c[i, j]; ..; prefetch c[i + 8, j]; ..; for (k ..) { .. } c[i, j] = s0; .. }
+        vector for (j ..) { s0 = 0; s1 = 0; ..; for (k ..) { s0 += ..; s1 += ..; .. } c[i, j] = s0; c[i + 1, j] = s1; .. }
+        -> vector for (j ..) { s0 = 0; ..; prefetch c[i, j] to write; prefetch c[i + 1, j] to write; ..; for (k ..) { .. } c[i, j] = s0; .. }
     """
     if not caches.l2:
         return function
-    large = {v.name: v for v in function.arguments if v.name in function.written and _is_large(v, caches)}
-    body = _body(function.body, _Tiles(large, caches), outside(function)) if large else function.body
+    written = [v for v in function.arguments if v.name in function.written]
+    large = {v.name: v for v in written if _is_large(v, caches.l2)}
+    read = {r.tensor for n in walk_nodes(function.body) if isinstance(n, Assign) for r in reads_of(n.value)}
+    stored = {v.name: v for v in written if v.name not in read and _is_large(v, caches.l2 // SHARE)}
+    body = _body(function.body, _Tiles(large, stored, caches), outside(function)) if large or stored else function.body
     return function if body is function.body else replace(function, body=body)
 
 
 class _Tiles:
-    def __init__(self, arrays: Mapping[str, Variable], caches: Caches) -> None:
-        self.arrays, self.caches = arrays, caches
+    """arrays: large results. stored: results that are not read, which a cache may hold, too."""
+
+    def __init__(self, arrays: Mapping[str, Variable], stored: Mapping[str, Variable], caches: Caches) -> None:
+        self.arrays, self.stored, self.caches = arrays, stored, caches
+        self.all = {**arrays, **stored}
 
     def next_tile(self, loads: list[Read], ranges: Ranges) -> Iterator[Node]:
         """The lines of the tile that the innermost loop that moves it goes to next."""
@@ -51,29 +66,55 @@ class _Tiles:
         if moving is None:
             return
         ahead = {moving.variable: affine(moving.variable) + moving.step}
-        seen: set[tuple[Affine, int]] = set()
-        for read in loads:
-            variable = self.arrays[read.tensor]
+        for read in self.lines(loads):
+            there = tuple(s.substitute(ahead) for s in read.subscripts if isinstance(s, Affine))
+            yield Prefetch(Place(read.tensor, there), 1)
+
+    def own_tile(self, nodes: Sequence[Node], ranges: Ranges) -> Iterator[Node]:
+        """The lines that the tile is stored to behind its sums, which come first among the nodes."""
+        sums, *behind = nodes
+        lanes = ranges.loops[-1] if ranges.loops else None
+        if lanes is None or lanes.kind != "vector" or lanes.masked or not isinstance(sums, For):
+            return
+        vectors: list[Read] = []
+        for node in behind:
+            if not isinstance(node, Assign) or node.target.variable not in self.stored or node.streaming:
+                break
+            flat = flat_element(self.stored[node.target.variable], node.target.subscripts)
+            if node.reduction is not None or flat is None or flat.stride(lanes.variable) != 1:
+                break
+            vectors.append(Read(node.target.variable, node.target.subscripts, node.value.dtype))
+        if len(vectors) >= LEAST_TILE and (_time([sums], ranges) or 0) >= LEAST_TIME:
+            for read in self.lines(vectors):
+                place = Place(read.tensor, tuple(s for s in read.subscripts if isinstance(s, Affine)))
+                yield Prefetch(place, 1, write=True)
+
+    def lines(self, vectors: Sequence[Read]) -> Iterator[Read]:
+        """The first one in each line."""
+        seen: set[tuple[str, Affine, int]] = set()
+        for read in vectors:
+            variable = self.all[read.tensor]
             flat = flat_element(variable, read.subscripts)
             if flat is None:
                 continue
-            line = (flat - flat.constant, flat.constant * variable.dtype.itemsize // self.caches.line)
+            line = (read.tensor, flat - flat.constant, flat.constant * variable.dtype.itemsize // self.caches.line)
             if line not in seen:
                 seen.add(line)
-                yield Prefetch(
-                    Place(read.tensor, tuple(s.substitute(ahead) for s in read.subscripts if isinstance(s, Affine))), 1
-                )
+                yield read
 
 
 def _body(nodes: tuple[Node, ...], tiles: _Tiles, ranges: Ranges) -> tuple[Node, ...]:
     made: list[Node] = []
     loads: list[Read] = []
-    for node in nodes:
+    for position, node in enumerate(nodes):
         match node:
             case Assign(target=Place(subscripts=()), value=Read() as read) if read.tensor in tiles.arrays:
                 loads.append(read)
             case For() if len(loads) >= LEAST_TILE and _sums_up(node, ranges):
                 made.extend(tiles.next_tile(loads, ranges))
+                loads = []
+            case For():
+                made.extend(tiles.own_tile(nodes[position:], ranges))
                 loads = []
             case _:
                 loads = []
@@ -95,7 +136,30 @@ def _sums_up(loop: For, ranges: Ranges) -> bool:
     )
 
 
-def _is_large(variable: Variable, caches: Caches) -> bool:
-    """Whether the array stays in no cache of one core."""
+def _time(nodes: Sequence[Node], ranges: Ranges) -> int | None:
+    """Sums of all iterations of nests that do nothing but add to registers, at most; None where they do something else, or it is not known."""
+    total = 0
+    for node in nodes:
+        found: int | None
+        match node:
+            case Assign() if node.reduction is not None and not node.target.subscripts:
+                found = 1
+            case Prefetch():
+                found = 0
+            case If():
+                found = _time((*node.then, *node.otherwise), ranges)
+            case For(kind="sequential"):
+                trips, inside = ranges.highest(node.upper - node.lower), _time(node.body, ranges.enter(node))
+                found = None if trips is None or inside is None else ceil(trips / node.step) * inside
+            case _:
+                found = None
+        if found is None:
+            return None
+        total += found
+    return total
+
+
+def _is_large(variable: Variable, least: int) -> bool:
+    """Whether the array has more bytes than that; of symbolic extents it has."""
     extents = [extent.constant for extent in variable.shape if extent.is_constant]
-    return len(extents) < len(variable.shape) or variable.dtype.itemsize * prod(extents) > caches.l2
+    return len(extents) < len(variable.shape) or variable.dtype.itemsize * prod(extents) > least

@@ -208,6 +208,8 @@ def _blocks(
     finished = depth != shares(model, sides, tile, target)
     short = packed and not turned and is_short(model, out, depth, width, target)
     sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short)
+    if turned and packed and _panel_by_panel(scop, sides, target):
+        sizes[sides.lanes] = width
     windows = any(not is_plain(read.subscripts) for read in reads_of(statement.value))
     packs_rows = packed and not windows and not turned
     tall = at_hand and tile.rows > UNKNOWN_ROWS
@@ -260,6 +262,16 @@ def _in_order(
     near = target.l1_bytes // 2
     worth = (Product((ends[rows],), most=most), *_worth_in_order(scop, sides, ends, width, near, target))
     return replace(blocks_of(model, sides, rows, tile, width, sizes, packed=False), ends=ends, worth=worth)
+
+
+def _panel_by_panel(scop: Scop, sides: Sides, target: Target) -> bool:
+    """Whether each panel of the vector operand is a block. Panels of constants are made once and lie one after the other, so that larger blocks gain nothing but fewer sweeps over the other operand, from L2; and nobody asks
+    ahead for the first block, for which the first sweep waits."""
+    if sides.columns or len(sides.others) != 1 or not scop.arrays[sides.operand.array].constant:
+        return False
+    other = scop.arrays[sides.others[0].array]
+    known = all(extent.is_constant for extent in other.shape)
+    return known and other.dtype.itemsize * prod(extent.constant for extent in other.shape) <= target.l2_bytes
 
 
 def blocks_of(

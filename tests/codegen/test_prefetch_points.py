@@ -24,6 +24,13 @@ def test_the_next_points_of_each_channel() -> None:
     assert asked(1024, 14) == ["x[c, p + 1, 13]"]
 
 
+def test_each_of_several_steps_asks() -> None:
+    """Sums of few multiply-adds have two steps in an iteration, or more in the tile that is left: their points lie apart."""
+    two = ["x[c, p + 1, 6]", "x[c + 1, p + 1, 6]"]
+    assert asked(2048, 7, 480) == two
+    assert asked(2048, 7, 512) == [*two, *two, "x[c + 2, p + 1, 6]"]
+
+
 @pytest.mark.parametrize(("channels", "points"), [(64, 14), (48, 14)])
 def test_what_is_in_cache_anyway_is_not_asked_for(channels: int, points: int) -> None:
     assert asked(channels, points) == []
@@ -54,3 +61,13 @@ def test_rows_of_windows(width: int, stride: int, places: list[str]) -> None:
     loops = polyml.einsum(text, target=TARGET, threads=1).bind(w=w).lower(x).text("loops")
     found = sorted(set(re.findall(r"prefetch L2 (x\[.*\]);", loops)))
     assert found == sorted(places)
+
+
+def test_rows_of_windows_under_lanes() -> None:
+    """Sums of few terms have lanes along the points: a tile asks for the row below."""
+    text = LAYER.replace("x[c, p, q]", "x[c, 2*p + r, 2*q + s]").replace("w[o, c]", "w[o, c, r, s]")
+    x, w = np.zeros((3, 225, 225), np.float32), np.zeros((32, 3, 3, 3), np.float32)
+    near = Target("x86-64-v4", l1_bytes=32 << 10, l2_bytes=1 << 20, cores=1)
+    loops = polyml.einsum(text.replace("O C", "O C 3 3"), target=near, threads=1).bind(w=w).lower(x).text("loops")
+    found = set(re.findall(r"prefetch L2 (x\[.*\]);", loops))
+    assert {f"x[c, 2*p + r + 2, 2*q + {q}]" for q in (16, 32, 48, 64)} <= found

@@ -66,3 +66,32 @@ def test_rows_of_unknown_length_are_fetched_too() -> None:
     asked = re.findall(r"prefetch L2 x\[(.*), (\w+)\]", text)
     assert len(asked) >= 2, "with panels and without"
     assert {along for _, along in asked} == {"k"}
+
+
+def layer(size: int) -> str:
+    text = 'def f(x: f32["C H W"], w: f32["O C 3 3"]):\n    y[o, p, q] = x[c, 2*p + r, 2*q + s] * w[o, c, r, s]\n    return y\n'
+    x, w = np.zeros((3, size, size), np.float32), np.zeros((32, 3, 3, 3), np.float32)
+    return polyml.einsum(text, target=WIDE, threads=1).bind(w=w).lower(x).text("loops")
+
+
+def test_a_tile_asks_for_the_lines_that_it_is_stored_to() -> None:
+    tiles = re.findall(r"((?:prefetch L1 y.* to write;\s+)+)for \(c((?:.*\n)*?)(\s+y\[(?:.*\n)*?)\s+}", layer(225))
+    assert tiles
+    for asked, _, stored in tiles:
+        places = re.findall(r"prefetch L1 (y\[.*\]) to write", asked)
+        assert places == re.findall(r"(y\[.*\]) = ", stored)
+        assert len(places) >= 8
+
+
+def test_small_results_are_there() -> None:
+    assert "to write" not in layer(65)
+
+
+def test_results_that_are_asked_for_stay() -> None:
+    rng = np.random.default_rng(0)
+    text = 'def f(x: f32["C H W"], w: f32["O C 3 3"]):\n    y[o, p, q] = x[c, 2*p + r, 2*q + s] * w[o, c, r, s]\n    return y\n'
+    x, w = rng.integers(-9, 10, (3, 119, 223)).astype("f4"), rng.integers(-9, 10, (30, 3, 3, 3)).astype("f4")
+    windows = np.lib.stride_tricks.sliding_window_view(x.astype(float), (3, 3), (1, 2))[:, ::2, ::2]
+    near = Target("host", l1_bytes=16 << 10, l2_bytes=64 << 10, cores=1)
+    found = polyml.einsum(text, target=near, threads=1).bind(w=w)(x)
+    np.testing.assert_array_equal(found, np.einsum("cpqrs,ocrs->opq", windows, w.astype(float)))

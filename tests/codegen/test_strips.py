@@ -140,6 +140,26 @@ def test_the_strip_after_a_rows_last_one_is_the_next_rows_first() -> None:
     np.testing.assert_array_equal(function(guarded(x), guarded(y)), np.einsum("nk,bkm->bnm", x, y))
 
 
+def test_strips_of_several_widths() -> None:
+    """Rows of 112 are strips of 64 and 48, each with a kind of tile of its own."""
+    text = 'def f(x: f32["N K"], y: f32["K B M"]):\n    z[n, b, m] = x[n, k] * y[k, b, m]\n    return z\n'
+    x, y = integers(64, 32), integers(32, 112, 112, seed=1)
+    target = Target("x86-64-v4", l1_bytes=32 << 10, l2_bytes=1 << 20)
+    function = polyml.einsum(text, target=target, threads=1)
+    lowered = function.lower(x, y)
+    assert "the next strip of y" in str(lowered.explain())
+    loops = lowered.text("loops")
+    (strip,) = set(re.findall(r"for \((\w+) = 0; \w+ < 128; \w+ \+= 64\)", loops))
+    asked = [place for place in re.findall(r"prefetch L2 y\[(.*), (.*), (.*)\];", loops) if "n" in place[0]]
+    assert len(asked) == 2, "in tiles of either width"
+    for place in asked:
+        for start, after, first in ((0, 5, 64), (64, 6, 0)):
+            names = {"b": 5, strip: start, "m": start, "k": 4}
+            lines = {tuple(eval(s, {**names, "n": n}) for s in place) for n in range(0, 60, 6)}
+            assert lines == {(k, after, first + j) for k in (4, 5) for j in (15, 31, 47, 63)}
+    np.testing.assert_array_equal(function(guarded(x), guarded(y)), np.einsum("nk,kbm->nbm", x, y))
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("n", "k", "m"), [(24, 48, 2000), (25, 96, 611), (65, 33, 400), (64, 200, 48 * 7), (17, 97, 999)]

@@ -74,3 +74,18 @@ def test_rows_pages_apart_are_packed_where_l1_has_no_room_for_them(depth: int, d
     assert ("x in panels of 6" in str(polyml.einsum(text, target=target, threads=1).explain(x, y))) == packed
     target = Target("host", l1_bytes=32 << 10, l2_bytes=1 << 20)
     np.testing.assert_array_equal(polyml.einsum(text, target=target, threads=1, verify=True)(x, y), x @ y)
+
+
+@pytest.mark.parametrize(("filters", "points"), [(768, 49), (790, 49)])
+def test_each_panel_of_constants_is_a_block_which_threads_share(filters: int, points: int) -> None:
+    """The first block is what nobody asks for ahead. Rows of points are fewer than threads want, and meet after every block."""
+    text = 'def f(x: f32["C P Q"], w: f32["O C"]):\n    y[o, p, q] = x[c, p, q] * w[o, c]\n    return y\n'
+    x, w = integers(520, points // 7, 7), integers(filters, 520)
+    target = Target("x86-64-v4", l1_bytes=32 << 10, l2_bytes=1 << 20, cores=8)
+    for threads in (1, 2, 8):
+        layer = polyml.einsum(text, target=target, threads=threads).bind(w=w)
+        lowered = layer.lower(x)
+        assert "blocks of o by 48" in str(lowered.explain())
+        assert ("parallel for (o_tile" in lowered.text("loops")) == (threads > 1)
+        if target.lanes(4) == Target("host").lanes(4):
+            np.testing.assert_array_equal(layer(x), np.tensordot(w.astype(float), x.astype(float), 1))

@@ -16,6 +16,8 @@ BLOCKS = "blocks"
 EVEN = 4
 """Blocks for each thread, at least, if threads are to share them: then the last ones do not wait for long."""
 
+MORE = 2
+"""Times as many blocks as rows of points (of windows, 7 or 14) that are shared in any case."""
 
 PIECE = 1024
 """Columns of rows that are read from end to end that a thread gets at least: a page of floats, within which prefetchers follow."""
@@ -50,11 +52,17 @@ def streamed_piece(plan: Blocking, threads: int) -> int:
 def shared_block(plan: Blocking, threads: int) -> str | None:
     """The index with enough blocks of the vector side for all threads, the outermost one. Each then packs what it multiplies with into an L2 of its own, and meets the others once; loops inside a block
     have fewer iterations than their index has values."""
-    if plan.rows_ahead or plan.in_place or plan.turned:
+    if plan.rows_ahead or plan.in_place:
         return None
+    least = min(EVEN * threads, MORE * _rows(plan)) if plan.turned else EVEN * threads
     found = (
         i
         for i in (*plan.vector_side, plan.lanes)
-        if ceil(plan.extents[i] / plan.sizes.get(i, plan.extents[i])) >= EVEN * threads
+        if ceil(plan.extents[i] / plan.sizes.get(i, plan.extents[i])) >= least
     )
     return next(found, None)
+
+
+def _rows(plan: Blocking) -> int:
+    """Iterations of the loop over rows that threads share else."""
+    return plan.extents[plan.row_side[0]] if plan.row_side else ceil(plan.extents[plan.rows] / plan.tile.rows)
