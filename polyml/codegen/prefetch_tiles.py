@@ -1,12 +1,14 @@
-"""Register tiles of a large result that are added to: while one is summed up, the next one's elements are fetched.
+"""Register tiles of a large result: while one is summed up, the next one's elements are fetched.
 
-A tile's rows lie far apart, a few lines each, which no prefetcher of the hardware follows; and its sums cannot start before they are there.
+A tile's rows lie far apart, a few lines each, which no prefetcher of the hardware follows. Where they are added to, its sums cannot start before they are there. Where they are written once, a plain store brings its line
+first, and stores leave in order: those of a tile take longer than there is room for them to wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import takewhile
 from math import prod
 
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
@@ -25,6 +27,9 @@ LEAST_TILE = 8
 LEAST_SUMS = 16
 """Iterations of the summing loop that a fetch should have time for."""
 
+LEAST_SUMS_STORED = 8
+"""The same where the tile is written once: what comes late still comes before the stores."""
+
 
 def prefetch_tiles(function: Function, caches: Caches) -> Function:
     """The function with a prefetch per line of the next tile ahead of each loop that only sums up a tile in registers.
@@ -32,6 +37,7 @@ def prefetch_tiles(function: Function, caches: Caches) -> Function:
     Rewrite:
         for (i..; i += 8) { s0 = c[i, j]; s1 = c[i + 1, j]; ..; for (k ..) { s0 += ..; s1 += ..; .. } c[i, j] = s0; .. }
         -> for (i..; i += 8) { s0 = c[i, j]; ..; prefetch c[i + 8, j]; ..; for (k ..) { .. } c[i, j] = s0; .. }
+    and for (i..; i += 8) { s0 = 0; ..; for (k ..) { .. } c[i, j] = s0; .. } likewise, into L2.
     """
     if not caches.l2:
         return function
@@ -44,37 +50,46 @@ class _Tiles:
     def __init__(self, arrays: Mapping[str, Variable], caches: Caches) -> None:
         self.arrays, self.caches = arrays, caches
 
-    def next_tile(self, loads: list[Read], ranges: Ranges) -> Iterator[Node]:
+    def next_tile(self, places: list[Place], ranges: Ranges, level: int) -> Iterator[Node]:
         """The lines of the tile that the innermost loop that moves it goes to next."""
-        used = {name for read in loads for name in subscript_variables(read.subscripts)}
+        used = {name for place in places for name in subscript_variables(place.subscripts)}
         moving = next((l for l in reversed(ranges.loops) if l.kind == "sequential" and l.variable in used), None)
         if moving is None:
             return
         ahead = {moving.variable: affine(moving.variable) + moving.step}
         seen: set[tuple[Affine, int]] = set()
-        for read in loads:
-            variable = self.arrays[read.tensor]
-            flat = flat_element(variable, read.subscripts)
+        for place in places:
+            variable = self.arrays[place.variable]
+            flat = flat_element(variable, place.subscripts)
             if flat is None:
                 continue
             line = (flat - flat.constant, flat.constant * variable.dtype.itemsize // self.caches.line)
             if line not in seen:
                 seen.add(line)
-                yield Prefetch(
-                    Place(read.tensor, tuple(s.substitute(ahead) for s in read.subscripts if isinstance(s, Affine))), 1
-                )
+                moved = tuple(s.substitute(ahead) for s in place.subscripts if isinstance(s, Affine))
+                yield Prefetch(Place(place.variable, moved), level)
+
+    def stored(self, nodes: tuple[Node, ...]) -> list[Place]:
+        """Where the first of the nodes store to, past no cache."""
+        stores = takewhile(lambda n: isinstance(n, Assign) and n.target.variable in self.arrays, nodes)
+        plain = [n.target for n in stores if isinstance(n, Assign) and not n.streaming and n.reduction is None]
+        return [place for place in plain if place.subscripts]
 
 
 def _body(nodes: tuple[Node, ...], tiles: _Tiles, ranges: Ranges) -> tuple[Node, ...]:
     made: list[Node] = []
-    loads: list[Read] = []
-    for node in nodes:
+    loads: list[Place] = []
+    for position, node in enumerate(nodes):
         match node:
             case Assign(target=Place(subscripts=()), value=Read() as read) if read.tensor in tiles.arrays:
-                loads.append(read)
+                loads.append(Place(read.tensor, read.subscripts))
             case For() if len(loads) >= LEAST_TILE and _sums_up(node, ranges):
-                made.extend(tiles.next_tile(loads, ranges))
+                made.extend(tiles.next_tile(loads, ranges, 1))
                 loads = []
+            case For() if not loads and _sums_up(node, ranges, stored=True):
+                stores = tiles.stored(nodes[position + 1 :])
+                if len(stores) >= LEAST_TILE:
+                    made.extend(tiles.next_tile(stores, ranges, 2))
             case _:
                 loads = []
         made.append(_inside(node, tiles, ranges))
@@ -86,13 +101,12 @@ def _inside(node: Node, tiles: _Tiles, ranges: Ranges) -> Node:
     return with_body(node, lambda body: _body(body, tiles, inner))
 
 
-def _sums_up(loop: For, ranges: Ranges) -> bool:
-    """Whether the loop does nothing but add to registers, often enough."""
+def _sums_up(loop: For, ranges: Ranges, *, stored: bool = False) -> bool:
+    """Whether the loop does nothing but add to registers, often enough. stored: for a tile that is written once, whose operands may be fetched meanwhile."""
     trips = ranges.highest(loop.upper - loop.lower)
-    long = trips is None or trips >= LEAST_SUMS
-    return long and all(
-        isinstance(n, Assign) and n.reduction is not None and not n.target.subscripts for n in loop.body
-    )
+    long = trips is None or trips >= (LEAST_SUMS_STORED if stored else LEAST_SUMS)
+    sums = [n for n in loop.body if not (stored and isinstance(n, Prefetch))]
+    return long and all(isinstance(n, Assign) and n.reduction is not None and not n.target.subscripts for n in sums)
 
 
 def _is_large(variable: Variable, caches: Caches) -> bool:

@@ -66,3 +66,21 @@ def test_rows_of_unknown_length_are_fetched_too() -> None:
     asked = re.findall(r"prefetch L2 x\[(.*), (\w+)\]", text)
     assert len(asked) >= 2, "with panels and without"
     assert {along for _, along in asked} == {"k"}
+
+
+def test_a_result_that_is_written_once_in_pieces_of_lines_is_fetched_too() -> None:
+    product = polyml.einsum(
+        'def f(x: f32["B N K"], y: f32["B K M"]):\n    z[b, n, m] = x[b, n, k] * y[b, k, m]\n    return z\n',
+        target=WIDE,
+        threads=1,
+    )
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(-9, 10, (40, 177, 32)), rng.integers(-9, 10, (40, 32, 107))
+    few, many = (product.lower(x[:n].astype("f4"), y[:n].astype("f4")).text("loops") for n in (4, 40))
+    asked = re.findall(r"prefetch L2 z\[b, n \+ (\d+), m(?: \+ (\d+))?\]", many)
+    tall = min(int(row) for row, _ in asked)
+    assert {(int(row), int(lane or 0)) for row, lane in asked} == {
+        (tall + row, lane) for row in range(tall) for lane in (0, 16)
+    }
+    assert re.search(r"prefetch L2 z\[.*\n\s+for \(k", many), "ahead of the sums"
+    assert not re.search(r"prefetch L\d z\[", few), "L2 holds what four products make"
