@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
+import islpy as isl
+
 from polyml.expressions import Expr, Read, Subscript, map_reads
 from polyml.graph.ir import Carried, Check, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import all_ops
@@ -13,6 +15,7 @@ from polyml.sets.affine import Affine
 
 __all__ = [
     "fresh_name",
+    "in_order_of_result",
     "map_equations",
     "map_expressions",
     "protected_names",
@@ -94,6 +97,18 @@ def with_name(equation: Equation, result: Tensor) -> Equation:
     """The same equation making another tensor (of the same type)."""
     instances = None if equation.instances is None else equation.instances.set_tuple_name(result.name)
     return replace(equation, result=result, domain=equation.domain.set_tuple_name(result.name), instances=instances)
+
+
+def in_order_of_result(equation: Equation) -> Equation:
+    """The equation with the indices of its left side in the order of the result's dimensions, where these are its subscripts: what looks for a product's layout finds it there."""
+    names = [s.name for s in equation.target if isinstance(s, Affine) and s.name is not None]
+    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+    whole = len(names) == len(equation.target) and sorted(names) == sorted(left)
+    if not whole or tuple(names) == left or equation.base is not None or equation.instances is not None:
+        return equation
+    indices, name = (*names, *equation.reduced), equation.result.name
+    order = isl.Map(f"{{ {name}[{', '.join(equation.indices)}] -> {name}[{', '.join(indices)}] }}")
+    return replace(equation, indices=indices, domain=equation.domain.apply(order))
 
 
 def fresh_name(wish: str, taken: Iterable[str]) -> str:

@@ -25,6 +25,7 @@ from polyml.graph.rules.nested import nest_sums
 from polyml.graph.rules.once import recur_once
 from polyml.graph.rules.pairs import pair_products
 from polyml.graph.rules.pieces import join_pieces
+from polyml.graph.rules.reader_order import order_like_readers
 from polyml.graph.rules.restrict import restrict_domains
 from polyml.graph.rules.simplify import simplify
 from polyml.graph.rules.single_values import drop_single_values
@@ -131,6 +132,7 @@ def rewrite(
         if cache:
             if vector_registers:
                 machine = Machine(vector_bytes, vector_registers, split_vectors, cache)
+                last.append(("reader order", order_like_readers))
                 last.append(("laid out", functools.partial(lay_out, machine=machine, strided=frozenset(strided))))
             last.append(("turned", functools.partial(turn_results, cache=cache)))
         last.append(("pieces", join_pieces))

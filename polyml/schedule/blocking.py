@@ -67,6 +67,9 @@ FEW_USES_IN_L2 = 80
 MIN_DEPTH = 16
 """Length of the reduction below which the tile of C is all that matters."""
 
+FEW_PANELS = 16
+"""Panels of the vector operand up to which rows that L2 holds are read from there, however far apart their elements are. One panel reads each element once: 60 x 4 rows of 200 terms, every fourth element of x, times 32 columns 52 us packed, 27 where they lie."""
+
 LEAST_PANEL = 256
 """Elements of a vector operand of symbolic size below which it is read where it lies. Where numbers say that L1 holds it, tiles are made for it; of sizes that are not known packed tiles are the ones that know how
 their rows lie."""
@@ -214,7 +217,9 @@ def _blocks(
     packs_rows = packed and not windows and not turned
     tall = at_hand and tile.rows > UNKNOWN_ROWS
     meet = packs_rows and _meet(model, sides, rows, tile, depth, target)
-    row_operand = _packed_rows(model, sides, rows, target, short=short, tall=tall, meet=meet) if packs_rows else None
+    row_operand = (
+        _packed_rows(model, sides, rows, tile, target, short=short, tall=tall, meet=meet) if packs_rows else None
+    )
     held = [i for i in model.extents if operand.stride(i) != 0 and i not in sides.batch]
     held += [i for i in (rows, *sides.reduced) if row_operand is not None]
     if turned and not packed:
@@ -464,14 +469,23 @@ def _columns(model: StatementModel, sides: Sides, ends: Mapping[str, Affine], ta
 
 
 def _packed_rows(
-    model: StatementModel, sides: Sides, rows: str, target: Target, *, short: bool, tall: bool, meet: bool
+    model: StatementModel,
+    sides: Sides,
+    rows: str,
+    tile: RegisterTile,
+    target: Target,
+    *,
+    short: bool,
+    tall: bool,
+    meet: bool,
 ) -> str | None:
     """The broadcast operand, when its elements along the reduction are apart and it does not stay close anyway (in L1, or in L2 where a tile's rows are neighbours, one or two cache lines
-    per iteration), or its rows `meet`. short: C is written in the order of its memory, and rows that L1 holds packed only are packed, too. tall: a tile has more rows than there are registers for their addresses, since distances of rows are no numbers."""
+    per iteration, or panels are few), or its rows `meet`. short: C is written in the order of its memory, and rows that L1 holds packed only are packed, too. tall: a tile has more rows than there are registers for their addresses, since distances of rows are no numbers."""
     operand, reduced = sides.others[0], sides.reduced
     size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0 and i not in sides.batch)
     apart = abs(operand.stride(reduced[-1]) or 0) != 1
-    close = target.l2_bytes if abs(operand.stride(rows) or 0) == 1 else target.l1_bytes
+    near = _panels(model, sides, tile, target) <= FEW_PANELS or abs(operand.stride(rows) or 0) == 1
+    close = target.l2_bytes if near else target.l1_bytes
     needed = (apart and size > close // 2) or meet or (short and (rows_to_l1(model, sides, target) or tall))
     held = operand.stride(rows) != 0 and all(operand.stride(i) != 0 for i in reduced)
     return operand.array if len(sides.others) == 1 and needed and held else None

@@ -477,3 +477,14 @@ def test_slices_are_blocked(left: str, right: str, x: tuple[int, ...], y: tuple[
         assert is_blocked(function, a, b)
         np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact)
     np.testing.assert_array_equal(polyml.einsum(text, target=SMALL).bind(y=b)(a), exact)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize(("columns", "apart"), [(16, 3), (33, 4), (49, 1), (300, 4), (2001, 4)])
+def test_rows_far_apart_are_packed_for_many_panels_only(dtype: str, columns: int, apart: int) -> None:
+    left, right, out, sizes = "A K B", "K M", "B A M", {"A": 19, "B": apart, "K": 140, "M": columns}
+    function = polyml.einsum(product(left, right, out, dtype), target=IN_L2, threads=1, verify=True)
+    a, b = operands(left, right, sizes, dtype)
+    if apart > 1:
+        assert ("x in panels" in str(function.explain(a, b))) == (columns > 1000)
+    np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact(left, right, out, a, b))

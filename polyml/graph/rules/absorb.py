@@ -1,11 +1,11 @@
-"""Copies absorbed by what makes their source: `t = ..; y[m, n] = t[n, m]` becomes one equation that writes y."""
+"""Copies absorbed by what makes their source: `t = ..; y[m, n] = t[n, m]` becomes one equation that writes y, with its indices in y's order."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from polyml.expressions import Read
-from polyml.graph.edit import protected_names, with_name
+from polyml.graph.edit import in_order_of_result, protected_names, with_name
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.inline import is_elementwise
 from polyml.graph.traverse import all_ops, read_names
@@ -76,7 +76,8 @@ def _retargeted(maker: Equation, read: Read, copy: Equation) -> Equation | None:
         return None
     if maker.base is not None and order != list(range(len(order))):
         return None
-    return replace(with_name(maker, copy.result), target=tuple(maker.target[d] for d in order))
+    moved = replace(with_name(maker, copy.result), target=tuple(maker.target[d] for d in order))
+    return in_order_of_result(moved)
 
 
 def _renamed(maker: Op | None, read: Read, copy: Equation) -> Loop | None:
