@@ -128,11 +128,13 @@ def rewrite(
         arrange = functools.partial(
             lanes_along_filters, vector_bytes=vector_bytes, l1_bytes=l1_bytes, l2_bytes=cache, constants=constants
         )
+        if cache and vector_registers:
+            # Ordering: before the rules below make products in other orders than what reads them.
+            last.append(("reader order", order_like_readers))
         last.append(("windows", arrange))
         if cache:
             if vector_registers:
                 machine = Machine(vector_bytes, vector_registers, split_vectors, cache)
-                last.append(("reader order", order_like_readers))
                 last.append(("laid out", functools.partial(lay_out, machine=machine, strided=frozenset(strided))))
             last.append(("turned", functools.partial(turn_results, cache=cache)))
         last.append(("pieces", join_pieces))
