@@ -135,7 +135,14 @@ def rewrite(
         if cache:
             if vector_registers:
                 machine = Machine(vector_bytes, vector_registers, split_vectors, cache)
-                last.append(("laid out", functools.partial(lay_out, machine=machine, strided=frozenset(strided))))
+                last.append(
+                    (
+                        "laid out",
+                        functools.partial(
+                            lay_out, machine=machine, strided=frozenset(strided), constants=frozenset(constants)
+                        ),
+                    )
+                )
             last.append(("turned", functools.partial(turn_results, cache=cache)))
         last.append(("pieces", join_pieces))
     last.append(("unseen", leave_unseen))

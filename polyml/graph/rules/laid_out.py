@@ -50,21 +50,28 @@ LEAST_WORK = 1 << 15
 """Products below which it does not matter."""
 
 
-def lay_out(graph: Graph, *, machine: Machine, strided: frozenset[str] = frozenset()) -> Graph:
+def lay_out(
+    graph: Graph, *, machine: Machine, strided: frozenset[str] = frozenset(), constants: frozenset[str] = frozenset()
+) -> Graph:
     """The graph with such products in the layouts that suit them; those in loops stay as they are.
 
     Args:
         strided: inputs whose last dimension is not contiguous.
+        constants: inputs that never change, whose panels are made once.
     """
     tensors = tensors_of(graph)
     made: list[Op] = []
     for op in graph.ops:
-        made += (isinstance(op, Equation) and _changed(op, tensors, machine, strided)) or (op,)
+        made += (isinstance(op, Equation) and _changed(op, tensors, machine, strided, constants)) or (op,)
     return graph if len(made) == len(graph.ops) else replace(graph, ops=tuple(made))
 
 
 def _changed(
-    equation: Equation, tensors: dict[str, Tensor], machine: Machine, strided: frozenset[str]
+    equation: Equation,
+    tensors: dict[str, Tensor],
+    machine: Machine,
+    strided: frozenset[str],
+    constants: frozenset[str],
 ) -> tuple[Op, ...]:
     """The product in the layout that suits it, with the copies that this takes; nothing where the equation is to stay."""
     reads = _operands(equation)
@@ -74,7 +81,8 @@ def _changed(
     if extents is None or prod(extents.values()) < LEAST_WORK:
         return ()
     count = len(equation.indices) - len(equation.reduced)
-    given = Layout(_names(reads[0]), _names(reads[1]), equation.indices[:count])
+    packed_once = reads[0].tensor in constants, reads[1].tensor in constants
+    given = Layout(_names(reads[0]), _names(reads[1]), equation.indices[:count], packed_once)
     roles = roles_of(given)
     if roles is None:
         return ()
@@ -151,7 +159,7 @@ def _layouts(given: Layout, roles: Roles) -> Iterator[Layout]:
         else:
             left, right = (*roles.batch, *left, *roles.reduced), (*roles.batch, *roles.reduced, *right)
         for own, other in product((given.left, left), (given.right, right)):
-            yield Layout(own, other, result)
+            yield replace(given, left=own, right=other, result=result)
 
 
 def _ops(

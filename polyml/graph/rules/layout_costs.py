@@ -63,11 +63,12 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The indices of both operands and of the result, in the order of memory."""
+    """The indices of both operands and of the result, in the order of memory. constant: whether the operands are, so that panels of them are made once."""
 
     left: tuple[str, ...]
     right: tuple[str, ...]
     result: tuple[str, ...]
+    constant: tuple[bool, bool] = (False, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,8 @@ def product_cost(layout: Layout, extents: Mapping[str, int], itemsize: int, mach
     row = _beside(layout.result, vectors, columns, extents)
     most = max((extents[i] for i in rows), default=1)
     sums = work / (row * most) * _tile(row, most, lanes, machine)
-    cycles = sums + _vectors(vectors, last, roles, extents, itemsize, machine)
+    once = layout.constant[0 if ours else 1]
+    cycles = sums if once else sums + _vectors(vectors, last, roles, extents, itemsize, machine)
     unpacked = prod(extents[i] for i in vectors) * itemsize <= machine.cache // NEAR
     brought = _rows(others, rows, roles, extents, itemsize, machine, unpacked=unpacked)
     # Rows that are read where they lie come while others are multiplied with; so do strips of the other operand (schedule/block_strips.py), but not what longer sums are packed from.
