@@ -6,10 +6,10 @@ What is below keeps its order, so that its parts get lanes as ever: within a til
 When: the loop carries a dependence, one step touches more than twice L1 (a stencil has few operations per element, and L2 gives it a line in the time of several), and the dependences
 are short (a stencil's, not a broadcast's).
 
-Sizes (the model): at one step a tile touches a block of rows in all arrays, a strip of each along the lanes. Strips are long enough for their first and last vector not to
-matter; a row along which a recurrence runs is not cut. Blocks fit in L1 where that leaves at least `LEAST_ROWS` rows in each direction, else in a fraction of L2, fewer rows
+Sizes (the model): at one step a tile touches a block of rows in all arrays, a strip of each along the lanes. Strips begin and end where vectors do: they move by whole
+vectors from step to step; a row along which a recurrence runs is not cut. Blocks fit in L1 where that leaves at least `LEAST_ROWS` rows in each direction, else in a fraction of L2, fewer rows
 innermost, so that the rows which the next ones read again are still in L1; then as many steps as shift the block by twice its own
-height, if everything that the tile touches on its way stays in L2.
+height (six times where rows are cut into strips), about as many in each tile, and in each thread's.
 
 Threads: the tile loop over time is pipelined. Threads take its iterations in turns, and each tile along i waits for the one of the iteration before (and so for all below that); nobody waits for the end of a
 wavefront of tiles, t_tile/T + i_tile/I, whose tiles are few where i is short, and no loop bound has a sum of tile numbers in it. Where the time loop alone is tiled, one thread runs its tiles.
