@@ -59,7 +59,7 @@ CALLERS = 16
 """Bytes behind a line at which a caller's large array begins most of the time: malloc's do, and NumPy's with them. Results and scratch memory begin at a line."""
 
 STEPS_OF_STRIPS = 6
-"""Heights by which the steps of a tile shift a block of strips, along whose one direction the next tile finds most of what it touches in L2; other blocks twice their own."""
+"""Heights by which the steps of a tile shift a block of strips, along whose one direction the next tile finds most of what it touches in L2, but by no more than half of all rows; other blocks twice their own."""
 
 UNKNOWN = 1 << 20
 """What an extent that is symbolic is taken for: more than any tile has. Whether a step is large enough is asked at each call."""
@@ -368,8 +368,10 @@ class _Sweep:
         if strip is None and all(height >= extent for height, extent in zip(heights, extents, strict=True)):
             return None
         shortest = min(heights, default=(strip or 0) // 8)
-        far = STEPS_OF_STRIPS if len(heights) == 1 and strip is not None else 2
-        return (self.even(max(LEAST_STEPS, far * shortest // skew)), *heights, strip)
+        far = 2 * shortest
+        if len(heights) == 1 and strip is not None:
+            far = max(far, min(STEPS_OF_STRIPS * shortest, extents[0] // 2))
+        return (self.even(max(LEAST_STEPS, far // skew)), *heights, strip)
 
     def even(self, steps: int) -> int:
         """About so many steps, such that tiles over time have as many each, and threads as many tiles."""
