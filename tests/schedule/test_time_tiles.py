@@ -215,6 +215,9 @@ def test_sizes_follow_from_the_caches() -> None:
     assert sizes_of(HEAT_3D, 100, *grids(120, 120, 120)).endswith(
         "t by 8, i by 8, j by 16"
     )  # blocks in L2, rows whole, three times 8 + 2 of them in L1
+    caches = {"l1_bytes": 32 * 1024, "l2_bytes": 1024 * 1024}
+    assert sizes_of(HEAT_3D, 100, *grids(120, 120, 120), **caches).endswith("i by 8, j by 8")
+    assert sizes_of(HEAT_3D, 100, *grids(200, 200, 200), **caches).endswith("i by 8, j by 8")  # in a quarter of L2
     wide = sizes_of(HEAT_3D, 100, *grids(120, 120, 120), l1_bytes=64 * 1024)
     assert wide.endswith("i by 12, j by 12")
     in_place = IN_PLACE.replace("range(9)", "range(100)").replace("f32", "f64")  # to a second place and back

@@ -306,7 +306,9 @@ class _Sweep:
         short = self.are_short(rows, lanes) and not whole
         cut = strip if 2 * strip < space[lanes] and not whole and not short else None
         length = self.longest(rows, lanes) if whole and space[lanes] == UNKNOWN else space[lanes]
-        for room in (2 * target.l1_bytes // 3, target.l1_bytes if cut else 0, target.l2_bytes // 8):
+        far = target.l2_bytes // 8
+        # Rows of two strips are not cut, and blocks of them may take twice as much where there are several directions.
+        for room in (2 * target.l1_bytes // 3, target.l1_bytes if cut else 0, far, 2 * far if len(rows) > 1 else 0):
             heights = self.heights(rows, lanes, strip if short else cut or length, room)
             if min(heights) >= LEAST_ROWS:
                 break
