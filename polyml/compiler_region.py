@@ -81,7 +81,7 @@ def lower_region(
     joined: tuple[Note, ...] = ()
     if may_arrange(options):
         apart = scop
-        scop = joined_indices(scop, options.machine.vector_bytes)
+        scop = joined_indices(scop, options.machine.vector_bytes, turns=not options.machine.is_cuda)
         joined = _joined(apart, scop)
     if options.verify:
         prove_in_bounds(scop)

@@ -1,7 +1,7 @@
 """How much a parallel loop has to do, as far as sizes and the loops around decide it: what it asks for itself, each time, before it wakes threads.
 
 A kernel of any size, and a triangular loop nest near its corner, have loops that are worth threads in one execution and not in the next. The work of one is a sum of products of
-trip counts, taken in the middle of the loop that is shared and at the beginning of those within; an estimate in cycles, of the same kind as the schedule's (schedule/strategy/threads.py).
+trip counts, taken in the middle of the loop that is shared and at the beginning of those within, but in the middle of a row of tiles, whose first ones are parts of tiles; an estimate in cycles, of the same kind as the schedule's (schedule/strategy/threads.py).
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def _work(nodes: Iterable[Node], values: Mapping[str, Affine]) -> list[Work]:
         match node:
             case For():
                 lower, upper = node.lower.substitute(values), node.upper.substitute(values)
-                found += _repeated(_work(node.body, {**values, node.variable: lower}), node, upper - lower)
+                at = (lower + upper) // 2 if node.kind == "stage" else lower
+                found += _repeated(_work(node.body, {**values, node.variable: at}), node, upper - lower)
             case If():
                 found += max(_work(node.then, values), _work(node.otherwise, values), key=_weight)
             case Allocate() | Block():

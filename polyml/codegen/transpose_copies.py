@@ -80,7 +80,7 @@ class _Copies:
     def strides(
         self, name: str, subscripts: tuple[Subscript, ...], loop: For, lanes: For
     ) -> tuple[int | None, int | None] | None:
-        """Elements from lane to lane and from iteration to iteration (None: so many as depends on sizes); None where one of them is no such number."""
+        """Elements from lane to lane and from iteration to iteration (None: so many as depends on sizes, or other ones each time); None where nothing is known of the array."""
         variable = self.variables.get(name)
         if variable is None or variable.scope == "register" or variable.lanes != 1 or variable.dtype.kind in "bc":
             return None
@@ -90,8 +90,6 @@ class _Copies:
             if not isinstance(subscript, Affine):
                 return None
             moved = subscript.stride(lanes.variable), subscript.stride(loop.variable)
-            if None in moved:
-                return None
             across, along = (_plus(total, m, step) for total, m in zip((across, along), moved, strict=True))
         return across, along
 

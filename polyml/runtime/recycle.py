@@ -3,6 +3,8 @@
 A fresh array of many megabytes is not there yet: the system clears its pages when they are first written, which takes as long as many kernels do (a 64 MB result: 8 ms of computing and
 9 to 80 ms of page faults). So large results are views of buffers that are kept: at most `KEPT` bytes of them (a sixteenth of memory), the least recently used go first. A buffer is free when nothing but the
 pool refers to it, since every view of a result, and every view of that, refers to the buffer. Results that are not small start at a page.
+
+Where somebody holds more results than that and lets go of the oldest as new ones come, the least recently used buffer is the one that is free next: of buffers in use any may go.
 """
 
 from __future__ import annotations
@@ -44,6 +46,9 @@ KEPT = max(256 << 20, _sixteenth_of_memory())
 
 ALIGNMENT = 4096
 
+_GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it, less whole numbers, lie evenly, wherever one begins (Knuth, "The art of computer programming", section 6.4)."""
+
 _FREE = 2
 """References to a buffer that only the pool holds: the list's, and that of the question."""
 
@@ -52,6 +57,7 @@ class _Pool:
     def __init__(self) -> None:
         self.lock = threading.RLock()  # the garbage collector may run somebody's kernel in between
         self.buffers: list[Array] = []  # least recently used first
+        self.forgotten = 0  # that were in use
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
         size = prod(shape) * dtype.itemsize
@@ -73,8 +79,16 @@ class _Pool:
     def _fresh(self, size: int) -> Array:
         """A new buffer, after older ones have made room for it."""
         while self.buffers and sum(buffer.nbytes for buffer in self.buffers) + size > KEPT:
-            del self.buffers[0]
+            del self.buffers[self._dispensable()]
         return np.empty(size + ALIGNMENT, np.uint8)
+
+    def _dispensable(self) -> int:
+        """The least recently used buffer where it is free; else one of those in use, each time another."""
+        used = [k for k in range(len(self.buffers)) if sys.getrefcount(self.buffers[k]) != _FREE]
+        if not used or used[0]:
+            return 0
+        self.forgotten += 1
+        return used[int(self.forgotten * _GOLDEN % 1 * len(used))]
 
 
 _POOL = _Pool()

@@ -158,7 +158,7 @@ class StatementModel:
                 cost = _CONTIGUOUS
             case int(stride) if 1 < stride <= _SHUFFLED and not access.write:
                 cost = min(2.0 * stride - 1, float(lanes))
-            case int() if self.row_across(access, index) is not None:
+            case _ if self.row_across(access, index) is not None:
                 cost = min(_TRANSPOSED, float(lanes))  # by blocks, too (codegen/transpose_copies.py)
             case _ if any(access.stride(walked) in (1, -1) for walked in self.recurrences - {index}):
                 cost = min(_TRANSPOSED, float(lanes))  # rows, by blocks (codegen/transposes.py)

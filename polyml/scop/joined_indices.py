@@ -7,6 +7,9 @@ A pair of indices (i, j) may become one, E*i + j, when each access of the statem
 they follow each other without gaps. All accesses to such an array must have pairs there. This is an exact change of names, without dependences: the same instances touch the same memory, and since j follows i
 among the statement's indices they do so in the same order.
 
+A copy whose source, or target, ends in a short index that the other side has elsewhere goes along one index, too: `y[d, c, a] = x[a, c, d]` with two d is `y[e mod 2, e // 2, a] = x[a, e]`, rows of
+which go to different places. What has them side by side is read, or written, in blocks of whole vectors, which are transposed in registers.
+
 E*i is not affine where E is symbolic, and need not be: nothing but the new index is left. The number of its values is a size of its own (`Scop.products`), which functions get like all others.
 """
 
@@ -38,13 +41,19 @@ FEW_USES = 16
 LEAST_WORK = 1 << 15
 """Instances below which nothing is gained."""
 
+LEAST_COPIED = 1 << 12
+"""The same of copies, whose index arithmetic is all that they compute."""
 
-def joined_indices(scop: Scop, lanes_bytes: int) -> Scop:
+SHORT = 4
+"""Elements of an end from which on it makes blocks of its own: index arithmetic for each row costs more than columns that are idle."""
+
+
+def joined_indices(scop: Scop, lanes_bytes: int, *, turns: bool = True) -> Scop:
     """The scop with the rows of its contractions' results joined where they are short and no whole vectors, all indices that can be where there is no contraction or an operand is read a few times only,
     and for symbolic sizes all indices of reductions that can be; the same object where nothing can be.
 
     Args:
-        lanes_bytes: of a vector register.
+        lanes_bytes: of a vector register. turns: whether copies transpose blocks in registers.
     """
     if any(s.loop_depth or s.argument is not None for s in scop.statements.values()):
         return scop
@@ -55,6 +64,7 @@ def joined_indices(scop: Scop, lanes_bytes: int) -> Scop:
             scop = _neighbours(scop, statement.name) if statement.kind == "update" else scop
         elif not contracts:
             scop = _neighbours(scop, statement.name)
+            scop = _short_ends(scop, statement.name) if turns else scop
         elif statement.kind == "update":
             scop = _rows(scop, statement.name, lanes_bytes)
             scop = _in_a_row(scop, statement.name)
@@ -89,7 +99,8 @@ def _neighbours(scop: Scop, name: str) -> Scop:
     while True:
         statement, joining = scop.statements[name], _Joining(scop)
         extents = _extents(scop, statement) or {}
-        if not scop.sizes and prod(extent.constant for extent in extents.values()) < LEAST_WORK:
+        least = LEAST_COPIED if isinstance(statement.value, Read) else LEAST_WORK
+        if not scop.sizes and prod(extent.constant for extent in extents.values()) < least:
             return scop
         numbers = [index for index, extent in extents.items() if scop.sizes and extent.is_constant]
         pairs = (pair for pair in _pairs(statement) if not all(i in numbers for i in pair))
@@ -97,6 +108,64 @@ def _neighbours(scop: Scop, name: str) -> Scop:
         if found is None:
             return scop
         scop = _joined(scop, *found)
+
+
+def _short_ends(scop: Scop, name: str) -> Scop:
+    """A copy with a short last index of one side joined to the one before, where the other side ends in neither and nobody else uses the array."""
+    statement = scop.statements[name]
+    if scop.sizes or statement.kind != "assign" or not isinstance(statement.value, Read):
+        return scop
+    extents = _extents(scop, statement)
+    source, target = Access(statement.value.tensor, statement.value.subscripts), statement.target
+    if extents is None or prod(extent.constant for extent in extents.values()) < LEAST_COPIED:
+        return scop
+    for side, other in ((source, target), (target, source)):
+        ends = [s.name if isinstance(s, Affine) else None for s in (*side.subscripts[-2:], *other.subscripts[-1:])]
+        if len(ends) < 3 or len(set(ends)) < 3 or None in ends:
+            continue
+        outer, inner, _ = (str(end) for end in ends)
+        at = len(side.subscripts) - 2
+        fits = _Joining(scop).fits(scop.arrays[side.array], at, extents[outer], extents[inner])
+        alone = sum(access.array == side.array for s in scop.statements.values() for access in _accesses(s)) == 1
+        plain = all(isinstance(s, Affine) and s.name is not None for s in (*side.subscripts, *other.subscripts))
+        if fits and alone and plain and extents[inner].constant < SHORT:
+            return _split_again(scop, statement, side, (outer, inner), extents)
+    return scop
+
+
+def _split_again(
+    scop: Scop, statement: Statement, side: Access, pair: tuple[str, str], extents: dict[str, Affine]
+) -> Scop:
+    """The scop with the copy's pair as one index, and the last two dimensions of one side as one; the other side takes the index apart again."""
+    outer, inner = pair
+    count = extents[inner].constant
+    total = affine(count * extents[outer].constant)
+    name = f"{outer}_{inner}"
+    while name in statement.indices:
+        name += "_"
+    one = affine(name)
+    parts = {outer: one // count, inner: one - one // count * count}
+
+    def moved(access: Access) -> Access:
+        if access == side:
+            return Access(access.array, (*access.subscripts[:-2], one))
+        return Access(access.array, tuple(s.substitute(parts) for s in access.subscripts if isinstance(s, Affine)))
+
+    assert isinstance(statement.value, Read), "internal: a copy that computes"
+    source = moved(Access(statement.value.tensor, statement.value.subscripts))
+    indices = tuple(name if index == outer else index for index in statement.indices if index != inner)
+    made = replace(
+        statement,
+        indices=indices,
+        domain=_box(statement.name, indices, {**extents, name: total}, scop.sizes),
+        target=moved(statement.target),
+        value=replace(statement.value, tensor=source.array, subscripts=source.subscripts),
+    )
+    statements = {**scop.statements, statement.name: made}
+    array = _array(scop.arrays[side.array], len(side.subscripts) - 2, total)
+    return rebuilt(
+        replace(scop, initial=in_order(statements, scop.sizes)), statements, {**scop.arrays, array.name: array}
+    )
 
 
 def _pairs(statement: Statement) -> dict[tuple[str, str], None]:

@@ -1,7 +1,7 @@
-"""What the values in a scop's memory are good for: statements whose values nobody uses go, and local arrays whose memory several unrelated values take
-turns in become several arrays.
+"""What the values in a scop's memory are good for: statements whose values nobody uses go, local arrays whose memory several unrelated values take
+turns in become several arrays, and a statement of which a rim is used only makes that (a copy whose inner elements are all overwritten before they are read).
 
-Both follow from exact dataflow. The second is renaming by webs, as register allocators do it (Muchnick, "Advanced compiler design and implementation", 1997,
+All follow from exact dataflow. The second is renaming by webs, as register allocators do it (Muchnick, "Advanced compiler design and implementation", 1997,
 section 16.3.3), for arrays.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
+from math import prod
 
 import islpy as isl
 
@@ -21,6 +22,9 @@ __all__ = ["used_values"]
 
 _IN, _OUT = isl.dim_type.in_, isl.dim_type.out
 
+RIM = 4
+"""Pieces of a rim at most, each a statement of its own, and how many times as many instances the whole has at least."""
+
 Role = tuple[str, bool]
 """A statement's use of an array: its name, and whether it writes."""
 
@@ -29,10 +33,10 @@ Link = tuple[str, str]
 
 
 def used_values(scop: Scop, values: isl.UnionMap) -> Scop:
-    """The scop without statements that make no value which is used, and with an array for each web of a local array's values; the same object when
+    """The scop without statements that make no value which is used, with an array for each web of a local array's values, and with rims for whole statements; the same object when
     there is nothing to change. `values`: where they go (Dependences.values). Its dependences are to be computed anew: anti and output dependences may have gone through what is not there any more."""
     links = frozenset((s, t) for s, t in _pairs(values) if s != t)
-    return _with_webs(_without_dead(scop, links), values, links)
+    return _with_rims(_with_webs(_without_dead(scop, links), values, links), values)
 
 
 # -- dead statements --------------------------------------------------------------------------------------------------------------
@@ -139,6 +143,50 @@ def _passes(array: str, source: str, sink: str, scop: Scop, values: isl.UnionMap
     written = _of(array, scop.may_writes.intersect_domain(scop.statements[source].domain.to_union_set()))
     read = _of(array, scop.reads.intersect_domain(scop.statements[sink].domain.to_union_set()))
     return not values.intersect(written.apply_range(read.reverse())).is_empty()
+
+
+# -- rims -------------------------------------------------------------------------------------------------------------------------
+
+
+def _with_rims(scop: Scop, values: isl.UnionMap) -> Scop:
+    if scop.sizes:
+        return scop
+    statements: dict[str, Statement] = {}
+    initial = scop.initial
+    for name, statement in scop.statements.items():
+        pieces = _rim(statement, scop, values)
+        if pieces is None:
+            statements[name] = statement
+            continue
+        for number, piece in enumerate(pieces, start=1):
+            fresh = f"{name}_rim{number}"
+            statements[fresh] = replace(statement, name=fresh, domain=piece.set_tuple_name(fresh))
+            same = isl.Map.identity(isl.Space.map_from_set(piece.get_space())).set_tuple_name(_IN, fresh)
+            initial = initial.union(scop.initial.apply_domain(same.reverse().to_union_map()))
+    if statements.keys() == scop.statements.keys():
+        return scop
+    return rebuilt(replace(scop, initial=initial), statements, scop.arrays)
+
+
+def _rim(statement: Statement, scop: Scop, values: isl.UnionMap) -> list[isl.Set] | None:
+    """The few boxes of instances whose values are used, where these are a small part; None where it is to stay."""
+    array = statement.target.array
+    overwritten = any(s is not statement and s.target.array == array for s in scop.statements.values())
+    if scop.arrays[array].kind != "local" or statement.kind != "assign" or statement.loop_depth or not overwritten:
+        return None
+    used = values.domain().intersect(statement.domain.to_union_set())
+    if used.is_empty() or not statement.domain.is_box():
+        return None
+    pieces = [piece.to_set() for piece in isl.Set.from_union_set(used).coalesce().make_disjoint().get_basic_sets()]
+    if len(pieces) > RIM or not all(piece.is_box() for piece in pieces):
+        return None
+    small = RIM * sum(map(_instances, pieces)) <= _instances(statement.domain)
+    return pieces if small else None
+
+
+def _instances(box: isl.Set) -> int:
+    dimensions = range(box.dim(isl.dim_type.set))
+    return prod(box.dim_max_val(d).to_python() - box.dim_min_val(d).to_python() + 1 for d in dimensions)
 
 
 def _of(array: str, accesses: isl.UnionMap) -> isl.UnionMap:

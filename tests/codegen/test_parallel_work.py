@@ -9,7 +9,7 @@ from polyml.codegen.llvm import outline
 from polyml.codegen.loops import For, Function
 from polyml.codegen.parallel_work import Work, work_of_loop
 from polyml.dtypes import f32
-from polyml.sets.affine import affine
+from polyml.sets.affine import affine, maximum, minimum
 from tests.codegen.llvm import support
 from tests.codegen.llvm.support import apply, compile_functions, loop, read, store, variable
 
@@ -34,6 +34,18 @@ def test_trips_that_are_not_known_stay() -> None:
 def test_inner_loops_are_taken_in_the_middle() -> None:
     (work,) = work_of_loop(rows(last=affine("i")))
     assert work == Work(1 / 16, (N // 2, N))
+
+
+def test_rows_of_tiles_are_taken_in_the_middle() -> None:
+    """Tiles of 8 rows of a band that a step moves down by one: the first tile of each row of tiles has a single row in its first step."""
+    low, high = maximum([affine(0), affine("r") - affine("t")]), minimum([N, affine("r") - affine("t") + 8])
+    inside = loop("i", low, high, store("y", ["i"], read("x", f32, "i")))
+    steps = loop("t", affine("b"), affine("b") + 8, inside)
+    tiles = loop("r", affine("b") - 7, N, steps, kind="stage", step=8)
+    (work,) = work_of_loop(loop("b", 0, 16, tiles, kind="pipelined", step=8))
+    values = {"N": 1000}
+    assert [trips.evaluate(values) for trips in work.trips] == [8, 999]
+    assert work.cycles == 1.0 * 8 * 2 / 8
 
 
 def test_only_the_largest_products_stay() -> None:

@@ -65,6 +65,28 @@ def test_the_pool_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [int(a[0]) for a in held] == list(range(5))
 
 
+def test_more_results_than_the_pool_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve are held, and the oldest let go of as a new one comes; the pool has room for eight."""
+    size = 1 << 16
+    monkeypatch.setattr(recycle, "KEPT", 8 * (size + recycle.ALIGNMENT))
+    pool, held, fresh = recycle._Pool(), list[np.ndarray](), list[int]()
+    make = pool._fresh
+    monkeypatch.setattr(recycle._Pool, "_fresh", lambda self, size: (fresh.append(size), make(size))[1])
+    for _ in range(12):
+        held.append(pool.empty((size,), np.dtype("u1")))
+    assert len(fresh) == 12
+    for _ in range(120):
+        del held[0]
+        held.append(pool.empty((size,), np.dtype("u1")))
+    before = len(fresh)
+    assert before - 12 < 90, "all of them, where the oldest goes"
+    assert len(pool.buffers) == 8
+    # Those that are held for good make way for others.
+    for _ in range(60):
+        pool.empty((size,), np.dtype("u1"))
+    assert len(fresh) - before <= 2
+
+
 def test_of_two_threads_each_has_its_own() -> None:
     double = polyml.einsum(TEXT)
     wrong: list[int] = []

@@ -135,6 +135,45 @@ def test_tiles_change_nothing(name: str, threads: int) -> None:
         assert_close(got, want, reduction_length=50)
 
 
+ADVECTION = """
+def f(T: int, a: f64["N M"], b: f64["N M"]):
+    for t in range(T):
+        if i >= 1 and j >= 2:
+            b[i, j] = a[i, j] + 0.25 * (a[i - 1, j] - a[i, j - 2])
+        if i < N - 1 and j < M - 1:
+            a[i, j] = 0.5 * (b[i, j] + b[i + 1, j + 1])
+    return a, b
+"""
+STRIPS: dict[str, tuple[str, Callable[[], Arguments]]] = {
+    "jacobi": (JACOBI_2D.replace("f32", "f64"), lambda: (6, *grids(7, 141))),
+    "in place": (IN_PLACE.replace("f32", "f64"), lambda: tuple(grids(7, 141, count=1))),
+    "wave": (WAVE_2D, lambda: (5, *grids(7, 130), np.arange(5.0))),
+    "fdtd": (FDTD, lambda: (*grids(7, 140, count=3), np.arange(6.0))),
+    "advection": (ADVECTION, lambda: (5, *grids(7, 143))),
+}
+
+
+@pytest.mark.parametrize("name", STRIPS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_strips_move_by_vectors(name: str, threads: int) -> None:
+    text, make = STRIPS[name]
+    arguments = make()
+    expected = interpret(parse(Source(text)), *copy.deepcopy(arguments))
+    made = pm.einsum(text, target=SMALL, tile_sizes=(3, 4, 64), threads=threads, verify=True)
+    lowered = made.lower(*arguments)
+    assert "fallback" not in lowered.explain()
+    (band,) = re.findall(r"band\[.*64\*.*", lowered.text("schedule"))
+    lanes = SMALL.lanes(8)
+    skews = [int(c) for c in re.findall(r"j \+ (\d+)\*t", band)]
+    shifts = [int(c) for c in re.findall(r"[+-] (\d+)\)//64", band)]
+    assert skews
+    assert all(c % lanes == 0 for c in skews)
+    assert len({c % lanes for c in (0, *shifts)}) <= 2, "all strips begin at one place of a line"
+    found = lowered.compile()(*arguments)
+    for got, want in zip(*(r if isinstance(r, tuple) else (r,) for r in (found, expected)), strict=True):
+        assert_close(got, want, reduction_length=50)
+
+
 MATMULS = """
 def f(T: int, A: f64["N N"], B: f64["N N"]):
     for t in range(T):
@@ -169,19 +208,38 @@ def sizes_of(text: str, *arguments: object, **fields: int) -> str:
 def test_sizes_follow_from_the_caches() -> None:
     large = (100, *grids(1300, 1300))
     double = JACOBI_2D.replace("f32", "f64")
-    assert sizes_of(double, *large) == "time tiles: t by 16, i by 16, j by 128"
-    assert sizes_of(double, *large, l1_bytes=96 * 1024) == "time tiles: t by 32, i by 32, j by 128"
+    assert sizes_of(double, *large) == "time tiles: t by 48, i by 16, j by 128"
+    assert sizes_of(double, *large, l1_bytes=96 * 1024) == "time tiles: t by 96, i by 32, j by 128"
+    assert sizes_of(FDTD, *grids(1000, 1200, count=3), np.zeros(60), l1_bytes=32 * 1024).endswith("i by 8, j by 128")
     assert sizes_of(double, 100, *grids(70, 70)) == ""  # it stays in L1 from step to step
     assert sizes_of(HEAT_3D, 100, *grids(120, 120, 120)).endswith(
         "t by 8, i by 8, j by 16"
     )  # blocks in L2, rows whole, three times 8 + 2 of them in L1
+    caches = {"l1_bytes": 32 * 1024, "l2_bytes": 1024 * 1024}
+    assert sizes_of(HEAT_3D, 100, *grids(120, 120, 120), **caches).endswith("i by 8, j by 8")
+    assert sizes_of(HEAT_3D, 100, *grids(200, 200, 200), **caches).endswith("i by 8, j by 8")  # in a quarter of L2
     wide = sizes_of(HEAT_3D, 100, *grids(120, 120, 120), l1_bytes=64 * 1024)
     assert wide.endswith("i by 12, j by 12")
     in_place = IN_PLACE.replace("range(9)", "range(100)").replace("f32", "f64")  # to a second place and back
-    assert sizes_of(in_place, large[1]) == "time tiles: t_pair by 16, i by 16, j by 128"
+    assert sizes_of(in_place, large[1]) == "time tiles: t_pair by 50, i by 16, j by 128"  # all 50 pairs
     assert sizes_of(double, 3, *large[1:]) != ""  # an integer that is not known
     history = HISTORY_1D.replace('f64["T N"]', 'f64["3 N"]').replace("range(1, T)", "range(1, 3)")
     assert sizes_of(history, *grids(3, 1_000_000, count=1)) == ""  # too few steps
+
+
+def test_threads_get_as_many_steps_each() -> None:
+    def steps(threads: int, count: int, *, known: bool = False) -> str:
+        text = JACOBI_2D.replace("f32", "f64")
+        if known:
+            text = text.replace("T: int, ", "").replace("range(T)", f"range({count})")
+        target = pm.Target("x86-64-v4", l1_bytes=32 * 1024, l2_bytes=1024 * 1024)
+        arguments = grids(1300, 1300) if known else [count, *grids(1300, 1300)]
+        explained = pm.einsum(text, target=target, threads=threads).lower(*arguments).explain()
+        return re.findall(r"time tiles: t by (\d+)", explained)[0]
+
+    assert steps(1, 20) == steps(1, 500) == "24"  # other calls may have more
+    assert (steps(2, 20), steps(2, 500), steps(2, 5)) == ("10", "23", "8")
+    assert (steps(1, 20, known=True), steps(2, 20, known=True), steps(1, 100, known=True)) == ("20", "10", "25")
 
 
 def test_rows_that_share_elements_run_side_by_side() -> None:

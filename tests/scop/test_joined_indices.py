@@ -136,3 +136,44 @@ def test_what_is_met_in_a_row_in_an_operand_that_is_read_once(x: str, y: str, z:
     assert indices_of(text, *arrays) == joined
     expected = np.einsum(f"{x},{y}->{z}".replace(" ", ""), *arrays)
     np.testing.assert_array_equal(polyml.einsum(text, verify=True)(*arrays), expected)
+
+
+ENDS = {
+    "source": ("i8", (15, 79, 5, 3), (3, 1, 2, 0), ("b_c_d", "a")),
+    "source, with what is beside it": ("f16", (46, 7, 63, 2), (3, 2, 0, 1), ("c_d", "a_b")),
+    "target": ("f32", (2, 30, 50, 4), (3, 2, 1, 0), ("d", "c", "b_a")),
+    "long": ("f32", (70, 30, 4), (2, 1, 0), ("c", "b", "a")),
+    "both end in it": ("f32", (70, 30, 3), (1, 0, 2), ("b", "a", "c")),
+    "one is the other's": ("f32", (70, 30, 3), (0, 2, 1), ("a", "c", "b")),
+}
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+@pytest.mark.parametrize("why", ENDS)
+def test_short_ends_of_copies(why: str, vector_bytes: int) -> None:
+    dtype, shape, order, joined = ENDS[why]
+    names, kinds = "abcd"[: len(shape)], {"i8": np.int8, "f16": np.float16, "f32": np.float32}
+    text = f"""
+def f(x: {dtype}["{" ".join(names.upper())}"]):
+    y[{", ".join(names[k] for k in order)}] = x[{", ".join(names)}]
+    return y
+"""
+    x = np.random.default_rng(0).integers(-100, 100, shape).astype(kinds[dtype])
+    (region,) = polyml.einsum(text, target=TARGET).lower(x).stages.regions
+    (copy,) = region.scop.statements.values()
+    assert copy.indices == joined
+    found = polyml.einsum(text, target=Target("host", vector_bytes=vector_bytes), verify=True)(x)
+    np.testing.assert_array_equal(found, x.transpose(order))  # type: ignore[arg-type]
+
+
+def test_short_ends_that_others_use_or_that_have_gaps_stay() -> None:
+    text = (
+        'def f(x: f32["A B 2"]):\n    y[c, b, a] = x[a, b, c]\n    z[a, b] = x[a, b, 0] + x[a, b, 1]\n    return y, z\n'
+    )
+    x = numbers(60, 50, 2)
+    y, z = polyml.einsum(text, verify=True)(x)
+    np.testing.assert_array_equal(y, x.T)
+    np.testing.assert_array_equal(z, x.sum(2))
+    gaps = numbers(60, 50, 4)[:, :, ::2]
+    copy = 'def f(x: f32["A B C"]):\n    y[c, b, a] = x[a, b, c]\n    return y\n'
+    np.testing.assert_array_equal(polyml.einsum(copy, verify=True)(gaps), gaps.T)

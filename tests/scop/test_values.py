@@ -39,9 +39,40 @@ def test_a_value_that_is_overwritten_unread_is_not_computed() -> None:
     found = used(program)
     assert set(program.statements) - set(found.statements) == {"S_t0"}
     assert used(found) is found
-    # One element that nobody else writes is enough to keep it.
-    program = overwritten(4)
+    # Elements that nobody else writes are kept: a few of them as a statement of their own.
+    found = used(overwritten(4))
+    assert set(found.statements) == set(program.statements) - {"S_t0"} | {"S_t0_rim1"}
+    assert found.statements["S_t0_rim1"].domain.is_equal(isl.Set("{ S_t0_rim1[i] : i = 3 }"))
+    assert used(found) is found
+    program = overwritten(7)
     assert used(program) is program
+
+
+def test_of_a_copy_that_is_overwritten_only_the_rim_is_made() -> None:
+    text = """
+def f(a: f64["N M"]):
+    b: f64["N M"]
+    b[i, j] = a[i, j]
+    for t in range(10):
+        if 1 <= i < N - 1 and 2 <= j < M - 1:
+            b[i, j] = 0.2 * (b[i, j] + b[i, j - 2] + b[i, j + 1] + b[i - 1, j] + b[i + 1, j])
+    return b
+"""
+    a = np.random.default_rng(0).random((23, 41))
+    small = polyml.Target(l2_bytes=64)
+    (region,) = polyml.einsum(text, target=small).lower(a).stages.regions
+    rims = [s.domain for name, s in region.scop.statements.items() if "_rim" in name]
+    elements = isl.UnionSet("{ }")
+    for rim in rims:
+        elements = elements.union(rim.set_tuple_name("e").to_union_set())
+    # No corner is read, and columns 0 and 1 are on the left.
+    expected = isl.UnionSet("{ e[i, j] : 1 <= i < 22 and (0 <= j < 2 or j = 40) or (i = 0 or i = 22) and 2 <= j < 40 }")
+    assert elements.is_equal(expected)
+    want = a.copy()
+    for _ in range(10):
+        new = want[1:-1, 2:-1] + want[1:-1, :-3] + want[1:-1, 3:] + want[:-2, 2:-1] + want[2:, 2:-1]
+        want[1:-1, 2:-1] = 0.2 * new
+    np.testing.assert_allclose(polyml.einsum(text, target=small, verify=True)(a), want, rtol=1e-13)
 
 
 def test_results_are_used_but_for_what_is_written_again() -> None:

@@ -18,8 +18,9 @@ _STACK_LIMIT = 64 * 1024
 PERIOD = 4096
 """Bytes after which lines of an L1 meet in one set: a page, since it is looked up while the page's address is."""
 
-STRIP = 1024
-"""Bytes of a row that a tile of many rows has (schedule/strategy/time_tiles.py). Rows may be such that all even ones begin near each other, modulo PERIOD; then this fills it."""
+STRIP = 1536
+"""Bytes between arrays whose strips lie side by side: those of a row that a tile of many rows has (1024; schedule/strategy/time_tiles.py), and half as many, since loads at the beginning of a strip wait for stores to the end of one that
+ends there modulo PERIOD. Rows may be such that all even ones begin near each other, modulo PERIOD; then strips of both fill it."""
 
 ROW = 2048
 """Bytes of a local array on the stack from which on it lies half a PERIOD from the argument whose rows it belongs to: loads of a row wait for older stores whose addresses differ from theirs by a multiple of PERIOD."""

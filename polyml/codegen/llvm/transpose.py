@@ -32,9 +32,13 @@ def transpose_block(state: State, loop: For, upper: Value, evaluate: Evaluate) -
     loads = written.stride == 1
     (far, rows), (near, columns) = ((of, read), (to, written)) if loads else ((to, written), (of, read))
     assert columns.stride == 1, "internal: a transpose loop without lanes side by side"
-    step = _step(state, *near, loop.variable)
     extent = loop.upper - loop.lower
     count = extent.constant if extent.is_constant else state.width
+    step: int | Value | list[Value]
+    if any(isinstance(s, Affine) and s.stride(loop.variable) is None for s in near[1]):
+        step = _apart(state, *near, loop.variable, count, evaluate)
+    else:
+        step = _step(state, *near, loop.variable)
     reverse, active = _is_reversed(far[1], loop.variable), _active(state, loop, upper)
     block = _Block(state, rows, columns, step, count, reverse, active, move.streaming and move.aligned)
     if loads:
@@ -79,6 +83,15 @@ def _step(state: State, name: str, subscripts: Sequence[Subscript], variable: st
     return known if total is None else b.binary("add", total, integer(known))
 
 
+def _apart(
+    state: State, name: str, subscripts: Sequence[Subscript], variable: str, count: int, evaluate: Evaluate
+) -> list[Value]:
+    """The addresses of columns at irregular distances."""
+    places = [{variable: affine(variable) + k} for k in range(count)]
+    moved = [tuple(s.substitute(place) for s in subscripts if isinstance(s, Affine)) for place in places]
+    return [access(state, name, column, evaluate).pointer for column in moved]
+
+
 def _is_reversed(subscripts: Sequence[Subscript], variable: str) -> bool:
     strides = {s.stride(variable) for s in subscripts if isinstance(s, Affine)} - {0}
     assert strides in ({1}, {-1}), "internal: the columns of a transpose loop are not neighbours"
@@ -101,13 +114,13 @@ def _active(state: State, loop: For, upper: Value) -> Value | None:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """rows: the first column's element of each lane's row. columns: where the first column's lanes are side by side; the next are `step` elements further, `count` in all. reversed: rows run towards smaller addresses.
+    """rows: the first column's element of each lane's row. columns: where the first column's lanes are side by side; the next are `step` elements further, `count` in all (or where each of them is). reversed: rows run towards smaller addresses.
     active: the columns that act (None: all). streaming: whole rows or columns are written past the caches, to aligned addresses."""
 
     state: State
     rows: Access
     columns: Access
-    step: int | Value
+    step: int | Value | list[Value]
     count: int
     reversed: bool
     active: Value | None
@@ -183,6 +196,8 @@ class _Block:
 
     def column(self, number: int) -> Value:
         """The address of a column's lanes."""
+        if isinstance(self.step, list):
+            return self.step[number]
         if isinstance(self.step, int):
             return self.moved(self.columns.pointer, number * self.step)
         return self.moved(self.columns.pointer, self.builder.binary("mul", self.step, integer(number)))

@@ -9,19 +9,20 @@ skewing" (IJPP 2002).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone
 from polyml.schedule.ilp.costs import TILING_COSTS
-from polyml.schedule.ilp.hyperplanes import Hyperplane, distances, row_function
+from polyml.schedule.ilp.hyperplanes import Hyperplane, Row, distances, row_function
 from polyml.schedule.ilp.problem import Basis, Problem, within
 from polyml.schedule.ilp.solve import Solver, SolverLimit
 from polyml.scop.scop import Scop
 
-__all__ = ["SkewedLoop", "skewed_band"]
+__all__ = ["SkewedLoop", "skewed_band", "skewed_by"]
 
 NODES = 500
 """Linear programs that the search for a band may take."""
@@ -32,10 +33,19 @@ REACH = 32
 
 @dataclass(frozen=True, slots=True)
 class SkewedLoop:
-    """One loop. coefficients: per statement, of its indices. row: the loop as isl's function of the instances."""
+    """One loop. rows: per statement. row: the loop as isl's function of the instances."""
 
-    coefficients: dict[str, tuple[int, ...]]
+    rows: Mapping[str, Row]
     row: isl.UnionPwAff
+
+    @property
+    def coefficients(self) -> dict[str, tuple[int, ...]]:
+        """Per statement, of its indices."""
+        return {name: row.indices for name, row in self.rows.items()}
+
+    def shifted(self, by: int, scop: Scop) -> SkewedLoop:
+        """All rows plus a number: distances stay as they are."""
+        return _loop(scop, {name: row.shifted(by) for name, row in self.rows.items()}) if by else self
 
 
 def skewed_band(scop: Scop, every: Sequence[Cone], names: Sequence[str]) -> tuple[SkewedLoop, ...]:
@@ -53,13 +63,33 @@ def skewed_band(scop: Scop, every: Sequence[Cone], names: Sequence[str]) -> tupl
         return ()
     if not all(_is_short(loop, cones) for loop in found):
         return ()
-    made = []
-    for loop in found:
-        total = isl.UnionPwAff.empty_space(scop.context.get_space())
-        for name in names:
-            total = total.union_add(row_function(loop.rows[name], scop, name))
-        made.append(SkewedLoop({name: row.indices for name, row in loop.rows.items()}, total))
-    return tuple(made)
+    return tuple(_loop(scop, loop.rows) for loop in found)
+
+
+def skewed_by(loop: SkewedLoop, factor: int, own: Mapping[str, int], scop: Scop, every: Sequence[Cone]) -> SkewedLoop:
+    """The loop with everything but one index multiplied: it is skewed and shifted by multiples of the factor. The loop as it is where a dependence would run against that.
+
+    Args:
+        own: per statement the position of that index; statements without it go along.
+    """
+    rows = {}
+    for name, row in loop.rows.items():
+        indices = tuple(c if k == own.get(name) else factor * c for k, c in enumerate(row.indices))
+        sizes = tuple(factor * c for c in row.sizes)
+        rows[name] = replace(row, indices=indices, sizes=sizes, constant=factor * row.constant)
+    for cone in within(every, tuple(rows)):
+        for face in cone.faces:
+            spans = distances(cone, rows, face)
+            if (spans < 0).any() or spans[face.lines].any():
+                return loop
+    return _loop(scop, rows)
+
+
+def _loop(scop: Scop, rows: Mapping[str, Row]) -> SkewedLoop:
+    total = isl.UnionPwAff.empty_space(scop.context.get_space())
+    for name, row in rows.items():
+        total = total.union_add(row_function(row, scop, name))
+    return SkewedLoop(rows, total)
 
 
 def _all_of(dimension: int) -> tuple[tuple[int, ...], ...]:

@@ -6,10 +6,10 @@ What is below keeps its order, so that its parts get lanes as ever: within a til
 When: the loop carries a dependence, one step touches more than twice L1 (a stencil has few operations per element, and L2 gives it a line in the time of several), and the dependences
 are short (a stencil's, not a broadcast's).
 
-Sizes (the model): at one step a tile touches a block of rows in all arrays, a strip of each along the lanes. Strips are long enough for their first and last vector not to
-matter; a row along which a recurrence runs is not cut. Blocks fit in L1 where that leaves at least `LEAST_ROWS` rows in each direction, else in a fraction of L2, fewer rows
+Sizes (the model): at one step a tile touches a block of rows in all arrays, a strip of each along the lanes. Strips begin and end where vectors do: they move by whole
+vectors from step to step; a row along which a recurrence runs is not cut. Blocks fit in L1 where that leaves at least `LEAST_ROWS` rows in each direction, else in a fraction of L2, fewer rows
 innermost, so that the rows which the next ones read again are still in L1; then as many steps as shift the block by twice its own
-height, if everything that the tile touches on its way stays in L2.
+height (six times where rows are cut into strips), about as many in each tile, and in each thread's.
 
 Threads: the tile loop over time is pipelined. Threads take its iterations in turns, and each tile along i waits for the one of the iteration before (and so for all below that); nobody waits for the end of a
 wavefront of tiles, t_tile/T + i_tile/I, whose tiles are few where i is short, and no loop bound has a sum of tile numbers in it. Where the time loop alone is tiled, one thread runs its tiles.
@@ -28,8 +28,9 @@ import islpy as isl
 from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
-from polyml.schedule.ilp.skewing import SkewedLoop, skewed_band
+from polyml.schedule.ilp.skewing import SkewedLoop, skewed_band, skewed_by
 from polyml.schedule.large_enough import at_least, extents_of
+from polyml.schedule.relaid import trips_of
 from polyml.schedule.schedule import Product
 from polyml.schedule.strategy.bands import is_coincident
 from polyml.schedule.strategy.facts import Facts
@@ -45,8 +46,20 @@ TIME_TILES = "time tiles"
 LEAST_STEPS = 4
 """A time loop of fewer steps stays as it is."""
 
+STEPS_OF_ANY = 8
+"""Steps of a tile at least where calls may have any number of them: the first one may have few."""
+
 STRIP_VECTORS = 16
 """Vectors in a strip along the lanes."""
+
+LEAST_STRIPS = 4
+"""Steps in which a strip that moves by vectors has moved by its own length: what it leaves in L1 is worth more than ends at lines."""
+
+CALLERS = 16
+"""Bytes behind a line at which a caller's large array begins most of the time: malloc's do, and NumPy's with them. Results and scratch memory begin at a line."""
+
+STEPS_OF_STRIPS = 6
+"""Heights by which the steps of a tile shift a block of strips, along whose one direction the next tile finds most of what it touches in L2, but by no more than half of all rows; other blocks twice their own."""
 
 UNKNOWN = 1 << 20
 """What an extent that is symbolic is taken for: more than any tile has. Whether a step is large enough is asked at each call."""
@@ -235,6 +248,7 @@ class _Sweep:
         if found is None:
             return None
         first = next(loop for loop in band if loop not in along.values())
+        along[lanes] = self.by_vectors(along[lanes], lanes, found[-1])
         order = [*rows, lanes]
         worth = self.worth(dict(zip(order, found[1:], strict=True)), lanes, whole=whole)
         if worth is None:
@@ -246,6 +260,23 @@ class _Sweep:
             names=(indices[time], *order),
             worth=worth,
         )
+
+    def by_vectors(self, loop: SkewedLoop, lanes: str, strip: int | None) -> SkewedLoop:
+        """The loop along the lanes skewed by whole vectors, so that strips begin and end where vectors do: a part of one at either end of each costs as much as two."""
+        target, scop = self.facts.target, self.facts.scop
+        width = target.lanes(self.core.itemsize)
+        if strip is None or strip % width:
+            return loop
+        own: dict[str, int] = {}
+        for name, row in loop.rows.items():
+            for k, (index, c) in enumerate(zip(scop.statements[name].indices, row.indices, strict=True)):
+                if c and self.directions.get((name, index)) == lanes:
+                    own[name] = k
+                elif c and (index != self.steps[name] or abs(c) * width * LEAST_STRIPS > strip):
+                    return loop
+        written = scop.arrays[scop.statements[self.core.name].target.array]
+        first = 0 if written.kind in ("local", "output") else CALLERS % target.vector_bytes // self.core.itemsize
+        return skewed_by(loop, width, own, scop, self.facts.matcher.cones).shifted(first, scop)
 
     def aligned(self, along: Mapping[str, SkewedLoop]) -> dict[tuple[str, str], str]:
         """The directions of a band. along: its loops by index of the core statement."""
@@ -274,8 +305,10 @@ class _Sweep:
             return self.steps_of([], strip if strip < space[lanes] else None, lanes, skew)
         short = self.are_short(rows, lanes) and not whole
         cut = strip if 2 * strip < space[lanes] and not whole and not short else None
-        for room in (2 * target.l1_bytes // 3, target.l2_bytes // 8):
-            length = self.longest(rows, lanes) if whole and space[lanes] == UNKNOWN else space[lanes]
+        length = self.longest(rows, lanes) if whole and space[lanes] == UNKNOWN else space[lanes]
+        far = target.l2_bytes // 8
+        # Rows of two strips are not cut, and blocks of them may take twice as much where there are several directions.
+        for room in (2 * target.l1_bytes // 3, target.l1_bytes if cut else 0, far, 2 * far if len(rows) > 1 else 0):
             heights = self.heights(rows, lanes, strip if short else cut or length, room)
             if min(heights) >= LEAST_ROWS:
                 break
@@ -337,7 +370,31 @@ class _Sweep:
         if strip is None and all(height >= extent for height, extent in zip(heights, extents, strict=True)):
             return None
         shortest = min(heights, default=(strip or 0) // 8)
-        return (max(LEAST_STEPS, 2 * shortest // skew), *heights, strip)
+        far = 2 * shortest
+        if len(heights) == 1 and strip is not None:
+            far = max(far, min(STEPS_OF_STRIPS * shortest, extents[0] // 2))
+        return (self.even(max(LEAST_STEPS, far // skew)), *heights, strip)
+
+    def even(self, steps: int) -> int:
+        """About so many steps, such that tiles over time have as many each, and threads as many tiles."""
+        options, statement = self.facts.options, self.facts.scop.statements[self.core.name]
+        threads = options.threads if options.parallel else 1
+        least = LEAST_STEPS
+        total = self.facts.matcher.extent(self.core.name, statement.indices.index(self.steps[self.core.name]))
+        if total is None and threads > 1:
+            total, least = self.steps_at_hand(), STEPS_OF_ANY
+        if total is None:
+            return steps
+        tiles = max(1, round(total / steps))
+        if total >= least * threads:
+            tiles = -(-tiles // threads) * threads
+        return max(least, -(-total // tiles))
+
+    def steps_at_hand(self) -> int | None:
+        """How many steps the call has that the scop is made for; None where it does not say."""
+        scop = self.facts.scop
+        trips = trips_of(scop.statements[self.core.name])
+        return trips.evaluate(scop.examples) if trips and trips.variables() <= scop.examples.keys() else None
 
     def point_extents(self, sizes: Mapping[str, int | None]) -> dict[tuple[str, str], int]:
         """How far the point loops run: as far as a tile."""

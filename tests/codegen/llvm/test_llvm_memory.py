@@ -234,7 +234,7 @@ def test_local_arrays_on_stack_and_heap(size: int) -> None:
 
 @pytest.mark.parametrize("columns", [1, 7, 500])
 def test_rows_of_scratch_memory_lie_beside_those_of_an_argument(columns: int) -> None:
-    """Modulo a page 1024 bytes from the argument's, the second array twice as far: tiles of rows of all three are in an L1 that has a page for each of its ways."""
+    """Modulo a page 1536 bytes from the argument's, the second array twice as far: tiles of rows of all three are in an L1 that has a page for each of its ways."""
     rows = 40
     scratch = [variable(name, f32, "N", "M", scope="local") for name in "st"]
     value = apply("add", read("s", f32, affine("N") - 1 - I, "j"), read("t", f32, "i", "j"))
@@ -259,7 +259,7 @@ def test_rows_of_scratch_memory_lie_beside_those_of_an_argument(columns: int) ->
         )  # fmt: skip
         return re.findall(r"add i64 %[\w.]+, (\d+)\n.*sub i64.*\n.*and i64 %[\w.]+, 4032", emit_module([function]))
 
-    assert moved("M") == ["1024", "2048"]
+    assert moved("M") == ["1536", "3072"]
     assert moved("K") == []
 
 
