@@ -37,7 +37,8 @@ def operation_budget(operations: int, *, phase: str) -> Iterator[None]:
     context.set_max_operations(max(operations, 0))
     try:
         yield
-    except isl.Error as error:
+    except (isl.Error, TypeError, ValueError) as error:
+        # islpy's conversions of values (`Val.to_python`) stumble over what isl did not give them.
         if _QUOTA_TEXT in str(error) or _is_exhausted():
             raise BudgetExhausted(phase, operations) from None
         raise

@@ -58,6 +58,14 @@ def test_budget_raises_and_leaves_isl_working() -> None:
     assert isl.DEFAULT_CONTEXT.get_max_operations() == 0
 
 
+def test_values_that_isl_did_not_give_exhaust_a_budget() -> None:
+    sets = [isl.Set(f"{{ [i] : 0 <= i < {n} }}") for n in range(1, 1000)]
+    with pytest.raises(BudgetExhausted), operation_budget(50, phase="values"):
+        sum(domain.dim_max_val(0).to_python() for domain in sets)
+    with pytest.raises(TypeError), operation_budget(10_000, phase="values"):
+        int(None)  # type: ignore[call-overload]
+
+
 def test_other_isl_errors_pass_through_a_budget() -> None:
     with pytest.raises(isl.Error), operation_budget(10_000, phase="reading"):
         isl.Set("{ [i] : nonsense")
