@@ -59,11 +59,9 @@ def test_budget_raises_and_leaves_isl_working() -> None:
 
 
 def test_values_that_isl_did_not_give_exhaust_a_budget() -> None:
-    value = isl.Val("3")
+    sets = [isl.Set(f"{{ [i] : 0 <= i < {n} }}") for n in range(1, 1000)]
     with pytest.raises(BudgetExhausted), operation_budget(50, phase="values"):
-        for n in range(1000):
-            isl.Set(f"{{ [i] : 0 <= i < {n} }}").dim_max_val(0).to_python()
-    assert value.to_python() == 3
+        sum(domain.dim_max_val(0).to_python() for domain in sets)
     with pytest.raises(TypeError), operation_budget(10_000, phase="values"):
         int(None)  # type: ignore[call-overload]
 
