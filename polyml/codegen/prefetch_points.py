@@ -107,14 +107,16 @@ def _next(
     tiled = steps[around[0]] <= MOST_LINES * line
     short = tiled and len(around) > 1 and 0 < trips[around[0]] < SHORT
     outer = path[around[1] if short else around[0]]
-    ends: dict[str, Affine | int] = {loop.variable: loop.upper - loop.step for loop in path[at + 1 :]}
     moved = {outer.variable: affine(outer.variable) + outer.step}
     if across:
         last_lane = affine(path[lanes].width - 1)
         moved[path[lanes].variable] = moved.get(path[lanes].variable, affine(path[lanes].variable)) + last_lane
     places: list[Place] = []
     for first, last in pieces:
-        end = [s.substitute(ends) for s in reads[away.index(last - inside)].subscripts if isinstance(s, Affine)]
+        end = [s for s in reads[away.index(last - inside)].subscripts if isinstance(s, Affine)]
+        # Innermost first: where a loop ends may depend on one around it.
+        for loop in reversed(path[at + 1 :]):
+            end = [s.substitute({loop.variable: loop.upper - loop.step}) for s in end]
         end = [s.substitute(moved) for s in end]
         count = ceil((steps[around[0]] if tiled else last - first + 1) / line)
         places += (Place(array.name, (*end[:-1], end[-1] - k * line)) for k in range(count))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -391,12 +394,13 @@ def test_what_depends_on_carried_values_or_dynamic_bounds_stays_in_the_loop() ->
     ("body", "expected"),
     [
         ("sum[k, r](x[i, k + r] * w[k, r])", "sum_k x[i, k] * w[k, 0]"),
-        ("max[r, s](x[i + r, s] * v[r, s])", "max_s (x[i, s] * v[0, s])"),
+        ("max[r, s](x[i + r, s] * v[r, s])", "x[i, 0] * v[0, 0]"),
+        ("sum[s](x[i, s] * v[0, s])", "x[i, 0] * v[0, 0]"),
         ("sum[k, s](x[i, k + s] * u[k, s])", "sum_k_s x[i, k + s] * u[k, s]"),
     ],
 )
 def test_indices_with_a_single_value_go(body: str, expected: str) -> None:
-    """A reduction keeps one of its indices."""
+    """A reduction of one term is none."""
     text = f"""
         x: f32[5, 5]
         w: f32[3, 1]
@@ -409,6 +413,24 @@ def test_indices_with_a_single_value_go(body: str, expected: str) -> None:
     changed = drop_single_values(graph(text))
     assert lines(changed) == [f"y[i] = {expected}"]
     verify(changed)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("    y[i] = x[i, s] * v[s]\n", lambda x, v: x[:, 0] * v[0]),
+        ('    y: f32["N"] = 1\n    y[i] += x[i, s] * v[s]\n', lambda x, v: 1 + x[:, 0] * v[0]),
+        ("    y[i] = sum[s < i](x[i, s] * v[s])\n", lambda x, v: np.arange(5).clip(0, 1) * x[:, 0] * v[0]),
+        ("    y[i] = max[s](x[i, s] * v[s])\n", lambda x, v: x[:, 0] * v[0]),
+        ("    y[i] = argmax[s](x[i, s] * v[s])\n", lambda x, v: np.zeros(5)),
+    ],
+)
+def test_results_of_one_term(body: str, expected: Callable[[Any, Any], Any]) -> None:
+    x, v = np.arange(1, 6, dtype=np.float32).reshape(5, 1), np.full(1, 3, np.float32)
+    text = f'def f(x: f32["N M"], v: f32["M"]):\n{body}    return y\n'
+    for dynamic in (False, True):
+        function = polyml.einsum(text, dynamic=dynamic)
+        np.testing.assert_array_equal(function(x, v), expected(x, v))
 
 
 # -- everything ---------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Indices of sums that have one value only, such as the window of a 1x1 convolution written like any other, are that value.
 
-`y[o, p] = sum[c, r < 1](x[c, p + r] * w[o, c, r])` becomes `sum[c](x[c, p] * w[o, c, 0])`: what reads windows is then a plain product, which packs, joins neighbouring indices and takes strips.
+`y[o, p] = sum[c, r < 1](x[c, p + r] * w[o, c, r])` becomes `sum[c](x[c, p] * w[o, c, 0])`: what reads windows is then a plain product, which packs, joins neighbouring indices and takes strips. A sum of one term is
+that term, without a zero that is stored ahead of it.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ import islpy as isl
 from polyml.expressions import substitute
 from polyml.graph.edit import map_equations, map_expressions
 from polyml.graph.ir import Equation, Graph
+from polyml.graph.rules.boxes import box_extents
+from polyml.sets.affine import affine
 
 __all__ = ["drop_single_values"]
 
 
 def drop_single_values(graph: Graph) -> Graph:
-    """The graph with such indices replaced by their values; a reduction keeps its last index."""
+    """The graph with such indices replaced by their values; a reduction keeps its last index, unless each element of its result has one term, and nothing before."""
     ops = map_equations(graph.ops, _dropped)
     return graph if ops is graph.ops else replace(graph, ops=ops)
 
 
 def _dropped(equation: Equation) -> Equation:
-    if len(equation.reduced) < 2 or equation.reduce in ("argmax", "argmin"):
+    if not equation.reduced or equation.reduce in ("argmax", "argmin"):
         return equation
     first = len(equation.indices) - len(equation.reduced)
     found = {
@@ -31,8 +34,12 @@ def _dropped(equation: Equation) -> Equation:
         for k, index in enumerate(equation.reduced)
     }
     values = {index: value.to_python() for index, value in found.items() if value.is_int()}
-    if len(values) == len(equation.reduced):
+    left = equation.indices[:first]
+    whole = equation.base is None and not equation.accumulate and equation.target == tuple(map(affine, left))
+    single = len(values) == len(equation.reduced)
+    if single and not (whole and box_extents(equation) is not None):
         del values[equation.reduced[-1]]
+        single = False
     if not values:
         return equation
     domain = equation.domain
@@ -44,4 +51,5 @@ def _dropped(equation: Equation) -> Equation:
         indices=tuple(index for index in equation.indices if index not in values),
         reduced=tuple(index for index in equation.reduced if index not in values),
         domain=domain.set_tuple_name(equation.result.name),
+        reduce=None if single else equation.reduce,
     )
