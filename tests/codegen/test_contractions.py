@@ -488,3 +488,15 @@ def test_rows_far_apart_are_packed_for_many_panels_only(dtype: str, columns: int
     if apart > 1:
         assert ("x in panels" in str(function.explain(a, b))) == (columns > 1000)
     np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact(left, right, out, a, b))
+
+
+def test_short_sums_have_lanes_along_results_that_are_far() -> None:
+    """The small operand is turned for them; lanes along what the large one is contiguous along would store each element to a line of its own."""
+    left, right, out = "B E A", "E C D", "A C D B"
+    function = polyml.einsum(product(left, right, out, "f64"), target=SMALL, threads=1, verify=True)
+    a, b = operands(left, right, {"A": 14, "B": 6, "C": 20, "D": 24, "E": 12}, "f64")
+    assert "for the lanes of S_z along b" in str(function.explain(a, b))
+    np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact(left, right, out, a, b))
+    # Where L2 holds the result nothing is turned.
+    near = polyml.einsum(product(left, right, out, "f64"), target=IN_L2, threads=1)
+    assert "packing" not in str(near.explain(a, b))
