@@ -500,3 +500,20 @@ def test_short_sums_have_lanes_along_results_that_are_far() -> None:
     # Where L2 holds the result nothing is turned.
     near = polyml.einsum(product(left, right, out, "f64"), target=IN_L2, threads=1)
     assert "packing" not in str(near.explain(a, b))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("columns", [3, 5, 11, 13, 16])
+@pytest.mark.parametrize("rows", [16, 37])
+def test_few_columns_have_lanes_along_sums_that_both_operands_are_contiguous_along(
+    dtype: str, columns: int, rows: int
+) -> None:
+    wide = Target("x86-64-v4", l1_bytes=32 << 10, l2_bytes=1 << 20, cores=2)
+    source, sizes = product("N K", "M K", "N M", dtype), {"N": rows, "M": columns, "K": 1703}
+    a, b = operands("N K", "M K", sizes, dtype)
+    lanes = 16 if dtype == "f32" else 8
+    if columns in (3, 5, 11, 16):
+        few = columns < lanes
+        assert ("side by side" in str(polyml.einsum(source, target=wide, threads=1).explain(a, b))) == few
+    function = polyml.einsum(source, threads=1, verify=True)
+    np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact("N K", "M K", "N M", a, b))
