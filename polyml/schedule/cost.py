@@ -56,6 +56,8 @@ LEAST_COLUMNS = 4
 
 _BROADCAST, _CONTIGUOUS, _REVERSED, _TRANSPOSED = 0.25, 1.0, 2.0, 4.0
 _REDUCTION_PENALTY = 1.1
+_FAR = 1.5
+"""What an element costs that lanes reach one at a time, in an array that L2 does not hold: each is in a line, and soon in a page, of its own."""
 _PIECE = 1.0
 """Cost of going on elsewhere in what is read once: rows of few vectors each are lines far apart, which no prefetcher of the hardware follows."""
 _SHUFFLED = 4
@@ -120,7 +122,7 @@ class StatementModel:
         extent = self.extents[index]
         cost = self.operations
         for access in self.accesses:
-            cost += self._access_cost(access, index, lanes, contiguous=access.array in packed)
+            cost += self._access_cost(access, index, target, contiguous=access.array in packed)
         if self.is_update and self._target.stride(index) == 0:
             # Lanes are added up once per element, after so many vectors; along a short index each of these is the whole of it.
             vectors = self._updates_per_element / (extent if extent < lanes else 1)
@@ -146,7 +148,13 @@ class StatementModel:
         rows = (i for i, n in self.extents.items() if i != index and n >= LEAST_COLUMNS and access.stride(i) == 1)
         return next(rows, None)
 
-    def _access_cost(self, access: AccessModel, index: str, lanes: int, *, contiguous: bool) -> float:
+    def _is_far(self, access: AccessModel, target: Target) -> bool:
+        """Whether what a sum reads or writes with gaps is in no cache of a core."""
+        size = prod(n for i, n in self.extents.items() if access.stride(i) != 0) * self.itemsize
+        return self.is_update and size > target.l2_bytes
+
+    def _access_cost(self, access: AccessModel, index: str, target: Target, *, contiguous: bool) -> float:
+        lanes = target.lanes(self.itemsize)
         match access.stride(index):
             case 0:
                 cost = _BROADCAST
@@ -164,6 +172,8 @@ class StatementModel:
                 cost = min(_TRANSPOSED, float(lanes))  # rows, by blocks (codegen/transposes.py)
             case _:
                 cost = float(lanes)
+                if self._is_far(access, target):
+                    cost *= _FAR
         if access.write:
             # An accumulator is read and written once for all updates of its element.
             cost = 2 * cost / (self._updates_per_element if self.is_update else 1)

@@ -488,3 +488,32 @@ def test_rows_far_apart_are_packed_for_many_panels_only(dtype: str, columns: int
     if apart > 1:
         assert ("x in panels" in str(function.explain(a, b))) == (columns > 1000)
     np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact(left, right, out, a, b))
+
+
+def test_short_sums_have_lanes_along_results_that_are_far() -> None:
+    """The small operand is turned for them; lanes along what the large one is contiguous along would store each element to a line of its own."""
+    left, right, out = "B E A", "E C D", "A C D B"
+    function = polyml.einsum(product(left, right, out, "f64"), target=SMALL, threads=1, verify=True)
+    a, b = operands(left, right, {"A": 14, "B": 6, "C": 20, "D": 24, "E": 12}, "f64")
+    assert "for the lanes of S_z along b" in str(function.explain(a, b))
+    np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact(left, right, out, a, b))
+    # Where L2 holds the result nothing is turned.
+    near = polyml.einsum(product(left, right, out, "f64"), target=IN_L2, threads=1)
+    assert "packing" not in str(near.explain(a, b))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("columns", [3, 5, 11, 13, 16])
+@pytest.mark.parametrize("rows", [16, 37])
+def test_few_columns_have_lanes_along_sums_that_both_operands_are_contiguous_along(
+    dtype: str, columns: int, rows: int
+) -> None:
+    wide = Target("x86-64-v4", l1_bytes=32 << 10, l2_bytes=1 << 20, cores=2)
+    source, sizes = product("N K", "M K", "N M", dtype), {"N": rows, "M": columns, "K": 1703}
+    a, b = operands("N K", "M K", sizes, dtype)
+    lanes = 16 if dtype == "f32" else 8
+    if columns in (3, 5, 11, 16):
+        few = columns < lanes
+        assert ("side by side" in str(polyml.einsum(source, target=wide, threads=1).explain(a, b))) == few
+    function = polyml.einsum(source, threads=1, verify=True)
+    np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact("N K", "M K", "N M", a, b))
