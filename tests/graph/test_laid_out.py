@@ -142,3 +142,9 @@ def test_a_large_operand_is_read_in_order(case: str) -> None:
 
 def test_orders_in_which_nothing_is_joined_stay() -> None:
     assert "_laid" not in laid("cdaeb", "de", "cab", {"a": 8, "b": 66, "c": 12, "d": 15, "e": 5})
+
+
+def test_results_are_turned_only_where_a_cache_holds_what_each_block_meets() -> None:
+    sizes = {"a": 40, "b": 24, "c": 18, "d": 20}
+    assert "_turned[" in laid("adb", "cd", "cba", sizes, cache=16 * 1024)
+    assert "_turned[" not in laid("adb", "cd", "cba", {**sizes, "c": 450}, cache=16 * 1024)
