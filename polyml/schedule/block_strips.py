@@ -97,7 +97,11 @@ def strips_of(
     uses = prod(model.extents[i] for i in sides.rows)
     tiles = ceil(uses / tile.rows)
     columns = prod(model.extents[i] for i in sides.columns) * (model.extents[sides.lanes] // width)
-    if tiles < LEAST_TILES or columns < LEAST_STRIPS or not (whole or (parts and depth >= LEAST_PART)):
+    if (
+        tiles < LEAST_TILES
+        or columns < LEAST_STRIPS
+        or not (whole or (parts and depth >= LEAST_PART and uses <= MOST_USES))
+    ):
         return None
     # The broadcast operand is walked along its rows, or those of a tile are neighbours.
     near = any(abs(sides.others[0].stride(i) or 0) == 1 for i in (sides.reduced[-1], rows))
