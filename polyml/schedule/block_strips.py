@@ -39,7 +39,7 @@ PACKED_APART = 3
 """The same where L2 would not hold it, either, where it lies, or lanes run across its rows."""
 
 MOST_USES, LEAST_DEPTH = 256, 32
-"""Rows of the result, and terms, for strips across rows: with more, transposing a block takes little beside what is computed, and with fewer terms pieces of the result's rows as wide as a strip are what memory waits for.
+"""Rows of the result, and terms, for strips across rows (and rows for parts of a sum, and where they are neighbours): with more, transposing a block takes little beside what is computed, and with fewer terms pieces of the result's rows as wide as a strip are what memory waits for.
 4,100 columns: 1,000 rows of 64 terms 105 GFLOP/s with blocks, 97 with strips, 4,000 of 16 terms 92 and 65."""
 
 LEAST_PART = 256
@@ -103,9 +103,9 @@ def strips_of(
         or not (whole or (parts and depth >= LEAST_PART and uses <= MOST_USES))
     ):
         return None
-    # The broadcast operand is walked along its rows, or those of a tile are neighbours.
-    near = any(abs(sides.others[0].stride(i) or 0) == 1 for i in (sides.reduced[-1], rows))
-    if not near and uses * depth * size > target.l1_bytes // 2:
+    # The broadcast operand is walked along its rows, or a few that are neighbours.
+    along, beside = (abs(sides.others[0].stride(i) or 0) == 1 for i in (sides.reduced[-1], rows))
+    if not (along or (beside and uses <= MOST_USES)) and uses * depth * size > target.l1_bytes // 2:
         return None
     if across:
         return "packed" if whole and tiles >= PACKED_APART and uses <= MOST_USES and depth >= LEAST_DEPTH else None
