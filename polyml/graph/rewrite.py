@@ -132,17 +132,13 @@ def rewrite(
             # Ordering: before the rules below make products in other orders than what reads them.
             last.append(("reader order", order_like_readers))
         last.append(("windows", arrange))
+        if cache and vector_registers:
+            machine = Machine(vector_bytes, vector_registers, split_vectors, cache)
+            laid = functools.partial(
+                lay_out, machine=machine, strided=frozenset(strided), constants=frozenset(constants)
+            )
+            last.append(("laid out", laid))
         if cache:
-            if vector_registers:
-                machine = Machine(vector_bytes, vector_registers, split_vectors, cache)
-                last.append(
-                    (
-                        "laid out",
-                        functools.partial(
-                            lay_out, machine=machine, strided=frozenset(strided), constants=frozenset(constants)
-                        ),
-                    )
-                )
             last.append(("turned", functools.partial(turn_results, cache=cache)))
         last.append(("pieces", join_pieces))
     last.append(("unseen", leave_unseen))
