@@ -71,6 +71,9 @@ def _written(loop: For, lane: str) -> tuple[Node, ...] | None:
     if not _only_sums(loop.body, lane):
         return None
     taps, sums = _taps(loop)
+    # Sums that are scattered, each tap to a place of its own, share no register.
+    if {tap.variable for tap in taps} & {v for node in sums for v in subscript_variables(node.target.subscripts)}:
+        return None
     rounds = _rounds(taps, {}, MOST_TERMS // len(sums))
     if rounds is None:
         return None

@@ -81,3 +81,15 @@ def layer(x: f32["C H W"], w: f32["C R S"]):
     tiles = [block for block in blocks if block.count("vfmadd") >= 54]
     assert tiles
     assert not any(re.search(r"[xyz]mm\d+, -?\d*\(%rsp\)", block) for block in tiles)
+
+
+def test_taps_that_are_scattered() -> None:
+    """Each tap is added to a place of its own: there is no register for them all."""
+    text = 'def f(y: f64["A B C"], x: f64["P B2 Q"], w: f64["R S"]):\n    y[5*q + 2*s, 4*p + 2*r, b] += x[p, b, q] * w[r, s]\n'
+    rng = np.random.default_rng(0)
+    y, x, w = (rng.integers(-3, 4, shape).astype(float) for shape in ((25, 47, 5), (9, 5, 5), (8, 3)))
+    exact = y.copy()
+    for p, b, q in np.ndindex(*x.shape):
+        exact[5 * q : 5 * q + 5 : 2, 4 * p : 4 * p + 15 : 2, b] += x[p, b, q] * w.T
+    polyml.einsum(text, precise=True)(y, x, w)
+    np.testing.assert_array_equal(y, exact)
