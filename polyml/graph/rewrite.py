@@ -35,6 +35,7 @@ from polyml.graph.rules.terms_first import compute_terms_first
 from polyml.graph.rules.turned_results import turn_results
 from polyml.graph.rules.two_places import alternate_places
 from polyml.graph.rules.unseen import leave_unseen
+from polyml.graph.rules.window_phases import convolve_phases
 from polyml.graph.rules.windows import lanes_along_filters
 from polyml.graph.rules.windows_gathered import gather_windows
 from polyml.graph.storage import settle_results
@@ -100,6 +101,10 @@ def rewrite(
         observe: called with the rule's name and the new graph after each change.
     """
     chosen = [rule for rule in rules if rule.exact or not precise]
+    if vector_bytes and not precise and rules is RULES:
+        # Ordering: before the rule that would compute their terms first.
+        phases = functools.partial(convolve_phases, vector_bytes=vector_bytes)
+        chosen.insert([rule.name for rule in chosen].index("terms first"), Rule("phases", phases, exact=False))
     graph = _to_fixpoint(graph, chosen, observe)
     for _ in range(_MOST_ROUNDS):
         settled = settle_results(graph)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import islpy as isl
 
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
@@ -15,13 +17,13 @@ from polyml.graph.traverse import UNKNOWN_EXTENT
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Split", "Window", "padded_copy", "padded_shape", "reach"]
+__all__ = ["Split", "Window", "inside", "padded_copy", "padded_shape", "reach"]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """A sum over windows: what reads them, the other factor; the extents of all indices; those of the left side that only the other factor has, and all others; whether some of the terms
-    that the box of all indices has are padding."""
+    that the box of all indices has are padding; whether these are to be left out (rules/guarded.py), not zeros."""
 
     read: Read
     other: Read
@@ -29,6 +31,7 @@ class Window:
     filters: tuple[str, ...]
     points: tuple[str, ...]
     padded: bool
+    guarded: bool
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -61,6 +64,17 @@ def reach(place: Affine, extents: Mapping[str, Affine]) -> tuple[Affine, Affine]
         most = (extents[name] - 1) * stride
         low, high = (low + most, high) if stride < 0 else (low, high + most)
     return low, high + 1
+
+
+def inside(name: str, indices: Sequence[str], read: Read, shape: tuple[Affine, ...], sizes: tuple[str, ...]) -> isl.Set:
+    """The points `{ name[indices] }` that read an element of the tensor."""
+    limits = [
+        f"0 <= {place.isl_text()} < {extent.isl_text()}"
+        for place, extent in zip(read.subscripts, shape, strict=True)
+        if isinstance(place, Affine)
+    ]
+    head = f"[{', '.join(sizes)}] -> " if sizes else ""
+    return isl.Set(f"{head}{{ {name}[{', '.join(indices)}] : {' and '.join(limits)} }}")
 
 
 def padded_copy(
