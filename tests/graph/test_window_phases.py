@@ -177,6 +177,22 @@ def test_the_graph_means_the_same() -> None:
         np.testing.assert_array_equal(execute(graph, (x, filters))[0], expected)
 
 
+def test_in_a_loop() -> None:
+    """Sums over windows in loops are not arranged, so terms come first there."""
+    source = """
+    def f(x: f64["T K P"], w: f64["K C 3"], y: f64["C N"]):
+        for t in range(T):
+            y[c, p + r + t] += x[t, k, p] * w[k, c, r]
+    """
+    x, w, y = numbers(3, 64, 300), numbers(64, 40, 3), numbers(40, 310)
+    assert not is_convolved(source, x, w, y)
+    expected = y.copy()
+    for t, p in itertools.product(range(3), range(300)):
+        expected[:, p + t : p + t + 3] += np.einsum("k,kcr->cr", x[t, :, p], w)
+    polyml.einsum(source)(x, w, y)
+    np.testing.assert_array_equal(y, expected)
+
+
 def test_what_has_phases() -> None:
     x, w = arguments((1, 32, 24, 24, 20, 4, 4))
     source = FIRST.format(t="f64", s=2)

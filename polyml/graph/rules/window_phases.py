@@ -18,7 +18,7 @@ from math import prod
 import islpy as isl
 
 from polyml.expressions import Apply, Const, Read
-from polyml.graph.edit import fresh_name, replace_equations
+from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, hull, symbolic_box
 from polyml.graph.rules.window_parts import inside, reach
@@ -40,10 +40,12 @@ PLACED = 1.0
 
 
 def convolve_phases(graph: Graph, *, vector_bytes: int) -> Graph:
-    """The graph whose contractions into windows are such convolutions, where that costs less than terms."""
+    """The graph whose contractions into windows are such convolutions, where that costs less than terms; those in loops stay, as sums over windows do (rules/windows.py)."""
     tensors = tensors_of(graph)
-    ops = replace_equations(graph.ops, lambda equation: _convolved(equation, graph, tensors, vector_bytes))
-    return graph if ops is graph.ops else replace(graph, ops=ops)
+    ops: list[Op] = []
+    for op in graph.ops:
+        ops += _convolved(op, graph, tensors, vector_bytes) if isinstance(op, Equation) else [op]
+    return graph if len(ops) == len(graph.ops) else replace(graph, ops=tuple(ops))
 
 
 @dataclass(frozen=True, slots=True)
