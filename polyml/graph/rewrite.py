@@ -17,6 +17,7 @@ from polyml.graph.rules.dead import remove_dead
 from polyml.graph.rules.factor import factor_sums
 from polyml.graph.rules.hoist import hoist
 from polyml.graph.rules.inline import inline_elementwise
+from polyml.graph.rules.interleaved import fetch_interleaved
 from polyml.graph.rules.laid_out import lay_out
 from polyml.graph.rules.layout_costs import Machine
 from polyml.graph.rules.masked import skip_masked
@@ -145,6 +146,7 @@ def rewrite(
             last.append(("laid out", laid))
         if cache:
             last.append(("turned", functools.partial(turn_results, cache=cache)))
+        last.append(("interleaved", fetch_interleaved))
         last.append(("pieces", join_pieces))
     last.append(("unseen", leave_unseen))
     for name, apply in last:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import islpy as isl
 
@@ -12,12 +13,12 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read
 from polyml.graph.build_parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Tensor
-from polyml.graph.rules.boxes import holds
-from polyml.graph.traverse import UNKNOWN_EXTENT
+from polyml.graph.rules.boxes import box, holds
+from polyml.graph.traverse import UNKNOWN_EXTENT, all_ops
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Split", "Window", "inside", "padded_copy", "padded_shape", "reach"]
+__all__ = ["Split", "Window", "assigned", "inside", "meets_all", "padded_copy", "padded_shape", "reach", "target_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,38 @@ def inside(name: str, indices: Sequence[str], read: Read, shape: tuple[Affine, .
     ]
     head = f"[{', '.join(sizes)}] -> " if sizes else ""
     return isl.Set(f"{head}{{ {name}[{', '.join(indices)}] : {' and '.join(limits)} }}")
+
+
+def target_of(equation: Equation, sizes: tuple[str, ...]) -> isl.Map:
+    """From points to elements of the result, by a target that is affine in indices and sizes."""
+    head = f"[{', '.join(sizes)}] -> " if sizes else ""
+    name, indices = equation.result.name, ", ".join(equation.indices)
+    places = ", ".join(place.isl_text() for place in equation.target if isinstance(place, Affine))
+    return isl.Map(f"{head}{{ {name}[{indices}] -> {name}[{places}] }}")
+
+
+def meets_all(equation: Equation, graph: Graph) -> bool:
+    """Whether every element of the result is one that such a target hits."""
+    names = [f"d{d}" for d in range(len(equation.target))]
+    every = box(equation.result.name, names, dict(zip(names, equation.result.shape, strict=True)), graph.sizes)
+    hit = equation.domain.apply(target_of(equation, graph.sizes))
+    return every.intersect_params(graph.context).is_subset(hit)
+
+
+def assigned(equation: Equation, graph: Graph) -> Equation:
+    """The equation as an assignment, where it adds one term at most to each element of zeros; else as it is."""
+    if equation.reduce != "sum" or equation.reduced or equation.base is None or not _is_zero(equation.base, graph):
+        return equation
+    if not target_of(equation, graph.sizes).intersect_domain(equation.domain).is_injective():
+        return equation
+    base = None if meets_all(equation, graph) else equation.base
+    return replace(equation, reduce=None, accumulate=False, base=base)
+
+
+def _is_zero(tensor: Tensor, graph: Graph) -> bool:
+    makers = [op for op in all_ops(graph.ops) if isinstance(op, Equation) and op.result.name == tensor.name]
+    plain = (op.reduce is None and op.base is None and op.body == Const(0.0, op.body.dtype) for op in makers)
+    return bool(makers) and all(plain)
 
 
 def padded_copy(

@@ -17,13 +17,13 @@ from math import prod
 
 import islpy as isl
 
-from polyml.expressions import Apply, Const, Read
+from polyml.expressions import Apply, Read
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, hull, symbolic_box
-from polyml.graph.rules.window_parts import inside, reach
+from polyml.graph.rules.window_parts import assigned, inside, reach, target_of
 from polyml.graph.rules.windows_gathered import Windows, overlap
-from polyml.graph.traverse import UNKNOWN_EXTENT, all_ops, tensors_of
+from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
@@ -185,7 +185,7 @@ def _extents(
     numbers = hull(equation)
     if numbers is None:
         return None
-    hit = _target(equation, graph)
+    hit = target_of(equation, graph.sizes)
     wanted = equation.domain.apply(hit)
     whole = box(equation.result.name, equation.indices, numbers).intersect(
         hit.reverse().intersect_domain(wanted).range()
@@ -277,30 +277,7 @@ def _placed(found: _Contraction, result: Tensor, graph: Graph) -> Equation:
         reduced=(),
     )
     if found.wanted is not None:
-        placed = replace(placed, domain=domain.intersect(_target(placed, graph).intersect_range(found.wanted).domain()))
-    if equation.base is None or not _is_zero(equation.base, graph):
-        return placed
-    whole = _meets_all(placed, graph)
-    return replace(placed, reduce=None, accumulate=False, base=None if whole else equation.base)
-
-
-def _is_zero(tensor: Tensor, graph: Graph) -> bool:
-    makers = [op for op in all_ops(graph.ops) if isinstance(op, Equation) and op.result.name == tensor.name]
-    return all(
-        op.reduce is None and op.base is None and op.body == Const(0.0, op.body.dtype) for op in makers
-    ) and bool(makers)
-
-
-def _meets_all(equation: Equation, graph: Graph) -> bool:
-    """Whether every element of the result is one that the target hits."""
-    names = [f"d{d}" for d in range(len(equation.target))]
-    every = box(equation.result.name, names, dict(zip(names, equation.result.shape, strict=True)), graph.sizes)
-    return every.intersect_params(graph.context).is_subset(equation.domain.apply(_target(equation, graph)))
-
-
-def _target(equation: Equation, graph: Graph) -> isl.Map:
-    """From points to elements of the result."""
-    head = f"[{', '.join(graph.sizes)}] -> " if graph.sizes else ""
-    name, indices = equation.result.name, ", ".join(equation.indices)
-    places = ", ".join(place.isl_text() for place in equation.target if isinstance(place, Affine))
-    return isl.Map(f"{head}{{ {name}[{indices}] -> {name}[{places}] }}")
+        placed = replace(
+            placed, domain=domain.intersect(target_of(placed, graph.sizes).intersect_range(found.wanted).domain())
+        )
+    return assigned(placed, graph)
