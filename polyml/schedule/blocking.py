@@ -139,7 +139,8 @@ def plan_blocks(
     turned = is_turned(scop, scop.statements[model.name], sides.lanes)
     inner = by_stride(sides.rows, out)[::-1]
     most = _vectors_in_l2(model, sides.reduced, ends, target) if turned else _columns(model, sides, ends, target)
-    inner = inner[:1] if turned and model.extents[inner[0]] >= FEW_POINTS else inner
+    few = any(model.extents[i] < FEW_POINTS for i in inner[:1])
+    inner = inner[:1] if turned and not few else inner
     if at_hand:  # a panel that is not whole would be one of unknown width
         most = max(1, min(most, model.extents[sides.lanes] // target.lanes(model.itemsize)))
     unknown = any(i in ends for i in inner)
