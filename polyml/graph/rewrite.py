@@ -154,7 +154,8 @@ def rewrite(
         if after is not graph and observe is not None:
             observe(name, after)
         graph = after
-    return graph
+    # Ordering: rules may have added readers of what an argument held (rules/guarded.py), whose new value then cannot be made in its place.
+    return settle_results(graph)
 
 
 def _to_fixpoint(graph: Graph, rules: Sequence[Rule], observe: Callable[[str, Graph], None] | None) -> Graph:

@@ -63,6 +63,24 @@ def test_filters(case: str, bad: float | None) -> None:
     np.testing.assert_array_equal(execute(graph, (x, w))[0], expected)
 
 
+@pytest.mark.parametrize("bad", [None, np.inf])
+def test_of_what_it_overwrites(bad: float | None) -> None:
+    """An argument that is updated in place is read until the exact sums are made: the others wait elsewhere."""
+    source = """
+    def f(y: f32["C N"], w: f32["C C 3"]):
+        y[d, n] = sum[c, r, 0 <= n + r - 1 < N](y[c, n + r - 1] * w[d, c, r])
+        y[0, n] += 1
+    """
+    y, w = np.abs(numbers(64, 400)), numbers(64, 64, 3)
+    w[2, 3, 0] = 1 if bad is None else bad
+    expected = y.copy()
+    polyml.einsum(source, precise=True)(expected, w)
+    f = polyml.einsum(source)
+    assert "if w_is_not_finite" in f.lower(y, w).text("graph")
+    f(y, w)
+    np.testing.assert_array_equal(y, expected)
+
+
 @pytest.mark.parametrize("bad", [None, np.nan])
 def test_any_size(bad: float | None) -> None:
     source, one, other = CASES["dense"]
