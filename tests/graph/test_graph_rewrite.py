@@ -468,3 +468,10 @@ def test_a_wide_sum_does_not_exhaust_the_stack() -> None:
     (y,) = execute(rewritten, [np.ones(4, np.float32)])
     np.testing.assert_array_equal(y, 401)
     assert all(not isinstance(op.body, Read) and isinstance(op.body, Apply) for op in rewritten.ops)
+
+
+def test_a_sum_whose_terms_a_condition_leaves_out_is_zero_where_there_are_none() -> None:
+    """No index has a value here, and the sum has no dimension that an index would go along."""
+    source = 'def f(x: f64["N"]):\n    s = sum[k < N](where(k % 2 == 0, 1, 0) ** 2)\n    return s\n'
+    assert "s = 0" in polyml.einsum(source).lower(np.empty(0)).text("loops")
+    assert polyml.einsum(source)(np.empty(0)) == 0
