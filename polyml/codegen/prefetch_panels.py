@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import ceil, gcd, prod
 
 from polyml.codegen.inner_loops import inner_loops, put_first
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
+from polyml.codegen.ranges import Ranges
 from polyml.codegen.tile_sums import most_of
 from polyml.expressions import reads_of
 from polyml.records import dataclass
@@ -76,7 +77,7 @@ def _fetch(
         return None
     size = _elements(panel.shape[blocks:])
     line = line_bytes // panel.dtype.itemsize
-    levels = _levels(path[max(outside) + 1 :])
+    levels = _levels(path, max(outside) + 1)
     lines = size // line
     if not levels or levels[-1].steps > MOST_STEPS * lines:
         return None
@@ -95,9 +96,12 @@ def _asked(levels: Sequence[_Level], lines: int) -> tuple[For, list[Affine]] | N
     if not fitting:
         return None
     outer = fitting[-1]
-    count = max(1, lines // outer.steps)
+    count = ceil(lines / outer.steps)
     if count <= MOST_LINES:
-        return outer.loop, [outer.done * count + k for k in range(count)]
+        # Nine lines for seven iterations: two each, of which the first is the last one's second in five of them.
+        common = gcd(lines, outer.steps)
+        first = outer.done if count == 1 else outer.done * (lines // common) // (outer.steps // common)
+        return outer.loop, [first + k for k in range(count)]
     if len(fitting) == len(levels):
         return None
     # or the next one, where several iterations ask for the same: but for the first, such a request finds the line in L2 or on its way.
@@ -116,13 +120,16 @@ class _Level:
     steps: int
 
 
-def _levels(loops: Sequence[For]) -> list[_Level]:
-    """The loops that are not vectors, outermost first; none where one has no known number of iterations, or other ones than in order."""
+def _levels(path: Sequence[For], first: int) -> list[_Level]:
+    """The loops of the path from the first one on that are not vectors, outermost first; none where one has no known number of iterations, or other ones than in order."""
     found: list[_Level] = []
-    for loop in loops:
-        if loop.kind == "vector":
+    for position, loop in enumerate(path):
+        if position < first or loop.kind == "vector":
             continue
-        lower, length, around = loop.lower, most_of(loop), found
+        lower, around = loop.lower, found
+        length = most_of(loop)
+        if length is None:
+            length = Ranges(tuple(path[:position])).highest(loop.upper - loop.lower)
         if found and lower == affine(found[-1].loop.variable) and length == found[-1].loop.step:
             # Strips of a loop (sums in parts): both together count as the loop that they were.
             lower, length, around = found[-1].loop.lower, most_of(found[-1].loop), found[:-1]
