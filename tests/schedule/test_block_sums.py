@@ -49,6 +49,13 @@ def blocks(text: str, points: tuple[int, ...], weights: tuple[int, ...], target:
             (512, 512, 3, 3),
             "14 q x 2 vectors of o; c by 16, o by 64",
         ),  # several panels, since L2 does not hold x
+        (POINTS, (1024, 7, 7), (512, 1024), "7 q x 2 vectors of o; c by 64, o by 32"),
+        (
+            POINTS,
+            (1024, 7, 7),
+            (1024, 1024),
+            "7 q x 3 vectors of o; o by 48",
+        ),  # more panels, of which the first matters less
         (WINDOWS, (64, 7, 7), (512, 64, 3, 3), "7 q x 3 vectors of o; o by 48"),  # L2 holds two panels easily
         (
             WINDOWS,
