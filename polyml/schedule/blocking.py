@@ -30,6 +30,7 @@ from polyml.schedule.block_sizes import (
     widths,
 )
 from polyml.schedule.block_strips import WAY, strip_depth, strips_of
+from polyml.schedule.block_sums import sums_in_blocks
 from polyml.schedule.contraction_blocks import Blocking
 from polyml.schedule.contraction_sides import (
     UNBOUNDED,
@@ -155,6 +156,12 @@ def plan_blocks(
     rows, tile = contraction_tile(
         model, sides.lanes, inner, len(sides.others), target, most=most, rest=rest, tallest=tallest
     )
+    blocks: dict[str, int] = {}
+    parted = None
+    if turned and not ends:
+        parted = sums_in_blocks(scop, model, sides, inner, target, tallest=tallest, rest=rest)
+    if parted is not None:
+        rows, tile, blocks = parted
     if tile.rows > target.l1_bytes // WAY and not (ends or turned) and waits_in_l1(model, sides, rows, tile, target):
         rows, tile = contraction_tile(
             model, sides.lanes, [rows], len(sides.others), target, most=most, rest=rest, tallest=target.l1_bytes // WAY
@@ -163,7 +170,8 @@ def plan_blocks(
     packed = _pays(model, sides.operand, sides, target, turned=turned, least=least)
     if packed and not (ends or turned) and _suits_lanes_along_sum(scop, model, sides, target):
         return None
-    return _blocks(scop, model, sides, ends, target, rows, tile, packed=packed, turned=turned, at_hand=at_hand)
+    made = _blocks(scop, model, sides, ends, target, rows, tile, packed=packed, turned=turned, at_hand=at_hand)
+    return made if made is None or not blocks else replace(made, sizes={**made.sizes, **blocks})
 
 
 def _beside_rest(
