@@ -324,11 +324,17 @@ def _directly_inside(nodes: tuple[Node, ...]) -> Iterator[For]:
 
 
 def _with_nodes(nodes: tuple[Node, ...], extra: Mapping[int, list[Node]]) -> tuple[Node, ...]:
-    """The nodes with more at the start of some loops' bodies, by the loop's id."""
+    """The nodes with more at the start of some loops' bodies, by the loop's id, and of loops that go on with as many vectors under masks where these end."""
     made: list[Node] = []
+    before: For | None = None
     for node in nodes:
         if isinstance(node, For):
-            node = replace(node, body=(*extra[id(node)], *node.body)) if id(node) in extra else node
+            if before is not None and (node.lower, node.step) == (before.upper, before.step):
+                more, before = extra[id(before)], None
+            else:
+                more = extra.get(id(node), [])
+                before = node if more else None
+            node = replace(node, body=(*more, *node.body)) if more else node
         else:
             node = with_body(node, lambda body: _with_nodes(body, extra))
         made.append(node)
