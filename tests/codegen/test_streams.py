@@ -159,6 +159,17 @@ def test_the_only_loop_fetches_what_comes_when_it_computes_much() -> None:
     assert prefetch(heavy, replace(CACHES, ahead=4 << 10)) == (heavy, ())
 
 
+def test_a_sum_that_computes_much_fetches_what_comes() -> None:
+    """Beside loops over lanes, and none that sweeps the row again."""
+    total = Assign(target=put("s", "i"), value=call("exp", at("x", "i", "j")), reduction="sum")
+    arguments = [array("x", 4096, 1024), array("s", 4096)]
+    rows = function(loop("i", 0, 4096, loop("j", 0, 1024, total, kind="vector")), arguments=arguments, written="s")
+    program, _ = vectorize(rows, vector_bytes=64)
+    after, notes = prefetch(program, CACHES)
+    assert [str(note.text) for note in notes] == ["x 16384 bytes ahead, into L1"]
+    assert {str(p.place) for p in prefetches(after)} == {f"x[i, j + {4096 + 16 * k}]" for k in range(4)}
+
+
 def test_rows_side_by_side_are_all_fetched() -> None:
     both = call("add", at("x", "i", "j"), at("x", affine("i") + 1, "j"))
     sweeps = (
