@@ -15,7 +15,15 @@ from dataclasses import replace
 from math import ceil, prod
 
 from polyml.expressions import reads_of
-from polyml.schedule.block_operands import is_held, is_near, packed_rows, panel_by_panel, rows_meet, waits_in_l1
+from polyml.schedule.block_operands import (
+    is_held,
+    is_near,
+    is_read_once,
+    packed_rows,
+    panel_by_panel,
+    rows_meet,
+    waits_in_l1,
+)
 from polyml.schedule.block_order import columns_in_l1, tile_order
 from polyml.schedule.block_sizes import (
     by_stride,
@@ -223,8 +231,11 @@ def _blocks(
     packs_rows = packed and not windows and not turned
     tall = at_hand and tile.rows > UNKNOWN_ROWS
     meet = packs_rows and rows_meet(model, sides, rows, tile, depth, target)
+    once = packs_rows and is_read_once(scop, model, sides, rows)
     row_operand = (
-        packed_rows(model, sides, rows, tile, target, short=short, tall=tall, meet=meet) if packs_rows else None
+        packed_rows(model, sides, rows, tile, target, short=short, tall=tall, meet=meet, once=once)
+        if packs_rows
+        else None
     )
     held = [i for i in model.extents if operand.stride(i) != 0 and i not in sides.batch]
     held += [i for i in (rows, *sides.reduced) if row_operand is not None]
