@@ -62,7 +62,7 @@ class _Copies:
         if len(lanes.body) == 1 and isinstance(lanes.body[0], For):
             return self.transposed(lanes, lanes.body[0], loops)
         reads = [self.source(node, lanes) for node in lanes.body]
-        if lanes.masked or not reads or any(read is None for read in reads):
+        if not reads or any(read is None for read in reads):
             return lanes
         lines: dict[tuple[str, Affine, int], Prefetch] = {}
         for read in reads:
