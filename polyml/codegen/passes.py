@@ -22,6 +22,7 @@ from polyml.codegen.prefetch_rows import prefetch_rows
 from polyml.codegen.prefetch_sources import prefetch_sources
 from polyml.codegen.prefetch_strips import prefetch_strips
 from polyml.codegen.prefetch_tiles import prefetch_tiles
+from polyml.codegen.prefetch_turned import prefetch_turned
 from polyml.codegen.ragged_tiles import widen_tiles
 from polyml.codegen.ranges import remembered
 from polyml.codegen.recurrences import order_sums
@@ -133,6 +134,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes, o.rows_ahead))),
     Pass("prefetch_columns", lambda f, o: prefetch_columns(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes), o.near)),
     Pass("prefetch_tiles", lambda f, o: (prefetch_tiles(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes)), ())),
+    # Ordering: when prefetches of what sums read are where they will be.
+    Pass("prefetch_turned", lambda f, o: (prefetch_turned(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes)), ())),
     # Ordering: after the passes that ask for the same with more knowledge of what loops do.
     Pass("prefetch_points", lambda f, o: (prefetch_points(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes)), ())),
     # Ordering: last, since passes above know tiles by the loads ahead of their sums.

@@ -2,7 +2,7 @@
 
 A loop whose body sweeps a row in several inner loops (a maximum, then exponentials, ...) waits for memory in the first sweep and leaves memory
 idle in the others, and the hardware's prefetchers start anew with every row. So one of the others asks for the line of a coming row that lies where it stands itself: the one that
-computes most and does not stream its results out. On cores that are asked for few bytes ahead (`Target.rows_ahead`) one that computes little leaves rows of half a page to a page to the hardware, and asks for longer ones into L2. Where there is one loop only, the hardware sees the stream by itself, unless the loop computes much: then it asks for lines further on.
+computes most and does not stream its results out. On cores that are asked for few bytes ahead (`Target.rows_ahead`) one that computes little leaves rows of half a page to a page to the hardware, and asks for longer ones into L2. Where one loop only reads large arrays, the hardware sees the stream by itself, unless the loop computes much: then it asks for lines further on.
 """
 
 from __future__ import annotations
@@ -102,7 +102,11 @@ class _Prefetch:
             pieces = self.with_next_pieces(node, loops[0])
             return replace(node, body=self.with_coming_lines(node.body, loops[0])) if pieces is node else pieces
         sweeps = [sweep for loop in loops for sweep in self.sweeps(loop, node)]
-        return self.with_next_rows(node, loops, sweeps)
+        fetching = self.with_next_rows(node, loops, sweeps)
+        readers = [loop for loop in loops if self.streams(loop)]
+        if fetching is node and len(readers) == 1:  # what the others do is adding up lanes, or short
+            return replace(node, body=self.with_coming_lines(node.body, readers[0]))
+        return fetching
 
     def streams(self, loop: For) -> Mapping[tuple[str, Affine], tuple[Read, ...]]:
         """What the loop reads of large arrays, element after element: by array and first element (but for a constant), its loads."""
@@ -324,11 +328,17 @@ def _directly_inside(nodes: tuple[Node, ...]) -> Iterator[For]:
 
 
 def _with_nodes(nodes: tuple[Node, ...], extra: Mapping[int, list[Node]]) -> tuple[Node, ...]:
-    """The nodes with more at the start of some loops' bodies, by the loop's id."""
+    """The nodes with more at the start of some loops' bodies, by the loop's id, and of loops that go on with as many vectors under masks where these end."""
     made: list[Node] = []
+    before: For | None = None
     for node in nodes:
         if isinstance(node, For):
-            node = replace(node, body=(*extra[id(node)], *node.body)) if id(node) in extra else node
+            if before is not None and (node.lower, node.step) == (before.upper, before.step):
+                more, before = extra[id(before)], None
+            else:
+                more = extra.get(id(node), [])
+                before = node if more else None
+            node = replace(node, body=(*more, *node.body)) if more else node
         else:
             node = with_body(node, lambda body: _with_nodes(body, extra))
         made.append(node)

@@ -5,7 +5,7 @@ A block's rows are pieces of the matrix's, some hundred bytes to a few KiB, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -14,7 +14,7 @@ from polyml.codegen.prefetch import AHEAD, Caches
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.streams import flat_element
-from polyml.codegen.tile_sums import affine_subscripts, large_inputs, map_tiles
+from polyml.codegen.tile_sums import affine_subscripts, large_inputs, map_tiles, most_of
 from polyml.expressions import Read
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
@@ -24,6 +24,9 @@ __all__ = ["prefetch_copies"]
 
 ROWS = 4
 """Rows ahead: 1 gains half of what 4 do, 16 no more."""
+
+MOST_ROWS = 16
+"""Rows that are read side by side, at most, for the ones to ask for to be those that come after all of them: 4 ahead would be half of the next ones, and half of these themselves."""
 
 APART = 1024
 """Bytes from row to row, at least: nearer ones are a stream."""
@@ -59,7 +62,7 @@ class _Copies:
         if len(lanes.body) == 1 and isinstance(lanes.body[0], For):
             return self.transposed(lanes, lanes.body[0], loops)
         reads = [self.source(node, lanes) for node in lanes.body]
-        if lanes.masked or not reads or any(read is None for read in reads):
+        if not reads or any(read is None for read in reads):
             return lanes
         lines: dict[tuple[str, Affine, int], Prefetch] = {}
         for read in reads:
@@ -71,11 +74,12 @@ class _Copies:
             )
             if flat is None or row is None:
                 return lanes
-            there = {row.variable: affine(row.variable) + ROWS * row.step}
+            ahead = _rows_ahead(row, loops)
+            there = {row.variable: affine(row.variable) + ahead * row.step}
             place = Place(read.tensor, tuple(s.substitute(there) for s in affine_subscripts(read)))
             line = flat.constant * variable.dtype.itemsize // self.caches.line
             lines.setdefault((read.tensor, flat - flat.constant, line), Prefetch(place, 2))
-            self.notes.append(Note("prefetch", row.variable, f"{read.tensor} {ROWS} rows ahead, for its copy"))
+            self.notes.append(Note("prefetch", row.variable, f"{read.tensor} {ahead} rows ahead, for its copy"))
         return replace(lanes, body=(*lines.values(), *lanes.body))
 
     def transposed(self, lanes: For, blocks: For, loops: tuple[For, ...]) -> For:
@@ -121,3 +125,12 @@ class _Copies:
         """Whether the loop goes from row to row, one after the other."""
         step = abs((flat.stride(loop.variable) or 0) * loop.step) * variable.dtype.itemsize
         return loop.kind == "sequential" and loop.step == 1 and step >= APART
+
+
+def _rows_ahead(row: For, loops: Sequence[For]) -> int:
+    """How many rows ahead are asked for. Where a loop between this one and that over blocks of rows takes one piece of all of a block's rows after the other, as many as there are."""
+    trips = most_of(row)
+    around = loops[: loops.index(row)]
+    block = next((k for k, loop in enumerate(around) if loop.variable in row.lower.variables()), len(around))
+    beside = block + 1 < len(around) and trips is not None and trips <= MOST_ROWS
+    return max(ROWS, trips) if beside and trips is not None else ROWS

@@ -12,23 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+from polyml.codegen.dealt_lines import dealt_out, levels_of
 from polyml.codegen.inner_loops import inner_loops, put_first
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
-from polyml.codegen.tile_sums import most_of
 from polyml.expressions import reads_of
-from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["prefetch_panels"]
 
 MOST_STEPS = 16
 """Steps of the sums for each line of a block, at most: with more the block is used so often that its first use does not matter."""
-
-BEYOND = 1.5
-"""Iterations for each line of a block, at most, that may ask for one: what lies behind the block is next."""
-
-MOST_LINES = 4
-"""Lines that one iteration asks for, at most."""
 
 
 def prefetch_panels(function: Function, panels: Mapping[str, int], *, l2_bytes: int, line_bytes: int) -> Function:
@@ -76,59 +69,13 @@ def _fetch(
         return None
     size = _elements(panel.shape[blocks:])
     line = line_bytes // panel.dtype.itemsize
-    levels = _levels(path[max(outside) + 1 :])
+    levels = levels_of(path, max(outside) + 1)
     lines = size // line
     if not levels or levels[-1].steps > MOST_STEPS * lines:
         return None
-    asked = _asked(levels, lines)
+    asked = dealt_out(levels, lines)
     if asked is None:
         return None
     loop, places = asked
     next_block = (*counted[:-1], counted[-1] + 1, *((affine(0),) * (len(panel.shape) - blocks - 1)))
     return loop, [Place(panel.name, (*next_block, at * line)) for at in places]
-
-
-def _asked(levels: Sequence[_Level], lines: int) -> tuple[For, list[Affine]] | None:
-    """The loop in which lines are asked for, and their numbers in terms of its iteration; what is left over comes when it is read."""
-    # The innermost loop in which there is a line for each iteration,
-    fitting = [level for level in levels if level.steps <= BEYOND * lines]
-    if not fitting:
-        return None
-    outer = fitting[-1]
-    count = max(1, lines // outer.steps)
-    if count <= MOST_LINES:
-        return outer.loop, [outer.done * count + k for k in range(count)]
-    if len(fitting) == len(levels):
-        return None
-    # or the next one, where several iterations ask for the same: but for the first, such a request finds the line in L2 or on its way.
-    inner = levels[len(fitting)]
-    trips = inner.steps // outer.steps
-    same = max(1, round(inner.steps / lines))
-    return inner.loop, [outer.done * -(-trips // same) + (inner.done - outer.done * trips) // same]
-
-
-@dataclass(frozen=True, slots=True)
-class _Level:
-    """done: how many iterations of the loop are over, over all of the loops around it that count. steps: how many there are in all, at most."""
-
-    loop: For
-    done: Affine
-    steps: int
-
-
-def _levels(loops: Sequence[For]) -> list[_Level]:
-    """The loops that are not vectors, outermost first; none where one has no known number of iterations, or other ones than in order."""
-    found: list[_Level] = []
-    for loop in loops:
-        if loop.kind == "vector":
-            continue
-        lower, length, around = loop.lower, most_of(loop), found
-        if found and lower == affine(found[-1].loop.variable) and length == found[-1].loop.step:
-            # Strips of a loop (sums in parts): both together count as the loop that they were.
-            lower, length, around = found[-1].loop.lower, most_of(found[-1].loop), found[:-1]
-        if length is None or length < 1 or loop.kind not in ("sequential", "parallel"):
-            return []
-        trips = -(-length // loop.step)
-        done, steps = (around[-1].done, around[-1].steps) if around else (affine(0), 1)
-        found.append(_Level(loop, done * trips + (affine(loop.variable) - lower) // loop.step, steps * trips))
-    return found

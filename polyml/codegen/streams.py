@@ -1,6 +1,6 @@
 """Aligned addresses: which loop index a vector loop must start its whole vectors at.
 
-Stores that bypass the caches need them. And where lanes read their neighbours, or a row is a strip of a tile, data comes from the nearest cache, where a vector
+Stores that bypass the caches need them. And where lanes read their neighbours, add up a long row, or a row is a strip of a tile, data comes from the nearest cache, where a vector
 across two lines costs twice: then most accesses are aligned.
 
 An argument may lie anywhere. Its `Lead` says how far its first aligned element is, so the first index of a row whose address is aligned is known too.
@@ -20,6 +20,7 @@ from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.expressions import Subscript, reads_of
 from polyml.records import dataclass
+from polyml.schedule.cost import operations_of
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["Leads", "flat_element"]
@@ -29,6 +30,12 @@ LONG = 16
 
 LONG_IN_CACHE = 4
 """The same for what comes from a cache."""
+
+LONG_SUM = 64
+"""The same for a sum along the lanes, which has an end of as many vectors as it has accumulators."""
+
+LIGHT = 4
+"""Instructions per access up to which loads bound a sum."""
 
 
 @dataclass(slots=True)
@@ -46,14 +53,12 @@ class Leads:
     _streaming: tuple[str, Affine, tuple[Affine, ...]] | None = None
     _columns: bool = False
 
-    def before_aligned(
-        self, loop: For, ranges: Ranges, width: int, vector_bytes: int, *, reducing: bool
-    ) -> Affine | None:
+    def before_aligned(self, loop: For, ranges: Ranges, width: int, vector_bytes: int, *, sums: int) -> Affine | None:
         """How many iterations of `loop` (which will have `width` lanes) come before the first whose streaming store is aligned, or whose accesses to
         data in cache are: 0 .. width - 1. It may be more than the loop has.
 
         None where that is not worth it: rows are short; or vectors are written now and then, to several rows in turn (a register tile), which leaves too
-        many lines half written; or lanes add up (`reducing`).
+        many lines half written; or lanes add up (`sums` elements) what takes longer than its loads, or comes from rows side by side.
         """
         self._streaming, self._columns = None, False
         if any(isinstance(node, For) for node in walk_nodes(loop.body)):
@@ -62,7 +67,11 @@ class Leads:
         long = None if trips is not None or not self.large else self._long(loop, ranges, width)
         jammed = {outer.variable for outer in ranges.loops if outer.kind == "jam"}
         if not (long is not None or (trips is not None and trips >= LONG * width)) or not _streamed(loop.body):
-            return None if reducing else self._before_lines(loop, ranges, width, vector_bytes, jammed)
+            if sums:
+                # Lanes of several registers are combined together (llvm/across.py), those of eight bytes not by halves: their order would be the address's.
+                apart = sums == 1 or vector_bytes <= 4 * width
+                return self._before_sum(loop, trips, width, vector_bytes) if apart and trips and not jammed else None
+            return self._before_lines(loop, ranges, width, vector_bytes, jammed)
         for place in _streamed(loop.body):
             variable = self.arguments.get(place.variable)
             flat = None if variable is None else flat_element(variable, place.subscripts, whole_rows=self.large)
@@ -173,6 +182,31 @@ class Leads:
             return None
         ((residue, weight),) = weights.most_common(1)
         return self._before(owners[residue], residue, width, vector_bytes) if 2 * weight >= total else None
+
+    def _before_sum(self, loop: For, trips: int, width: int, vector_bytes: int) -> Affine | None:
+        """The same where lanes add up a row of arguments that all begin at one place of a line, as far as is known, and loads bound the loop: a vector across two lines takes two loads."""
+        accesses = [a for a in _accesses(loop.body) if a[1]]
+        assigns = [node for node in walk_nodes(loop.body) if isinstance(node, Assign)]
+        work = sum(operations_of(node.value) + 1 for node in assigns)
+        if trips < LONG_SUM * width or 2 * vector_bytes < _LINE or work > LIGHT * len(accesses):
+            return None
+        if {node.reduction for node in assigns} - {None} != {"sum"}:  # extrema look for NaN at the end of each loop
+            return None
+        found: dict[Affine, Variable] = {}
+        for name, subscripts, _ in accesses:
+            variable = self.arguments.get(name)
+            flat = None if variable is None else flat_element(variable, subscripts)
+            if flat is not None and not flat.stride(loop.variable):
+                continue
+            if variable is None or flat is None or flat.stride(loop.variable) != 1:
+                return None
+            if variable.dtype.itemsize * width != vector_bytes:
+                return None
+            found.setdefault(_residue(flat, loop, width), variable)
+        if len(found) != 1:
+            return None
+        ((residue, variable),) = found.items()
+        return None if residue.variables() else self._before(variable, residue, width, vector_bytes)
 
     def _before(self, variable: Variable, residue: Affine, width: int, vector_bytes: int) -> Affine:
         if variable.name in self.scratch:

@@ -146,7 +146,7 @@ class _Vectorize:
         width = self.width(loop)
         if _reduces_across(loop, ranges, precise=self.precise):
             raise NotVectorizable("the bounds of an inner loop differ between lanes that share a sum")
-        plan = self.plan(replace(loop, factor=1), ranges, width, reducing=False)
+        plan = self.plan(replace(loop, factor=1), ranges, width, sums=0)
         start = fresh(f"{loop.variable}_strip", self.taken)
         strip = replace(loop, lower=affine(start), upper=affine(start) + plan.width, factor=1)
         outer = replace(
@@ -185,7 +185,7 @@ class _Vectorize:
         taps = () if partials else self.taps(loop, ranges)
         if taps:
             return taps
-        plan = self.plan(loop, ranges, self.width(loop), reducing=bool(partials))
+        plan = self.plan(loop, ranges, self.width(loop), sums=len(partials))
         clamped = () if partials else self.clamped(loop, plan, ranges)
         if clamped:
             return clamped
@@ -257,16 +257,16 @@ class _Vectorize:
         self.notes.append(Note("vector", loop.variable, how))
         return overlapping_tiles(loop, _with_lanes(body, plan.width), plan.vectors, plan.width, self.taken)
 
-    def plan(self, loop: For, ranges: Ranges, width: int, *, reducing: bool) -> _Plan:
+    def plan(self, loop: For, ranges: Ranges, width: int, *, sums: int) -> _Plan:
         span = loop.upper - loop.lower
         trips = ranges.constant(span)
         # Copies of a jammed loop around have accumulators of their own.
         copies = prod(outer.factor for outer in ranges.loops if outer.kind == "jam")
-        vectors = max(loop.factor, -(-_INDEPENDENT // copies) if reducing and not _has_loops(loop.body) else 1)
-        if trips is None and not reducing and not _has_loops(loop.body):
+        vectors = max(loop.factor, -(-_INDEPENDENT // copies) if sums and not _has_loops(loop.body) else 1)
+        if trips is None and not sums and not _has_loops(loop.body):
             most = ranges.highest(span)
             vectors = 1 if most is not None and most < _STRIP * width else vectors
-        head = self.leads.before_aligned(loop, ranges, width, self.vector_bytes, reducing=reducing)
+        head = self.leads.before_aligned(loop, ranges, width, self.vector_bytes, sums=sums)
         if head is not None:
             start = loop.lower + head
             if trips is None or trips < width:
@@ -303,18 +303,34 @@ class _Vectorize:
             body = self.leads.marked(body, loop, width)
         single = jam(body, loop.variable, [affine(loop.variable)], taken=set(), names=first)
         if plan.has_head:
-            yield _head(replace(shape, upper=plan.start, step=width, masked=True, body=single), loop.lower)
+            before = jam(body, loop.variable, [affine(loop.variable)], taken=set(), names=accumulators.names[-1:])
+            yield _head(replace(shape, upper=plan.start, step=width, masked=True, body=before), loop.lower)
         start = plan.start
         if plan.has_main:
             values = [affine(loop.variable) + u * width for u in range(plan.vectors)]
             copies = jam(body, loop.variable, values, taken=self.taken, names=accumulators.names)
             yield replace(shape, lower=start, upper=plan.middle, step=plan.vectors * width, body=copies)
             start = plan.middle
+        if plan.has_head and partials:
+            rest = replace(shape, lower=start, step=plan.vectors * width, masked=True)
+            yield _in_turns(rest, body, accumulators)
+            return
         if plan.has_single:
             yield replace(shape, lower=start, upper=plan.end, step=width, body=single)
             start = plan.end
         if plan.has_tail:
             yield replace(shape, lower=start, step=width, masked=True, body=single)
+
+
+def _in_turns(rest: For, body: tuple[Node, ...], accumulators: Accumulators) -> For:
+    """What is left behind the main loop of a sum that starts where vectors lie at lines: once more as many vectors, under masks. So an element's accumulator, and its order there, are the same wherever the array lies;
+    only lanes are rotated, and what combines them by halves does not see that."""
+    made: list[Node] = []
+    for u, names in enumerate(accumulators.names):
+        here = affine(rest.variable) + u * rest.width
+        inside = Apply("lt", (IndexValue(here, i64), IndexValue(rest.upper, i64)), boolean)
+        made.append(If(condition=inside, then=jam(body, rest.variable, [here], taken=set(), names=(names,))))
+    return replace(rest, body=tuple(made))
 
 
 def _head(part: For, first: Affine) -> For:

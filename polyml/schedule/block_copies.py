@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import ceil
+from math import ceil, gcd, prod
 
 import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
 from polyml.records import dataclass
+from polyml.schedule.block_strips import WAY
 from polyml.schedule.contraction_blocks import Blocking
 from polyml.schedule.copies import universe, with_copies
 from polyml.schedule.pack import Packed
@@ -24,6 +25,12 @@ from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, Extent, affine, extent_of
 
 __all__ = ["BlockCopies", "BlockedNest", "block_index", "copy_blocks"]
+
+LINE, WAYS = 64, 8
+"""Bytes of a cache line; ways of L1, at least."""
+
+MOST_MORE = 8
+"""A panel's rows, at least, for each that is left unused behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +114,7 @@ def copy_blocks(packed: Packed, plan: Blocking, lanes: Mapping[str, str]) -> tup
         flow = flow.union(link.intersect(_same_block(new, copy, changed, plan)) if copies.repeats else link)
     storage = dict(packed.storage)
     for name, layout in layouts.values():
-        storage[name] = _storage(scop, name, plan, layout, (changed, made[name][1]))
+        storage[name] = _apart(_storage(scop, name, plan, layout, (changed, made[name][1])), layout, made[name][0])
     if copies.rest_array is not None:
         name = copies.rest_array
         storage[name] = rest_storage(plan, name, (readers[name], made[name][1]))
@@ -194,3 +201,25 @@ def _storage(scop: Scop, name: str, plan: Blocking, layout: Sequence[str], state
         for s in statements
     }
     return Storage(array=name, place=f"allocate:{name}", shape=tuple(shape), offsets=offsets)
+
+
+def _apart(storage: Storage, layout: Sequence[str], array: Array) -> Storage:
+    """With some rows more in each panel, whole lines, where the panels that a row of the source goes to lie so that their lines meet in one set of L1: lines that stores have asked for push out each other
+    before they are written."""
+    shape = [
+        extent.constant if isinstance(extent, Affine) and extent.is_constant else extent for extent in storage.shape
+    ]
+    at = layout.index("") + 1
+    if len(shape) < at + 2 or not all(isinstance(extent, int) for extent in shape):
+        return storage
+    known = [extent for extent in shape if isinstance(extent, int)]
+    row = prod(known[at + 1 :]) * array.dtype.itemsize
+    more, panels = LINE // gcd(row, LINE), prod(known[:at])
+
+    def meeting(panel: int) -> int:
+        """How many panels have their lines in one set."""
+        return ceil(panels * gcd(panel, WAY) / WAY)
+
+    if meeting(known[at] * row) <= WAYS or meeting((known[at] + more) * row) > WAYS or MOST_MORE * more > known[at]:
+        return storage
+    return replace(storage, shape=(*storage.shape[:at], known[at] + more, *storage.shape[at + 1 :]))

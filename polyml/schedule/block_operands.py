@@ -12,7 +12,16 @@ from polyml.schedule.cost import RegisterTile, StatementModel
 from polyml.scop.scop import Scop
 from polyml.target import Target
 
-__all__ = ["is_held", "is_near", "packed_rows", "panel_by_panel", "rows_meet", "waits_in_l1"]
+__all__ = [
+    "has_constant_panels",
+    "is_held",
+    "is_near",
+    "is_read_once",
+    "packed_rows",
+    "panel_by_panel",
+    "rows_meet",
+    "waits_in_l1",
+]
 
 NEAR = 8
 """Cache lines of a row of the vector operand up to which blocks of its rows are read where they lie, one after the other."""
@@ -22,6 +31,9 @@ FEW_USES = 128
 
 FEW_USES_IN_L2 = 80
 """The same for one that L2 holds: with more uses what lies across two lines costs as much as the copy."""
+
+FEW_ROW_USES = 256
+"""Uses of an element of the broadcast operand below which its copy shows, where its rows are contiguous along the tile's."""
 
 FEW_PANELS = 16
 """Panels of the vector operand up to which rows that L2 holds are read from there, however far apart their elements are. One panel reads each element once: 60 x 4 rows of 200 terms, every fourth element of x, times 32 columns 52 us packed, 27 where they lie."""
@@ -33,11 +45,17 @@ MEETINGS = 4
 def panel_by_panel(scop: Scop, sides: Sides, target: Target) -> bool:
     """Whether each panel of the vector operand is a block. Panels of constants are made once and lie one after the other, so that larger blocks gain nothing but fewer sweeps over the other operand, from L2; and nobody asks
     ahead for the first block, for which the first sweep waits."""
-    if sides.columns or len(sides.others) != 1 or not scop.arrays[sides.operand.array].constant:
+    if not has_constant_panels(scop, sides):
         return False
     other = scop.arrays[sides.others[0].array]
-    known = all(extent.is_constant for extent in other.shape)
-    return known and other.dtype.itemsize * prod(extent.constant for extent in other.shape) <= target.l2_bytes
+    return other.dtype.itemsize * prod(extent.constant for extent in other.shape) <= target.l2_bytes
+
+
+def has_constant_panels(scop: Scop, sides: Sides) -> bool:
+    """Whether the vector operand is a constant whose panels follow each other along one index, and the other operand one of known size."""
+    if sides.columns or len(sides.others) != 1 or not scop.arrays[sides.operand.array].constant:
+        return False
+    return all(extent.is_constant for extent in scop.arrays[sides.others[0].array].shape)
 
 
 def packed_rows(
@@ -50,17 +68,29 @@ def packed_rows(
     short: bool,
     tall: bool,
     meet: bool,
+    once: bool,
 ) -> str | None:
     """The broadcast operand, when its elements along the reduction are apart and it does not stay close anyway (in L1, or in L2 where a tile's rows are neighbours, one or two cache lines
-    per iteration, or panels are few), or its rows `meet`. short: C is written in the order of its memory, and rows that L1 holds packed only are packed, too. tall: a tile has more rows than there are registers for their addresses, since distances of rows are no numbers."""
+    per iteration, or panels are few), unless it is read `once` (`is_read_once`), or its rows `meet`. short: C is written in the order of its memory, and rows that L1 holds packed only are packed, too. tall: a tile has more rows than there are registers for their addresses, since distances of rows are no numbers."""
     operand, reduced = sides.others[0], sides.reduced
     size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0 and i not in sides.batch)
     apart = abs(operand.stride(reduced[-1]) or 0) != 1
     near = _panels(model, sides, tile, target) <= FEW_PANELS or abs(operand.stride(rows) or 0) == 1
     close = target.l2_bytes if near else target.l1_bytes
     needed = (apart and size > close // 2) or meet or (short and (rows_to_l1(model, sides, target) or tall))
+    if once and not meet:
+        return None
     held = operand.stride(rows) != 0 and all(operand.stride(i) != 0 for i in reduced)
     return operand.array if len(sides.others) == 1 and needed and held else None
+
+
+def is_read_once(scop: Scop, model: StatementModel, sides: Sides, rows: str) -> bool:
+    """Whether a tile reads pieces of contiguous rows of the broadcast operand, one for each term, and few tiles read them again: each takes a line or two for all of its rows, as a copy would. Those of constants are made once."""
+    if len(sides.others) != 1 or scop.arrays[sides.others[0].array].constant:
+        return False
+    uses = prod(model.extents[i] for i in (*sides.columns, sides.lanes))
+    contiguous = sides.others[0].stride(rows) == 1 and sides.rows == [rows] and len(sides.reduced) == 1
+    return contiguous and uses < FEW_ROW_USES
 
 
 def rows_meet(

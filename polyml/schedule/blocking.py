@@ -15,7 +15,15 @@ from dataclasses import replace
 from math import ceil, prod
 
 from polyml.expressions import reads_of
-from polyml.schedule.block_operands import is_held, is_near, packed_rows, panel_by_panel, rows_meet, waits_in_l1
+from polyml.schedule.block_operands import (
+    is_held,
+    is_near,
+    is_read_once,
+    packed_rows,
+    panel_by_panel,
+    rows_meet,
+    waits_in_l1,
+)
 from polyml.schedule.block_order import columns_in_l1, tile_order
 from polyml.schedule.block_sizes import (
     by_stride,
@@ -30,6 +38,7 @@ from polyml.schedule.block_sizes import (
     widths,
 )
 from polyml.schedule.block_strips import WAY, strip_depth, strips_of
+from polyml.schedule.block_sums import sums_in_blocks
 from polyml.schedule.contraction_blocks import Blocking
 from polyml.schedule.contraction_sides import (
     UNBOUNDED,
@@ -155,6 +164,12 @@ def plan_blocks(
     rows, tile = contraction_tile(
         model, sides.lanes, inner, len(sides.others), target, most=most, rest=rest, tallest=tallest
     )
+    blocks: dict[str, int] = {}
+    parted = None
+    if turned and not ends:
+        parted = sums_in_blocks(scop, model, sides, inner, target, tallest=tallest, rest=rest)
+    if parted is not None:
+        rows, tile, blocks = parted
     if tile.rows > target.l1_bytes // WAY and not (ends or turned) and waits_in_l1(model, sides, rows, tile, target):
         rows, tile = contraction_tile(
             model, sides.lanes, [rows], len(sides.others), target, most=most, rest=rest, tallest=target.l1_bytes // WAY
@@ -163,7 +178,8 @@ def plan_blocks(
     packed = _pays(model, sides.operand, sides, target, turned=turned, least=least)
     if packed and not (ends or turned) and _suits_lanes_along_sum(scop, model, sides, target):
         return None
-    return _blocks(scop, model, sides, ends, target, rows, tile, packed=packed, turned=turned, at_hand=at_hand)
+    made = _blocks(scop, model, sides, ends, target, rows, tile, packed=packed, turned=turned, at_hand=at_hand)
+    return made if made is None or not blocks else replace(made, sizes={**made.sizes, **blocks})
 
 
 def _beside_rest(
@@ -215,8 +231,11 @@ def _blocks(
     packs_rows = packed and not windows and not turned
     tall = at_hand and tile.rows > UNKNOWN_ROWS
     meet = packs_rows and rows_meet(model, sides, rows, tile, depth, target)
+    once = packs_rows and is_read_once(scop, model, sides, rows)
     row_operand = (
-        packed_rows(model, sides, rows, tile, target, short=short, tall=tall, meet=meet) if packs_rows else None
+        packed_rows(model, sides, rows, tile, target, short=short, tall=tall, meet=meet, once=once)
+        if packs_rows
+        else None
     )
     held = [i for i in model.extents if operand.stride(i) != 0 and i not in sides.batch]
     held += [i for i in (rows, *sides.reduced) if row_operand is not None]

@@ -196,7 +196,7 @@ def test_tiles_fetch_their_next_rows_from_inside_nested_sums() -> None:
 
 
 def test_rows_are_packed_once_per_block_of_the_reduction() -> None:
-    a, b = operands("K N", "M K", {"N": 70, "M": 200, "K": 150}, "f32")
+    a, b = operands("K N", "M K", {"N": 70, "M": 300, "K": 150}, "f32")
     target = Target("host", l1_bytes=2048, l2_bytes=16 * 1024, l3_bytes=1 << 20, cores=2)
     for threads in (1, 2):
         function = polyml.einsum(product("K N", "M K", "N M", "f32"), target=target, threads=threads, verify=True)
@@ -207,7 +207,7 @@ def test_rows_are_packed_once_per_block_of_the_reduction() -> None:
 @pytest.mark.parametrize(("rows", "l2"), [(384, 48 << 10), (1000, 128 << 10)])
 def test_blocks_of_rows_are_packed_apart(rows: int, l2: int) -> None:
     """Many rows, packed again for each block of columns."""
-    sizes = {"A": 96, "B": rows, "C": 2, "D": 18}
+    sizes = {"A": 144, "B": rows, "C": 2, "D": 18}
     a, b = operands("C D A", "D B", sizes, "f32")
     target = Target("host", l1_bytes=2048, l2_bytes=l2, l3_bytes=0, cores=2)
     function = polyml.einsum(product("C D A", "D B", "C B A", "f32"), target=target, threads=1)
@@ -425,7 +425,7 @@ def test_random_sizes(seed: int) -> None:
 def test_loops_of_a_blocked_product(golden: Callable[[str, str], None]) -> None:
     """Small enough to read: three rows by one vector, every level of blocks, both operands packed."""
     target = Target("x86-64-v2", l1_bytes=1024, l2_bytes=8100, vector_registers=5)
-    a, b = operands("K N", "K M", {"N": 17, "M": 40, "K": 60}, "f32")
+    a, b = operands("K N", "K M", {"N": 17, "M": 260, "K": 60}, "f32")
     function = polyml.einsum(product("K N", "K M", "N M", "f32"), target=target, threads=1)
     golden("codegen/blocked_product", function.lower(a, b).text("schedule") + "\n" + function.lower(a, b).text("loops"))
 
@@ -438,6 +438,18 @@ def test_short_dense_rows_are_read_where_they_lie(threads: int, batch: int, dept
     function = polyml.einsum(product("B K N", "B K M", "B N M", "f32"), target=IN_L2, threads=threads)
     assert "y read where it lies" in str(function.explain(a, b))
     np.testing.assert_array_equal(function(guarded(a), guarded(b)), np.einsum("bkn,bkm->bnm", a, b))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("columns", "packed"), [(64, False), (250, False), (300, True)])
+def test_contiguous_rows_of_few_uses_are_not_packed(columns: int, packed: bool, threads: int) -> None:
+    """They are more than half of L2, and apart along the sum."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-9, 10, (700, extent)).astype(np.float32) for extent in (90, columns))
+    target = Target("host", l1_bytes=8 << 10, l2_bytes=128 << 10, cores=2)
+    function = polyml.einsum(product("K N", "K M", "N M", "f32"), target=target, threads=threads)
+    assert ("x in panels" in str(function.explain(a, b))) == packed
+    np.testing.assert_array_equal(function(guarded(a), guarded(b)), a.T @ b)
 
 
 def test_rows_beyond_l2_are_read_in_strips_and_with_strides_packed() -> None:

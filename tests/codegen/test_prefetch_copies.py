@@ -46,6 +46,28 @@ def test_rows_that_are_no_whole_lines(size: int) -> None:
     np.testing.assert_array_equal(polyml.einsum(TEXT, threads=1)(x, y), x @ y)
 
 
+TN = 'def f(x: f64["K N"], y: f64["K M"]):\n    z[n, m] = x[k, n] * y[k, m]\n    return z\n'
+
+
+@pytest.mark.parametrize("size", [512, 1001])
+def test_rows_that_are_read_side_by_side_ask_for_those_behind_all_of_them(size: int) -> None:
+    """Pieces of eight rows are packed one after the other, then the next eight rows: four ahead would be half of these themselves."""
+    x = np.zeros((size, size))
+    text = polyml.einsum(TN, target=V4, threads=1).lower(x, x).text("loops")
+    assert set(re.findall(r"prefetch L2 x\[k \+ (\d+), ", text)) == {"8"}
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-3, 4, (size, 203)).astype(float) for _ in range(2))
+    np.testing.assert_array_equal(polyml.einsum(TN, threads=1)(x, y), x.T @ y)
+
+
+def test_rows_that_are_no_whole_vector_are_asked_for() -> None:
+    """Tiles of six rows, with eight lanes: the copy of their rows is masked."""
+    x = np.zeros((512, 512), np.float32)
+    text = polyml.einsum(TN.replace("f64", "f32"), target=Target("x86-64-v3"), threads=1).lower(x, x).text("loops")
+    copy = text.index("vector(8, masked)")
+    assert "prefetch L2 x[k + 8, n];" in text[copy : text.index("x_panels[-", copy)]
+
+
 ACROSS = 'def f(x: f32["A F B E"], y: f32["D F"]):\n    z[e, d, b, a] = x[a, f, b, e] * y[d, f]\n    return z\n'
 
 

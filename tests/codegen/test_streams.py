@@ -108,7 +108,7 @@ def test_the_heaviest_sweep_fetches_coming_rows() -> None:
     sweeps = [n for n in walk_nodes(after.body) if isinstance(n, For) and any(isinstance(c, Prefetch) for c in n.body)]
     assert len(sweeps) == 1
     assert "y[i, j] =" in loops_text(after).split("prefetch")[-1]
-    assert {str(p.place) for p in prefetches(after)} == {"x[i + 4, j]"}
+    assert {str(p.place) for p in prefetches(after)} == {"x[i + 4, j + x_lead]"}  # from its first line on
 
 
 def standardized_rows(rows: int, columns: int) -> Function:
@@ -129,8 +129,12 @@ def standardized_rows(rows: int, columns: int) -> Function:
 def test_a_loop_that_leaves_memory_idle_fetches_rows_that_are_swept_once() -> None:
     program, _ = vectorize(standardized_rows(4096, 1024), vector_bytes=64)
     after, _ = prefetch(program, CACHES)
-    (host,) = (n for n in walk_nodes(after.body) if isinstance(n, For) and any(isinstance(c, Prefetch) for c in n.body))
+    host, rest = (
+        n for n in walk_nodes(after.body) if isinstance(n, For) and any(isinstance(c, Prefetch) for c in n.body)
+    )
     assert {p.place.variable for p in host.body if isinstance(p, Prefetch)} >= {"x", "r"}
+    assert rest.masked
+    assert rest.lower == host.upper
     assert not any(isinstance(node, Assign) and node.streaming for node in host.body)
 
 
@@ -155,6 +159,17 @@ def test_the_only_loop_fetches_what_comes_when_it_computes_much() -> None:
     assert prefetch(heavy, replace(CACHES, ahead=4 << 10)) == (heavy, ())
 
 
+def test_a_sum_that_computes_much_fetches_what_comes() -> None:
+    """Beside loops over lanes, and none that sweeps the row again."""
+    total = Assign(target=put("s", "i"), value=call("exp", at("x", "i", "j")), reduction="sum")
+    arguments = [array("x", 4096, 1024), array("s", 4096)]
+    rows = function(loop("i", 0, 4096, loop("j", 0, 1024, total, kind="vector")), arguments=arguments, written="s")
+    program, _ = vectorize(rows, vector_bytes=64)
+    after, notes = prefetch(program, CACHES)
+    assert [str(note.text) for note in notes] == ["x 16384 bytes ahead, into L1"]
+    assert {str(p.place) for p in prefetches(after)} == {f"x[i, j + {4096 + 16 * k}]" for k in range(4)}
+
+
 def test_rows_side_by_side_are_all_fetched() -> None:
     both = call("add", at("x", "i", "j"), at("x", affine("i") + 1, "j"))
     sweeps = (
@@ -169,7 +184,7 @@ def test_rows_side_by_side_are_all_fetched() -> None:
 
 
 def test_distance_and_level_follow_the_row() -> None:
-    for columns, place, level in ((512, "x[i + 8, j]", 1), (16384, "x[i + 1, j]", 2)):
+    for columns, place, level in ((512, "x[i + 8, j]", 1), (16384, "x[i + 1, j + x_lead]", 2)):
         program, _ = vectorize(centred_rows(8192, columns), vector_bytes=64)
         found = prefetches(prefetch(program, CACHES)[0])
         assert {(str(p.place), p.level) for p in found} == {(place, level)}
@@ -189,9 +204,9 @@ def test_little_computing_leaves_rows_of_a_page_to_the_hardware() -> None:
 
 def test_how_far_ahead_is_the_processors() -> None:
     program, _ = vectorize(centred_rows(4096, 1024, computing=True), vector_bytes=64)
-    for ahead, place in ((4 << 10, "x[i + 1, j]"), (6 << 10, "x[i + 2, j]"), (16 << 10, "x[i + 4, j]")):
+    for ahead, rows in ((4 << 10, 1), (6 << 10, 2), (16 << 10, 4)):
         found = prefetches(prefetch(program, replace(CACHES, ahead=ahead))[0])
-        assert {str(p.place) for p in found} == {place}
+        assert {str(p.place) for p in found} == {f"x[i + {rows}, j + x_lead]"}
 
 
 def test_one_prefetch_per_line() -> None:
@@ -269,6 +284,71 @@ def test_the_first_vector_lies_as_all_others_do() -> None:
         )
         assert first == end - 8 * (end > 1)
         assert (end - lead) % 8 == 0
+
+
+NORM = """
+def norm(x: {dtype}["N K"]):
+    m[n] = sum[k](x[n, k]) / K
+    v[n] = sum[k]((x[n, k] - m[n])**2) / K
+    return m, v
+"""
+SUMS = """
+def sums(x: {dtype}["N K"]):
+    y: {dtype}["2 N"]
+    y[0, n] = sum[k](x[n, k])
+    y[1, n] = sum[k](x[n, k]**2)
+    return y
+"""
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("columns", [1024, 1040, 1001])
+@pytest.mark.parametrize("text", [NORM, SUMS])
+def test_sums_are_the_same_bits_wherever_a_row_lies(text: str, columns: int, dtype: str, target: str) -> None:
+    machine = pm.Target(target)
+    if not machine.runs_here:
+        pytest.skip("not this machine's code")
+    program = pm.einsum(text.format(dtype=dtype), target=machine)
+    itemsize = int(dtype[1:]) // 8
+    x = np.random.default_rng(5).standard_normal((5, columns)).astype(f"f{itemsize}")
+    results = []
+    for elements in (0, 1, 4, 7):
+        room = np.zeros(x.nbytes + 128, np.uint8)
+        start = -room.ctypes.data % 64 + elements * itemsize
+        moved = room[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
+        moved[...] = x
+        results.append(np.stack(program(moved)))
+    for found in results[1:]:
+        np.testing.assert_array_equal(found, results[0])
+
+
+def test_which_sums_start_at_a_line() -> None:
+    """Those of long rows that are whole lines, which computing little with makes loads count; not extrema, which look for NaN at the end of each loop, nor sums that are combined neighbour by neighbour."""
+    target = pm.Target("x86-64-v4")
+
+    def leads(text: str, columns: int = 1024, dtype: str = "f32") -> bool:
+        x = np.zeros((4, columns), f"f{int(dtype[1:]) // 8}")
+        return "x_lead" in pm.einsum(text.format(dtype=dtype), target=target).lower(x).text("loops")
+
+    assert leads(NORM)
+    assert leads(NORM, dtype="f64")
+    assert leads(SUMS)
+    assert not leads(NORM, 512)
+    assert not leads(NORM, 1025)
+    assert not leads(SUMS, dtype="f64")
+    one = 'def one(x: {{dtype}}["N K"]):\n    y[n] = {0}\n    return y\n'
+    assert leads(one.format("sum[k](abs(x[n, k]))"))
+    assert not leads(one.format("sum[k](exp(x[n, k]))"))
+    assert not leads(one.format("max[k](x[n, k])"))
+
+
+def test_vectors_that_a_led_sum_leaves_over_fetch_like_all_others() -> None:
+    x = np.zeros((4096, 1024), np.float32)
+    target = pm.Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=1 << 20)
+    text = pm.einsum(NORM.format(dtype="f32"), target=target).lower(x).text("loops")
+    fetching = re.findall(r"vector\(16(, masked)?\) for \(k = .*\{\n *prefetch", text)
+    assert fetching == ["", ", masked"]
 
 
 def test_a_stencil_fetches_nothing() -> None:

@@ -42,7 +42,7 @@ def test_pieces_of_the_operand_come_before_the_results_own(l2: int, blocks: str)
 def test_deep_blocks_are_swept_in_memory_rather_than_rows_packed_again(depth: int, ahead: bool) -> None:
     """The last cache keeps the rows of a block, but not the result."""
     text = 'def f(x: f32["K N"], y: f32["M K"]):\n    z[n, m] = x[k, n] * y[m, k]\n    return z\n'
-    x, y = integers(depth, 70), integers(200, depth)
+    x, y = integers(depth, 70), integers(300, depth)
     target = Target("x86-64-v3", l1_bytes=depth * 64, l2_bytes=32 << 10, l3_bytes=192 << 10, cores=2)
     explained = str(polyml.einsum(text, target=target, threads=1, verify=True).explain(x, y))
     assert ("ahead of all columns" in explained) == ahead

@@ -38,6 +38,19 @@ def f(x: f64["N M"]):
     y[n] = sum[j](x[n, j])
     return y
 """
+SEARCH = """
+def f(x: f64["N M"]):
+    y[n] = argmax[j](x[n, j])
+    return y
+"""
+BOTH = """
+def f(x: f64["N M"]):
+    m[n] = max[j](x[n, j])
+    e[n, j] = exp(x[n, j] - m[n])
+    p[n, j] = e[n, j] / sum[j](e[n, j])
+    y[n] = argmin[j](p[n, j])
+    return p, y
+"""
 V4 = Target("x86-64-v4")
 
 
@@ -72,6 +85,27 @@ def test_results_that_no_cache_holds_are_written_in_order() -> None:
 
 def test_a_single_sweep_does_not_wait() -> None:
     assert not side_by_side(SUM, (100, 24))
+
+
+def test_searches_take_longer_to_end() -> None:
+    assert side_by_side(SEARCH, (100, 24))
+    assert side_by_side(SEARCH, (1000, 512))
+    assert not side_by_side(SEARCH, (1000, 513))
+    assert not side_by_side(SEARCH, (7, 24))
+    assert side_by_side(BOTH, (1000, 64))
+    assert not side_by_side(BOTH, (10_000, 64))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("rows", [1, 9, 203])
+@pytest.mark.parametrize("columns", [1, 8, 33, 200])
+def test_searches_of_any_number_of_rows(columns: int, rows: int, threads: int) -> None:
+    x = np.random.default_rng(rows).integers(0, 20, (rows, columns)).astype(float)
+    x[rows // 2, columns // 3 :] = np.nan
+    np.testing.assert_array_equal(polyml.einsum(SEARCH, threads=threads)(x), x.argmax(-1))
+    x[rows // 2] = 0.0
+    p, where = polyml.einsum(BOTH, threads=threads)(x)
+    np.testing.assert_array_equal(where, p.argmin(-1))
 
 
 def test_sums_in_order_stay_in_order() -> None:

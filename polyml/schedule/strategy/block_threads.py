@@ -55,6 +55,8 @@ def shared_block(plan: Blocking, threads: int) -> str | None:
     if plan.rows_ahead or plan.in_place:
         return None
     least = min(EVEN * threads, MORE * _rows(plan)) if plan.turned else EVEN * threads
+    if plan.turned and any(plan.blocked(i) for i in plan.reduced):
+        least = threads  # else they would meet after each block of the sum
     found = (
         i
         for i in (*plan.vector_side, plan.lanes)

@@ -7,7 +7,7 @@ batch, blocks of the vector side, blocks of the reduction
     panels of the block: full ones, then the rest
       jammed rows, lanes
         initialize (in the first block of the reduction), reduce, finish
-    what lays finished rows out in another order (a turned plan)
+    what lays finished rows out in another order (a turned plan; behind all blocks of the reduction, if there are several)
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ def build_blocked(leaf: isl.ScheduleNode, nest: BlockedNest, *, threads: int) ->
 
 @dataclass(frozen=True, slots=True)
 class _Builder(BlockParts):
+    """finishing: the blocks of columns are loops around."""
+
     threads: int
+    finishing: bool = False
 
     # Levels, outermost first.
 
@@ -172,7 +175,9 @@ class _Builder(BlockParts):
         vector_copy, array = copies.vector_copy, copies.vector_array
         if plan.streams:
             return around(leaf, self.tiles(sides, names, shared), lambda n: self.some_rows(n, sums, names, shared))
-        loops = self.tiles([*sides, *sums], names, shared)
+        if sums and self.nest.after and plan.turned and plan.across is None:
+            return around(leaf, self.tiles(sides, names, shared), lambda n: self.finished(n, sums, names, shared))
+        loops = self.tiles(sums if self.finishing else [*sides, *sums], names, shared)
         parts: list[Part] = []
         arrays: list[str] = []
         if vector_copy is not None and array is not None:
@@ -197,6 +202,19 @@ class _Builder(BlockParts):
         for name in arrays:
             build = self.within(name, build)
         return around(leaf, loops, build)
+
+    def finished(
+        self, leaf: isl.ScheduleNode, sums: Sequence[str], names: Sequence[str], shared: str | None
+    ) -> isl.ScheduleNode:
+        """The sums of a block of columns, one block of the reduction after the other, then what lays them out."""
+        plan, after = self.nest.plan, self.nest.after
+        own = tuple(name for name in names if name not in after)
+        part = replace(self, nest=replace(self.nest, after=()), finishing=True)
+        parts: list[Part] = [(own, "", lambda n: part.columns(n, sums, own, shared))]
+        for name in after:
+            rows = [self.loop(i, (name,)) for i in plan.row_side]
+            parts.append(((name,), "", lambda n, name=name, rows=rows: around(n, rows, lambda m: self.turn(m, name))))  # type: ignore[misc]
+        return self.sequence(leaf, parts)
 
     def some_rows(
         self, leaf: isl.ScheduleNode, sums: Sequence[str], names: Sequence[str], shared: str | None

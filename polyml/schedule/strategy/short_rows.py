@@ -1,7 +1,7 @@
-"""Short rows that are swept several times, each sweep waiting for what the one before summed up (softmax, norms): some of them run side by side.
+"""Short rows that are swept several times, each sweep waiting for what the one before summed up (softmax, norms), or that an extremum is looked for in: some of them run side by side.
 
 A row of a few vectors is less work than the chain through its sums is long: add the lanes up, divide, take a root, begin the next sweep. Processors look ahead by a few rows of instructions only, most of which wait.
-Longer rows fill that time themselves.
+Longer rows fill that time themselves. argmax's lanes are put together by a longer chain still, whatever follows.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ ROWS = 4
 VECTORS = 8
 """Vectors of a row, at most."""
 
+SEARCHED = 64
+"""The same where a sweep looks for the place of an extremum: what its lanes have found is put together by a chain of some thirty instructions, which takes as long as some forty vectors."""
+
 FAR_VECTORS = 3
 """The same where caches do not hold what is written: several rows are several streams of lines, which nobody fetches ahead of the stores."""
 
@@ -33,20 +36,26 @@ NEAR = 2
 
 
 def plan_short_rows(band: Band, facts: Facts, place: Place) -> SideBySide | None:
-    """Rows of a band of parallel loops around two sweeps or more along short rows, the first a reduction; None where there is something else inside."""
+    """Rows of a band of parallel loops around two sweeps or more along short rows, the first a reduction, or around one that looks for an extremum; None where there is something else inside."""
     last = len(band.loops) - 1
     if facts.scop.sizes or not facts.options.relax_reductions or band.extents[last] < 2 * ROWS:
         return None
     sweeps = list(_sweeps(band.node.child(0), facts, place))
-    if len(sweeps) < 2 or any(sweep is None for sweep in sweeps):
+    if any(sweep is None for sweep in sweeps):
         return None
-    most = VECTORS if _written(band, facts) <= NEAR * facts.target.l2_bytes else FAR_VECTORS
+    searches = any(facts.scop.statements[name].argument is not None for name in band.statements)
+    if len(sweeps) < 2 and not searches:
+        return None
+    near = _written(band, facts) <= NEAR * facts.target.l2_bytes
+    most = FAR_VECTORS if not near else SEARCHED if searches else VECTORS
     for sweep in sweeps:
         if sweep is None or sweep.extents[0] > most * facts.lanes(sweep.core):
             return None
         if lane_cost(sweep, 0, facts) >= scalar_cost(sweep, facts) or not carries_only_reductions(sweep, 0, facts):
             return None
-    if not any(facts.models[name].is_update for sweep in sweeps[:-1] if sweep is not None for name in sweep.statements):
+    if not searches and not any(
+        facts.models[name].is_update for sweep in sweeps[:-1] if sweep is not None for name in sweep.statements
+    ):
         return None
     return SideBySide({last: ROWS}, tuple(range(len(band.loops))), rows=True)
 

@@ -1,0 +1,112 @@
+"""Blocks of the sum where panels of constants over all of it fill L2: which sums have them, how long they are, and that results stay what they are."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+
+TARGET = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=1 << 20, cores=1)
+WINDOWS = """def f(x: f32["C H W"], w: f32["O C R S"]):
+    y[o, p, q] = pad(x, ((0, 0), (1, 1), (1, 1)))[c, p + r, q + s] * w[o, c, r, s]
+    return y
+"""
+POINTS = 'def f(x: f32["C H W"], w: f32["O C"]):\n    y[o, p, q] = x[c, p, q] * w[o, c]\n    return y\n'
+FOLLOWED = """def f(x: f32["N C H W"], w: f32["O C R S"], b: f32["O"], z: f32["N O P Q"]):
+    t[n, o, p, q] = x[n, c, 2*p + r, 2*q + s] * w[o, c, r, s]
+    y[n, o, p, q] = max(t[n, o, p, q] + b[o] + z[n, o, p, q], 0)
+    return y
+"""
+
+
+def blocks(text: str, points: tuple[int, ...], weights: tuple[int, ...], target: Target = TARGET) -> str:
+    """What the plan says of tiles and blocks."""
+    x, w = np.zeros(points, np.float32), np.zeros(weights, np.float32)
+    explained = polyml.einsum(text, target=target, threads=1).bind(w=w).lower(x).explain()
+    (found,) = re.findall(r"register tile (.*); w packed.*blocks of (.*)", explained)
+    return "; ".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "points", "weights", "found"),
+    [
+        (WINDOWS, (512, 7, 7), (512, 512, 3, 3), "7 q x 2 vectors of o; c by 16, o by 32"),
+        (
+            WINDOWS,
+            (521, 7, 7),
+            (512, 521, 3, 3),
+            "7 q x 2 vectors of o; c by 21, o by 32",
+        ),  # no divisor: 24 blocks and a shorter one
+        (WINDOWS, (192, 7, 7), (576, 192, 3, 3), "7 q x 3 vectors of o; c by 12, o by 48"),  # whole panels of three
+        (POINTS, (2048, 7, 7), (512, 2048), "7 q x 2 vectors of o; c by 64, o by 32"),  # points beside the panel
+        (
+            WINDOWS,
+            (512, 28, 28),
+            (512, 512, 3, 3),
+            "14 q x 2 vectors of o; c by 16, o by 64",
+        ),  # several panels, since L2 does not hold x
+        (POINTS, (1024, 7, 7), (512, 1024), "7 q x 2 vectors of o; c by 64, o by 32"),
+        (
+            POINTS,
+            (1024, 7, 7),
+            (1024, 1024),
+            "7 q x 3 vectors of o; o by 48",
+        ),  # more panels, of which the first matters less
+        (WINDOWS, (64, 7, 7), (512, 64, 3, 3), "7 q x 3 vectors of o; o by 48"),  # L2 holds two panels easily
+        (
+            WINDOWS,
+            (128, 56, 56),
+            (128, 128, 3, 3),
+            "14 q x 2 vectors of o; o by 32",
+        ),  # no room for the sums of all points
+    ],
+)
+def test_blocks(text: str, points: tuple[int, ...], weights: tuple[int, ...], found: str) -> None:
+    assert blocks(text, points, weights) == found
+
+
+def test_they_follow_from_caches() -> None:
+    points, weights = (512, 7, 7), (512, 512, 3, 3)
+    large = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=8 << 20, cores=1)
+    small = Target("x86-64-v4", l1_bytes=32 * 1024, l2_bytes=1 << 20, cores=1)
+    assert "c by" not in blocks(WINDOWS, points, weights, large)
+    assert "c by 8," in blocks(WINDOWS, points, weights, small)
+
+
+def test_weights_of_a_call_have_none() -> None:
+    x, w = np.zeros((512, 7, 7), np.float32), np.zeros((512, 512, 3, 3), np.float32)
+    assert "blocks of c" not in polyml.einsum(WINDOWS, target=TARGET, threads=1).lower(x, w).explain()
+
+
+@pytest.mark.parametrize(("channels", "filters", "high", "wide"), [(512, 96, 7, 7), (331, 75, 6, 9), (300, 33, 17, 5)])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_results_stay(channels: int, filters: int, high: int, wide: int, dtype: str, threads: int) -> None:
+    text = WINDOWS.replace("f32", dtype)
+    rng = np.random.default_rng(0)
+    kind = np.float32 if dtype == "f32" else np.float64
+    x, w = (rng.integers(-3, 4, n).astype(kind) for n in ((channels, high, wide), (filters, channels, 3, 3)))
+    near = Target(l2_bytes=1 << 18) if Target.host().l2_bytes > 1 << 18 else Target.host()
+    layer = polyml.einsum(text, target=near, threads=threads).bind(w=w)
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))
+    np.testing.assert_array_equal(layer(x), np.tensordot(w, windows, ([1, 2, 3], [0, 3, 4])))
+    assert "blocks of c" in layer.lower(x).explain()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_follows_reads_finished_sums(threads: int) -> None:
+    rng = np.random.default_rng(1)
+    x, w, b, z = (
+        rng.integers(-3, 4, n).astype(np.float32) for n in ((2, 300, 13, 13), (100, 300, 3, 3), (100,), (2, 100, 6, 6))
+    )
+    near = Target(l2_bytes=1 << 19) if Target.host().l2_bytes > 1 << 19 else Target.host()
+    layer = polyml.einsum(FOLLOWED, target=near, threads=threads, verify=True).bind(w=w, b=b)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, ::2, ::2]
+    sums = np.moveaxis(np.tensordot(w, windows, ([1, 2, 3], [1, 4, 5])), 0, 1)
+    np.testing.assert_array_equal(layer(x, z), np.maximum(sums + b[:, None, None] + z, 0))
+    assert "blocks of c" in layer.lower(x, z).explain()
