@@ -12,7 +12,7 @@ from polyml.schedule.cost import RegisterTile, StatementModel
 from polyml.scop.scop import Scop
 from polyml.target import Target
 
-__all__ = ["has_constant_panels", "is_held", "is_near", "packed_rows", "panel_by_panel", "rows_meet", "waits_in_l1"]
+__all__ = ["has_panels", "is_held", "is_near", "packed_rows", "panel_by_panel", "rows_meet", "waits_in_l1"]
 
 NEAR = 8
 """Cache lines of a row of the vector operand up to which blocks of its rows are read where they lie, one after the other."""
@@ -33,15 +33,15 @@ MEETINGS = 4
 def panel_by_panel(scop: Scop, sides: Sides, target: Target) -> bool:
     """Whether each panel of the vector operand is a block. Panels of constants are made once and lie one after the other, so that larger blocks gain nothing but fewer sweeps over the other operand, from L2; and nobody asks
     ahead for the first block, for which the first sweep waits."""
-    if not has_constant_panels(scop, sides):
+    if not has_panels(scop, sides) or not scop.arrays[sides.operand.array].constant:
         return False
     other = scop.arrays[sides.others[0].array]
     return other.dtype.itemsize * prod(extent.constant for extent in other.shape) <= target.l2_bytes
 
 
-def has_constant_panels(scop: Scop, sides: Sides) -> bool:
-    """Whether the vector operand is a constant whose panels follow each other along one index, and the other operand one of known size."""
-    if sides.columns or len(sides.others) != 1 or not scop.arrays[sides.operand.array].constant:
+def has_panels(scop: Scop, sides: Sides) -> bool:
+    """Whether panels of the vector operand follow each other along one index, and there is one other operand, of known size."""
+    if sides.columns or len(sides.others) != 1:
         return False
     return all(extent.is_constant for extent in scop.arrays[sides.others[0].array].shape)
 
