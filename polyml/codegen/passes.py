@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from polyml.codegen.carried import carry_values
 from polyml.codegen.chained_sums import chain_sums
+from polyml.codegen.collapse_copies import collapse_copies
 from polyml.codegen.common_sums import share_sums
 from polyml.codegen.cut_edges import cut_edges, cut_vectors
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
@@ -107,6 +108,7 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: when copies stand side by side, and before elements become registers.
     Pass("share_sums", lambda f, o: (f if o.precise else share_sums(f), ())),
     # Ordering: before "transpose_rows", which would go through scratch memory.
+    Pass("collapse_copies", lambda f, _: (collapse_copies(f), ())),
     Pass("transpose_copies", lambda f, _: (transpose_copies(f), ())),
     # Ordering: before elements become registers; only loops without lanes are left to look at.
     Pass("order_sums", lambda f, o: (f if o.precise else order_sums(f), ())),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from polyml.codegen.collapse_copies import flat_of
 from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.jam import storage_names
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
@@ -84,6 +85,9 @@ class _Copies:
         variable = self.variables.get(name)
         if variable is None or variable.scope == "register" or variable.lanes != 1 or variable.dtype.kind in "bc":
             return None
+        flat = flat_of(variable, subscripts)
+        if flat is not None:
+            return flat.stride(lanes.variable), flat.stride(loop.variable)
         across: int | None = 0
         along: int | None = 0
         for subscript, step in zip(subscripts, memory_steps(variable), strict=True):

@@ -13,7 +13,7 @@ from polyml.scop.scop import Scop
 from polyml.target import Target
 
 __all__ = [
-    "has_constant_panels",
+    "has_panels",
     "is_held",
     "is_near",
     "is_read_once",
@@ -45,15 +45,15 @@ MEETINGS = 4
 def panel_by_panel(scop: Scop, sides: Sides, target: Target) -> bool:
     """Whether each panel of the vector operand is a block. Panels of constants are made once and lie one after the other, so that larger blocks gain nothing but fewer sweeps over the other operand, from L2; and nobody asks
     ahead for the first block, for which the first sweep waits."""
-    if not has_constant_panels(scop, sides):
+    if not has_panels(scop, sides) or not scop.arrays[sides.operand.array].constant:
         return False
     other = scop.arrays[sides.others[0].array]
     return other.dtype.itemsize * prod(extent.constant for extent in other.shape) <= target.l2_bytes
 
 
-def has_constant_panels(scop: Scop, sides: Sides) -> bool:
-    """Whether the vector operand is a constant whose panels follow each other along one index, and the other operand one of known size."""
-    if sides.columns or len(sides.others) != 1 or not scop.arrays[sides.operand.array].constant:
+def has_panels(scop: Scop, sides: Sides) -> bool:
+    """Whether panels of the vector operand follow each other along one index, and there is one other operand, of known size."""
+    if sides.columns or len(sides.others) != 1:
         return False
     return all(extent.is_constant for extent in scop.arrays[sides.others[0].array].shape)
 

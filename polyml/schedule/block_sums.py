@@ -1,4 +1,4 @@
-"""Contractions whose result is laid out when it is finished, and whose panels of constants fill L2: blocks of the sum, one after the other for all rows, whose sums wait in a block of the result.
+"""Contractions whose result is laid out when it is finished, and whose panels fill L2: blocks of the sum, one after the other for all rows, whose sums wait in a block of the result.
 
 A panel over the whole sum is read from L2 by each row of points. 512 channels 3x3 have 4608 terms, 295 KB for a single vector of filters, of which L2 should hold two beside the input; so register tiles had one vector, where seven
 points are seven sums, too few to keep the units busy. A block of the sum stays in L1 for all points. It comes from memory once, at an even rate, while the block before is multiplied with, and the first one, which nobody asks
@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import prod
 
 from polyml.expressions import reads_of
-from polyml.schedule.block_operands import has_constant_panels
+from polyml.schedule.block_operands import has_panels
 from polyml.schedule.block_sizes import even
 from polyml.schedule.contraction_sides import Sides, is_plain
 from polyml.schedule.contraction_tiles import contraction_tile
@@ -42,7 +42,7 @@ def sums_in_blocks(
     scop: Scop, model: StatementModel, sides: Sides, inner: list[str], target: Target, *, tallest: int, rest: float
 ) -> tuple[str, RegisterTile, dict[str, int]] | None:
     """The rows' index, the register tile, and the sizes of blocks of the reduction and of the columns; None where L2 holds panels over the whole sum easily, or has no room for the sums of all rows."""
-    if not inner or not has_constant_panels(scop, sides):
+    if not inner or not has_panels(scop, sides):
         return None
     rows, tile = _tile(model, sides, inner, target, tallest=tallest, rest=rest)
     width, terms = tile.vectors * target.lanes(model.itemsize), prod(model.extents[i] for i in sides.reduced)

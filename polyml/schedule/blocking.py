@@ -313,7 +313,7 @@ def blocks_of(
         vector_operand=sides.operand.array,
         packed=packed,
         row_operand=None,
-        source_order=tuple(_source_order(sides)),
+        source_order=tuple(_source_order(sides, model, width // tile.vectors)),
     )
 
 
@@ -378,13 +378,19 @@ def _sizes(
     return {**depth, **blocks, rows: of_rows}
 
 
-def _source_order(sides: Sides) -> list[str]:
-    """The loops that pack a block of the vector operand."""
+def _source_order(sides: Sides, model: StatementModel, vector: int) -> list[str]:
+    """The loops that pack a block of the vector operand. vector: elements of one."""
     order = by_stride([*sides.columns, *sides.reduced, sides.lanes], sides.operand)
     if sides.first == sides.lanes:
         return order
-    # Rows of the operand along its own contiguous index, a vector of them at a time, are transposed in registers.
-    return [*(i for i in order if i not in (sides.lanes, sides.first)), sides.lanes, sides.first]
+    # Rows of the operand along its own contiguous index, a vector of them at a time, are transposed in registers; short ones with those that follow in memory (codegen/collapse_copies.py).
+    rows = [sides.first]
+    before = [i for i in sides.reduced if i != sides.first]
+    while sides.reduced[-1] == sides.first and before and model.extents[sides.first] < vector:
+        if sides.operand.stride(before[-1]) != model.extents[rows[0]] * (sides.operand.stride(rows[0]) or 0):
+            break
+        rows.insert(0, before.pop())
+    return [*(i for i in order if i != sides.lanes and i not in rows), sides.lanes, *rows]
 
 
 def _worth(

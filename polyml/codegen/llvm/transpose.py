@@ -35,11 +35,15 @@ def transpose_block(state: State, loop: For, upper: Value, evaluate: Evaluate) -
     extent = loop.upper - loop.lower
     count = extent.constant if extent.is_constant else state.width
     step: int | Value | list[Value]
-    if any(isinstance(s, Affine) and s.stride(loop.variable) is None for s in near[1]):
+    along, across = (None if side.flat is None else side.flat.stride(loop.variable) for side in (columns, rows))
+    if along is not None:
+        step = along
+    elif any(isinstance(s, Affine) and s.stride(loop.variable) is None for s in near[1]):
         step = _apart(state, *near, loop.variable, count, evaluate)
     else:
         step = _step(state, *near, loop.variable)
-    reverse, active = _is_reversed(far[1], loop.variable), _active(state, loop, upper)
+    reverse = across == -1 if across is not None else _is_reversed(far[1], loop.variable)
+    active = _active(state, loop, upper)
     block = _Block(state, rows, columns, step, count, reverse, active, move.streaming and move.aligned)
     if loads:
         block.load()

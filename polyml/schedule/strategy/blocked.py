@@ -265,7 +265,8 @@ class _Builder(BlockParts):
                 loops.append(self.loop(index, copy))
             if shared in ("rows", "row side") and full:
                 loops[0] = loops[0].marked("parallel")
-            at, vectors = (-1, self.vectors(full)) if plan.source_order[-1] == plan.lanes else (-2, 1)
+            behind = len(plan.source_order) - 1 - plan.source_order.index(plan.lanes)
+            at, vectors = -1 - behind, 1 if behind else self.vectors(full)
             loops[at] = loops[at].marked(f"vector:{vectors}")
             return insert_loops(node, loops)
 
