@@ -225,6 +225,7 @@ def to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredRe
             l2_bytes=options.machine.l2_bytes,
             line_bytes=options.machine.line_bytes,
             rows_ahead=options.machine.rows_ahead,
+            asks_near=options.machine.asks_near,
             scans=options.vectorize,
             near=near_arrays(scheduled.scop, scheduled.worth, options.machine.l2_bytes),
             far=far_arrays(scheduled.scop, scheduled.worth, options.machine.l2_bytes),

@@ -30,7 +30,7 @@ class Target:
     split_vectors: a vector of these bytes is executed in two halves, so that half of one takes half the time. fma: fused multiply-add exists in hardware. masked: predicated vector loads and stores are cheap.
     division: how many vector multiply-adds of f32 take as long as one division of a vector of f32. dot_bf16: how many vector multiply-adds of f32 take as long as one instruction that adds two products of bf16 to each f32; 0: there is none.
     l1_bytes, l2_bytes: data cache of one core. l3_bytes: last level, shared (a virtual machine may report more than it gets); 0: there is none.
-    line_bytes: of a cache line. rows_ahead: bytes of coming rows that are asked for while one is computed with. cores: that a process on this machine may use.
+    line_bytes: of a cache line. rows_ahead: bytes of coming rows that are asked for while one is computed with. asks_near: so are, into L1, lines of rows that are in L2 and a few steps away (codegen/prefetch_near.py). cores: that a process on this machine may use.
     block_threads, block_bytes: (GPUs) threads, and bytes of shared memory, of one block at most; 0 elsewhere.
     """
 
@@ -50,6 +50,7 @@ class Target:
     l3_bytes: int
     line_bytes: int
     rows_ahead: int
+    asks_near: bool
     cores: int
     block_threads: int
     block_bytes: int
@@ -156,7 +157,7 @@ def _row(
 ) -> Fields:
     return {
         "triple": triple, "cpu": cpu, "features": features, "vector_bytes": vector_bytes, "vector_registers": vector_registers,
-        "split_vectors": False, "fma": fma, "masked": masked, "division": 20.0, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "rows_ahead": 16 * _KIB, "cores": 4,
+        "split_vectors": False, "fma": fma, "masked": masked, "division": 20.0, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "rows_ahead": 16 * _KIB, "asks_near": True, "cores": 4,
         "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip
 
@@ -191,6 +192,8 @@ _NAMED: dict[str, Fields] = {
 }
 _SPLIT = frozenset({"znver4"})
 """CPUs whose units are half as wide as AVX-512's registers."""
+_WIDE = frozenset({"znver5"})
+"""CPUs that hide what loads of such vectors wait for L2, across lines, too: asking for them takes up to a fifth of the time. Zen 4 gains a fifth by it; not known of others."""
 _REQUIRED: dict[str, frozenset[str]] = {
     "x86-64-v2": frozenset({"sse4.2", "popcnt"}),
     "x86-64-v3": frozenset({"avx2", "fma", "bmi2", "f16c"}),
@@ -226,7 +229,8 @@ def _host_fields() -> Fields:
         "triple": llvm.get_process_triple(), "cpu": llvm.get_host_cpu_name(), "features": text, "vector_bytes": vector_bytes,
         "vector_registers": registers, "split_vectors": vector_bytes == 64 and llvm.get_host_cpu_name() in _SPLIT, "fma": fma, "masked": masked,
         "division": _division(llvm.get_host_cpu_name()), "dot_bf16": _dot_bf16(llvm.get_host_cpu_name(), has),
-        "l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, "line_bytes": line, "rows_ahead": _rows_ahead(llvm.get_host_cpu_name()), "cores": available_cores(),
+        "l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, "line_bytes": line, "rows_ahead": _rows_ahead(llvm.get_host_cpu_name()),
+        "asks_near": vector_bytes < 64 or llvm.get_host_cpu_name() not in _WIDE, "cores": available_cores(),
         "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip
 

@@ -53,7 +53,7 @@ OnPass = Callable[[str, Function], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
     """vector_bytes: of one vector register, of which there are so many. precise: floating-point sums and products keep their order.
-    l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched. rows_ahead: Target.rows_ahead.
+    l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched. rows_ahead, asks_near: Target's.
     large: what codegen/large.py asks for holds. scans: recurrences may get lanes. near, far: arguments of symbolic size that are known to be no larger than L2, or larger.
     constants: arguments that are the same in every call: what is packed of them stays a copy of its own, which codegen/hoist_panels.py moves out."""
 
@@ -64,6 +64,7 @@ class LoopOptions:
     l2_bytes: int = 0
     line_bytes: int = 64
     rows_ahead: int = AHEAD
+    asks_near: bool = True
     large: bool = False
     scans: bool = True
     near: frozenset[str] = frozenset()
@@ -127,7 +128,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("prefetch_strips", lambda f, o: prefetch_strips(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes), o.far)),
     Pass("prefetch_sources", lambda f, o: prefetch_sources(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: when all other prefetches in tiles would be ones of strips.
-    Pass("prefetch_near", lambda f, o: (prefetch_near(f), ())),
+    Pass("prefetch_near", lambda f, o: (prefetch_near(f) if o.asks_near else f, ())),
     Pass("prefetch_blocks", lambda f, o: prefetch_blocks(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     Pass("prefetch_along", lambda f, o: prefetch_along(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: after the passes that fetch what tiles read next.

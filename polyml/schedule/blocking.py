@@ -77,6 +77,12 @@ LEAST_PANEL = 256
 """Elements of a vector operand of symbolic size below which it is read where it lies. Where numbers say that L1 holds it, tiles are made for it; of sizes that are not known packed tiles are the ones that know how
 their rows lie."""
 
+PIECE = 4
+"""Cache lines of a row of the result that are laid out one after the other, at most: single lines, each in a page of its own, are stored at a quarter of what memory takes."""
+
+SMALLER = 4
+"""The operand's size over that of the result up to which this is worth shorter pieces of the operand."""
+
 UNKNOWN_DEPTH = 1024
 """What stands for a reduction of symbolic length that has to be finished while its sums are in registers."""
 
@@ -334,7 +340,7 @@ def _in_turns(scop: Scop, model: StatementModel, sides: Sides, across: str, targ
         return None
     inner = by_stride(sides.rows, out)[::-1]
     rows, tile = contraction_tile(model, sides.lanes, inner, 1, target, most=4, rest=0.0)
-    width, few = tile.vectors * target.lanes(model.itemsize), target.lanes(model.itemsize)
+    width, few = tile.vectors * target.lanes(model.itemsize), _laid_out_together(model, sides, across, target)
     others = [i for i in sides.columns if i != across]
     waiting = few * prod(model.extents[i] for i in sides.rows)
     strips = strips_of(scop, model, sides, rows, tile, target) == "in place"
@@ -342,6 +348,9 @@ def _in_turns(scop: Scop, model: StatementModel, sides: Sides, across: str, targ
     # Twice as much of L2 as elsewhere: long rows of the operand are what memory delivers fast.
     deep = waiting if strips else max(prod(depth.values()), waiting)
     blocks = widths(model, sides, others, width, max(1, deep // 2), target, first=sides.lanes)
+    if strips and few > target.lanes(model.itemsize) and blocks[sides.lanes] < model.extents[sides.lanes]:
+        # Of a part of a row tiles would ask for the strip behind it, which is not the next one.
+        blocks[sides.lanes] = width
     sizes = {**depth, **blocks, across: 1, rows: model.extents[rows]}
     return replace(
         blocks_of(model, sides, rows, tile, width, sizes, packed=not strips),
@@ -350,6 +359,17 @@ def _in_turns(scop: Scop, model: StatementModel, sides: Sides, across: str, targ
         across=across,
         together=min(few, model.extents[across]),
     )
+
+
+def _laid_out_together(model: StatementModel, sides: Sides, across: str, target: Target) -> int:
+    """How much of the index that the result is contiguous along is laid out at a time: a vector; or some cache lines, where the result is not much smaller than the operand, whose pieces get shorter by that."""
+    lanes = target.lanes(model.itemsize)
+    operand, result = (
+        prod(e for i, e in model.extents.items() if a.stride(i) != 0) for a in (sides.operand, sides.out)
+    )
+    if SMALLER * result < operand:
+        return lanes
+    return even(model.extents[across], PIECE * target.line_bytes // model.itemsize, lanes)
 
 
 def _sizes(

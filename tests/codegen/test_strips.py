@@ -125,6 +125,14 @@ def test_rows_of_strips_that_lie_anywhere_come_to_l1_ahead(n: int, lies: bool) -
     assert asked == ([(f"k + {k}", m) for k in (4, 5) for m in columns] if lies else [])
 
 
+def test_a_core_that_hides_such_loads_is_not_asked() -> None:
+    x, y = integers(24, 384), integers(384, 48 * 65)
+    deep = Target("x86-64-v4", l1_bytes=V4.l1_bytes, l2_bytes=V4.l2_bytes, asks_near=False)
+    text = polyml.einsum(TEXT.format("f32"), target=deep, threads=1).lower(x, y).text("loops")
+    assert "prefetch L2 y" in text
+    assert "prefetch L1 y" not in text
+
+
 def test_the_strip_after_a_rows_last_one_is_the_next_rows_first() -> None:
     """Three tiles ask for two lines each in every second step: all three lines of the next strip's rows, wherever it is."""
     text = 'def f(x: f32["N K"], y: f32["B K M"]):\n    z[b, n, m] = x[n, k] * y[b, k, m]\n    return z\n'

@@ -115,6 +115,10 @@ class _Builder(BlockParts):
         plan = self.nest.plan
         outer = [self.loop(i, (name,)) for i in (*plan.vector_side, *plan.row_side, plan.rows) if i != across]
         inner = [self.loop(across, (name,)).marked("vector:1"), self.loop(plan.lanes, (name,))]
+        lanes = plan.width // plan.tile.vectors
+        if plan.together > lanes:
+            # One piece of a row of the result after the other: stores to lines side by side follow each other.
+            inner.insert(0, self.loop(plan.lanes, (name,), tile=lanes))
         return insert_loops(leaf, [*outer, *inner])
 
     def strips(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
