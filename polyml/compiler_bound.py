@@ -102,13 +102,15 @@ def lower_bound(program: Program, key: Key, options: Options, bound: Set[str]) -
 def _split(
     graph: Graph, constants: Set[str], options: Options, strides: Mapping[str, tuple[int, ...]]
 ) -> tuple[Graph | None, Graph]:
-    """Both graphs, rewritten. What rewriting makes of constants alone (a conversion, say) moves too, where nothing else did."""
+    """Both graphs, rewritten. What rewriting makes of constants alone (a conversion, say) moves too."""
     once, rest = split_constants(graph, constants)
     known = constants | ({t.name for t in once.outputs} if once is not None else set())
     rest = rewrite_for(rest, options, strides, constants=known)
+    made, rest = split_constants(rest, known)
     if once is None:
-        once, rest = split_constants(rest, constants)
-        return once, rest
+        return made, rest
+    if made is not None:
+        once = replace(once, ops=(*once.ops, *made.ops), outputs=(*once.outputs, *made.outputs))
     return rewrite(once, precise=options.precise, cache=options.machine.l2_bytes), rest
 
 
@@ -123,7 +125,7 @@ def _without_fillings(
     places = {
         step.region: {a.array: a.buffer for a in step.arguments} for step in plan.steps if isinstance(step, Launch)
     }
-    launches: dict[int, Launch] = {}
+    launches = {step.region: step for step in plan.steps if isinstance(step, Launch)}
     for number, lowered in enumerate(stages.functions):
         place = places[number]
         known = {array for array, buffer in place.items() if buffer in constants}
@@ -136,9 +138,10 @@ def _without_fillings(
             fillings.append((filling, place))
             buffers[packed.name] = Buffer(name=packed.name, kind="input", dtype=packed.dtype, shape=packed.shape)
         arguments = tuple(Argument(v.name, place.get(v.name, v.name)) for v in function.arguments)
-        launches[number] = Launch(number, arguments)
+        launches[number] = replace(launches[number], arguments=arguments)
     steps = tuple(launches[step.region] if isinstance(step, Launch) else step for step in plan.steps)
     used = {a.buffer for step in steps if isinstance(step, Launch) for a in step.arguments} | set(plan.outputs)
+    used |= {step.only_if for step in steps if isinstance(step, Launch) and step.only_if is not None}
     packed_names = tuple(filling.packed.name for filling, _ in fillings)
     kept = tuple(name for name in plan.inputs if name in used or name not in constants)
     inputs = (*packed_names, *kept)

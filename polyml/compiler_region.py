@@ -14,7 +14,7 @@ from polyml.codegen.simplify import simplify
 from polyml.debug import report, stage
 from polyml.errors import CodegenError
 from polyml.expressions import Apply, walk
-from polyml.graph.ir import Graph
+from polyml.graph.ir import Equation, Graph
 from polyml.graph.plan import Plan
 from polyml.graph.region import Region
 from polyml.graph.rewrite import rewrite
@@ -64,6 +64,8 @@ def lower_region(
         memory: of the whole graph. strides: of inputs that are not contiguous, in elements. results: arrays that nothing reads after the region but the caller.
         constants: names of inputs that never change.
     """
+    if any(isinstance(op, Equation) and op.only_if is not None for op in region.ops):
+        options = replace(options, register_tile=(1, 1))  # it hardly ever runs: compiling it is what it costs
     with stage("scop"):
         scop = build_scop(
             region.ops,

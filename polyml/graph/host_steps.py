@@ -47,10 +47,11 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Run region number `region`. `arguments`: its arrays that exist outside of it, inputs first, each once."""
+    """Run region number `region`. `arguments`: its arrays that exist outside of it, inputs first, each once. only_if: where the bool at the start of that buffer is true."""
 
     region: int
     arguments: tuple[Argument, ...]
+    only_if: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,8 @@ def _step_text(step: Step) -> str:
     match step:
         case Launch():
             places = (a.array if a.array == a.buffer else f"{a.array} in {a.buffer}" for a in step.arguments)
-            return f"launch region {step.region} ({', '.join(places)})"
+            condition = "" if step.only_if is None else f" if {step.only_if}"
+            return f"launch region {step.region} ({', '.join(places)}){condition}"
         case Allocate():
             return f"allocate {step.buffer}" + (f": {step.bytes} bytes" if step.bytes is not None else "")
         case Free():

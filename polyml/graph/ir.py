@@ -51,6 +51,8 @@ class Equation:
     body: reads name tensors of the graph; its dtype is `result.dtype` (argmax, argmin: that of the compared values).
     padded: points beside the domain, whose terms have a padded factor, may be summed as well, with zeros for what they read outside of tensors.
     apart: its result is to be in memory, made by a region of its own: contractions pack their operands from there.
+    only_if: a flag (a bool of no dimensions) without which nothing is computed, and the result is the base: what makes a base right again that was computed in a way that rare values do not
+        allow. Alone in its region, and no accumulation; every element that it hits may be computed in any case.
     """
 
     result: Tensor
@@ -66,6 +68,7 @@ class Equation:
     span: Span | None = None
     padded: bool = False
     apart: bool = False
+    only_if: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from polyml.graph.host_steps import (
     Plan,
     Step,
 )
-from polyml.graph.ir import Check, Graph, Op, Tensor
+from polyml.graph.ir import Check, Equation, Graph, Op, Tensor
 from polyml.graph.region import Region
 from polyml.graph.storage import assign_storage
 from polyml.graph.traverse import tensors_of
@@ -63,7 +63,7 @@ def plan(graph: Graph, regions: Sequence[Region]) -> Plan:
         pending = _check(pending, made, memory)
         arrays = dict.fromkeys(storage[t.name] for t in (*region.inputs, *region.outputs))
         arguments = tuple(Argument(array, memory.buffer_of(array)) for array in arrays)
-        memory.steps.append(Launch(number, arguments))
+        memory.steps.append(Launch(number, arguments, memory.condition(region)))
         made |= {t.name for t in region.outputs}
         pending = _check(pending, made, memory)
         for array in arrays:
@@ -146,6 +146,14 @@ class _Memory:
         array = self.storage[check.flag.name]
         message = check.message if check.span is None else f"{check.message}\n{check.span.excerpt()}"
         self.steps.append(CheckFlag(self.buffer_of(array), message, check.error))
+
+    def condition(self, region: Region) -> str | None:
+        """The buffer of the flag without which the region need not run: the arrays that it would change have what it is to leave there."""
+        op = region.ops[0]
+        if len(region.ops) > 1 or not isinstance(op, Equation) or op.only_if is None or op.base is None:
+            return None
+        shared = self.storage[op.base.name] == self.storage[op.result.name]
+        return self.buffer_of(self.storage[op.only_if.name]) if shared else None
 
     def finish(self, storage: Mapping[str, str]) -> Plan:
         return Plan(

@@ -65,6 +65,7 @@ def equation_text(equation: Equation) -> str:
         "=" if not equation.accumulate else {"sum": "+=", "prod": "*="}.get(str(equation.reduce), f"{equation.reduce}=")
     )
     base = f"   in {equation.base.name}" if equation.base is not None else ""
+    base += f"   if {equation.only_if.name}" if equation.only_if is not None else ""
     return f"{left} {sign} {body}{base}"
 
 

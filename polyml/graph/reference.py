@@ -117,6 +117,8 @@ class _Run:
                         raise IndexError(op.message)
                 case Loop():
                     self._loop(op)
+                case Equation(base=Tensor() as base, only_if=Tensor() as flag) if not self.values[flag.name][()]:
+                    self.values[op.result.name] = self.values[base.name].copy()
                 case Equation():
                     self.values[op.result.name] = self.equation(op)
                 case _:

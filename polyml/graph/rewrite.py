@@ -17,6 +17,7 @@ from polyml.graph.rules.dead import remove_dead
 from polyml.graph.rules.factor import factor_sums
 from polyml.graph.rules.hoist import hoist
 from polyml.graph.rules.inline import inline_elementwise
+from polyml.graph.rules.interleaved import fetch_interleaved
 from polyml.graph.rules.laid_out import lay_out
 from polyml.graph.rules.layout_costs import Machine
 from polyml.graph.rules.masked import skip_masked
@@ -35,6 +36,7 @@ from polyml.graph.rules.terms_first import compute_terms_first
 from polyml.graph.rules.turned_results import turn_results
 from polyml.graph.rules.two_places import alternate_places
 from polyml.graph.rules.unseen import leave_unseen
+from polyml.graph.rules.window_phases import convolve_phases
 from polyml.graph.rules.windows import lanes_along_filters
 from polyml.graph.rules.windows_gathered import gather_windows
 from polyml.graph.storage import settle_results
@@ -100,6 +102,10 @@ def rewrite(
         observe: called with the rule's name and the new graph after each change.
     """
     chosen = [rule for rule in rules if rule.exact or not precise]
+    if vector_bytes and not precise and rules is RULES:
+        # Ordering: before the rule that would compute their terms first.
+        phases = functools.partial(convolve_phases, vector_bytes=vector_bytes)
+        chosen.insert([rule.name for rule in chosen].index("terms first"), Rule("phases", phases, exact=False))
     graph = _to_fixpoint(graph, chosen, observe)
     for _ in range(_MOST_ROUNDS):
         settled = settle_results(graph)
@@ -140,6 +146,7 @@ def rewrite(
             last.append(("laid out", laid))
         if cache:
             last.append(("turned", functools.partial(turn_results, cache=cache)))
+        last.append(("interleaved", fetch_interleaved))
         last.append(("pieces", join_pieces))
     last.append(("unseen", leave_unseen))
     for name, apply in last:

@@ -46,6 +46,7 @@ def read_names(op: Op) -> dict[str, None]:
             return {op.flag.name: None}
         case Equation():
             names = dict.fromkeys(read.tensor for read in equation_reads(op))
+            names |= {} if op.only_if is None else {op.only_if.name: None}
             return names if op.base is None else {op.base.name: None} | names
         case Loop():
             names = dict.fromkeys(carried.initial.name for carried in op.carried)

@@ -122,6 +122,11 @@ def _equation(eq: Equation, scope: _Scope) -> None:
     if eq.base is not None:
         scope.use(eq.base)
         _same_type(eq.base, eq.result)
+    if eq.only_if is not None:
+        scope.use(eq.only_if)
+        assert (eq.only_if.dtype, eq.only_if.shape) == (boolean, ()), f"internal: the flag of {name} is no bool alone"
+        assert eq.base is not None, f"internal: {name} has no base where its flag is not set"
+        assert not eq.accumulate, f"internal: {name} accumulates, if its flag is set"
     assert not eq.accumulate or (eq.base is not None and eq.reduce is not None), (
         f"internal: {name} accumulates from nothing"
     )

@@ -74,8 +74,17 @@ def _launch(
     place = {argument.array: argument.buffer for argument in step.arguments}
     known = {**sizes, **{name: _product(ir, factors, sizes) for name, factors in function.products.items()}}
     values = [f"ptr {buffers[place[v.name]]}" for v in function.arguments] + [f"i64 {known[s]}" for s in function.sizes]
+    onward = ""
+    if step.only_if is not None:
+        flag = ir.value(f"icmp ne i8 {ir.value(f'load i8, ptr {buffers[step.only_if]}')}, 0")
+        wanted, onward = ir.fresh("wanted"), ir.fresh("on")
+        ir.do(f"br i1 {flag}, label %{wanted}, label %{onward}")
+        ir.label(wanted)
     status = ir.value(f"call i32 @{function.name}({', '.join(values)})")
     _leave_if(ir, ir.value(f"icmp ne i32 {status}, 0"), NO_MEMORY)
+    if onward:
+        ir.do(f"br label %{onward}")
+        ir.label(onward)
 
 
 def _product(ir: IrWriter, factors: Sequence[Affine], sizes: Mapping[str, str]) -> str:

@@ -80,6 +80,9 @@ TALLEST_TURNED = 28
 """Rows of a register tile at most, where they are points of windows, whose addresses are one and constants."""
 
 
+FEW_POINTS = 4
+"""Rows of a turned result that are neighbours, below which a register tile may have others: a filter's gradient has three places in a row, and as many rows of each channel as there are channels."""
+
 UNKNOWN_ROWS = 8
 """Of a register tile whose rows are of unknown number: rests have four, then one."""
 
@@ -137,7 +140,8 @@ def plan_blocks(
     turned = is_turned(scop, scop.statements[model.name], sides.lanes)
     inner = by_stride(sides.rows, out)[::-1]
     most = _vectors_in_l2(model, sides.reduced, ends, target) if turned else _columns(model, sides, ends, target)
-    inner = inner[:1] if turned else inner
+    few = any(model.extents[i] < FEW_POINTS for i in inner[:1])
+    inner = inner[:1] if turned and not few else inner
     if at_hand:  # a panel that is not whole would be one of unknown width
         most = max(1, min(most, model.extents[sides.lanes] // target.lanes(model.itemsize)))
     unknown = any(i in ends for i in inner)

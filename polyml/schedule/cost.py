@@ -6,7 +6,7 @@ element at a time. Nothing is measured here; a tuner above may replace the choic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from math import ceil, prod
 
@@ -14,6 +14,7 @@ from polyml.expressions import Apply, Expr, Read, Subscript, neighbours, reads_o
 from polyml.records import dataclass
 from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.turns import MOST_ROWS, rows_in_turn
 from polyml.target import Target
 
 __all__ = [
@@ -70,11 +71,12 @@ _WEIGHTS = {
 
 @dataclass(frozen=True, slots=True)
 class AccessModel:
-    """One access. strides: elements per index that it moves by (an index that is absent: 0); None: irregular. `write`: also for updates."""
+    """One access. strides: elements per index that it moves by (an index that is absent: 0); None: irregular. `write`: also for updates. turns: of irregular indices that go through rows in turn, the number of rows."""
 
     array: str
     strides: Mapping[str, int | None]
     write: bool
+    turns: Mapping[str, int] = field(default_factory=dict)
 
     def stride(self, index: str) -> int | None:
         """Elements between neighbours along the index; None when that is not one number."""
@@ -166,6 +168,8 @@ class StatementModel:
                 cost = _CONTIGUOUS
             case int(stride) if 1 < stride <= _SHUFFLED and not access.write:
                 cost = min(2.0 * stride - 1, float(lanes))
+            case None if access.turns.get(index, lanes) < lanes and not access.write:
+                cost = 2.0 * access.turns[index] - 1
             case _ if self.row_across(access, index) is not None:
                 cost = min(_TRANSPOSED, float(lanes))  # by blocks, too (codegen/transpose_copies.py)
             case _ if any(access.stride(walked) in (1, -1) for walked in self.recurrences - {index}):
@@ -362,7 +366,21 @@ def _model_access(
             total = None if along is None or total is None or (along and step is None) else total + along * (step or 0)
         if total != 0:
             strides[index] = total
-    return AccessModel(array.name, strides, write)
+    turns = {
+        index: rows for index in indices if strides.get(index, 0) is None and (rows := _turns(subscripts, steps, index))
+    }
+    return AccessModel(array.name, strides, write, turns)
+
+
+def _turns(subscripts: tuple[Subscript, ...], steps: Sequence[int | None], index: str) -> int | None:
+    """The number of rows that the index goes through in turn, if that is few."""
+    place = Affine()
+    for subscript, step in zip(subscripts, steps, strict=True):
+        if not isinstance(subscript, Affine) or (step is None and index in subscript.variables()):
+            return None
+        place = place + subscript * (step or 0)
+    found = rows_in_turn(place, index)
+    return found[0] if found is not None and found[0] <= MOST_ROWS else None
 
 
 def _indirect(subscript: Expr, index: str) -> int | None:

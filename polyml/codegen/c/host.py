@@ -64,7 +64,8 @@ def _host(name: str, plan: Plan, functions: Sequence[Function], sizes: Sequence[
                 body.append(f"    {names[step.buffer]} = malloc({room});")
                 body += _leave_if(f"!{names[step.buffer]}", NO_MEMORY)
             case Launch():
-                body.append(f"    {_call(step, functions[step.region], names)};")
+                condition = "" if step.only_if is None else f"if (*(const bool *){names[step.only_if]}) "
+                body.append(f"    {condition}{_call(step, functions[step.region], names)};")
             case CheckFlag():
                 checks += 1
                 body += _leave_if(f"*(const bool *){names[step.buffer]}", checks)

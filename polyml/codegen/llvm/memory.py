@@ -9,6 +9,7 @@ from polyml.codegen.llvm.addresses import Offset, Term
 from polyml.codegen.llvm.ir import I32, POINTER, Type, Value, constant, integer, type_of
 from polyml.codegen.llvm.phases import Phase
 from polyml.codegen.llvm.state import Lanes, Slot, State, stored_type
+from polyml.codegen.llvm.zipped import load_zipped
 from polyml.expressions import Expr, Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
@@ -138,6 +139,8 @@ def load(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: E
         phase = state.phases.get((name, subscripts)) if state.lanes is not None and state.lanes.mask is None else None
         if phase is not None:
             found = _load_phase(state, name, phase, evaluate)
+        if found is None:
+            found = load_zipped(state, name, subscripts)
         if found is None:
             found = _load(state, access(state, name, subscripts, evaluate))
         if slot.variable.dtype.kind == "b":

@@ -10,17 +10,25 @@ from polyml.expressions import reads_of
 from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["any_box", "box", "box_extents", "holds", "hull_extents", "symbolic_box"]
+__all__ = ["any_box", "box", "box_extents", "holds", "hull", "hull_extents", "symbolic_box"]
 
 
-def hull_extents(equation: Equation) -> dict[str, int] | None:
-    """The number of values of each index, all from 0 on; None where that is no number, or not all points of the result are met."""
+def hull(equation: Equation) -> dict[str, int] | None:
+    """The number of values of each index, all from 0 on; None where that is no number."""
     found = dict[str, int]()
     for position, index in enumerate(equation.indices):
         low, high = equation.domain.dim_min_val(position), equation.domain.dim_max_val(position)
         if not low.is_zero() or not high.is_int():
             return None
         found[index] = high.to_python() + 1
+    return found
+
+
+def hull_extents(equation: Equation) -> dict[str, int] | None:
+    """The same; None also where not all points of the result are met."""
+    found = hull(equation)
+    if found is None:
+        return None
     # Points whose sum has no terms are none of the domain's, and are results.
     left = equation.indices[: len(equation.indices) - len(equation.reduced)]
     whole = tuple(affine(found[index]) for index in left) == equation.result.shape

@@ -1,6 +1,7 @@
 """Elements that nobody reads are not computed, where those that are read are no box: scores beyond a diagonal, exponentials of a half.
 
-Sums and what is made element by element only; a box of which a part is read stays whole, as tiles fill it.
+Sums and what is made element by element only; a box of which a part is read stays whole, as tiles fill it, and so do sums over windows with edges, which are alike everywhere once there are zeros around
+what they read (windows.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from polyml.graph.edit import protected_names
 from polyml.graph.elements import all_elements, elements_read
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op
 from polyml.graph.traverse import equation_reads, read_names
-from polyml.sets.affine import affine
+from polyml.sets.affine import Affine, affine
 
 __all__ = ["narrow"]
 
@@ -52,8 +53,15 @@ def _only(equation: Equation, points: isl.Set) -> Equation:
     plain = equation.base is None and equation.target == tuple(map(affine, left))
     if not plain or equation.reduce not in (None, "sum") or points.n_basic_set() != 1 or points.is_box():
         return equation
+    if equation.reduce is not None and not equation.domain.is_box() and _is_over_windows(equation):
+        return equation
     if all_elements(equation.result).is_subset(points):
         return equation
     inside = points.insert_dims(isl.dim_type.set, len(left), len(equation.reduced))
     domain = equation.domain.intersect(inside.set_tuple_name(equation.result.name))
     return equation if equation.domain.is_subset(domain) else replace(equation, domain=domain)
+
+
+def _is_over_windows(equation: Equation) -> bool:
+    subscripts = [s for read in equation_reads(equation) for s in read.subscripts]
+    return any(isinstance(s, Affine) and len(s.variables()) > 1 for s in subscripts)

@@ -19,6 +19,7 @@ from polyml.expressions import Read, reads_of, substitute
 from polyml.graph.edit import fresh_name, replace_equations, with_name
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.boxes import box, symbolic_box
+from polyml.graph.rules.window_parts import assigned
 from polyml.graph.rules.windows_gathered import overlap
 from polyml.graph.traverse import UNKNOWN_EXTENT, all_ops, tensors_of
 from polyml.records import dataclass
@@ -59,7 +60,8 @@ def _split(equation: Equation, graph: Graph, tensors: dict[str, Tensor]) -> list
         return [equation]
     order, around = _order(places, left, extents), _Around(graph, tensors, extents)
     if _bytes(equation, order, around) <= MOST_BYTES:
-        return list(_pair(equation, order, around))
+        made, placed = _pair(equation, order, around)
+        return [made, assigned(placed, graph)]
     if equation.base is None or order[0] != places[0].name or _bytes(equation, order[1:], around) > MOST_BYTES:
         return [equation]
     return [_one_by_one(equation, equation.base, order, around)]

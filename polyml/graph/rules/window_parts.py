@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import islpy as isl
 
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
 from polyml.graph.build_parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Tensor
-from polyml.graph.rules.boxes import holds
-from polyml.graph.traverse import UNKNOWN_EXTENT
+from polyml.graph.rules.boxes import box, holds
+from polyml.graph.traverse import UNKNOWN_EXTENT, all_ops
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Split", "Window", "padded_copy", "padded_shape", "reach"]
+__all__ = ["Split", "Window", "assigned", "inside", "meets_all", "padded_copy", "padded_shape", "reach", "target_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """A sum over windows: what reads them, the other factor; the extents of all indices; those of the left side that only the other factor has, and all others; whether some of the terms
-    that the box of all indices has are padding."""
+    that the box of all indices has are padding; whether these are to be left out (rules/guarded.py), not zeros."""
 
     read: Read
     other: Read
@@ -29,6 +32,7 @@ class Window:
     filters: tuple[str, ...]
     points: tuple[str, ...]
     padded: bool
+    guarded: bool
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -61,6 +65,49 @@ def reach(place: Affine, extents: Mapping[str, Affine]) -> tuple[Affine, Affine]
         most = (extents[name] - 1) * stride
         low, high = (low + most, high) if stride < 0 else (low, high + most)
     return low, high + 1
+
+
+def inside(name: str, indices: Sequence[str], read: Read, shape: tuple[Affine, ...], sizes: tuple[str, ...]) -> isl.Set:
+    """The points `{ name[indices] }` that read an element of the tensor."""
+    limits = [
+        f"0 <= {place.isl_text()} < {extent.isl_text()}"
+        for place, extent in zip(read.subscripts, shape, strict=True)
+        if isinstance(place, Affine)
+    ]
+    head = f"[{', '.join(sizes)}] -> " if sizes else ""
+    return isl.Set(f"{head}{{ {name}[{', '.join(indices)}] : {' and '.join(limits)} }}")
+
+
+def target_of(equation: Equation, sizes: tuple[str, ...]) -> isl.Map:
+    """From points to elements of the result, by a target that is affine in indices and sizes."""
+    head = f"[{', '.join(sizes)}] -> " if sizes else ""
+    name, indices = equation.result.name, ", ".join(equation.indices)
+    places = ", ".join(place.isl_text() for place in equation.target if isinstance(place, Affine))
+    return isl.Map(f"{head}{{ {name}[{indices}] -> {name}[{places}] }}")
+
+
+def meets_all(equation: Equation, graph: Graph) -> bool:
+    """Whether every element of the result is one that such a target hits."""
+    names = [f"d{d}" for d in range(len(equation.target))]
+    every = box(equation.result.name, names, dict(zip(names, equation.result.shape, strict=True)), graph.sizes)
+    hit = equation.domain.apply(target_of(equation, graph.sizes))
+    return every.intersect_params(graph.context).is_subset(hit)
+
+
+def assigned(equation: Equation, graph: Graph) -> Equation:
+    """The equation as an assignment, where it adds one term at most to each element of zeros; else as it is."""
+    if equation.reduce != "sum" or equation.reduced or equation.base is None or not _is_zero(equation.base, graph):
+        return equation
+    if not target_of(equation, graph.sizes).intersect_domain(equation.domain).is_injective():
+        return equation
+    base = None if meets_all(equation, graph) else equation.base
+    return replace(equation, reduce=None, accumulate=False, base=base)
+
+
+def _is_zero(tensor: Tensor, graph: Graph) -> bool:
+    makers = [op for op in all_ops(graph.ops) if isinstance(op, Equation) and op.result.name == tensor.name]
+    plain = (op.reduce is None and op.base is None and op.body == Const(0.0, op.body.dtype) for op in makers)
+    return bool(makers) and all(plain)
 
 
 def padded_copy(

@@ -20,14 +20,13 @@ from collections.abc import Set
 from dataclasses import replace
 from math import ceil, prod
 
-import islpy as isl
-
 from polyml.expressions import Apply, Read, Subscript
 from polyml.graph.build_parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, holds, hull_extents
-from polyml.graph.rules.window_parts import Window, padded_copy, padded_shape, reach
+from polyml.graph.rules.guarded import guarded, with_zeros
+from polyml.graph.rules.window_parts import Window, inside, padded_copy, padded_shape, reach
 from polyml.graph.rules.window_rows import copied_rows
 from polyml.graph.traverse import tensors_of
 from polyml.sets.affine import Affine, affine
@@ -39,6 +38,9 @@ DEPTH = 16
 
 LEAST_WORK = 1 << 16
 """Products below which it does not matter."""
+
+LEAST_GUARDED = 1 << 20
+"""The same where sums are compiled twice (rules/guarded.py)."""
 
 SHARED = 8
 """Rows of a register tile that share a vector which they load."""
@@ -85,17 +87,19 @@ def lanes_along_filters(
             made.append(sampling)
             op = replace(op, body=Apply("mul", (read, window.other), op.body.dtype))
             window = replace(window, read=read)
+        allowed = with_zeros(op, tensors) if window.guarded else op
         turned = bool(window.filters) and op.target[-1] != affine(window.filters[-1])
-        if not window.filters:
-            made += copied_rows(op, window, graph, tensors, lanes=lanes, l1_bytes=l1_bytes, l2_bytes=l2_bytes) or [op]
-            continue
         plain = _is_plain(window.read) and not constant
-        if not plain and _pays(op, window, lanes, constant=constant, turned=turned):
-            made += _changed(op, window, turned, graph, tensors)
+        changed: list[Op] | None = None
+        if not window.filters:
+            changed = copied_rows(allowed, window, graph, tensors, lanes=lanes, l1_bytes=l1_bytes, l2_bytes=l2_bytes)
+        elif not plain and _pays(op, window, lanes, constant=constant, turned=turned):
+            changed = _changed(allowed, window, turned, graph, tensors)
         elif window.padded and _is_ragged(op, window):
-            made += _changed(op, window, False, graph, tensors)
-        else:
-            made.append(op)
+            changed = _changed(allowed, window, False, graph, tensors)
+        if changed is not None and window.guarded:
+            changed += guarded(op, allowed.result, window.other, graph, tensors)
+        made += changed or [op]
     return graph if len(made) == len(graph.ops) else replace(graph, ops=tuple(made))
 
 
@@ -108,7 +112,9 @@ def _window(equation: Equation, graph: Graph, tensors: dict[str, Tensor], consta
     if not body.dtype.is_float or len(body.args) != 2:
         return None
     for window, other in (body.args, body.args[::-1]):
-        if not isinstance(window, Read) or not isinstance(other, Read) or not _is_plain(other):
+        if not isinstance(window, Read) or not isinstance(other, Read):
+            continue
+        if not _is_plain(other) and (_is_plain(window) or not _is_one_to_one(other)):
             continue
         if _is_plain(window) and (other.tensor not in constants or window.tensor in constants):
             continue
@@ -123,6 +129,12 @@ def _is_plain(read: Read) -> bool:
     return None not in names and len(set(names)) == len(names)
 
 
+def _is_one_to_one(read: Read) -> bool:
+    """Whether all subscripts are affine, and no index is in two of them: a window's filter that runs backwards, or its phases. Each must go as far as the dimension at most."""
+    names = [name for s in read.subscripts if isinstance(s, Affine) for name in s.variables()]
+    return all(isinstance(s, Affine) for s in read.subscripts) and len(set(names)) == len(names)
+
+
 def _is_number(subscript: Subscript) -> bool:
     return isinstance(subscript, Affine) and subscript.is_constant
 
@@ -132,12 +144,14 @@ def _roles(
 ) -> Window | None:
     shape = tensors[read.tensor].shape
     used = {name for s in read.subscripts if isinstance(s, Affine) for name in s.variables()}
-    weights = {s.name for s in other.subscripts if isinstance(s, Affine)}
+    weights = {name for s in other.subscripts if isinstance(s, Affine) for name in s.variables()}
     filters = tuple(index for index in left if index in weights and index not in used)
     points = tuple(index for index in left if index not in filters)
     if not used <= set(equation.indices) or not set(equation.reduced) <= used & weights or not points:
         return None
     extents = _extents(equation, other, tensors)
+    if extents is None:
+        return None
     # Where a place is beside the tensor must be known, and that there is something at all.
     if not all(holds(extent - 1, graph) for extent in extents.values()):
         return None
@@ -148,13 +162,17 @@ def _roles(
     domain = equation.domain.intersect_params(known)
     whole = box(equation.result.name, equation.indices, extents, sizes).intersect_params(known)
     padded = not domain.is_equal(whole)
-    if padded and not (equation.padded and domain.is_equal(whole.intersect(_inside(equation, read, shape, sizes)))):
+    within = inside(equation.result.name, equation.indices, read, shape, sizes) if padded else whole
+    if padded and not domain.is_equal(whole.intersect(within)):
         return None
-    return Window(read, other, extents, filters, points, padded)
+    found = Window(read, other, extents, filters, points, padded, padded and not equation.padded)
+    if found.guarded and prod(found.numbers[index] for index in equation.indices) < LEAST_GUARDED:
+        return None
+    return found
 
 
-def _extents(equation: Equation, other: Read, tensors: dict[str, Tensor]) -> dict[str, Affine]:
-    """How far each index runs, from 0 on: in numbers, else along the dimensions of the result and of the other factor."""
+def _extents(equation: Equation, other: Read, tensors: dict[str, Tensor]) -> dict[str, Affine] | None:
+    """How far each index runs, from 0 on: in numbers, else along the dimensions of the result and of the other factor; None where that is not known."""
     known = hull_extents(equation)
     if known is not None:
         return {index: affine(extent) for index, extent in known.items()}
@@ -162,18 +180,11 @@ def _extents(equation: Equation, other: Read, tensors: dict[str, Tensor]) -> dic
     for subscript, extent in zip(other.subscripts, tensors[other.tensor].shape, strict=True):
         if isinstance(subscript, Affine) and subscript.name in equation.reduced:
             found[subscript.name] = extent
-    return found
-
-
-def _inside(equation: Equation, read: Read, shape: tuple[Affine, ...], sizes: tuple[str, ...]) -> isl.Set:
-    """The points that read an element of the tensor."""
-    limits = [
-        f"0 <= {place.isl_text()} < {extent.isl_text()}"
-        for place, extent in zip(read.subscripts, shape, strict=True)
-        if isinstance(place, Affine)
-    ]
-    head = f"[{', '.join(sizes)}] -> " if sizes else ""
-    return isl.Set(f"{head}{{ {equation.result.name}[{', '.join(equation.indices)}] : {' and '.join(limits)} }}")
+    for position, index in enumerate(equation.indices):
+        high = equation.domain.dim_max_val(position)
+        if index not in found and high.is_int():
+            found[index] = affine(high.to_python() + 1)
+    return found if found.keys() >= set(equation.indices) else None
 
 
 def _is_sampled(window: Window) -> bool:
@@ -199,6 +210,20 @@ def _sampled(equation: Equation, window: Window, tensors: dict[str, Tensor]) -> 
     return Read(name, tuple(map(affine, names)), source.dtype), made
 
 
+def _arranged(equation: Equation, window: Window, tensors: dict[str, Tensor]) -> tuple[Read, Equation]:
+    """The read of filters from a tensor that has them in order, those that are neighbours of the result last, and the equation that makes it."""
+    source = tensors[window.other.tensor]
+    used = {name for s in window.other.subscripts if isinstance(s, Affine) for name in s.variables()}
+    order = tuple(index for index in (*equation.reduced, *equation.indices) if index in used)
+    order = tuple(dict.fromkeys(order))
+    name = fresh_name(f"{source.name}_in_order", tensors)
+    tensor = tensors[name] = Tensor(name, source.dtype, tuple(window.extents[index] for index in order), name)
+    at = {index: affine(f"i{d}") for d, index in enumerate(order)}
+    subscripts = tuple(s.substitute(at) for s in window.other.subscripts if isinstance(s, Affine))
+    made = replace(fill(tensor, Read(source.name, subscripts, source.dtype), equation.span), apart=True)
+    return Read(name, tuple(map(affine, order)), source.dtype), made
+
+
 def _pays(equation: Equation, window: Window, lanes: int, *, constant: bool, turned: bool) -> bool:
     """Cycles of lanes along the filters beside those of lanes where they are: two vectors of products a cycle, loads of windows shared by the rows of a tile; and what is moved.
 
@@ -213,7 +238,7 @@ def _pays(equation: Equation, window: Window, lanes: int, *, constant: bool, tur
     if depth < DEPTH:
         return False
     moved = prod((high - low).constant for low, high in padding)
-    last = extents[window.filters[-1]]
+    last = extents[window.filters[-1]] if _is_plain(window.other) else filters  # neighbours once they are arranged
     products = points * depth * (filters // last * ceil(last / lanes)) * 0.5
     if not turned:
         return window.padded and moved * PLACED < products
@@ -248,11 +273,14 @@ def _is_ragged(equation: Equation, window: Window) -> bool:
 
 def _changed(equation: Equation, window: Window, turned: bool, graph: Graph, tensors: dict[str, Tensor]) -> list[Op]:
     made: list[Op] = []
-    read = window.read
+    read, other = window.read, window.other
     if window.padded:
         read, padding = padded_copy(equation, window, graph, tensors)
         made.append(replace(padding, apart=bool(window.filters)))
-    body = Apply("mul", (read, window.other), equation.body.dtype)
+    if not _is_plain(other):
+        other, arranging = _arranged(equation, window, tensors)
+        made.append(arranging)
+    body = Apply("mul", (read, other), equation.body.dtype)
     if not turned:
         domain = box(equation.result.name, equation.indices, window.extents, graph.sizes)
         return [*made, replace(equation, body=body, domain=domain, padded=False)]

@@ -9,7 +9,7 @@ Source: Shi et al., "Is the deconvolution layer the same as a convolutional laye
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from math import gcd, inf
 
@@ -81,8 +81,8 @@ def _gathered(equation: Equation, taken: set[str]) -> list[Equation]:
     return _chained(found, taken)
 
 
-def overlap(equation: Equation) -> Windows | None:
-    """Windows that the equation accumulates into, if two of them share elements."""
+def overlap(equation: Equation, skipping: Set[str] = frozenset()) -> Windows | None:
+    """Windows that the equation accumulates into, if two of them share elements; none of those whose places are to be skipped."""
     if equation.reduce is None or not equation.accumulate or equation.instances is not None or equation.padded:
         return None
     places = [place for place in equation.target if isinstance(place, Affine)]
@@ -92,7 +92,7 @@ def overlap(equation: Equation) -> Windows | None:
     for place in places:
         others = {name for other in places if other is not place for name in other.variables()}
         strides = {index: place.stride(index) for index in left if index in place.variables()}
-        if len(strides) != 2 or others & strides.keys():
+        if len(strides) != 2 or others & strides.keys() or skipping & strides.keys():
             continue
         extents = {index: _extent(equation, index) for index in strides}
         first, last = strides

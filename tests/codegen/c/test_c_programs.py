@@ -182,3 +182,22 @@ def test_sizes_that_are_products() -> None:
     assert "f_0(C, D, A * B, " in polyml.einsum(text, dynamic=True).lower(u, v).text("c")
     (found,) = through_c(text, u, v, dynamic=True)
     np.testing.assert_allclose(found, np.einsum("abc,dc->abd", u, v), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [0.5, np.nan, np.inf])
+def test_regions_that_run_if_a_flag_is_set(bad: float) -> None:
+    """A convolution whose edges leave terms out, with a weight that is finite and ones that are not."""
+    text = """
+def f(x: f32["C N"], w: f32["F C 3"]):
+    y: f32["F N"]
+    y[f, n] = sum[c, r, 0 <= n + r - 1 < N](x[c, n + r - 1] * w[f, c, r])
+    return y
+"""
+    rng = np.random.default_rng(0)
+    x, w = rng.random((40, 300), np.float32) + 1, rng.random((40, 40, 3), np.float32)
+    w[3, 4, 0] = bad
+    (found,) = through_c(text, x, w)
+    np.testing.assert_allclose(found, polyml.einsum(text, precise=True)(x, w), rtol=1e-5)
+    assert np.isfinite(found[3, 0])
+    assert np.isfinite(found).all() == np.isfinite(bad)
+    assert "if (*(const bool *)w_is_not_finite)" in polyml.einsum(text).lower(x, w).text("c")

@@ -1,0 +1,29 @@
+"""Subscripts that go through rows in turn: the place a*v + b*(v // d), where a*d + b = 1, is the next element of one of d rows for each v."""
+
+from __future__ import annotations
+
+from polyml.sets.affine import Affine, FloorDiv
+
+__all__ = ["MOST_ROWS", "rows_in_turn"]
+
+MOST_ROWS = 4
+"""As many rows as are loaded for one vector."""
+
+
+def rows_in_turn(place: Affine, variable: str) -> tuple[int, int, Affine] | None:
+    """The number of rows, by how much the place grows from one to the next, and what is divided; None where the variable moves the place in another way."""
+    apart, division = 0, None
+    for atom, coefficient in place.terms:
+        if atom == variable:
+            apart += coefficient
+        elif isinstance(atom, FloorDiv) and variable in atom.variables():
+            if division is not None or atom.numerator.stride(variable) != 1:
+                return None
+            division = atom, coefficient
+        elif not isinstance(atom, str) and variable in atom.variables():
+            return None
+    if division is None:
+        return None
+    quotient, coefficient = division
+    rows = quotient.denominator
+    return (rows, apart, quotient.numerator) if apart * rows + coefficient == 1 else None

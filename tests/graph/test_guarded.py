@@ -1,0 +1,91 @@
+"""Sums that leave terms out beside a tensor, computed with zeros there: the same numbers, also where the other factor is infinite or no number."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.graph.reference import execute
+
+DENSE = """
+def f(x: f32["C H W"], w: f32["F C R S"]):
+    y: f32["F H W"]
+    y[f, h, v] = sum[c, r, s, 0 <= h + r - 1 < H, 0 <= v + s - 1 < W](x[c, h + r - 1, v + s - 1] * w[f, c, r, s])
+    return y
+"""
+DEEP = """
+def f(x: f32["C H W"], w: f32["C R S"]):
+    y: f32["C H W"]
+    y[c, h, v] = sum[r, s, 0 <= h + r - 1 < H, 0 <= v + s - 1 < W](x[c, h + r - 1, v + s - 1] * w[c, r, s])
+    return y
+"""
+FLIPPED = DENSE.replace("w[f, c, r, s]", "w[f, c, R - 1 - r, S - 1 - s]").replace("[c, r, s,", "[c, r < R, s < S,")
+FOLLOWED = DENSE.replace("    return y", "    z[f, h, v] = relu(y[f, h, v] + 1)\n    return z")
+EMPTY = """
+def f(x: f32["C N"], w: f32["F C R"]):
+    y: f32["F N+8"]
+    y[f, n] = sum[c, r, 0 <= n + r - 8 < N](x[c, n + r - 8] * w[f, c, r])
+    return y
+"""
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(np.float32)
+
+
+CASES = {
+    "dense": (DENSE, (33, 23, 21), (40, 33, 3, 3)),
+    "few filters": (DENSE, (64, 40, 50), (2, 64, 5, 5)),
+    "one for each channel": (DEEP, (70, 60, 61), (70, 3, 3)),
+    "backwards": (FLIPPED, (33, 23, 21), (40, 33, 3, 3)),
+    "followed": (FOLLOWED, (33, 23, 21), (40, 33, 3, 3)),
+    "places without terms": (EMPTY, (64, 300), (50, 64, 4)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("bad", [None, np.nan, np.inf])
+def test_filters(case: str, bad: float | None) -> None:
+    source, one, other = CASES[case]
+    x, w = numbers(*one), numbers(*other)
+    if bad is not None:
+        w[(1, 0, *(0 for _ in w.shape[2:]))] = w[0, ..., -1] = bad
+        x[:] = np.abs(x) + 1
+    expected = polyml.einsum(source, precise=True)(x, w)
+    assert bad is None or not np.isfinite(expected).all()
+    for threads in (1, 2):
+        f = polyml.einsum(source, threads=threads)
+        assert "if w_is_not_finite" in f.lower(x, w).text("graph")
+        np.testing.assert_array_equal(f(x, w), expected)
+        np.testing.assert_array_equal(f.bind(w=w)(x), expected)
+    graph = polyml.einsum(source).lower(x, w).stages.graph
+    np.testing.assert_array_equal(execute(graph, (x, w))[0], expected)
+
+
+@pytest.mark.parametrize("bad", [None, np.nan])
+def test_any_size(bad: float | None) -> None:
+    source, one, other = CASES["dense"]
+    x, w = numbers(*one), numbers(*other)
+    w[0, 0, 0, 0] = 1 if bad is None else bad
+    expected = polyml.einsum(source, precise=True)(x, w)
+    np.testing.assert_array_equal(polyml.einsum(source, dynamic=True)(x, w), expected)
+
+
+def test_the_plan_runs_the_exact_sums_only_where_they_are_wanted() -> None:
+    source, one, other = CASES["dense"]
+    kernel = polyml.einsum(source).kernel_for(numbers(*one), numbers(*other))
+    assert [line.endswith(" if w_is_not_finite") for line in kernel.plan.splitlines() if "launch" in line].count(
+        True
+    ) == 1
+
+
+def test_what_has_no_guard() -> None:
+    source, _, other = CASES["dense"]
+    w = numbers(*other)
+    assert "is_not_finite" not in polyml.einsum(source).lower(numbers(33, 4, 5), w).text("graph"), "little work"
+    padded = 'def f(x: f32["C H W"], w: f32["F C 3 3"]):\n    y[f, h, v] = pad(x, ((0, 0), (1, 1), (1, 1)))[c, h + r, v + s] * w[f, c, r, s]\n    return y\n'
+    assert "is_not_finite" not in polyml.einsum(padded).lower(numbers(33, 23, 21), w).text("graph"), (
+        "padding has a value"
+    )
+    assert "is_not_finite" not in polyml.einsum(source, precise=True).lower(numbers(33, 23, 21), w).text("graph")

@@ -1,0 +1,100 @@
+"""Elements that are moved between each other are fetched from rows in turn: the same elements for any number of rows, shift, type and size, and nothing outside of the arrays is read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from tests.einsum_numpy.guard_pages import guarded
+
+PLACED = """
+def f(t: {t}["A B C P Q"]):
+    y: {t}["C {s}*P {s}*Q"]
+    y[c, {s}*p + a, {s}*q + b] = t[a, b, c, p, q]
+    return y
+"""
+FETCHED = """
+def f(t: {t}["A B C P Q"]):
+    y: {t}["C {s}*P {s}*Q"]
+    y[c, h, w] = t[h % {s}, w % {s}, c, h // {s}, w // {s}]
+    return y
+"""
+REPEATED = """
+def f(x: {t}["C P"]):
+    y: {t}["C {s}*P-{k}"]
+    y[c, i] = x[c, (i + {k}) // {s}]
+    return y
+"""
+CROPPED = """
+def f(t: f32["B C Q"], d: f32["C"]):
+    y: f32["C 2*Q-{k}"]
+    if 0 <= 2*q + b - {k} < 2*Q - {k}:
+        y[c, 2*q + b - {k}] = 2 * t[b, c, q] + d[c]
+    return y
+"""
+
+
+def numbers(dtype: str, *shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).integers(0, 100, shape).astype(polyml.dtypes.DTYPES[dtype].numpy)
+
+
+def loops(source: str, *args: np.ndarray) -> str:
+    return polyml.einsum(source).lower(*args).text("loops")
+
+
+@pytest.mark.parametrize("t", ["f32", "f64", "i8", "i64", "bool", "c64"])
+@pytest.mark.parametrize("s", [2, 3, 4, 5])
+@pytest.mark.parametrize("extents", [(3, 5, 37), (1, 1, 1), (2, 3, 64), (0, 2, 3), (2, 4, 0)])
+def test_places(t: str, s: int, extents: tuple[int, int, int]) -> None:
+    c, p, q = extents
+    x = numbers(t, s, s, c, p, q)
+    expected = x.transpose(2, 3, 0, 4, 1).reshape(c, s * p, s * q)
+    for source in (PLACED, FETCHED):
+        np.testing.assert_array_equal(polyml.einsum(source.format(t=t, s=s), verify=True)(x), expected)
+
+
+@pytest.mark.parametrize("s", [2, 4])
+def test_lanes_run_along_the_rows_of_the_result(s: int) -> None:
+    x = numbers("f32", s, s, 3, 5, 64)
+    text = loops(PLACED.format(t="f32", s=s), x)
+    assert "vector" in text
+    assert f"//{s}" in text
+    assembly = polyml.einsum(PLACED.format(t="f32", s=s)).lower(x).text("llvm")
+    assert "masked.gather" not in assembly
+    assert "masked.scatter" not in assembly
+
+
+@pytest.mark.parametrize("t", ["f32", "f64", "i16"])
+@pytest.mark.parametrize("s", [2, 3, 4])
+@pytest.mark.parametrize("k", [0, 1, 2, 3])
+def test_repeated_elements_from_any_place(t: str, s: int, k: int) -> None:
+    x = numbers(t, 4, 71)
+    expected = x.repeat(s, 1)[:, k:]
+    np.testing.assert_array_equal(polyml.einsum(REPEATED.format(t=t, s=s, k=k), verify=True)(x), expected)
+    for behind in (False, True):
+        inside = guarded(x, behind)
+        np.testing.assert_array_equal(polyml.einsum(REPEATED.format(t=t, s=s, k=k))(inside), expected)
+
+
+@pytest.mark.parametrize("k", [0, 1, 2])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_is_computed_on_the_way(k: int, dynamic: bool) -> None:
+    t, d = numbers("f32", 2, 6, 85), numbers("f32", 6)
+    expected = (2 * t + d[:, None]).transpose(1, 2, 0).reshape(6, -1)[:, k:]
+    np.testing.assert_array_equal(polyml.einsum(CROPPED.format(k=k), dynamic=dynamic)(t, d), expected)
+
+
+def test_what_stays() -> None:
+    t = numbers("f32", 2, 3, 5, 40)
+    beside = (
+        'def f(t: f32["B C P Q"]):\n    y: f32["C P 2*Q+1"] = 0\n    y[c, p, 2*q + b] = t[b, c, p, q]\n    return y\n'
+    )
+    assert "//" not in loops(beside, t), "an element that nothing is moved to"
+    expected = np.zeros((3, 5, 81), np.float32)
+    expected[..., :80] = t.transpose(1, 2, 3, 0).reshape(3, 5, 80)
+    np.testing.assert_array_equal(polyml.einsum(beside)(t), expected)
+    rows = 'def f(t: f32["B P C"]):\n    y: f32["2*P C"]\n    y[2*p + b, c] = t[b, p, c]\n    return y\n'
+    x = numbers("f32", 2, 30, 40)
+    assert "//" not in loops(rows, x), "whole rows"
+    np.testing.assert_array_equal(polyml.einsum(rows)(x), x.transpose(1, 0, 2).reshape(60, 40))
