@@ -50,7 +50,9 @@ def sums_in_blocks(
     other = prod(extent.constant for extent in scop.arrays[sides.others[0].array].shape) * model.itemsize
     sums = column * prod(model.extents[i] for i in sides.rows)
     held = HELD if model.extents[sides.lanes] > FEW_PANELS * width else HELD / 2
-    if 2 * column * terms + other <= held * target.l2_bytes or sums > target.l2_bytes // SHARE:
+    # What L2 does not hold anyway takes none of it from the panels.
+    near = other if other <= target.l2_bytes else 0
+    if 2 * column * terms + near <= held * target.l2_bytes or sums > target.l2_bytes // SHARE:
         return None
     # A tile of windows reads a line in dozens of cycles. Else each term has lines of its own, which all rows should find in L1, beside the panel.
     windows = any(not is_plain(read.subscripts) for read in reads_of(scop.statements[model.name].value))

@@ -56,6 +56,12 @@ def blocks(text: str, points: tuple[int, ...], weights: tuple[int, ...], target:
             (1024, 1024),
             "7 q x 3 vectors of o; o by 48",
         ),  # more panels, of which the first matters less
+        (
+            WINDOWS,
+            (128, 48, 48),
+            (128, 128, 3, 3),
+            "6 q x 4 vectors of o; o by 64",
+        ),  # L2 does not hold x either way, but panels easily
         (WINDOWS, (64, 7, 7), (512, 64, 3, 3), "7 q x 3 vectors of o; o by 48"),  # L2 holds two panels easily
         (
             WINDOWS,
