@@ -348,9 +348,10 @@ def _in_turns(scop: Scop, model: StatementModel, sides: Sides, across: str, targ
     # Twice as much of L2 as elsewhere: long rows of the operand are what memory delivers fast.
     deep = waiting if strips else max(prod(depth.values()), waiting)
     blocks = widths(model, sides, others, width, max(1, deep // 2), target, first=sides.lanes)
-    if strips and few > target.lanes(model.itemsize) and blocks[sides.lanes] < model.extents[sides.lanes]:
-        # Of a part of a row tiles would ask for the strip behind it, which is not the next one.
-        blocks[sides.lanes] = width
+    alone = blocks[sides.lanes] < model.extents[sides.lanes] or prod(blocks[i] for i in others if i != sides.lanes) == 1
+    if strips and few > target.lanes(model.itemsize) and alone:
+        # Of a part of a row, or of one whose neighbour is in another block, tiles would ask for lines behind theirs, which are not the next ones.
+        blocks[sides.lanes] = min(width, blocks[sides.lanes])
     sizes = {**depth, **blocks, across: 1, rows: model.extents[rows]}
     return replace(
         blocks_of(model, sides, rows, tile, width, sizes, packed=not strips),

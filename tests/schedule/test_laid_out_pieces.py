@@ -31,7 +31,7 @@ def test_some_lines_of_a_row_are_laid_out_together(dtype: str, together: int) ->
     assert shape[2] == together
     # The lines of a piece follow each other: one block of the other index at a time.
     laid_out = text[text.rindex("for (i1 = 0;") :]
-    assert 0 < laid_out.index("for (i0_tile = 0;") < laid_out.index("for (i3 = a_tile")
+    assert 0 < laid_out.index("for (i0_tile") < laid_out.index("for (i3 = a_tile")
 
 
 def test_of_a_much_smaller_result_a_vector_is() -> None:
@@ -44,6 +44,11 @@ def test_a_row_of_no_more_than_that_is_whole() -> None:
 
 def test_blocks_of_a_part_of_a_row_are_one_strip() -> None:
     assert block("f32", 32, 64, columns=480)[0][-1] == 48
+
+
+def test_so_are_those_of_a_row_whose_neighbour_is_in_another_block() -> None:
+    assert block("f32", 24, 96)[0] == [1, 24, 48, 48]
+    assert block("f32", 16, 64, rows=32)[0][-1] == 96, "two rows and more have all of their strips"
 
 
 @pytest.mark.parametrize("threads", [1, 2])
