@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 import polyml
 from polyml.graph.rules import terms_first
 from polyml.graph.rules.terms_first import DEPTH, RAGGED_DEPTH
-
-Array = npt.NDArray[np.generic]
-
-FIRST = """
-def f(x: {t}["B K P Q"], w: {t}["K C R S"]):
-    y: {t}["B C {s}*P+R-{s} {s}*Q+S-{s}"] = 0
-    y[b, c, {s}*p + r, {s}*q + s] += x[b, k, p, q] * w[k, c, r, s]
-    return y
-"""
-LAST = """
-def f(x: {t}["B P Q K"], w: {t}["R S K C"]):
-    y: {t}["B {s}*P+R-{s} {s}*Q+S-{s} C"] = 0
-    y[b, {s}*p + r, {s}*q + s, c] += x[b, p, q, k] * w[r, s, k, c]
-    return y
-"""
-
-
-def transposed(x: Array, w: Array, s: int) -> Array:
-    (b, _, p, q), (_, c, height, width) = x.shape, w.shape
-    y = np.zeros(
-        (b, c, s * (p - 1) + height, s * (q - 1) + width), np.result_type(x, np.float64 if x.dtype.kind == "f" else x)
-    )
-    for i, j in itertools.product(range(p), range(q)):
-        y[:, :, s * i : s * i + height, s * j : s * j + width] += np.einsum(
-            "bk,kcrs->bcrs", x[:, :, i, j], w, dtype=y.dtype
-        )
-    return y
+from tests.graph.transposed import FIRST, LAST, Array, transposed
 
 
 def arguments(shape: tuple[int, ...], dtype: str) -> tuple[Array, Array]:
@@ -115,3 +86,21 @@ def test_what_has_terms() -> None:
     assert "terms" not in graph_of(FIRST.format(t="f64", s=4), *ragged), "two terms for each element"
     plain = 'def f(x: f64["N K"], w: f64["K M"]):\n    y[n, m] = x[n, k] * w[k, m]\n    return y\n'
     assert "terms" not in graph_of(plain, np.ones((40, 40)), np.ones((40, 40))), "no windows"
+
+
+def test_onto_zeros_of_each_iteration() -> None:
+    """The loop's variable moves the windows, and what they are added to begins with zeros each time."""
+    source = """
+    def f(x: f64["T K P"], w: f64["K C 3"], y: f64["C N"]):
+        for t in range(3):
+            z: f64["C N"] = 0
+            z[c, p + r + t] += x[t, k, p] * w[k, c, r]
+            y[c, n] += z[c, n]
+    """
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-4, 5, shape).astype("f8") for shape in ((3, 64, 30), (64, 20, 3)))
+    y, expected = np.zeros((20, 40)), np.zeros((20, 40))
+    for t, p in np.ndindex(3, 30):
+        expected[:, p + t : p + t + 3] += np.einsum("k,kcr->cr", x[t, :, p], w)
+    polyml.einsum(source)(x, w, y)
+    np.testing.assert_array_equal(y, expected)

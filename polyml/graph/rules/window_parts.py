@@ -98,6 +98,9 @@ def assigned(equation: Equation, graph: Graph) -> Equation:
     """The equation as an assignment, where it adds one term at most to each element of zeros; else as it is."""
     if equation.reduce != "sum" or equation.reduced or equation.base is None or not _is_zero(equation.base, graph):
         return equation
+    used = {name for place in equation.target if isinstance(place, Affine) for name in place.variables()}
+    if not used <= {*equation.indices, *graph.sizes}:  # a loop's variable moves the target
+        return equation
     if not target_of(equation, graph.sizes).intersect_domain(equation.domain).is_injective():
         return equation
     base = None if meets_all(equation, graph) else equation.base
