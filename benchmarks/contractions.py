@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.command_line import clock_of, timing_options, with_threads, write_tables
 from benchmarks.peers import Array, Formulation, Runner, first_calls, peers_of
-from polyml.demo.measure import interleaved
+from polyml.demo.measure import SETTLING, interleaved
 
 CASES = Path(__file__).parent / "data" / "contractions.csv"
 GEMM = (16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -161,7 +161,8 @@ def in_turns(
     cold = first_calls(runs, clock)
     # The peak of one thread takes its turn with the contenders, so that it meets the clock and the load that they meet.
     turns = {**runs, PEAK: fma_work(kind, case.flops)} if threads == 1 else runs
-    times = interleaved(turns, seconds=seconds, least=3, clock=clock)
+    settle = SETTLING if threads > 1 else 0.0
+    times = interleaved(turns, seconds=seconds, least=3, settle=settle, clock=clock)
     peak = case.flops / times.pop(PEAK) if threads == 1 else fma_peak(kind) * threads
     scale = max(float(np.abs(exact).max()), 1e-30)
     rows = []

@@ -21,7 +21,7 @@ from benchmarks.command_line import clock_of, timing_options, with_threads, writ
 from benchmarks.fused_cases import CASES, Case
 from benchmarks.limits import Stream, seconds_at_peak
 from benchmarks.peers import Array, Runner, first_calls, peers_of
-from polyml.demo.measure import interleaved
+from polyml.demo.measure import SETTLING, interleaved
 
 if TYPE_CHECKING:
     from polyml.api import Einsum
@@ -67,7 +67,7 @@ def main(cases: Sequence[Case], description: str | None) -> int:
         exact = case.numpy(*(a.astype(np.float64) for a in arguments))
         runs = contenders(case, arguments, options.threads, [name for name in options.peers.split(",") if name])
         cold = first_calls(runs, time.perf_counter)
-        settle = 0.2 if options.threads > 1 else 0.0
+        settle = SETTLING if options.threads > 1 else 0.0
         stream = Stream(arguments, runs["polyml"]())
         turns = {**runs, "limit": stream.run}
         times = interleaved(turns, seconds=options.seconds, least=7, settle=settle, clock=clock)

@@ -6,10 +6,16 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
-__all__ = ["interleaved"]
+__all__ = ["SETTLING", "interleaved"]
 
 WAKING = 3
 """Calls after which a thread pool that slept is awake (on a virtual machine the first one or two wait for its cores)."""
+
+AWAKE = 0.02
+"""Seconds of such calls after which it is, however few they are."""
+
+SETTLING = 0.2
+"""Seconds in which the thread pools of a contender stop spinning."""
 
 
 def interleaved(
@@ -37,9 +43,16 @@ def interleaved(
         for name, run in contenders.items():
             if settle:
                 time.sleep(settle)
-                for _ in range(WAKING):
-                    run()
+                _wake(run)
             before = clock()
             run()
             times[name].append(clock() - before)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _wake(run: Callable[[], object]) -> None:
+    end = time.perf_counter() + AWAKE
+    for _ in range(WAKING):
+        run()
+        if time.perf_counter() > end:
+            return

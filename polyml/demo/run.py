@@ -10,7 +10,7 @@ import numpy as np
 
 import polyml
 from polyml.demo.digits import train
-from polyml.demo.measure import interleaved
+from polyml.demo.measure import SETTLING, interleaved
 from polyml.demo.showcase import SHOWCASES
 from polyml.options import overridden
 from polyml.runtime.cuda import missing_parts
@@ -67,7 +67,7 @@ def _table() -> bool:
         right &= error < 1e-3
         times = interleaved(
             {"numpy": functools.partial(case.numpy, *arguments), "polyml": functools.partial(compiled, *arguments)},
-            settle=0.2,
+            settle=SETTLING,
         )
         _say(
             f"  {case.name:<20}{error:>11.1e}{1e3 * compile_seconds:>8.0f} ms{1e3 * times['numpy']:>8.2f} ms"
