@@ -22,6 +22,12 @@ def f(x: f32["C H W"], w: f32["C R S"]):
 """
 FLIPPED = DENSE.replace("w[f, c, r, s]", "w[f, c, R - 1 - r, S - 1 - s]").replace("[c, r, s,", "[c, r < R, s < S,")
 FOLLOWED = DENSE.replace("    return y", "    z[f, h, v] = relu(y[f, h, v] + 1)\n    return z")
+SHIFTED = """
+def f(x: f32["C H W"], w: f32["C H W"]):
+    y: f32["9 9 H W"]
+    y[p, q, h, v] = sum[c, 0 <= h + p - 4 < H, 0 <= v + q - 4 < W](w[c, h, v] * x[c, h + p - 4, v + q - 4])
+    return y
+"""
 EMPTY = """
 def f(x: f32["C N"], w: f32["F C R"]):
     y: f32["F N+8"]
@@ -40,6 +46,7 @@ CASES = {
     "one for each channel": (DEEP, (70, 60, 61), (70, 3, 3)),
     "backwards": (FLIPPED, (33, 23, 21), (40, 33, 3, 3)),
     "followed": (FOLLOWED, (33, 23, 21), (40, 33, 3, 3)),
+    "moved by the result": (SHIFTED, (16, 30, 41), (16, 30, 41)),
     "places without terms": (EMPTY, (64, 300), (50, 64, 4)),
 }
 

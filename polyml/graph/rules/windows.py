@@ -93,6 +93,8 @@ def lanes_along_filters(
         changed: list[Op] | None = None
         if not window.filters:
             changed = copied_rows(allowed, window, graph, tensors, lanes=lanes, l1_bytes=l1_bytes, l2_bytes=l2_bytes)
+            if changed is None and window.padded and _is_shifted(op, window) and _copy_pays(op, window, lanes):
+                changed = _changed(allowed, window, False, graph, tensors)
         elif not plain and _pays(op, window, lanes, constant=constant, turned=turned):
             changed = _changed(allowed, window, turned, graph, tensors)
         elif window.padded and _is_ragged(op, window):
@@ -271,12 +273,26 @@ def _is_ragged(equation: Equation, window: Window) -> bool:
     return taps >= TAPS or (few and depth > taps)
 
 
+def _is_shifted(equation: Equation, window: Window) -> bool:
+    """Whether every window is one element, moved by indices of the result: a correlation `y[d, n] = sum[c](a[c, n] * b[c, n + d - 4])`."""
+    return not {
+        i for s in window.read.subscripts if isinstance(s, Affine) and s.name is None for i in s.variables()
+    } & set(equation.reduced)
+
+
+def _copy_pays(equation: Equation, window: Window, lanes: int) -> bool:
+    """Cycles of a copy with the padding around it beside those of products, each of which loads what a register tile without edges shares."""
+    padding = padded_shape(window, {i: affine(extent) for i, extent in window.numbers.items()})
+    products = prod(window.numbers[i] for i in equation.indices) / lanes
+    return prod((high - low).constant for low, high in padding) * PLACED < products * 0.5
+
+
 def _changed(equation: Equation, window: Window, turned: bool, graph: Graph, tensors: dict[str, Tensor]) -> list[Op]:
     made: list[Op] = []
     read, other = window.read, window.other
     if window.padded:
         read, padding = padded_copy(equation, window, graph, tensors)
-        made.append(replace(padding, apart=bool(window.filters)))
+        made.append(replace(padding, apart=bool(window.filters) or _is_shifted(equation, window)))
     if not _is_plain(other):
         other, arranging = _arranged(equation, window, tensors)
         made.append(arranging)
