@@ -1,6 +1,13 @@
-"""Expressions that are linear in an element: steps of recurrences of first order, x[j] = a * x[j - 1] + p[j], or of running maxima and minima."""
+"""Expressions that are linear in an element: steps of recurrences of first order, x[j] = a * x[j - 1] + p[j], or with maxima or minima for sums, and sums for products: x[j] = max(a + x[j - 1], p[j]).
+
+A maximum distributes over a sum as a sum does over a product (the semiring of max and +, "tropical"): alignments, shortest paths over a grid, time warping, distance transforms and running extrema are linear there.
+
+Source: Baccelli, Cohen, Olsder, Quadrat, "Synchronization and Linearity" (1992), section 1.2.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from polyml.dtypes import DType
 from polyml.expressions import Apply, Const, Expr, Read, reads_of
@@ -11,39 +18,72 @@ __all__ = ["Recurrence", "recurrence_of"]
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """`combine(factor * before, rest)`; factor: None: 1; reduction: of `combine`, None: the sum."""
+    """`factor * before + rest`, or with reduction "max" or "min" `max(factor + before, rest)`; factor: None: 1, or 0."""
 
     rest: Expr
     factor: Expr | None
     reduction: str | None
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether composing steps rounds nothing otherwise than taking them in order."""
+        return not self.rest.dtype.is_float or (self.reduction is not None and self.factor is None)
+
 
 def recurrence_of(value: Expr, before: Read) -> Recurrence | None:
     """The value as a step of a recurrence of first order; None when it is none."""
-    if isinstance(value, Apply) and value.op in ("max", "min"):
-        terms = _operands(value, value.op)
-        others = [term for term in terms if term != before]
-        if len(others) == len(terms) or not others or any(_uses(term, before) for term in others):
+    found = None if value.dtype.kind == "b" else _linear(value, before)
+    if found is not None:
+        factor, inhomogeneous = found
+        if factor is None or inhomogeneous is None:
             return None
-        best = others[0]
-        for term in others[1:]:
-            best = Apply(value.op, (best, term), value.dtype)
-        return Recurrence(best, None, value.op)
-    if value.dtype.kind == "b":
-        return None
-    found = _linear(value, before)
-    if found is None:
-        return None
-    factor, inhomogeneous = found
-    if factor is None or inhomogeneous is None:
-        return None
-    return Recurrence(inhomogeneous, None if _is_one(factor) else factor, None)
+        return Recurrence(inhomogeneous, None if _is_one(factor) else factor, None)
+    for op in ("max", "min"):
+        found = _tropical(value, before, op)
+        if found is not None and found[0] is not None and found[1] is not None:
+            return Recurrence(found[1], None if _is_zero(found[0]) else found[0], op)
+    return None
 
 
-def _operands(value: Expr, op: str) -> list[Expr]:
-    if isinstance(value, Apply) and value.op == op:
-        return [term for arg in value.args for term in _operands(arg, op)]
-    return [value]
+def _tropical(value: Expr, before: Read, op: str) -> tuple[Expr | None, Expr | None] | None:
+    """The value as `op(first + before, second)` (None: the identity of op); None when it is not linear in that sense.
+
+    Sums of integers wrap around, so that no extremum is moved past them.
+    """
+    if value == before:
+        return Const(0, value.dtype), None
+    if not _uses(value, before):
+        return None, value
+    if not isinstance(value, Apply) or value.op not in (op, "add", "sub") or value.dtype != before.dtype:
+        return None
+    parts = [part for arg in value.args if (part := _tropical(arg, before, op)) is not None]
+    if len(parts) < len(value.args):
+        return None
+    if value.op == op:
+        first, second = zip(*parts, strict=True)
+        if value.dtype.is_integer and sum(term is not None for term in first) > 1:
+            return None
+        return _extremum(op, first), _extremum(op, second)
+    linear, other = parts if parts[1][0] is None else parts[::-1]
+    if other[0] is not None or other[1] is None or (value.op == "sub" and linear is not parts[0]):
+        return None
+    if value.dtype.is_integer and linear[1] is not None:
+        return None
+    factor, rest = (None if part is None else _moved(value.op, part, other[1]) for part in linear)
+    return factor, rest
+
+
+def _extremum(op: str, terms: Sequence[Expr | None]) -> Expr | None:
+    found: Expr | None = None
+    for term in dict.fromkeys(term for term in terms if term is not None):
+        found = term if found is None else Apply(op, (found, term), term.dtype)
+    return found
+
+
+def _moved(op: str, value: Expr, by: Expr) -> Expr:
+    if _is_zero(value):
+        return by if op == "add" else Apply("neg", (by,), by.dtype)
+    return Apply(op, (value, by), value.dtype)
 
 
 def _linear(value: Expr, before: Read) -> tuple[Expr | None, Expr | None] | None:
@@ -111,3 +151,7 @@ def _quotient(a: Const, b: Expr, dtype: DType) -> Expr:
 
 def _is_one(value: Expr | None) -> bool:
     return isinstance(value, Const) and value.value == 1
+
+
+def _is_zero(value: Expr | None) -> bool:
+    return isinstance(value, Const) and value.value == 0

@@ -185,7 +185,8 @@ class _Machine:
         assert op is not None, "internal: a scan of argmax or argmin"
         for lane, value, factor in zip(lanes, values, factors, strict=True):
             carry = self.load(scan.carry, (), lane, width)
-            result = OPS[op].meaning(carry if factor is None else OPS["mul"].meaning(factor, carry), value)
+            moved = carry if factor is None else OPS["mul" if op == "add" else "add"].meaning(factor, carry)
+            result = OPS[op].meaning(moved, value)
             self.store(Place(scan.carry, ()), result, lane, width)
             self.store(node.target, result, lane, width)
 

@@ -77,7 +77,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The state of a recurrence along lanes: `carry`, a register without lanes, and by what it is multiplied from one step to the next (None: by one)."""
+    """The state of a recurrence along lanes: `carry`, a register without lanes, and what it is multiplied by from one step to the next, or, for maxima and minima, what is added to it (None: nothing changes it)."""
 
     carry: str
     factor: Expr | None = None
@@ -93,7 +93,7 @@ class Assign:
     aligned: it is one, by what holds wherever this runs (codegen/large.py).
     asynchronous: (CUDA) a copy to shared memory that is finished at the next barrier, and not seen before.
     atomic: (CUDA) several threads may do so to one element at once; with `reduction`.
-    scan: in a vector loop: lane after lane, `carry = combine(factor * carry, value); target = carry`, with the sum or what `reduction` names. The value
+    scan: in a vector loop: lane after lane, `carry = combine(factor * carry, value); target = carry`, with the sum or what `reduction` names (maxima, minima: `factor + carry`). The value
         itself is evaluated for all lanes before.
     """
 

@@ -1,4 +1,4 @@
-"""Loops that carry a linear recurrence of first order, x[j] = a * x[j - 1] + p[j], get lanes: affine functions compose, so the steps of a whole vector are
+"""Loops that carry a linear recurrence of first order, x[j] = a * x[j - 1] + p[j] or x[j] = max(a + x[j - 1], p[j]), get lanes: affine functions compose, so the steps of a whole vector are
 composed in a logarithmic number of operations, and what is carried from vector to vector is one value (llvm/reductions.py: `scanned`).
 
 Source: Kogge and Stone, "A parallel algorithm for the efficient solution of a general class of recurrence equations" (IEEE Trans. Computers, 1973);
@@ -77,7 +77,7 @@ class _Scans:
         if before is None or lanes < _LANES or (trips is not None and trips < 2 * lanes):
             return loop
         found = recurrence_of(assign.value, before)
-        if found is None or (found.reduction is None and dtype.is_float and self.precise):
+        if found is None or (self.precise and not found.is_exact):
             return loop
         carry = fresh(f"{assign.target.variable}_carry", self.taken)
         step = replace(assign, value=found.rest, reduction=found.reduction, scan=Scan(carry, found.factor))
@@ -89,7 +89,7 @@ class _Scans:
         if not ranges.is_positive(loop.upper - loop.lower):
             some = Apply("lt", (IndexValue(loop.lower, i64), IndexValue(loop.upper, i64)), boolean)
             body = (If(condition=some, then=body),)
-        reassociated = ", reassociated" if found.reduction is None and dtype.is_float else ""
+        reassociated = "" if found.is_exact else ", reassociated"
         self.notes.append(Note("scan", loop.variable, f"the recurrence of {assign.target} in lanes{reassociated}"))
         return Allocate(variable=Variable(name=carry, dtype=dtype, shape=(), scope="register"), body=body)
 

@@ -1,6 +1,6 @@
 """Statements that carry a recurrence of first order along contiguous rows: innermost loops of theirs get lanes as scans (codegen/scans.py).
 
-Running sums, maxima and minima, and x[j] = a * x[j - 1] + p[j] with a constant a, of which powers are made when code is compiled. Where each step has a factor of its own, products of a vector's factors could overflow
+Running sums, maxima and minima, x[j] = max(a[j] + x[j - 1], p[j]), and x[j] = a * x[j - 1] + p[j] with a constant a, of which powers are made when code is compiled. Where each step has a factor of its own, products of a vector's factors could overflow
 though no element of the result does; with other rows to run beside it such a recurrence keeps its order.
 """
 
@@ -10,7 +10,7 @@ from polyml.expressions import Const, Expr, Read, reads_of
 from polyml.linear import recurrence_of
 from polyml.records import dataclass
 from polyml.schedule.cost import memory_strides
-from polyml.scop.scop import Scop, Statement
+from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
 
 __all__ = ["RowScan", "row_scan"]
@@ -18,10 +18,11 @@ __all__ = ["RowScan", "row_scan"]
 
 @dataclass(frozen=True, slots=True)
 class RowScan:
-    """index: along which a row goes. exact: no value is rounded otherwise than in order."""
+    """index: along which a row goes. exact: no value is rounded otherwise than in order. alone: nothing but the element before is read of the array."""
 
     index: str
     exact: bool
+    alone: bool
 
 
 _LARGEST = 16.0
@@ -33,14 +34,12 @@ def row_scan(statement: Statement, scop: Scop) -> RowScan | None:
     if statement.kind != "assign":
         return None
     array = scop.arrays[statement.target.array]
-    before: Read | None = None
-    for read in dict.fromkeys(reads_of(statement.value)):
-        if read.tensor == array.name:
-            if before is not None:
-                return None
-            before = read
-    if before is None:
+    reads = [read for read in dict.fromkeys(reads_of(statement.value)) if read.tensor == array.name]
+    # What rows before have is there when a row begins; which order that is, the schedule proves.
+    here = [read for read in reads if not _is_of_another_row(read, statement, array)]
+    if len(here) != 1:
         return None
+    (before,) = here
     places: list[tuple[int, Affine, Affine]] = []
     for d, (written, read_at) in enumerate(zip(statement.target.subscripts, before.subscripts, strict=True)):
         if not isinstance(written, Affine) or not isinstance(read_at, Affine):
@@ -58,9 +57,18 @@ def row_scan(statement: Statement, scop: Scop) -> RowScan | None:
     if not step.is_constant or step.constant != -sign or memory_strides(array)[dimension] not in (1, -1):
         return None
     found = recurrence_of(statement.value, before)
-    if found is None or not (found.factor is None or _is_moderate(found.factor)):
+    if found is None or not (found.factor is None or found.reduction is not None or _is_moderate(found.factor)):
         return None
-    return RowScan(index, found.reduction is not None or not statement.value.dtype.is_float)
+    return RowScan(index, found.is_exact, len(reads) == 1)
+
+
+def _is_of_another_row(read: Read, statement: Statement, array: Array) -> bool:
+    """Whether the element lies a fixed number of places away in a dimension that rows do not run along."""
+    pairs = zip(read.subscripts, statement.target.subscripts, memory_strides(array), strict=True)
+    gaps = [
+        a - b for a, b, stride in pairs if stride not in (1, -1) and isinstance(a, Affine) and isinstance(b, Affine)
+    ]
+    return any(gap.is_constant and gap.constant for gap in gaps)
 
 
 def _is_moderate(factor: Expr) -> bool:

@@ -144,7 +144,9 @@ def _is_only_written_once(scop: Scop, name: str, *, precise: bool) -> bool:
     readers = {access.get_tuple_name(_IN) for access in _maps(scop.reads) if access.get_tuple_name(_OUT) == name}
     for reader in readers:
         scan = row_scan(scop.statements[reader], scop)
-        if scan is None or scop.statements[reader].target.array != name or (precise and not scan.exact):
+        if scan is None or not scan.alone or scop.statements[reader].target.array != name:
+            return False
+        if precise and not scan.exact:
             return False
     writes = [access for access in _maps(scop.may_writes) if access.get_tuple_name(_OUT) == name]
     if not writes:  # it has no elements

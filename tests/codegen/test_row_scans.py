@@ -84,3 +84,18 @@ def test_columns_are_read_again_and_do_not() -> None:
     function = polyml.einsum(text, target=SMALL)
     assert "stores bypass caches" not in str(function.explain(x))
     np.testing.assert_array_equal(function(x), np.cumsum(x, axis=0))
+
+
+@pytest.mark.parametrize("step", ["g[n, 0] * y[n, k - 1] + x[n, k]", "max(y[n, k - 1] - g[n, k], x[n, k])"])
+def test_long_rows_of_several_threads(step: str) -> None:
+    """What a step multiplies or adds is there in each thread."""
+    rng = np.random.default_rng(0)
+    x, g = rng.standard_normal((3, 100000), np.float32), rng.random((3, 100000), np.float32)
+    function = polyml.einsum(rows(step), threads=2)
+    assert "scan: k" in str(function.explain(x, g))
+    expected = x.astype(np.float64)
+    for k in range(1, x.shape[1]):
+        before = expected[:, k - 1]
+        moved = g[:, 0] * before + x[:, k] if "*" in step else np.maximum(before - g[:, k], x[:, k])
+        expected[:, k] = moved
+    np.testing.assert_allclose(function(x, g), expected, rtol=1e-4, atol=1e-4)

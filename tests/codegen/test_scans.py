@@ -83,6 +83,17 @@ def highest(n: Extent) -> Function:
     return along(n, call("max", call("max", at("x", "i", "j"), BEFORE), at("y", "i", "j")))
 
 
+def aligned(n: Extent) -> Function:
+    """A score: the best of a step along the row, one from the row behind, and a start of its own."""
+    across = add(at("y", I + 1, J - 1), at("x", "i", "j"))
+    return along(n, call("max", call("max", number(-1.0), call("sub", BEFORE, number(2.0))), across))
+
+
+def warped(n: Extent) -> Function:
+    """The shortest way so far: what is added differs from element to element."""
+    return along(n, call("add", at("x", "i", "j"), call("min", at("y", I + 1, "j"), BEFORE)))
+
+
 def whole_numbers(n: int) -> Function:
     step = Assign(target=put("y", "j"), value=call("add", at("y", J - 1, dtype=i64), at("x", "j", dtype=i64)))
     arrays = [array("x", n, dtype=i64), array("y", n, dtype=i64)]
@@ -96,7 +107,15 @@ def whole_factors(n: int) -> Function:
     return function(loop("j", 1, n, Assign(target=put("y", "j"), value=value)), arguments=arrays, written="y")
 
 
-MAKERS = (cumsum, alternating, halved, gated, from_the_end, highest)
+def whole_scores(n: int) -> Function:
+    """Whose sums wrap around: the greatest of all ways is not the greatest step by step."""
+    moved = call("sub", at("y", J - 1, dtype=i64), at("a", "j", dtype=i64))
+    value = call("max", moved, at("x", "j", dtype=i64))
+    arrays = [array(name, n, dtype=i64) for name in "axy"]
+    return function(loop("j", 1, n, Assign(target=put("y", "j"), value=value)), arguments=arrays, written="y")
+
+
+MAKERS = (cumsum, alternating, halved, gated, from_the_end, highest, aligned, warped)
 SIZES = (2, 16, 17, 40, 67)
 
 
@@ -104,9 +123,9 @@ def cases() -> list[tuple[str, Function, dict[str, int]]]:
     found: list[tuple[str, Function, dict[str, int]]] = []
     for make in MAKERS:
         found += [(f"{make.__name__}-{n}", make(n), {}) for n in SIZES]
-    for make in (cumsum, alternating, gated, highest):
+    for make in (cumsum, alternating, gated, highest, aligned, warped):
         found += [(f"{make.__name__}-N{n}", make("N"), {"N": n}) for n in (0, 1, 2, 35)]
-    for whole in (whole_numbers, whole_factors):
+    for whole in (whole_numbers, whole_factors, whole_scores):
         found += [(f"{whole.__name__}-{n}", whole(n), {}) for n in (5, 40, 70, 71)]
     return found
 
@@ -154,8 +173,9 @@ def test_found(make: object) -> None:
 
 
 def test_precise_sums_stay_in_order() -> None:
-    assert find_scans(cumsum(64), vector_bytes=32, precise=True)[0] == cumsum(64)
-    for make in (highest, whole_numbers):  # these do not depend on the order
+    for make in (cumsum, aligned, warped):
+        assert find_scans(make(64), vector_bytes=32, precise=True)[0] == make(64)
+    for make in (highest, whole_numbers, whole_scores):  # these do not depend on the order
         assert scans(find_scans(make(64), vector_bytes=32, precise=True)[0])
 
 
@@ -176,6 +196,8 @@ SECOND = at("y", "i", J - 2)
         call("mul", BEFORE, BEFORE),
         call("div", number(1.0), BEFORE),
         call("max", call("mul", number(2.0), BEFORE), number(1.0)),
+        call("max", call("sub", number(2.0), BEFORE), number(1.0)),  # the least of all ways, then the greatest
+        call("max", call("min", BEFORE, at("x", "i", "j")), number(1.0)),
         add(BEFORE, at("y", I + 1, 0), at("y", "i", 3)),  # an element that is written on the way
         call("max", BEFORE, BEFORE),
         at("x", "i", "j"),

@@ -28,6 +28,10 @@ def _collect(node: Node, arrays: set[str], integers: set[str]) -> None:
         case Assign():
             _place(node.target, arrays, integers)
             _expr(node.value, arrays, integers)
+            if node.scan is not None:
+                arrays.add(node.scan.carry)
+                if node.scan.factor is not None:
+                    _expr(node.scan.factor, arrays, integers)
         case UpdateArgument():
             _place(node.best, arrays, integers)
             _place(node.argument, arrays, integers)

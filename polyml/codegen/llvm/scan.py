@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isfinite
 
 from polyml.codegen.llvm.arithmetic import multiply_add
 from polyml.codegen.llvm.expression import evaluate
-from polyml.codegen.llvm.ir import Builder, Type, Value, constant
+from polyml.codegen.llvm.ir import Builder, Lines, Type, Value, constant, type_of
 from polyml.codegen.llvm.reductions import combine, masked, read_place, write_place
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Allocate, Assign, For, If, Place, Scan, Variable
 from polyml.codegen.rewrite import walk_nodes
+from polyml.dtypes import DType
+from polyml.expressions import Const, Expr
 from polyml.ops import REDUCTIONS
+from polyml.records import dataclass
 
 __all__ = ["assign_scanned", "with_lanes"]
 
@@ -45,7 +49,7 @@ def _carries(loop: For, name: str) -> bool:
 def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
     """Writes the values of a recurrence in all lanes, from those of its inhomogeneous part; the carry moves on to the last lane's.
 
-    Pairs (multiplier, value) of affine functions are composed over 1, 2, 4, ... lanes (Kogge and Stone, "A parallel algorithm for the efficient solution
+    Pairs (factor, value) of functions that are linear in the reduction's semiring are composed over 1, 2, 4, ... lanes (Kogge and Stone, "A parallel algorithm for the efficient solution
     of a general class of recurrence equations", IEEE Trans. Computers, 1973); lanes that do not act hand on what they get.
     """
     b, width, reduction = state.builder, state.width, node.reduction or "sum"
@@ -53,32 +57,87 @@ def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
     dtype = slot.variable.dtype
     identity = REDUCTIONS[reduction].identity(dtype)
     assert identity is not None, "internal: a scan of argmax or argmin"
-    value = masked(state, replace(node, reduction=reduction), evaluate(state, node.value), dtype)
-    neutral = _neutral(state, value.type, reduction, identity)
+    rest = masked(state, replace(node, reduction=reduction), evaluate(state, node.value), dtype)
+    neutral = _neutral(state, rest.type, reduction, identity)
+    steps = _Steps(state, reduction, dtype, _is_harmless(scan.factor, dtype), neutral)
     factor = None if scan.factor is None else b.splat(evaluate(state, scan.factor), width)
-    one = constant(value.type, 1)
+    one = constant(rest.type, 1 if reduction == "sum" else 0)
     if factor is not None and state.lanes is not None and state.lanes.mask is not None:
         factor = b.select(state.lanes.mask, factor, one)
+    value, total = rest, factor
     step = 1
     while step < width:
-        before = _earlier(b, value, step, neutral)
-        if factor is None:
-            value = combine(state, reduction, before, value, dtype)
-        else:
-            value = multiply_add(b, factor, before, value)
-            factor = b.arithmetic("mul", factor, _earlier(b, factor, step, one))
+        value = steps.taken(total, _earlier(b, value, step, neutral), value, beside=step)
+        if total is not None:
+            total = steps.product(total, _earlier(b, total, step, one))
         step *= 2
     carry = read_place(state, Place(scan.carry, ()))
     # The last lane by itself, with the same operation: all that the next vector waits for.
-    last = _last(b, value, carry.lanes)
-    if factor is None:
-        following = combine(state, reduction, carry, last, dtype)
-        value = combine(state, reduction, b.splat(carry, width), value, dtype)
-    else:
-        following = multiply_add(b, _last(b, factor, carry.lanes), carry, last)
-        value = multiply_add(b, factor, b.splat(carry, width), value)
+    following = steps.taken(
+        None if total is None else _last(b, total, carry.lanes), carry, _last(b, value, carry.lanes)
+    )
+    value = steps.taken(total, b.splat(carry, width), value)
+    if factor is not None and reduction != "sum" and not dtype.is_float:
+        value, following = _settled(steps, factor, rest, b.splat(carry, width), value, following)
     b.write(f"store {following}, {slot.pointer}, align {dtype.alignment}")
     write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Steps of a recurrence in a reduction's semiring. harmless: a factor moves nothing that is neutral."""
+
+    state: State
+    reduction: str
+    dtype: DType
+    harmless: bool
+    neutral: Value
+
+    def taken(self, factor: Value | None, before: Value, rest: Value, *, beside: int = 0) -> Value:
+        """combine(factor * before, rest), or with maxima and minima combine(factor + before, rest). beside: so many of the first lanes have nothing before them, but what is neutral."""
+        b = self.state.builder
+        if self.reduction == "sum" and factor is not None:
+            return multiply_add(b, factor, before, rest)
+        if factor is not None:
+            before = b.arithmetic("add", before, factor)
+            if beside and not self.harmless:
+                inside = ", ".join(f"i1 {'true' if k >= beside else 'false'}" for k in range(before.lanes))
+                before = b.select(Value(type_of("i1", before.lanes), f"<{inside}>"), before, self.neutral)
+        return combine(self.state, self.reduction, before, rest, self.dtype)
+
+    def product(self, factor: Value, other: Value) -> Value:
+        return self.state.builder.arithmetic("mul" if self.reduction == "sum" else "add", factor, other)
+
+
+def _settled(
+    steps: _Steps, factor: Value, rest: Value, carry: Value, value: Value, following: Value
+) -> tuple[Value, Value]:
+    """The values and the carry, of integers, whose maxima and sums of several steps are those of one step after another as long as no sum wraps around.
+
+    Each lane is made again from the one before. Where all stay as they are, the first one is right, and with every lane the next; else one more of them is right each time.
+    """
+    b = steps.state.builder
+    start, again, done = b.fresh("settling"), b.fresh("unsettled"), b.fresh("settled")
+    entered = b.block
+    b.jump(start)
+    b.start(start)
+    made, last = Value(value.type, f"%{b.fresh('made')}"), Value(following.type, f"%{b.fresh('last')}")
+    head: Lines = []
+    b.lines.append(head)
+    moved = steps.taken(factor, b.shuffle(made, [made.lanes, *range(made.lanes - 1)], carry), rest)
+    b.branch(b.any_lane(b.compare("ne", moved, made)), again, done, rare=True)
+    b.start(again)
+    other = _last(b, moved, following.lanes)
+    b.jump(start)
+    head.append(f"  {made.text} = phi {value.type} [{value.text}, %{entered}], [{moved.text}, %{again}]")
+    head.append(f"  {last.text} = phi {last.type} [{following.text}, %{entered}], [{other.text}, %{again}]")
+    b.start(done)
+    return made, last
+
+
+def _is_harmless(factor: Expr | None, dtype: DType) -> bool:
+    """Whether an infinity stays what it is when the factor is added."""
+    return isinstance(factor, Const) and dtype.is_float and isfinite(factor.value)
 
 
 def _earlier(b: Builder, value: Value, step: int, before: Value) -> Value:

@@ -136,6 +136,10 @@ def _cast(expr: Apply) -> Expr | None:
             not inner.dtype.is_float or expr.dtype.is_float or x.dtype == expr.dtype
         ):
             return Apply("cast", (x,), expr.dtype)  # the first cast lost nothing
+        case Apply(
+            op="select", args=(condition, Const() as x, Const() as y)
+        ):  # numbers have no type of their own to compute in
+            return Apply("select", (condition, *(Apply("cast", (n,), expr.dtype) for n in (x, y))), expr.dtype)
         case _:
             return None
 
