@@ -8,9 +8,11 @@ Source: Baccelli, Cohen, Olsder, Quadrat, "Synchronization and Linearity" (1992)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from polyml.dtypes import DType
+from polyml.dtypes import DType, boolean
 from polyml.expressions import Apply, Const, Expr, Read, reads_of
+from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
 
 __all__ = ["Recurrence", "recurrence_of"]
@@ -18,11 +20,12 @@ __all__ = ["Recurrence", "recurrence_of"]
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """`factor * before + rest`, or with reduction "max" or "min" `max(factor + before, rest)`; factor: None: 1, or 0."""
+    """`factor * before + rest`, or with reduction "max" or "min" `max(factor + before, rest)`; factor: None: 1, or 0. reset: where this holds, `rest` alone (None: nowhere)."""
 
     rest: Expr
     factor: Expr | None
     reduction: str | None
+    reset: Expr | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -32,6 +35,34 @@ class Recurrence:
 
 def recurrence_of(value: Expr, before: Read) -> Recurrence | None:
     """The value as a step of a recurrence of first order; None when it is none."""
+    match value:
+        case Apply(op="select", args=(condition, first, second)) if not _uses(condition, before):
+            if _uses(first, before) and _uses(second, before):
+                return None
+            if _uses(first, before):
+                reset: Expr = Apply("not", (condition,), boolean)
+                return _with_resets(_step_of(first, before) or _kept(first, before), reset, second)
+            return _with_resets(_step_of(second, before) or _kept(second, before), condition, first)
+    return _step_of(value, before)
+
+
+def _kept(value: Expr, before: Read) -> Recurrence | None:
+    """The element before itself, which nothing is added to."""
+    if value != before or value.dtype.kind not in "fiu":
+        return None
+    identity = REDUCTIONS["max"].identity(value.dtype)
+    return None if identity is None else Recurrence(Const(identity, value.dtype), None, "max")
+
+
+def _with_resets(step: Recurrence | None, reset: Expr, value: Expr) -> Recurrence | None:
+    """The step, but where `reset` holds the value alone."""
+    if step is None:
+        return None
+    return replace(step, rest=Apply("select", (reset, value, step.rest), value.dtype), reset=reset)
+
+
+def _step_of(value: Expr, before: Read) -> Recurrence | None:
+    """The value as such a step, everywhere."""
     found = None if value.dtype.kind == "b" else _linear(value, before)
     if found is not None:
         factor, inhomogeneous = found

@@ -181,12 +181,13 @@ class _Machine:
     def scan(self, node: Assign, scan: Scan, lanes: Sequence[_Lane], width: int) -> None:
         values = [self.value(node.value, lane, width) for lane in lanes]
         factors = [None if scan.factor is None else self.value(scan.factor, lane, width) for lane in lanes]
+        resets = [scan.reset is not None and bool(self.value(scan.reset, lane, width)) for lane in lanes]
         op = REDUCTIONS[node.reduction or "sum"].combine
         assert op is not None, "internal: a scan of argmax or argmin"
-        for lane, value, factor in zip(lanes, values, factors, strict=True):
+        for lane, value, factor, reset in zip(lanes, values, factors, resets, strict=True):
             carry = self.load(scan.carry, (), lane, width)
             moved = carry if factor is None else OPS["mul" if op == "add" else "add"].meaning(factor, carry)
-            result = OPS[op].meaning(moved, value)
+            result = value if reset else OPS[op].meaning(moved, value)
             self.store(Place(scan.carry, ()), result, lane, width)
             self.store(node.target, result, lane, width)
 

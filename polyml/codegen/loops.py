@@ -7,7 +7,7 @@ by the stride of its address along that variable.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Literal
 
@@ -77,10 +77,22 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The state of a recurrence along lanes: `carry`, a register without lanes, and what it is multiplied by from one step to the next, or, for maxima and minima, what is added to it (None: nothing changes it)."""
+    """The state of a recurrence along lanes: `carry`, a register without lanes, and what it is multiplied by from one step to the next, or, for maxima and minima, what is added to it (None: nothing changes
+    it). reset: where this holds, what was before does not count (None: nowhere)."""
 
     carry: str
     factor: Expr | None = None
+    reset: Expr | None = None
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """What a step evaluates beside its value."""
+        return tuple(expr for expr in (self.factor, self.reset) if expr is not None)
+
+    def changed(self, carry: str, change: Callable[[Expr], Expr]) -> Scan:
+        """The scan with another carry, and with these expressions changed."""
+        factor, reset = (None if expr is None else change(expr) for expr in (self.factor, self.reset))
+        return Scan(carry, factor, reset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +105,7 @@ class Assign:
     aligned: it is one, by what holds wherever this runs (codegen/large.py).
     asynchronous: (CUDA) a copy to shared memory that is finished at the next barrier, and not seen before.
     atomic: (CUDA) several threads may do so to one element at once; with `reduction`.
-    scan: in a vector loop: lane after lane, `carry = combine(factor * carry, value); target = carry`, with the sum or what `reduction` names (maxima, minima: `factor + carry`). The value
+    scan: in a vector loop: lane after lane, `carry = reset ? value : combine(factor * carry, value); target = carry`, with the sum or what `reduction` names (maxima, minima: `factor + carry`). The value
         itself is evaluated for all lanes before.
     """
 

@@ -109,7 +109,10 @@ def _assignment(node: Assign) -> str:
     value = str(node.value)
     if node.scan is not None:
         factor = "" if node.scan.factor is None else f", {node.scan.factor}"
-        return f"{node.target} = scan_{node.reduction or 'sum'}({node.scan.carry}{factor}, {_bare(value)});{suffix}"
+        reset = "" if node.scan.reset is None else f", reset if {_bare(str(node.scan.reset))}"
+        return (
+            f"{node.target} = scan_{node.reduction or 'sum'}({node.scan.carry}{factor}, {_bare(value)}{reset});{suffix}"
+        )
     if node.reduction is None:
         return f"{node.target} = {_bare(value)};{suffix}"
     combine = REDUCTIONS[node.reduction].combine

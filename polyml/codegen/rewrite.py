@@ -91,8 +91,7 @@ def expressions(node: Node) -> list[Expr]:
     """The expressions that a node itself evaluates, gathered subscripts of its targets included; not those of its body."""
     match node:
         case Assign():
-            factor = [] if node.scan is None or node.scan.factor is None else [node.scan.factor]
-            return [node.value, *factor, *_indirect(node.target)]
+            return [node.value, *(node.scan.expressions if node.scan else ()), *_indirect(node.target)]
         case UpdateArgument():
             return [node.candidate, node.candidate_index, *_indirect(node.best), *_indirect(node.argument)]
         case If():
@@ -190,8 +189,8 @@ def map_places(
                 target, value = place(_map_place(node.target, read)), map_expr(node.value, read)
                 scan = node.scan
                 if scan is not None:
-                    factor = None if scan.factor is None else map_expr(scan.factor, read)
-                    scan = Scan(place(Place(scan.carry, ())).variable, factor)
+                    carry = place(Place(scan.carry, ())).variable
+                    scan = scan.changed(carry, lambda expr: map_expr(expr, read))
                 same = target == node.target and value is node.value and scan == node.scan
                 return node if same else replace(node, target=target, value=value, scan=scan)
             case UpdateArgument():
@@ -272,8 +271,8 @@ def _substitute_node(node: Node, values: Mapping[str, Affine | int]) -> Node:
     match node:
         case Assign():
             target, value, scan = _substitute_place(node.target, values), substitute(node.value, values), node.scan
-            if scan is not None and scan.factor is not None:
-                scan = Scan(scan.carry, substitute(scan.factor, values))
+            if scan is not None:
+                scan = scan.changed(scan.carry, lambda expr: substitute(expr, values))
             same = target is node.target and value is node.value and scan == node.scan
             return node if same else replace(node, target=target, value=value, scan=scan)
         case UpdateArgument():

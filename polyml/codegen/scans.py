@@ -80,7 +80,7 @@ class _Scans:
         if found is None or (self.precise and not found.is_exact):
             return loop
         carry = fresh(f"{assign.target.variable}_carry", self.taken)
-        step = replace(assign, value=found.rest, reduction=found.reduction, scan=Scan(carry, found.factor))
+        step = replace(assign, value=found.rest, reduction=found.reduction, scan=Scan(carry, found.factor, found.reset))
         first = tuple(s.substitute({loop.variable: loop.lower}) for s in before.subscripts if isinstance(s, Affine))
         body: tuple[Node, ...] = (
             Assign(target=Place(carry, ()), value=Read(before.tensor, first, dtype)),

@@ -27,6 +27,11 @@ PROGRAMS = {
     "time warping": (FORWARDS, "c[i, j] + min(d[i - 1, j], d[i, j - 1], d[i - 1, j - 1])"),
     "two ways along": (FORWARDS, "max(d[i, j - 1] - g, d[i - 1, j], c[i, j] + d[i, j - 1])"),
     "fading maximum": (FORWARDS, "max(x[i, j], d[i, j - 1] - c[i, j])"),
+    "common subsequence": (FORWARDS, "where(c[i, j] == 1, d[i - 1, j - 1] + 1, max(d[i - 1, j], d[i, j - 1]))"),
+    "last value": (FORWARDS, "where(c[i, j] == 1, x[i, j], d[i, j - 1])"),
+    "length of a run": (FORWARDS, "where(c[i, j] < 2, d[i, j - 1] + 1, 0)"),
+    "sums of pieces": (FORWARDS, "where(c[i, j] == 0, x[i, j], 2 * d[i, j - 1] - x[i, j])"),
+    "dear steps": (FORWARDS, "where(c[i, j] == 0 or x[i, j] > 4, d[i - 1, j], max(d[i, j - 1] - g, d[i - 1, j - 1]))"),
     "distance transform": (
         FORWARDS + BACKWARDS.replace("{1}", "min(d[i, j], d[i + 1, j] + 2, d[i, j + 1] + 2, d[i + 1, j + 1] + 3)"),
         "min(d[i, j], d[i - 1, j] + 2, d[i, j - 1] + 2, d[i - 1, j - 1] + 3)",
@@ -53,11 +58,13 @@ def check(text: str, given: list[Any], **options: Any) -> Any:
     return function
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "u8", "i16", "i32", "u32", "i64"])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "u16", "i32", "u32", "i64"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values(name: str, dtype: str) -> None:
     rng, kind, text = np.random.default_rng(1), polyml.dtypes.DTYPES[dtype].numpy, program_of(name, dtype)
     for k, shape in enumerate(SHAPES):
+        if dtype not in ("f32", "i32") and k > 1:
+            continue
         given = [rng.integers(0, 6, shape).astype(kind), rng.integers(0, 3, shape).astype(kind), kind.type(1)]
         options: dict[str, Any] = ({}, {"threads": 2}, {"dynamic": True}, {"precise": True})[k % 4]
         function = check(text, given, **options)
@@ -65,7 +72,7 @@ def test_values(name: str, dtype: str) -> None:
             assert "scan: j" in str(function.explain(*given))
 
 
-@pytest.mark.parametrize("dtype", ["i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"])
+@pytest.mark.parametrize("dtype", ["i8", "u16", "i32", "u64"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_whole_numbers_wrap_around(name: str, dtype: str) -> None:
     """The greatest of wrapped sums depends on where each of them wraps."""
@@ -80,7 +87,7 @@ def test_whole_numbers_wrap_around(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_no_number(name: str, bad: float) -> None:
     rng, text = np.random.default_rng(3), program_of(name, "f32")
-    for at in (0, 1, 5, 16, 31, 39):
+    for at in (0, 5, 16, 39):
         given = [rng.integers(0, 6, (4, 40)).astype(np.float32), rng.integers(0, 3, (4, 40)).astype(np.float32)]
         check(text, [*given, np.float32(bad)])
         for k in range(2):

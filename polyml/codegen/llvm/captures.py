@@ -30,8 +30,8 @@ def _collect(node: Node, arrays: set[str], integers: set[str]) -> None:
             _expr(node.value, arrays, integers)
             if node.scan is not None:
                 arrays.add(node.scan.carry)
-                if node.scan.factor is not None:
-                    _expr(node.scan.factor, arrays, integers)
+                for expr in node.scan.expressions:
+                    _expr(expr, arrays, integers)
         case UpdateArgument():
             _place(node.best, arrays, integers)
             _place(node.argument, arrays, integers)

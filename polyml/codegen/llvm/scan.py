@@ -64,21 +64,26 @@ def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
     one = constant(rest.type, 1 if reduction == "sum" else 0)
     if factor is not None and state.lanes is not None and state.lanes.mask is not None:
         factor = b.select(state.lanes.mask, factor, one)
-    value, total = rest, factor
+    reset = None if scan.reset is None else _resets(state, scan.reset)
+    value, total, cut = rest, factor, reset
     step = 1
     while step < width:
-        value = steps.taken(total, _earlier(b, value, step, neutral), value, beside=step)
+        value = steps.taken(total, _earlier(b, value, step, neutral), value, cut, beside=step)
         if total is not None:
             total = steps.product(total, _earlier(b, total, step, one))
+        if cut is not None:
+            cut = b.binary("or", cut, _earlier_bits(b, cut, step))
         step *= 2
     carry = read_place(state, Place(scan.carry, ()))
-    # The last lane by itself, with the same operation: all that the next vector waits for.
-    following = steps.taken(
-        None if total is None else _last(b, total, carry.lanes), carry, _last(b, value, carry.lanes)
-    )
-    value = steps.taken(total, b.splat(carry, width), value)
+    last = _last(b, value, carry.lanes)
+    value = steps.taken(total, b.splat(carry, width), value, cut)
+    if cut is None:
+        # The last lane by itself, with the same operation: all that the next vector waits for.
+        following = steps.taken(None if total is None else _last(b, total, carry.lanes), carry, last)
+    else:
+        following = _last(b, value, carry.lanes)
     if factor is not None and reduction != "sum" and not dtype.is_float:
-        value, following = _settled(steps, factor, rest, b.splat(carry, width), value, following)
+        value, following = _settled(steps, factor, rest, reset, b.splat(carry, width), value, following)
     b.write(f"store {following}, {slot.pointer}, align {dtype.alignment}")
     write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
 
@@ -93,9 +98,13 @@ class _Steps:
     harmless: bool
     neutral: Value
 
-    def taken(self, factor: Value | None, before: Value, rest: Value, *, beside: int = 0) -> Value:
-        """combine(factor * before, rest), or with maxima and minima combine(factor + before, rest). beside: so many of the first lanes have nothing before them, but what is neutral."""
+    def taken(
+        self, factor: Value | None, before: Value, rest: Value, reset: Value | None = None, *, beside: int = 0
+    ) -> Value:
+        """combine(factor * before, rest), or with maxima and minima combine(factor + before, rest); where `reset` holds, rest. beside: so many of the first lanes have nothing before them, but what is neutral."""
         b = self.state.builder
+        if reset is not None:
+            return b.select(reset, rest, self.taken(factor, before, rest, beside=beside))
         if self.reduction == "sum" and factor is not None:
             return multiply_add(b, factor, before, rest)
         if factor is not None:
@@ -110,7 +119,7 @@ class _Steps:
 
 
 def _settled(
-    steps: _Steps, factor: Value, rest: Value, carry: Value, value: Value, following: Value
+    steps: _Steps, factor: Value, rest: Value, reset: Value | None, carry: Value, value: Value, following: Value
 ) -> tuple[Value, Value]:
     """The values and the carry, of integers, whose maxima and sums of several steps are those of one step after another as long as no sum wraps around.
 
@@ -124,7 +133,7 @@ def _settled(
     made, last = Value(value.type, f"%{b.fresh('made')}"), Value(following.type, f"%{b.fresh('last')}")
     head: Lines = []
     b.lines.append(head)
-    moved = steps.taken(factor, b.shuffle(made, [made.lanes, *range(made.lanes - 1)], carry), rest)
+    moved = steps.taken(factor, b.shuffle(made, [made.lanes, *range(made.lanes - 1)], carry), rest, reset)
     b.branch(b.any_lane(b.compare("ne", moved, made)), again, done, rare=True)
     b.start(again)
     other = _last(b, moved, following.lanes)
@@ -138,6 +147,22 @@ def _settled(
 def _is_harmless(factor: Expr | None, dtype: DType) -> bool:
     """Whether an infinity stays what it is when the factor is added."""
     return isinstance(factor, Const) and dtype.is_float and isfinite(factor.value)
+
+
+def _resets(state: State, condition: Expr) -> Value:
+    """Where a recurrence starts anew, per lane; lanes that do not act hand on what they get."""
+    b = state.builder
+    found = b.splat(evaluate(state, condition), state.width)
+    mask = None if state.lanes is None else state.lanes.mask
+    return found if mask is None else b.binary("and", found, mask)
+
+
+def _earlier_bits(b: Builder, mask: Value, step: int) -> Value:
+    """The lanes of a mask moved up by `step`, as bits of a number; the first ones are false."""
+    bits = Type(f"i{mask.lanes}", 1)
+    number = b.emit(bits, f"bitcast {mask} to {bits}")
+    moved = b.binary("shl", number, constant(bits, step))
+    return b.emit(mask.type, f"bitcast {moved} to {mask.type}")
 
 
 def _earlier(b: Builder, value: Value, step: int, before: Value) -> Value:
