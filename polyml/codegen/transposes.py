@@ -22,6 +22,9 @@ from polyml.sets.affine import Affine, affine
 
 __all__ = ["transpose_rows"]
 
+LEAST_COLUMNS = 4
+"""Of a strip: fewer elements of each row are read or written one at a time in no more time."""
+
 _LONGEST = 64
 """Columns of a strip, at most: more gains nothing, and what is in flight should stay in L1."""
 
@@ -82,7 +85,12 @@ class _Transposes:
         trips = ranges.constant(loop.upper - loop.lower)
         ragged = lanes.variable in loop.lower.variables() | loop.upper.variables()
         most = ranges.highest(loop.upper - loop.lower)
-        if loop.kind != "sequential" or loop.step != 1 or ragged or (most is not None and most < lanes.width):
+        if (
+            loop.kind != "sequential"
+            or loop.step != 1
+            or ragged
+            or (most is not None and most < min(LEAST_COLUMNS, lanes.width))
+        ):
             return loop
         given = loop
         loop, values = values_of_rows(

@@ -62,6 +62,7 @@ def schedule(
         attempts.insert(0, ("padded rows", work.by_padded_rows))
         attempts.insert(0, ("columns aside", work.by_columns))
         attempts.insert(0, ("columns as rows", work.by_turned))
+        attempts.insert(0, ("batches last", work.by_batch))
         attempts.insert(0, ("several steps in a sweep", work.by_row_blocks))
         attempts.insert(0, ("blocks of a slanted contraction", work.by_slants))
         attempts.insert(0, ("blocks at the pivots", work.by_pivots))

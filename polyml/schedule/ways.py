@@ -14,6 +14,7 @@ from polyml.debug import report
 from polyml.errors import SchedulerFailed
 from polyml.options import Options
 from polyml.records import dataclass
+from polyml.schedule.batch_last import lay_batches_last
 from polyml.schedule.blocking import plan_blocking
 from polyml.schedule.blocking_at_hand import plan_at_hand
 from polyml.schedule.columns_aside import with_columns_aside
@@ -198,6 +199,13 @@ class Ways:
             return None
         wanted = STEPS if turned.far else None
         return self._relaid(turned.relaid, self._moved(turned.relaid), turned.worth, wanted, sizes=turned.sizes)
+
+    def by_batch(self) -> Schedule | None:
+        """A lane for each of the small matrices of a batch; None where there are none."""
+        relaid = lay_batches_last(self.scop, self.target) if self._may_block() else None
+        if relaid is None:
+            return None
+        return replace(self, scop=relaid.scop, dependences=self._moved(relaid)).by_ilp()
 
     def by_padded_rows(self) -> Schedule | None:
         """Time tiles on arrays whose rows are whole lines; None where nothing asks for it."""

@@ -1,0 +1,140 @@
+"""Small matrices of a batch, one for each lane: the same results, and where lanes have better to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import polyml
+from polyml.einsum_frontend.interpreter import interpret
+from polyml.einsum_frontend.parse import parse
+from polyml.source import Source
+from tests.codegen.llvm.support import guarded
+
+Array = npt.NDArray[Any]
+
+CHOLESKY = """
+def f(a: {0}["B N N"]):
+    L: {0}["B N N"] = 0
+    for j in range(N):
+        L[b, j, j] = sqrt(a[b, j, j] - sum[k < j](L[b, j, k] * L[b, j, k]))
+        if i > j:
+            L[b, i, j] = (a[b, i, j] - sum[k < j](L[b, i, k] * L[b, j, k])) / L[b, j, j]
+    return L
+"""
+SOLVE = """
+def f(a: {0}["B N N"], c: {0}["B N"]):
+    m: {0}["B N N"]
+    x: {0}["B N"]
+    m[q, i, j] = a[q, i, j]
+    x[q, i] = c[q, i]
+    for k in range(N):
+        l[q, i] = m[q, i, k] / m[q, k, k]
+        if i > k:
+            x[q, i] -= l[q, i] * x[q, k]
+        if i > k and j > k:
+            m[q, i, j] -= l[q, i] * m[q, k, j]
+    for k in range(N - 1, -1, -1):
+        x[q, k] = (x[q, k] - sum[j, j > k](m[q, k, j] * x[q, j])) / m[q, k, k]
+    return x
+"""
+IN_PLACE = """
+def f(m: {0}["N B N"], g: {0}["N"], s: {0}):
+    for k in range(1, N):
+        if i >= k:
+            m[i, b, j] -= g[k] * m[k - 1, b, j] + s
+"""
+POWERS = """
+def f(a: {0}["B N N"], t: int):
+    x: {0}["B N"] = 1
+    for k in range(t):
+        y[b, i] = a[b, i, j] * x[b, j]
+        s[b] = y[b, i] * y[b, i]
+        x[b, i] = y[b, i] / sqrt(s[b])
+    return x
+"""
+
+
+def matrices(batch: int, n: int, dtype: str) -> Array:
+    """Positive definite, well conditioned."""
+    x = np.random.default_rng(batch + n).standard_normal((batch, n, n))
+    return (x @ x.transpose(0, 2, 1) + n * np.eye(n)).astype(polyml.dtypes.DTYPES[dtype].numpy)
+
+
+def is_used(function: Any, *given: object) -> bool:
+    return "_last" in str(function.explain(*given))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("batch", "n"), [(16, 3), (37, 4), (65, 7), (130, 12), (33, 17), (500, 1), (1, 5), (0, 5)])
+def test_factors_and_solutions(batch: int, n: int, threads: int, dtype: str) -> None:
+    a = matrices(batch, n, dtype)
+    c = np.random.default_rng(0).standard_normal((batch, n)).astype(a.dtype)
+    close = {"rtol": 1e-4, "atol": 1e-4} if dtype == "f32" else {"rtol": 1e-10, "atol": 1e-10}
+    exact = a.astype(np.float64)
+    factor = polyml.einsum(CHOLESKY.format(dtype), threads=threads)
+    np.testing.assert_allclose(factor(guarded(a) if a.size else a), np.linalg.cholesky(exact), **close)
+    solve = polyml.einsum(SOLVE.format(dtype), threads=threads)
+    np.testing.assert_allclose(solve(a, c), np.linalg.solve(exact, c[..., None])[..., 0], **close)
+    if batch >= 33 and n in (4, 7, 12, 17):
+        assert is_used(factor, a)
+        assert is_used(solve, a, c)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "c64"])
+def test_against_the_interpreter(dtype: str) -> None:
+    rng, kind = np.random.default_rng(0), polyml.dtypes.DTYPES[dtype].numpy
+    for text in (IN_PLACE, POWERS):
+        if text is POWERS and dtype in ("i32", "c64"):
+            continue
+        text = text.format(dtype)
+        m, g = rng.integers(-2, 3, (6, 50, 6)).astype(kind), rng.integers(-2, 3, 6).astype(kind)
+        for view in (m, m[:, ::-1, :], m.transpose(0, 1, 2)[..., ::-1]):
+            given: list[Any] = [view.copy(order="K"), g, kind.type(2)]
+            if "t: int" in text:
+                given = [np.ascontiguousarray(view.transpose(1, 0, 2)), 3]
+            expected = [x.copy() if isinstance(x, np.ndarray) else x for x in given]
+            wanted = interpret(parse(Source(text)), *expected)
+            found = polyml.einsum(text)(*given)
+            if wanted is None:
+                wanted, found = expected[0], given[0]
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_strided_matrices() -> None:
+    a = matrices(40, 6, "f32")
+    wide = np.zeros((40, 12, 9), np.float32)
+    view = wide[::-1, ::2, :6]
+    view[...] = a
+    factor = polyml.einsum(CHOLESKY.format("f32"))
+    assert is_used(factor, view)
+    np.testing.assert_allclose(factor(view), np.linalg.cholesky(a.astype(np.float64)), rtol=1e-4, atol=1e-4)
+    assert np.array_equal(view, a)
+
+
+@pytest.mark.parametrize(
+    ("batch", "n"),
+    [
+        (7, 5),  # fewer matrices than lanes
+        (40, 200),  # rows of many vectors
+        (16, 128),
+    ],
+)
+def test_where_lanes_have_better_to_do(batch: int, n: int) -> None:
+    a = matrices(batch, n, "f32")
+    factor = polyml.einsum(CHOLESKY.format("f32"), threads=1)
+    assert not is_used(factor, a)
+
+
+def test_matrices_that_meet_stay() -> None:
+    """A step that reads other matrices of the batch, or adds them up."""
+    a = matrices(64, 6, "f32")
+    for step in ("x[b, i] = a[b, i, j] * x[63 - b, j]", "x[b, i] = sum[c, j](a[c, i, j] * x[b, j]) / 1000"):
+        text = f'def f(a: f32["B N N"]):\n    x: f32["B N"] = 1\n    for k in range(3):\n        {step}\n    return x\n'
+        function = polyml.einsum(text, threads=1)
+        assert not is_used(function, a)
+        np.testing.assert_allclose(function(a), interpret(parse(Source(text)), a), rtol=1e-4)
