@@ -4,7 +4,7 @@ memory without contractions (sums, batch norms, permutations), whose loops are a
 So do those of sums of products that use a large operand's elements a few times only: it is read in longer pieces.
 
 A pair of indices (i, j) may become one, E*i + j, when each access of the statement has both as neighbouring plain subscripts, or neither; the array's dimension of j has E elements, and
-they follow each other without gaps. All accesses to such an array must have pairs there. This is an exact change of names, without dependences: the same instances touch the same memory, and since j follows i
+they follow each other without gaps. Where extents are numbers and E is small, i may be moved by other indices: the windows x[i + r, j] of an image whose channels come last are x[E*i + j + E*r]. All accesses to such an array must have pairs there. This is an exact change of names, without dependences: the same instances touch the same memory, and since j follows i
 among the statement's indices they do so in the same order.
 
 A copy whose source, or target, ends in a short index that the other side has elsewhere goes along one index, too: `y[d, c, a] = x[a, c, d]` with two d is `y[e mod 2, e // 2, a] = x[a, e]`, rows of
@@ -125,7 +125,8 @@ def _short_ends(scop: Scop, name: str) -> Scop:
             continue
         outer, inner, _ = (str(end) for end in ends)
         at = len(side.subscripts) - 2
-        fits = _Joining(scop).fits(scop.arrays[side.array], at, extents[outer], extents[inner])
+        array = scop.arrays[side.array]
+        fits = array.shape[at] == extents[outer] and _Joining(scop).fits(array, at, extents[outer], extents[inner])
         alone = sum(access.array == side.array for s in scop.statements.values() for access in _accesses(s)) == 1
         plain = all(isinstance(s, Affine) and s.name is not None for s in (*side.subscripts, *other.subscripts))
         if fits and alone and plain and extents[inner].constant < SHORT:
@@ -293,15 +294,14 @@ class _Joining:
             if any(not isinstance(s, Affine) for s in access.subscripts):
                 yield access.array, None
             elif used:
-                plain = [access.subscripts[k] for k in used] == [affine(outer), affine(inner)] and used[1] == used[
-                    0
-                ] + 1
-                fits = plain and self.fits(self.scop.arrays[access.array], used[0], extents[outer], extents[inner])
-                yield access.array, used[0] if fits else None
+                at = used[0]
+                plain = len(used) == 2 and self.pair_at(statement, access, at) == (outer, inner)
+                fits = plain and self.fits(self.scop.arrays[access.array], at, extents[outer], extents[inner])
+                yield access.array, at if fits else None
 
     def fits(self, array: Array, dimension: int, outer: Affine, inner: Affine) -> bool:
-        """Whether both dimensions are swept whole and lie without gaps."""
-        if array.shape[dimension] != outer or array.shape[dimension + 1] != inner:
+        """Whether the inner dimension is swept whole, and both lie without gaps; of symbolic extents the outer one, too."""
+        if array.shape[dimension + 1] != inner or (self.scop.sizes and array.shape[dimension] != outer):
             return False
         strides = array.strides
         return strides is None or inner * strides[dimension + 1] == affine(strides[dimension])
@@ -310,12 +310,23 @@ class _Joining:
         """The statements that touch the array, and the pairs of indices by which they do."""
         for statement in self.scop.statements.values():
             for access in _accesses(statement):
-                if access.array != array:
-                    continue
-                ends = access.subscripts[dimension : dimension + 2]
-                names = [s.name for s in ends if isinstance(s, Affine) and s.name is not None]
-                both = len(names) == 2 and names[0] != names[1] and all(name in statement.indices for name in names)
-                yield statement.name, (names[0], names[1]) if both else None
+                if access.array == array:
+                    yield statement.name, self.pair_at(statement, access, dimension)
+
+    def pair_at(self, statement: Statement, access: Access, dimension: int) -> tuple[str, str] | None:
+        """The indices of the statement by which an access goes along two dimensions: one of them alone in the second, and the one before it in the first, where others may move it if extents are numbers.
+
+        Longer rows are left alone: neighbours of a window share what they load where a row is a vector or two."""
+        first, second = access.subscripts[dimension : dimension + 2]
+        if not isinstance(first, Affine) or not isinstance(second, Affine) or second.name not in statement.indices[1:]:
+            return None
+        outer = statement.indices[statement.indices.index(second.name) - 1]
+        if first.stride(outer) != 1 or second.name in first.variables():
+            return None
+        inner = self.scop.arrays[access.array].shape[dimension + 1]
+        if first.name is None and (self.scop.sizes or inner.constant > SHORT):
+            return None
+        return outer, second.name
 
 
 def _apart_from_others(statement: Statement, outer: str, inner: str) -> bool:
@@ -349,7 +360,7 @@ def _joined(scop: Scop, pairs: dict[str, tuple[str, str]], arrays: dict[str, int
         while name in statement.indices or name in scop.sizes:
             name += "_"
         indices = tuple(name if index == outer else index for index in statement.indices if index != inner)
-        place = _Place(arrays, name)
+        place = _Place(arrays, name, outer, extents[inner])
         statements[statement.name] = replace(
             statement,
             indices=indices,
@@ -357,16 +368,18 @@ def _joined(scop: Scop, pairs: dict[str, tuple[str, str]], arrays: dict[str, int
             target=place.access(statement.target),
             value=map_reads(statement.value, place.read),
         )
-    changed = {array.name: _array(array, arrays.get(array.name), total) for array in scop.arrays.values()}
+    changed = {array.name: _whole(array, arrays.get(array.name), total, scop) for array in scop.arrays.values()}
     return rebuilt(replace(scop, initial=in_order(statements, scop.sizes)), statements, changed)
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Accesses with one subscript, `name`, in the place of two."""
+    """Accesses with one subscript in the place of two: `name` for `outer` and the index behind it, which has so many values."""
 
     arrays: dict[str, int]
     name: str
+    outer: str
+    count: Affine
 
     def access(self, old: Access) -> Access:
         at = self.arrays.get(old.array)
@@ -377,7 +390,18 @@ class _Place:
         return old if at is None else Read(old.tensor, self.subscripts(old.subscripts, at), old.dtype)
 
     def subscripts(self, old: tuple[Subscript, ...], at: int) -> tuple[Subscript, ...]:
-        return (*old[:at], affine(self.name), *old[at + 2 :])
+        first = old[at]
+        assert isinstance(first, Affine), "internal: a computed subscript of a pair"
+        moved = first - affine(self.outer)
+        here = affine(self.name) + (moved * self.count.constant if moved != affine(0) else moved)
+        return (*old[:at], here, *old[at + 2 :])
+
+
+def _whole(array: Array, at: int | None, total: Affine, scop: Scop) -> Array:
+    """The array with two dimensions as one; of symbolic extents both are swept whole."""
+    if at is None or scop.sizes:
+        return _array(array, at, total)
+    return _array(array, at, affine(array.shape[at].constant * array.shape[at + 1].constant))
 
 
 def _array(array: Array, at: int | None, total: Affine) -> Array:

@@ -177,3 +177,39 @@ def test_short_ends_that_others_use_or_that_have_gaps_stay() -> None:
     gaps = numbers(60, 50, 4)[:, :, ::2]
     copy = 'def f(x: f32["A B C"]):\n    y[c, b, a] = x[a, b, c]\n    return y\n'
     np.testing.assert_array_equal(polyml.einsum(copy, verify=True)(gaps), gaps.T)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("body", ["sum[r < 3, s < 5](k[r, s] * {})", "max[r < 3, s < 5]({})", "sum[r < 3, s < 5]({})"])
+def test_windows_of_pixels(channels: int, body: str) -> None:
+    """Few channels that come last: the windows of all of them are a row's."""
+    read = "x[p + r, q + s, c]"
+    text = f'def f(x: f32["H W C"], k: f32["3 5"]):\n    y[p, q, c] = {body.format(read)}\n    return y\n'
+    if "k[" not in body:
+        text = text.replace(', k: f32["3 5"]', "")
+    x, k = numbers(43, 38, channels), numbers(3, 5, seed=1)
+    given = (x, k) if "k[" in body else (x,)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 5), axis=(0, 1))
+    expected = windows.max((3, 4)) if "max" in body else (windows * (k if "k[" in body else 1)).sum((3, 4))
+    if channels > 1:
+        assert ("q_c" in indices_of(text, *given)) == (channels < 5)
+    np.testing.assert_array_equal(polyml.einsum(text, verify=True)(*given), expected)
+    wide = np.zeros((43, 50, channels + 1), np.float32)
+    for view in (wide[:, 3:41, :channels], np.zeros((43, 50, channels), np.float32)[:, ::-1][:, 6:44]):
+        view[...] = x
+        np.testing.assert_array_equal(polyml.einsum(text)(view, *given[1:]), expected)
+
+
+def test_pixels_of_several_images() -> None:
+    """Each moved by a number of its own; the sizes of what they are read from differ."""
+    text = """
+    def f(x: f32["H W 3"], z: f32["H W+2 3"]):
+        y: f32["H-2 W-1 3"]
+        y[p, q, c] = x[p + 1, q + 1, c] - 2 * z[p + 2, q + 0, c] + z[p + 0, q + 3, c]
+        return y
+    """
+    x, z = numbers(240, 50, 3), numbers(240, 52, 3, seed=1)
+    expected = x[1:-1, 1:] - 2 * z[2:, :49] + z[:-2, 3:]
+    function = polyml.einsum(text, verify=True)
+    assert "q_c" in str(function.explain(x, z))
+    np.testing.assert_array_equal(function(x, z), expected)
