@@ -27,6 +27,7 @@ from polyml.graph.rules.once import recur_once
 from polyml.graph.rules.pairs import pair_products
 from polyml.graph.rules.pieces import join_pieces
 from polyml.graph.rules.reader_order import order_like_readers
+from polyml.graph.rules.repeated_rows import repeat_rows
 from polyml.graph.rules.restrict import restrict_domains
 from polyml.graph.rules.simplify import simplify
 from polyml.graph.rules.single_values import drop_single_values
@@ -146,6 +147,7 @@ def rewrite(
             last.append(("laid out", laid))
         if cache:
             last.append(("turned", functools.partial(turn_results, cache=cache)))
+            last.append(("repeated rows", functools.partial(repeat_rows, l2_bytes=cache)))
         last.append(("interleaved", fetch_interleaved))
         last.append(("pieces", join_pieces))
     last.append(("unseen", leave_unseen))
