@@ -134,7 +134,7 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: after the passes that fetch what tiles read next.
     Pass("prefetch_copies", lambda f, o: prefetch_copies(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
     # Ordering: last, when the loops read what they will read.
-    Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes, o.rows_ahead))),
+    Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes, o.rows_ahead, o.asks_near))),
     Pass("prefetch_columns", lambda f, o: prefetch_columns(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes), o.near)),
     Pass("prefetch_tiles", lambda f, o: (prefetch_tiles(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes)), ())),
     # Ordering: when prefetches of what sums read are where they will be.

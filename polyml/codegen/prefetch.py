@@ -41,12 +41,13 @@ SOME_SIZE = 1024
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Bytes of one core's caches and of a line; 0: unknown. ahead: of coming rows that are asked for (Target.rows_ahead)."""
+    """Bytes of one core's caches and of a line; 0: unknown. ahead: of coming rows that are asked for (Target.rows_ahead). near: whether short rows that come next are (Target.asks_near)."""
 
     l1: int
     l2: int
     line: int
     ahead: int = AHEAD
+    near: bool = True
 
 
 def prefetch(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:
@@ -220,7 +221,7 @@ class _Prefetch:
 
     def with_rows_beside(self, outer: For, loops: Sequence[For]) -> For:
         """The loop with prefetches of what comes next, where the one loop inside that reads large inputs reads several rows of them side by side: more streams than some prefetchers of the hardware follow.
-        Further along rows that are long, and else of the next rows."""
+        Further along rows that are long, and else of the next rows, which follow these in memory, unless the core sees them by itself."""
         readers = [(loop, self.streams(loop)) for loop in loops]
         readers = [(loop, streams) for loop, streams in readers if streams]
         if len(readers) != 1:
@@ -240,6 +241,8 @@ class _Prefetch:
             if trips * itemsize >= 4 * ahead:
                 moved[loop.variable] += ahead // itemsize
                 text = f"{rows} rows of {array} {ahead} bytes further along, into L2"
+            elif not self.caches.near:
+                continue
             else:
                 count = max(1, AHEAD // (rows * trips * itemsize))
                 moved[outer.variable] += count * outer.step

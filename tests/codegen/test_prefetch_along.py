@@ -98,3 +98,17 @@ def test_pieces_of_rows_ask_for_the_same_piece_of_coming_rows() -> None:
     texts = [polyml.einsum(PIECES, target=WIDE, threads=threads).lower(x).text("loops") for threads in (1, 2)]
     assert "prefetch" not in texts[0]
     assert "prefetch L2 x[n + 8, k];" in texts[1]
+
+
+def test_a_core_that_sees_the_next_rows_is_not_asked_for_them() -> None:
+    """Of a matrix times a vector; long rows are asked for all the same."""
+    text = 'def f(x: f32["I K"], y: f32["K"]):\n    z[i] = x[i, k] * y[k]\n    return z\n'
+    seeing = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20, cores=2, asks_near=False)
+    for target, shape, expected in (
+        (WIDE, (9000, 200), True),
+        (seeing, (9000, 200), False),
+        (seeing, (64, 9000), True),
+    ):
+        x, y = np.zeros(shape, "f4"), np.zeros(shape[1], "f4")
+        loops = polyml.einsum(text, target=target, threads=1).lower(x, y).text("loops")
+        assert ("prefetch L2 x" in loops) == expected, (shape, target.asks_near)
