@@ -95,6 +95,11 @@ class DType:
             return f32 if self.bits == 64 else f64
         return f32 if self.is_half else self
 
+    def is_normal(self, value: float) -> bool:
+        """Whether this type, a float that is computed in, has the number to its full precision: it is neither zero nor infinite there, nor subnormal."""
+        limits = np.finfo(np.float32 if self.bits == 32 else np.float64)
+        return float(limits.tiny) <= abs(value) <= float(limits.max)
+
     def __getitem__(self, shape: str) -> str:
         return f"{self.name}[{shape!r}]"
 

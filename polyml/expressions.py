@@ -7,7 +7,7 @@ arguments of an op already have the common dtype that the op computes in (casts 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import assert_never
 
 from polyml.dtypes import DType
@@ -21,8 +21,10 @@ __all__ = [
     "IndexValue",
     "Read",
     "Subscript",
+    "factors_of",
     "map_reads",
     "neighbours",
+    "product_of",
     "reads_of",
     "substitute",
     "walk",
@@ -120,6 +122,23 @@ def reads_of(expr: Expr) -> list[Read]:
                 if not isinstance(s, Affine):
                     stack.append(s)
     return found
+
+
+def factors_of(expr: Expr) -> list[Expr]:
+    """What is multiplied in a product of products, in the order of the text; any other expression by itself."""
+    match expr:
+        case Apply(op="mul", args=(x, y)):
+            return [*factors_of(x), *factors_of(y)]
+        case _:
+            return [expr]
+
+
+def product_of(factors: Sequence[Expr]) -> Expr:
+    """The factors multiplied from the left, in their type."""
+    product = factors[0]
+    for factor in factors[1:]:
+        product = Apply("mul", (product, factor), product.dtype)
+    return product
 
 
 def neighbours(expr: Apply) -> Read | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from polyml.codegen.element_accesses import ElementAccess, Lanes, accesses_of, always_apart
-from polyml.codegen.jam import storage_names
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, map_places, subscript_variables, walk_nodes, with_body
@@ -42,7 +42,7 @@ def carry_values(function: Function) -> Function:
     """
     variables = {v.name: v for v in function.arguments}
     variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
-    taken = storage_names(function.body) | set(variables) | set(function.sizes)
+    taken = names_in(function)
     memory = {name: v for name, v in variables.items() if v.scope in ("global", "local")}
     pass_ = _Carries(memory, taken, set())
     body = pass_.body(function.body, outside(function), None)

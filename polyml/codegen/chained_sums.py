@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyml.codegen.jam import storage_names
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
@@ -35,8 +35,7 @@ def chain_sums(function: Function, *, vector_registers: int = 32) -> Function:
     """
     if not any(isinstance(node, Allocate) and _has_lanes(node.variable) for node in walk_nodes(function.body)):
         return function
-    taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
-    taken |= {lead.name for lead in function.leads}
+    taken = names_in(function)
     body = _Chains({}, taken, vector_registers // 2).body(function.body, outside(function))
     return function if body is function.body else replace(function, body=body)
 

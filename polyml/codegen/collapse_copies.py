@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from polyml.codegen.element_accesses import memory_steps
-from polyml.codegen.jam import storage_names
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Variable
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
+from polyml.codegen.streams import flat_element
 from polyml.expressions import Read, Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["collapse_copies", "flat_of"]
+__all__ = ["collapse_copies"]
 
 
 def collapse_copies(function: Function) -> Function:
@@ -30,22 +30,9 @@ def collapse_copies(function: Function) -> Function:
     """
     variables = {v.name: v for v in function.arguments}
     variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
-    taken = storage_names(function.body) | set(variables) | set(function.sizes)
-    taken |= {n.variable for n in walk_nodes(function.body) if isinstance(n, For)} | {
-        lead.name for lead in function.leads
-    }
+    taken = names_in(function)
     body = _Collapse(variables, taken).body(function.body)
     return function if body is function.body else replace(function, body=body)
-
-
-def flat_of(variable: Variable, subscripts: Sequence[Subscript]) -> Affine | None:
-    """The element of an array in memory, counted from its first one; None where that is not one expression."""
-    flat = affine(0)
-    for subscript, step in zip(subscripts, memory_steps(variable), strict=True):
-        if not isinstance(subscript, Affine) or step is None:
-            return None
-        flat = flat + subscript * step
-    return flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +74,7 @@ class _Collapse:
         variable = self.variables.get(name)
         if variable is None or variable.scope == "register" or variable.lanes != 1:
             return None
-        return flat_of(variable, subscripts)
+        return flat_element(variable, subscripts)
 
     def follows(self, outer: For, inner: For, sides: Sequence[Affine]) -> bool:
         """Whether an iteration of the outer loop goes on where the inner loop ends, in both arrays."""

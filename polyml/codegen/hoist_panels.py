@@ -10,6 +10,7 @@ from collections.abc import Callable, Set
 from dataclasses import replace
 from math import prod
 
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import (
@@ -54,10 +55,7 @@ def hoist_panels(function: Function, constants: Set[str]) -> tuple[Function, tup
     arguments = {v.name: v for v in function.arguments if v.name in constants and v.name not in function.written}
     if not arguments:
         return function, ()
-    taken = {node.variable for node in walk_nodes(function.body) if isinstance(node, For)}
-    taken |= {node.variable.name for node in walk_nodes(function.body) if isinstance(node, Allocate)}
-    taken |= {v.name for v in function.arguments} | set(function.sizes) | {lead.name for lead in function.leads}
-    hoist = _Hoist(function, arguments, taken, [])
+    hoist = _Hoist(function, arguments, names_in(function), [])
     body = hoist.body(function.body, ())
     if not hoist.found:
         return function, ()

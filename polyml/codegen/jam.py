@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, Prefetch, UpdateArgument
+from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, UpdateArgument
 from polyml.codegen.rewrite import fresh, rename_variables, substitute_nodes, variables_of, walk_nodes
 from polyml.expressions import Read, reads_of
 from polyml.sets.affine import Affine
 
-__all__ = ["CannotJam", "jam", "storage_names"]
+__all__ = ["CannotJam", "jam", "names_in"]
 
 
 class CannotJam(Exception):
@@ -43,8 +43,14 @@ def jam(
     return _jam(nodes, variable, tuple(values), renames, taken)
 
 
-def storage_names(nodes: Sequence[Node]) -> set[str]:
-    """All names of storage that the nodes make or write. What they only read is an argument, or made around them."""
+def names_in(function: Function) -> set[str]:
+    """All names that stand for something in the function: what it adds needs others."""
+    given = {v.name for v in function.arguments} | set(function.sizes) | {lead.name for lead in function.leads}
+    return given | _names_in(function.body)
+
+
+def _names_in(nodes: Sequence[Node]) -> set[str]:
+    """Of loops, and of storage that the nodes make or write. What they only read is an argument, or made around them."""
     found: set[str] = set()
     for node in walk_nodes(nodes):
         match node:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import reduce
 
-from polyml.codegen.jam import storage_names
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Lead, Node
 from polyml.codegen.rewrite import fresh, rename_variables, substitute_nodes, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
@@ -78,8 +78,7 @@ def where_worth(
 def _leads_at_start(apart: Apart, *functions: Function) -> list[Lead]:
     """Of each array how far its first line is, under the name that one of the functions has for it."""
     known = {(l.array, l.bytes): l for f in functions for l in f.leads if not l.row}
-    taken = {v.name for f in functions for v in f.arguments} | {l.name for f in functions for l in f.leads}
-    taken |= {name for f in functions for name in (*f.sizes, *storage_names(f.body))}
+    taken = set[str]().union(*map(names_in, functions))
     return [
         known.get((array, apart.bytes)) or Lead(fresh(f"{array}_lead", taken), array, apart.bytes)
         for array in apart.arrays
@@ -95,8 +94,7 @@ def _differ(leads: Sequence[Lead], itemsizes: Mapping[str, int]) -> Expr:
 
 def _apart(one: Function, other: Function) -> tuple[Node, ...]:
     """The body of `one` with names of its own for its local storage: emitters keep addresses by name for a whole function."""
-    taken = storage_names((*one.body, *other.body)) | {v.name for v in one.arguments} | set(one.sizes)
-    taken |= {lead.name for lead in (*one.leads, *other.leads)}
+    taken = names_in(one) | names_in(other)
     made = dict.fromkeys(node.variable.name for node in walk_nodes(one.body) if isinstance(node, Allocate))
     return rename_variables(one.body, {name: fresh(name, taken) for name in made})
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from polyml.codegen.jam import storage_names
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
@@ -51,8 +51,7 @@ def sum_in_parts(function: Function) -> Function:
         for node in walk_nodes(function.body)
         if isinstance(node, Allocate) and node.variable.scope == "register"
     }
-    taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
-    taken |= {lead.name for lead in function.leads}
+    taken = names_in(function)
     body = _Parts(registers, taken).body(function.body, outside(function))
     return function if body is function.body else replace(function, body=body)
 

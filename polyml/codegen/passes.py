@@ -71,6 +71,10 @@ class LoopOptions:
     far: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
 
+    @property
+    def caches(self) -> Caches:
+        return Caches(self.l1_bytes, self.l2_bytes, self.line_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Pass:
@@ -123,24 +127,24 @@ PASSES: tuple[Pass, ...] = (
     Pass("stage_tiles", lambda f, o: (stage_tiles(f, vector_bytes=o.vector_bytes, l1_bytes=o.l1_bytes), ())),
     Pass("stream_tiles", lambda f, o: (stream_tiles(f, vector_bytes=o.vector_bytes, line_bytes=o.line_bytes), ())),
     # Ordering: before "prefetch_tiles", which takes the tiles that have no rows of their own.
-    Pass("prefetch_rows", lambda f, o: prefetch_rows(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
+    Pass("prefetch_rows", lambda f, o: prefetch_rows(f, o.caches)),
     # Ordering: before "prefetch_columns", which takes the columns that are walked down once.
-    Pass("prefetch_strips", lambda f, o: prefetch_strips(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes), o.far)),
-    Pass("prefetch_sources", lambda f, o: prefetch_sources(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
+    Pass("prefetch_strips", lambda f, o: prefetch_strips(f, o.caches, o.far)),
+    Pass("prefetch_sources", lambda f, o: prefetch_sources(f, o.caches)),
     # Ordering: when all other prefetches in tiles would be ones of strips.
     Pass("prefetch_near", lambda f, o: (prefetch_near(f) if o.asks_near else f, ())),
-    Pass("prefetch_blocks", lambda f, o: prefetch_blocks(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
-    Pass("prefetch_along", lambda f, o: prefetch_along(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
+    Pass("prefetch_blocks", lambda f, o: prefetch_blocks(f, o.caches)),
+    Pass("prefetch_along", lambda f, o: prefetch_along(f, o.caches)),
     # Ordering: after the passes that fetch what tiles read next.
-    Pass("prefetch_copies", lambda f, o: prefetch_copies(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes))),
+    Pass("prefetch_copies", lambda f, o: prefetch_copies(f, o.caches)),
     # Ordering: last, when the loops read what they will read.
     Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes, o.rows_ahead, o.asks_near))),
-    Pass("prefetch_columns", lambda f, o: prefetch_columns(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes), o.near)),
-    Pass("prefetch_tiles", lambda f, o: (prefetch_tiles(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes)), ())),
+    Pass("prefetch_columns", lambda f, o: prefetch_columns(f, o.caches, o.near)),
+    Pass("prefetch_tiles", lambda f, o: (prefetch_tiles(f, o.caches), ())),
     # Ordering: when prefetches of what sums read are where they will be.
-    Pass("prefetch_turned", lambda f, o: (prefetch_turned(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes)), ())),
+    Pass("prefetch_turned", lambda f, o: (prefetch_turned(f, o.caches), ())),
     # Ordering: after the passes that ask for the same with more knowledge of what loops do.
-    Pass("prefetch_points", lambda f, o: (prefetch_points(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes)), ())),
+    Pass("prefetch_points", lambda f, o: (prefetch_points(f, o.caches), ())),
     # Ordering: last, since passes above know tiles by the loads ahead of their sums.
     Pass("sum_in_parts", lambda f, o: (f if o.precise else sum_in_parts(f), ())),
     # Ordering: a part is a sum like any other.

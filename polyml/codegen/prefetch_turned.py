@@ -12,6 +12,7 @@ from math import ceil, prod
 
 from polyml.codegen.dealt_lines import dealt_out, levels_of
 from polyml.codegen.inner_loops import inner_loops, put_first
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.prefetch import Caches
 from polyml.codegen.ranges import Ranges, outside
@@ -43,9 +44,7 @@ def prefetch_turned(function: Function, caches: Caches) -> Function:
     large = {v.name: v for v in function.arguments if _bytes(v) * SHARE > caches.l2}
     if not large.keys() & function.written:
         return function
-    taken = {node.variable for node in walk_nodes(function.body) if isinstance(node, For)} | set(function.sizes)
-    taken |= {v.name for v in function.arguments} | {lead.name for lead in function.leads}
-    body = _Turned(large, caches.line, taken, outside(function)).body(function.body, ())
+    body = _Turned(large, caches.line, names_in(function), outside(function)).body(function.body, ())
     return function if body is function.body else replace(function, body=body)
 
 
@@ -109,7 +108,6 @@ class _Turned:
         lines = max(rows.lines for rows in found)
         if lines <= AT_ONCE:
             name = fresh("line", self.taken)
-            self.taken.add(name)
             requests = tuple(rows.request(affine(name)) for rows in found)
             return (For(variable=name, lower=affine(0), upper=affine(lines), body=requests), *sums)
         wanted: dict[int, tuple[Node, ...]] = {}

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from polyml.codegen.boundaries import extreme, within
 from polyml.codegen.element_accesses import Lanes, accesses_of, may_overlap
-from polyml.codegen.jam import storage_names
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Variable
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
@@ -32,7 +32,7 @@ def widen_tiles(function: Function) -> Function:
     """
     variables = {v.name: v for v in function.arguments}
     variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
-    taken = storage_names(function.body) | set(variables) | set(function.sizes)
+    taken = names_in(function)
     body = _body(function.body, outside(function), variables, taken)
     return function if body is function.body else replace(function, body=body)
 

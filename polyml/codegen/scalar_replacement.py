@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeGuard, assert_never
 
 from polyml.codegen.element_accesses import Certainties, Element, ElementAccess, Lanes, accesses_of, may_overlap
-from polyml.codegen.jam import storage_names
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import (
     Allocate,
     Assign,
@@ -54,7 +54,7 @@ def scalar_replacement(function: Function) -> Function:
     # Other threads update such elements meanwhile.
     shared = {n.target.variable for n in walk_nodes(function.body) if isinstance(n, Assign) and n.atomic}
     types = {name: dtype for name, dtype in types.items() if name in (read & written) - shared}
-    taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
+    taken = names_in(function)
     body = _Replacement(types, taken).region(function.body, outside(function), None) if types else function.body
     body = _drop_unread(body)
     return function if body is function.body else replace(function, body=body)

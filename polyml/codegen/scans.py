@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyml.codegen.jam import storage_names
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Scan, Variable
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import expressions, fresh, walk_nodes, with_body
@@ -37,7 +37,7 @@ def find_scans(function: Function, *, vector_bytes: int, precise: bool = False) 
         vector_bytes: of one vector register.
         precise: floating-point sums keep their order.
     """
-    taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
+    taken = names_in(function)
     pass_ = _Scans(vector_bytes, precise, taken, [])
     body = pass_.body(function.body, outside(function))
     return (function if body is function.body else replace(function, body=body)), tuple(pass_.notes)

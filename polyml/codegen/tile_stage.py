@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeGuard
 
-from polyml.codegen.jam import storage_names
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Variable
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
@@ -39,7 +39,7 @@ def stage_tiles(function: Function, *, vector_bytes: int, l1_bytes: int) -> Func
            for (b = 0; b < 20; b += 10) { vector(16) for (a ..) { .. s[24*b + a] = r0; s[24*b + a + 24] = r1; .. } .. }
            vector(16) for (e = 0; e < 480; ..) z[c, e//24, e%24] = s[e];
     """
-    taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
+    taken = names_in(function)
     rows = frozenset(lead.array for lead in function.leads)
     arguments = {v.name: v for v in function.arguments if v.name not in rows}
     body = _Stages(arguments, vector_bytes, l1_bytes // 8, taken).body(function.body, outside(function))

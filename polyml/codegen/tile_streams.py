@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyml.codegen.jam import storage_names
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Lead, Node, Variable
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
@@ -31,8 +31,7 @@ def stream_tiles(function: Function, *, vector_bytes: int, line_bytes: int) -> F
     """The function with runs of streaming stores, vectors that fill lines from the start of an argument, under the condition that this is aligned; all
     other stores in such runs lose their mark."""
     piece_bytes = max(vector_bytes, line_bytes)
-    taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
-    taken |= {lead.name for lead in function.leads}
+    taken = names_in(function)
     leads = {lead.array: lead for lead in function.leads if not lead.row}
     pass_ = _Streams({v.name: v for v in function.arguments}, vector_bytes, piece_bytes, taken, leads)
     allocated = (node.variable for node in walk_nodes(function.body) if isinstance(node, Allocate))

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyml.codegen.collapse_copies import flat_of
 from polyml.codegen.element_accesses import memory_steps
-from polyml.codegen.jam import storage_names
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
+from polyml.codegen.streams import flat_element
 from polyml.expressions import Read, Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine, maximum, minimum
@@ -37,7 +37,7 @@ def transpose_copies(function: Function) -> Function:
     """
     variables = {v.name: v for v in function.arguments}
     variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
-    pass_ = _Copies(variables, storage_names(function.body) | set(variables) | set(function.sizes))
+    pass_ = _Copies(variables, names_in(function))
     body = pass_.body(function.body, outside(function), None)
     return function if body is function.body else replace(function, body=body)
 
@@ -85,7 +85,7 @@ class _Copies:
         variable = self.variables.get(name)
         if variable is None or variable.scope == "register" or variable.lanes != 1 or variable.dtype.kind in "bc":
             return None
-        flat = flat_of(variable, subscripts)
+        flat = flat_element(variable, subscripts)
         if flat is not None:
             return flat.stride(lanes.variable), flat.stride(loop.variable)
         across: int | None = 0

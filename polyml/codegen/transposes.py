@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from polyml.codegen.element_accesses import ElementAccess, Lanes, accesses_of, always_apart, memory_steps
-from polyml.codegen.jam import storage_names
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import Allocate, Assign, For, Function, Lead, Node, Variable
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
@@ -54,8 +54,7 @@ def transpose_rows(function: Function, *, l1_bytes: int = 0) -> Function:
     """
     variables = {v.name: v for v in function.arguments}
     variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
-    taken = storage_names(function.body) | set(variables) | set(function.sizes)
-    taken |= {lead.name for lead in function.leads}
+    taken = names_in(function)
     pass_ = _Transposes(variables, taken, (l1_bytes or _L1) // 2, {v.name for v in function.arguments})
     body = pass_.body(function.body, outside(function), None)
     if body is function.body:

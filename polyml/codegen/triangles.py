@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from polyml.codegen.boundaries import common_range, depends_on, over_lanes
 from polyml.codegen.guards import cut_at_guard, find_guard, guards_to_bounds, with_choice
-from polyml.codegen.jam import storage_names
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import Allocate, Block, For, Function, If, Node
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
@@ -32,7 +32,7 @@ def cut_triangles(function: Function) -> Function:
         -> jam(4) for (i = t; i < t + 4; i++) for (j = 0; j < t; j++) S
            for (i = t; i < t + 4; i++) for (j = t; j < i; j++) S
     """
-    taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
+    taken = names_in(function)
     body = _body(function.body, outside(function), taken)
     return function if body is function.body else replace(function, body=body)
 

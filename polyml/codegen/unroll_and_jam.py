@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from polyml.codegen.boundaries import cut_interior, depends_on
-from polyml.codegen.jam import CannotJam, jam, storage_names
+from polyml.codegen.jam import CannotJam, jam, names_in
 from polyml.codegen.loops import Assign, For, Function, If, Node, UpdateArgument
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import with_body
@@ -36,7 +36,7 @@ def unroll_and_jam(function: Function, *, guarded: bool = False) -> tuple[Functi
         jam(2) for (i = 0; i < 5; i++) { for (k ..) s[i] += x[i, k]; }
         -> for (i = 0; i < 4; i += 2) { for (k ..) { s[i] += x[i, k]; s[i + 1] += x[i + 1, k]; } } for (k ..) s[4] += x[4, k];
     """
-    pass_ = _Jam(storage_names(function.body) | {v.name for v in function.arguments}, guarded)
+    pass_ = _Jam(names_in(function), guarded)
     body = pass_.body(function.body, outside(function))
     return (function if body is function.body else replace(function, body=body)), tuple(pass_.notes)
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import prod
 
 from polyml.codegen.boundaries import cut_interior, depends_on, over_hull, over_lanes
-from polyml.codegen.jam import CannotJam, jam, storage_names
+from polyml.codegen.jam import CannotJam, jam, names_in
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Variable
 from polyml.codegen.overlap import clamped_tiles, overlapping_starts, overlapping_tiles, settled
 from polyml.codegen.privatize import Accumulators, Partial, private_body, shared_targets
@@ -57,7 +57,7 @@ def vectorize(
         precise: floating-point sums and products keep their order, so that they cannot have lanes.
         large: what codegen/large.py asks for holds.
     """
-    taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
+    taken = names_in(function)
     arguments = {v.name: v for v in function.arguments}
     leads_ = Leads(arguments, taken, large, frozenset(function.sizes), scratch=_scratch(function.body))
     made = (n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate))

@@ -5,6 +5,7 @@ Interval arithmetic settles the plain cases; isl decides the others exactly, and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -68,10 +69,17 @@ class Scope:
 
     def domain(self, name: str, indices: Sequence[str], *constraints: str) -> isl.Set:
         """`[outer] -> { name[indices] : ... }`: loop variables stay parameters without bounds; indices that are left out are projected out."""
-        hidden = [r for r in self.indices if r.name not in indices]
-        conditions = self._where([r for r in self.indices if r.name in indices], constraints)
-        used = frozenset().union(*(c.names for c in self.conditions))
-        hidden = [r for r in hidden if r.name in used or r.may_be_empty]
+        kept = [r for r in self.indices if r.name in indices]
+        conditions = self._where(kept, constraints)
+        used = set[str]().union(
+            *(c.names for c in self.conditions), *map(_names, (*constraints, *(r.constraint for r in kept)))
+        )
+        hidden: list[Range] = []
+        # Innermost first: what a range mentions is bound around it.
+        for r in reversed(self.indices):
+            if r not in kept and (r.name in used or r.may_be_empty):
+                hidden.insert(0, r)
+                used |= _names(r.constraint)
         if hidden:
             inside = " and ".join(["true", *(r.constraint for r in hidden if r.constraint)])
             conditions = f" : exists ({', '.join(r.name for r in hidden)} : {inside} and ({conditions[3:] or 'true'}))"
@@ -96,6 +104,10 @@ class Scope:
     def is_box(self) -> bool:
         """True when the indices run over a box of numbers that is not empty, without conditions."""
         return not self.conditions and not any(r.may_be_empty for r in self.indices)
+
+
+def _names(constraint: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z_]\w*", constraint))
 
 
 def parameters(ranges: Sequence[Range]) -> str:

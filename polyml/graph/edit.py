@@ -72,7 +72,10 @@ def rename_uses(ops: tuple[Op, ...], names: Mapping[str, Tensor]) -> tuple[Op, .
         match op:
             case Equation():
                 changed = map_expressions(op, expression)
-                return changed if op.base is None or op.base.name not in names else replace(changed, base=use(op.base))
+                base = None if op.base is None else use(op.base)
+                flag = None if op.only_if is None else use(op.only_if)
+                same = base is op.base and flag is op.only_if
+                return changed if same else replace(changed, base=base, only_if=flag)
             case Loop():
                 body = rename_uses(op.body, names)
                 carried = tuple(Carried(use(c.initial), c.inner, use(c.next), c.result) for c in op.carried)
@@ -102,7 +105,7 @@ def with_name(equation: Equation, result: Tensor) -> Equation:
 def in_order_of_result(equation: Equation) -> Equation:
     """The equation with the indices of its left side in the order of the result's dimensions, where these are its subscripts: what looks for a product's layout finds it there."""
     names = [s.name for s in equation.target if isinstance(s, Affine) and s.name is not None]
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+    left = equation.left
     whole = len(names) == len(equation.target) and sorted(names) == sorted(left)
     if not whole or tuple(names) == left or equation.base is not None or equation.instances is not None:
         return equation

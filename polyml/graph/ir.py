@@ -16,7 +16,7 @@ import islpy as isl
 from polyml.dtypes import DType
 from polyml.expressions import Expr, Subscript
 from polyml.records import dataclass
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, affine
 from polyml.sets.weighed import Weighed
 from polyml.shown import Shown
 from polyml.source import Span
@@ -69,6 +69,16 @@ class Equation:
     padded: bool = False
     apart: bool = False
     only_if: Tensor | None = None
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """The indices of the left side."""
+        return self.indices[: len(self.indices) - len(self.reduced)]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the target is the indices of the left side, one for each dimension in this order."""
+        return self.target == tuple(map(affine, self.left))
 
 
 @dataclass(frozen=True, slots=True)

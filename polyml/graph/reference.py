@@ -142,7 +142,7 @@ class _Run:
             result = np.full(self.shape(equation.result), start)
         else:
             result = self.values[equation.base.name].copy()
-        left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+        left = equation.left
         if equation.base is not None and equation.instances is not None and not equation.accumulate:
             self._fill(result, equation, left, equation.instances, start)
         box = self._box(equation.domain)
@@ -185,7 +185,7 @@ class _Run:
         """The box of the left side's indices, the reduced values over it, and which of its points have an instance (None: all).
 
         A large box is halved along its longest side, which bounds the memory that intermediates take."""
-        left = len(equation.indices) - len(equation.reduced)
+        left = len(equation.left)
         extents = [stop - start for start, stop in box]
         splittable = extents if equation.reduce not in ("argmax", "argmin") else extents[:left]
         if np.prod(extents, dtype=float) > _POINTS_AT_ONCE and max(splittable, default=1) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import assert_never
 
@@ -17,12 +18,14 @@ __all__ = [
     "equation_reads",
     "estimated_bytes",
     "index_extents",
+    "indices_of",
     "is_cheap",
     "is_name_plus_constant",
     "made_within",
     "read_names",
     "results_of",
     "tensors_of",
+    "users_of",
 ]
 
 _CHEAP = frozenset(
@@ -58,6 +61,11 @@ def read_names(op: Op) -> dict[str, None]:
             return names
         case _:
             assert_never(op)
+
+
+def users_of(ops: Iterable[Op]) -> Counter[str]:
+    """How many of the ops, those in loop bodies too, use the value of each tensor."""
+    return Counter(name for op in all_ops(ops) for name in read_names(op))
 
 
 def results_of(op: Op) -> tuple[Tensor, ...]:
@@ -126,6 +134,13 @@ def _extent(domain: isl.Set, position: int) -> int:
 def is_cheap(expr: Expr) -> bool:
     """True when evaluating the expression again costs about as little as loading its value."""
     return all(not isinstance(node, Apply) or node.op in _CHEAP for node in walk(expr))
+
+
+def indices_of(read: Read) -> tuple[str, ...]:
+    """The index in each dimension; nothing where one of them is anything else, or in two."""
+    names = [s.name if isinstance(s, Affine) else None for s in read.subscripts]
+    plain = None not in names and len(set(names)) == len(names)
+    return tuple(name for name in names if name is not None) if plain else ()
 
 
 def is_name_plus_constant(subscript: object, names: Sequence[str]) -> str | None:

@@ -117,7 +117,7 @@ def _equation(eq: Equation, scope: _Scope) -> None:
     name = eq.result.name
     _indices(eq, scope)
     assert len(eq.target) == len(eq.result.shape), f"internal: the left side of {name} has the wrong rank"
-    left = frozenset(eq.indices[: len(eq.indices) - len(eq.reduced)])
+    left = frozenset(eq.left)
     known = frozenset((*scope.sizes, *scope.variables))
     if eq.base is not None:
         scope.use(eq.base)
@@ -152,7 +152,7 @@ def _indices(eq: Equation, scope: _Scope) -> None:
         _check_name(index)
         assert index not in (*scope.sizes, *scope.variables), f"internal: index {index} of {name} hides another name"
     assert len(set(eq.indices)) == len(eq.indices), f"internal: {name} has an index twice"
-    count = len(eq.indices) - len(eq.reduced)
+    count = len(eq.left)
     assert eq.indices[count:] == eq.reduced, f"internal: reduced indices of {name} do not come last"
     for points, rank in ((eq.domain, len(eq.indices)), (eq.instances, count)):
         if points is None:
@@ -166,7 +166,7 @@ def _indices(eq: Equation, scope: _Scope) -> None:
 
 def _is_injective(eq: Equation) -> bool:
     """True when no two left-side points have one target."""
-    left = eq.indices[: len(eq.indices) - len(eq.reduced)]
+    left = eq.left
     places = [s for s in eq.target if isinstance(s, Affine)]
     if set(left) <= {s.name for s in places}:
         return True

@@ -148,7 +148,7 @@ class BoundedEvaluator(Evaluator):
             case Binary(op=op):
                 return applied(BINARY_OPS[op], parts, dtype)
             case Reducer():
-                return _reduced(expr.kind, found, parts, dtype)
+                return _reduced(expr.kind, parts, dtype)
             case Compare() | Boolean():
                 raise AssertionError("internal: a comparison is a bool")
 
@@ -235,7 +235,7 @@ def applied(op: str, parts: Sequence[Part], dtype: DType) -> float:
     return moved + units * unit(dtype) * abs(center) + _limits(dtype)[2]
 
 
-def _reduced(kind: str, found: np.generic, parts: Sequence[Part], dtype: DType) -> float:
+def _reduced(kind: str, parts: Sequence[Part], dtype: DType) -> float:
     """The bound of a reduction, in any order of its terms."""
     match kind:
         case "sum":
@@ -246,8 +246,13 @@ def _reduced(kind: str, found: np.generic, parts: Sequence[Part], dtype: DType) 
         case "prod":
             if any(math.isinf(part.bound) for part in parts):
                 return math.inf
-            largest = math.prod(_size(p.value) * (1 + unit(dtype)) + p.bound for p in parts)
-            return largest - _size(found)
+            # By how much the product of the largest factors is larger, without the difference of both: a unit in the last place of f64 is lost in that.
+            size, bound = 1.0, 0.0
+            for part in parts:
+                own = _size(part.value)
+                moved = own * unit(dtype) + part.bound
+                size, bound = size * own, bound * (own + moved) + size * moved
+            return bound
         case _:
             return max((part.bound for part in parts), default=0.0)
 

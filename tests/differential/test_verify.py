@@ -167,3 +167,11 @@ def test_too_many_instances_are_counted_before_the_first() -> None:
 def test_random_programs(case: Case) -> None:
     report = verify(case.text, *case.fresh_arguments())
     assert report, f"{case!r}\n{report}"
+
+
+def test_products_are_judged_by_the_roundings_of_their_factors() -> None:
+    text = 'def f(x: f64["N 3"]):\n    y[i] = prod[r](x[i, r])\n    return y\n'
+    x = np.random.default_rng(0).standard_normal((300, 3))
+    assert verify(text, x)
+    assert verify(text, x, computed_by=lambda x: np.prod(x[:, ::-1], axis=1))
+    assert not verify(text, x, computed_by=lambda x: np.prod(x, axis=1) * (1 + 1e-14))

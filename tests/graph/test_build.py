@@ -261,6 +261,15 @@ def test_indices_from_arguments_are_checked_ahead() -> None:
         np.testing.assert_array_equal(y, before)
 
 
+def test_indices_are_checked_ahead_of_loops_whose_length_another_one_decides() -> None:
+    table, y = values(5), values(4)
+    lines = ("for t in range(3):", "    for u in range(t):", "        y[m] += table[ids[m]]")
+    source = program('table: f32["N"], ids: i32["M"], y: f32["M"]', *lines)
+    ids = np.asarray([0, 1, 4, 3], "i4")
+    assert isinstance(graph(source, table, ids, y).ops[1], Check)
+    run(source, table, ids, y)
+
+
 def test_only_instances_whose_conditions_hold_are_checked() -> None:
     x, ids = values(5), np.asarray([4, 0, -1], "i4")
     for condition in ("m < 2", "ids[m] >= 0", "m < 2 and ids[m] >= 0", "not (ids[m] < 0)"):

@@ -53,3 +53,15 @@ def test_infinite_terms_keep_their_sign() -> None:
     )
     big = np.array([np.inf, -np.inf, 1.0])
     assert np.array_equal(program(big, np.zeros(3)), big)
+
+
+@pytest.mark.parametrize(("scale", "size"), [("1e-25", 1e30), ("1e25", 1e-30)])
+def test_products_of_constants_that_the_type_does_not_have_are_not_made(scale: str, size: float) -> None:
+    program = pm.einsum(
+        'def f(x: f32["N"], y: f32["N"], z: f32["N"]):\n'
+        f"    r[i] = {scale} * ({scale} * (x[i] - y[i]) + z[i]) + {scale} * z[i]\n    return r\n"
+    )
+    x = np.array([3, 5], np.float32) * np.float32(size)
+    y = np.array([1, 5], np.float32) * np.float32(size)
+    r = program(x, y, np.zeros(2, np.float32))
+    np.testing.assert_allclose(r, np.array([2, 0]) * float(scale) ** 2 * size, rtol=1e-5)

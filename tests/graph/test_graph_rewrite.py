@@ -11,7 +11,7 @@ import pytest
 import polyml
 from polyml.expressions import Apply, Read
 from polyml.graph.fuse import fuse
-from polyml.graph.ir import Graph, Loop
+from polyml.graph.ir import Equation, Graph, Loop
 from polyml.graph.plan import plan
 from polyml.graph.printer import graph_text, op_lines
 from polyml.graph.reference import execute
@@ -388,6 +388,48 @@ def test_what_depends_on_carried_values_or_dynamic_bounds_stays_in_the_loop() ->
         return h3
     """)
     assert hoist(g) is g
+
+
+@pytest.mark.parametrize(
+    ("steps", "read", "ahead"),
+    [
+        ("range(5)", "x[i[0], m]", True),
+        ("range(5)", "x[T - 1, m]", True),
+        ("range(T)", "x[2, m]", True),
+        ("range(T)", "x[T - 1, m]", False),
+        ("range(T)", "x[i[0], m]", False),
+        ("range(3, T)", "x[T - 4, m]", False),
+    ],
+)
+def test_a_loop_without_iterations_reads_nothing(steps: str, read: str, ahead: bool) -> None:
+    """What is in bounds, or checked, in each iteration may be anywhere where there is none."""
+    text = f"""
+def f(x: f32["9 M"], i: i64["1"], y: f32["M"], z: f32["M"], T: int):
+    for t in {steps}:
+        g[n] = max[m]({read} * z[n])
+        y[n] += t * g[n]
+    return y
+"""
+    x, index, y = np.ones((9, 4), np.float32), np.zeros(1, np.int64), np.ones(4, np.float32)
+    ops = polyml.einsum(text).lower(x, index, y, y.copy(), 6).stages.graph.ops
+    makers = [op.result.name for op in ops if isinstance(op, Equation)]
+    assert ("g" in makers) == ahead
+
+
+def test_a_gather_is_not_read_for_a_loop_without_iterations() -> None:
+    text = """
+def f(x: f32["V D"], i: i64["N"], y: f32["N"], T: int):
+    for t in range(T):
+        g[n] = sum[d](x[i[n], d] * x[i[n], d])
+        y[n] += g[n] * t
+    return y
+"""
+    f, x = polyml.einsum(text), np.ones((9, 40), np.float32)
+    far = np.full(5, 9 + (1 << 12))
+    y = np.ones(5, np.float32)
+    assert (f(x, far, y, 0) == 1).all()
+    with pytest.raises(IndexError):
+        f(x, far, y, 1)
 
 
 @pytest.mark.parametrize(

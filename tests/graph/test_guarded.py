@@ -114,3 +114,18 @@ def test_what_has_no_guard() -> None:
         "padding has a value"
     )
     assert "is_not_finite" not in polyml.einsum(source, precise=True).lower(numbers(33, 23, 21), w).text("graph")
+
+
+def test_padding_with_a_value_is_not_taken_for_none() -> None:
+    """Both sums have one domain, and only one of them may multiply zeros with what is not finite."""
+    source = """
+def f(x: f32["C H W"], w: f32["F C R S"]):
+    u: f32["F H W"]
+    v: f32["F H W"]
+    u[f, h, q] = pad(x, ((0, 0), (1, 1), (1, 1)))[c, h + r, q + s] * w[f, c, r, s]
+    v[f, h, q] = sum[c, r, s, 0 <= h + r - 1 < H, 0 <= q + s - 1 < W](x[c, h + r - 1, q + s - 1] * w[f, c, r, s])
+    return u, v
+"""
+    x, w = np.abs(numbers(33, 23, 21)) + 1, numbers(40, 33, 3, 3)
+    w[1, 0, 0, 0] = np.inf
+    np.testing.assert_array_equal(polyml.einsum(source)(x, w)[1], polyml.einsum(source, precise=True)(x, w)[1])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import polyml
+from polyml.target import Target
 from tests.einsum_numpy.guard_pages import guarded
 
 PLACED = """
@@ -98,3 +99,13 @@ def test_what_stays() -> None:
     x = numbers("f32", 2, 30, 40)
     assert "//" not in loops(rows, x), "whole rows"
     np.testing.assert_array_equal(polyml.einsum(rows)(x), x.transpose(1, 0, 2).reshape(60, 40))
+
+
+@pytest.mark.parametrize("t", ["f64", "i64", "f32"])
+def test_as_many_rows_as_lanes(t: str) -> None:
+    """A vector has one element of each row: nothing to shuffle."""
+    f = polyml.einsum(FETCHED.format(t=t, s=4), target=Target("x86-64-v3"))
+    x = numbers(t, 4, 4, 2, 3, 40)
+    assert f.lower(x).text("asm")
+    if f.lower(x).stages.options.machine.runs_here:
+        np.testing.assert_array_equal(f(x), x.transpose(2, 3, 0, 4, 1).reshape(2, 12, 160))

@@ -140,3 +140,19 @@ def test_returned_exponentials_are_what_they_were() -> None:
     arguments[0][0, 5, 0] = np.nan
     _, e = polyml.einsum(ATTENTION.format(mask="j <= i", results="y, e"))(*arguments)
     np.testing.assert_allclose(e, expected(*arguments, MASKS["j <= i"])[1], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", ["1e-60", "1e60"])
+def test_scales_that_the_type_does_not_have(scale: str) -> None:
+    """As f32 they are zero and infinity, and minus infinity times (divided by) these is no number."""
+    op = "*" if scale == "1e-60" else "/"
+    text = f"""
+def f(s: f32["N N"], v: f32["N"]):
+    t[i, j] = where(j <= i, s[i, j], -inf) {op} {scale}
+    m[i] = max[j](t[i, j])
+    y[i] = sum[j](exp(t[i, j] - m[i]) * v[j])
+    return y
+"""
+    y = polyml.einsum(text)(np.ones((70, 70), np.float32), np.ones(70, np.float32))
+    assert np.isnan(y[:-1]).all()
+    assert y[-1] == 70

@@ -94,3 +94,26 @@ def f(a: f64["N N"], b: f64["{"N M" if side == "left" else "M N"}"]):
     lower[np.triu_indices(n, 1)] = np.nan
     found = polyml.einsum(text, threads=1)(lower, b)
     np.testing.assert_allclose(found, whole @ b if side == "left" else b @ whole, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "(u[i, j] + v[i, j]) * u[i, j]",
+        "u[i, j] + v[i, j] - u[i, j]",
+        "(u[i, j] + v[i, j]) * (u[i, j] + 2.0 * v[i, j])",
+        "(u[i, j] + v[i, j]) * v[i, j]",
+    ],
+)
+def test_sums_of_which_one_is_used_by_itself_as_well_stay(value: str) -> None:
+    text = f"""
+def f(a: f64["N N"], b: f64["N M"]):
+    u[i, j] = sum[k, k <= i](a[i, k] * b[k, j])
+    v[i, j] = sum[k, k > i](a[k, i] * b[k, j])
+    y[i, j] = {value}
+    return y
+"""
+    rng = np.random.default_rng(0)
+    a, b = rng.random((20, 20)), rng.random((20, 40))
+    u, v = np.tril(a) @ b, np.tril(a, -1).T @ b
+    np.testing.assert_allclose(polyml.einsum(text)(a, b), eval(value.replace("[i, j]", ""), {"u": u, "v": v}))

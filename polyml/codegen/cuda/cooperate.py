@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import gcd
 from typing import TypeGuard
 
-from polyml.codegen.jam import storage_names
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import (
     Allocate,
     Assign,
@@ -45,8 +45,7 @@ def cooperate(function: Function) -> Function:
         for n in walk_nodes(function.body)
         if isinstance(n, Allocate) and n.variable.scope != "private"
     }
-    taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
-    taken |= {node.variable for node in walk_nodes(function.body) if isinstance(node, For)}
+    taken = names_in(function)
     worker = _Cooperation(types, taken)
     return replace(function, body=worker.uniform(function.body))
 

@@ -21,7 +21,7 @@ from math import prod
 import islpy as isl
 
 from polyml.codegen.cuda.touches import has_phases, loop_constraints
-from polyml.codegen.jam import storage_names
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import (
     Allocate,
     Assign,
@@ -64,8 +64,7 @@ def stage_windows(function: Function, threads: dict[Axis, int], core: Core, room
     used = sum(_bytes(n.variable) or 0 for n in walk_nodes(function.body) if isinstance(n, Allocate))
     room -= used
     blocks = any(isinstance(n, For) and n.kind == "block" for n in walk_nodes(function.body))
-    taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
-    taken |= {n.variable for n in walk_nodes(function.body) if isinstance(n, For)}
+    taken = names_in(function)
     worker = _Staging(function, threads, core, room, taken)
     body = worker.windows(function.body, ()) if blocks else worker.whole(function.body)
     return function if body == function.body else replace(function, body=body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from polyml.codegen.jam import storage_names
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import Allocate, Function, Node, Place, Variable
 from polyml.codegen.rewrite import fresh, map_places, uses, walk_nodes, with_body
 from polyml.expressions import Expr, Read, Subscript
@@ -21,7 +21,7 @@ variables are too deep for recursive passes."""
 
 def private_registers(function: Function) -> Function:
     """The kernel with a variable per place of its private arrays. An array with a place that is no number stays an array, in the thread's memory."""
-    taken = storage_names(function.body) | {v.name for v in function.arguments} | set(function.sizes)
+    taken = names_in(function)
     arrays = [
         n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate) and n.variable.scope == "private"
     ]

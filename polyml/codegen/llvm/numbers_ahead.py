@@ -16,7 +16,7 @@ from dataclasses import field, replace
 from math import inf, prod
 
 from polyml.codegen.element_accesses import memory_steps
-from polyml.codegen.jam import storage_names
+from polyml.codegen.jam import names_in
 from polyml.codegen.loops import (
     Allocate,
     Assign,
@@ -83,8 +83,7 @@ def look_ahead(function: Function) -> Function:
     search.walk(function.body, (), outside(function))
     if not search.looks:
         return function
-    taken = storage_names(function.body) | set(variables) | set(function.sizes)
-    taken |= {lead.name for lead in function.leads}
+    taken = names_in(function)
     return replace(function, body=_Insertion(search.looks, search.touched, taken).body(function.body))
 
 

@@ -24,7 +24,7 @@ def load_zipped(state: State, name: str, subscripts: tuple[Subscript, ...]) -> V
         return None
     rows, apart, divided = found
     firsts = [row for row in range(rows) if state.nest.multiple_of(divided - row) % rows == 0]
-    if rows > MOST_ROWS or lanes.width % rows or not firsts:
+    if rows > MOST_ROWS or lanes.width % rows or lanes.width == rows or not firsts:
         return None
     terms: tuple[tuple[Term, int], ...] = tuple(((atom, None), coefficient) for atom, coefficient in place.terms)
     start = state.nest.address(name, slot.pointer, stored_type(slot.variable), Offset(terms, place.constant))

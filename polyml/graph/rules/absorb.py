@@ -8,7 +8,7 @@ from polyml.expressions import Read
 from polyml.graph.edit import in_order_of_result, protected_names, with_name
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.inline import is_elementwise
-from polyml.graph.traverse import all_ops, read_names
+from polyml.graph.traverse import all_ops, users_of
 from polyml.sets.affine import Affine
 
 __all__ = ["absorb_copies"]
@@ -16,11 +16,7 @@ __all__ = ["absorb_copies"]
 
 def absorb_copies(graph: Graph) -> Graph:
     """The graph with whole-tensor copies and transposes of a tensor that nothing else uses made in place of that tensor."""
-    count: dict[str, int] = {}
-    for op in all_ops(graph.ops):
-        for name in read_names(op):
-            count[name] = count.get(name, 0) + 1
-    single = {name for name, n in count.items() if n == 1} - protected_names(graph)
+    single = {name for name, n in users_of(graph.ops).items() if n == 1} - protected_names(graph)
     # Making these earlier than written could overwrite what is still read.
     late = {item.final.name for item in graph.inputs if item.final is not None}
     late |= {c.next.name for op in all_ops(graph.ops) if isinstance(op, Loop) for c in op.carried}

@@ -30,7 +30,7 @@ def hull_extents(equation: Equation) -> dict[str, int] | None:
     if found is None:
         return None
     # Points whose sum has no terms are none of the domain's, and are results.
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+    left = equation.left
     whole = tuple(affine(found[index]) for index in left) == equation.result.shape
     return found if whole and not equation.domain.dim(isl.dim_type.param) else None
 

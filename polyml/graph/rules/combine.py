@@ -59,7 +59,10 @@ def _cheaper(expr: Apply) -> Expr | None:
     """The sum with one constant per term, if that takes fewer operations."""
     terms: dict[Expr, float] = {}
     _collect(expr, 1.0, terms)
-    if len(terms) < LEAST_TERMS or not all(isinstance(term, Read) for term in terms) or 0.0 in terms.values():
+    if len(terms) < LEAST_TERMS or not all(isinstance(term, Read) for term in terms):
+        return None
+    # Products of constants may be beyond what the type has: 1e25 * (1e25 * (x - y)) is no infinity times zero where x = y.
+    if not all(expr.dtype.is_normal(constant) for constant in terms.values()):
         return None
     groups: dict[float, _Group] = {}
     for term, constant in terms.items():

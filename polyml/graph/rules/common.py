@@ -75,6 +75,8 @@ def _key(equation: Equation) -> _Key:
         equation.base.name if equation.base is not None else None,
         _text(equation.domain),
         _text(equation.instances) if equation.instances is not None else None,
+        equation.padded,
+        equation.only_if.name if equation.only_if is not None else None,
     )
 
 

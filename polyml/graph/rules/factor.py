@@ -13,12 +13,12 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, walk
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, product_of, walk
 from polyml.graph.edit import fresh_name, protected_names
 from polyml.graph.elements import all_elements, elements_read
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.inline import is_elementwise, read_through
-from polyml.graph.traverse import all_ops, equation_reads, read_names, tensors_of
+from polyml.graph.traverse import all_ops, equation_reads, read_names, tensors_of, users_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
@@ -27,11 +27,7 @@ __all__ = ["factor_sums"]
 
 def factor_sums(graph: Graph) -> Graph:
     """The graph with the factors that a sum's reduced indices do not reach applied after the sum."""
-    count: dict[str, int] = {}
-    for op in all_ops(graph.ops):
-        for name in read_names(op):
-            count[name] = count.get(name, 0) + 1
-    once = {name for name, n in count.items() if n == 1} - protected_names(graph)
+    once = {name for name, n in users_of(graph.ops).items() if n == 1} - protected_names(graph)
     ops = _factor_block(graph.ops, once, set(tensors_of(graph)), graph)
     return graph if ops is graph.ops else replace(graph, ops=ops)
 
@@ -75,7 +71,7 @@ def _factored(equation: Equation, scalings: Mapping[str, Equation], taken: set[s
     _split(equation.body, equation, scalings, product)
     if not product.inside or not (product.times or product.over):
         return None
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+    left = equation.left
     if tuple(s.name if isinstance(s, Affine) else None for s in equation.target) != left:
         return None
     points = equation.domain.reset_tuple_id().project_out(isl.dim_type.set, len(left), len(equation.reduced))
@@ -97,7 +93,7 @@ def _factored(equation: Equation, scalings: Mapping[str, Equation], taken: set[s
         equation,
         result=partial,
         domain=equation.domain.set_tuple_name(name),
-        body=_multiplied(product.inside),
+        body=product_of(product.inside),
         base=None,
         instances=None,
     )
@@ -183,10 +179,3 @@ def _read_within(equation: Equation, points: isl.Set, graph: Graph) -> bool:
             case _:
                 pass
     return True
-
-
-def _multiplied(factors: Sequence[Expr]) -> Expr:
-    total = factors[0]
-    for factor in factors[1:]:
-        total = Apply("mul", (total, factor), total.dtype)
-    return total

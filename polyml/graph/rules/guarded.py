@@ -52,7 +52,7 @@ def guarded(
     flag = tensors[name] = Tensor(name, boolean, (), name)
     again = Read(zero.name, (), zero.dtype)
     raised = replace(fill(flag, Apply("ne", (again, again), boolean), equation.span), apart=True)
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+    left = equation.left
     every = dict(zip(left, equation.result.shape, strict=True))
     instances = box(equation.result.name, left, every, graph.sizes)
     return [summed, raised, replace(equation, base=zeros, only_if=flag, instances=instances, apart=True)]

@@ -13,6 +13,8 @@ import islpy as isl
 
 from polyml.expressions import Expr, Read, Subscript, map_reads, substitute, walk
 from polyml.graph.edit import fresh_name, map_equations, map_expressions, protected_names
+from polyml.graph.elements import all_elements, elements_read
+from polyml.graph.flow import iterations_of
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import equation_reads, estimated_bytes, read_names, results_of, tensors_of
 from polyml.records import dataclass
@@ -27,17 +29,20 @@ _MOST_BYTES = 64 << 20
 def hoist(graph: Graph) -> Graph:
     """The graph with equations moved ahead of the loops that they do not need to be in."""
     protected, tensors = protected_names(graph), tensors_of(graph)
-    ops = _hoist_block(graph.ops, protected, tensors)
+    ops = _hoist_block(graph.ops, protected, tensors, graph.context)
     return graph if ops is graph.ops else replace(graph, ops=ops)
 
 
-def _hoist_block(ops: tuple[Op, ...], protected: set[str], tensors: dict[str, Tensor]) -> tuple[Op, ...]:
+def _hoist_block(
+    ops: tuple[Op, ...], protected: set[str], tensors: dict[str, Tensor], context: isl.Set
+) -> tuple[Op, ...]:
+    """context: what is known of sizes and of the variables of loops around, where the ops run."""
     result: list[Op] = []
     for op in ops:
         if isinstance(op, Loop):
-            body = _hoist_block(op.body, protected, tensors)
+            body = _hoist_block(op.body, protected, tensors, context.intersect(iterations_of([op])))
             loop = op if body is op.body else replace(op, body=body)
-            ahead, loop = _split(loop, protected, tensors)
+            ahead, loop = _split(loop, protected, tensors, context)
             result += [*ahead, loop]
         else:
             result.append(op)
@@ -45,8 +50,9 @@ def _hoist_block(ops: tuple[Op, ...], protected: set[str], tensors: dict[str, Te
     return ops if same else tuple(result)
 
 
-def _split(loop: Loop, protected: set[str], tensors: dict[str, Tensor]) -> tuple[list[Op], Loop]:
-    """The equations that can run ahead of the loop, and the loop without them."""
+def _split(loop: Loop, protected: set[str], tensors: dict[str, Tensor], context: isl.Set) -> tuple[list[Op], Loop]:
+    """The equations that can run ahead of the loop, and the loop without them. Where the loop may have no iteration, only those of which every read is in bounds all the same."""
+    runs = _runs(loop, context)
     inside = {c.inner.name for c in loop.carried} | {t.name for op in loop.body for t in results_of(op)}
     overwritten = {op.base.name for op in loop.body if isinstance(op, Equation) and op.base is not None}
     overwritten |= {c.initial.name for op in loop.body if isinstance(op, Loop) for c in op.carried}
@@ -62,7 +68,11 @@ def _split(loop: Loop, protected: set[str], tensors: dict[str, Tensor]) -> tuple
         )
         if movable and isinstance(op, Equation):
             if not _uses_variable(op, loop.variable):
-                ahead.append(_without_parameter(op, loop.variable))
+                bare = _without_parameter(op, loop.variable)
+                if not (runs or _stays_inside(bare, tensors, context)):
+                    body.append(op)
+                    continue
+                ahead.append(bare)
                 inside.discard(op.result.name)
                 continue
             expansion = _expand(op, loop, tensors)
@@ -73,6 +83,27 @@ def _split(loop: Loop, protected: set[str], tensors: dict[str, Tensor]) -> tuple
                 continue
         body.append(op)
     return (ahead, replace(loop, body=tuple(body))) if ahead else ([], loop)
+
+
+def _runs(loop: Loop, context: isl.Set) -> bool:
+    """Whether the loop has an iteration, whatever the sizes and the loops around are."""
+    if loop.start.is_constant and loop.stop.is_constant:
+        return len(range(loop.start.constant, loop.stop.constant, loop.step)) > 0
+    return bool(context.is_subset(_ahead_of(loop, iterations_of([loop]))))
+
+
+def _ahead_of(loop: Loop, points: isl.Set) -> isl.Set:
+    """What the set, of parameters alone, says without the loop's variable."""
+    position = points.find_dim_by_name(isl.dim_type.param, loop.variable)
+    return points if position < 0 else points.project_out(isl.dim_type.param, position, 1)
+
+
+def _stays_inside(equation: Equation, tensors: dict[str, Tensor], context: isl.Set) -> bool:
+    """Whether all that it reads, gathers included, is in bounds for all that is known in the context: a program's proofs and checks are about iterations that there are."""
+    return all(
+        elements_read(equation, read).intersect_params(context).is_subset(all_elements(tensors[read.tensor]))
+        for read in equation_reads(equation)
+    )
 
 
 def _without_parameter(equation: Equation, variable: str) -> Equation:
@@ -144,7 +175,7 @@ def _expand(equation: Equation, loop: Loop, tensors: dict[str, Tensor]) -> _Expa
     def place(subscript: Subscript) -> Subscript:
         return subscript.substitute(at) if isinstance(subscript, Affine) else substitute(subscript, at)
 
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+    left = equation.left
     wide = replace(
         equation,
         result=result,

@@ -32,8 +32,8 @@ from polyml.graph.rules.layout_costs import (
 )
 from polyml.graph.rules.operand_order import layout_in_order
 from polyml.graph.rules.turned_results import turned_order
-from polyml.graph.traverse import tensors_of
-from polyml.sets.affine import Affine, affine
+from polyml.graph.traverse import indices_of, tensors_of
+from polyml.sets.affine import affine
 
 __all__ = ["lay_out"]
 
@@ -80,9 +80,8 @@ def _changed(
     extents = box_extents(equation)
     if extents is None or prod(extents.values()) < LEAST_WORK:
         return ()
-    count = len(equation.indices) - len(equation.reduced)
     packed_once = reads[0].tensor in constants, reads[1].tensor in constants
-    given = Layout(_names(reads[0]), _names(reads[1]), equation.indices[:count], packed_once)
+    given = Layout(indices_of(reads[0]), indices_of(reads[1]), equation.left, packed_once)
     roles = roles_of(given)
     if roles is None:
         return ()
@@ -96,22 +95,14 @@ def _changed(
 
 def _operands(equation: Equation) -> tuple[Read, Read] | None:
     """The two operands of a plain product."""
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
-    plain = equation.target == tuple(map(affine, left)) and equation.base is None and equation.instances is None
+    plain = equation.is_plain and equation.base is None and equation.instances is None
     body = equation.body
-    if equation.reduce != "sum" or not equation.reduced or not left or not plain or equation.padded:
+    if equation.reduce != "sum" or not equation.reduced or not equation.left or not plain or equation.padded:
         return None
     if not isinstance(body, Apply) or body.op != "mul" or not body.dtype.is_float or body.dtype.itemsize < 4:
         return None
-    reads = [arg for arg in body.args if isinstance(arg, Read) and _names(arg) and arg.dtype == body.dtype]
+    reads = [arg for arg in body.args if isinstance(arg, Read) and indices_of(arg) and arg.dtype == body.dtype]
     return (reads[0], reads[1]) if len(reads) == 2 and reads[0].tensor != reads[1].tensor else None
-
-
-def _names(read: Read) -> tuple[str, ...]:
-    """The index in each dimension; nothing where one of them is anything else."""
-    names = [s.name if isinstance(s, Affine) else None for s in read.subscripts]
-    plain = None not in names and len(set(names)) == len(names)
-    return tuple(name for name in names if name is not None) if plain else ()
 
 
 def _best(

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.expressions import Apply, Const, Expr, Read, reads_of, substitute
+from polyml.expressions import Apply, Const, Expr, Read, factors_of, reads_of, substitute
 from polyml.graph.edit import protected_names
 from polyml.graph.elements import elements_at
 from polyml.graph.ir import Equation, Graph
@@ -65,8 +65,7 @@ class _Maximum:
 
 
 def _maximum(op: Equation, sources: Mapping[str, Equation]) -> _Maximum | None:
-    plain = op.target == tuple(map(affine, op.indices[:-1]))
-    if op.base is not None or len(op.reduced) != 1 or not plain or op.instances is not None:
+    if op.base is not None or len(op.reduced) != 1 or not op.is_plain or op.instances is not None:
         return None
     condition = _mask(op.body, sources)
     text = None if condition is None else exact_condition(condition)
@@ -82,13 +81,18 @@ def _mask(score: Expr, sources: Mapping[str, Equation]) -> Expr | None:
     if kept is not None:
         return kept[0]
     match score:
-        case Apply(op="mul" | "div", args=(x, Const(value=scale))) if 0 < scale < float("inf"):
+        case Apply(op="mul" | "div", args=(x, Const() as scale)) if _is_positive(scale):
             return _mask(x, sources)
         case Read() if score.tensor in sources:
             through = read_through(sources[score.tensor], score)
             return None if through is None else _mask(through, {})
         case _:
             return None
+
+
+def _is_positive(scale: Const) -> bool:
+    """Whether the number leaves an infinity one, and a zero one, also as its type has it."""
+    return scale.value > 0 and scale.dtype.is_normal(scale.value)
 
 
 def _unmasked(score: Expr) -> Expr:
@@ -105,7 +109,7 @@ def _unmasked(score: Expr) -> Expr:
 
 def _keeps_rows(equation: Equation, conditions: Sequence[str]) -> bool:
     """Whether each element that the reduction makes keeps a term."""
-    count = len(equation.indices) - len(equation.reduced)
+    count = len(equation.left)
     kept = restricted_to(equation, conditions).domain
     before, after = (d.project_out(isl.dim_type.set, count, len(equation.reduced)) for d in (equation.domain, kept))
     return bool(before.is_subset(after))
@@ -193,7 +197,7 @@ class _Masks:
         """Whether an equation reads such tensors for something else than maxima and exponentials."""
         if equation.result.name in self.maxima:
             return False
-        own = [factor for factor in _factors(equation.body) if self.zero_of(factor, equation) is not None]
+        own = [factor for factor in factors_of(equation.body) if self.zero_of(factor, equation) is not None]
         scores = [read for factor in own for read in reads_of(factor) if read.tensor in names]
         return len(scores) < sum(read.tensor in names for read in equation_reads(equation))
 
@@ -203,7 +207,7 @@ class _Masks:
         """The zeros among the factors of a sum's terms, and the tensors that they are read from (None: computed there)."""
         if equation.reduce != "sum" or equation.accumulate:
             return
-        for factor in _factors(equation.body):
+        for factor in factors_of(equation.body):
             if isinstance(factor, Read) and factor.tensor in weights:
                 maker, zero = weights[factor.tensor]
                 seen = zero.through(factor, maker)
@@ -229,7 +233,7 @@ class _Masks:
 
     def may_skip(self, equation: Equation, zeros: Sequence[_Zero]) -> bool:
         """Whether the sum is over whole rows of what the masks leave, and every element keeps a term that knows of its row's NaN."""
-        left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+        left = equation.left
         for zero in zeros:
             *rows, key = (zero.values[i] for i in zero.maximum.equation.indices)
             if key.name not in equation.reduced or not {s.name for s in rows} <= {*left}:
@@ -254,7 +258,7 @@ def _difference(expr: Expr) -> Apply | None:
     match expr:
         case Apply(op="sub"):
             return expr
-        case Apply(op="mul" | "div", args=(x, Const(value=scale))) if 0 < scale < float("inf"):
+        case Apply(op="mul" | "div", args=(x, Const() as scale)) if _is_positive(scale):
             return _difference(x)
         case _:
             return None
@@ -266,11 +270,3 @@ def _without_mask(expr: Expr) -> Expr:
     first, *others = expr.args
     changed = _unmasked(first) if expr.op == "sub" else _without_mask(first)
     return Apply(expr.op, (changed, *others), expr.dtype)
-
-
-def _factors(expr: Expr) -> Iterator[Expr]:
-    if isinstance(expr, Apply) and expr.op == "mul":
-        yield from _factors(expr.args[0])
-        yield from _factors(expr.args[1])
-    else:
-        yield expr

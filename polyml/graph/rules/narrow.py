@@ -14,7 +14,7 @@ from polyml.graph.edit import protected_names
 from polyml.graph.elements import all_elements, elements_read
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op
 from polyml.graph.traverse import equation_reads, read_names
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine
 
 __all__ = ["narrow"]
 
@@ -49,15 +49,15 @@ def narrow(graph: Graph) -> Graph:
 
 def _only(equation: Equation, points: isl.Set) -> Equation:
     """The equation for these elements of its result."""
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
-    plain = equation.base is None and equation.target == tuple(map(affine, left))
-    if not plain or equation.reduce not in (None, "sum") or points.n_basic_set() != 1 or points.is_box():
+    if equation.base is not None or not equation.is_plain:
+        return equation
+    if equation.reduce not in (None, "sum") or points.n_basic_set() != 1 or points.is_box():
         return equation
     if equation.reduce is not None and not equation.domain.is_box() and _is_over_windows(equation):
         return equation
     if all_elements(equation.result).is_subset(points):
         return equation
-    inside = points.insert_dims(isl.dim_type.set, len(left), len(equation.reduced))
+    inside = points.insert_dims(isl.dim_type.set, len(equation.left), len(equation.reduced))
     domain = equation.domain.intersect(inside.set_tuple_name(equation.result.name))
     return equation if equation.domain.is_subset(domain) else replace(equation, domain=domain)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import combinations
 
-from polyml.expressions import Apply, Expr, Read, reads_of
+from polyml.expressions import Expr, Read, factors_of, product_of, reads_of
 from polyml.graph.build_parts import variables_of
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
@@ -124,16 +124,11 @@ class _Inner:
 
 def _best(equation: Equation, work: _Work) -> tuple[_Inner, Mapping[str, Affine]] | None:
     """The inner sum that leaves the least to compute, and the indices' extents; None where none leaves much less than there is."""
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
-    if (
-        equation.reduce != "sum"
-        or not 2 <= len(equation.reduced) <= MOST
-        or equation.target != tuple(map(affine, left))
-    ):
+    if equation.reduce != "sum" or not 2 <= len(equation.reduced) <= MOST or not equation.is_plain:
         return None
     if equation.base is not None or equation.instances is not None or equation.padded or equation.apart:
         return None
-    factors = list(_factors(equation.body))
+    factors = factors_of(equation.body)
     dtype = equation.body.dtype
     if len(factors) < 2 or not (dtype.is_float or dtype.is_integer) or dtype.is_half:
         return None
@@ -192,18 +187,9 @@ def _in_memory_order(kept: list[str], inside: Sequence[Expr], equation: Equation
     """The inner sums' indices, innermost one along which an operand is contiguous: the result's own innermost one where that is among them."""
     last = {r.subscripts[-1] for f in inside for r in reads_of(f) if r.subscripts}
     contiguous = [i for i in kept if affine(i) in last]
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+    left = equation.left
     chosen = left[-1:] if left and left[-1] in contiguous else contiguous[-1:] or kept[-1:]
     return (*(i for i in kept if i not in chosen), *chosen)
-
-
-def _factors(expr: Expr) -> Iterator[Expr]:
-    match expr:
-        case Apply(op="mul", args=(x, y)):
-            yield from _factors(x)
-            yield from _factors(y)
-        case _:
-            yield expr
 
 
 def _split(equation: Equation, inner: _Inner, extents: Mapping[str, Affine], work: _Work) -> tuple[Equation, Equation]:
@@ -219,7 +205,7 @@ def _split(equation: Equation, inner: _Inner, extents: Mapping[str, Affine], wor
         indices=indices,
         domain=box(name, indices, extents, sizes),
         target=tuple(map(affine, inner.kept)),
-        body=_multiplied(inner.inside),
+        body=product_of(inner.inside),
         reduced=inner.reduced,
     )
     rest = tuple(i for i in equation.indices if i not in inner.reduced)
@@ -228,14 +214,7 @@ def _split(equation: Equation, inner: _Inner, extents: Mapping[str, Affine], wor
         equation,
         indices=rest,
         domain=box(equation.result.name, rest, extents, sizes),
-        body=_multiplied((read, *inner.outside)),
+        body=product_of((read, *inner.outside)),
         reduced=tuple(i for i in equation.reduced if i not in inner.reduced),
     )
     return summed, total
-
-
-def _multiplied(factors: Sequence[Expr]) -> Expr:
-    product = factors[0]
-    for factor in factors[1:]:
-        product = Apply("mul", (product, factor), product.dtype)
-    return product

@@ -74,8 +74,9 @@ def _names(subscript: Subscript) -> tuple[str, ...]:
 
 def _has_all(equation: Equation, whole: isl.Set) -> bool:
     """Whether elements without terms are zero, and not left as they are."""
-    count = len(equation.indices) - len(equation.reduced)
-    left = whole.project_out(isl.dim_type.set, count, len(equation.reduced)).set_tuple_name(equation.result.name)
+    left = whole.project_out(isl.dim_type.set, len(equation.left), len(equation.reduced)).set_tuple_name(
+        equation.result.name
+    )
     return equation.instances is None or bool(left.is_subset(equation.instances))
 
 

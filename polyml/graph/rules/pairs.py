@@ -196,7 +196,7 @@ def _ahead(equation: Equation, product: _Product, tensors: dict[str, Tensor], kn
     tensors[raw.name] = raw
     made.append(_over_pairs(replace(equation, result=raw), product, count, factors))
     total, sums = _sums(equation, beside, product, tensors)
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+    left = equation.left
     taken = Apply("mul", (Read(total.name, tuple(i for i in sums.target), i32), Const(factor, i32)), i32)
     whole = replace(
         equation,

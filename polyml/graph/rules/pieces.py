@@ -6,6 +6,7 @@ the result. Of `P[i, k] = where(k <= i, A[i, k], A[k, i])`, made once, it is a p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
@@ -14,12 +15,12 @@ from math import prod
 import islpy as isl
 
 from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of, substitute
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, factors_of, product_of, reads_of, substitute
 from polyml.graph.build_parts import variables_of
 from polyml.graph.edit import fresh_name, protected_names
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import any_box, box
-from polyml.graph.traverse import UNKNOWN_EXTENT, all_ops, read_names, tensors_of
+from polyml.graph.traverse import UNKNOWN_EXTENT, all_ops, equation_reads, read_names, tensors_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.from_isl import constraints_of
@@ -32,10 +33,7 @@ _USES = 16
 
 def join_pieces(graph: Graph) -> Graph:
     """The graph with such sums joined, where nothing but one addition reads them."""
-    count: dict[str, int] = {}
-    for op in all_ops(graph.ops):
-        for name in read_names(op):
-            count[name] = count.get(name, 0) + 1
+    count = Counter(name for op in all_ops(graph.ops) for name in _reads(op))
     once = {name for name, n in count.items() if n == 1} - protected_names(graph)
     sums = {
         op.result.name: op for op in graph.ops if isinstance(op, Equation) and _is_sum(op) and op.result.name in once
@@ -50,11 +48,23 @@ def join_pieces(graph: Graph) -> Graph:
     return graph
 
 
+def _reads(op: Op) -> list[str]:
+    """What the op uses, as often as it reads it: a sum that is read twice would be the joined one in both places."""
+    if not isinstance(op, Equation):
+        return list(read_names(op))
+    reads = [read.tensor for read in equation_reads(op)]
+    return [*reads, *(name for name in read_names(op) if name not in reads)]
+
+
 def _is_sum(equation: Equation) -> bool:
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
-    plain = equation.target == tuple(map(affine, left))
     alone = equation.base is None and equation.instances is None and not equation.padded
-    return equation.reduce == "sum" and bool(equation.reduced) and plain and alone and equation.result.dtype.is_float
+    return (
+        equation.reduce == "sum"
+        and bool(equation.reduced)
+        and equation.is_plain
+        and alone
+        and equation.result.dtype.is_float
+    )
 
 
 def _added_pairs(equation: Equation, sums: Mapping[str, Equation]) -> Iterator[tuple[Equation, Equation]]:
@@ -105,7 +115,7 @@ def _joined(one: Equation, other: Equation, graph: Graph) -> _Joined | None:
     extents = any_box(replace(one, domain=whole.set_tuple_name(one.result.name)), graph, tensors)
     if extents is None or not first.is_disjoint(second):
         return None
-    mine, theirs = _factors(one.body), _factors(renamed)
+    mine, theirs = factors_of(one.body), factors_of(renamed)
     common = [factor for factor in mine if factor in theirs]
     left, right = [f for f in mine if f not in common], [f for f in theirs if f not in common]
     if not common or len(left) != 1 or len(right) != 1 or len(mine) != len(theirs):
@@ -125,18 +135,8 @@ def _joined(one: Equation, other: Equation, graph: Graph) -> _Joined | None:
         result=made, indices=indices, domain=box(name, indices, extents, graph.sizes), span=one.span,
         target=tuple(map(affine, indices)), body=Apply("select", (condition, left[0], right[0]), dtype), apart=True,
     )  # fmt: skip
-    body: Expr = Read(name, tuple(map(affine, indices)), dtype)
-    for factor in common:
-        body = Apply("mul", (body, factor), dtype)
+    body = product_of([Read(name, tuple(map(affine, indices)), dtype), *common])
     return _Joined(operand, replace(one, domain=whole.set_tuple_name(one.result.name), body=body))
-
-
-def _factors(expr: Expr) -> list[Expr]:
-    match expr:
-        case Apply(op="mul", args=(x, y)):
-            return [*_factors(x), *_factors(y)]
-        case _:
-            return [expr]
 
 
 def _condition(part: isl.Set, whole: isl.Set, indices: tuple[str, ...]) -> Expr | None:

@@ -8,14 +8,13 @@ What is left is the program that one statement would be. Which order the product
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 from polyml.expressions import Apply, Read, map_reads, reads_of
 from polyml.graph.edit import in_order_of_result, protected_names
 from polyml.graph.ir import Equation, Graph, Op
 from polyml.graph.rules.inline import is_elementwise
-from polyml.graph.traverse import all_ops, read_names
+from polyml.graph.traverse import users_of
 from polyml.sets.affine import Affine
 
 __all__ = ["order_like_readers"]
@@ -23,7 +22,7 @@ __all__ = ["order_like_readers"]
 
 def order_like_readers(graph: Graph) -> Graph:
     """The graph with such products in the order of what reads them; those in loops stay as they are."""
-    count = Counter(name for op in all_ops(graph.ops) for name in read_names(op))
+    users = users_of(graph.ops)
     kept = protected_names(graph)
     made: list[Op] = list(graph.ops)
     makers = {op.result.name: k for k, op in enumerate(made) if isinstance(op, Equation) and _is_product(op)}
@@ -34,7 +33,7 @@ def order_like_readers(graph: Graph) -> Graph:
             product, user = made[makers[name]], made[position]
             assert isinstance(product, Equation), "internal: a maker that is no equation"
             assert isinstance(user, Equation), "internal: a reader that is no equation"
-            if count[name] == 1:
+            if users[name] == 1:
                 made[makers[name]], made[position] = _reordered(product, user)
     return (
         graph if all(new is old for new, old in zip(made, graph.ops, strict=True)) else replace(graph, ops=tuple(made))

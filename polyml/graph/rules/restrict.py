@@ -14,7 +14,6 @@ from polyml.dtypes import boolean
 from polyml.expressions import Apply, Const, Expr
 from polyml.graph.edit import map_equations
 from polyml.graph.ir import Equation, Graph
-from polyml.sets.affine import affine
 from polyml.sets.affine_conditions import condition_text
 
 __all__ = ["exact_condition", "kept_where", "restrict_domains", "restricted_to"]
@@ -47,11 +46,10 @@ def restricted_to(equation: Equation, conditions: Sequence[str]) -> Equation:
     ]
     head = f"[{', '.join(name for name in parameters if name)}] -> "
     inside = isl.Set(f"{head}{{ {equation.result.name}[{', '.join(equation.indices)}] : {where} }}")
-    instances, count = equation.instances, len(equation.indices) - len(equation.reduced)
-    whole = equation.base is None and equation.target == tuple(map(affine, equation.indices[:count]))
+    instances, whole = equation.instances, equation.base is None and equation.is_plain
     if instances is None and equation.reduce is not None and not equation.accumulate and not whole:
         # Points of the left side that lose all their terms still take the identity.
-        projected = equation.domain.project_out(isl.dim_type.set, count, len(equation.reduced))
+        projected = equation.domain.project_out(isl.dim_type.set, len(equation.left), len(equation.reduced))
         instances = projected.set_tuple_name(equation.result.name)
     return replace(equation, domain=equation.domain.intersect(inside), instances=instances)
 

@@ -14,7 +14,6 @@ from polyml.expressions import substitute
 from polyml.graph.edit import map_equations, map_expressions
 from polyml.graph.ir import Equation, Graph
 from polyml.graph.rules.boxes import box_extents
-from polyml.sets.affine import affine
 
 __all__ = ["drop_single_values"]
 
@@ -28,14 +27,13 @@ def drop_single_values(graph: Graph) -> Graph:
 def _dropped(equation: Equation) -> Equation:
     if not equation.reduced or equation.reduce in ("argmax", "argmin"):
         return equation
-    first = len(equation.indices) - len(equation.reduced)
+    first = len(equation.left)
     found = {
         index: equation.domain.plain_get_val_if_fixed(isl.dim_type.set, first + k)
         for k, index in enumerate(equation.reduced)
     }
     values = {index: value.to_python() for index, value in found.items() if value.is_int()}
-    left = equation.indices[:first]
-    whole = equation.base is None and not equation.accumulate and equation.target == tuple(map(affine, left))
+    whole = equation.base is None and not equation.accumulate and equation.is_plain
     single = len(values) == len(equation.reduced)
     if single and not (whole and box_extents(equation) is not None):
         del values[equation.reduced[-1]]

@@ -12,7 +12,7 @@ from polyml.expressions import Apply, Expr, Read, reads_of
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import estimated_bytes, tensors_of
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine
 
 __all__ = ["split_products"]
 
@@ -40,9 +40,8 @@ def _block(ops: tuple[Op, ...], tensors: dict[str, Tensor], cache: int) -> tuple
 
 def _terms_of(equation: Equation, tensors: dict[str, Tensor], cache: int) -> list[tuple[Expr, bool]]:
     """The products and whether each is subtracted; none when the equation is to stay."""
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
-    plain = equation.target == tuple(map(affine, left))
-    if equation.reduce != "sum" or not equation.reduced or equation.base is not None or equation.instances or not plain:
+    alone = equation.base is None and equation.instances is None
+    if equation.reduce != "sum" or not equation.reduced or not alone or not equation.is_plain:
         return []
     if sum(estimated_bytes(tensors[name]) for name in {read.tensor for read in reads_of(equation.body)}) <= cache:
         return []

@@ -44,7 +44,7 @@ def compute_terms_first(graph: Graph) -> Graph:
 def _split(equation: Equation, graph: Graph, tensors: dict[str, Tensor]) -> list[Op]:
     """The terms and what is done with them; the equation itself where it is no contraction into windows, or terms do not pay."""
     places = [place for place in equation.target if isinstance(place, Affine)]
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+    left = equation.left
     if any(not any(index in place.variables() for place in places) for index in left):
         return [equation]
     if len(places) < len(equation.target) or not any(len(place.variables() & set(left)) > 1 for place in places):

@@ -17,8 +17,8 @@ from polyml.graph.build_parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, symbolic_box
-from polyml.graph.traverse import tensors_of
-from polyml.sets.affine import Affine, affine
+from polyml.graph.traverse import indices_of, tensors_of
+from polyml.sets.affine import affine
 
 __all__ = ["turn_results", "turned_order"]
 
@@ -44,11 +44,11 @@ def turn_results(graph: Graph, *, cache: int) -> Graph:
 
 def _turned(equation: Equation, graph: Graph, tensors: dict[str, Tensor], cache: int) -> tuple[Op, ...]:
     """The product in the order that suits the operand, and what lays it out; nothing where the equation is to stay."""
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+    left = equation.left
     body = equation.body
     if equation.reduce != "sum" or not equation.reduced or equation.base is not None or equation.instances is not None:
         return ()
-    if equation.target != tuple(map(affine, left)) or len(left) < 3 or not isinstance(body, Apply) or body.op != "mul":
+    if not equation.is_plain or len(left) < 3 or not isinstance(body, Apply) or body.op != "mul":
         return ()
     extents = symbolic_box(equation, graph, tensors)
     if (
@@ -74,8 +74,8 @@ def turned_order(
     equation: Equation, product: Apply, extents: Mapping[str, int], tensors: Mapping[str, Tensor], cache: int
 ) -> tuple[str, ...] | None:
     """The indices of the result in the order that suits the operand; None where it is to stay."""
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
-    reads = [(read, names) for read in product.args if isinstance(read, Read) and (names := _names(read))]
+    left = equation.left
+    reads = [(read, names) for read in product.args if isinstance(read, Read) and (names := indices_of(read))]
     if len(reads) != 2 or not product.dtype.is_float:
         return None
     for (read, own), (_, other) in (reads, reads[::-1]):
@@ -92,10 +92,3 @@ def turned_order(
             between = [i for i in columns if i not in (left[-1], own[-1])]
             return (*between, *rows, left[-1], own[-1])
     return None
-
-
-def _names(read: Read) -> tuple[str, ...]:
-    """The index in each dimension; nothing where one of them is anything else."""
-    names = [s.name if isinstance(s, Affine) else None for s in read.subscripts]
-    plain = None not in names and len(set(names)) == len(names)
-    return tuple(name for name in names if name is not None) if plain else ()

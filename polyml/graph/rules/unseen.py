@@ -15,7 +15,7 @@ from polyml.graph.elements import all_elements, elements_at, elements_read
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op
 from polyml.graph.rules.dead import remove_dead
 from polyml.graph.traverse import equation_reads, read_names, results_of
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine
 
 __all__ = ["leave_unseen"]
 
@@ -45,13 +45,11 @@ def leave_unseen(graph: Graph) -> Graph:
 
 def _starts_apart(equation: Equation) -> bool:
     """Whether it is a sum over plain indices that has something to sum for some elements only."""
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
-    plain = equation.target == tuple(map(affine, left))
     return (
         bool(equation.reduced)
         and equation.base is None
         and equation.instances is None
-        and plain
+        and equation.is_plain
         and not equation.domain.is_box()
     )
 
@@ -65,13 +63,11 @@ def _left_points(equation: Equation) -> isl.Set:
     """Points of the left side that the equation gives a value, or with `instances` the identity."""
     if equation.instances is not None:
         return equation.instances
-    count = len(equation.indices) - len(equation.reduced)
-    return equation.domain.project_out(isl.dim_type.set, count, len(equation.reduced))
+    return equation.domain.project_out(isl.dim_type.set, len(equation.left), len(equation.reduced))
 
 
 def _hit(equation: Equation) -> isl.Set:
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
-    return elements_at(equation, _left_points(equation), left, equation.target)
+    return elements_at(equation, _left_points(equation), equation.left, equation.target)
 
 
 def _changed(equation: Equation, seen: _Seen, fills: set[str]) -> Equation:
@@ -98,7 +94,8 @@ def _note(equation: Equation, seen: _Seen) -> None:
     if equation.base is None:
         return
     needed = seen.get(equation.result.name, isl.Set.empty(all_elements(equation.result).get_space()))
-    exact = not equation.accumulate and all(isinstance(s, Affine) for s in equation.target)
+    # What a flag may leave out hits nothing for certain.
+    exact = equation.only_if is None and not equation.accumulate and all(isinstance(s, Affine) for s in equation.target)
     if needed is not None and exact:
         _need(equation.base.name, needed.subtract(_hit(equation)), seen)
     elif exact:

@@ -196,7 +196,7 @@ def _extents(
 def _all_phases(equation: Equation, extents: Mapping[str, Affine]) -> tuple[_Phases, ...]:
     """Of all windows; none where some have phases that differ, or another dimension is no index of its own."""
     found: list[_Phases] = []
-    left = set(equation.indices[: len(equation.indices) - len(equation.reduced)])
+    left = set(equation.left)
     while (windows := overlap(equation, skipping={p.windows.place for p in found})) is not None:
         if windows.remainders > 1 and not windows.even:
             return ()
@@ -245,7 +245,7 @@ def _pays(found: _Contraction, tensors: dict[str, Tensor], lanes: int) -> bool:
     sums = count(equation.reduced, old)
     if sums * prod(p.terms for p in found.phases) < DEPTH:
         return False
-    before = equation.indices[: len(equation.indices) - len(equation.reduced)]
+    before = equation.left
     terms = count(before, old)
     results = count(found.left, found.extents)
     taps = prod(p.terms for p in found.phases)

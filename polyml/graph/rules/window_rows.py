@@ -192,7 +192,7 @@ class _Change:
         equation, window = self.equation, self.window
         read, copy = padded_copy(equation, window, self.graph, tensors, self.splits)
         other = replace(window.other, subscripts=self._substituted(window.other.subscripts))
-        kept = equation.indices[: -len(equation.reduced)]
+        kept = equation.left
         reduced = self._indices(equation.reduced)
         indices = (*self._indices(kept), *reduced)
         name = equation.result.name

@@ -106,8 +106,7 @@ def lanes_along_filters(
 
 
 def _window(equation: Equation, graph: Graph, tensors: dict[str, Tensor], constants: Set[str]) -> Window | None:
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
-    plain = equation.target == tuple(map(affine, left)) and equation.base is None and equation.instances is None
+    plain = equation.is_plain and equation.base is None and equation.instances is None
     body = equation.body
     if equation.reduce != "sum" or not equation.reduced or not plain or not isinstance(body, Apply) or body.op != "mul":
         return None
@@ -121,7 +120,7 @@ def _window(equation: Equation, graph: Graph, tensors: dict[str, Tensor], consta
         if _is_plain(window) and (other.tensor not in constants or window.tensor in constants):
             continue
         if all(isinstance(s, Affine) for s in window.subscripts):
-            return _roles(equation, left, window, other, graph, tensors)
+            return _roles(equation, window, other, graph, tensors)
     return None
 
 
@@ -141,10 +140,8 @@ def _is_number(subscript: Subscript) -> bool:
     return isinstance(subscript, Affine) and subscript.is_constant
 
 
-def _roles(
-    equation: Equation, left: tuple[str, ...], read: Read, other: Read, graph: Graph, tensors: dict[str, Tensor]
-) -> Window | None:
-    shape = tensors[read.tensor].shape
+def _roles(equation: Equation, read: Read, other: Read, graph: Graph, tensors: dict[str, Tensor]) -> Window | None:
+    left, shape = equation.left, tensors[read.tensor].shape
     used = {name for s in read.subscripts if isinstance(s, Affine) for name in s.variables()}
     weights = {name for s in other.subscripts if isinstance(s, Affine) for name in s.variables()}
     filters = tuple(index for index in left if index in weights and index not in used)

@@ -88,7 +88,7 @@ def overlap(equation: Equation, skipping: Set[str] = frozenset()) -> Windows | N
     places = [place for place in equation.target if isinstance(place, Affine)]
     if len(places) < len(equation.target):
         return None
-    left = equation.indices[: len(equation.indices) - len(equation.reduced)]
+    left = equation.left
     for place in places:
         others = {name for other in places if other is not place for name in other.variables()}
         strides = {index: place.stride(index) for index in left if index in place.variables()}
