@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import assert_never
 
-from polyml.codegen.llvm.across import combine_run, run_across
+from polyml.codegen.llvm.across import best_of_run, combine_run, run_across, run_of_arguments
 from polyml.codegen.llvm.addresses import Level
 from polyml.codegen.llvm.arithmetic import cast
 from polyml.codegen.llvm.column_stores import run_of_columns, store_columns
@@ -131,6 +131,11 @@ def _emit_nodes(state: State, nodes: Iterable[Node], after: tuple[Node, ...] = (
         if len(run) > 1:
             done = position + len(run)
             combine_run(state, run, (*nodes[done:], *after))
+            continue
+        choices = run_of_arguments(state, nodes[position:])
+        if len(choices) > 1:
+            done = position + len(choices)
+            best_of_run(state, choices)
             continue
         columns = run_of_columns(state, nodes[position:])
         if columns is not None:
