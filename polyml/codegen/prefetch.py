@@ -303,7 +303,10 @@ def _suitable(loop: For) -> tuple[bool, float]:
     """Which loop hides prefetches best: one that does not keep memory busy with streaming stores itself, and the one that computes most."""
     nodes = list(walk_nodes(loop.body))
     streams = any(isinstance(node, Assign) and node.streaming for node in nodes)
-    return not streams, sum(operations_of(e) + 1 for node in nodes for e in expressions(node)) / loop.step
+    scans = sum(isinstance(node, Assign) and node.scan is not None for node in nodes)
+    # A shuffle and an operation for each time that the lanes halve, and what joins a vector to the one before.
+    work = scans * 2 * loop.width.bit_length()
+    return not streams, (work + sum(operations_of(e) + 1 for node in nodes for e in expressions(node))) / loop.step
 
 
 def _whole_loops(nodes: tuple[Node, ...]) -> list[For]:

@@ -60,6 +60,7 @@ def schedule(
         attempts.insert(0, ("rows in turns", work.by_turns))
         attempts.insert(0, ("rows in pieces", work.by_row_pieces))
         attempts.insert(0, ("padded rows", work.by_padded_rows))
+        attempts.insert(0, ("rows aside", work.by_rows_aside))
         attempts.insert(0, ("columns aside", work.by_columns))
         attempts.insert(0, ("columns as rows", work.by_turned))
         attempts.insert(0, ("batches last", work.by_batch))

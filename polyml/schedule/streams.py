@@ -19,7 +19,7 @@ from polyml.schedule.schedule import Note
 from polyml.scop.scop import Array, Scop
 from polyml.target import Target
 
-__all__ = ["kept", "streamed_arrays", "streamed_sums", "streamed_when_large"]
+__all__ = ["is_large", "kept", "streamed_arrays", "streamed_sums", "streamed_when_large"]
 
 AGAIN = 8
 """Of results that a later region reads, so many times L2 is large: a core's share of L3 is not much more. Measured, written and then read by one core with 2 MiB of L2: 2 times
@@ -46,7 +46,7 @@ def streamed_arrays(
     found = [
         array.name
         for array in scop.arrays.values()
-        if _is_large(scop, array, target, results) and _is_only_written_once(scop, array.name, precise=precise)
+        if is_large(scop, array, target, results) and _is_only_written_once(scop, array.name, precise=precise)
     ]
     notes = tuple(
         Note("streaming", name, f"written once, {_reason(name in results)}: stores bypass caches") for name in found
@@ -99,7 +99,8 @@ def kept(target: Target) -> int:
     return max(target.l2_bytes, min(target.l3_bytes // SHARE, AGAIN * target.l2_bytes))
 
 
-def _is_large(scop: Scop, array: Array, target: Target, results: Set[str]) -> bool:
+def is_large(scop: Scop, array: Array, target: Target, results: Set[str]) -> bool:
+    """Whether an array of known size is a result that is too large to stay in cache."""
     if array.name not in results:
         return _is_larger(array, AGAIN * target.l2_bytes) and _has_long_rows(array, target.line_bytes)
     return _is_larger(array, target.l2_bytes) and _touched(scop, target) > kept(target)

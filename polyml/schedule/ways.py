@@ -37,6 +37,7 @@ from polyml.schedule.row_blocks import plan_row_blocks
 from polyml.schedule.row_pieces import cut_rows
 from polyml.schedule.row_registers import rows_side_by_side
 from polyml.schedule.row_sums import large_matrices, plan_row_sums
+from polyml.schedule.rows_aside import with_rows_aside
 from polyml.schedule.rows_at_hand import plan_rows_at_hand
 from polyml.schedule.rows_in_turns import in_two_rows, take_turns
 from polyml.schedule.rows_late import one_block_late
@@ -190,6 +191,18 @@ class Ways:
         """The strategy with columns that are walked down again and again as rows; None where there are none."""
         scop = with_columns_aside(self.scop, self.target) if self._may_block() else None
         return None if scop is None else replace(self, scop=scop, dependences=analyse(scop)).by_ilp()
+
+    def by_rows_aside(self) -> Schedule | None:
+        """A recurrence from row to row of a large result in rows of its own, so that the result's stores bypass the caches; None where there is none, or it does not go row by row."""
+        aside = with_rows_aside(self.scop, self.target, self.results) if self._may_block() else None
+        if aside is None:
+            return None
+        made = replace(self, scop=aside.scop, dependences=analyse(aside.scop)).by_ilp()
+        turns = all(name in made.storage and made.storage[name].wraps for name in aside.rows)
+        if not turns or not any(note.stage == ROW_ORDER for note in made.notes):
+            return None
+        streamed, notes = streamed_arrays(aside.scop, self.target, self.results, precise=self.options.precise)
+        return replace(made, streamed=streamed, notes=(*made.notes, *notes))
 
     def by_turned(self) -> Schedule | None:
         """Columns that are contiguous for as long as the loop runs, in blocks of steps where they are many; None where there are none."""

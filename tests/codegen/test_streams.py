@@ -12,12 +12,13 @@ import polyml as pm
 from polyml.codegen.interpret import interpret
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.llvm.machine import Machine, assembly
-from polyml.codegen.loops import Assign, For, Function, LoopKind, Prefetch
+from polyml.codegen.loops import Allocate, Assign, For, Function, LoopKind, Prefetch, Scan, Variable
 from polyml.codegen.passes import LoopOptions, lower_loops
 from polyml.codegen.prefetch import Caches, prefetch
 from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import walk_nodes
 from polyml.codegen.vectorize import vectorize
+from polyml.dtypes import f32
 from polyml.sets.affine import affine
 from tests.codegen.llvm.support import run_function
 from tests.codegen.programs import array, at, call, function, loop, number, put
@@ -157,6 +158,20 @@ def test_the_only_loop_fetches_what_comes_when_it_computes_much() -> None:
     assert prefetch(light, CACHES) == (light, ())
     # Two streams are left to the hardware on cores that are asked for few bytes ahead.
     assert prefetch(heavy, replace(CACHES, ahead=4 << 10)) == (heavy, ())
+
+
+def test_a_scan_fetches_what_comes() -> None:
+    """Its shuffles count; a copy along the same rows leaves that to the hardware."""
+    arguments = [array("x", 4096, 1024), array("y", 4096, 1024)]
+    carry = Variable(name="carry", dtype=f32, shape=(), scope="register")
+    for scan, found in ((Scan("carry", None), ["x 16384 bytes ahead, into L1"]), (None, [])):
+        reduction = None if scan is None else "sum"
+        step = Assign(
+            target=put("y", "i", "j"), value=at("x", "i", "j"), reduction=reduction, scan=scan, streaming=True
+        )
+        rows = loop("i", 0, 4096, Allocate(variable=carry, body=(loop("j", 0, 1024, step, kind="vector", factor=2),)))
+        program, _ = vectorize(function(rows, arguments=arguments, written="y"), vector_bytes=64)
+        assert [str(note.text) for note in prefetch(program, CACHES)[1]] == found
 
 
 def test_a_sum_that_computes_much_fetches_what_comes() -> None:

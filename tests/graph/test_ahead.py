@@ -109,3 +109,62 @@ def test_a_contraction_is_not_tied_to_the_slices_of_what_it_reads() -> None:
     )
     k = np.zeros((8, 2048, 64), np.float32)
     assert "blocking: S_m" in str(function.explain(k, k))
+
+
+GATES = program(
+    'g: f64["T I"], v: f64["T J"]',
+    's: f64["I J"] = 0',
+    "for t in range(T):",
+    "    s[i, j] = sigmoid(g[t, i]) * s[i, j] + v[t, j]",
+    "return s",
+)
+NESTED = program(
+    'g: f64["A T I"], v: f64["J"]',
+    's: f64["I J"] = 0',
+    "for a in range(A):",
+    "    for t in range(T):",
+    "        s[i, j] = exp(g[a, t, i]) * s[i, j] + v[j]",
+    "return s",
+)
+OWN = program(
+    'g: f64["T I"], v: f64["T J"]',
+    's: f64["I J"] = 0',
+    'r: f64["I"] = 1',
+    "for t in range(T):",
+    "    r[i] = 0.5 * r[i] + g[t, i]",
+    "    s[i, j] = sigmoid(r[i]) * s[i, j] + v[t, j]",
+    "return s",
+)
+CORNER = program(
+    'g: f64["T I"], v: f64["T J"]',
+    's: f64["I J"] = 0',
+    "for t in range(3):",
+    "    s[i, j] = sigmoid(g[t, i]) * s[i, j] + v[t, j]",
+    "return s",
+)
+
+
+@pytest.mark.parametrize(
+    ("made", "shapes", "ahead"),
+    [
+        (GATES, ((12, 7), (12, 20)), "g_sigmoid[i0, i1] = sigmoid(g[i0, i1])"),
+        (GATES, ((12, 7), (12, 5)), ""),
+        (NESTED, ((3, 12, 7), (20,)), "g_exp[i0, i1, i2] = exp(g[i0, i1, i2])"),
+        (OWN, ((12, 7), (12, 20)), ""),
+        (CORNER, ((12, 7), (12, 20)), ""),
+    ],
+    ids=("gates", "used rarely", "nested", "made in the loop", "three of twelve steps"),
+)
+def test_functions_of_what_a_loop_comes_to_are_computed_for_all_steps(
+    made: Program, shapes: tuple[tuple[int, ...], ...], ahead: str
+) -> None:
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal(shape) for shape in shapes]
+    found = rewrite(graph(made, *given))
+    verify(found)
+    text = graph_text(found)
+    loop = text.index("    for ", text.index("\n    for "))
+    assert ("_sigmoid" in text or "_exp" in text) == bool(ahead), text
+    assert ahead in text[:loop]
+    assert ("sigmoid(" in text[loop:] or " exp(" in text[loop:]) != bool(ahead)
+    np.testing.assert_array_equal(execute(found, given)[0], execute(graph(made, *given), given)[0])

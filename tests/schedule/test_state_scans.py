@@ -77,3 +77,47 @@ def test_rows_that_are_scanned_stay_scans() -> None:
         return y
     """
     assert "scan_sum" in polyml.einsum(source, threads=1).lower(np.ones((100, 1000), "f4")).text("loops")
+
+
+@pytest.mark.parametrize(("n", "copies"), [(16, 4), (5, 3), (4, 4), (1, 1)])
+def test_states_walk_side_by_side(n: int, copies: int) -> None:
+    """A step loads its rows once for several states, whose sum keeps its order."""
+    lowered = polyml.einsum(SELECTIVE, threads=1).lower(*inputs(100, 64, n))
+    walks = [note for note in lowered.explain().splitlines() if "walks for n at once" in note]
+    assert len(walks) == (copies > 1)
+    (step, *_) = [
+        body for body in lowered.text("loops").split("for (t = 0; t < 100; t++) {") if "exp(" in body.split("}")[0]
+    ]
+    lines = step.split("}")[0].splitlines()
+    vectors = len({line.split("x[t, ")[1].split("]")[0] for line in lines if "x[t, " in line})
+    assert sum("exp(" in line for line in lines) == copies * vectors
+    assert sum(line.lstrip().startswith("y_3[t") for line in lines) == vectors
+
+
+def test_walks_that_wait_for_each_other_do_not_go_side_by_side() -> None:
+    """h[d, n] needs h[d, n - 1] of the next step."""
+    source = """
+    def f(x: f64["T D"], a: f64["D N"]):
+        h: f64["D N"] = 0
+        y: f64["T D"]
+        for t in range(T):
+            h[d, n] = a[d, n] * h[d, n] + x[t, d]
+            y[t, d] = sum[n](h[d, n] * h[d, n])
+            for n in range(1, N):
+                h[d, n] = h[d, n] + h[d, n - 1]
+        return y
+    """
+    x, a = np.random.default_rng(0).random((2, 40, 24)) / 8
+    h, y = np.zeros((24, 6)), np.zeros((40, 24))
+    for t in range(40):
+        h = a[:24, :6] * h + x[t][:, None]
+        y[t] = (h * h).sum(1)
+        h = np.cumsum(h, 1)
+    lowered = polyml.einsum(source, threads=1).lower(x, np.ascontiguousarray(a[:24, :6]))
+    assert "walks" not in lowered.explain()
+    found = polyml.einsum(source, threads=1)(x, np.ascontiguousarray(a[:24, :6]))
+    np.testing.assert_allclose(found, y, rtol=1e-11)
+
+
+def test_an_order_that_was_asked_for_stays() -> None:
+    assert "walks" not in polyml.einsum(SELECTIVE, threads=1, precise=True).lower(*inputs(100, 64, 16)).explain()

@@ -2,21 +2,28 @@
 
 One register with 16 lanes takes four shuffles and four additions, of which the last work for one lane. Four registers, halved until they have four lanes each, are interleaved two by two: three instructions of whole
 vectors in place of four for each pair, and the results are neighbours in a vector, as they will be in memory.
+
+Registers of argmin or argmax and their indices are combined so as well, twice: the best of all lanes, then the smallest index that has it, where -1, of a lane that has seen nothing and so is no better than any other, is the largest one. That is where no lane has seen NaN; else one after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
+from polyml.codegen.llvm.arithmetic import ARITHMETIC
 from polyml.codegen.llvm.expression import evaluate
-from polyml.codegen.llvm.ir import Value
-from polyml.codegen.llvm.reductions import assign, combine, read_place, write_place
+from polyml.codegen.llvm.ir import BIT, Value, constant
+from polyml.codegen.llvm.reductions import assign, combine, keep_better, read_place, update_argument, write_place
 from polyml.codegen.llvm.state import State
-from polyml.codegen.loops import Assign, Node
-from polyml.dtypes import DType
+from polyml.codegen.loops import Assign, Node, UpdateArgument
+from polyml.dtypes import DType, u32, u64
 from polyml.expressions import Read
 
-__all__ = ["combine_run", "run_across"]
+__all__ = ["best_of_run", "combine_run", "run_across", "run_of_arguments"]
+
+_UNSIGNED = {32: u32, 64: u64}
+"""Indices of which -1 is the largest."""
 
 _TOGETHER = 4
 """Registers whose lanes are combined together: so many numbers of four bytes are the shortest vector."""
@@ -67,15 +74,7 @@ def _combine(state: State, nodes: Sequence[Assign]) -> None:
     if len(nodes) == 1:
         assign(state, nodes[0])
         return
-    values = [_halved(state, reduction, evaluate(state, node.value), dtype) for node in nodes]
-    total = _pair(state, reduction, values[0], values[1], dtype)
-    if len(values) == 2:
-        total = combine(state, reduction, b.shuffle(total, (0, 1)), b.shuffle(total, (2, 3)), dtype)
-    else:
-        other = _pair(state, reduction, values[2], values[-1], dtype)
-        total = combine(
-            state, reduction, b.shuffle(total, (0, 1, 4, 5), other), b.shuffle(total, (2, 3, 6, 7), other), dtype
-        )
+    total = _together(state, reduction, [evaluate(state, node.value) for node in nodes], dtype)
     old = b.splat(read_place(state, nodes[0].target), total.lanes)
     for lane, node in enumerate(nodes[1:], 1):
         value = read_place(state, node.target)
@@ -83,6 +82,93 @@ def _combine(state: State, nodes: Sequence[Assign]) -> None:
     total = combine(state, reduction, old, total, dtype)
     for lane, node in enumerate(nodes):
         write_place(state, node.target, b.extract(total, lane))
+
+
+def _together(state: State, reduction: str, registers: Sequence[Value], dtype: DType) -> Value:
+    """The lanes of two to four registers combined, the results in the first lanes of a vector."""
+    b = state.builder
+    values = [_halved(state, reduction, register, dtype) for register in registers]
+    total = _pair(state, reduction, values[0], values[1], dtype)
+    if len(values) == 2:
+        return combine(state, reduction, b.shuffle(total, (0, 1)), b.shuffle(total, (2, 3)), dtype)
+    other = _pair(state, reduction, values[2], values[-1], dtype)
+    low, high = b.shuffle(total, (0, 1, 4, 5), other), b.shuffle(total, (2, 3, 6, 7), other)
+    return combine(state, reduction, low, high, dtype)
+
+
+def run_of_arguments(state: State, nodes: Sequence[Node]) -> tuple[UpdateArgument, ...]:
+    """The first nodes, as many as choose among the lanes of registers of one kind."""
+    found: list[UpdateArgument] = []
+    for node in nodes:
+        if not isinstance(node, UpdateArgument) or not _chooses(state, node):
+            break
+        if found and (node.kind, _types(state, node)) != (found[0].kind, _types(state, found[0])):
+            break
+        found.append(node)
+    return tuple(found)
+
+
+def _chooses(state: State, node: UpdateArgument) -> bool:
+    if not node.across or state.lanes is not None:
+        return False
+    reads = (node.candidate, node.candidate_index)
+    if not all(isinstance(read, Read) and not read.subscripts for read in reads):
+        return False
+    value, index = _types(state, node)
+    return value[0].itemsize in (4, 8) and value[1] == index[1] >= _TOGETHER
+
+
+def _types(state: State, node: UpdateArgument) -> list[tuple[DType, int]]:
+    """Of the candidates and their indices: what they are, and how many lanes there are."""
+    variables = [state.slots[r.tensor].variable for r in (node.candidate, node.candidate_index) if isinstance(r, Read)]
+    return [(v.dtype, v.lanes if v.scope == "register" else 0) for v in variables]
+
+
+def best_of_run(state: State, run: Sequence[UpdateArgument]) -> None:
+    """Carries out these nodes: a few at a time where no lane has seen NaN, else one by one."""
+    b = state.builder
+    pairs = [(evaluate(state, node.candidate), evaluate(state, node.candidate_index)) for node in run]
+    if not state.slots[run[0].best.variable].variable.dtype.is_float:
+        _best_of_numbers(state, run, pairs)
+        return
+    neighbours = zip(pairs[::2], pairs[1::2] + pairs[-1:] * (len(pairs) % 2), strict=True)
+    numbers = reduce(
+        lambda one, other: b.binary("and", one, other), (b.compare("ord", x, y) for (x, _), (y, _) in neighbours)
+    )
+    usual = b.intrinsic("vector.reduce.and", numbers, result=BIT)
+    together, single, after = b.fresh("together"), b.fresh("single"), b.fresh("after")
+    b.branch(b.negate(usual), single, together, rare=True)
+    b.start(together)
+    _best_of_numbers(state, run, pairs)
+    b.jump(after)
+    b.start(single)
+    for node in run:
+        update_argument(state, node)
+    b.jump(after)
+    b.start(after)
+
+
+def _best_of_numbers(state: State, run: Sequence[UpdateArgument], pairs: Sequence[tuple[Value, Value]]) -> None:
+    for start in range(0, len(run), _TOGETHER):
+        _best(state, run[start : start + _TOGETHER], pairs[start : start + _TOGETHER])
+
+
+def _best(state: State, nodes: Sequence[UpdateArgument], pairs: Sequence[tuple[Value, Value]]) -> None:
+    """Two to four of these nodes, or one, without NaN."""
+    b, reduction = state.builder, {"argmax": "max", "argmin": "min"}[nodes[0].kind]
+    (dtype, _), _ = _types(state, nodes[0])
+    padded = [*pairs, *pairs[-1:]] if len(pairs) == 1 else pairs
+    before, state.numbers = state.numbers, dtype.is_float
+    best = _together(state, reduction, [value for value, _ in padded], dtype)
+    state.numbers = before
+    none = constant(pairs[0][1].type, -1)
+    places = [
+        b.select(ARITHMETIC["eq"](b, (value, b.splat(b.extract(best, lane), value.lanes)), dtype), index, none)
+        for lane, (value, index) in enumerate(padded)
+    ]
+    first = _together(state, "min", places, _UNSIGNED[none.type.bits])
+    for lane, node in enumerate(nodes):
+        keep_better(state, node, b.extract(best, lane), b.extract(first, lane))
 
 
 def _halved(state: State, reduction: str, value: Value, dtype: DType) -> Value:

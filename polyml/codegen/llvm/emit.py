@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import assert_never
 
-from polyml.codegen.llvm.across import combine_run, run_across
+from polyml.codegen.llvm.across import best_of_run, combine_run, run_across, run_of_arguments
 from polyml.codegen.llvm.addresses import Level
 from polyml.codegen.llvm.arithmetic import cast
 from polyml.codegen.llvm.column_stores import run_of_columns, store_columns
@@ -21,7 +21,7 @@ from polyml.codegen.llvm.few_steps import emit_few_steps, is_few_steps
 from polyml.codegen.llvm.frame import finish
 from polyml.codegen.llvm.ir import INDEX, Lines, Module, Value, integer
 from polyml.codegen.llvm.masks import lanes_before, lanes_from, leading
-from polyml.codegen.llvm.memory import access, prefetch
+from polyml.codegen.llvm.memory import access, is_apart, prefetch
 from polyml.codegen.llvm.neighbours import emit_shifted, neighbouring_rows
 from polyml.codegen.llvm.numbers_ahead import look_ahead
 from polyml.codegen.llvm.outline import argument_name, emit_apart, emit_parallel, new_state, size_name, stands_apart
@@ -32,7 +32,7 @@ from polyml.codegen.llvm.scan import assign_scanned, with_lanes
 from polyml.codegen.llvm.state import Lanes, Slot, State
 from polyml.codegen.llvm.storage import add_slot, leave_room, make_room
 from polyml.codegen.llvm.transpose import transpose_block
-from polyml.codegen.llvm.unchanging import choose_divisions, compute_ahead, unchanging
+from polyml.codegen.llvm.unchanging import Unchanging, choose_divisions, compute_ahead, unchanging
 from polyml.codegen.loops import (
     Allocate,
     Assign,
@@ -131,6 +131,11 @@ def _emit_nodes(state: State, nodes: Iterable[Node], after: tuple[Node, ...] = (
         if len(run) > 1:
             done = position + len(run)
             combine_run(state, run, (*nodes[done:], *after))
+            continue
+        choices = run_of_arguments(state, nodes[position:])
+        if len(choices) > 1:
+            done = position + len(choices)
+            best_of_run(state, choices)
             continue
         columns = run_of_columns(state, nodes[position:])
         if columns is not None:
@@ -278,6 +283,13 @@ def _emit_for(state: State, node: For) -> None:
     _emit_counted(state, node, first, last, (lower, upper))
 
 
+def _unchanging(state: State, node: For) -> Unchanging:
+    """What the loop computes in each iteration alike, elements that lanes gather among it."""
+    if state.lanes is None:
+        return unchanging(node)
+    return unchanging(node, lambda read: is_apart(state, read.tensor, read.subscripts, evaluate))
+
+
 def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: tuple[Value, Value] | None) -> None:
     """The loop as a test and a do-while; one that runs once has no loop, its variable is a number."""
     b = state.builder
@@ -304,12 +316,12 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
         state.held, state.reciprocals = outside
         return
     if trips is not None and ragged is None and is_few_steps(state, node, trips):
-        compute_ahead(state, node, unchanging(node))
+        compute_ahead(state, node, _unchanging(state, node))
         emit_few_steps(state, node, (lower, upper), trips, lambda value: _emit_body(state, node, value, upper, None))
         state.held, state.reciprocals = outside
         return
     loop, after = b.fresh("loop"), b.fresh("after")
-    same = unchanging(node) if ragged is None else None  # a lane without iterations computes nothing
+    same = _unchanging(state, node) if ragged is None else None  # a lane without iterations computes nothing
     if trips is None:
         entered = b.fresh("entered") if same else loop
         b.branch(b.compare("slt", lower, upper), entered, after)

@@ -41,7 +41,7 @@ EMITTED: frozenset[str] = frozenset(
 
 def evaluate(state: State, expr: Expr) -> Value:
     """The value of the expression for the lanes that act; what other lanes hold is arbitrary."""
-    if state.held and isinstance(expr, Apply) and expr in state.held:
+    if state.held and isinstance(expr, Apply | Read) and expr in state.held:
         return state.held[expr]
     match expr:
         case Const() if expr.dtype.is_half:

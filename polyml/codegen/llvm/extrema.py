@@ -7,21 +7,25 @@ left, which is right: of the candidates that are no NaN it takes the greatest ag
     for k: t = max(t, e)        ->      whole = true
                                         for k: t = e > t ? e : t; whole &= ordered(e, e of the next)
                                         if not whole: for k: t = max(t, e)
+
+So do argmax and argmin, of which a step takes six instructions otherwise, three of them in turn: whether the candidate is better or no number, whether the best is none, and whether there was no candidate before. An index of -1 at the end, which
+tells that all candidates were what the register began with (infinities), also makes the loop run once more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.hope import Hope
-from polyml.codegen.llvm.ir import BIT, Lines, Value, type_of
+from polyml.codegen.llvm.ir import BIT, Lines, Type, Value, constant, type_of
+from polyml.codegen.llvm.reductions import read_place
 from polyml.codegen.llvm.state import State
-from polyml.codegen.loops import Assign, For, Node, Prefetch
+from polyml.codegen.loops import Assign, For, Node, Place, Prefetch, UpdateArgument
 from polyml.dtypes import boolean
-from polyml.expressions import Apply, Read, reads_of
+from polyml.expressions import Apply, Expr, Read, reads_of
 
 __all__ = ["emit_extrema", "extrema_of"]
 
@@ -44,17 +48,34 @@ def extrema_of(state: State, node: For) -> For | None:
     lanes = node.width if node.kind == "vector" else state.width
     body: list[Node] = []
     for inner in node.body:
-        made = _extremum(state, inner, lanes) if isinstance(inner, Assign) else inner
-        if not isinstance(made, Assign | Prefetch):
+        made: Node | None = inner
+        if isinstance(inner, Assign):
+            made = _extremum(state, inner, lanes)
+        elif isinstance(inner, UpdateArgument) and not _is_in_lanes(state, inner, lanes):
+            return None
+        if not isinstance(made, Assign | UpdateArgument | Prefetch):
             return None
         body.append(made)
-    assigns = [inner for inner in body if isinstance(inner, Assign)]
-    if len(assigns) < TOGETHER:
-        return None
-    written = {inner.target.variable for inner in assigns}
-    if any(read.tensor in written for inner in assigns for read in reads_of(inner.value)):
+    written, values = set[str](), list[Expr]()
+    for inner in body:
+        match inner:
+            case Assign():
+                written.add(inner.target.variable)
+                values.append(inner.value)
+            case UpdateArgument():
+                written |= {inner.best.variable, inner.argument.variable}
+                values.append(inner.candidate)
+    if len(values) < TOGETHER or any(read.tensor in written for value in values for read in reads_of(value)):
         return None
     return replace(node, body=tuple(body))
+
+
+def _is_in_lanes(state: State, node: UpdateArgument, lanes: int) -> bool:
+    """Whether an argmax or argmin has registers with all lanes, of which all act."""
+    best, argument = (state.slots[place.variable].variable for place in (node.best, node.argument))
+    if node.across or (state.lanes is not None and state.lanes.mask is not None):
+        return False
+    return all(v.scope == "register" and v.lanes == lanes for v in (best, argument))
 
 
 def _extremum(state: State, node: Assign, lanes: int) -> Assign | None:
@@ -114,6 +135,9 @@ def _emit_hopeful(state: State, emit: Callable[[], None]) -> None:
         mask = parts[0] if len(parts) == 1 else b.binary("and", *parts)
         mask = mask if lanes == 1 else b.intrinsic("vector.reduce.and", mask, result=BIT)
         whole = mask if whole is None else b.binary("and", whole, mask)
+    if hope.arguments:
+        seen = _all_seen(state, tuple(hope.arguments))
+        whole = seen if whole is None else b.binary("and", whole, seen)
     if whole is None:
         return
     again, after = b.fresh("again"), b.fresh("after")
@@ -122,6 +146,19 @@ def _emit_hopeful(state: State, emit: Callable[[], None]) -> None:
     emit()
     b.jump(after)
     b.start(after)
+
+
+def _all_seen(state: State, arguments: Sequence[Place]) -> Value:
+    """Whether none of the registers has an index of -1: the only negative one."""
+    b = state.builder
+    by_type: dict[Type, list[Value]] = {}
+    for index in (read_place(state, place) for place in arguments):
+        by_type.setdefault(index.type, []).append(index)
+    found: list[Value] = []
+    for type_, indices in by_type.items():
+        seen = b.compare("sge", reduce(lambda one, other: b.binary("or", one, other), indices), constant(type_, 0))
+        found.append(seen if seen.lanes == 1 else b.intrinsic("vector.reduce.and", seen, result=BIT))
+    return reduce(lambda one, other: b.binary("and", one, other), found)
 
 
 def _all_true(lanes: int) -> Value:

@@ -62,7 +62,8 @@ def finish(state: State, header: str, *, status: bool) -> None:
         ):  # they are not ordered with other stores: whoever learns that this function is done must see them
             b.write("fence seq_cst")
         b.write(f"ret {_status(state) if state.failure is not None else 'i32 0'}" if status else "ret void")
-    attributes = 'nounwind "prefer-vector-width"="512"'
+    # Vectors that registers do not hold lie in whole lines then; LLVM finds out too late that it needs them for a frame, and leaves those at any multiple of 16 bytes.
+    attributes = 'nounwind "prefer-vector-width"="512" "stackrealign"'
     body = "\n".join(_flat([*made, last]))
     b.module.definitions[state.name] = f"{header} {attributes} {{\n{body}\n}}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from polyml.codegen.llvm.ir import POINTER, Builder, Lines, Type, Value, type_of
+from polyml.codegen.loops import Place
 from polyml.records import dataclass
 
 __all__ = ["Hope"]
@@ -15,23 +16,29 @@ MASKS = 2
 
 @dataclass(slots=True)
 class Hope:
-    """Extrema without regard to NaN, and where there was one. masks: by lanes, the addresses of those that take turns, and how often that was. waiting: a candidate without a partner yet, by its type."""
+    """Extrema without regard to NaN, and where there was one. masks: by lanes, the addresses of those that take turns, and how often that was. waiting: a candidate without a partner yet, by its type.
+    arguments: of argmin and argmax, what holds their indices."""
 
     builder: Builder
     entry: Lines
     masks: dict[int, list[Value]] = field(default_factory=dict)
     turns: dict[int, int] = field(default_factory=dict)
     waiting: dict[Type, Value] = field(default_factory=dict)
+    arguments: dict[Place, None] = field(default_factory=dict)
 
     def extremum(self, candidate: Value, best: Value, order: str) -> Value:
         """The candidate where it is "ogt" or "olt" the best so far, else that; it is noted where the candidate is a NaN."""
+        b = self.builder
+        return b.select(self.beats(candidate, best, order), candidate, best)
+
+    def beats(self, candidate: Value, best: Value, order: str) -> Value:
+        """Where the candidate is "ogt" or "olt" the best so far."""
         other = self.waiting.pop(candidate.type, None)
         if other is None:
             self.waiting[candidate.type] = candidate
         else:
             self._note(candidate, other)
-        b = self.builder
-        return b.select(b.compare(order, candidate, best), candidate, best)
+        return self.builder.compare(order, candidate, best)
 
     def end_round(self) -> None:
         """The body ends: candidates of different iterations make no pairs."""

@@ -19,6 +19,7 @@ __all__ = [
     "Evaluate",
     "access",
     "forget",
+    "is_apart",
     "is_known",
     "load",
     "load_neighbours",
@@ -191,6 +192,13 @@ def load_neighbours(state: State, name: str, subscripts: tuple[Subscript, ...], 
                 found = _gather(state, pointers_of(state, where), type_, align)
         b.known[key] = found
     return found
+
+
+def is_apart(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate) -> bool:
+    """Whether the lanes have the element from places that are not side by side."""
+    if state.lanes is None or state.slots[name].variable.scope == "register":
+        return False
+    return access(state, name, subscripts, evaluate).stride not in (0, 1, -1)
 
 
 def is_known(state: State, name: str, subscripts: tuple[Subscript, ...]) -> bool:

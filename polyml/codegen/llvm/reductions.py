@@ -16,7 +16,7 @@ from polyml.dtypes import DType
 from polyml.expressions import Apply, Expr
 from polyml.ops import REDUCTIONS
 
-__all__ = ["COMBINED", "assign", "combine", "masked", "read_place", "update_argument", "write_place"]
+__all__ = ["COMBINED", "assign", "combine", "keep_better", "masked", "read_place", "update_argument", "write_place"]
 
 COMBINED: frozenset[str] = frozenset(row.name for row in REDUCTIONS.values() if row.combine in ARITHMETIC) | {
     "argmax",
@@ -233,9 +233,30 @@ def update_argument(state: State, node: UpdateArgument) -> None:
     lanes = max(best.lanes, argument.lanes, candidate.lanes, index.lanes)
     best, argument, candidate, index = (state.builder.splat(v, lanes) for v in (best, argument, candidate, index))
     merging = state.lanes is None and lanes > 1
+    if state.hope is not None:
+        # An index of -1 that is left tells that nothing was better than what the register began with.
+        state.hope.arguments[node.argument] = None
+        order = "gt" if node.kind == "argmax" else "lt"
+        if dtype.is_float:
+            wins = state.hope.beats(candidate, best, f"o{order}")
+        else:
+            wins = ARITHMETIC[order](state.builder, (candidate, best), dtype)
+        write_place(state, node.best, state.builder.select(wins, candidate, best))
+        write_place(state, node.argument, state.builder.select(wins, index, argument))
+        return
     wins = _beats(
         state, node.kind, (candidate, index), (best, argument), dtype, ties=node.across or merging or not per_lane
     )
+    write_place(state, node.best, state.builder.select(wins, candidate, best))
+    write_place(state, node.argument, state.builder.select(wins, index, argument))
+
+
+def keep_better(state: State, node: UpdateArgument, candidate: Value, index: Value) -> None:
+    """Keeps the better of what the node's places hold and one candidate, which is no NaN."""
+    dtype = state.slots[node.best.variable].variable.dtype
+    best, argument = read_place(state, node.best), read_place(state, node.argument)
+    index = _index_of(state, index, argument)
+    wins = _beats(state, node.kind, (candidate, index), (best, argument), dtype, ties=True)
     write_place(state, node.best, state.builder.select(wins, candidate, best))
     write_place(state, node.argument, state.builder.select(wins, index, argument))
 

@@ -1,13 +1,13 @@
 """What an innermost loop computes from elements that stay the same is computed ahead of it.
 
 LLVM does so as well, but in the middle of passes that take five times as long as all others that the emitter's code needs (`machine.py`): they rotate loops, count them otherwise,
-and do the rest several times over.
+and do the rest several times over. Of plain loads it does: they are left to it. Of elements that each lane has from elsewhere it does not, since it does not see which array they are in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import field, replace
 
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.math.quotient import parts_of, pays
@@ -23,22 +23,28 @@ __all__ = ["Unchanging", "choose_divisions", "compute_ahead", "unchanging"]
 
 @dataclass(frozen=True, slots=True)
 class Unchanging:
-    """What a loop computes again and again, each once. values: the largest expressions of one value for all iterations. divisors: what others are divided by, of one value as well."""
+    """What a loop computes again and again, each once. values: the largest expressions of one value for all iterations. divisors: what others are divided by, of one value as well.
+    reads: elements beside those that lanes have from places apart, each the same one in all iterations."""
 
-    values: dict[Expr, None]
-    divisors: dict[Expr, None]
+    values: dict[Expr, None] = field(default_factory=dict)
+    divisors: dict[Expr, None] = field(default_factory=dict)
+    reads: dict[Read, None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.values or self.divisors)
+        return bool(self.values or self.divisors or self.reads)
 
 
-def unchanging(loop: For) -> Unchanging:
-    """What every iteration of the loop computes, whatever conditions in it say. Nothing for a loop with loops inside."""
-    found = Unchanging({}, {})
+def unchanging(loop: For, is_apart: Callable[[Read], bool] | None = None) -> Unchanging:
+    """What every iteration of the loop computes, whatever conditions in it say. Nothing for a loop with loops inside.
+
+    Args:
+        is_apart: whether lanes have the element from places that are not side by side; None: there are no lanes.
+    """
+    found = Unchanging()
     if any(isinstance(node, For) for node in walk_nodes(loop.body)):
         return found
     values = [value for value in _values(loop.body) if isinstance(value, Apply)]
-    same = _Same(loop.variable, _written(loop) if values else set(), found)
+    same = _Same(loop.variable, _written(loop) if values else set(), found, is_apart)
     for value in values:
         if same.stays(value):
             found.values[value] = None
@@ -49,6 +55,8 @@ def compute_ahead(state: State, loop: For, found: Unchanging) -> None:
     """Writes their values, which the loop's body then takes: to be called where the loop is sure to have an iteration."""
     for expr in found.values:
         state.held[expr] = evaluate(state, expr)
+    for read in found.reads:
+        state.held[read] = evaluate(state, read)
     for divisor in found.divisors:
         value = evaluate(state, divisor)
         if isinstance(divisor, Apply):
@@ -102,6 +110,7 @@ class _Same:
     variable: str
     written: Set[str]
     found: Unchanging
+    is_apart: Callable[[Read], bool] | None
 
     def stays(self, expr: Expr) -> bool:
         """Whether a value that is no constant stays the same. Where it does not, those of its parts are found that do."""
@@ -118,7 +127,7 @@ class _Same:
         always = 1 if expr.op == "select" else len(expr.args)
         found = [self.stays(arg) for arg in expr.args[:always]]
         if always < len(expr.args):
-            chosen = replace(self, found=Unchanging({}, {}))
+            chosen = replace(self, found=Unchanging())
             found += [chosen.stays(arg) for arg in expr.args[always:]]
         if all(one or _is_constant(arg) for one, arg in zip(found, expr.args, strict=True)):
             return any(found)
@@ -127,6 +136,8 @@ class _Same:
                 self.found.divisors[arg] = None
             elif found[position] and isinstance(arg, Apply):
                 self.found.values[arg] = None
+            elif found[position] and isinstance(arg, Read) and self.is_apart is not None and self.is_apart(arg):
+                self.found.reads[arg] = None
         return False
 
     def moves(self, subscript: Subscript) -> bool:

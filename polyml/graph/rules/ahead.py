@@ -3,19 +3,21 @@
 A matrix product reads each element of half precision as often as the other matrix has columns, and each part of a complex number twice as often; `sum[s](exp(k[s, d]) * v[s, e])` computes each
 exponential as often as v has columns. Ahead of it, `f32(x[i, k])`, `real(x[i, k])` or `exp(k[s, d])` cost one pass over x or k, several sums can share it, and the product is one of plain
 matrices, which can be packed.
+
+So does a function of what a loop comes to step by step: a gate `sigmoid(g[t, i])` of a state s[i, j] is one for all j, and in each step a number for as many lanes as there are; over all steps it is a pass with lanes of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
-from polyml.expressions import Apply, Expr, IndexValue, Read, map_reads, walk
+from polyml.expressions import Apply, Expr, IndexValue, Read, map_reads, reads_of, walk
 from polyml.graph.build_parts import fill
-from polyml.graph.edit import fresh_name
+from polyml.graph.edit import fresh_name, map_equations
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
-from polyml.graph.traverse import estimated_bytes, index_extents, is_cheap, tensors_of
+from polyml.graph.traverse import estimated_bytes, index_extents, is_cheap, made_within, tensors_of
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["compute_once"]
@@ -36,6 +38,11 @@ def _block(ops: tuple[Op, ...], tensors: dict[str, Tensor]) -> tuple[Op, ...]:
     result: list[Op] = []
     for op in ops:
         if isinstance(op, Loop):
+            for use, source in _of_all_steps(op, tensors).items():
+                if use not in made:
+                    made[use], equation = _ahead(use, source, op, tensors)
+                    result.append(equation)
+            op = _in_steps(op, made, tensors) if made else op
             body = _block(op.body, tensors)
             result.append(op if body is op.body else replace(op, body=body))
             continue
@@ -69,6 +76,61 @@ def _worth(equation: Equation, tensors: dict[str, Tensor]) -> Iterator[tuple[App
                 yield use, tensor
                 continue
         waiting += node.args
+
+
+def _of_all_steps(loop: Loop, tensors: dict[str, Tensor]) -> dict[Apply, Tensor]:
+    """What the loop's equations compute of tensors from before it and use often in each step, as expressions over a whole tensor, and these tensors."""
+    inside = made_within(loop) | {c.initial.name for c in loop.carried}
+    steps: dict[str, int | None] = {}
+    found: dict[Apply, Tensor] = {}
+    stack: list[Op] = [loop]
+    while stack:
+        op = stack.pop()
+        if isinstance(op, Loop):
+            span = op.stop - op.start
+            steps[op.variable] = span.constant // op.step if span.is_constant and op.step == 1 else None
+            stack += reversed(op.body)
+        elif isinstance(op, Equation):
+            extents = index_extents(op)
+            for node in walk(op.body):
+                whole = _over_a_tensor(node, tensors) if isinstance(node, Apply) else None
+                if whole is None or whole[0] in found or {r.tensor for r in reads_of(node)} & inside:
+                    continue
+                use, read = whole
+                names = {
+                    name
+                    for r in reads_of(node)
+                    for s in r.subscripts
+                    if isinstance(s, Affine)
+                    for name in s.variables()
+                }
+                uses = prod(extent for index, extent in extents.items() if index not in names)
+                if uses >= _USES and _needs_most(read, tensors[read.tensor], {**steps, **extents}):
+                    found[use] = tensors[read.tensor]
+    return found
+
+
+def _needs_most(read: Read, tensor: Tensor, extents: Mapping[str, int | None]) -> bool:
+    """Whether the loop comes to at least half of each dimension, as far as is known: one of its variables or indices goes along it, one for each."""
+    names: list[str] = []
+    for subscript, extent in zip(read.subscripts, tensor.shape, strict=True):
+        moving = (subscript - subscript.constant).name if isinstance(subscript, Affine) else None
+        count = None if moving is None else extents.get(moving)
+        if moving is None or count is None or (extent.is_constant and 2 * count < extent.constant):
+            return False
+        names.append(moving)
+    return len(set(names)) == len(names)
+
+
+def _in_steps(loop: Loop, made: dict[Expr, Tensor], tensors: dict[str, Tensor]) -> Loop:
+    """The loop with reads of what is made ahead of it."""
+
+    def change(equation: Equation) -> Equation:
+        body = _replaced(equation.body, made, tensors)
+        return equation if body is equation.body else replace(equation, body=body)
+
+    body = map_equations(loop.body, change)
+    return loop if body is loop.body else replace(loop, body=body)
 
 
 def _over_a_tensor(expr: Apply, tensors: dict[str, Tensor]) -> tuple[Apply, Read] | None:
@@ -108,10 +170,10 @@ def _rewritten(expr: Apply, subscripts: dict[Read, tuple[Affine, ...]]) -> Apply
     return made
 
 
-def _ahead(use: Apply, source: Tensor, equation: Equation, tensors: dict[str, Tensor]) -> tuple[Tensor, Equation]:
+def _ahead(use: Apply, source: Tensor, op: Equation | Loop, tensors: dict[str, Tensor]) -> tuple[Tensor, Equation]:
     name = fresh_name(f"{source.name}_{use.op if use.op != 'cast' else use.dtype.name}", tensors)
     tensor = tensors[name] = Tensor(name, use.dtype, source.shape, source.label)
-    return tensor, fill(tensor, use, equation.span)
+    return tensor, fill(tensor, use, op.span)
 
 
 def _replaced(expr: Expr, made: dict[Expr, Tensor], tensors: dict[str, Tensor]) -> Expr:

@@ -5,7 +5,7 @@
    sweeps over does not stay in cache (time_tiles.py); the threads then take rows of them in turns.
 3. Parallel loops: per band, does running the lanes along one of them cost less than going to a loop further inside? (lanes.py; strides decide, see cost.py)
    a. Yes: this is a nest (nest.py). Its lanes run along that loop; a second loop is unrolled and jammed when that saves loads; both are tiled so that what a
-      tile reads stays in cache; the reduction loops inside run over a register tile.
+      tile reads stays in cache; the reduction loops inside run over a register tile. Several recurrences inside walk through the same rows side by side (walks.py).
    b. No: the loops stay outside, and each nest inside is treated on its own. When a nest inside wants to jam one of the outer loops, that loop is tiled
       and its points are distributed over the nests (blocks.py; attention: blocks of queries). Where the lanes that were hoped for inside did not come about,
       they run along one of these loops after all (a scan whose state is a reduction's operand).
@@ -58,6 +58,7 @@ from polyml.schedule.strategy.step_blocks import STEPS, StepPlan, build_step_blo
 from polyml.schedule.strategy.sweep_blocks import build_sweep_blocks, plan_sweep_blocks
 from polyml.schedule.strategy.threads import even_tile, is_heavy, most_even
 from polyml.schedule.strategy.time_tiles import build_time_tiles, plan_time_tiles
+from polyml.schedule.strategy.walks import walk_side_by_side
 from polyml.schedule.transforms import Loop, distribute_band, merge_with_child, nest_loops, tile_loop
 from polyml.schedule.tree import Kind, kind_of, mark_name
 
@@ -135,7 +136,8 @@ class _Recipe:
         node, choice = build_nest(band, plan)
         self.note(choice)
         node, joined = join_followers(node, self.facts)
-        self.notes += joined
+        node, together = walk_side_by_side(node, self.facts, dict(band.indices[lanes]), plan.tile.vectors)
+        self.notes += joined + together
         return node
 
     def row_order(self, band: Band, plan: RowOrder, place: Place) -> isl.ScheduleNode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -89,3 +90,64 @@ def steps(x: f64["N"]):
     assert pm.einsum(text, threads=1)(x) == pytest.approx(expected)
     x[7] = np.nan
     assert np.isnan(pm.einsum(text, threads=1)(x))
+
+
+CHOICES = """
+def choices(x: {dtype}["N K"]):
+    r[n] = {op}[k](x[n, k])
+    c[k] = {op}[n](x[n, k])
+    return r, c
+"""
+
+
+@pytest.mark.parametrize("target", [AVX512, AVX2], ids=["AVX-512", "AVX2"])
+@pytest.mark.parametrize("dtype", ["f64", "f32", "i32", "i64", "u32", "i16"])
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+def test_the_first_of_equals_as_in_numpy(op: str, dtype: str, target: pm.Target) -> None:
+    """NaN comes before all numbers; a row of nothing but infinities has a first element, too. Rows of less than a vector, of several, side by side and alone."""
+    if not target.runs_here:
+        pytest.skip("another machine's instructions")
+    program = pm.einsum(CHOICES.format(op=op, dtype=dtype), target=target, threads=1)
+    best = {"argmax": np.argmax, "argmin": np.argmin}[op]
+    rng = np.random.default_rng(7)
+    kind = np.dtype(f"{dtype[0]}{int(dtype[1:]) // 8}")
+    for shape in ((9, 5), (17, 16), (13, 67), (8, 640), (3, 1500), (1, 300), (70, 33)):
+        spoilers = SPOILERS.items() if dtype[0] == "f" else {"nothing": lambda x, rng: None}.items()
+        for name, spoil in spoilers:
+            x = (rng.integers(0, 4, shape) if shape[1] % 2 else rng.integers(0, 10_000, shape)).astype(kind)
+            spoil(x, rng)
+            rows, columns = program(x)
+            np.testing.assert_array_equal(rows, best(x, axis=1), err_msg=f"{name}: rows of {shape}")
+            np.testing.assert_array_equal(columns, best(x, axis=0), err_msg=f"{name}: columns of {shape}")
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, 0.0])
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+def test_rows_of_one_value_have_a_first_element(op: str, value: float) -> None:
+    """What the registers begin with is as good as an infinity, and no element."""
+    rows, columns = pm.einsum(CHOICES.format(op=op, dtype="f32"), threads=1)(np.full((20, 100), value, "f"))
+    assert not rows.any()
+    assert not columns.any()
+
+
+def test_a_step_of_argmin_is_a_comparison_a_minimum_and_a_choice() -> None:
+    x = np.zeros((64, 256), "f")
+    text = pm.einsum(ROWS.format(op="argmin", dtype="f32"), target=AVX512, threads=1).lower(x).text("asm")
+    loops = [
+        block for block in re.split(r"^\.L\w+:\n", text, flags=re.M) if "vcmpltps" in block and "vcmpordps" in block
+    ]
+    body = re.split(r"^\tj\w+\t", loops[0], flags=re.M)[0]
+    rows = body.count("vcmpltps")
+    assert rows >= 4
+    assert body.count("vminps") == rows
+    assert body.count("vcmpordps") == rows // 2
+    assert "vpcmpeq" not in body
+
+
+def test_lanes_of_several_rows_are_combined_together() -> None:
+    """A minimum of halves for two registers at a time, where each would take two more for itself; what is done where there was a NaN stands apart."""
+    x = np.zeros((64, 256), "f")
+    text = pm.einsum(ROWS.format(op="argmin", dtype="f32"), target=AVX512, threads=1).lower(x).text("llvm")
+    (together,) = re.findall(r"^together[.\d]*:\n(.*?)^single", text, flags=re.M | re.S)
+    assert "fcmp uno <" not in together
+    assert len(re.findall(r"fcmp olt <4 x float>", together)) == len(re.findall(r"icmp ult <4 x i32>", together)) > 0

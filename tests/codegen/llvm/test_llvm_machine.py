@@ -53,6 +53,13 @@ def test_a_register_tile_is_fused_multiply_adds_without_spills() -> None:
     assert len(inner.splitlines()) <= 24 + 3 + 8 + 8  # loads of B, broadcasts, loop control
 
 
+def test_vectors_that_registers_do_not_hold_lie_in_lines() -> None:
+    text = assembly(emit_module([register_tile(14, 3, 96)]), V4)
+    assert re.search(r"vmovaps\t%zmm\d+, -?\d*\(%rsp\)", text)
+    assert not re.search(r"vmovups\t%zmm\d+, -?\d*\(%rsp\)|vmovups\t-?\d*\(%rsp\), %zmm", text)
+    assert "andq\t$-64, %rsp" in text
+
+
 def test_a_register_tile_multiplies() -> None:
     a, b = (np.random.default_rng(s).integers(-4, 5, (96, 96)).astype("f") for s in (0, 1))
     out = run_function(register_tile(8, 3, 96), {"C": np.zeros((96, 96), "f"), "A": a, "B": b}, {})

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import struct
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from polyml.codegen.llvm.emit import emit_module
+from polyml.codegen.llvm.ir import Builder, Lines, Module, Value, type_of
 from polyml.codegen.llvm.machine import assembly, machine_of
 from polyml.codegen.llvm.math import MATH
+from polyml.codegen.llvm.math.kit import Number, horner
 from polyml.codegen.loops import Function
 from polyml.dtypes import DType, f32, f64
 from polyml.expressions import Apply
@@ -194,3 +198,25 @@ def test_exp_is_one_straight_line_where_an_instruction_scales() -> None:
     assert "call" in portable
     assert not Target("x86-64-v3").scalef
     assert not Target("aarch64").scalef
+
+
+@pytest.mark.parametrize(("count", "steps"), [(2, 1), (7, 6), (8, 5), (15, 9), (16, 7), (23, 9)])
+def test_polynomials_of_many_coefficients_have_few_steps_in_turn(count: int, steps: int) -> None:
+    """The value, and the longest way through the instructions."""
+    lines: Lines = []
+    builder = Builder(Module(), lines)
+    x = Number(builder, Value(type_of("double"), "%x"))
+    result = horner([1.0 / (k + 1) for k in range(count)], x)
+    found: dict[str, tuple[int, float]] = {"%x": (0, 0.75)}
+    for line in lines:
+        assert isinstance(line, str)
+        name, _, rest = line.strip().partition(" = ")
+        operands = (
+            re.findall(r"double (\S+?)[,)]", rest + ",") if "fma" in rest else rest.split("double ")[1].split(", ")
+        )
+        values = [found.get(o) or (0, struct.unpack(">d", bytes.fromhex(o[2:]))[0]) for o in operands]
+        (a, b, *c) = (value for _, value in values)
+        found[name] = (1 + max(depth for depth, _ in values), a * b + (c[0] if c else 0.0))
+    depth, value = found[result.value.text]
+    assert depth == steps
+    assert value == pytest.approx(sum(0.75**k / (k + 1) for k in range(count)), rel=1e-14)

@@ -152,3 +152,35 @@ def test_reciprocals_where_they_save_time(vectors: int, division: float, recipro
     assert ("@polyml.quotient" in text) is reciprocals
     y = np.arange(1.0, extent + 1)
     np.testing.assert_array_equal(run_function(made, {"y": y.copy(), "s": np.array(3.0)}, {})["y"], y / 3.0)
+
+
+def test_elements_that_lanes_gather_are_read_ahead() -> None:
+    """Down a column of a[j, 5], for all steps i; elements side by side are left to LLVM."""
+    lanes, rows = affine("j"), 8
+    product = apply("mul", read("a", f64, lanes, 1), read("x", f64, I, lanes))
+    step = loop("i", 1, N, store("x", [I, lanes], apply("add", product, read("b", f64, lanes))))
+    nest = replace(loop("j", 0, rows, step), kind="vector", width=rows, step=rows)
+    arguments = (variable("x", f64, N, rows), variable("a", f64, rows, 5), variable("b", f64, rows))
+    made = Function(name="nest", arguments=arguments, written=frozenset({"x"}), sizes=(), body=(nest,))
+    text = emit_module([made])
+    ahead, inside = text[text.index("@nest(") :].split("\nloop", 1)
+    assert ahead.count("@llvm.masked.gather") == 1
+    assert "@llvm.masked.gather" not in inside.split("\n}")[0]
+    assert "load <8 x double>" not in ahead
+    x, a, b = (
+        np.arange(1.0, N * rows + 1).reshape(N, rows),
+        np.arange(2.0, 5 * rows + 2).reshape(rows, 5),
+        np.arange(float(rows)),
+    )
+    out = run_function(made, {"x": x, "a": a, "b": b}, {})
+    want = x.copy()
+    want[1:] = a[:, 1] * x[1:] + b
+    np.testing.assert_array_equal(out["x"], want)
+
+
+def test_elements_that_the_loop_writes_are_not_read_ahead() -> None:
+    written = loop("i", 1, N, store("x", [I], apply("add", read("x", f64, affine("j")), Y)))
+    assert not unchanging(written, lambda _: True)
+    kept = loop("i", 1, N, store("x", [I], apply("add", S, Y)))
+    assert list(unchanging(kept, lambda _: True).reads) == [S]
+    assert not unchanging(kept, lambda _: False)

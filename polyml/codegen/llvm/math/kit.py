@@ -146,7 +146,28 @@ def fma(a: Number, b: Number | float, c: Number | float) -> Number:
 
 
 def horner(coefficients: Sequence[float], x: Number) -> Number:
-    """`c0 + c1 x + c2 x^2 + ...`, fused; at least two coefficients."""
+    """`c0 + c1 x + c2 x^2 + ...`, fused; at least two coefficients.
+
+    Of many, every second one or every fourth are a polynomial of x^2 or x^4 by themselves: steps that wait for each other are what long ones take, since a core's schedulers hold those of a few vectors only.
+    Source: Estrin, "Organization of computer systems: the fixed plus variable structure computer" (Western Joint Computer Conference 1960).
+    """
+    if len(coefficients) < LONG:
+        return _in_order(coefficients, x)
+    square = x * x
+    if len(coefficients) < 2 * LONG:
+        even, odd = (_in_order(coefficients[k::2], square) for k in range(2))
+        return fma(odd, x, even)
+    fourth = square * square
+    a, b, c, d = (_in_order(coefficients[k::4], fourth) for k in range(4))
+    return fma(fma(d, x, c), square, fma(b, x, a))
+
+
+LONG = 8
+"""Coefficients of a polynomial that is made of two, and half as many as those of one that is made of four."""
+
+
+def _in_order(coefficients: Sequence[float], x: Number) -> Number:
+    """One step after the other (Horner)."""
     total = fma(x, coefficients[-1], coefficients[-2])
     for c in reversed(coefficients[:-2]):
         total = fma(total, x, c)
