@@ -68,6 +68,10 @@ def _node(node: Node, ranges: Ranges, rule: _Rule, *, lane: str | None, nested: 
             factor = next((f for f in range(factor, 1, -1) if trips % (f * node.step) == 0), factor)
         # With a second loop for the rest inside another, or under a condition, LLVM's allocator was seen to keep most sums of a large tile in memory.
         nested = nested or not ranges.is_positive(node.upper - node.lower)
+        if len(node.body) > ALONE:
+            # A rest is another copy of a large body, to be compiled and run.
+            times = ranges.multiple(node.upper - node.lower)
+            factor = next((f for f in range(factor, 1, -1) if times % (f * node.step) == 0), factor)
         ragged = factor > 1 and len(node.body) > ALONE and ranges.multiple(node.upper - node.lower) % factor
         left = nested and (ragged or _overlaps(node))
         return node if factor < 2 or left or (trips is not None and trips < 2 * factor) else _marked(node, factor)

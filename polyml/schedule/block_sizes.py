@@ -40,6 +40,9 @@ RUN = 512
 PANELS = 4
 """Panels of a block of the vector operand, at least, for deeper ones to gain: along them tiles fetch the rows that come next."""
 
+FEWEST_PANELS = 2
+"""The same where L1 holds neither a panel nor a tile's rows from one tile to the next."""
+
 FEW_USES = 64
 """Multiply-adds with each element of an operand up to which reading it takes as long as they do: blocks are larger then, since what decides is how long the pieces are that memory is asked for."""
 
@@ -51,7 +54,7 @@ def depths(
     scop: Scop, statement: Statement, model: StatementModel, sides: Sides, tile: RegisterTile, target: Target
 ) -> dict[str, int]:
     """Block of the reduction: a tile's rows of the broadcast operand take a quarter of L1, and up to three eighths where they are contiguous along it:
-    whole lines, and each block fewer is a sweep over C less.
+    whole lines, and each block fewer is a sweep over C less. Two thirds where a panel of the vector operand takes more than half of L1 even so, since rows are pushed out by panels then.
 
     Whole where something else follows in the region: it needs the finished sum while that is in registers.
     """
@@ -67,8 +70,12 @@ def shares(model: StatementModel, sides: Sides, tile: RegisterTile, target: Targ
     reduced = sides.reduced
     room = target.l1_bytes // 4 // (tile.rows * model.itemsize)
     if rows_along(sides):
-        deepest = _room(model, sides, target) // (PANELS * tile.vectors * target.vector_bytes)
-        room = max(room, min(3 * target.l1_bytes // 8 // (tile.rows * model.itemsize), deepest))
+        step, row = tile.vectors * target.vector_bytes, tile.rows * model.itemsize
+        room = max(room, min(3 * target.l1_bytes // 8 // row, _room(model, sides, target) // (PANELS * step)))
+        if len(reduced) == 1 and 2 * room * step > target.l1_bytes:
+            room = max(
+                room, min(2 * target.l1_bytes // 3 // row, _room(model, sides, target) // (FEWEST_PANELS * step))
+            )
     room = max(room, 1)
     sizes: dict[str, int] = {}
     for position, index in reversed(list(enumerate(reduced))):
@@ -117,12 +124,26 @@ def widths(
         sizes[first] = _lines(model, first, target)
         room = max(width, room // sizes[first])
     others = [i for i in by_stride(vector_side, out) if i != first]
-    sizes[lanes] = _shared(model, lanes, others, even(model.extents[lanes], room, width), width)
+    size = even(model.extents[lanes], room, width)
+    if not others:
+        size = _without_sliver(model.extents[lanes], size, width, target.lanes(model.itemsize))
+    sizes[lanes] = _shared(model, lanes, others, size, width)
     room //= ceil(sizes[lanes] / width) * width
     for position, index in reversed(list(enumerate(others))):
         sizes[index] = _shared(model, index, others[:position], even(model.extents[index], max(room, 1), 1), 1)
         room //= sizes[index]
     return sizes
+
+
+def _without_sliver(extent: int, size: int, width: int, vector: int) -> int:
+    """A panel more or less in a block, where the last one would be a vector at most, for which all rows are read once more."""
+
+    def sliver(block: int) -> bool:
+        return (extent - 1) % block < vector
+
+    if size >= extent or not sliver(size):
+        return size
+    return next((s for s in (size + width, size - width) if 0 < s <= 3 * size // 2 and not sliver(s)), size)
 
 
 def _shared(model: StatementModel, index: str, others: list[str], size: int, step: int) -> int:

@@ -50,7 +50,7 @@ from polyml.schedule.contraction_sides import (
     symbolic_ends,
     turned_column,
 )
-from polyml.schedule.contraction_tiles import contraction_tile, rest_lanes, tile_across, tile_and_rest
+from polyml.schedule.contraction_tiles import contraction_tile, last_tiles, rest_lanes, tile_across, tile_and_rest
 from polyml.schedule.cost import FEW_ROWS, TALLEST, AccessModel, RegisterTile, StatementModel
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Scop, Statement
@@ -263,12 +263,25 @@ def _blocks(
         result_order=tuple(tile_order(model, sides, rows, target)) if short else (),
         rows_ahead=ahead,
         rows_along=rows_along(sides),
+        row_lines=not rows_along(sides) and 2 * tile.rows * model.itemsize % target.line_bytes == 0,
         in_place=packs_rows
         and not (ends or short or row_operand)
         and (is_near(model, sides, sizes, target) or is_held(scop, model, sides, target)),
+        last=_last_tiles(model, sides, tile, sizes, target) if packed and not (turned or ends) else (),
         ends=ends,
         worth=() if not ends else _worth(scop, model, sides, ends, target, turned=turned) if packed else in_order,
     )
+
+
+def _last_tiles(
+    model: StatementModel, sides: Sides, tile: RegisterTile, sizes: Mapping[str, int], target: Target
+) -> tuple[int, ...]:
+    """`last_tiles`, where the last block of columns has all of them."""
+    block, width = sizes[sides.lanes], tile.vectors * target.lanes(model.itemsize)
+    columns = model.extents[sides.lanes]
+    if columns - (columns - 1) // block * block <= width:
+        return ()
+    return last_tiles(model, sides.lanes, tile, len(sides.others), target)
 
 
 def _in_order(

@@ -12,7 +12,15 @@ from polyml.schedule.contraction_sides import Sides, exchanged
 from polyml.schedule.cost import TALLEST, RegisterTile, StatementModel
 from polyml.target import Target
 
-__all__ = ["SIDE_BY_SIDE", "contraction_tile", "rest_lanes", "rows_at_once", "tile_across", "tile_and_rest"]
+__all__ = [
+    "SIDE_BY_SIDE",
+    "contraction_tile",
+    "last_tiles",
+    "rest_lanes",
+    "rows_at_once",
+    "tile_across",
+    "tile_and_rest",
+]
 
 APART = 0.9
 """Cost of a register tile, relative to one whose rows are neighbours in C, at which rows that are further apart are worth it."""
@@ -143,6 +151,23 @@ def _may_cross(model: StatementModel, across: Sides, target: Target) -> bool:
     held = model.itemsize * prod(e for i, e in model.extents.items() if across.operand.stride(i) != 0)
     used = max(rows, 4 * width) * length * model.itemsize
     return least and length <= LONGEST_ACROSS and held <= target.l2_bytes and used <= target.l2_bytes // 4
+
+
+def last_tiles(model: StatementModel, lanes: str, tile: RegisterTile, operands: int, target: Target) -> tuple[int, ...]:
+    """Vectors of the last two tiles along the lanes, as even as can be, where a whole one and what is left would take longer; else none.
+
+    One vector is bound by its broadcasts: behind 21 tiles of three it takes half as long as one of these, and four vectors are two tiles of two."""
+    width, columns = target.lanes(model.itemsize), model.extents[lanes]
+    rest = columns % (tile.vectors * width)
+    if columns % width or not rest or columns < tile.vectors * width:
+        return ()
+    vectors = tile.vectors + rest // width
+    pair = (-(-vectors // 2), vectors // 2)
+    even, uneven = (
+        sum(_step_cycles(model, tile.rows, v, operands) for v in parts)
+        for parts in (pair, (tile.vectors, rest // width))
+    )
+    return pair if even < uneven else ()
 
 
 def rows_at_once(rows: int, left: int) -> int:

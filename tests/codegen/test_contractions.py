@@ -151,7 +151,7 @@ def test_tiles_fetch_what_their_next_rows_need(layout: str, fetched: set[str]) -
     """And what the next block is packed from; copies of rows fetch rows of what they copy."""
     copied = {"nn": {"y"}, "nt": {"y"}, "tn": {"x", "y"}}[layout]
     left, right = LAYOUTS[layout]
-    a, b = operands(left, right, {"N": 1024, "M": 1024, "K": 1024}, "f32")
+    a, b = operands(left, right, {"N": 1024, "M": 1024, "K": 1536}, "f32")
     target = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20)
     lowered = polyml.einsum(product(left, right, "N M", "f32"), target=target, threads=1).lower(a, b)
     assert set(re.findall(r"prefetch L2 (\w+)\[", lowered.text("loops"))) == fetched | copied
@@ -161,7 +161,7 @@ def test_tiles_fetch_what_their_next_rows_need(layout: str, fetched: set[str]) -
 def test_what_tiles_fetch_moves_evenly() -> None:
     # Anything else than an address that moves on with the sums' own takes integer instructions in each iteration.
     a, b = operands("N K", "K M", {"N": 1024, "M": 1024, "K": 1024}, "f32")
-    for target in (Target("x86-64-v4"), Target("x86-64-v3")):
+    for target in (Target("x86-64-v4", l2_bytes=4 << 20), Target("x86-64-v3")):
         text = polyml.einsum(product("N K", "K M", "N M", "f32"), target=target, threads=1).lower(a, b).text("loops")
         places = re.findall(r"prefetch L2 [xz]\[(.*)\];", text)
         whole = [place for place in places if "m_tile_2" in place]

@@ -30,7 +30,7 @@ __all__ = ["build_blocked"]
 
 TOGETHER = 8
 """Rows of the source that are packed side by side, a register tile's part of each: streams that prefetchers follow, and what a panel gets at a time are whole cache lines. Row by row, all
-panels have a line in the making, which lie a panel apart and meet in a few sets of L1."""
+panels have a line in the making, which lie a panel apart and meet in a few sets of L1. Not where a register tile's part is a line, or a half: that is written at once, and the source is read from end to end."""
 
 
 def build_blocked(leaf: isl.ScheduleNode, nest: BlockedNest, *, threads: int) -> isl.ScheduleNode:
@@ -373,11 +373,16 @@ class _Builder(BlockParts):
         whole = plan.result_order or plan.rows_ahead
         loops = [self.loop(i, copy) for i in plan.row_side] if whole else []
         *outer, last = plan.reduced
-        loops += [*(self.loop(i, copy) for i in outer), self.loop(last, copy, tile=TOGETHER)]
-        if shared in ("rows", "row side"):
+        parallel = shared in ("rows", "row side")
+        # Threads take several rows at a time, too: each asks for the ones to come.
+        together = 1 if plan.row_lines and not parallel else TOGETHER
+        loops += [*(self.loop(i, copy) for i in outer), self.loop(last, copy, tile=together)]
+        if parallel:
             loops[0] = loops[0].marked("parallel")
         # Rows that are contiguous along the sum are transposed in registers.
-        inner = [self.loop(last, copy), self.loop(plan.rows, copy).marked("vector:1")]
+        inner = [self.loop(plan.rows, copy).marked("vector:1")]
+        if together > 1:
+            inner.insert(0, self.loop(last, copy))
         tiles = [self.loop(plan.rows, copy, tile=plan.tile.rows), *(inner[::-1] if plan.rows_along else inner)]
         # Apart from the rest, full panels have rows of a constant number of lanes.
         return around(
@@ -402,8 +407,23 @@ class _Builder(BlockParts):
             # Of long rows that are read in order what is left is little, whatever it takes.
             return tile(node, self.vectors(full=False) if plan.streams else plan.tile.vectors)
 
+        def last(node: isl.ScheduleNode, vectors: int) -> isl.ScheduleNode:
+            lanes = self.loop(plan.lanes, names).marked(f"vector:{vectors}")
+            return around(node, [*(jam if jam_inside else []), lanes], self.kernel)
+
         def split(node: isl.ScheduleNode) -> isl.ScheduleNode:
-            return self.split(node, plan.lanes, plan.width, names, tile, rest=rest)
+            if not plan.last:
+                return self.split(node, plan.lanes, plan.width, names, tile, rest=rest)
+            columns, width = plan.extents[plan.lanes], plan.width // plan.tile.vectors
+            begin = columns - width * sum(plan.last)
+            end = begin + width * plan.last[0]
+            pair: list[Part] = [
+                (names, f"{plan.lanes} < {end}", lambda n: last(n, plan.last[0])),
+                (names, f"{plan.lanes} >= {end}", lambda n: last(n, plan.last[1])),
+            ]
+            parts: list[Part] = [(names, f"{plan.lanes} < {begin}", tile)] if begin else []
+            parts.append((names, f"{plan.lanes} >= {begin}", lambda n: self.sequence(n, pair)))
+            return self.sequence(node, parts)
 
         return around(leaf, loops, split)
 
