@@ -228,11 +228,12 @@ class _Replacement:
         if not staying:
             return []
         where: dict[Element, list[tuple[int, ElementAccess]]] = {}
-        by_variable: dict[str, dict[tuple[Element | None, tuple[str, ...]], ElementAccess]] = {}
+        by_variable: dict[str, dict[tuple[Element | None, tuple[object, ...]], ElementAccess]] = {}
         for position, node in enumerate(nodes):
             for access in accesses_of(node, ranges, of=staying, known=self.known):
                 element = None if access.indirect else access.element
-                path = tuple(loop.variable for loop in access.loops)
+                # Loops of one name may have other bounds.
+                path = tuple((loop.variable, loop.lower, loop.upper) for loop in access.loops)
                 by_variable.setdefault(access.variable, {})[(element, path)] = access
                 if element is not None:
                     where.setdefault(element, []).append((position, access))

@@ -30,3 +30,23 @@ def test_a_loop_that_may_be_empty_beside_a_read_under_a_condition() -> None:
     }
     assert kept == {"y"}, loops_text(after)
     agree(program, after, {})
+
+
+def test_loops_of_one_name() -> None:
+    """One of them passes the element that the other one stops short of: it stays in memory."""
+    before = Assign(target=put("y", "k"), value=call("sub", at("x", "k"), at("y", "k")))
+    add = Assign(target=put("z", "k"), value=at("y", "i"), reduction="sum")
+    take = Assign(target=put("y", "i"), value=call("sub", at("y", "i"), at("z", "k")))
+    for second in (loop("i", 0, affine("k"), take), loop("i", affine("k") + 1, 6, take)):
+        nest = loop("k", 0, 6, before, loop("i", 0, 6, add), second, before)
+        program = function(nest, arguments=[array("x", 6), array("y", 6), array("z", 6)], written="y z")
+        after = scalar_replacement(program)
+        agree(program, after, {})
+        text = loops_text(after)
+        assert "y_value" not in text, text
+        # Without the loop that passes it nothing keeps it from being one.
+        nest = loop("k", 0, 6, before, second, before)
+        program = function(nest, arguments=[array("x", 6), array("y", 6), array("z", 6)], written="y")
+        after = scalar_replacement(program)
+        agree(program, after, {})
+        assert "y_value" in loops_text(after)
