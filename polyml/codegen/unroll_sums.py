@@ -27,6 +27,9 @@ MOST = 48
 EXTREMUM = 3
 """As so many sums a minimum or a maximum counts: candidates are made first, and NaN wins."""
 
+MANY = 16
+"""Sums from which on two copies are enough, so that a rest, another copy of a large body, is avoided where another number of copies leaves none."""
+
 ALONE = 8
 """Sums that are unrolled inside another loop, too, when there is a rest."""
 
@@ -68,8 +71,7 @@ def _node(node: Node, ranges: Ranges, rule: _Rule, *, lane: str | None, nested: 
             factor = next((f for f in range(factor, 1, -1) if trips % (f * node.step) == 0), factor)
         # With a second loop for the rest inside another, or under a condition, LLVM's allocator was seen to keep most sums of a large tile in memory.
         nested = nested or not ranges.is_positive(node.upper - node.lower)
-        if len(node.body) > ALONE:
-            # A rest is another copy of a large body, to be compiled and run.
+        if len(node.body) >= MANY:
             times = ranges.multiple(node.upper - node.lower)
             factor = next((f for f in range(factor, 1, -1) if times % (f * node.step) == 0), factor)
         ragged = factor > 1 and len(node.body) > ALONE and ranges.multiple(node.upper - node.lower) % factor

@@ -107,14 +107,17 @@ def widths(
     *,
     first: str,
     along: bool = False,
+    swept: bool = False,
 ) -> dict[str, int]:
     """Block of the vector side. Pairs of cache lines along the operand's contiguous index `first` before anything else.
 
     along: the rows are contiguous along the reduction. Then it has half as much room again (three eighths of L2 or nine sixteenths) where that keeps rows of the vector operand whole: memory delivers longer pieces, and
-    the other operand is swept once.
+    the other operand is swept once. swept: the other operand is read where it lies, along one index, by each block. Of deep ones, with fewer panels in each, it would be swept more often than that saves sweeps over C.
     """
     lanes, out = sides.lanes, sides.out
     bytes_of_block = _room(model, sides, target)
+    if swept and PANELS * width * depth * model.itemsize > bytes_of_block:
+        bytes_of_block += bytes_of_block // 4
     room = max(width, bytes_of_block // (depth * model.itemsize))
     whole = ceil(model.extents[lanes] / width) * width
     if along and whole <= 3 * bytes_of_block // 2 // (depth * model.itemsize):

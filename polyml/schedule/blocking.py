@@ -230,7 +230,7 @@ def _blocks(
     depth = depths(scop, statement, model, sides, tile, target)
     finished = depth != shares(model, sides, tile, target)
     short = packed and not turned and is_short(model, out, depth, width, target)
-    sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short)
+    sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short, turned=turned)
     if turned and packed and panel_by_panel(scop, sides, target):
         sizes[sides.lanes] = width
     windows = any(not is_plain(read.subscripts) for read in reads_of(statement.value))
@@ -396,6 +396,7 @@ def _sizes(
     *,
     packed: bool,
     short: bool,
+    turned: bool,
 ) -> dict[str, int]:
     """Iterations per block. depth: those of the reduction; short: it is one block, and C is written in the order of its memory."""
     width = tile.vectors * target.lanes(model.itemsize)
@@ -407,7 +408,8 @@ def _sizes(
         whole = whole_sizes(model, sides, width, deep, target, near=near)
         return {**depth, **whole, **{index: model.extents[index] for index in sides.rows}}
     along = rows_along(sides)
-    blocks = widths(model, sides, sides.columns, width, deep, target, first=sides.first, along=along)
+    swept = along and not turned and len(sides.reduced) == 1
+    blocks = widths(model, sides, sides.columns, width, deep, target, first=sides.first, along=along, swept=swept)
     of_rows = even(model.extents[rows], target.l2_bytes // 8 // (deep * model.itemsize), tile.rows)
     return {**depth, **blocks, rows: of_rows}
 

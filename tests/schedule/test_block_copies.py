@@ -36,7 +36,7 @@ def test_many_panels_lie_a_line_apart(form: tuple[str, str]) -> None:
 
 
 def test_few_panels_lie_side_by_side() -> None:
-    assert panels(V4, "f64", NN, 512) == {"y": [2, 512, 24]}
+    assert panels(V4, "f64", NN, 512) == {"y": [4, 512, 24]}
 
 
 @pytest.mark.parametrize("form", [NN, TN])

@@ -76,6 +76,29 @@ def test_rows_pages_apart_are_packed_where_l1_has_no_room_for_them(depth: int, d
     np.testing.assert_array_equal(polyml.einsum(text, target=target, threads=1, verify=True)(x, y), x @ y)
 
 
+@pytest.mark.parametrize(
+    ("target", "dtype", "subscripts", "blocks"),
+    [
+        # Panels of 24 f64 and 1024 terms: two thirds of L1 are 512 terms of eight rows, of which three panels fit.
+        ("x86-64-v4", "f64", "m, k", "blocks of k by 512, n by 72"),
+        # Blocks of 144 columns would leave 16.
+        ("x86-64-v4", "f32", "m, k", "blocks of k by 512, n by 192"),
+        # Rows that are packed.
+        ("x86-64-v4", "f64", "k, m", "blocks of k by 176, n by 168"),
+        # L1 holds a panel of two vectors and 256 terms.
+        ("x86-64-v3", "f64", "m, k", "blocks of k by 256, n by 128"),
+    ],
+)
+def test_sums_are_deep_where_l1_holds_no_panel(target: str, dtype: str, subscripts: str, blocks: str) -> None:
+    shape = subscripts.upper().replace(",", "")
+    text = f'def f(x: {dtype}["K N"], y: {dtype}["{shape}"]):\n    z[m, n] = x[k, n] * y[{subscripts}]\n    return z\n'
+    x = np.zeros((1024, 1024), "f" if dtype == "f32" else "d")
+    machine = Target(target, l1_bytes=48 << 10 if target == "x86-64-v4" else 32 << 10, l2_bytes=1 << 20)
+    explained = str(polyml.einsum(text, target=machine, threads=1).explain(x, x))
+    line = next(line for line in explained.splitlines() if "blocking" in line)
+    assert [part for part in blocks.split(", ") if part.removeprefix("blocks of ") in line] == blocks.split(", ")
+
+
 @pytest.mark.parametrize(("filters", "points"), [(768, 49), (790, 49)])
 def test_each_panel_of_constants_is_a_block_which_threads_share(filters: int, points: int) -> None:
     """The first block is what nobody asks for ahead. Rows of points are fewer than threads want, and meet after every block."""

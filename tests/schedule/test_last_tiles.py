@@ -39,6 +39,14 @@ def test_four_vectors_are_two_tiles_of_two(columns: int, last: str) -> None:
     assert found == ([last] if last else [])
 
 
+def test_their_sums_have_no_rest() -> None:
+    """Sixteen sums, two steps at a time: three would leave one of 512, another copy of the tile."""
+    x, y = integers(256, 512), integers(512, 512)
+    text = polyml.einsum(TEXT.format("f64", SUM), target=V4, threads=1).lower(x, y).text("loops")
+    assert set(re.findall(r"for \(k = 0; k < (\d+); k \+= 2\)", text)) == {"512"}
+    assert len(re.findall(r"for \(k = ", text)) == 5  # two copies, three kinds of tiles
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("tiles", [1, 2, 5, 8])
