@@ -102,7 +102,10 @@ def _is_short(statement: Statement, index: str, lanes: int) -> bool:
     inside = len(statement.indices) - at - 1
     rows = statement.domain.project_out(isl.dim_type.set, at + 1, inside)
     rows = rows.project_out(isl.dim_type.set, statement.loop_depth, at - statement.loop_depth)
-    extent = rows.dim_max_val(statement.loop_depth).to_python() - rows.dim_min_val(statement.loop_depth).to_python() + 1
+    low, high = rows.dim_min_val(statement.loop_depth), rows.dim_max_val(statement.loop_depth)
+    if not low.is_int() or not high.is_int():  # there are none
+        return False
+    extent = high.to_python() - low.to_python() + 1
     if not rows.coalesce().is_box():
         return extent <= SHORT * lanes
     return extent <= lanes or (extent < 2 * lanes and extent % lanes > 0)

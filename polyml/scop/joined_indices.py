@@ -360,11 +360,12 @@ def _joined(scop: Scop, pairs: dict[str, tuple[str, str]], arrays: dict[str, int
         while name in statement.indices or name in scop.sizes:
             name += "_"
         indices = tuple(name if index == outer else index for index in statement.indices if index != inner)
+        count = total if scop.sizes else affine(extents[outer].constant * extents[inner].constant)
         place = _Place(arrays, name, outer, extents[inner])
         statements[statement.name] = replace(
             statement,
             indices=indices,
-            domain=_box(statement.name, indices, {**extents, name: total}, scop.sizes),
+            domain=_box(statement.name, indices, {**extents, name: count}, scop.sizes),
             target=place.access(statement.target),
             value=map_reads(statement.value, place.read),
         )
