@@ -194,7 +194,9 @@ class Ways:
 
     def by_rows_aside(self) -> Schedule | None:
         """A recurrence from row to row of a large result in rows of its own, so that the result's stores bypass the caches; None where there is none, or it does not go row by row."""
-        aside = with_rows_aside(self.scop, self.target, self.results) if self._may_block() else None
+        # Threads take pieces of rows, too short for stores that bypass the caches, and with ends of their own: two of them would take up to 1.4 times as long.
+        alone = self._may_block() and not self._shares()
+        aside = with_rows_aside(self.scop, self.target, self.results) if alone else None
         if aside is None:
             return None
         made = replace(self, scop=aside.scop, dependences=analyse(aside.scop)).by_ilp()
