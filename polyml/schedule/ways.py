@@ -59,6 +59,7 @@ from polyml.schedule.window import slide_rows
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Array, Scop
 from polyml.sets.affine import affine
+from polyml.sets.budget import BudgetExhausted
 from polyml.target import Target
 
 __all__ = ["Ways"]
@@ -108,6 +109,8 @@ class Ways:
     pack: bool
     planner: Planner = plan_blocking
     _known: list[tuple[Matcher, dict[str, StatementModel]]] = field(default_factory=list, init=False, repr=False)
+    _refused: list[BudgetExhausted] = field(default_factory=list, init=False, repr=False)
+    """Why isl's scheduler found no order of the scop as it is."""
 
     def of_suited_length(self) -> Ways:
         """The same with vectors that suit the region, where the caller leaves it to us."""
@@ -393,9 +396,16 @@ class Ways:
         return contract_storage(Schedule(scop=self.scop, dependences=self.dependences, tree=tree, storage={}))
 
     def _isl_tree(self, scop: Scop, dependences: Dependences, ahead: tuple[str, ...]) -> isl.Schedule:
+        if self._refused and not ahead:
+            raise self._refused[0]  # it was asked for the same, and would take as long again
         share = ISL_SHARE if self.options.scheduler == "isl" else ISL_SHARE_INSTEAD
         budget = max(1, self.options.budget // share)
-        return tree_by_isl(scop, dependences, relax_reductions=not self.options.precise, budget=budget, ahead=ahead)
+        try:
+            return tree_by_isl(scop, dependences, relax_reductions=not self.options.precise, budget=budget, ahead=ahead)
+        except BudgetExhausted as reason:
+            if scop is self.scop:
+                self._refused.append(reason)
+            raise
 
     def _strategic(self, order: Order, rows: tuple[str, ...] = ()) -> Schedule:
         """The order of the statements, the target's strategy, contracted storage; for a CPU packed operands as well. rows: of arrays of which two are alive at a time."""

@@ -50,3 +50,18 @@ def test_more_operations_while_they_are_cheap(seconds: float, tries: int) -> Non
     with mock.patch.object(isl_scheduler, "thread_time", side_effect=lambda: clock[0]), pytest.raises(BudgetExhausted):
         isl_scheduler._compute(constraints, 3 * FIRST)
     assert asked == [FIRST, FIRST * 3 // 2, FIRST * 9 // 4, 3 * FIRST][:tries]
+
+
+def test_what_it_found_no_order_for_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minutes may have gone by: the schedule without marks is of the same tree."""
+    asked: list[int] = []
+
+    def compute(constraints: object, budget: int) -> None:
+        asked.append(budget)
+        raise BudgetExhausted("isl's scheduler", budget)
+
+    monkeypatch.setattr(isl_scheduler, "_compute", compute)
+    text = 'def f(x: f64["N"]):\n    y[i] = 2 * x[i]\n    return y\n'
+    lowered = polyml.einsum(text, scheduler="isl").lower(np.ones(5))
+    assert len(asked) == 1
+    assert str(lowered.explain()).count("isl's scheduler took more than") == 2
