@@ -121,3 +121,22 @@ def test_walks_that_wait_for_each_other_do_not_go_side_by_side() -> None:
 
 def test_an_order_that_was_asked_for_stays() -> None:
     assert "walks" not in polyml.einsum(SELECTIVE, threads=1, precise=True).lower(*inputs(100, 64, 16)).explain()
+
+
+@pytest.mark.parametrize("fusion", ["none", "smart", "maximal"])
+def test_the_last_step_of_an_int(fusion: str) -> None:
+    """What follows the loop runs once, at a time that a size gives: it is no loop over an index of that name."""
+    text = """
+    def f(x: f32["M"], c: int):
+        for n in range(c):
+            if 1 <= i < M - 1:
+                x[i] = (x[i - 1] + x[i + 1]) / 2
+        return x
+    """
+    function = polyml.einsum(text, fusion=fusion, verify=True)
+    for steps in (0, 1, 5):
+        x = np.random.default_rng(0).standard_normal(40, np.float32)
+        expected = x.copy()
+        for _ in range(steps):
+            expected[1:-1] = (expected[:-2] + expected[2:]) / 2
+        np.testing.assert_allclose(function(x, steps), expected, rtol=1e-5, atol=1e-6)

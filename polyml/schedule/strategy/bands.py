@@ -75,11 +75,12 @@ class Band:
 
 
 def take_band(node: isl.ScheduleNode, facts: Facts, place: Place) -> Band | None:
-    """The band's parts; None when a member is not simply an index of every statement (a skewed or shifted loop)."""
+    """The band's parts; None when a member is not simply an index of every statement (a skewed or shifted loop, or a size: one step)."""
     names = statements_below(node)
     indices: list[dict[str, str]] = []
     for member in members(node, facts.scop):
-        own = {name: index for name in names if (index := member.index(name)) is not None}
+        found = {name: index for name in names if (index := member.index(name)) is not None}
+        own = {name: index for name, index in found.items() if index in facts.models[name].extents}
         if len(own) < len(names):
             return None
         indices.append(own)
