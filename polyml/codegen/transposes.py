@@ -18,12 +18,10 @@ from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.codegen.transposed_strips import Rows, Strips
 from polyml.codegen.transposed_values import values_of_rows
 from polyml.expressions import Subscript
+from polyml.schedule.cost import LEAST_COLUMNS
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["transpose_rows"]
-
-LEAST_COLUMNS = 4
-"""Of a strip: fewer elements of each row are read or written one at a time in no more time."""
 
 _LONGEST = 64
 """Columns of a strip, at most: more gains nothing, and what is in flight should stay in L1."""

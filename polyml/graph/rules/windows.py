@@ -272,9 +272,8 @@ def _is_ragged(equation: Equation, window: Window) -> bool:
 
 def _is_shifted(equation: Equation, window: Window) -> bool:
     """Whether every window is one element, moved by indices of the result: a correlation `y[d, n] = sum[c](a[c, n] * b[c, n + d - 4])`."""
-    return not {
-        i for s in window.read.subscripts if isinstance(s, Affine) and s.name is None for i in s.variables()
-    } & set(equation.reduced)
+    places = [s for s in window.read.subscripts if isinstance(s, Affine) and s.name is None]
+    return not any(place.variables() & set(equation.reduced) for place in places)
 
 
 def _copy_pays(equation: Equation, window: Window, lanes: int) -> bool:
@@ -289,7 +288,7 @@ def _changed(equation: Equation, window: Window, turned: bool, graph: Graph, ten
     read, other = window.read, window.other
     if window.padded:
         read, padding = padded_copy(equation, window, graph, tensors)
-        made.append(replace(padding, apart=bool(window.filters) or _is_shifted(equation, window)))
+        made.append(replace(padding, apart=True))
     if not _is_plain(other):
         other, arranging = _arranged(equation, window, tensors)
         made.append(arranging)
