@@ -129,7 +129,7 @@ def rewrite(
     if vector_bytes and not precise:
         last = [("masked", skip_masked), *last, ("narrow", narrow)]
     if not precise and cache:
-        last.append(("nested", functools.partial(nest_sums, cache=cache)))
+        last.append(("nested", functools.partial(nest_sums, cache=cache, vector_bytes=vector_bytes)))
         last.append(("split", functools.partial(split_products, cache=cache)))
     if vector_bytes and not precise:
         arrange = functools.partial(
