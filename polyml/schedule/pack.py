@@ -120,7 +120,7 @@ def pack_operands(
     """The scop with the copies that pay; the same scop when none does.
 
     Args:
-        skip: statements whose operands are packed in another way (block_copies.py).
+        skip: statements whose operands are packed in another way (blocking/copies.py).
     """
     plans = [plan for name in scop.statements if name not in skip for plan in _plans(scop, models[name], target)]
     if not plans:

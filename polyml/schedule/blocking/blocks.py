@@ -1,4 +1,4 @@
-"""What a blocked contraction is made of: the roles of its indices, the register tile and the sizes of its blocks (blocking.py decides them, strategy/blocked.py carries them out)."""
+"""What a blocked contraction is made of: the roles of its indices, the register tile and the sizes of its blocks (blocking/plan.py decides them, strategy/blocked.py carries them out)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from polyml.records import dataclass
-from polyml.schedule.cost import RegisterTile
+from polyml.schedule.blocking.sides import Sides
+from polyml.schedule.blocking.sizes import by_stride
+from polyml.schedule.cost import RegisterTile, StatementModel
 from polyml.schedule.schedule import Product
 from polyml.sets.affine import Affine
 
-__all__ = ["Blocking"]
+__all__ = ["Blocking", "blocks_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +23,9 @@ class Blocking:
     reduction's. sizes: iterations per block, for `lanes`, `vector_side` and `reduced`. vector_operand: the array that is packed into panels of `width` (when `packed`);
     row_operand: the other one where its rows are packed too, else None; `sizes` then has a block of `rows`. source_order: the loops that pack
     a block of the vector operand. turned: the result is read again, row by row, by a statement that lays it out with `rows` innermost; across: or with that column of its, once `together` of them are finished. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
-    indices of both sides, that loops around the register tile follow, in the order of C's memory as far as L1 has room for what they share (block_order.py). rows_ahead: all rows are packed once per block of the reduction, whose
+    indices of both sides, that loops around the register tile follow, in the order of C's memory as far as L1 has room for what they share (blocking/order.py). rows_ahead: all rows are packed once per block of the reduction, whose
     blocks are then the outer ones. rows_along: rows that are packed are contiguous along the reduction. row_lines: what a register tile has of each of their terms is a cache line, or a half. in_place: a block of the vector operand is as good as a panel where it lies.
-    last: vectors of the last register tiles along the lanes, where other ones than whole tiles and what is left are better. strips: it is read where it lies, a strip as wide as the register tile at a time, by all rows. rest: columns beside those of `extents`, with lanes along `rest_lanes`, the sum's index or the rows' (rest_columns.py). ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
+    last: vectors of the last register tiles along the lanes, where other ones than whole tiles and what is left are better. strips: it is read where it lies, a strip as wide as the register tile at a time, by all rows. rest: columns beside those of `extents`, with lanes along `rest_lanes`, the sum's index or the rows' (blocking/rest_columns.py). ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
     """
 
     statement: str
@@ -93,3 +95,48 @@ class Blocking:
         packed += f", the last ones of {' and '.join(map(str, self.last))} vectors" if self.last else ""
         packed += f"; {self.rest} more {self.lanes} with lanes along {self.rest_lanes}" if self.rest else ""
         return f"{tile}; {packed}" + (f"; blocks of {blocks}" if blocks else "")
+
+
+def blocks_of(
+    model: StatementModel,
+    sides: Sides,
+    rows: str,
+    tile: RegisterTile,
+    width: int,
+    sizes: dict[str, int],
+    *,
+    packed: bool,
+) -> Blocking:
+    """Blocks of these sizes, of which nothing but the vector operand may be packed."""
+    return Blocking(
+        statement=model.name,
+        lanes=sides.lanes,
+        rows=rows,
+        tile=tile,
+        width=width,
+        batch=tuple(sides.batch),
+        vector_side=tuple(by_stride(sides.columns, sides.out)),
+        row_side=tuple(i for i in by_stride(sides.rows, sides.out) if i != rows),
+        reduced=tuple(sides.reduced),
+        extents=dict(model.extents),
+        sizes=sizes,
+        vector_operand=sides.operand.array,
+        packed=packed,
+        row_operand=None,
+        source_order=tuple(_source_order(sides, model, width // tile.vectors)),
+    )
+
+
+def _source_order(sides: Sides, model: StatementModel, vector: int) -> list[str]:
+    """The loops that pack a block of the vector operand. vector: elements of one."""
+    order = by_stride([*sides.columns, *sides.reduced, sides.lanes], sides.operand)
+    if sides.first == sides.lanes:
+        return order
+    # Rows of the operand along its own contiguous index, a vector of them at a time, are transposed in registers; short ones with those that follow in memory (codegen/collapse_copies.py).
+    rows = [sides.first]
+    before = [i for i in sides.reduced if i != sides.first]
+    while sides.reduced[-1] == sides.first and before and model.extents[sides.first] < vector:
+        if sides.operand.stride(before[-1]) != model.extents[rows[0]] * (sides.operand.stride(rows[0]) or 0):
+            break
+        rows.insert(0, before.pop())
+    return [*(i for i in order if i != sides.lanes and i not in rows), sides.lanes, *rows]

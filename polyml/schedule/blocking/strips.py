@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product
 from math import ceil, prod
 from typing import Literal
 
 from polyml.expressions import reads_of
-from polyml.schedule.block_sizes import even
-from polyml.schedule.contraction_sides import Sides, is_plain
+from polyml.schedule.blocking.blocks import Blocking, blocks_of
+from polyml.schedule.blocking.sides import Sides, is_plain
+from polyml.schedule.blocking.sizes import even
 from polyml.schedule.cost import RegisterTile, StatementModel
 from polyml.scop.scop import Scop
 from polyml.target import Target
 
-__all__ = ["LEAST_TILES", "MOST_ROWS", "PACKED_TILES", "WAY", "strip_depth", "strips_of"]
+__all__ = ["LEAST_TILES", "MOST_ROWS", "PACKED_TILES", "WAY", "in_strips", "strip_depth", "strips_of"]
 
 MOST_ROWS = 1024
 """Rows of a strip, at most: each may lie in a page of its own, and second-level TLBs have some 1500 entries."""
@@ -120,6 +122,16 @@ def strips_of(
     if not whole:
         return "in place" if met <= 2 * WAYS else None
     return "packed" if tiles >= PACKED_APART else None
+
+
+def in_strips(
+    model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, width: int, *, packed: bool
+) -> Blocking:
+    """Strips of the vector operand, the whole reduction at a time."""
+    sizes = {index: model.extents[index] for index in (*sides.reduced, rows)}
+    if packed:
+        sizes |= {**dict.fromkeys(sides.columns, 1), sides.lanes: width}
+    return replace(blocks_of(model, sides, rows, tile, width, sizes, packed=packed), strips=not packed)
 
 
 def _most_in_set(

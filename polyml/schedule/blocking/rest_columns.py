@@ -12,7 +12,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
-from polyml.schedule.contraction_blocks import Blocking
+from polyml.schedule.blocking.blocks import Blocking
 from polyml.schedule.pack import Packed
 from polyml.schedule.schedule import Storage
 from polyml.scop.scop import Access, Array, Scop, Statement

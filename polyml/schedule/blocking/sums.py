@@ -12,10 +12,10 @@ from __future__ import annotations
 from math import prod
 
 from polyml.expressions import reads_of
-from polyml.schedule.block_operands import has_panels
-from polyml.schedule.block_sizes import even
-from polyml.schedule.contraction_sides import Sides, is_plain
-from polyml.schedule.contraction_tiles import contraction_tile
+from polyml.schedule.blocking.operands import has_panels
+from polyml.schedule.blocking.register_tile import contraction_tile
+from polyml.schedule.blocking.sides import Sides, is_plain
+from polyml.schedule.blocking.sizes import even
 from polyml.schedule.cost import RegisterTile, StatementModel
 from polyml.scop.scop import Scop
 from polyml.target import Target

@@ -1,6 +1,6 @@
 """Sizes of the blocks of a contraction: how much of each operand L1 and L2 hold at a time.
 
-Source: Low et al., "Analytical Modeling Is Enough for High-Performance BLIS" (TOMS 2016), with the roles of the operands swapped (see blocking.py).
+Source: Low et al., "Analytical Modeling Is Enough for High-Performance BLIS" (TOMS 2016), with the roles of the operands swapped (see blocking/plan.py).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from math import ceil, prod
 
 from polyml.expressions import reads_of
-from polyml.schedule.contraction_sides import Sides
+from polyml.schedule.blocking.sides import Sides
 from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
 from polyml.scop.scop import Scop, Statement
 from polyml.target import Target

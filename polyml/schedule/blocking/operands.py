@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil, prod
 
-from polyml.schedule.block_order import rows_to_l1
-from polyml.schedule.block_strips import WAY
-from polyml.schedule.contraction_sides import Sides
+from polyml.schedule.blocking.order import rows_to_l1
+from polyml.schedule.blocking.sides import Sides
+from polyml.schedule.blocking.strips import WAY
 from polyml.schedule.cost import RegisterTile, StatementModel
 from polyml.scop.scop import Scop
 from polyml.target import Target

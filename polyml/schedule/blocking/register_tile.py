@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil, prod
 
-from polyml.schedule.contraction_sides import Sides, exchanged
+from polyml.schedule.blocking.sides import Sides, exchanged
 from polyml.schedule.cost import TALLEST, RegisterTile, StatementModel
 from polyml.target import Target
 
@@ -101,7 +101,7 @@ def contraction_tile(
 def tile_and_rest(
     model: StatementModel, sides: Sides, row_side: list[str], target: Target, *, most: int
 ) -> tuple[str, RegisterTile, int]:
-    """The rows' index, the tile, and how many columns are better left to lanes along something else (rest_columns.py, rest_lanes). The tile's cost is that of all columns."""
+    """The rows' index, the tile, and how many columns are better left to lanes along something else (blocking/rest_columns.py, rest_lanes). The tile's cost is that of all columns."""
     plain = contraction_tile(model, sides.lanes, row_side, len(sides.others), target, most=most, rest=0.0)
     width, columns = target.lanes(model.itemsize), model.extents[sides.lanes]
     left, along = columns % width, rest_lanes(model, sides, target)
@@ -116,7 +116,7 @@ def tile_and_rest(
         steps = ceil(length / width) * _step_cycles(model, high, left, 1) / (high * left)
         rest = width * (steps + ENDS) / length
     elif length > target.l1_bytes // 4 // (tile.rows * model.itemsize):
-        return *plain, 0  # several blocks of the sum (block_sizes.py), whose partial sums would be gathered
+        return *plain, 0  # several blocks of the sum (blocking/sizes.py), whose partial sums would be gathered
     else:
         rest_model = replace(model, extents={**model.extents, sides.lanes: left})
         rest = contraction_tile(rest_model, along, [sides.lanes], 1, target, most=4, rest=0.0)[1].cost

@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import ceil, gcd, prod
 
 from polyml.records import dataclass
-from polyml.schedule.block_sizes import by_stride, even
-from polyml.schedule.contraction_sides import Sides
+from polyml.schedule.blocking.sides import Sides
+from polyml.schedule.blocking.sizes import by_stride, even
 from polyml.schedule.cost import StatementModel
 from polyml.target import Target
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from polyml.expressions import reads_of
-from polyml.schedule.block_sizes import streamed_sizes
-from polyml.schedule.blocking import MIN_DEPTH, MIN_REUSE, REST_AT_HAND, blocks_of, reads_in_order
-from polyml.schedule.contraction_blocks import Blocking
-from polyml.schedule.contraction_sides import AtHand, Sides, at_hand, is_plain, is_turned
-from polyml.schedule.contraction_tiles import contraction_tile
+from polyml.schedule.blocking.blocks import Blocking, blocks_of
+from polyml.schedule.blocking.in_order import reads_in_order
+from polyml.schedule.blocking.register_tile import contraction_tile
+from polyml.schedule.blocking.sides import Sides, is_turned
+from polyml.schedule.blocking.sizes import streamed_sizes
+from polyml.schedule.blocking.symbolic import Contraction, at_hand
+from polyml.schedule.blocking.tile_limits import REST_AT_HAND
+from polyml.schedule.blocking.worth import MIN_DEPTH, MIN_REUSE
 from polyml.schedule.cost import RegisterTile, StatementModel
 from polyml.schedule.large_enough import within
 from polyml.schedule.schedule import Product
@@ -29,13 +31,14 @@ LEAST_VECTORS = 2
 
 def plan_rows_at_hand(scop: Scop, model: StatementModel, target: Target) -> Blocking | None:
     """The plan for few rows of symbolic number, of which the call at hand has two or more; None where it has many, or where these are no numbers."""
-    statement, call = scop.statements[model.name], at_hand(scop, model)
+    call = at_hand(scop, model)
     if call is None or len(call.sides.rows) != 1 or call.sides.rows[0] not in call.ends:
         return None
     numbers, sides, (rows,) = call.model, call.sides, call.sides.rows
-    windows = any(not is_plain(read.subscripts) for read in reads_of(statement.value))
-    contiguous = sides.operand.stride(sides.lanes) == 1 and not scop.arrays[sides.operand.array].constant
-    if windows or not contiguous or sides.columns or len(sides.others) != 1 or is_turned(scop, statement, sides.lanes):
+    contiguous = sides.operand.stride(sides.lanes) == 1 and not call.is_constant
+    if call.reads_windows or not contiguous or sides.columns or len(sides.others) != 1:
+        return None
+    if is_turned(scop, call.statement, sides.lanes):
         return None
     if numbers.extents[rows] >= MIN_REUSE or prod(numbers.extents[i] for i in sides.reduced) < MIN_DEPTH:
         return None
@@ -66,7 +69,7 @@ def _tile(model: StatementModel, sides: Sides, rows: str, target: Target) -> Reg
     return None if count % tile.rows else tile
 
 
-def _limits(call: AtHand, plan: Blocking, target: Target) -> tuple[Product, ...]:
+def _limits(call: Contraction, plan: Blocking, target: Target) -> tuple[Product, ...]:
     """Whole tiles of rows, few of them; an operand that L2 holds or does not, as at hand; at least one whole tile of lanes."""
     l2 = target.l2_bytes // call.model.itemsize
     held = call.extents(i for i in call.model.extents if call.sides.operand.stride(i) != 0)

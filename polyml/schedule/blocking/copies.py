@@ -14,11 +14,11 @@ import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
 from polyml.records import dataclass
-from polyml.schedule.block_strips import WAY
-from polyml.schedule.contraction_blocks import Blocking
+from polyml.schedule.blocking.blocks import Blocking
+from polyml.schedule.blocking.rest_columns import cut_rest, rest_copy, rest_storage
+from polyml.schedule.blocking.strips import WAY
 from polyml.schedule.copies import universe, with_copies
 from polyml.schedule.pack import Packed
-from polyml.schedule.rest_columns import cut_rest, rest_copy, rest_storage
 from polyml.schedule.schedule import Note, Storage
 from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Access, Array, Scop, Statement
