@@ -80,13 +80,13 @@ class _Contraction:
         if self._along(target[-1]) is None:
             return tuple(name for place in target for name in self._expanded(place))
         phases = [p.phase for p in self.phases if p.phase]
-        others = [name for place in target if self._along(place) is None for name in place.variables()]
+        others = [name for place in target if self._along(place) is None for name in self._expanded(place)]
         return (*phases, *others, *(p.windows.place for p in self._in_order(target)))
 
     def _expanded(self, place: Affine) -> tuple[str, ...]:
         along = self._along(place)
         if along is None:
-            return tuple(place.variables())
+            return tuple(index for index in self.equation.left if index in place.variables())
         return (along.windows.place, along.phase) if along.phase else (along.windows.place,)
 
     def _in_order(self, target: Sequence[Affine]) -> list[_Phases]:
