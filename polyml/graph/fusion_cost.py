@@ -5,7 +5,7 @@ and that no op of the region reduces over. If such a slice fits into the cache, 
 arithmetic per byte (a contraction) wants to tile all its own dimensions; tied to slices along some of them it reads its other operands again for each slice,
 so that saving counts only if these stay in cache too, and the tensor would not.
 
-Rows of a tensor may be a common loop even for ops that reduce over them (`_shares_rows`): those get partial sums (schedule/row_sums.py).
+Rows of a tensor may be a common loop even for ops that reduce over them (`_shares_rows`): those get partial sums (schedule/sweeps/row_sums.py).
 """
 
 from __future__ import annotations

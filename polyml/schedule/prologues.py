@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from polyml.expressions import Read, reads_of, substitute
 from polyml.graph.prologues import is_prologue
-from polyml.schedule.pivot_parts import PivotParts
+from polyml.schedule.pivots.parts import PivotParts
 from polyml.scop.dependences import analyse
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Scop, Statement

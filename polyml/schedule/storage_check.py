@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.schedule.owners import threads_of
+from polyml.schedule.gpu.owners import threads_of
 from polyml.schedule.schedule import Schedule, Storage
 from polyml.schedule.storage import Traffic, traffic_of
 from polyml.schedule.tree import Kind, kind_of, mark_name, nodes

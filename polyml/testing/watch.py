@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyml.einsum_frontend.interpreter_ready import ReadyAssign, ReadyDeclare, ReadyProgram
-from polyml.einsum_frontend.interpreter_run import UPDATES, Run
-from polyml.einsum_frontend.interpreter_types import Type
-from polyml.einsum_frontend.interpreter_values import Cell, Evaluator
+from polyml.einsum_frontend.interpreter.ready import ReadyAssign, ReadyDeclare, ReadyProgram
+from polyml.einsum_frontend.interpreter.run import UPDATES, Run
+from polyml.einsum_frontend.interpreter.types import Type
+from polyml.einsum_frontend.interpreter.values import Cell, Evaluator
 from polyml.records import dataclass
 from polyml.source import Span
 from polyml.testing.rounding import BoundedEvaluator, Bounds, Part, applied, unit

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml import compiler
+from polyml.compiler import driver as compiler
 from polyml.errors import ArgumentError, DTypeError, PolymlError, ShapeError
 from polyml.options import overridden
 

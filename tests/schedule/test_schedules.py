@@ -10,7 +10,7 @@ import pytest
 from benchmarks.polybench import KERNELS
 from polyml.codegen.generate import generate
 from polyml.codegen.interpret import interpret
-from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
 from polyml.options import Options
 from polyml.schedule import pack
 from polyml.schedule.driver import schedule

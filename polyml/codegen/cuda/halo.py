@@ -21,7 +21,6 @@ from math import prod
 import islpy as isl
 
 from polyml.codegen.cuda.touches import has_phases, loop_constraints
-from polyml.codegen.jam import names_in
 from polyml.codegen.loops import (
     Allocate,
     Assign,
@@ -36,6 +35,7 @@ from polyml.codegen.loops import (
     UpdateArgument,
     Variable,
 )  # fmt: skip
+from polyml.codegen.passes.jam import names_in
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import expressions, fresh, map_places, uses, walk_nodes
 from polyml.dtypes import boolean, i64

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from polyml.codegen.jam import names_in
 from polyml.codegen.loops import Allocate, Function, Node, Place, Variable
+from polyml.codegen.passes.jam import names_in
 from polyml.codegen.rewrite import fresh, map_places, uses, walk_nodes, with_body
 from polyml.expressions import Expr, Read, Subscript
 from polyml.sets.affine import Affine

@@ -19,7 +19,7 @@ from math import prod
 
 from polyml.dtypes import DType, bf16, boolean, f32, i8, i16, i32, i64, u8, u32
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
-from polyml.graph.build_parts import fill
+from polyml.graph.builder.parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, box_extents

@@ -10,7 +10,7 @@ import islpy as isl
 
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
-from polyml.graph.build_parts import fill
+from polyml.graph.builder.parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.graph.rules.boxes import box, holds

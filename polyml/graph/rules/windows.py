@@ -9,7 +9,7 @@ short rows waste parts of vectors, strided ones need single elements, and paddin
 (schedule/strategy/blocked.py). Where lanes run along the filters anyway, padding alone becomes a tensor. Where the other factor is constant the same serves plain sums over few points,
 such as 1x1 convolutions over 7 x 7: 49 points are four vectors that are three and a bit. Single elements with gaps between them (1x1 with stride 2) become a tensor without gaps first.
 
-Symbolic sizes count as large here. Where that is wrong in a call, few filters or a short sum, its version without panels has lanes along the points again (codegen/large.py).
+Symbolic sizes count as large here. Where that is wrong in a call, few filters or a short sum, its version without panels has lanes along the points again (codegen/passes/large.py).
 
 Source: Georganas et al., "Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures" (SC 2018), on broadcasting the input.
 """
@@ -21,7 +21,7 @@ from dataclasses import replace
 from math import ceil, prod
 
 from polyml.expressions import Apply, Read, Subscript
-from polyml.graph.build_parts import fill
+from polyml.graph.builder.parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, holds, hull_extents

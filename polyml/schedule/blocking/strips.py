@@ -2,7 +2,7 @@
 multiplied with it.
 
 Packing a block of many panels moves every element from the last cache to L2 while nothing is computed. A strip needs no such block: its lines are asked for from inside the tiles of
-the strip before (codegen/prefetch_strips.py). It is read where it lies if L1 holds it there (rows a multiple of a page apart would meet in a few of its sets), or if L2 does and few tiles read it. Else it is packed, from L2,
+the strip before (codegen/prefetch/strips.py). It is read where it lies if L1 holds it there (rows a multiple of a page apart would meet in a few of its sets), or if L2 does and few tiles read it. Else it is packed, from L2,
 as it is where lanes run across rows that are contiguous along the sum.
 """
 

@@ -23,7 +23,6 @@ from math import ceil
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.row_blocks import RowBlocks
 from polyml.schedule.schedule import Note, Product
 from polyml.schedule.strategy.bands import (
     Band,
@@ -59,6 +58,7 @@ from polyml.schedule.strategy.sweep_blocks import build_sweep_blocks, plan_sweep
 from polyml.schedule.strategy.threads import even_tile, is_heavy, most_even
 from polyml.schedule.strategy.time_tiles import build_time_tiles, plan_time_tiles
 from polyml.schedule.strategy.walks import walk_side_by_side
+from polyml.schedule.sweeps.row_blocks import RowBlocks
 from polyml.schedule.transforms import Loop, distribute_band, merge_with_child, nest_loops, tile_loop
 from polyml.schedule.tree import Kind, kind_of, mark_name
 

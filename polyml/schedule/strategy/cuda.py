@@ -26,9 +26,9 @@ import islpy as isl
 from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
+from polyml.schedule.gpu.staged import StagedNest
 from polyml.schedule.matching import Matcher
 from polyml.schedule.schedule import Note
-from polyml.schedule.staged import StagedNest
 from polyml.schedule.strategy.cuda_atomics import merged, parted, row_cuts, update_of
 from polyml.schedule.strategy.cuda_model import CudaModel, is_coincident
 from polyml.schedule.strategy.cuda_nests import MARK, Staged

@@ -11,8 +11,8 @@ from polyml.expressions import reads_of
 from polyml.gpu_core import L2_RATE, LAUNCH, MEMORY_RATE
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
+from polyml.schedule.gpu.staged import StagedNest, stage_operands
 from polyml.schedule.schedule import Note, Storage
-from polyml.schedule.staged import StagedNest, stage_operands
 from polyml.schedule.strategy.cuda_model import is_coincident
 from polyml.schedule.strategy.cuda_paths import Insertion, apart, node_at, path_to, rebuilt, steps_outside
 from polyml.schedule.strategy.cuda_tile_plan import TilePlan

@@ -1,4 +1,4 @@
-"""The model of sums weighted by exponentials (rescaled.py) in tiles on a GPU: how many rows a block has, how many keys are taken at a time, and what a thread owns of both.
+"""The model of sums weighted by exponentials (gpu/rescaled.py) in tiles on a GPU: how many rows a block has, how many keys are taken at a time, and what a thread owns of both.
 
 A block of TY x TX threads has TY * R rows. Per tile of TX * C keys a thread has R x C scores, which it makes from rows and keys in shared memory, and whose exponentials go there, too; of the results it
 has R x D, in registers from the first tile to the last. Rows are staged once per block, tiles of keys and of what is weighted one at a time: the next keys are on their way while the
@@ -15,7 +15,7 @@ from math import ceil, prod
 from polyml.expressions import Apply, Expr, Read, reads_of
 from polyml.gpu_core import ISSUE, L2_RATE, SHARED_RATE, SYNC, core_of
 from polyml.records import dataclass
-from polyml.schedule.rescaled import Weighted
+from polyml.schedule.gpu.rescaled import Weighted
 from polyml.schedule.strategy.cuda_tile_plan import Side
 from polyml.schedule.strategy.cuda_tiles import LARGE
 from polyml.scop.scop import Scop, Statement

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.staged import StagedNest, Tile
+from polyml.schedule.gpu.staged import StagedNest, Tile
 from polyml.schedule.strategy.cuda_tile_plan import Side
 from polyml.schedule.transforms import (
     Loop,

@@ -13,7 +13,7 @@ from polyml.schedule.blocking.copies import BlockedNest
 from polyml.schedule.cost import StatementModel, model_statement
 from polyml.schedule.matching import Matcher
 from polyml.schedule.pack import Packed
-from polyml.schedule.row_blocks import RowBlocks
+from polyml.schedule.sweeps.row_blocks import RowBlocks
 from polyml.scop.scop import Scop, Statement
 from polyml.target import Target
 

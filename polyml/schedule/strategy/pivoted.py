@@ -1,4 +1,4 @@
-"""The tree of a factorization in blocks (see pivots.py and pivot_parts.py):
+"""The tree of a factorization in blocks (see pivots/plan.py and pivots/parts.py):
 
 blocks of the pivot
   the block itself: in the order that the recipe finds without blocks
@@ -18,7 +18,7 @@ from itertools import groupby
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.pivot_parts import Beyond, PivotParts
+from polyml.schedule.pivots.parts import Beyond, PivotParts
 from polyml.schedule.strategy.bands import along
 from polyml.schedule.transforms import Loop, around, graft, insert_loops, insert_mark, insert_sequence, tile_loop
 from polyml.scop.accesses import parameters_text

@@ -12,7 +12,7 @@ statement S one step ahead of the second T,
 
 which is right when no element that T changes is read by S further up the column.
 
-A tile has its lanes from column to column where those lie side by side. Where each column is a row of memory (turned.py), lanes run down the columns: a tile is as few columns as stay in L1
+A tile has its lanes from column to column where those lie side by side. Where each column is a row of memory (layouts/turned_columns.py), lanes run down the columns: a tile is as few columns as stay in L1
 beside those of two steps, jammed, with a vector of partial sums each.
 
 Source: the right-looking order of Dongarra, Duff, Sorensen and van der Vorst, "Numerical Linear Algebra for High-Performance Computers" (1998), section 5.4; shifted fusion is

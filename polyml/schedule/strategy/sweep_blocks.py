@@ -14,7 +14,7 @@ Rewrite: band[i] (band[j] (others; U: k = j)) -> band[i_tile + j_tile] (parallel
         band[j] (band[i] (U where it needs other elements of the block of rows; others); U into columns of the block, k = j)))))
 
 Source: Palkowski and Bielecki, "Parallel tiled Nussinov RNA folding loop nest generated using both dependence graph transitive closure and loop skewing" (BMC Bioinformatics 2017), for
-tiles of this recurrence; the split by what an instance needs is the one of schedule/pivots.py.
+tiles of this recurrence; the split by what an instance needs is the one of schedule/pivots/plan.py.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.ilp.skewing import SkewedLoop, skewed_band, skewed_by
 from polyml.schedule.large_enough import at_least, extents_of
-from polyml.schedule.relaid import trips_of
+from polyml.schedule.layouts.relaid import trips_of
 from polyml.schedule.schedule import Product
 from polyml.schedule.strategy.bands import is_coincident
 from polyml.schedule.strategy.facts import Facts

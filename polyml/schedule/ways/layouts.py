@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from polyml.schedule.batch_last import lay_batches_last
-from polyml.schedule.columns_aside import with_columns_aside
 from polyml.schedule.ilp.driver import Outline
+from polyml.schedule.layouts.batch_last import lay_batches_last
+from polyml.schedule.layouts.columns_aside import with_columns_aside
+from polyml.schedule.layouts.padded_rows import pad_rows
+from polyml.schedule.layouts.relaid import Relaid
+from polyml.schedule.layouts.row_pieces import cut_rows
+from polyml.schedule.layouts.rows_aside import with_rows_aside
+from polyml.schedule.layouts.rows_in_turns import in_two_rows, take_turns
+from polyml.schedule.layouts.sums_ahead import sum_ahead
+from polyml.schedule.layouts.turned_columns import turn_columns
 from polyml.schedule.pack import Packed
-from polyml.schedule.padded_rows import pad_rows
-from polyml.schedule.relaid import Relaid
-from polyml.schedule.row_pieces import cut_rows
-from polyml.schedule.rows_aside import with_rows_aside
-from polyml.schedule.rows_in_turns import in_two_rows, take_turns
 from polyml.schedule.schedule import Product, Schedule
 from polyml.schedule.storage import contract_storage
 from polyml.schedule.strategy.cpu import apply_strategy
@@ -22,8 +24,6 @@ from polyml.schedule.strategy.row_order import ROW_ORDER
 from polyml.schedule.strategy.step_blocks import STEPS
 from polyml.schedule.strategy.time_tiles import TIME_TILES
 from polyml.schedule.streams import streamed_arrays
-from polyml.schedule.sums_ahead import sum_ahead
-from polyml.schedule.turned import turn_columns
 from polyml.schedule.ways.orders import ilp_tree
 from polyml.schedule.ways.strategic import by_ilp
 from polyml.schedule.ways.task import Task

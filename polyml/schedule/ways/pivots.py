@@ -8,13 +8,13 @@ from functools import partial
 
 import islpy as isl
 
-from polyml.schedule.joined import join_updates
 from polyml.schedule.pack import Packed
-from polyml.schedule.pivot_parts import PivotParts, split_at_pivots
-from polyml.schedule.pivots import plan_pivots, updates_in_place, within_block
+from polyml.schedule.pivots.joined_updates import join_updates
+from polyml.schedule.pivots.parts import PivotParts, split_at_pivots
+from polyml.schedule.pivots.plan import plan_pivots, updates_in_place, within_block
+from polyml.schedule.pivots.slanted import plan_slanted, slanted_parts, split_around
 from polyml.schedule.prologues import applied_in_copies
 from polyml.schedule.schedule import Note, Product, Schedule, Storage
-from polyml.schedule.slanted import plan_slanted, slanted_parts, split_around
 from polyml.schedule.storage import contract_storage
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.strategy.pivoted import build_pivoted, build_slanted

@@ -14,8 +14,8 @@ from polyml.schedule.blocking.plan import plan_blocking
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.isl_scheduler import tree_from_written_order
 from polyml.schedule.large_enough import far_arrays, within
+from polyml.schedule.layouts.rows_in_turns import in_two_rows
 from polyml.schedule.pack import Packed, pack_operands
-from polyml.schedule.rows_in_turns import in_two_rows
 from polyml.schedule.schedule import Product, Schedule, Storage
 from polyml.schedule.storage import contract_storage
 from polyml.schedule.strategy.contractions import block_contractions
@@ -61,7 +61,7 @@ def as_written(task: Task) -> Schedule:
 def strategic(task: Task, order: Order, *, planner: Planner = plan_blocking, rows: tuple[str, ...] = ()) -> Schedule:
     """The order of the statements, the target's strategy, contracted storage; for a CPU packed operands as well. rows: of arrays of which two are alive at a time."""
     if task.target.is_cuda:
-        from polyml.schedule.mapped import map_to_gpu  # what only a GPU needs
+        from polyml.schedule.gpu.mapped import map_to_gpu  # what only a GPU needs
 
         return map_to_gpu(task.scop, task.dependences, task.target, task.options, order, sized=task.pack)
     plans = planned(task, task.known()[1], planner)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from polyml.schedule.last_sweep import one_row_late
 from polyml.schedule.pack import Packed
-from polyml.schedule.row_blocks import plan_row_blocks
-from polyml.schedule.row_registers import rows_side_by_side
-from polyml.schedule.row_sums import large_matrices, plan_row_sums
-from polyml.schedule.rows_late import one_block_late
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage import contract_storage
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.streams import streamed_arrays
+from polyml.schedule.sweeps.last_sweep import one_row_late
+from polyml.schedule.sweeps.row_blocks import plan_row_blocks
+from polyml.schedule.sweeps.row_registers import rows_side_by_side
+from polyml.schedule.sweeps.row_sums import large_matrices, plan_row_sums
+from polyml.schedule.sweeps.rows_late import one_block_late
 from polyml.schedule.ways.orders import ilp_tree
 from polyml.schedule.ways.strategic import planned, strategic
 from polyml.schedule.ways.task import Task

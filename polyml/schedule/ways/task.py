@@ -11,8 +11,8 @@ from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.matching import Matcher
 from polyml.schedule.pack import Packed
-from polyml.schedule.row_blocks import RowBlocks
 from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_statements
+from polyml.schedule.sweeps.row_blocks import RowBlocks
 from polyml.schedule.vector_length import suited_length
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop

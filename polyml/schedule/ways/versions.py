@@ -8,7 +8,7 @@ from functools import partial
 from polyml.schedule.blocking.at_hand import plan_at_hand
 from polyml.schedule.blocking.in_order import plan_few_rows
 from polyml.schedule.blocking.rows_at_hand import plan_rows_at_hand
-from polyml.schedule.padded_rows import few_steps, pad_rows
+from polyml.schedule.layouts.padded_rows import few_steps, pad_rows
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.strategy.time_tiles import TIME_TILES
 from polyml.schedule.ways.orders import ilp_tree
