@@ -12,7 +12,8 @@ from polyml.codegen.loops import Function
 from polyml.codegen.passes.hoist_panels import Filling, hoist_panels
 from polyml.codegen.prefetch.panels import prefetch_panels
 from polyml.compiler.driver import Stages, llvm_text, locked, lower, signature_for, strides_of
-from polyml.compiler.region import LoweredRegion, rewrite_for
+from polyml.compiler.loops import LoweredRegion
+from polyml.compiler.rewriting import rewrite_for
 from polyml.debug import compilation, stage
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import ArgumentError
@@ -20,7 +21,7 @@ from polyml.graph.builder.program import build as build_graph
 from polyml.graph.frozen import split_constants
 from polyml.graph.ir import Graph
 from polyml.graph.plan import Argument, Buffer, Launch, Plan
-from polyml.graph.rewrite import rewrite
+from polyml.graph.rewrite import RewriteOptions, rewrite
 from polyml.graph.traverse import tensors_of
 from polyml.options import Options
 from polyml.records import dataclass
@@ -111,7 +112,7 @@ def _split(
         return made, rest
     if made is not None:
         once = replace(once, ops=(*once.ops, *made.ops), outputs=(*once.outputs, *made.outputs))
-    return rewrite(once, precise=options.precise, cache=options.machine.l2_bytes), rest
+    return rewrite(once, RewriteOptions(precise=options.precise, l2_bytes=options.machine.l2_bytes)), rest
 
 
 def _without_fillings(

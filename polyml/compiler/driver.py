@@ -15,7 +15,9 @@ from typing import ParamSpec, TypeVar
 from polyml.codegen.generate import generate
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.loops import Function
-from polyml.compiler.region import LoweredRegion, lower_region, may_arrange, rewrite_for, to_loops
+from polyml.compiler.loops import LoweredRegion, to_loops
+from polyml.compiler.region import lower_region
+from polyml.compiler.rewriting import may_arrange, rewrite_for
 from polyml.debug import compilation, debug_level, report, stage
 from polyml.einsum_frontend.arguments import ArgumentType, Signature
 from polyml.einsum_frontend.syntax import Program

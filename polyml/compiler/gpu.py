@@ -13,7 +13,7 @@ from polyml.codegen.cuda.program import CudaRegion
 from polyml.codegen.cuda.split import split_kernels
 from polyml.codegen.generate import generate
 from polyml.compiler.driver import Stages, locked
-from polyml.compiler.region import LoweredRegion
+from polyml.compiler.loops import LoweredRegion
 from polyml.debug import report, stage
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import CodegenError

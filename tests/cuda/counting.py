@@ -13,7 +13,7 @@ import pytest
 
 import polyml.codegen.generate as generator
 import polyml.compiler.gpu
-import polyml.compiler.region
+import polyml.compiler.loops
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, UpdateArgument, Variable
 from polyml.codegen.rewrite import variables_of, with_body
 from polyml.dtypes import i32
@@ -88,7 +88,7 @@ def count_instances(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Box]
         )  # fmt: skip
 
     monkeypatch.setattr(generator._Builder, "assignments", assignments)
-    monkeypatch.setattr(polyml.compiler.region, "generate", generate)
+    monkeypatch.setattr(polyml.compiler.loops, "generate", generate)
     monkeypatch.setattr(polyml.compiler.gpu, "generate", generate)
     return known
 
