@@ -14,6 +14,7 @@ from polyml.expressions import Apply, Expr, Read, Subscript, neighbours, reads_o
 from polyml.records import dataclass
 from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.shapes import row_major_strides
 from polyml.sets.turns import MOST_ROWS, rows_in_turn
 from polyml.target import Target
 
@@ -397,11 +398,4 @@ def _indirect(subscript: Expr, index: str) -> int | None:
 
 def memory_strides(array: Array) -> tuple[int | None, ...]:
     """Elements between neighbours per dimension; None where that depends on sizes."""
-    if array.strides is not None:
-        return array.strides
-    strides: list[int | None] = []
-    step: int | None = 1
-    for extent in reversed(array.shape):
-        strides.append(step)
-        step = step * extent.constant if step is not None and extent.is_constant else None
-    return tuple(reversed(strides))
+    return row_major_strides(array.shape) if array.strides is None else array.strides

@@ -19,9 +19,9 @@ from polyml.codegen.rewrite import variables_of, with_body
 from polyml.dtypes import i32
 from polyml.expressions import Apply, Const, Expr, IndexValue
 from polyml.schedule.schedule import Schedule
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine, operands
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["Box", "boxes_of", "count_instances", "coverage_faults", "expected_counts"]
 

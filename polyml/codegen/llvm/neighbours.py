@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from math import prod
 
 from polyml.codegen.llvm.ir import INDEX, Builder, Lines, Value, integer, type_of
 from polyml.codegen.llvm.memory import Evaluate, access
@@ -32,6 +31,7 @@ from polyml.codegen.passes.sums_by_place import LINE, base_of
 from polyml.expressions import Apply, Expr, Read, reads_of, substitute, walk
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.shapes import element_count, is_known
 
 __all__ = ["Row", "emit_shifted", "neighbouring_rows"]
 
@@ -171,8 +171,8 @@ def _balanced(state: State, rows: list[Row], assigns: list[Assign]) -> list[Row]
 def _is_short(state: State, row: Row) -> bool:
     (read, *_) = reads_of(row.reads[0])
     variable = state.slots[read.tensor].variable
-    constant = all(extent.is_constant for extent in variable.shape)
-    return constant and variable.dtype.itemsize * prod(e.constant for e in variable.shape) <= SHORT
+    constant = is_known(variable.shape)
+    return constant and variable.dtype.itemsize * element_count(variable.shape) <= SHORT
 
 
 def _is_plain(state: State, read: Read, node: For) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from polyml.codegen.loops import For, If, Node
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import renewed, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue
 from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, maximum, minimum
@@ -78,7 +78,7 @@ def depends_on(loop: For) -> bool:
 def _with_inner_loops(loop: For, change: Callable[[For], tuple[Node, ...]]) -> For:
     def body(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         made = tuple(new for node in nodes for new in visit(node))
-        return nodes if len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True)) else made
+        return renewed(nodes, made)
 
     def visit(node: Node) -> tuple[Node, ...]:
         node = with_body(node, body)

@@ -15,7 +15,7 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Plac
 from polyml.codegen.passes.jam import names_in
 from polyml.codegen.passes.unread import without_unread
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, map_places, subscript_variables, walk_nodes, with_body
+from polyml.codegen.rewrite import fresh, map_places, renewed, subscript_variables, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue, Read, Subscript
 from polyml.records import dataclass
@@ -113,7 +113,7 @@ class _Carries:
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: Lanes | None) -> tuple[Node, ...]:
         made = tuple(self.node(node, ranges, lanes) for node in nodes)
-        return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+        return renewed(nodes, made)
 
     def node(self, node: Node, ranges: Ranges, lanes: Lanes | None) -> Node:
         if not isinstance(node, For):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, walk_nodes, with_body
+from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
 from polyml.expressions import Const, Read, reads_of
 from polyml.records import dataclass
 
@@ -54,7 +54,7 @@ class _Chains:
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
         made = tuple(self.node(node, ranges) for node in nodes)
-        return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+        return renewed(nodes, made)
 
     def node(self, node: Node, ranges: Ranges) -> Node:
         if isinstance(node, Allocate):

@@ -13,7 +13,7 @@ from math import prod
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Variable
 from polyml.codegen.passes.jam import names_in
 from polyml.codegen.passes.streams import flat_element
-from polyml.codegen.rewrite import fresh, walk_nodes, with_body
+from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
 from polyml.expressions import Read, Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
@@ -42,7 +42,7 @@ class _Collapse:
 
     def body(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         made = tuple(map(self.node, nodes))
-        return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+        return renewed(nodes, made)
 
     def node(self, node: Node) -> Node:
         found = self.collapsed(node) if isinstance(node, For) and node.kind == "vector" else None

@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from polyml.codegen.loops import Assign, For, Function, Node
 from polyml.codegen.passes.sums_by_place import base_of, sum_of, terms_of
-from polyml.codegen.rewrite import with_body
+from polyml.codegen.rewrite import renewed, with_body
 from polyml.expressions import Apply, Expr, walk
 from polyml.records import dataclass
 
@@ -49,7 +49,7 @@ def _body(nodes: tuple[Node, ...], lanes: str | None = None) -> tuple[Node, ...]
     """The nodes; `lanes`: the variable of the vector loop around them."""
     made = tuple(_node(node, lanes) for node in nodes)
     made = made if lanes is None else _shared(made, lanes)
-    return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+    return renewed(nodes, made)
 
 
 def _node(node: Node, lanes: str | None) -> Node:

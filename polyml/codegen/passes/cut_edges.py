@@ -19,7 +19,7 @@ from polyml.codegen.passes.guards import difference_of
 from polyml.codegen.passes.jam import jam
 from polyml.codegen.passes.simplify import simplify_nodes
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import with_body
+from polyml.codegen.rewrite import renewed, with_body
 from polyml.dtypes import boolean
 from polyml.expressions import Apply, Const, Expr, walk
 from polyml.sets.affine import Affine, affine, maximum, minimum
@@ -41,7 +41,7 @@ def cut_vectors(function: Function) -> Function:
 
     def body(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         made = tuple(new for node in nodes for new in visit(node))
-        return nodes if len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True)) else made
+        return renewed(nodes, made)
 
     def visit(node: Node) -> tuple[Node, ...]:
         if isinstance(node, For) and node.kind == "vector" and node.width > 1 and not node.masked:
@@ -76,7 +76,7 @@ def _at(difference: Affine, loop: For, value: int) -> int:
 
 def _body(nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
     made = tuple(new for node in nodes for new in _node(node, ranges))
-    return nodes if len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True)) else made
+    return renewed(nodes, made)
 
 
 def _node(node: Node, ranges: Ranges) -> tuple[Node, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 from dataclasses import replace
-from math import prod
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.jam import names_in
@@ -26,6 +25,7 @@ from polyml.codegen.rewrite import (
 from polyml.expressions import Expr, Read
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.shapes import element_count, is_known
 
 __all__ = ["Filling", "hoist_panels"]
 
@@ -105,7 +105,7 @@ class _Hoist:
     def hoisted(self, node: Allocate, around: tuple[For | None, ...]) -> tuple[Node, ...] | None:
         """What is left of the array's body when it is filled elsewhere; None where that cannot be."""
         variable = node.variable
-        if variable.scope != "local" or variable.lanes != 1 or not all(e.is_constant for e in variable.shape):
+        if variable.scope != "local" or variable.lanes != 1 or not is_known(variable.shape):
             return None
         filling = self.filling(node)
         loops = None if filling is None else self.blocks(filling, around)
@@ -113,8 +113,8 @@ class _Hoist:
             return None
         shape = (*(affine(count) for _, _, count in loops), *variable.shape)
         sources = {use.variable for part in walk_nodes(filling) for use in uses(part) if use.read}
-        room = sum(prod(e.constant for e in self.constants[name].shape) for name in sources)
-        if prod(e.constant for e in shape) > LARGEST * max(room, 1):
+        room = sum(element_count(self.constants[name].shape) for name in sources)
+        if element_count(shape) > LARGEST * max(room, 1):
             return None
         name = fresh(f"{self.function.name}_{variable.name}", self.taken)
         packed = Variable(name=name, dtype=variable.dtype, shape=shape, scope="global", alignment=64)

@@ -17,6 +17,7 @@ from polyml.expressions import Apply, Const, Expr, IndexValue
 from polyml.records import dataclass
 from polyml.schedule.schedule import Product
 from polyml.sets.affine import Affine, affine
+from polyml.sets.shapes import is_known
 
 __all__ = ["Apart", "either", "streaming", "where_worth"]
 
@@ -47,7 +48,7 @@ def streaming(function: Function, arrays: Set[str]) -> Function:
 def either(large: Function, plain: Function, *, least: Mapping[str, int]) -> Function:
     """`large` where its results have more than `least` bytes, and what it needs holds; else `plain`. Just `plain` when `large` has no store that bypasses the caches."""
     streamed = {node.target.variable for node in walk_nodes(large.body) if isinstance(node, Assign) and node.streaming}
-    arrays = [v for v in large.arguments if v.name in streamed and not all(e.is_constant for e in v.shape)]
+    arrays = [v for v in large.arguments if v.name in streamed and not is_known(v.shape)]
     if not large.leads or not arrays or not _leads_are_known(large):
         return plain
     conditions = [_at_least(IndexValue(need, i64), 0) for need in large.needs]

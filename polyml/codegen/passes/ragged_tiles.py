@@ -14,7 +14,7 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Plac
 from polyml.codegen.passes.boundaries import extreme, within
 from polyml.codegen.passes.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, walk_nodes, with_body
+from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
 from polyml.expressions import Const, Read, reads_of
 from polyml.sets.affine import Affine, Extremum, affine
 
@@ -47,7 +47,7 @@ def _body(
         return with_body(node, lambda body: _body(body, inside, variables, taken))
 
     made = tuple(visit(node) for node in nodes)
-    return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+    return renewed(nodes, made)
 
 
 def _widened(rows: For, ranges: Ranges, variables: Mapping[str, Variable], taken: set[str]) -> For | None:

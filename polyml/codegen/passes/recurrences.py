@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node
-from polyml.codegen.rewrite import variables_of, walk_nodes, with_body
+from polyml.codegen.rewrite import renewed, variables_of, walk_nodes, with_body
 from polyml.expressions import Apply, Const, Expr, Read, reads_of, walk
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
@@ -50,7 +50,7 @@ class _Lanes:
 
 def _body(nodes: tuple[Node, ...], lanes: _Lanes) -> tuple[Node, ...]:
     made = tuple(_node(node, lanes) for node in nodes)
-    return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+    return renewed(nodes, made)
 
 
 def _node(node: Node, lanes: _Lanes) -> Node:
@@ -83,7 +83,7 @@ def _ordered(nodes: tuple[Node, ...], wait: _Wait) -> tuple[Node, ...]:
         return node if value is node.value else replace(node, value=value)
 
     made = tuple(visit(node) for node in nodes)
-    return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+    return renewed(nodes, made)
 
 
 def _sorted(expr: Expr, wait: _Wait) -> Expr:

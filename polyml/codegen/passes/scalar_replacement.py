@@ -28,7 +28,15 @@ from polyml.codegen.loops import (
 )
 from polyml.codegen.passes.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, map_places, subscript_variables, uses, variables_of, walk_nodes, with_body
+from polyml.codegen.rewrite import (
+    fresh,
+    map_places,
+    subscript_variables,
+    uses,
+    variables_of,
+    walk_nodes,
+    with_body,
+)
 from polyml.dtypes import DType, boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
 from polyml.records import dataclass

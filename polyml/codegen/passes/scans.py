@@ -12,7 +12,7 @@ from dataclasses import replace
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Scan, Variable
 from polyml.codegen.passes.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import expressions, fresh, walk_nodes, with_body
+from polyml.codegen.rewrite import expressions, fresh, renewed, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, IndexValue, Read, reads_of
 from polyml.linear import recurrence_of
@@ -52,7 +52,7 @@ class _Scans:
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
         made = tuple(self.node(node, ranges) for node in nodes)
-        return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+        return renewed(nodes, made)
 
     def node(self, node: Node, ranges: Ranges) -> Node:
         if not isinstance(node, For):

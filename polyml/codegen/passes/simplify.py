@@ -9,7 +9,7 @@ from typing import assert_never
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, UpdateArgument
 from polyml.codegen.passes.guards import difference_of
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import substitute_nodes
+from polyml.codegen.rewrite import renewed, substitute_nodes
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
 from polyml.sets.affine import Affine, affine, maximum, minimum, operands
 
@@ -29,7 +29,7 @@ def simplify_nodes(nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
 
 def _body(nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
     made = tuple(new for node in nodes for new in _node(node, ranges))
-    return nodes if len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True)) else made
+    return renewed(nodes, made)
 
 
 def _node(node: Node, ranges: Ranges) -> tuple[Node, ...]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from polyml.codegen.loops import Assign, For, Function, Node
-from polyml.codegen.rewrite import with_body
+from polyml.codegen.rewrite import renewed, with_body
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, substitute, walk
 from polyml.sets.affine import Affine, affine
 
@@ -40,7 +40,7 @@ def order_by_place(function: Function, *, vector_bytes: int) -> Function:
 
 def _body(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     made = tuple(_node(node) for node in nodes)
-    return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+    return renewed(nodes, made)
 
 
 def _node(node: Node) -> Node:

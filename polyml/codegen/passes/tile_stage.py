@@ -16,10 +16,11 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, V
 from polyml.codegen.passes.jam import names_in
 from polyml.codegen.passes.streams import flat_element
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, walk_nodes, with_body
+from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
 from polyml.expressions import Read
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.shapes import is_known
 
 __all__ = ["stage_tiles"]
 
@@ -66,7 +67,7 @@ class _Stages:
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
         made = tuple(self.node(node, ranges) for node in nodes)
-        return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+        return renewed(nodes, made)
 
     def node(self, node: Node, ranges: Ranges) -> Node:
         if not isinstance(node, For):
@@ -85,7 +86,7 @@ class _Stages:
         stores = [(tile, node) for tile in tiles for node in walk_nodes(tile.body) if _is_streaming(node)]
         names = {node.target.variable for _, node in stores}
         variable = self.arguments.get(next(iter(names))) if len(names) == 1 else None
-        if variable is None or len(variable.shape) < 2 or not all(e.is_constant for e in variable.shape):
+        if variable is None or len(variable.shape) < 2 or not is_known(variable.shape):
             return None
         return self.contiguous(loop, stores, variable, ranges)
 

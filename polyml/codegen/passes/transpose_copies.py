@@ -14,7 +14,7 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
 from polyml.codegen.passes.jam import names_in
 from polyml.codegen.passes.streams import flat_element
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, walk_nodes, with_body
+from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
 from polyml.expressions import Read, Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine, maximum, minimum
@@ -49,7 +49,7 @@ class _Copies:
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: For | None) -> tuple[Node, ...]:
         made = tuple(new for node in nodes for new in self.node(node, ranges, lanes))
-        return nodes if len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True)) else made
+        return renewed(nodes, made)
 
     def node(self, node: Node, ranges: Ranges, lanes: For | None) -> tuple[Node, ...]:
         if isinstance(node, For) and lanes is not None and self.is_transposed(node, lanes):

@@ -16,7 +16,7 @@ from polyml.codegen.passes.jam import names_in
 from polyml.codegen.passes.transposed_strips import Rows, Strips
 from polyml.codegen.passes.transposed_values import values_of_rows
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, walk_nodes, with_body
+from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
 from polyml.expressions import Subscript
 from polyml.schedule.cost import LEAST_COLUMNS
 from polyml.sets.affine import Affine, affine
@@ -67,7 +67,7 @@ class _Transposes:
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: For | None) -> tuple[Node, ...]:
         made = tuple(self.node(node, ranges, lanes) for node in nodes)
-        return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+        return renewed(nodes, made)
 
     def node(self, node: Node, ranges: Ranges, lanes: For | None) -> Node:
         if not isinstance(node, For):

@@ -14,7 +14,7 @@ from polyml.codegen.passes.guards import cut_at_guard, find_guard, guards_to_bou
 from polyml.codegen.passes.jam import names_in
 from polyml.codegen.passes.simplify import simplify_nodes
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, walk_nodes, with_body
+from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
 from polyml.sets.affine import Extremum, affine, minimum
 
 __all__ = ["cut_triangles"]
@@ -39,8 +39,7 @@ def cut_triangles(function: Function) -> Function:
 
 def _body(nodes: tuple[Node, ...], ranges: Ranges, taken: set[str]) -> tuple[Node, ...]:
     made = tuple(new for node in nodes for new in _node(node, ranges, taken))
-    same = len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True))
-    return nodes if same else made
+    return renewed(nodes, made)
 
 
 def _node(node: Node, ranges: Ranges, taken: set[str]) -> tuple[Node, ...]:

@@ -9,7 +9,7 @@ from typing import TypeGuard
 from polyml.codegen.element_accesses import accesses_of
 from polyml.codegen.loops import Allocate, Assign, For, Node
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import with_body
+from polyml.codegen.rewrite import renewed, with_body
 from polyml.expressions import Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
@@ -55,7 +55,7 @@ def without_unread(nodes: tuple[Node, ...], names: Set[str], ranges: Ranges) -> 
 
 def _body(nodes: tuple[Node, ...], names: Set[str], ranges: Ranges) -> tuple[Node, ...]:
     made = tuple(_node(node, names, ranges) for node in nodes)
-    return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+    return renewed(nodes, made)
 
 
 def _node(node: Node, names: Set[str], ranges: Ranges) -> Node:
@@ -85,7 +85,7 @@ def _stored(nodes: tuple[Node, ...], name: str, reads: _Reads, around: _Around) 
             continue
         inside = around.enter(node) if isinstance(node, For) else around
         made.append(with_body(node, lambda body, inside=inside: _stored(body, name, reads, inside)))  # type: ignore[misc]
-    return nodes if len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True)) else tuple(made)
+    return renewed(nodes, tuple(made))
 
 
 def _only_stores(node: Node, name: str) -> TypeGuard[Assign]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from polyml.codegen.loops import For, Function, Node
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import substitute_nodes, with_body
+from polyml.codegen.rewrite import renewed, substitute_nodes, with_body
 from polyml.sets.affine import Affine, affine, maximum
 
 __all__ = ["unroll"]
@@ -21,7 +21,7 @@ def unroll(function: Function) -> Function:
 
 def _body(nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
     made = tuple(new for node in nodes for new in _node(node, ranges))
-    return nodes if len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True)) else made
+    return renewed(nodes, made)
 
 
 def _node(node: Node, ranges: Ranges) -> tuple[Node, ...]:

@@ -10,7 +10,7 @@ from polyml.codegen.passes.boundaries import cut_interior, depends_on
 from polyml.codegen.passes.jam import CannotJam, jam, names_in
 from polyml.codegen.passes.simplify import simplify_nodes
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import with_body
+from polyml.codegen.rewrite import renewed, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue
 from polyml.schedule.schedule import Note
@@ -49,8 +49,7 @@ class _Jam:
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
         made = tuple(new for node in nodes for new in self.node(node, ranges))
-        same = len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True))
-        return nodes if same else made
+        return renewed(nodes, made)
 
     def node(self, node: Node, ranges: Ranges) -> tuple[Node, ...]:
         inner = ranges.enter(node) if isinstance(node, For) else ranges

@@ -7,7 +7,7 @@ from dataclasses import replace
 from polyml.codegen.loops import Assign, For, Function, Node
 from polyml.codegen.passes.chained_sums import IN_FLIGHT
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import subscript_variables, with_body
+from polyml.codegen.rewrite import renewed, subscript_variables, with_body
 from polyml.expressions import reads_of, substitute
 from polyml.records import dataclass
 from polyml.sets.affine import affine
@@ -57,7 +57,7 @@ class _Rule:
 
 def _body(nodes: tuple[Node, ...], ranges: Ranges, rule: _Rule, *, lane: str | None, nested: bool) -> tuple[Node, ...]:
     made = tuple(_node(node, ranges, rule, lane=lane, nested=nested) for node in nodes)
-    return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+    return renewed(nodes, made)
 
 
 def _node(node: Node, ranges: Ranges, rule: _Rule, *, lane: str | None, nested: bool) -> Node:

@@ -22,7 +22,7 @@ from polyml.codegen.passes.simplify import simplify_nodes
 from polyml.codegen.passes.streams import Leads
 from polyml.codegen.passes.vector_check import NotVectorizable, check_lanes, lane_dtypes
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, walk_nodes, with_body
+from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
 from polyml.dtypes import DType, boolean, i64
 from polyml.expressions import Apply, IndexValue, Read, reads_of
 from polyml.records import dataclass
@@ -109,8 +109,7 @@ class _Vectorize:
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
         made = tuple(new for node in nodes for new in self.node(node, ranges))
-        same = len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True))
-        return nodes if same else made
+        return renewed(nodes, made)
 
     def node(self, node: Node, ranges: Ranges) -> tuple[Node, ...]:
         if not isinstance(node, For):

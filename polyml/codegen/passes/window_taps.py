@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from polyml.codegen.loops import Assign, For, Function, Node, Place
-from polyml.codegen.rewrite import subscript_variables, with_body
+from polyml.codegen.rewrite import renewed, subscript_variables, with_body
 from polyml.expressions import Read, reads_of, substitute
 from polyml.records import dataclass
 from polyml.schedule.cost import MOST_TERMS
@@ -34,8 +34,7 @@ def write_taps(function: Function) -> Function:
 
 def _body(nodes: tuple[Node, ...], lane: str | None) -> tuple[Node, ...]:
     made = tuple(new for node in nodes for new in _node(node, lane))
-    same = len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True))
-    return nodes if same else made
+    return renewed(nodes, made)
 
 
 def _node(node: Node, lane: str | None) -> tuple[Node, ...]:

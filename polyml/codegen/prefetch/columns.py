@@ -16,11 +16,12 @@ from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Nod
 from polyml.codegen.passes.streams import flat_element
 from polyml.codegen.prefetch.swept_rows import AHEAD, SOME_SIZE, Caches
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import expressions, walk_nodes, with_body
+from polyml.codegen.rewrite import expressions, renewed, walk_nodes, with_body
 from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine, minimum
+from polyml.sets.shapes import is_known
 
 __all__ = ["prefetch_columns"]
 
@@ -55,7 +56,7 @@ def prefetch_columns(
     arrays = [*function.arguments, *(v for v in arrays if v.lanes == 1 and v.strides is None)]
     numbers = dict.fromkeys(function.sizes, SOME_SIZE)
     large = {v.name: _with_numbers(v, numbers) for v in arrays if v.name not in near and _bytes(v) > caches.l2}
-    uneven = {v.name: v.shape[-1] for v in arrays if not all(extent.is_constant for extent in v.shape[1:])}
+    uneven = {v.name: v.shape[-1] for v in arrays if not is_known(v.shape[1:])}
     pass_ = _Columns(large, numbers, caches, uneven, [])
     body = pass_.body(function.body, outside(function)) if large else function.body
     return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
@@ -73,7 +74,7 @@ class _Columns:
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
         made = tuple(self.node(node, ranges) for node in nodes)
-        return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+        return renewed(nodes, made)
 
     def node(self, node: Node, ranges: Ranges) -> Node:
         if not isinstance(node, For):
@@ -100,7 +101,7 @@ class _Columns:
                     case _:
                         pass
                 made.append(node)
-            return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else tuple(made)
+            return renewed(nodes, tuple(made))
 
         return visit(lanes.body)
 

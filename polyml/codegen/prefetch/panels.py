@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
 
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.prefetch.dealt_lines import dealt_out, levels_of
 from polyml.codegen.prefetch.inner_loops import inner_loops, put_first
 from polyml.expressions import reads_of
 from polyml.sets.affine import Affine, affine
+from polyml.sets.shapes import element_count
 
 __all__ = ["prefetch_panels"]
 
@@ -50,7 +50,7 @@ def prefetch_panels(function: Function, panels: Mapping[str, int], *, l2_bytes: 
 
 
 def _elements(shape: Sequence[Affine]) -> int:
-    return prod(extent.constant for extent in shape)
+    return element_count(shape)
 
 
 def _fetch(

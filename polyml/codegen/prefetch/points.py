@@ -17,6 +17,7 @@ from polyml.codegen.prefetch.swept_rows import Caches
 from polyml.codegen.ranges import Ranges
 from polyml.expressions import Read, reads_of
 from polyml.sets.affine import Affine, affine
+from polyml.sets.shapes import is_known
 
 __all__ = ["prefetch_points"]
 
@@ -83,7 +84,7 @@ def _next(
     flats = [flat_element(array, read.subscripts) for read in reads]
     known = [flat for flat in flats if flat is not None]
     offsets = [flat - known[0] for flat in known]
-    if len(known) < len(reads) or not all(offset.is_constant for offset in offsets):
+    if len(known) < len(reads) or not is_known(offsets):
         return None
     away = [offset.constant for offset in offsets]
     steps = [(known[0].stride(loop.variable) or 0) * loop.step for loop in path]

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.streams import flat_element
-from polyml.codegen.rewrite import expressions, walk_nodes, with_body
+from polyml.codegen.rewrite import expressions, renewed, walk_nodes, with_body
 from polyml.expressions import Read, reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import operations_of
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine
+from polyml.sets.shapes import element_count, is_known
 
 __all__ = ["AHEAD", "Caches", "prefetch"]
 
@@ -79,7 +79,7 @@ class _Prefetch:
     def __init__(
         self, arguments: Mapping[str, Variable], numbers: Mapping[str, int], caches: Caches, written: frozenset[str]
     ) -> None:
-        self.symbolic = frozenset(name for name, v in arguments.items() if not all(e.is_constant for e in v.shape))
+        self.symbolic = frozenset(name for name, v in arguments.items() if not is_known(v.shape))
         self.arguments = {
             name: replace(v, shape=tuple(extent.substitute(numbers) for extent in v.shape))
             for name, v in arguments.items()
@@ -89,7 +89,7 @@ class _Prefetch:
 
     def body(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         made = tuple(self.node(node) for node in nodes)
-        return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+        return renewed(nodes, made)
 
     def node(self, node: Node) -> Node:
         node = with_body(node, self.body)
@@ -137,7 +137,7 @@ class _Prefetch:
         return len({_constant_of(self.arguments[array], read) // trips for read in reads})
 
     def is_large(self, variable: Variable) -> bool:
-        size = variable.dtype.itemsize * prod(extent.constant for extent in variable.shape)
+        size = variable.dtype.itemsize * element_count(variable.shape)
         return variable.name in self.symbolic or size > self.caches.l2
 
     def with_next_rows(self, outer: For, loops: list[For], sweeps: list[_Sweep]) -> For:

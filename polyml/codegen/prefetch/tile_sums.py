@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import renewed, walk_nodes, with_body
 from polyml.expressions import Read, Subscript
 from polyml.sets.affine import Affine, affine, operands
 
@@ -54,7 +54,7 @@ def map_tiles(nodes: tuple[Node, ...], change: Change, loops: tuple[For, ...] = 
         return with_body(node, lambda body: map_tiles(body, change, (*loops, node)))
 
     made = tuple(map(changed, nodes))
-    return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+    return renewed(nodes, made)
 
 
 def fetching(

@@ -14,7 +14,7 @@ from polyml.codegen.loops import Assign, For, Function, If, Node, Place, Prefetc
 from polyml.codegen.passes.streams import flat_element
 from polyml.codegen.prefetch.swept_rows import Caches
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import subscript_variables, walk_nodes, with_body
+from polyml.codegen.rewrite import renewed, subscript_variables, walk_nodes, with_body
 from polyml.expressions import Read, reads_of
 from polyml.sets.affine import Affine, affine
 
@@ -119,7 +119,7 @@ def _body(nodes: tuple[Node, ...], tiles: _Tiles, ranges: Ranges) -> tuple[Node,
             case _:
                 loads = []
         made.append(_inside(node, tiles, ranges))
-    return nodes if len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True)) else tuple(made)
+    return renewed(nodes, tuple(made))
 
 
 def _inside(node: Node, tiles: _Tiles, ranges: Ranges) -> Node:

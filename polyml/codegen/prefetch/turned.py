@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import ceil, prod
+from math import ceil
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.jam import names_in
@@ -16,10 +16,11 @@ from polyml.codegen.prefetch.dealt_lines import dealt_out, levels_of
 from polyml.codegen.prefetch.inner_loops import inner_loops, put_first
 from polyml.codegen.prefetch.swept_rows import Caches
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, walk_nodes, with_body
+from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
 from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine, minimum
+from polyml.sets.shapes import element_count, is_known
 
 __all__ = ["prefetch_turned"]
 
@@ -50,8 +51,8 @@ def prefetch_turned(function: Function, caches: Caches) -> Function:
 
 def _bytes(variable: Variable) -> int:
     """0 where that is not known."""
-    known = all(extent.is_constant for extent in variable.shape) and variable.strides is None
-    return variable.dtype.itemsize * prod(extent.constant for extent in variable.shape) if known else 0
+    known = is_known(variable.shape) and variable.strides is None
+    return variable.dtype.itemsize * element_count(variable.shape) if known else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class _Turned:
             return with_body(node, lambda body: self.body(body, loops))
 
         made = tuple(map(inside, nodes))
-        return nodes if all(a is b for a, b in zip(made, nodes, strict=True)) else made
+        return renewed(nodes, made)
 
     def asking(self, sums: tuple[Node, ...], found: Sequence[_Rows], around: tuple[For, ...]) -> tuple[Node, ...]:
         """What comes ahead of the layout, with requests for its lines."""

@@ -14,7 +14,7 @@ from polyml.einsum_frontend.quasi_affine import Names, nodes
 from polyml.einsum_frontend.ranges import bound_names
 from polyml.einsum_frontend.syntax import Assign, Expression, IndexRef, Reducer
 from polyml.einsum_frontend.typing import Typed, apply, cast, common, element, stored
-from polyml.expressions import Apply, Const, Expr, Read
+from polyml.expressions import Apply, Const, Expr, Read, plain_indices
 from polyml.graph.builder.body import Body
 from polyml.graph.builder.gather import value_interval
 from polyml.graph.builder.parts import Path, fill, image
@@ -30,7 +30,7 @@ from polyml.graph.builder.target import (
     whole_box,
 )
 from polyml.graph.ir import Equation, Tensor
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import affine
 
 __all__ = ["assign"]
 
@@ -260,7 +260,7 @@ def _emit(
     if kind not in ("argmax", "argmin"):
         expr = stored(body, result.dtype, name=target.statement.target, span=target.statement.span)
     inner = reduction.inner.scope if reduction is not None else target.path.scope
-    plain = tuple(s.name if isinstance(s, Affine) else None for s in target.subscripts)
+    plain = tuple(plain_indices(target.subscripts))
     instances = None
     if reduction is not None and combine is None and (base is not None or plain != target.indices):
         idle = has_idle_instances(reduction)

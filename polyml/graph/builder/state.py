@@ -21,6 +21,7 @@ from polyml.graph.assumptions import Assumptions
 from polyml.graph.ir import Check, Op, Tensor
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, affine
+from polyml.sets.spaces import parameters_text
 from polyml.source import Span
 
 __all__ = ["Debt", "Flag", "Frame", "LoopLevel", "State", "Variable", "identifier", "loop_constraint"]
@@ -247,7 +248,7 @@ def _over_iterations(written: isl.Set, level: LoopLevel, *, earlier: bool) -> is
             f"({level.range.constraint})",
         ]
     outer = sorted((level.start.variables() | level.stop.variables()) | ({variable} if earlier else set()))
-    head = f"[{', '.join(outer)}] -> " if outer else ""
+    head = parameters_text(outer)
     pick = isl.Map(
         f"{head}{{ [{', '.join([previous, *elements])}] -> [{', '.join(elements)}] : {' and '.join(bounds)} }}"
     )

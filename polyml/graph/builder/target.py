@@ -14,6 +14,7 @@ from polyml.einsum_frontend.syntax import Assign, Expression, IndexRef, Subscrip
 from polyml.einsum_frontend.walk import index_names
 from polyml.errors import EinsumSyntaxError, NotAffineError, ShapeError
 from polyml.expressions import Subscript as GraphSubscript
+from polyml.expressions import plain_indices
 from polyml.graph.builder.body import Body, extents_of
 from polyml.graph.builder.box import box_of, stop_of
 from polyml.graph.builder.parts import Path
@@ -42,7 +43,7 @@ class Target:
     def covers(self) -> bool:
         """True when the subscripts plainly reach every element of the existing tensor."""
         assert self.variable is not None, "internal: an existing tensor"
-        plain = [s.name if isinstance(s, Affine) else None for s in self.subscripts]
+        plain = plain_indices(self.subscripts)
         known = self.path.scope.known
         if self.path.scope.conditions or len(set(plain)) < len(plain) or None in plain:
             return False

@@ -17,7 +17,7 @@ from math import prod
 
 import islpy as isl
 
-from polyml.expressions import Apply, Read
+from polyml.expressions import Apply, Read, plain_indices
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, hull, symbolic_box
@@ -222,7 +222,7 @@ def _new_extents(phases: Sequence[_Phases], extents: Mapping[str, Affine]) -> di
 
 def _indices_of(read: Read) -> set[str] | None:
     """The indices that a tensor is read by; None where one of its subscripts is none of them."""
-    names = [s.name if isinstance(s, Affine) else None for s in read.subscripts]
+    names = plain_indices(read.subscripts)
     found = {name for name in names if name is not None}
     return found if len(found) == len(names) else None
 

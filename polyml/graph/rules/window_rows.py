@@ -29,6 +29,7 @@ from polyml.graph.rules.window_parts import Split, Window, padded_copy, padded_s
 from polyml.graph.traverse import read_names
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.shapes import element_count, is_known
 
 __all__ = ["copied_rows"]
 
@@ -97,7 +98,7 @@ def copied_rows(
 
 def _bytes(equation: Equation, source: Tensor, extents: Mapping[str, int]) -> int:
     """Of what windows read and of the result, where sizes are numbers."""
-    read = prod(extent.constant for extent in source.shape) if all(e.is_constant for e in source.shape) else 0
+    read = element_count(source.shape) if is_known(source.shape) else 0
     return equation.body.dtype.itemsize * (
         read + prod(extents[i] for i in equation.indices if i not in equation.reduced)
     )

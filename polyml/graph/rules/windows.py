@@ -20,7 +20,7 @@ from collections.abc import Set
 from dataclasses import replace
 from math import ceil, prod
 
-from polyml.expressions import Apply, Read, Subscript
+from polyml.expressions import Apply, Read, is_number
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
@@ -126,7 +126,7 @@ def _window(equation: Equation, graph: Graph, tensors: dict[str, Tensor], consta
 
 def _is_plain(read: Read) -> bool:
     """Whether every subscript is an index of its own, or a number."""
-    names = [s.name if isinstance(s, Affine) else None for s in read.subscripts if not _is_number(s)]
+    names = [s.name if isinstance(s, Affine) else None for s in read.subscripts if not is_number(s)]
     return None not in names and len(set(names)) == len(names)
 
 
@@ -134,10 +134,6 @@ def _is_one_to_one(read: Read) -> bool:
     """Whether all subscripts are affine, and no index is in two of them: a window's filter that runs backwards, or its phases. Each must go as far as the dimension at most."""
     names = [name for s in read.subscripts if isinstance(s, Affine) for name in s.variables()]
     return all(isinstance(s, Affine) for s in read.subscripts) and len(set(names)) == len(names)
-
-
-def _is_number(subscript: Subscript) -> bool:
-    return isinstance(subscript, Affine) and subscript.is_constant
 
 
 def _roles(equation: Equation, read: Read, other: Read, graph: Graph, tensors: dict[str, Tensor]) -> Window | None:

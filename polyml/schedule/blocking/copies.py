@@ -20,9 +20,9 @@ from polyml.schedule.blocking.strips import WAY
 from polyml.schedule.copies import universe, with_copies
 from polyml.schedule.pack import Packed
 from polyml.schedule.schedule import Note, Storage
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, Extent, affine, extent_of
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["BlockCopies", "BlockedNest", "block_index", "copy_blocks"]
 

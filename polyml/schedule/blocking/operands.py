@@ -10,6 +10,7 @@ from polyml.schedule.blocking.sides import Sides
 from polyml.schedule.blocking.strips import WAY
 from polyml.schedule.cost import RegisterTile, StatementModel
 from polyml.scop.scop import Scop
+from polyml.sets.shapes import element_count
 from polyml.target import Target
 
 __all__ = [
@@ -48,7 +49,7 @@ def panel_by_panel(scop: Scop, sides: Sides, target: Target) -> bool:
     if not has_panels(scop, sides) or not scop.arrays[sides.operand.array].constant:
         return False
     other = scop.arrays[sides.others[0].array]
-    return other.dtype.itemsize * prod(extent.constant for extent in other.shape) <= target.l2_bytes
+    return other.dtype.itemsize * element_count(other.shape) <= target.l2_bytes
 
 
 def has_panels(scop: Scop, sides: Sides) -> bool:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from polyml.expressions import Read, Subscript, reads_of
+from polyml.expressions import Read, Subscript, is_number, reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import AccessModel, StatementModel
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
 
-__all__ = ["Sides", "exchanged", "is_number", "is_plain", "is_turned", "sides_of", "turned_column"]
+__all__ = ["Sides", "exchanged", "is_plain", "is_turned", "sides_of", "turned_column"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +94,6 @@ def is_plain(subscripts: Sequence[Subscript]) -> bool:
     """Whether every subscript is an index of its own, or a number (a slice)."""
     names = [s.name if isinstance(s, Affine) else None for s in subscripts if not is_number(s)]
     return None not in names and len(set(names)) == len(names)
-
-
-def is_number(subscript: Subscript) -> bool:
-    """Whether it is the same for all instances."""
-    return isinstance(subscript, Affine) and subscript.is_constant
 
 
 def is_turned(scop: Scop, statement: Statement, lanes: str) -> bool:

@@ -11,13 +11,13 @@ from math import ceil, prod
 
 import islpy as isl
 
-from polyml.expressions import Read, Subscript, reads_of
+from polyml.expressions import Read, Subscript, is_number, reads_of
 from polyml.records import dataclass
-from polyml.schedule.blocking.sides import Sides, is_number, is_plain, sides_of
+from polyml.schedule.blocking.sides import Sides, is_plain, sides_of
 from polyml.schedule.cost import StatementModel, model_statement
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["UNBOUNDED", "Contraction", "at_hand", "at_large"]
 

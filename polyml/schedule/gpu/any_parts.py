@@ -12,9 +12,9 @@ from polyml.records import dataclass
 from polyml.schedule.boxes import box_of
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.schedule import Product
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 from polyml.target import Target
 
 __all__ = ["LEAST_PARTS", "LEAST_WORK", "LINE", "AnyCut", "any_parts", "in_columns"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import islpy as isl
 
 from polyml.schedule.tree import Kind, kind_of, mark_name
+from polyml.sets.spaces import sets_of
 
 __all__ = ["threads_of"]
 
@@ -31,8 +32,7 @@ def _visit(node: isl.ScheduleNode, rows: dict[str, isl.UnionPwAff]) -> isl.Union
 
 def _at(domain: isl.UnionSet, rows: dict[str, isl.UnionPwAff]) -> isl.UnionMap:
     total = isl.UnionMap.empty(domain.get_space())
-    sets = domain.get_set_list()
-    for instances in (sets.get_at(k) for k in range(sets.n_set())):
+    for instances in sets_of(domain):
         own = instances.to_union_set()
         threads: isl.UnionMap | None = None
         for axis in AXES:

@@ -11,9 +11,9 @@ import islpy as isl
 
 from polyml.expressions import Apply, Read, reads_of, walk
 from polyml.schedule.strategy.cuda_tile_plan import TilePlan
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["can_pad", "padded_domain", "padding_of"]
 

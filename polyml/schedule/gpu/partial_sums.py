@@ -23,9 +23,9 @@ from polyml.schedule.cost import StatementModel
 from polyml.schedule.gpu.any_parts import LEAST_PARTS, LEAST_WORK, LINE, any_parts, in_columns
 from polyml.schedule.schedule import Note, Product
 from polyml.schedule.written import in_order, with_statements
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 from polyml.target import Target
 
 __all__ = ["SplitScop", "cut_of", "parts_of_sum", "split_reductions"]

@@ -20,14 +20,14 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.expressions import Apply, Expr, IndexValue, Read, reads_of, substitute, walk
+from polyml.expressions import Apply, Expr, IndexValue, Read, plain_indices, reads_of, substitute, walk
 from polyml.records import dataclass
 from polyml.schedule.boxes import box_of
 from polyml.schedule.gpu.rescaled_degrees import Factor, degree_of
 from polyml.schedule.written import in_order
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Access, Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["Weighted", "find_weighted"]
 
@@ -69,7 +69,7 @@ def find_weighted(scop: Scop) -> Weighted | None:
 
 def _names(access: Access) -> tuple[str, ...] | None:
     """The indices that are the subscripts; None where something else is among them."""
-    found = [s.name if isinstance(s, Affine) else None for s in access.subscripts]
+    found = plain_indices(access.subscripts)
     names = tuple(name for name in found if name is not None)
     return names if len(names) == len(found) == len(set(names)) else None
 

@@ -14,9 +14,9 @@ from polyml.schedule.gpu.rescaled import Weighted
 from polyml.schedule.schedule import Storage
 from polyml.schedule.strategy.cuda_rescaled_tiles import Operand, RescaledPlan, tile_shape
 from polyml.schedule.strategy.cuda_tile_plan import Side
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Access, Array, Scop, Statement, StatementKind
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["Names", "TiledStatements"]
 

@@ -22,10 +22,11 @@ from polyml.schedule.gpu.padded_tiles import can_pad, padded_domain, padding_of
 from polyml.schedule.schedule import Storage
 from polyml.schedule.strategy.cuda_tile_plan import Side, TilePlan
 from polyml.schedule.written import with_inserted
-from polyml.scop.accesses import access_map, parameters_text
+from polyml.scop.accesses import access_map
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["StagedNest", "Tile", "stage_operands"]
 

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import islpy as isl
 
+from polyml.expressions import plain_index
 from polyml.schedule.cost import memory_strides
 from polyml.schedule.layouts.relaid import Layout, Relaid, accesses_of, extents_of, line_rows, redirected, relaid
 from polyml.scop.scop import Access, Array, Scop, Statement
@@ -53,7 +54,7 @@ def _dimensions(scop: Scop, core: Statement, index: str) -> dict[str, int] | Non
         known = len(along) + len(found)
         for statement in scop.statements.values():
             for access in accesses_of(statement):
-                names = [_name(s) for s in access.subscripts]
+                names = [plain_index(s) for s in access.subscripts]
                 if statement.name in along and along[statement.name] in names:
                     found.setdefault(access.array, names.index(along[statement.name]))
                 elif access.array in found and (name := names[found[access.array]]) is not None:
@@ -70,7 +71,7 @@ def _is_along(statement: Statement, index: str | None, dimensions: Mapping[str, 
         places = [d for d, s in enumerate(access.subscripts) if not isinstance(s, Affine) or index in s.variables()]
         if places != ([dimensions[access.array]] if access.array in dimensions else []):
             return False
-        if places and _name(access.subscripts[places[0]]) != index:
+        if places and plain_index(access.subscripts[places[0]]) != index:
             return False
     return True
 
@@ -149,7 +150,3 @@ def _layout(array: Array, local: Array, dimension: int) -> Layout:
 
 def _with_last(values: tuple[T, ...], dimension: int) -> tuple[T, ...]:
     return (*values[:dimension], *values[dimension + 1 :], values[dimension])
-
-
-def _name(subscript: object) -> str | None:
-    return subscript.name if isinstance(subscript, Affine) else None

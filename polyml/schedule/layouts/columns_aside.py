@@ -12,16 +12,16 @@ When: the array does not fit in L2, one statement of the loop writes it, each el
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 import islpy as isl
 
-from polyml.expressions import Read, Subscript, map_reads, reads_of
+from polyml.expressions import Read, Subscript, map_reads, plain_indices, reads_of
 from polyml.schedule.cost import memory_strides
 from polyml.scop.dependences import values_of
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.shapes import element_count, is_known
 from polyml.target import Target
 
 __all__ = ["with_columns_aside"]
@@ -32,9 +32,9 @@ def with_columns_aside(scop: Scop, target: Target) -> Scop | None:
     made = scop
     for array in scop.arrays.values():
         readers = [s.name for s in scop.statements.values() if _column_read(s, array) is not None]
-        if not readers or array.kind == "local" or not all(extent.is_constant for extent in array.shape):
+        if not readers or array.kind == "local" or not is_known(array.shape):
             continue
-        if array.dtype.itemsize * prod(extent.constant for extent in array.shape) <= target.l2_bytes:
+        if array.dtype.itemsize * element_count(array.shape) <= target.l2_bytes:
             continue
         writer = _writer(scop, array.name)
         if writer is not None and _comes_from_inside(scop, array.name, readers):
@@ -50,7 +50,7 @@ def _column_read(statement: Statement, array: Array) -> Read | None:
     if len(reads) != 1:
         return None
     (read,) = reads
-    names = [s.name if isinstance(s, Affine) else None for s in read.subscripts]
+    names = plain_indices(read.subscripts)
     if len(names) != 2 or memory_strides(array)[-1] != 1 or names[0] in statement.indices[: statement.loop_depth]:
         return None
     inside = names[0] in statement.indices and names[1] in statement.indices[: statement.loop_depth]
@@ -63,7 +63,7 @@ def _writer(scop: Scop, array: str) -> Statement | None:
     found = [s for s in scop.statements.values() if array in (s.target.array, s.argument and s.argument.array)]
     if len(found) != 1 or found[0].kind != "assign" or found[0].argument is not None:
         return None
-    names = [s.name if isinstance(s, Affine) else None for s in found[0].target.subscripts]
+    names = plain_indices(found[0].target.subscripts)
     return found[0] if sorted(map(str, names)) == sorted(found[0].indices) else None
 
 

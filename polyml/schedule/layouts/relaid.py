@@ -14,12 +14,13 @@ import islpy as isl
 from polyml.expressions import Read, map_reads, reads_of
 from polyml.records import dataclass
 from polyml.schedule.copies import universe
-from polyml.scop.accesses import parameters_text
 from polyml.scop.dependences import Dependences, values_of
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.sets.from_isl import affine_of
+from polyml.sets.shapes import is_known
+from polyml.sets.spaces import parameters_text
 
 __all__ = [
     "Layout",
@@ -177,7 +178,7 @@ def redirected(statement: Statement, moved: Mapping[Access, Access]) -> Statemen
 
 def extents_of(array: Array) -> tuple[int, ...] | None:
     """The array's shape in numbers; None where one depends on sizes."""
-    return tuple(e.constant for e in array.shape) if all(e.is_constant for e in array.shape) else None
+    return tuple(e.constant for e in array.shape) if is_known(array.shape) else None
 
 
 def line_rows(length: Affine, itemsize: int, line_bytes: int) -> Affine:

@@ -32,11 +32,11 @@ from polyml.records import dataclass
 from polyml.schedule.layouts.padded_rows import swept_arrays, worth_of
 from polyml.schedule.layouts.relaid import PAGE, Layout, Relaid, accesses_of, extents_of, redirected, relaid
 from polyml.schedule.schedule import Product
-from polyml.scop.accesses import parameters_text
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import maps_of, parameters_text
 from polyml.target import Target
 
 __all__ = ["Pieces", "cut_rows"]
@@ -299,5 +299,4 @@ def _layout(piece: _Piece, rows: _Rows) -> Layout:
 
 
 def _maps(relation: isl.UnionMap) -> Iterator[isl.Map]:
-    maps = relation.get_map_list()
-    yield from (maps.get_at(k) for k in range(maps.n_map()))
+    yield from maps_of(relation)

@@ -27,12 +27,12 @@ from polyml.schedule.cost import memory_strides
 from polyml.schedule.layouts.relaid import Layout, Relaid, accesses_of, line_rows, relaid
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.window import slide_storage
-from polyml.scop.accesses import parameters_text
 from polyml.scop.dependences import values_of
 from polyml.scop.expansion import common_loops
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import maps_of, parameters_text
 from polyml.target import Target
 
 __all__ = ["Steps", "Turns", "distances", "in_two_rows", "take_turns"]
@@ -87,8 +87,7 @@ def _steps(scop: Scop) -> Steps | None:
     loop = next(common_loops(statements), None) if all(s.loop_depth for s in statements) else None
     if loop is None:
         return None
-    times = scop.initial.get_map_list()
-    maps = [times.get_at(k) for k in range(times.n_map())]
+    maps = maps_of(scop.initial)
     for d in range(maps[0].dim(_OUT)):
         values = [m.plain_get_val_if_fixed(_OUT, d) for m in maps]
         if not all(value.is_int() and value.eq(values[0]) for value in values):
@@ -151,8 +150,7 @@ def _at(scop: Scop, step: Affine) -> isl.UnionSet:
 
 def _steps_between(flow: isl.UnionMap) -> set[int]:
     """The least and the greatest number of steps from the source to the sink of each pair of statements."""
-    maps = flow.get_map_list()
-    return {steps for k in range(maps.n_map()) for steps in distances(maps.get_at(k), 0)}
+    return {steps for m in maps_of(flow) for steps in distances(m, 0)}
 
 
 def distances(m: isl.Map, d: int) -> set[int]:

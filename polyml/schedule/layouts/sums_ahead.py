@@ -25,10 +25,10 @@ from polyml.records import dataclass
 from polyml.schedule.ilp.driver import Around, Outline
 from polyml.schedule.layouts.rows_in_turns import Steps, distances
 from polyml.schedule.pieces import Pieces
-from polyml.scop.accesses import parameters_text
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import maps_of, parameters_text
 
 __all__ = ["SumsAhead", "sum_ahead"]
 
@@ -101,8 +101,7 @@ class _Order:
 def _between(relation: isl.UnionMap, statements: Mapping[str, Statement]) -> dict[tuple[str, str], isl.Map]:
     """The relation's maps between these statements, by source and sink."""
     found: dict[tuple[str, str], isl.Map] = {}
-    maps = relation.get_map_list()
-    for m in (maps.get_at(k) for k in range(maps.n_map())):
+    for m in maps_of(relation):
         pair = m.get_tuple_name(_IN), m.get_tuple_name(_OUT)
         if pair[0] in statements and pair[1] in statements:
             found[pair] = m

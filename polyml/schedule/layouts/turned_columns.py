@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from polyml.expressions import reads_of
+from polyml.expressions import plain_index, plain_indices, reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import memory_strides
 from polyml.schedule.large_enough import bytes_at_hand, within
@@ -69,7 +69,7 @@ def _swept_matrix(scop: Scop, target: Target) -> str | None:
     """The matrix that the heaviest statement of a sequential loop changes in place, all of it in each step."""
     deepest = max(scop.statements.values(), key=lambda s: (len(s.indices), s.kind == "assign"))
     array = scop.arrays[deepest.target.array]
-    names = [s.name if isinstance(s, Affine) else None for s in deepest.target.subscripts]
+    names = plain_indices(deepest.target.subscripts)
     if len(deepest.indices) != 3 or deepest.loop_depth != 1 or deepest.kind != "assign" or deepest.argument is not None:
         return None
     if len(names) != 2 or set(names) != set(deepest.indices[1:]) or memory_strides(array)[-1] != 1:
@@ -87,8 +87,8 @@ def _sums_down(scop: Scop, matrix: str) -> bool:
     """Whether a statement of the loop sums down the matrix's columns."""
     for statement in scop.statements.values():
         if statement.kind == "update" and len(statement.indices) == 3:
-            down = {_name(r.subscripts[0]) for r in reads_of(statement.value) if r.tensor == matrix}
-            if down and not down & {_name(s) for s in statement.target.subscripts}:
+            down = {plain_index(r.subscripts[0]) for r in reads_of(statement.value) if r.tensor == matrix}
+            if down and not down & {plain_index(s) for s in statement.target.subscripts}:
                 return True
     return False
 
@@ -98,13 +98,13 @@ def _arrays_to_turn(scop: Scop, matrix: str, target: Target) -> dict[str, Array]
     found: set[str] = set()
     for statement in scop.statements.values():
         accesses = accesses_of(statement)
-        down = {_name(a.subscripts[0]) for a in accesses if a.array == matrix}
+        down = {plain_index(a.subscripts[0]) for a in accesses if a.array == matrix}
         if len(down) > 1 or (down and not down <= set(statement.indices)):
             return {}
         for access in accesses:
             places = [d for d, s in enumerate(access.subscripts) if not isinstance(s, Affine) or s.variables() & down]
             last = len(access.subscripts) - 1
-            if len(places) > 1 or (places and _name(access.subscripts[places[0]]) not in down):
+            if len(places) > 1 or (places and plain_index(access.subscripts[places[0]]) not in down):
                 return {}
             if places and places[0] != last:
                 found.add(access.array)
@@ -128,10 +128,6 @@ def _turned(array: Array, target: Target) -> Array:
     rows, columns = array.shape
     length = line_rows(rows, array.dtype.itemsize, target.line_bytes)
     return Array(name=f"{array.name}_turned", dtype=array.dtype, shape=(columns, length), kind="local")
-
-
-def _name(subscript: object) -> str | None:
-    return subscript.name if isinstance(subscript, Affine) else None
 
 
 def _on_turned(statement: Statement, arrays: Mapping[str, Array]) -> Statement:

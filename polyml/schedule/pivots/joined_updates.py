@@ -14,10 +14,10 @@ from itertools import permutations
 import islpy as isl
 
 from polyml.expressions import Apply, Const, Expr, Read, Subscript
-from polyml.scop.accesses import parameters_text
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["join_updates", "renamed"]
 

@@ -20,10 +20,11 @@ from polyml.schedule.large_enough import extents_of
 from polyml.schedule.pivots.joined_updates import renamed
 from polyml.schedule.pivots.plan import Loops3, Pivots
 from polyml.schedule.schedule import Storage
-from polyml.scop.accesses import access_map, guarded_reads, parameters_text
+from polyml.scop.accesses import access_map, guarded_reads
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["Beyond", "PivotParts", "Side", "split_at_pivots", "with_panels"]
 

@@ -21,6 +21,7 @@ from polyml.schedule.prologues import maker_of
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
+from polyml.sets.spaces import maps_of
 from polyml.target import Target
 
 __all__ = ["plan_slanted", "slanted_parts", "split_around"]
@@ -120,9 +121,8 @@ def _steps(scop: Scop, array: str, subscripts: Sequence[Subscript], index: str) 
 
 def split_around(scop: Scop, dependences: Dependences, core: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The other statements: those that run before the core, and those that need it."""
-    edges = dependences.validity.get_map_list()
     ends = (isl.dim_type.in_, isl.dim_type.out)
-    pairs = [tuple(str(edges.get_at(k).get_tuple_name(end)) for end in ends) for k in range(edges.n_map())]
+    pairs = [tuple(str(edge.get_tuple_name(end)) for end in ends) for edge in maps_of(dependences.validity)]
     later, found = {core}, {core}
     while found:
         found = {sink for source, sink in pairs if source in found} - later

@@ -19,9 +19,9 @@ from polyml.records import dataclass
 from polyml.schedule.gpu.rescaled_tiles import RescaledNest
 from polyml.schedule.strategy.cuda_rescaled_tiles import Operand
 from polyml.schedule.transforms import Loop, around, insert_loops, insert_mark, insert_sequence
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["rescaled_tree"]
 

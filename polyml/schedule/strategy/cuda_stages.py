@@ -24,9 +24,9 @@ from polyml.schedule.transforms import (
     insert_mark,
     insert_sequence,
 )
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["build_staged"]
 

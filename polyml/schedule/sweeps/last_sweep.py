@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import replace
-from math import prod
 
 import islpy as isl
 
@@ -32,6 +31,7 @@ from polyml.schedule.sweeps.row_sums import cut
 from polyml.schedule.written import in_order, with_statements
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.sets.shapes import element_count
 from polyml.target import Target
 
 __all__ = ["LastSweep", "one_row_late"]
@@ -118,7 +118,7 @@ def _rows_of_block(scop: Scop, order: _Order, matcher: Matcher, target: Target) 
     size = min(MOST_ROWS, rows // BLOCKS)
     if size < LEAST_ROWS:
         return 0
-    row = {a.name: a.dtype.itemsize * prod(e.constant for e in a.shape) // rows for a in scop.arrays.values()}
+    row = {a.name: a.dtype.itemsize * element_count(a.shape) // rows for a in scop.arrays.values()}
     written = [row[scop.statements[name].target.array] for name in order.late]
     if min(written) < LONG * target.line_bytes or any(length % target.line_bytes for length in written):
         return 0

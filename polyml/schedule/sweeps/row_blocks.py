@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from polyml.expressions import reads_of
+from polyml.expressions import plain_indices, reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import UNKNOWN_EXTENT, RegisterTile, StatementModel, memory_strides
 from polyml.schedule.pivots.plan import widest_tile
@@ -28,6 +28,7 @@ from polyml.schedule.schedule import Product
 from polyml.scop.expansion import expanded_along_loops
 from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.shapes import is_known
 from polyml.target import Target
 
 __all__ = ["RowBlocks", "plan_row_blocks"]
@@ -74,7 +75,7 @@ def plan_row_blocks(scop: Scop, models: Mapping[str, StatementModel], target: Ta
     if array.kind == "local" or step in _names(core) or len(array.shape) < 2:
         return None
     numbers = [extent.constant if extent.is_constant else UNKNOWN_EXTENT for extent in array.shape]
-    symbolic = not all(extent.is_constant for extent in array.shape)
+    symbolic = not is_known(array.shape)
     if prod(numbers) * array.dtype.itemsize <= target.l2_bytes // 2:
         return None
     strides = memory_strides(array)
@@ -129,7 +130,7 @@ def _even(tile: RegisterTile) -> RegisterTile:
 
 
 def _names(statement: Statement) -> list[str | None]:
-    return [s.name if isinstance(s, Affine) else None for s in statement.target.subscripts]
+    return plain_indices(statement.target.subscripts)
 
 
 def _rows(scop: Scop, array: str, dimension: int) -> dict[str, str] | None:

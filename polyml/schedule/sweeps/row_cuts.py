@@ -10,9 +10,10 @@ from polyml.schedule.cost import UNKNOWN_EXTENT
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Array
 from polyml.sets.affine import Affine, affine
+from polyml.sets.shapes import element_count
 from polyml.target import Target
 
-__all__ = ["RowCut", "any_cut", "elements_of", "is_known", "known_cut"]
+__all__ = ["RowCut", "any_cut", "elements_of", "known_cut"]
 
 STREAMS = 16
 """Rows of a block where they are long: as many streams as a core's prefetcher follows with ease."""
@@ -42,12 +43,7 @@ class RowCut:
 
 def elements_of(array: Array) -> int:
     """How many there are, with an assumed number where that is not known."""
-    return prod(extent.constant if extent.is_constant else UNKNOWN_EXTENT for extent in array.shape)
-
-
-def is_known(array: Array) -> bool:
-    """Whether its extents are numbers."""
-    return all(extent.is_constant for extent in array.shape)
+    return element_count(array.shape, UNKNOWN_EXTENT)
 
 
 def known_cut(array: Array, along: int, sums: Sequence[Array], target: Target) -> RowCut | None:

@@ -32,11 +32,12 @@ from polyml.schedule.gpu.partial_sums import parts_of_sum
 from polyml.schedule.ilp.driver import Around, Outline
 from polyml.schedule.matching import Matcher
 from polyml.schedule.schedule import Product
-from polyml.schedule.sweeps.row_cuts import any_cut, elements_of, is_known, known_cut
+from polyml.schedule.sweeps.row_cuts import any_cut, elements_of, known_cut
 from polyml.schedule.sweeps.row_registers import Together, sums_together
 from polyml.schedule.written import in_order, with_statements
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.shapes import is_known
 from polyml.target import Target
 
 __all__ = ["RowSums", "cut", "large_matrices", "plan_row_sums"]
@@ -94,7 +95,7 @@ def large_matrices(scop: Scop, target: Target) -> list[Array]:
     found = (
         a
         for a in scop.arrays.values()
-        if len(a.shape) > 1 and (not is_known(a) or elements_of(a) * a.dtype.itemsize > target.l2_bytes)
+        if len(a.shape) > 1 and (not is_known(a.shape) or elements_of(a) * a.dtype.itemsize > target.l2_bytes)
     )
     return sorted((a for a in found if sum(a.name in t for t in touched) > 1), key=elements_of, reverse=True)
 

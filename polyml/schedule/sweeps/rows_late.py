@@ -22,9 +22,9 @@ from polyml.schedule.ilp.driver import Around, Outline
 from polyml.schedule.pieces import Pieces
 from polyml.schedule.sweeps.row_registers import Together
 from polyml.schedule.sweeps.row_sums import RowSums
-from polyml.scop.accesses import parameters_text
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["RowsLate", "one_block_late"]
 
