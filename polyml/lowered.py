@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from polyml.codegen.llvm.machine import assembly, machine_of
 from polyml.codegen.printer import loops_html, loops_text
-from polyml.compiler import Stages, c_text, compile_stages, llvm_text, with_schedules
+from polyml.compiler.driver import Stages, c_text, compile_stages, llvm_text, with_schedules
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
 from polyml.graph.printer import graph_html, graph_latex, graph_text
@@ -56,7 +56,7 @@ class Lowered:
             case "loops":
                 return "\n\n".join(loops_text(function) for function in stages.functions)
             case "cuda":
-                from polyml.compiler_cuda import cuda_regions, cuda_text  # what only a GPU needs
+                from polyml.compiler.gpu import cuda_regions, cuda_text  # what only a GPU needs
 
                 return cuda_text(cuda_regions(stages))
             case "llvm":
@@ -97,7 +97,7 @@ class Lowered:
             lines.append(f"region {lowered.region.name}: statements {made}")
             lines += [f"  {note.stage}: {note.subject}: {note.text}" for note in lowered.notes]
         if self.stages.options.machine.is_cuda:
-            from polyml.compiler_cuda import kernel_lines  # what only a GPU needs
+            from polyml.compiler.gpu import kernel_lines  # what only a GPU needs
 
             lines += kernel_lines(self.stages)
         return "\n".join(lines)
@@ -145,8 +145,8 @@ class Lowered:
             PolymlError: the target is not this machine.
         """
         if self.stages.options.machine.is_cuda:
-            from polyml.compiler_cuda import cuda_kernel
-            from polyml.runtime.cuda import the_device  # what only a GPU needs
+            from polyml.compiler.gpu import cuda_kernel
+            from polyml.runtime.cuda.pycuda_device import the_device  # what only a GPU needs
 
             return cuda_kernel(self.program, self.stages, the_device())
         compiled = compile_stages(self.program, self.stages)

@@ -17,6 +17,7 @@ from polyml.einsum_frontend.walk import index_names
 from polyml.errors import ShapeError, UnboundedDomainError
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, affine, extent_of
+from polyml.sets.spaces import parameters_text
 from polyml.source import Span
 
 __all__ = ["Inferred", "infer_ranges"]
@@ -260,7 +261,7 @@ def _by_sets(
     others = sorted(involved & inner.keys())
     outer = sorted(outer_ranges)
     known = {**inner, **outer_ranges}
-    head = f"[{', '.join(outer)}] -> " if outer else ""
+    head = parameters_text(outer)
     context = [known[name].constraint or "true" for name in outer]
     good = isl.Set(f"{head}{{ [{variable}] : {' and '.join([f'{variable} >= 0', *context])} }}")
     for use in uses:

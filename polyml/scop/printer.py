@@ -6,6 +6,7 @@ import islpy as isl
 
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
+from polyml.sets.spaces import maps_of
 from polyml.shown import text_of
 
 __all__ = ["dependences_text", "domains_text", "relation_lines", "relations_text"]
@@ -45,9 +46,7 @@ def relations_text(dependences: Dependences) -> str:
 
 def relation_lines(relation: isl.UnionMap) -> list[str]:
     """The maps of a union, sorted by their text (isl's own order is that of a hash)."""
-    found: list[isl.Map] = []
-    relation.foreach_map(found.append)
-    return sorted(str(piece) for piece in found)
+    return sorted(map(str, maps_of(relation)))
 
 
 def _domain_text(domain: isl.Set) -> str:

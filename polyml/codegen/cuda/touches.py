@@ -17,8 +17,8 @@ from polyml.codegen.loops import Allocate, Assign, For, If, Node, UpdateArgument
 from polyml.codegen.rewrite import expressions, uses, walk_nodes
 from polyml.expressions import Expr, reads_of
 from polyml.records import dataclass
-from polyml.scop.accesses import parameters_text
 from polyml.sets.affine import Affine, Extremum, affine, operands
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["Meeting", "Nest", "Step", "Touch", "Touches", "element_of", "has_phases", "loop_constraints", "merged"]
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from polyml.expressions import Expr, Read, factors_of, product_of, reads_of
-from polyml.graph.build_parts import variables_of
+from polyml.graph.builder.parts import variables_of
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.boxes import any_box, box

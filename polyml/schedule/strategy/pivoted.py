@@ -1,4 +1,4 @@
-"""The tree of a factorization in blocks (see pivots.py and pivot_parts.py):
+"""The tree of a factorization in blocks (see pivots/plan.py and pivots/parts.py):
 
 blocks of the pivot
   the block itself: in the order that the recipe finds without blocks
@@ -18,10 +18,10 @@ from itertools import groupby
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.pivot_parts import Beyond, PivotParts
+from polyml.schedule.pivots.parts import Beyond, PivotParts
 from polyml.schedule.strategy.bands import along
 from polyml.schedule.transforms import Loop, around, graft, insert_loops, insert_mark, insert_sequence, tile_loop
-from polyml.scop.accesses import parameters_text
+from polyml.sets.spaces import maps_of, parameters_text, sets_of
 
 __all__ = ["build_pivoted", "build_slanted"]
 
@@ -167,10 +167,9 @@ class _Builder:
         """The statements such that none needs a later one at the same pivot."""
         pivot = isl.MultiUnionPwAff.from_union_pw_aff(self.loop("pivot", names).row)
         validity = self.parts.dependences.validity.intersect_domain(pivot.domain()).intersect_range(pivot.domain())
-        same = validity.eq_at_multi_union_pw_aff(pivot).get_map_list()
         needs: dict[str, set[str]] = {name: set() for name in names}
-        for k in range(same.n_map()):
-            source, sink = (same.get_at(k).get_tuple_name(t) or "" for t in (isl.dim_type.in_, isl.dim_type.out))
+        for same in maps_of(validity.eq_at_multi_union_pw_aff(pivot)):
+            source, sink = (same.get_tuple_name(t) or "" for t in (isl.dim_type.in_, isl.dim_type.out))
             if source != sink:
                 needs[sink].add(source)
         found: list[str] = []
@@ -273,8 +272,7 @@ class _Builder:
 
     @staticmethod
     def names_at(node: isl.ScheduleNode) -> tuple[str, ...]:
-        sets = node.get_domain().get_set_list()
-        return tuple(sorted(sets.get_at(k).get_tuple_name() or "" for k in range(sets.n_set())))
+        return tuple(sorted(s.get_tuple_name() or "" for s in sets_of(node.get_domain())))
 
     def sequence(self, leaf: isl.ScheduleNode, parts: Sequence[_Part]) -> isl.ScheduleNode:
         if len(parts) == 1:

@@ -30,12 +30,11 @@ from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.ilp.skewing import SkewedLoop, skewed_band, skewed_by
 from polyml.schedule.large_enough import at_least, extents_of
-from polyml.schedule.relaid import trips_of
+from polyml.schedule.layouts.relaid import trips_of
 from polyml.schedule.schedule import Product
-from polyml.schedule.strategy.bands import is_coincident
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import Loop, insert_loops, tile_loop
-from polyml.schedule.tree import Kind, kind_of, members, nodes, statements_below
+from polyml.schedule.tree import Kind, is_coincident, kind_of, members, nodes, statements_below
 from polyml.sets.affine import Affine
 
 __all__ = ["TIME_TILES", "TimePlan", "build_time_tiles", "plan_time_tiles"]
