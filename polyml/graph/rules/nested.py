@@ -150,7 +150,8 @@ def _best(equation: Equation, work: _Work) -> tuple[_Inner, Mapping[str, Affine]
     operands = [work.tensors[name] for name in dict.fromkeys(read.tensor for read in reads_of(equation.body))]
     item = equation.result.dtype.itemsize
     room = [term(t.dtype.itemsize, t.shape) for t in (*operands, equation.result)]
-    most = max(total(room, work.counts), work.cache)
+    near = LAST_LEVEL * work.cache
+    most = max(total(room, work.counts), near)
 
     def costed(inner: _Inner) -> _Inner:
         kept, inside, rest = (
@@ -160,7 +161,7 @@ def _best(equation: Equation, work: _Work) -> tuple[_Inner, Mapping[str, Affine]
             )
         )  # fmt: skip
         size = total([term(item, kept)], work.counts)
-        moved = NEAR if size <= work.cache // 2 else WITHIN if size <= LAST_LEVEL * work.cache else FAR
+        moved = NEAR if size <= work.cache // 2 else WITHIN if size <= near else FAR
         products = max(len(inner.inside) - 1, 1)
         both = term(products, inside), term(len(inner.outside), rest), term(moved, kept)
         idle = products * _idle_lanes(kept[-1], item, work.vector_bytes) if kept else 0
@@ -184,7 +185,7 @@ def _best(equation: Equation, work: _Work) -> tuple[_Inner, Mapping[str, Affine]
     best = min(paying, key=lambda inner: total(inner.cost, work.counts), default=None)
     if best is None:
         return None
-    elements = [(work.cache // item, ()), *((factor // item or 1, sizes) for factor, sizes in room)]
+    elements = [(near // item, ()), *((factor // item or 1, sizes) for factor, sizes in room)]
     work.suit(best, (inner for inner in candidates if inner is not best), elements, extents)
     return best, extents
 
