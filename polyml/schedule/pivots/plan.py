@@ -22,6 +22,7 @@ from polyml.schedule.shared_loops import Order, assign
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.shown import counted
 from polyml.target import Target
 
 __all__ = ["Loops3", "Pivots", "moves", "plan_pivots", "roles_of", "updates_in_place", "widest_tile", "within_block"]
@@ -64,7 +65,7 @@ class Pivots:
         own = self.loops[self.core]
         rows = "" if self.broadcast is None else f", {self.broadcast.tensor} in panels of {self.tile.rows}"
         return (
-            f"blocks of {self.block} {own.pivot}; beyond them a register tile of {self.tile.rows} {own.rows} x {self.tile.vectors} vectors of {own.lanes}, "
+            f"blocks of {self.block} {own.pivot}; beyond them a register tile of {self.tile.rows} {own.rows} x {counted(self.tile.vectors, 'vector')} of {own.lanes}, "
             f"{self.vector.tensor} packed in panels of {self.width}{rows}, strips of {self.strip} {own.rows}"
         )
 
