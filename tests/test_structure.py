@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import get_args
+
+from polyml.lowered import View
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "polyml"
@@ -55,3 +58,9 @@ def test_files_that_texts_mention_exist() -> None:
     for text in texts:
         for name in re.findall(r"(?<![\w./])((?:\w+/)*\w+\.py)\b", text.read_text()):
             assert name in INVENTED or any(path.endswith(f"/{name}") for path in known), (text.name, name)
+
+
+def test_every_view_has_its_line() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page[page.index("| `lowered.show(..)` |") : page.index("`lowered.explain()` says")]
+    assert re.findall(r'`"(\w+)"`', table) == list(get_args(View))

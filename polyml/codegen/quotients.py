@@ -196,7 +196,7 @@ def _counts(bands: list[tuple[int, list[_Row]]], statements: dict[str, _Extended
     """What divides all values of a band's member, wherever a statement meets one at that depth; 1 where no quotient takes part."""
     own: list[tuple[int, _Row, int]] = []
     for depth, rows in bands:
-        own += [(depth + k, row, _divisor(row, statements)) for k, row in enumerate(rows)]
+        own += [(depth + k, row, _divisor(row)) for k, row in enumerate(rows)]
     found: dict[tuple[str, int], int] = {}
     for depth, row, divisor in own:
         for name in row:
@@ -212,7 +212,7 @@ def _counts(bands: list[tuple[int, list[_Row]]], statements: dict[str, _Extended
     return found
 
 
-def _divisor(row: _Row, statements: dict[str, _Extended]) -> int:
+def _divisor(row: _Row) -> int:
     """The largest number that divides a member's values, as sums of indices and quotients; 1 where none of these is a quotient."""
     divisor, quotient = 0, False
     for value in row.values():

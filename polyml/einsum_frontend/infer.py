@@ -58,7 +58,7 @@ def infer_ranges(
         if isinstance(use.expression, IndexRef):
             variable = _variable(use.expression.name, names)
             ranges.setdefault(use.expression.name, box_range(variable, 0, use.extent))
-    assumed = _plain(ranges, [*own, *uses], names, span)
+    assumed = _plain(ranges, [*own, *uses], names)
     warnings: list[str] = []
     while missing := [name for name in indices if name not in ranges]:
         found = _round([*own, *uses], ranges, frozenset(missing), names, outer, span, assumed, symbolic, avoid)
@@ -113,7 +113,7 @@ def _below(variable: str, stop: Affine, outer: Mapping[str, Range]) -> Range:
     )
 
 
-def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names, span: Span) -> list[Affine]:
+def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names) -> list[Affine]:
     """Rule 2: adds the ranges of indices that stand plainly in a subscript, and compares all their extents; those in symbolic sizes are assumed to be
     equal, which it returns."""
     free: dict[str, dict[Extent, Use]] = {}
@@ -172,7 +172,7 @@ def _round(
         variable = _variable(name, names)
         adopted = _by_arithmetic(variable, fitting[name], inner)
         if adopted is None and _symbolic(use.extent for use in fitting[name]):
-            adopted = _by_symbols(variable, fitting[name], inner, outer, assumed)
+            adopted = _by_symbols(variable, fitting[name], inner, assumed)
         adopted = adopted or _by_sets(variable, fitting[name], inner, outer, span, symbolic, avoid)
         if adopted is None:
             continue
@@ -211,9 +211,7 @@ def _by_arithmetic(variable: str, uses: Sequence[Use], known: Mapping[str, Range
     return None if high is None else box_range(variable, low, max(low, high + 1))
 
 
-def _by_symbols(
-    variable: str, uses: Sequence[Use], inner: Mapping[str, Range], outer: Mapping[str, Range], assumed: list[Affine]
-) -> Range | None:
+def _by_symbols(variable: str, uses: Sequence[Use], inner: Mapping[str, Range], assumed: list[Affine]) -> Range | None:
     """Extents in symbolic sizes: one subscript `factor * variable + others`, factor > 0, whose others start at 0. Every range is assumed not to be empty.
 
     None when it is not that.

@@ -25,12 +25,10 @@ def all_elements(tensor: Tensor) -> isl.Set:
 
 def elements_read(equation: Equation, read: Read) -> isl.Set:
     """What an equation reads by that read, all that there could be where a subscript is a value."""
-    return elements_at(equation, equation.domain, equation.indices, read.subscripts)
+    return elements_at(equation.domain, equation.indices, read.subscripts)
 
 
-def elements_at(
-    equation: Equation, points: isl.Set, indices: Sequence[str], subscripts: Sequence[Subscript]
-) -> isl.Set:
+def elements_at(points: isl.Set, indices: Sequence[str], subscripts: Sequence[Subscript]) -> isl.Set:
     """The image of points over the indices; everything where a subscript is a value."""
     places = [s for s in subscripts if isinstance(s, Affine)]
     if len(places) < len(subscripts):

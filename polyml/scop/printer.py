@@ -9,7 +9,7 @@ from polyml.scop.scop import Scop, Statement
 from polyml.sets.spaces import maps_of
 from polyml.shown import text_of
 
-__all__ = ["dependences_text", "domains_text", "relation_lines", "relations_text"]
+__all__ = ["accesses_text", "dependences_text", "domains_text", "relation_lines", "relations_text"]
 
 
 @text_of.register
@@ -22,6 +22,27 @@ def domains_text(scop: Scop) -> str:
     for statement in scop.statements.values():
         lines.append(f"  {_domain_text(statement.domain)}")
         lines.append(f"    {_action(statement)}")
+    return "\n".join(lines)
+
+
+def accesses_text(scop: Scop) -> str:
+    """The scop's maps, statement by statement, on the statement's domain: the elements that it reads and writes, and when its instances run in the written order.
+
+    What has a computed subscript may write; all else must.
+    """
+    relations = {
+        "reads": scop.reads,
+        "writes": scop.must_writes,
+        "may write": scop.may_writes.subtract(scop.must_writes),
+        "written order": scop.initial,
+    }
+    lines = [f"accesses of {scop.name}"]
+    for statement in scop.statements.values():
+        lines.append(f"  {_domain_text(statement.domain)}")
+        for kind, relation in relations.items():
+            own = relation.intersect_domain(statement.domain.to_union_set())
+            pieces = (piece.to_map() for m in maps_of(own) for piece in m.get_basic_maps())
+            lines += [f"    {kind}: {m}" for m in sorted({str(m.gist_domain(statement.domain)) for m in pieces})]
     return "\n".join(lines)
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.codegen.rewrite import kept
-from polyml.schedule.streams import streamed_arrays
+from polyml.schedule.streams import kept, streamed_arrays
 from polyml.target import Target
 
 TARGET = Target("x86-64-v4", l2_bytes=64 << 10)

@@ -28,6 +28,7 @@ from polyml.expressions import Apply, IndexValue, Read, reads_of
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine, maximum, minimum
+from polyml.shown import counted
 
 __all__ = ["vectorize"]
 
@@ -118,7 +119,7 @@ class _Vectorize:
             try:
                 return self.pieces(node, ranges)
             except (NotVectorizable, CannotJam) as refusal:
-                self.notes.append(Note("vector", node.variable, f"loop {node.variable} stays scalar: {refusal}"))
+                self.notes.append(Note("vector", _subject(node), f"the loop stays scalar: {refusal}"))
                 node = replace(node, kind="sequential", factor=1)
         inner = ranges.enter(node)
         return (with_body(node, lambda body: self.body(body, inner)),)
@@ -191,9 +192,9 @@ class _Vectorize:
         count = plan.vectors if plan.has_main else 1
         accumulators = Accumulators.make(partials, plan.width, count, self.taken)
         parts = tuple(self.parts(loop, plan, partials, accumulators))
-        about = f"{plan.width} lanes" + (f", {plan.vectors} vectors at once" if plan.has_main else "")
+        about = f"{plan.width} lanes" + (f", {counted(plan.vectors, 'vector')} at once" if plan.has_main else "")
         about += f", reduces {', '.join(str(p.target) for p in partials)} in lanes" if partials else ""
-        self.notes.append(Note("vector", loop.variable, about))
+        self.notes.append(Note("vector", _subject(loop), about))
         return accumulators.around(parts, self.taken)
 
     def overlapped(self, loop: For, ranges: Ranges) -> For | None:
@@ -207,7 +208,7 @@ class _Vectorize:
         starts = overlapping_starts(loop, trips, width)
         copies = jam(_with_lanes(body, width), loop.variable, starts, taken=self.taken)
         self.notes.append(
-            Note("vector", loop.variable, f"{width} lanes, {len(starts)} vectors at once, the last one overlapping")
+            Note("vector", _subject(loop), f"{width} lanes, {len(starts)} vectors at once, the last one overlapping")
         )
         return replace(loop, kind="vector", factor=1, upper=loop.lower + width, step=width, width=width, body=copies)
 
@@ -223,8 +224,8 @@ class _Vectorize:
         self.notes.append(
             Note(
                 "vector",
-                loop.variable,
-                f"{width} lanes, {vectors} vectors at once, the last ones overlapping at the end",
+                _subject(loop),
+                f"{width} lanes, {counted(vectors, 'vector')} at once, the last ones overlapping at the end",
             )
         )
         return (clamped_tiles(loop, _with_lanes(body, width), vectors, width, self.taken),)
@@ -241,7 +242,7 @@ class _Vectorize:
         start = fresh(f"{loop.variable}_rows", self.taken)
         first = minimum([affine(start), loop.upper - width])
         lanes = replace(loop, kind="vector", factor=1, lower=first, upper=first + width, step=width, width=width)
-        self.notes.append(Note("vector", loop.variable, f"{width} lanes, the last ones overlapping"))
+        self.notes.append(Note("vector", _subject(loop), f"{width} lanes, the last ones overlapping"))
         return replace(loop, variable=start, step=width, kind="sequential", factor=1, body=(lanes,))
 
     def clamped(self, loop: For, plan: _Plan, ranges: Ranges) -> tuple[Node, ...]:
@@ -253,7 +254,7 @@ class _Vectorize:
         if body is None:
             return ()
         how = f"{plan.width} lanes, {plan.vectors} vectors at once, the last ones overlapping at the end"
-        self.notes.append(Note("vector", loop.variable, how))
+        self.notes.append(Note("vector", _subject(loop), how))
         return overlapping_tiles(loop, _with_lanes(body, plan.width), plan.vectors, plan.width, self.taken)
 
     def plan(self, loop: For, ranges: Ranges, width: int, *, sums: int) -> _Plan:
@@ -319,6 +320,14 @@ class _Vectorize:
             start = plan.end
         if plan.has_tail:
             yield replace(shape, lower=start, step=width, masked=True, body=single)
+
+
+def _subject(loop: For) -> str:
+    """The loop's variable and what it makes; of copies of a register, which differ by a number, the first."""
+    nodes = [node for node in walk_nodes(loop.body) if isinstance(node, Assign)]
+    made = dict.fromkeys(node.target.variable for node in nodes)
+    first = [name for name in made if name.rstrip("0123456789").rstrip("_") not in made or name[-1] not in "0123456789"]
+    return f"{loop.variable} ({', '.join(first)})" if first else loop.variable
 
 
 def _in_turns(rest: For, body: tuple[Node, ...], accumulators: Accumulators) -> For:

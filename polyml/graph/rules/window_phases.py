@@ -98,7 +98,7 @@ class _Contraction:
 
 def _convolved(equation: Equation, graph: Graph, tensors: dict[str, Tensor], vector_bytes: int) -> list[Op]:
     found = _contraction(equation, graph, tensors)
-    if found is None or not _pays(found, tensors, max(1, vector_bytes // equation.result.dtype.itemsize)):
+    if found is None or not _pays(found, max(1, vector_bytes // equation.result.dtype.itemsize)):
         return [equation]
     moved = _substituted(found.moved, {p.windows.place: _place(p) for p in found.phases})
     filters = _substituted(found.filters, {p.windows.inside: _inside(p) for p in found.phases})
@@ -233,7 +233,7 @@ def _spans(read: Read, extents: Mapping[str, Affine], tensors: dict[str, Tensor]
     return all(extents[s.name or ""] == n for s, n in zip(read.subscripts, shape, strict=True) if isinstance(s, Affine))
 
 
-def _pays(found: _Contraction, tensors: dict[str, Tensor], lanes: int) -> bool:
+def _pays(found: _Contraction, lanes: int) -> bool:
     """Cycles beside those of terms: of multiply-adds at the edges, of what is moved."""
     equation = found.equation
 

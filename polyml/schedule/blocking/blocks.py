@@ -11,6 +11,7 @@ from polyml.schedule.blocking.sizes import by_stride
 from polyml.schedule.cost import RegisterTile, StatementModel
 from polyml.schedule.schedule import Product
 from polyml.sets.affine import Affine
+from polyml.shown import counted
 
 __all__ = ["Blocking", "blocks_of"]
 
@@ -83,7 +84,7 @@ class Blocking:
             for index, size in self.sizes.items()
             if self.blocked(index) and (index != self.rows or self.row_operand)
         )
-        tile = f"{self.tile.vectors} vectors of {self.lanes}"
+        tile = f"{counted(self.tile.vectors, 'vector')} of {self.lanes}"
         tile = f"register tile {self.tile.rows} {self.rows} x {tile}" if self.rows else tile
         how = "read once, in order" if not self.packed else f"packed in panels of {self.width}"
         packed = f"{self.vector_operand} " + ("read where it lies" if self.in_place or self.strips else how)

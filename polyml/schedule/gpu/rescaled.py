@@ -135,7 +135,7 @@ class _Search:
                 if len(left) == 1 and set(self.rows) == set(own.values()) and self._like_maximum(s, left[0]):
                     own[left[0]] = self.key
                 elif len(left) == 1 and len(own) == len(self.rows) + 1 and self.key in own.values():
-                    own[left[0]] = self._fresh(s, left[0], inside=left[0] not in names)
+                    own[left[0]] = self._fresh(left[0], inside=left[0] not in names)
                 elif not left and s.target.array not in self.dims:
                     self.dims[s.target.array] = tuple(own[i] for i in names)
                     for access in accesses:
@@ -157,7 +157,7 @@ class _Search:
         reads = {substitute(r, own) for r in reads_of(s.value) if r.tensor not in self.made}
         return any(r in reads and _names(Access(r.tensor, r.subscripts)) for r in reads_of(self.maximum.value))
 
-    def _fresh(self, s: Statement, index: str, *, inside: bool) -> str:
+    def _fresh(self, index: str, *, inside: bool) -> str:
         """The name of the index that a contraction has beside the rows and the key."""
         known = self.depth if inside else self.column
         if known is not None:

@@ -22,6 +22,7 @@ from polyml.schedule.shared_loops import Order, assign
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.shown import counted
 from polyml.target import Target
 
 __all__ = ["Loops3", "Pivots", "moves", "plan_pivots", "roles_of", "updates_in_place", "widest_tile", "within_block"]
@@ -64,7 +65,7 @@ class Pivots:
         own = self.loops[self.core]
         rows = "" if self.broadcast is None else f", {self.broadcast.tensor} in panels of {self.tile.rows}"
         return (
-            f"blocks of {self.block} {own.pivot}; beyond them a register tile of {self.tile.rows} {own.rows} x {self.tile.vectors} vectors of {own.lanes}, "
+            f"blocks of {self.block} {own.pivot}; beyond them a register tile of {self.tile.rows} {own.rows} x {counted(self.tile.vectors, 'vector')} of {own.lanes}, "
             f"{self.vector.tensor} packed in panels of {self.width}{rows}, strips of {self.strip} {own.rows}"
         )
 
@@ -83,7 +84,7 @@ def plan_pivots(
 ) -> Pivots | None:
     """The plan; None when some statement does not stand on the three loops of an in-place update, or they are too short for blocks."""
     for name in sorted(scop.statements, key=lambda name: -models[name].work):
-        core = _core(scop, scop.statements[name], models[name])
+        core = _core(scop.statements[name], models[name])
         if core is not None:
             own, vector = core
             return _sized(scop, dependences, models[name], own, vector, target)
@@ -98,7 +99,7 @@ def within_block(models: Mapping[str, StatementModel], plan: Pivots) -> dict[str
     }
 
 
-def _core(scop: Scop, statement: Statement, model: StatementModel) -> tuple[Loops3, Read] | None:
+def _core(statement: Statement, model: StatementModel) -> tuple[Loops3, Read] | None:
     """The roles of the indices of `out[rows, lanes] += f(.. [rows, pivot], .. [pivot, lanes])`, one of whose operands is `out`, or of the same as an
     assignment per pivot; and the read along the lanes."""
     found = roles_of(statement, model)
@@ -140,7 +141,7 @@ def moves(read: Read, index: str) -> bool:
 def _sized(
     scop: Scop, dependences: Dependences, model: StatementModel, own: Loops3, vector: Read, target: Target
 ) -> Pivots | None:
-    tile = widest_tile(model, target)
+    tile = widest_tile(target)
     width = tile.vectors * target.lanes(model.itemsize)
     step = lcm(tile.rows, width)
     extent = model.extents[own.pivot]
@@ -163,7 +164,7 @@ def _sized(
     )  # fmt: skip
 
 
-def widest_tile(model: StatementModel, target: Target) -> RegisterTile:
+def widest_tile(target: Target) -> RegisterTile:
     """The fewest cycles per vector operation: two arithmetic and two load instructions a cycle, latency 4; loads that hide cost a little, vectors more."""
     tiles: list[RegisterTile] = []
     spare = 2 if target.vector_registers > 16 else 0

@@ -56,7 +56,7 @@ def _pays(scop: Scop, model: StatementModel, own: Loops3, reads: tuple[Read, ...
 
 
 def _sized(scop: Scop, model: StatementModel, own: Loops3, reads: tuple[Read, ...], target: Target) -> Pivots:
-    tile = widest_tile(model, target)
+    tile = widest_tile(target)
     depth = model.extents[own.pivot]
     room = max(1, target.l1_bytes // 3 // (tile.rows * model.itemsize))
     block = ceil(ceil(depth / ceil(depth / room)) / 8) * 8

@@ -95,7 +95,7 @@ def plan_row_blocks(scop: Scop, models: Mapping[str, StatementModel], target: Ta
         both = (*kept, *crossed)
         made = expanded_along_loops(scop, both, None if symbolic else prod(numbers) * array.dtype.itemsize)
         if size >= LEAST_STEPS and all(len(made.arrays[k].shape) > len(scop.arrays[k].shape) for k in both):
-            tile = None if columns is None else _even(widest_tile(models[core.name], target))
+            tile = None if columns is None else _even(widest_tile(target))
             height = max(1, target.l1_bytes // 2 // row_bytes)
             return RowBlocks(
                 scop=made, core=core.name, steps=dict.fromkeys(scop.statements, step), rows=rows, size=size, kept=both,
