@@ -13,6 +13,7 @@ from polyml.graph.rules.absorb import absorb_copies
 from polyml.graph.rules.ahead import compute_once
 from polyml.graph.rules.combine import combine_terms
 from polyml.graph.rules.common import share_equal
+from polyml.graph.rules.compared import compare_narrowly
 from polyml.graph.rules.dead import remove_dead
 from polyml.graph.rules.factor import factor_sums
 from polyml.graph.rules.hoist import hoist
@@ -59,6 +60,7 @@ RULES: tuple[Rule, ...] = (
     # Ordering: dead code goes first, so that use counts are true; it follows inlining for the same reason.
     Rule("dead", remove_dead),
     Rule("simplify", simplify),
+    Rule("compared", compare_narrowly),
     Rule("single values", drop_single_values),
     Rule("common", share_equal),
     # Ordering: what is left of an expression may be inlined.
