@@ -68,6 +68,8 @@ def _step_of(value: Expr, before: Read) -> Recurrence | None:
         factor, inhomogeneous = found
         if factor is None or inhomogeneous is None:
             return None
+        if isinstance(factor, Const) and factor.dtype.is_float and not factor.dtype.is_normal(factor.value):
+            return None  # of several numbers, each of which the type has, unlike their product
         return Recurrence(inhomogeneous, None if _is_one(factor) else factor, None)
     for op in ("max", "min"):
         found = _tropical(value, before, op)

@@ -234,7 +234,7 @@ def _costs(name: str, value: object) -> tuple[CostName, ...] | None:
         value = tuple(value.split(","))
     if value is None:
         return None
-    if isinstance(value, tuple | list) and value and len(set(value)) == len(value) and all(v in known for v in value):
+    if isinstance(value, tuple | list) and value and all(v in known for v in value) and len(set(value)) == len(value):
         return tuple(value)
     raise _refuse(name, value, f"a list of different names of {', '.join(known)}")
 

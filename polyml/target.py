@@ -7,6 +7,7 @@ compared with stored text. Nothing here is measured; polyml.runtime.balance meas
 from __future__ import annotations
 
 import functools
+import math
 import os
 import platform
 import subprocess
@@ -59,13 +60,15 @@ class Target:
         """The machine called `name`, with `fields` replaced.
 
         Raises:
-            PolymlError: when the name or a field is unknown.
+            PolymlError: when the name or a field is unknown, or a value does not fit its field.
         """
         row = _host_fields() if name == "host" else _NAMED.get(name)
         if row is None:
             raise PolymlError(f'unknown target "{name}"', hint=f"known targets: host, {', '.join(_NAMED)}")
         if unknown := sorted(set(fields) - set(row)):
             raise PolymlError(f"Target has no field {', '.join(unknown)}", hint=f"fields: {', '.join(row)}")
+        for key, value in fields.items():
+            _check_field(key, value, row[key])
         object.__setattr__(self, "name", name)
         for key, value in {**row, **fields}.items():
             object.__setattr__(self, key, value)
@@ -200,6 +203,26 @@ _REQUIRED: dict[str, frozenset[str]] = {
     "x86-64-v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
     "riscv64": frozenset({"v"}),
 }
+
+
+_POWERS = frozenset({"vector_bytes", "line_bytes"})
+_POSITIVE = frozenset({"vector_bytes", "line_bytes", "vector_registers", "l1_bytes", "l2_bytes", "cores"})
+
+
+def _check_field(name: str, value: object, example: object) -> None:
+    """Raises PolymlError unless the value is of the kind that the field has, and in its range."""
+    if isinstance(example, str | bool):
+        wanted = "text" if isinstance(example, str) else "a bool"
+        fits = type(value) is type(example)
+    elif isinstance(example, float):
+        wanted, fits = "a number of at least 0", type(value) in (int, float) and 0 <= value < math.inf  # type: ignore[operator]  # a number
+    else:
+        least = 1 if name in _POSITIVE else 0
+        wanted, fits = f"an integer of at least {least}", type(value) is int and value >= least
+        if name in _POWERS:
+            wanted, fits = "a power of two, at least 8", type(value) is int and value >= 8 and value & (value - 1) == 0
+    if not fits:
+        raise PolymlError(f"Target's field {name} = {value!r} is not {wanted}")
 
 
 def named_targets() -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from polyml.dtypes import DType, boolean, c64, c128, f32, f64, i64, promote
+from polyml.dtypes import DType, boolean, c64, c128, f32, f64, i64, promote, u64
 from polyml.einsum_frontend.complex_functions import FUNCTIONS
 from polyml.einsum_frontend.complex_parts import ROWS, Parts, joined, parts_of, power
 from polyml.errors import DTypeError
@@ -153,7 +153,9 @@ def apply(op: str, args: Sequence[Typed], span: Span | None = None) -> Typed:
     dtype, weak = common(args, span)
     if dtype.is_complex or op in ("conj", "real", "imag", "complex"):
         return _on_parts(op, args, dtype, weak, span)
-    if rule == "comparison" and dtype.is_integer and any(_overflows(arg, dtype) for arg in args):
+    if rule == "comparison" and dtype.is_integer and not weak and any(_may_overflow(arg, dtype) for arg in args):
+        if dtype == u64:
+            return _compared_with_u64(op, args, span)
         dtype = i64
     if dtype == boolean:
         return _on_booleans(op, args, weak, span)
@@ -237,7 +239,7 @@ _IN_OTHER_WORDS = {"sigmoid": "write 1 / (1 + exp(-x))"}
 def whole_exponent(expr: Expr) -> int | None:
     """A constant exponent of 1 to 16 or -16 to -1."""
     value = expr.value if isinstance(expr, Const) else None
-    return int(value) if value is not None and value == int(value) and 1 <= abs(value) <= 16 else None
+    return int(value) if value is not None and 1 <= abs(value) <= 16 and value == int(value) else None
 
 
 def _complex_power(args: Sequence[Typed], dtype: DType, weak: bool, exponent: int, span: Span | None) -> Typed:
@@ -320,8 +322,21 @@ def is_narrow(dtype: DType) -> bool:
     return dtype.is_integer and dtype.bits < 32
 
 
-def _overflows(arg: Typed, dtype: DType) -> bool:
-    return arg.weak and isinstance(arg.expr, Const) and not _fits(int(arg.expr.value), dtype)
+def _may_overflow(arg: Typed, dtype: DType) -> bool:
+    """Whether a number, size or index value, which is compared by its value, may have none in the type."""
+    return arg.weak and not (isinstance(arg.expr, Const) and _fits(int(arg.expr.value), dtype))
+
+
+def _compared_with_u64(op: str, args: Sequence[Typed], span: Span | None) -> Typed:
+    """A comparison of a u64, which no other type holds, with a number, size or index value that may be negative."""
+    (value,) = (cast(arg.expr, i64, span) for arg in args if arg.weak)
+    holds = bool(OPS[op].meaning(*(np.int64(-1 if arg.weak else 0) for arg in args)))
+    if isinstance(value, Const):
+        (other,) = (arg.expr for arg in args if not arg.weak)
+        return Typed(Apply("ge" if holds else "lt", (other, Const(0, u64)), boolean), False)
+    same = Apply(op, tuple(Apply("cast", (value,), u64) if arg.weak else arg.expr for arg in args), boolean)
+    negative = Apply("lt" if holds else "ge", (value, Const(0, i64)), boolean)
+    return Typed(Apply("or" if holds else "and", (negative, same), boolean), False)
 
 
 def _fits(value: int, dtype: DType) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
+from polyml.graph.builder.state import identifier
 from polyml.graph.fusion_cost import bytes_saved, tiles_worth
 from polyml.graph.ir import Check, Equation, Graph, Loop
 from polyml.graph.profiles import Profile, memory_of, profiles
@@ -44,7 +45,8 @@ def fuse(
     if prologues and max_equations > 1:
         groups = move_prologues(ops, groups, chooser.users, chooser.kept, before, cache_bytes)
     ordered = _ordered(groups, before, early)
-    return tuple(_region(graph, f"{graph.name}_{n}", [ops[k] for k in sorted(g)], ops) for n, g in enumerate(ordered))
+    name = identifier(graph.name, ())
+    return tuple(_region(graph, f"{name}_{n}", [ops[k] for k in sorted(g)], ops) for n, g in enumerate(ordered))
 
 
 class _Chooser:

@@ -12,6 +12,7 @@ from polyml.graph.rules.absorb import absorb_copies
 from polyml.graph.rules.ahead import compute_once
 from polyml.graph.rules.combine import combine_terms
 from polyml.graph.rules.common import share_equal
+from polyml.graph.rules.compared import compare_narrowly
 from polyml.graph.rules.dead import remove_dead
 from polyml.graph.rules.factor import factor_sums
 from polyml.graph.rules.hoist import hoist
@@ -115,6 +116,7 @@ RULES: tuple[Rule, ...] = (
     # Ordering: dead code goes first, so that use counts are true; it follows inlining for the same reason.
     _plain("dead", remove_dead),
     _plain("simplify", simplify),
+    _plain("compared", compare_narrowly),
     _plain("single values", drop_single_values),
     _plain("common", share_equal),
     # Ordering: what is left of an expression may be inlined.

@@ -123,7 +123,7 @@ def prepare(wanted: Wanted, given: object) -> Prepared:
         return Prepared(_integer(wanted, given), given, copied=True)
     if wanted.rank is None:
         return Prepared(_scalar(wanted, wanted.dtype, given), given, copied=True)
-    array = np.asarray(given)
+    array = _array(wanted, given)
     fresh = not isinstance(given, np.ndarray)
     if (
         fresh
@@ -140,6 +140,13 @@ def prepare(wanted: Wanted, given: object) -> Prepared:
     if array.dtype != wanted.dtype.numpy or not array.flags.aligned or any(s % array.itemsize for s in array.strides):
         return Prepared(np.array(array, wanted.dtype.numpy, order="C", copy=True), given, copied=True)
     return Prepared(array, given, copied=fresh)
+
+
+def _array(wanted: Wanted, given: object) -> Array:
+    try:
+        return np.asarray(given)
+    except ValueError as fault:  # lists whose rows differ in length
+        raise ArgumentError(f"argument {wanted.name} is no array: {fault}", span=wanted.span) from None
 
 
 def _check_dtype(wanted: Wanted, dtype: DType, array: Array) -> None:
@@ -171,7 +178,7 @@ def _integer(wanted: Wanted, given: object) -> int:
 
 def _scalar(wanted: Wanted, dtype: DType, given: object) -> Array:
     """A number as a 0-d array: complex numbers take floats, floats take integers too, integers do not take floats, bool takes bools."""
-    value = np.asarray(given)
+    value = _array(wanted, given)
     if value.dtype.name == "bfloat16":
         value = value.astype(np.float32)
     kinds = {"c": "cfiub", "f": "fiub", "i": "iub", "u": "iub", "b": "b"}[dtype.kind]

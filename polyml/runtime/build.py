@@ -9,6 +9,7 @@ from polyml.codegen.llvm.machine import compile_object, machine_of
 from polyml.codegen.loops import Function
 from polyml.debug import stage
 from polyml.einsum_frontend.syntax import Program
+from polyml.graph.builder.state import identifier
 from polyml.graph.ir import Graph
 from polyml.graph.plan import CheckFlag, Plan
 from polyml.runtime.compiled import Compiled
@@ -51,11 +52,12 @@ def build_kernel(
     with stage("llvm"):
         objects = [compile_object(regions, machine)]
     with stage("entry"):
-        run, entry, header = f"{signature.name}_run", "", array_header()
+        name = identifier(signature.name, ())
+        run, entry, header = f"{name}_run", "", array_header()
         program = emit_host(signature, plan, functions, name=run)
         objects.append(compile_plainly(program))
         if header is not None:
-            entry = f"{signature.name}_entry"
+            entry = f"{name}_entry"
             text = emit_entry(seen or signature, host=run, header=header, name=entry)
             objects.append(compile_plainly(text))
             program = f"{program}\n{text}"

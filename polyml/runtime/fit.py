@@ -51,7 +51,6 @@ def result_arrays(
     if len(places) != len(shapes):
         raise ArgumentError(f"out= has {len(places)} arrays, and {signature.name} has {len(shapes)} new results")
     made: list[tuple[Array, Array | None]] = []
-    used = list(inputs)
     for place, shape, result in zip(places, shapes, signature.results, strict=True):
         dtype = result.dtype.numpy
         if not isinstance(place, np.ndarray) or place.shape != shape or place.dtype.newbyteorder("=") != dtype:
@@ -59,14 +58,16 @@ def result_arrays(
             raise ArgumentError(f"out= for {result.name} must be an array of {result.dtype} {shape}, and is {found}")
         if not place.flags.writeable or overlaps_itself(place):
             raise ArgumentError(f"out= for {result.name} is read-only, or its elements share memory")
+        for other, before in zip(signature.results, made, strict=False):
+            if before[1] is not None and share_memory(place, before[1]):
+                raise ArgumentError(f"out= for {result.name} shares memory with that for {other.name}")
         direct = (
             place.flags.aligned
             and place.dtype == dtype
             and _has_strides(place, result)
-            and not any(share_memory(place, a) for a in used)
+            and not any(share_memory(place, a) for a in inputs)
         )
         made.append((np.asarray(place) if direct else _empty(shape, result), place))
-        used.append(place)
     return made
 
 

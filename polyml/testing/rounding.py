@@ -42,7 +42,7 @@ from polyml.errors import ShapeError
 from polyml.ops import OPS
 from polyml.records import dataclass
 
-__all__ = ["BoundedEvaluator", "Bounds", "Part", "unit"]
+__all__ = ["BoundedEvaluator", "Bounds", "Part", "least_step", "unit"]
 
 Bounds = dict[int, npt.NDArray[np.float64]]
 """Per tensor, by the identity of its values: the bound of each element."""
@@ -66,6 +66,14 @@ def unit(dtype: DType) -> float:
     if dtype.is_complex:
         return 2 * _limits(dtype)[0]
     return _limits(dtype)[0] if dtype.is_float else 0.0
+
+
+def least_step(dtype: DType) -> float:
+    """The smallest number of a float type: below its normal numbers roundings are that large. 0 for other types."""
+    if not (dtype.is_float or dtype.is_complex):
+        return 0.0
+    eps, _, normal = _limits(dtype)
+    return 2 * eps * normal
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +146,7 @@ class BoundedEvaluator(Evaluator):
                 test, chosen = parts
                 return math.inf if test.bound else chosen.bound + unit(dtype) * _size(found)
             case Call(function=name) if name in DTYPES:
-                return parts[0].bound + unit(dtype) * _size(found)
+                return parts[0].bound + unit(dtype) * _size(found) + (least_step(dtype) if dtype.is_half else 0.0)
             case Call(function=name):
                 return applied(name, parts, dtype)
             case Unary():
@@ -225,6 +233,8 @@ def applied(op: str, parts: Sequence[Part], dtype: DType) -> float:
         return math.inf
     moved = max(abs(corner - center) for corner in corners)
     of_parts = wide.kind == "c"
+    if op in ("sin", "cos") and not of_parts:  # whose corners may have waves between them
+        moved = min(parts[0].bound, 2.0)
     if op in _EXACT and not (of_parts and op == "abs"):
         return moved
     if of_parts:  # the corners of an interval stand for a disc

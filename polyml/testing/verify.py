@@ -24,7 +24,7 @@ from polyml.runtime.arguments import prepare
 from polyml.runtime.dispatch import wanted_of
 from polyml.runtime.foreign import viewed
 from polyml.testing.cases import Argument, copy_with_layout
-from polyml.testing.rounding import unit
+from polyml.testing.rounding import least_step, unit
 from polyml.testing.watch import Instance, Record, Watch
 
 __all__ = ["Report", "Worst", "verify"]
@@ -199,7 +199,8 @@ def _compared(program: str, record: Record, tensors: dict[str, Array]) -> Report
             found = f"{actual.dtype} {actual.shape}, expected {dtype.numpy} {exact.shape}"
             return Report(program, fault=f"{name} is {found}")
         bounds = record.bounds[record.enter(exact)]
-        allowed = _SLACK * bounds + unit(dtype) * np.where(np.isfinite(exact), np.abs(exact).astype(np.float64), 0)
+        sizes = np.where(np.isfinite(exact), np.abs(exact).astype(np.float64), 0)
+        allowed = _SLACK * bounds + unit(dtype) * sizes + least_step(dtype)
         error = _errors(actual, exact)
         judged = np.isfinite(bounds)
         with np.errstate(invalid="ignore"):

@@ -17,7 +17,7 @@ from polyml.einsum_frontend.interpreter.values import Cell, Evaluator
 from polyml.einsum_frontend.ranges import plain_name
 from polyml.records import dataclass
 from polyml.source import Span
-from polyml.testing.rounding import BoundedEvaluator, Bounds, Part, applied, unit
+from polyml.testing.rounding import BoundedEvaluator, Bounds, Part, applied, least_step, unit
 
 __all__ = ["Instance", "Record", "Watch"]
 
@@ -145,7 +145,8 @@ class Watch(Run):
         before = {position: values[position] for position, _ in found}
         super().store(statement, found)
         bounds, writers = self.record.bounds[key], self.record.writers[key]
-        target = unit(self.cells[statement.source.target].type.dtype)
+        dtype = self.cells[statement.source.target].type.dtype
+        target, step = unit(dtype), least_step(dtype) if dtype.is_half else 0.0
         by_position: dict[tuple[int, ...], list[tuple[Part, Instance]]] = {}
         for (position, _), pair in zip(found, seen, strict=True):
             by_position.setdefault(position, []).append(pair)
@@ -156,7 +157,7 @@ class Watch(Run):
             else:
                 old = Part(statement.value, before[position], float(bounds[position]))
                 bound = self._updated(statement, old, [part for part, _ in pairs])
-            bounds[position] = bound + target * _finite(values[position])
+            bounds[position] = bound + target * _finite(values[position]) + (step if values[position] else 0.0)
             _tell(writers, position, (instance for _, instance in pairs))
 
     def _updated(self, statement: ReadyAssign, old: Part, parts: Sequence[Part]) -> float:

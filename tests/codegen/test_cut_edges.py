@@ -7,12 +7,14 @@ import pytest
 
 from polyml.codegen.interpret import interpret
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place
-from polyml.codegen.passes.cut_edges import cut_edges
+from polyml.codegen.passes.cut_edges import _inner, cut_edges
 from polyml.codegen.passes.lower import LoopOptions, lower_loops
 from polyml.codegen.rewrite import variables_of, walk_nodes
 from polyml.dtypes import f32
 from polyml.expressions import Apply, Expr, Read
 from polyml.sets.affine import Affine, affine
+from polyml.target import Target
+from polyml.testing import verify
 from tests.codegen.llvm.support import run_function
 from tests.codegen.programs import array, at, call, function, index, local, loop, number, put
 
@@ -87,3 +89,40 @@ def test_the_middle_asks_nothing(options: dict[str, int]) -> None:
     assert names <= {"j"}
     assert sum(isinstance(value, Read) for value in values) > 0
     assert bool(asked) == (options["edge"] > 0)
+
+
+QUOTIENTS = (
+    "where(5 - i//2 >= 0, x[k, i], 0)",
+    "where(i//3 <= 20, x[k, i], -x[k, i])",
+    "where(i % 7 < 5, x[k, i], 0)",
+    "where(i//2 <= 20 and i > 3, x[k, N - 1 - i], 0)",
+    "where(i//16 >= 2, x[k, i - 1], 0)",
+)
+
+
+@pytest.mark.parametrize("target", ["host", "x86-64-v3"])
+@pytest.mark.parametrize("value", QUOTIENTS)
+def test_conditions_on_quotients(value: str, target: str) -> None:
+    """Nothing is known of them from where a vector starts."""
+    if not Target(target).runs_here:
+        pytest.skip("another machine")
+    program = f'def f(x: f32["M N"]):\n    y: f32["M N"]\n    y[k, i] = {value}\n    return y\n'
+    x = np.arange(1, 1201, dtype=np.float32).reshape(3, 400)
+    assert verify(program, x, target=target)
+
+
+@pytest.mark.parametrize("low", [-20, 0, 3])
+@pytest.mark.parametrize("step", [1, 8, 16])
+def test_vectors_without_edges(low: int, step: int) -> None:
+    """Those all of whose lanes fulfil the conditions, as looking at each of them finds."""
+    rng = np.random.default_rng(step)
+    loops = For(variable="i", lower=affine(low), upper=affine(low + 150), step=step, kind="vector", body=(), width=8)
+    starts = range(low, low + 150, step)
+    for _ in range(200):
+        asked = [I * int(rng.choice([1, -1, 2, -3, 0])) + int(rng.integers(-60, 60)) for _ in range(rng.integers(1, 4))]
+        each = [v for v in starts if all(d.evaluate({"i": v}) >= 0 <= d.evaluate({"i": v + 7}) for d in asked)]
+        found = _inner(starts, asked, loops)
+        assert found is not None
+        assert list(found) == each
+    assert _inner(starts, [I // 2], loops) is None
+    assert len(_inner(range(0, 2**40, 16), [I - 5], loops) or ()) == 2**36 - 1  # in no time

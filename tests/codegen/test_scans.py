@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from polyml import einsum
 from polyml.codegen.interpret import interpret
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.loops import Assign, For, Function, If, Scan
@@ -16,6 +17,7 @@ from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import i64
 from polyml.expressions import Const, Expr
 from polyml.sets.affine import Affine, affine
+from polyml.target import Target
 from tests.codegen.llvm.support import run_function
 from tests.codegen.programs import Extent, agree, array, at, call, function, loop, number, put, random_arrays
 
@@ -220,3 +222,41 @@ def test_short_and_strange_loops() -> None:
     )
     assert find_scans(program, vector_bytes=32)[0] is program
     assert not any(isinstance(n, For) and n.kind == "vector" for n in walk_nodes(program.body))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("target", ["host", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "y[i, j - 1] * 1e30 + x[i, j]",
+        "y[i, j - 1] * 1e30 * 1e300 + x[i, j]",
+        "y[i, j - 1] * 1e-30 + x[i, j]",
+        "y[i, j - 1] * a[i, j] + x[i, j]",
+        "y[i, j - 1] * a[i, 0] + x[i, j]",
+        "x[i, j] - y[i, j - 1] * a[3, j]",
+        "where(x[i, j] > 2, x[i, j], y[i, j - 1] * a[i, j] + x[i, j])",
+    ],
+)
+def test_factors_without_end(step: str, dtype: str, target: str, dynamic: bool) -> None:
+    """Products of several factors overflow, or are infinities that meet zeros, where the steps in order do not."""
+    if not Target(target).runs_here:
+        pytest.skip("another machine")
+    program = (
+        f'def f(x: {dtype}["N M"], a: {dtype}["N M"]):\n    y: {dtype}["N M"]\n    y[i, j] = x[i, j]\n'
+        f"    for j in range(1, M):\n        y[i, j] = {step}\n    return y\n"
+    )
+    rng = np.random.default_rng(0)
+    kind = np.float32 if dtype == "f32" else np.float64
+    x, a = np.zeros((6, 70), kind), np.ones((6, 70), kind)
+    a[1], a[2] = 1e30, rng.choice([1e30, 1e-30], 70)
+    a[3, 20], a[4, 5] = np.inf, 0
+    a[4, 9] = np.inf
+    x[2:], x[5, 30] = 1, np.inf
+    a[5] = 1e-30
+    in_order = einsum(program, precise=True, dynamic=dynamic, target=target)(x, a)
+    found = einsum(program, dynamic=dynamic, target=target)(x, a)
+    assert np.array_equal(np.isnan(found), np.isnan(in_order))
+    with np.errstate(invalid="ignore"):
+        assert np.allclose(found, in_order, equal_nan=True, rtol=1e-5)

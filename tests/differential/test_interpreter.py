@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import polyml
 from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
 from polyml.einsum_frontend.syntax import Program
@@ -232,6 +234,39 @@ def test_composition_inlines_and_updates_in_place() -> None:
 def test_statements_refuse(body: str, match: str) -> None:
     with pytest.raises(PolymlError, match=match):
         run(f"def f(x: f64['N']):\n{body}\n", np.ones(4))
+
+
+NUMBERS = (
+    ("y[n] = x[n] * (2 - 3)", "-1 does not fit in u8"),
+    ("y[n] = max(x[n], 2 * 100 + 100)", "300 does not fit in u8"),
+    ("y[n] = where(x[n] > 0, x[n], -1)", "-1 does not fit in u8"),
+    ("y: u8['N'] = 256", "256 does not fit in u8"),
+    ("y: u8['N']\n    y[n] = -7 // 2", "-4 does not fit in u8"),
+    ("y: u8['N'] = 0\n    y[n] += -1", "-1 does not fit in u8"),
+    ("y[n] = x[n] ** -1", "u8 to the power -1 has no integer value"),
+    ("y[n] = x[n] + u8(i64(300))", "300 does not fit in u8"),
+    ("y[n] = x[n] + u8(1 / 0)", "inf"),
+)
+"""Numbers beside a narrow type that does not have them, by what is known before anything runs."""
+
+
+@pytest.mark.parametrize(("body", "match"), NUMBERS)
+@pytest.mark.parametrize("size", [0, 3])
+def test_numbers_that_do_not_fit_are_refused(body: str, match: str, size: int) -> None:
+    """As the compiler does, and NumPy with Python's numbers; whatever is computed wraps."""
+    text = f"def f(x: u8['N']):\n    {body}\n    return y\n"
+    for evaluate in (run, polyml.einsum(text)):
+        given = (text,) if evaluate is run else ()
+        with pytest.raises(DTypeError, match=match):
+            evaluate(*given, np.zeros(size, np.uint8))
+
+
+def test_index_values_and_sizes_wrap() -> None:
+    text = "def f(x: u8['N']):\n    s = 300\n    y[n] = x[n] - n - N + s\n    z[n] = x[n] * 2**-1\n    return y, z\n"
+    for evaluate in (functools.partial(run, text), polyml.einsum(text)):
+        y, z = evaluate(np.arange(3, dtype=np.uint8))
+        assert (y.tolist(), y.dtype) == ([41, 41, 41], np.uint8)
+        assert z.tolist() == [0, 0.5, 1]
 
 
 def test_reducers_bind_their_own_indices(rng: np.random.Generator) -> None:

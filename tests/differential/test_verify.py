@@ -175,3 +175,9 @@ def test_products_are_judged_by_the_roundings_of_their_factors() -> None:
     assert verify(text, x)
     assert verify(text, x, computed_by=lambda x: np.prod(x[:, ::-1], axis=1))
     assert not verify(text, x, computed_by=lambda x: np.prod(x, axis=1) * (1 + 1e-14))
+
+
+def test_numbers_below_the_normal_ones() -> None:
+    """They are rounded by as much as the smallest number is."""
+    text = 'def f(x: f16["N"]):\n    y[n] = x[n] * 1e-5\n    z[n] = sin(x[n] * 1e30) + y[n]\n    return y, z\n'
+    assert verify(text, np.linspace(-1, 1, 40).astype(np.float16))

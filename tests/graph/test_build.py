@@ -357,6 +357,30 @@ def test_a_callee_updates_the_callers_tensors_in_loops() -> None:
     np.testing.assert_allclose(a, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("loop", ["range(T)", "range(T, 0, -2)", "range(2)"])
+def test_a_callee_with_a_tensor_of_its_own_in_a_loop(loop: str) -> None:
+    """It is wholly written in each iteration that there is."""
+    scan = Callee(
+        'a: f32["N"], c: int',
+        'y: f32["N"]',
+        "y[n] = a[n]",
+        "for i in range(1, N):",
+        "    y[i] = y[i - 1] + a[i] + c",
+        "return y",
+    )
+    twice = Callee('a: f32["N"]', "for q in range(2):", "    a = scan(a, q)", "return a", namespace={"scan": scan})
+    lines = (f"for t in {loop}:", "    b = twice(a)", "    a[n] = b[n] - t")
+    source = program('a: f32["N"], T: int', *lines, "return a", namespace={"twice": twice})
+    a = values(5)
+    expected = a.copy()
+    for t in eval(loop, {"T": 3}):
+        for q in range(2):
+            expected = np.cumsum(expected) + q * np.arange(5)
+        expected = expected - t
+    run(source, a, 3)
+    np.testing.assert_allclose(a, expected, rtol=1e-5)
+
+
 def test_names_of_caller_and_callee_do_not_meet() -> None:
     callee = Callee('t: f32["N"]', "i[n] = t[n] * 2", "y[k] = i[k] + sum[j](t[j])", "return y")
     lines = (

@@ -313,3 +313,24 @@ def groups(x: f32["G C H W"], w: f32["G O C R S"]):
     windows = np.lib.stride_tricks.sliding_window_view(x, (5, 5), (2, 3))[:, :, ::2, ::2]
     exact = [np.tensordot(w[g], windows[g], ([1, 2, 3], [0, 3, 4])) for g in range(16)]
     np.testing.assert_array_equal(polyml.einsum(program)(x, w), exact)
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["i//2, j + r, c", "i, j//2 + r, c", "(i + 5) % 8, j + r, c", "i - i % 4, j + r, c"],
+)
+@pytest.mark.parametrize("padded", [True, False])
+def test_quotients_are_no_windows(place: str, padded: bool) -> None:
+    """What they reach does not follow from how far the indices run: repeated pixels read nothing beside a copy."""
+    source = "pad(x, ((0, 0), (1, 1), (0, 0)))" if padded else "x"
+    program = f"""
+def f(x: f32["A B C"], w: f32["R C F"]):
+    y: f32["A 30 F"]
+    y[i, j, f] = sum[r < 3, c]({source}[{place}] * w[r, c, f])
+    return y
+"""
+    x, w = numbers(24, 40, 12).round(), numbers(3, 12, 64, seed=1).round()
+    plain = polyml.einsum(program, precise=True, scheduler="written", vectorize=False)(x, w)
+    found = polyml.einsum(program, verify=True)
+    for behind in (False, True):
+        assert np.array_equal(found(guarded(x, behind), w), plain)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
 
+import polyml
 from polyml.dtypes import boolean, f32, i8, i64, u16
 from polyml.errors import ArgumentError, DTypeError, PolymlError, ShapeError, SubscriptError
 from polyml.runtime.arguments import (
@@ -116,6 +117,7 @@ def test_what_is_converted(given: object) -> None:
         (None, DTypeError, "argument x has dtype object"),
         (np.zeros((3, 3), np.float32), ShapeError, r"argument x has 2 dimensions \(3, 3\), and the program declares 1"),
         (1.0, ShapeError, "argument x has 0 dimensions"),
+        ([[1, 2], [3]], ArgumentError, "argument x is no array"),
     ],
 )
 def test_array_faults(given: object, error: type[PolymlError], message: str) -> None:
@@ -293,6 +295,17 @@ def test_out_faults(add: Kernel, operands: Arrays) -> None:
     for out, message in faults:
         with pytest.raises(ArgumentError, match=message):
             add(a, b, out=out)
+
+
+def test_out_arrays_of_several_results() -> None:
+    """Views of one array, apart or not."""
+    program = polyml.einsum('def f(x: f32["N"]):\n    y[n] = 2 * x[n]\n    z[n] = y[n] + 1\n    return y, z\n')
+    x, both = np.arange(4, dtype=np.float32), np.zeros(8, np.float32)
+    program(x, out=(both[:4], both[4:]))
+    assert both.tolist() == [0, 2, 4, 6, 1, 3, 5, 7]
+    with pytest.raises(ArgumentError, match=r"out= for z.* shares memory with that for y"):
+        program(x, out=(both[:4], both[3:7]))
+    assert both.tolist() == [0, 2, 4, 6, 1, 3, 5, 7]
 
 
 def test_written_arguments_in_other_forms_are_updated(update: Kernel) -> None:

@@ -58,6 +58,7 @@ def test_target_by_name() -> None:
         ({"tile_sizes": (0,)}, "tile_sizes"),
         ({"scheduler": "best"}, "one of ilp, isl, written"),
         ({"costs": ("speed",)}, "different names of coefficients, parallelism"),
+        ({"costs": ([],)}, "different names of coefficients, parallelism"),
         ({"fusion": "all"}, "one of none, smart, maximal"),
         ({"vectorize": "yes"}, "a bool"),
         ({"dynamic": 3}, "names of sizes"),

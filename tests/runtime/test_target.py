@@ -53,6 +53,26 @@ def test_unknown_name_and_field_are_refused() -> None:
         Target("x86-64-v3", coars=2)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"vector_bytes": "wide"}, "vector_bytes = 'wide' is not a power of two"),
+        ({"vector_bytes": 48}, "a power of two"),
+        ({"vector_bytes": 0}, "a power of two, at least 8"),
+        ({"l1_bytes": -1}, "l1_bytes = -1 is not an integer of at least 1"),
+        ({"l3_bytes": 1.5}, "an integer of at least 0"),
+        ({"cores": 0}, "cores = 0"),
+        ({"cores": True}, "cores = True"),
+        ({"fma": 1}, "a bool"),
+        ({"division": -1.0}, "a number of at least 0"),
+        ({"features": None}, "text"),
+    ],
+)
+def test_values_that_fit_no_field_are_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(PolymlError, match=message):
+        Target("host", **fields)
+
+
 def test_cache_sizes_of_a_container_without_sysfs(tmp_path: Path) -> None:
     assert _cache_sizes_sysfs(tmp_path / "missing") == {}
     for index, (level, kind, size) in enumerate(

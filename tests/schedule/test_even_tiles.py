@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 import polyml
 from benchmarks.polybench import KERNELS
-from polyml.schedule.strategy.threads import even_tile
+from polyml.schedule.strategy.threads import _most_work, even_tile
 
 
 def busiest(extent: int, size: int, threads: int) -> int:
@@ -38,3 +40,14 @@ def test_lanes_of_recurrences_are_dealt_out_evenly() -> None:
     kernel = KERNELS["adi"]
     text = kernel.program(threads=2, target=polyml.Target("x86-64-v4")).lower(*kernel.arguments("LARGE")).explain()
     assert text.count("tile i by 64") + text.count("tile i_1 by 64") == 2
+
+
+def test_the_best_of_all_sizes_is_found_in_no_time() -> None:
+    choose = random.Random(0)
+    for _ in range(2000):
+        extent, step = choose.randint(1, 20_000), choose.choice((1, 2, 3, 4, 5, 8, 16, 32))
+        threads = choose.choice((1, 2, 3, 4, 7, 8, 64))
+        most = max(step, extent // (4 * threads) // step * step)
+        sizes = range(most, max(step, most // 2 // step * step) - 1, -step)
+        assert even_tile(extent, step, threads) == min(sizes, key=lambda size: _most_work(extent, size, threads))
+    assert 10**12 // 16 <= even_tile(10**12, 16, 2) <= 10**12 // 8

@@ -60,7 +60,8 @@ def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
     rest = masked(state, replace(node, reduction=reduction), evaluate(state, node.value), dtype)
     neutral = _neutral(state, rest.type, reduction, identity)
     steps = _Steps(state, reduction, dtype, _is_harmless(scan.factor, dtype), neutral)
-    factor = None if scan.factor is None else b.splat(evaluate(state, scan.factor), width)
+    single = None if scan.factor is None else evaluate(state, scan.factor)
+    factor = None if single is None else b.splat(single, width)
     one = constant(rest.type, 1 if reduction == "sum" else 0)
     if factor is not None and state.lanes is not None and state.lanes.mask is not None:
         factor = b.select(state.lanes.mask, factor, one)
@@ -84,6 +85,9 @@ def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
         following = _last(b, value, carry.lanes)
     if factor is not None and reduction != "sum" and not dtype.is_float:
         value, following = _settled(steps, factor, rest, reset, b.splat(carry, width), value, following)
+    elif factor is not None and single is not None and reduction == "sum" and not _stays_normal(scan.factor, width):
+        wide = b.splat(carry, width)
+        value, following = _one_by_one(steps, single, factor, rest, reset, wide, value, following)
     b.write(f"store {following}, {slot.pointer}, align {dtype.alignment}")
     write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
 
@@ -142,6 +146,77 @@ def _settled(
     head.append(f"  {last.text} = phi {last.type} [{following.text}, %{entered}], [{other.text}, %{again}]")
     b.start(done)
     return made, last
+
+
+def _one_by_one(
+    steps: _Steps,
+    single: Value,
+    factor: Value,
+    rest: Value,
+    reset: Value | None,
+    carry: Value,
+    value: Value,
+    following: Value,
+) -> tuple[Value, Value]:
+    """The values and the carry, of floats; where one is no finite number, made again step by step: the product of several factors overflows, or has an infinity that meets a zero, where the steps one after another do not.
+    single: the factor, once where all lanes have the same. Then its power says, before the loop, whether there is anything to look at."""
+    b = steps.state.builder
+    ahead, start, again, done = (b.fresh(name) for name in ("powers", "in_turn", "next_turn", "finite"))
+    ways: list[tuple[Value, Value, str]] = []
+    if single.lanes == 1:
+        ways.append((value, following, b.block))
+        b.branch(_is_beyond(b, single, value.lanes), ahead, done, rare=True)
+        b.start(ahead)
+    # An infinity less itself is no number.
+    apart = b.emit(value.type, f"fsub {value}, {value.text}")
+    ways.append((value, following, b.block))
+    b.branch(b.any_lane(b.compare("uno", apart, apart)), start, done, rare=True)
+    b.start(start)
+    b.jump(again)
+    b.start(again)
+    made, turn = Value(value.type, f"%{b.fresh('made')}"), Value(_COUNT, f"%{b.fresh('turn')}")
+    head: Lines = []
+    b.lines.append(head)
+    moved = steps.taken(factor, b.shuffle(made, [made.lanes, *range(made.lanes - 1)], carry), rest, reset)
+    ways.append((moved, _last(b, moved, following.lanes), again))
+    after = b.binary("add", turn, constant(_COUNT, 1))
+    b.branch(b.compare("eq", after, constant(_COUNT, value.lanes)), done, again)
+    head.append(f"  {made.text} = phi {value.type} [{rest.text}, %{start}], [{moved.text}, %{again}]")
+    head.append(f"  {turn.text} = phi {_COUNT} [0, %{start}], [{after.text}, %{again}]")
+    b.start(done)
+    values = ", ".join(f"[{way.text}, %{label}]" for way, _, label in ways)
+    carries = ", ".join(f"[{way.text}, %{label}]" for _, way, label in ways)
+    found = b.emit(value.type, f"phi {value.type} {values}")
+    return found, b.emit(following.type, f"phi {following.type} {carries}")
+
+
+_COUNT = type_of("i64", 1)
+
+
+def _is_beyond(b: Builder, factor: Value, steps: int) -> Value:
+    """Whether a power of the factor is zero, infinite or no number: the bits without the sign, less one, are large then."""
+    power = factor
+    while steps > 1:
+        power = b.arithmetic("mul", power, power)
+        steps //= 2
+    bits = type_of(f"i{factor.type.bits}", 1)
+    number = b.emit(bits, f"bitcast {power} to {bits}")
+    unsigned = b.binary("sub", b.binary("shl", number, constant(bits, 1)), constant(bits, 1))
+    fraction = 24 if factor.type.bits == 32 else 53
+    infinite = ((1 << factor.type.bits - fraction) - 1) << fraction
+    return b.compare("uge", unsigned, Value(bits, str(infinite - 1)))
+
+
+def _stays_normal(factor: Expr | None, lanes: int) -> bool:
+    """Whether it is an integer, or a number whose powers are neither zero nor infinite in its type."""
+    if factor is None or not factor.dtype.is_float:
+        return True
+    if not isinstance(factor, Const):
+        return False
+    try:
+        return factor.dtype.is_normal(float(factor.value) ** lanes)
+    except OverflowError:
+        return False
 
 
 def _is_harmless(factor: Expr | None, dtype: DType) -> bool:

@@ -44,7 +44,13 @@ def unchanging(loop: For, is_apart: Callable[[Read], bool] | None = None) -> Unc
     if any(isinstance(node, For) for node in walk_nodes(loop.body)):
         return found
     values = [value for value in _values(loop.body) if isinstance(value, Apply)]
-    same = _Same(loop.variable, _written(loop) if values else set(), found, is_apart)
+    factors = [node.scan.factor for node in loop.body if isinstance(node, Assign) and node.scan is not None]
+    same = _Same(loop.variable, _written(loop) if values or factors else set(), found, is_apart)
+    for factor in factors:  # what a scan makes of it has blocks of its own, which LLVM moves no loads across
+        if isinstance(factor, Read) and same.stays(factor):
+            found.reads[factor] = None
+        elif isinstance(factor, Apply) and same.stays(factor):
+            found.values[factor] = None
     for value in values:
         if same.stays(value):
             found.values[value] = None

@@ -11,7 +11,7 @@ phases load, the same vectors, is loaded once (llvm/phases.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from polyml.codegen.loops import Assign, For, Function, Node
@@ -59,9 +59,8 @@ def _vector_parts(loop: For) -> tuple[Node, ...]:
         return ()
     asked = {c: d for value in values for c, d in _conditions(value) if d.variables() == {loop.variable}}
     starts = range(loop.lower.constant, loop.upper.constant, loop.step)
-    last = loop.width - 1
-    inside = [v for v in starts if all(_at(d, loop, v) >= 0 <= _at(d, loop, v + last) for d in asked.values())]
-    if not asked or len(starts) < 2 or not (inside or len(starts) == 2):
+    inside = _inner(starts, asked.values(), loop) if asked else None
+    if inside is None or len(starts) < 2 or not (inside or len(starts) == 2):
         return ()
     # Two vectors of which either has an edge are a part each.
     start, end = (inside[0], inside[-1] + loop.step) if inside else (starts[1], starts[1])
@@ -70,8 +69,23 @@ def _vector_parts(loop: For) -> tuple[Node, ...]:
     return tuple(_known(p, asked, value=True) if p.lower.constant in inside else p for p in parts)
 
 
-def _at(difference: Affine, loop: For, value: int) -> int:
-    return difference.constant + (difference.stride(loop.variable) or 0) * value
+def _inner(starts: range, differences: Iterable[Affine], loop: For) -> range | None:
+    """Those of the vectors' starts whose lanes all have differences of at least 0; None where these are not linear."""
+    first, behind = 0, len(starts)
+    for difference in differences:
+        slope = difference.stride(loop.variable)
+        if slope is None:
+            return None
+        # What it is for the lane that has least, and by how much it changes from vector to vector.
+        least = difference.constant + slope * (starts.start + (loop.width - 1 if slope < 0 else 0))
+        change = slope * starts.step
+        if change > 0:
+            first = max(first, -(least // change))
+        elif change < 0:
+            behind = min(behind, least // -change + 1)
+        elif least < 0:
+            behind = 0
+    return starts[first : max(first, behind)]
 
 
 def _body(nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:

@@ -20,7 +20,7 @@ from polyml.einsum_frontend.interpreter.ready import (
     ReadyReturn,
 )
 from polyml.einsum_frontend.interpreter.sums import sum_missing
-from polyml.einsum_frontend.interpreter.types import Type, promote_types, type_expression
+from polyml.einsum_frontend.interpreter.types import Type, check_number, promote_types, type_expression
 from polyml.einsum_frontend.syntax import (
     Assign,
     Binary,
@@ -142,6 +142,7 @@ class _Preparer:
         types: dict[int, Type] = {}
         if fill is not None:
             type_expression(fill, self.scope.types, types)
+            check_number(fill, types, statement.dtype, fill.span)
         self._create(statement.name, Type(statement.dtype), len(shape))
         return ReadyDeclare(statement, shape, fill, types)
 
@@ -174,6 +175,8 @@ class _Preparer:
             if p.shape is None:
                 scalar = self._sized(arg, loops)
                 type_expression(scalar, self.scope.types, types)
+                if p.dtype is not None:
+                    check_number(scalar, types, p.dtype, scalar.span)
                 args.append(scalar)
                 continue
             if not isinstance(arg, Name) or self.scope.ranks.get(arg.identifier) != len(p.shape):
@@ -219,6 +222,9 @@ class _Preparer:
                 raise DTypeError(f"a subscript of type {types[id(e)].dtype}; indices are integers", span=e.span)
         creates = statement.target not in self.scope.ranks
         found = self._target_type(statement, types[id(value)], creates=creates)
+        if not creates:
+            stored = found if statement.op == "=" else promote_types(found, types[id(value)])
+            check_number(value, types, stored.dtype, value.span)
         return ReadyAssign(statement, left, value, tuple(sorted(left_names)), guards, creates, found, types)
 
     def _check_target(self, statement: Assign, left: tuple[Expression, ...]) -> None:

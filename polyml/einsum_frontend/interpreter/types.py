@@ -6,6 +6,7 @@ NumPy decides: promotions go through `numpy.result_type`, which treats Python nu
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import assert_never
 
@@ -31,8 +32,9 @@ from polyml.einsum_frontend.syntax import (
 from polyml.errors import DTypeError, EinsumSyntaxError
 from polyml.ops import OPS, result_dtype
 from polyml.records import dataclass
+from polyml.source import Span
 
-__all__ = ["BINARY_OPS", "COMPARE_OPS", "Type", "promote_types", "type_expression"]
+__all__ = ["BINARY_OPS", "COMPARE_OPS", "Type", "check_number", "promote_types", "type_expression"]
 
 BINARY_OPS = {"+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod", "**": "pow"}
 COMPARE_OPS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
@@ -97,9 +99,9 @@ def _type(expr: Expression, tensors: Mapping[str, Type], types: Mapping[int, Typ
                     raise DTypeError(f"a subscript of type {types[id(s)].dtype}; indices are integers", span=expr.span)
             return tensors[expr.tensor if isinstance(expr.tensor, str) else expr.tensor.tensor]
         case Unary(op="-"):
-            return _apply("neg", expr, types[id(expr.operand)])
+            return _apply("neg", expr, (expr.operand,), types)
         case Binary():
-            return _apply(BINARY_OPS[expr.op], expr, types[id(expr.left)], types[id(expr.right)])
+            return _apply(BINARY_OPS[expr.op], expr, (expr.left, expr.right), types)
         case Compare():
             ordered = any(op not in ("==", "!=") for op in expr.ops)
             if ordered and any(types[id(e)].dtype.is_complex for e in expr.operands):
@@ -116,6 +118,64 @@ def _type(expr: Expression, tensors: Mapping[str, Type], types: Mapping[int, Typ
             assert_never(expr)
 
 
+def check_number(expr: Expression, types: Mapping[int, Type], dtype: DType, span: Span) -> None:
+    """Raises DTypeError where the expression is a number, known before anything runs, that an integer type cannot hold; other values wrap."""
+    if not dtype.is_integer:
+        return
+    value = _number(expr, types)
+    if value is None or (math.isfinite(value) and _RANGES[dtype][0] <= int(value) <= _RANGES[dtype][1]):
+        return
+    raise DTypeError(f"{value} does not fit in {dtype}", span=span, hint="convert the tensor, e.g. i64(..)")
+
+
+_RANGES = {
+    dtype: (0, (1 << dtype.bits) - 1) if dtype.kind == "u" else (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1)
+    for dtype in DTYPES.values()
+    if dtype.is_integer
+}
+"""The least and the greatest value of each integer type."""
+
+
+def _number(expr: Expression, types: Mapping[int, Type]) -> int | float | None:
+    """The value of an expression of numbers alone; None for others, and for truths and complex numbers."""
+    match expr:
+        case Number(value=int() | float() as value):
+            return value
+        case Unary(op="-"):
+            return _number_of("neg", expr, (expr.operand,), types)
+        case Binary():
+            return _number_of(BINARY_OPS[expr.op], expr, (expr.left, expr.right), types)
+        case Call() if expr.function in DTYPES:
+            target, given = DTYPES[expr.function], _number(expr.args[0], types)
+            if given is None or target == boolean or target.is_complex:
+                return None
+            return int(given) if target.is_integer else float(given)
+        case Call() if expr.function in OPS:
+            return _number_of(expr.function, expr, expr.args, types)
+        case _:
+            return None
+
+
+def _number_of(
+    op: str, expr: Expression, args: tuple[Expression, ...], types: Mapping[int, Type]
+) -> int | float | None:
+    result, values = types[id(expr)], [_number(arg, types) for arg in args]
+    if any(value is None for value in values) or not result.weak or result.dtype.is_complex:
+        return None
+    in_result = op == "pow" or OPS[op].rule in ("float", "true_divide")
+    dtype = result.dtype if in_result else promote_types(*(types[id(a)] for a in args)).dtype
+    if op in ("floordiv", "mod") and not values[1]:
+        return None
+    with np.errstate(all="ignore"):
+        found, *others = (dtype.numpy.type(value) for value in values)
+        if not others:
+            found = OPS[op].meaning(found)
+        for other in others:
+            found = OPS[op].meaning(found, other)
+    value: int | float = np.asarray(found).astype(result.dtype.numpy).item()
+    return value
+
+
 def _call(expr: Call, types: Mapping[int, Type]) -> Type:
     args = [types[id(e)] for e in expr.args]
     if expr.function in DTYPES:
@@ -124,6 +184,7 @@ def _call(expr: Call, types: Mapping[int, Type]) -> Type:
         target = DTYPES[expr.function]
         if args[0].dtype.is_complex and not target.is_complex and target != boolean:
             raise DTypeError(f"{args[0].dtype} does not convert to {target}", span=expr.span)
+        check_number(expr.args[0], types, target, expr.span)
         return Type(target)
     op = "select" if expr.function == "where" else expr.function
     if op == "conj":
@@ -133,11 +194,16 @@ def _call(expr: Call, types: Mapping[int, Type]) -> Type:
     arity = OPS[op].arity
     if len(args) != arity and not (op in ("min", "max") and len(args) > 2):
         raise EinsumSyntaxError(f"{expr.function} takes {arity} arguments, not {len(args)}", span=expr.span)
-    return promote_types(*args[1:]) if op == "select" else _apply(op, expr, *args)
+    if op == "select":
+        chosen = promote_types(*args[1:])
+        for arg in expr.args[1:]:
+            check_number(arg, types, chosen.dtype, expr.span)
+        return chosen
+    return _apply(op, expr, expr.args, types)
 
 
-def _apply(op: str, expr: Expression, *args: Type) -> Type:
-    promoted = promote_types(*args)
+def _apply(op: str, expr: Expression, args: tuple[Expression, ...], types: Mapping[int, Type]) -> Type:
+    promoted = promote_types(*(types[id(e)] for e in args))
     if op in _NO_BOOL and promoted.dtype == boolean and not promoted.weak:
         raise DTypeError(f"{op} is not defined on bool", span=expr.span, hint="cast first, or use and, or, not, !=")
     dtype = i64 if op in _NO_BOOL and promoted.dtype == boolean else promoted.dtype
@@ -151,6 +217,14 @@ def _apply(op: str, expr: Expression, *args: Type) -> Type:
         raise DTypeError(f"{op} is not defined for {dtype}", span=expr.span)
     if dtype.is_complex and op in _PARTS:
         return Type(dtype.part, promoted.weak)
+    if op == "pow" and dtype.is_integer and (_number(args[1], types) or 0) < 0:
+        if promoted.weak:
+            return Type(f64, weak=True)
+        message = f"{dtype} to the power {_number(args[1], types)} has no integer value"
+        raise DTypeError(message, span=expr.span, hint="cast to a float first")
+    if OPS[op].rule not in ("float", "true_divide") and not promoted.weak:
+        for arg in args:
+            check_number(arg, types, dtype, expr.span)
     return Type(result_dtype(op, dtype), promoted.weak)
 
 

@@ -143,6 +143,8 @@ class Evaluator:
             common = result.dtype.part
         if rule in ("float", "true_divide") or common == boolean:
             common = result.dtype if rule != "comparison" else common
+        if op == "pow" and result.dtype.is_float:
+            common = result.dtype  # a number to a negative power
         values = [self._cast(self.value(e, env), self.types[id(e)], common) for e in args]
         try:
             meaning: Callable[..., np.generic] = np.conjugate if op == "conj" else OPS[op].meaning

@@ -215,13 +215,13 @@ class State(Assumptions):
                 self.env[name] = self.mark_written(variable, _over_iterations(wrote, frame.level, earlier=False))
 
     def box(self, variable: Variable) -> isl.Set:
-        """All elements."""
+        """All elements, in the iterations that the loops around have."""
         dims = [f"e{d}" for d in range(len(variable.shape))]
         limits = [f"0 <= {e} < {affine(extent).isl_text()}" for e, extent in zip(dims, variable.shape, strict=True)]
-        sizes = self.size_ranges
-        limits += [r.constraint for r in sizes if r.constraint]
+        outer = self.outer
+        limits += [r.constraint for r in outer if r.constraint]
         where = f" : {' and '.join(limits)}" if limits else ""
-        return isl.Set(f"{parameters(sizes)}{{ [{', '.join(dims)}]{where} }}")
+        return isl.Set(f"{parameters(outer)}{{ [{', '.join(dims)}]{where} }}")
 
     # -- checks ---------------------------------------------------------------------------------------------------
 

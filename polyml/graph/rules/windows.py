@@ -119,7 +119,7 @@ def _window(equation: Equation, graph: Graph, tensors: dict[str, Tensor], consta
             continue
         if _is_plain(window) and (other.tensor not in constants or window.tensor in constants):
             continue
-        if all(isinstance(s, Affine) for s in window.subscripts):
+        if _is_linear(window):
             return _roles(equation, window, other, graph, tensors)
     return None
 
@@ -131,9 +131,14 @@ def _is_plain(read: Read) -> bool:
 
 
 def _is_one_to_one(read: Read) -> bool:
-    """Whether all subscripts are affine, and no index is in two of them: a window's filter that runs backwards, or its phases. Each must go as far as the dimension at most."""
+    """Whether all subscripts are linear, and no index is in two of them: a window's filter that runs backwards, or its phases. Each must go as far as the dimension at most."""
     names = [name for s in read.subscripts if isinstance(s, Affine) for name in s.variables()]
-    return all(isinstance(s, Affine) for s in read.subscripts) and len(set(names)) == len(names)
+    return _is_linear(read) and len(set(names)) == len(names)
+
+
+def _is_linear(read: Read) -> bool:
+    """Whether each index moves the read by the same distance from each of its values to the next: what windows reach is known by that. Quotients do not."""
+    return all(isinstance(s, Affine) and None not in map(s.stride, s.variables()) for s in read.subscripts)
 
 
 def _roles(equation: Equation, read: Read, other: Read, graph: Graph, tensors: dict[str, Tensor]) -> Window | None:

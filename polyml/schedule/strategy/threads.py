@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 
 from polyml.schedule.strategy.bands import Band
@@ -33,7 +33,18 @@ def even_tile(extent: int, step: int, threads: int) -> int:
     """Iterations in a piece of a loop, a multiple of step: of the sizes that make some four to eight pieces per thread the one that leaves the busiest thread least, and of such the largest."""
     most = max(step, extent // (4 * threads) // step * step)
     least = max(step, most // 2 // step * step)
-    return min(range(most, least - 1, -step), key=lambda size: _most_work(extent, size, threads))
+    return min(_candidates(extent, step, least, most), key=lambda size: _most_work(extent, size, threads))
+
+
+def _candidates(extent: int, step: int, least: int, most: int) -> Iterator[int]:
+    """Multiples of step in least .. most, the largest first, with the best of them among: for each number of whole pieces the largest and the smallest size, between which work grows or falls."""
+    size = most
+    while size >= least:
+        yield size
+        smallest = max(least, -(-(extent // (extent // size + 1) + 1) // step) * step)
+        if smallest < size:
+            yield smallest
+        size = min(size, smallest) - step
 
 
 def _most_work(extent: int, size: int, threads: int) -> int:
