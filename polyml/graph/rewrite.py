@@ -13,6 +13,7 @@ from polyml.graph.rules.absorb import absorb_copies
 from polyml.graph.rules.ahead import compute_once
 from polyml.graph.rules.combine import combine_terms
 from polyml.graph.rules.common import share_equal
+from polyml.graph.rules.coupled import decouple
 from polyml.graph.rules.dead import remove_dead
 from polyml.graph.rules.factor import factor_sums
 from polyml.graph.rules.hoist import hoist
@@ -127,7 +128,7 @@ def rewrite(
         pairs = functools.partial(pair_products, dot_bf16=floats, dot_i16=dot_i16, dot_i8=dot_i8, strided=strided)
         last.insert(1, ("pairs", pairs))
     if vector_bytes and not precise:
-        last = [("masked", skip_masked), *last, ("narrow", narrow)]
+        last = [("masked", skip_masked), ("coupled", decouple), *last, ("narrow", narrow)]
     if not precise and cache:
         last.append(("nested", functools.partial(nest_sums, cache=cache)))
         last.append(("split", functools.partial(split_products, cache=cache)))
