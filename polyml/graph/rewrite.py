@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence, Set
 from polyml.graph.ir import Graph
 from polyml.graph.rules.absorb import absorb_copies
 from polyml.graph.rules.ahead import compute_once
+from polyml.graph.rules.channels_apart import part_channels
 from polyml.graph.rules.combine import combine_terms
 from polyml.graph.rules.common import share_equal
 from polyml.graph.rules.coupled import decouple
@@ -149,6 +150,7 @@ def rewrite(
         if cache:
             last.append(("turned", functools.partial(turn_results, cache=cache)))
             last.append(("repeated rows", functools.partial(repeat_rows, l2_bytes=cache)))
+        last.append(("channels apart", functools.partial(part_channels, vector_bytes=vector_bytes)))
         last.append(("interleaved", fetch_interleaved))
         last.append(("pieces", join_pieces))
     last.append(("unseen", leave_unseen))

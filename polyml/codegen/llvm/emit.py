@@ -25,7 +25,7 @@ from polyml.codegen.llvm.memory import access, is_apart, prefetch
 from polyml.codegen.llvm.neighbours import emit_shifted, neighbouring_rows
 from polyml.codegen.llvm.numbers_ahead import look_ahead
 from polyml.codegen.llvm.outline import argument_name, emit_apart, emit_parallel, new_state, size_name, stands_apart
-from polyml.codegen.llvm.phases import phases_of
+from polyml.codegen.llvm.phases import phases_of, written_phases
 from polyml.codegen.llvm.pipeline import emit_pipelined, emit_stage, has_stages
 from polyml.codegen.llvm.reductions import assign, update_argument
 from polyml.codegen.llvm.scan import assign_scanned, with_lanes
@@ -383,7 +383,7 @@ def _inside(
         assert lanes is None, "internal: a vector loop inside another"
         mask = lanes_before(state, node, upper) if node.masked else None
         lanes = Lanes(node.variable, node.width, mask, leading=leading(node) if mask is not None else None)
-        state.phases = phases_of(node)
+        state.phases, state.written = phases_of(node, state.flat), written_phases(node, state.flat)
     elif ragged is not None:
         position = b.splat(current, ragged[0].lanes)
         reached = b.compare("sle", ragged[0], position)
