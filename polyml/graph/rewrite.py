@@ -22,6 +22,7 @@ from polyml.graph.rules.inline import inline_elementwise
 from polyml.graph.rules.interleaved import fetch_interleaved
 from polyml.graph.rules.laid_out import lay_out
 from polyml.graph.rules.layout_costs import Machine
+from polyml.graph.rules.levels_in_turn import turn_levels
 from polyml.graph.rules.masked import skip_masked
 from polyml.graph.rules.narrow import narrow
 from polyml.graph.rules.nested import nest_sums
@@ -122,6 +123,7 @@ def rewrite(
     last: list[tuple[str, Callable[[Graph], Graph]]] = [
         ("once", recur_once),
         ("ahead", compute_once),
+        ("levels in turn", turn_levels),
         ("two places", alternate_places),
     ]
     if dot_bf16 or dot_i16:
