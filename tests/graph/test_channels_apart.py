@@ -8,6 +8,7 @@ import pytest
 import polyml
 from polyml.einsum_frontend.parse import parse
 from polyml.einsum_frontend.resolve import resolve
+from polyml.graph.ir import Equation
 from polyml.graph.reference import execute
 from polyml.graph.rules.channels_apart import part_channels
 from polyml.graph.verify import verify
@@ -104,6 +105,73 @@ def test_results(source: str, dtype: str, width: int) -> None:
     found = polyml.einsum(source.replace("f32", dtype))(*values)
     expected = polyml.einsum(source.replace("f32", dtype), precise=True)(*values)
     np.testing.assert_array_equal(found, expected)
+
+
+DOTS = """
+def f(x: f32["N 3"], z: f32["N 3"]):
+    y[i] = x[i, c] * z[i, c]
+    return y
+"""
+MIXED = """
+def f(x: f32["H W 3"], m: f32["R 3"]):
+    y[h, w, r] = m[r, c] * x[h, w, c]
+    return y
+"""
+LARGEST = """
+def f(x: f32["H W 4"]):
+    y[h, w] = max[c](x[h, w, c])
+    return y
+"""
+
+
+def sums(source: str, *values: Argument, vector_bytes: int = 64) -> int:
+    """How many sums are left of those over channels; results are the same but for rounding."""
+    plain = graph(resolve(parse(Source(source)), {}), *values)
+    made = part_channels(plain, vector_bytes=vector_bytes)
+    verify(made)
+    for one, other in zip(execute(made, list(values)), execute(plain, list(values)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    return sum(isinstance(op, Equation) and bool(op.reduced) for op in made.ops)
+
+
+@pytest.mark.parametrize(
+    ("source", "values"),
+    [
+        (DOTS, (normal(3000, 3), normal(3000, 3))),
+        (MIXED, (normal(50, 60, 3), normal(3, 3))),
+        (MIXED.replace("x[h", "(x[h").replace(", c]\n", ", c] - 1)\n"), (normal(50, 60, 3), normal(4, 3))),
+        (LARGEST, (normal(50, 60, 4),)),
+    ],
+)
+def test_sums_over_channels(source: str, values: tuple[Argument, ...]) -> None:
+    assert sums(source, *values) == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "values", "vector_bytes"),
+    [
+        (MIXED, (normal(50, 60, 3), normal(9, 3)), 64),  # a contraction
+        (MIXED, (normal(50, 60, 3), normal(3, 3)), 32),  # twenty-four shuffles for eight pixels
+        (
+            DOTS.replace("x[i, c]", "x[c, i]").replace('x: f32["N 3', 'x: f32["3 N'),
+            (normal(3, 3000), normal(3000, 3)),
+            64,
+        ),
+        (DOTS.replace("y[i] = x[i, c]", "y[i, j] = x[j, c]"), (normal(100, 3), normal(100, 3)), 64),  # used often
+        (DOTS, (normal(300, 3), normal(300, 3)), 64),
+    ],
+)
+def test_sums_that_stay(source: str, values: tuple[Argument, ...], vector_bytes: int) -> None:
+    assert sums(source, *values, vector_bytes=vector_bytes) == 1
+
+
+def test_what_follows_a_contraction() -> None:
+    """Is left where its sums are."""
+    source = MIXED.replace("m[r, c] * x[h, w, c]", "sum[c](m[r, c] * x[h, w, c]) + m[r, 0]")
+    values = (normal(50, 60, 3), normal(4, 3))
+    plain = graph(resolve(parse(Source(source)), {}), *values)
+    assert part_channels(plain, vector_bytes=16) is plain
+    assert len(part_channels(plain, vector_bytes=64).ops) == 8
 
 
 def test_lanes_along_the_pixels() -> None:

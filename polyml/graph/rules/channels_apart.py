@@ -3,7 +3,7 @@
     y[h, w, c] = x[c, h, w] * m[h, w]      becomes      y[h, w, 0] = x[0, h, w] * m[h, w];  y[h, w, 1] = x[1, h, w] * m[h, w];  ...
 
 Where all that is read lies like the result, both indices become one row (scop/joined_indices.py, rules/repeated_rows.py). Else lanes run along the pixels, and the channels of a vector of these are put between each other in registers (codegen/llvm/phases.py); alone,
-each channel would store one element after another, or have lanes of its own, of which there are three.
+each channel would store one element after another, or have lanes of its own, of which there are three. Sums over the channels of a pixel, each of which is used a few times, are written out for the same reason.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, box_extents
 from polyml.graph.traverse import tensors_of
+from polyml.ops import REDUCTIONS
 from polyml.sets.affine import Affine, affine
 from polyml.sets.turns import MOST_GAP
 
@@ -34,6 +35,9 @@ LEAST_ROW = 16
 _TWO_SOURCES = 64
 """Bytes of vectors that come with shuffles of two registers in any order; shorter ones take twice as many."""
 
+_ROW, _TERM = 1.0, 0.5
+"""Cycles of a pixel whose sums are lanes, and of one term of these."""
+
 _EACH, _EACH_SHORT, _PIXEL = 0.35, 0.25, 1.5
 """Cycles of an instruction other than a shuffle, of one of a single pixel, and of that pixel's loop."""
 
@@ -41,10 +45,68 @@ _EACH, _EACH_SHORT, _PIXEL = 0.35, 0.25, 1.5
 def part_channels(graph: Graph, *, vector_bytes: int) -> Graph:
     """The graph with such equations in parts; those in loops stay as they are."""
     tensors = tensors_of(graph)
+    ops = [_spelled(op, tensors, vector_bytes) if isinstance(op, Equation) else op for op in graph.ops]
+    summed = {op.result.name for op in ops if isinstance(op, Equation) and op.reduced}
     made: list[Op] = []
-    for op in graph.ops:
-        made += _parts(op, tensors, vector_bytes) if isinstance(op, Equation) else [op]
-    return graph if len(made) == len(graph.ops) else replace(graph, ops=tuple(made))
+    for op in ops:
+        inner = op.indices[-1:] if isinstance(op, Equation) else ()
+        # What follows a contraction is done where its sums are.
+        follows = isinstance(op, Equation) and any(
+            read.tensor in summed and _moves(read, *inner) for read in reads_of(op.body) if inner
+        )
+        made += _parts(op, tensors, vector_bytes) if isinstance(op, Equation) and not follows else [op]
+    same = len(made) == len(graph.ops) and all(new is old for new, old in zip(made, graph.ops, strict=True))
+    return graph if same else replace(graph, ops=tuple(made))
+
+
+def _spelled(equation: Equation, tensors: Mapping[str, Tensor], vector_bytes: int) -> Equation:
+    """A sum (or extremum) over the channels of pixels, each of which is used a few times, with its terms written out: `y[i] = x[i, c] * x[i, c]` adds up three products."""
+    op = REDUCTIONS[equation.reduce].combine if equation.reduce is not None else None
+    plain = equation.base is None and equation.only_if is None and not equation.apart and not equation.padded
+    if op not in ("add", "max", "min") or not plain or len(equation.reduced) != 1 or not equation.is_plain:
+        return equation
+    extents = box_extents(equation)
+    if extents is None or equation.instances is not None or not equation.left:
+        return equation
+    (inner,) = equation.reduced
+    few = len(equation.left) > 1 and extents[equation.left[-1]] <= FEW
+    along, count = equation.left[-2 if few else -1], extents[inner]
+    uses = extents[equation.left[-1]] if few else 1
+    if not 1 < count <= FEW or extents[along] < LEAST_ROW or prod(extents.values()) < LEAST_WORK:
+        return equation
+    moving = [read for read in reads_of(equation.body) if _moves(read, along)]
+    if not moving or not all(_is_pixel(read, along, inner, tensors[read.tensor], count) for read in moving):
+        return equation
+    elements = (prod(extent.constant for extent in tensors[read.tensor].shape) for read in moving)
+    if any(prod(extents.values()) > uses * size for size in elements):
+        return equation
+    if few and not _is_less_than_rows(equation, uses, count, vector_bytes):
+        return equation
+    body = substitute(equation.body, {inner: 0})
+    for number in range(1, count):
+        body = Apply(op, (body, substitute(equation.body, {inner: number})), body.dtype)
+    domain = box(equation.result.name, equation.left, {index: extents[index] for index in equation.left})
+    return replace(equation, indices=equation.left, domain=domain, body=body, reduce=None, reduced=())
+
+
+def _is_less_than_rows(equation: Equation, results: int, count: int, vector_bytes: int) -> bool:
+    """Whether pixels of a few sums each take fewer cycles so than one after the other, with lanes along the sums."""
+    shuffles = count * (count - 1) + results * (results - 1)
+    apart = shuffles * (1.0 if vector_bytes >= _TWO_SOURCES else 2.0) + _EACH * (count + results * (count + 1))
+    return apart < vector_bytes // equation.result.dtype.itemsize * (_ROW + _TERM * count)
+
+
+def _moves(read: Read, along: str) -> bool:
+    return any(not isinstance(s, Affine) or along in s.variables() for s in read.subscripts)
+
+
+def _is_pixel(read: Read, along: str, inner: str, tensor: Tensor, count: int) -> bool:
+    """Whether the element is a channel of the pixel at that place of a row."""
+    places = [s for s in read.subscripts if isinstance(s, Affine)]
+    if len(places) < len(read.subscripts) or len(places) < 2 or not all(e.is_constant for e in tensor.shape):
+        return False
+    whole = places[-1] == affine(inner) and tensor.shape[-1] == affine(count)
+    return whole and places[-2] == affine(along) and not any(inner in place.variables() for place in places[:-1])
 
 
 def _parts(equation: Equation, tensors: dict[str, Tensor], vector_bytes: int) -> list[Op]:
