@@ -15,7 +15,7 @@ from polyml.expressions import Apply, Const, Expr, Read, reads_of
 from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
 
-__all__ = ["Recurrence", "recurrence_of"]
+__all__ = ["Recurrence", "SecondOrder", "recurrence_of", "second_order_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,27 @@ class Recurrence:
     def is_exact(self) -> bool:
         """Whether composing steps rounds nothing otherwise than taking them in order."""
         return not self.rest.dtype.is_float or (self.reduction is not None and self.factor is None)
+
+
+@dataclass(frozen=True, slots=True)
+class SecondOrder:
+    """`first * before + second * earlier + rest`."""
+
+    rest: Expr
+    first: Expr
+    second: Expr
+
+
+def second_order_of(value: Expr, before: Read, earlier: Read) -> SecondOrder | None:
+    """The value as a step of a linear recurrence of second order in floating point, of the last element and the one before that; None when it is none."""
+    found = _linear(value, before) if value.dtype.is_float else None
+    first, others = found or (None, None)
+    if first is None or others is None or _uses(first, earlier):
+        return None
+    apart = _linear(others, earlier)
+    if apart is None or apart[0] is None or apart[1] is None:
+        return None
+    return SecondOrder(apart[1], first, apart[0])
 
 
 def recurrence_of(value: Expr, before: Read) -> Recurrence | None:

@@ -186,6 +186,10 @@ class _Machine:
         assert op is not None, "internal: a scan of argmax or argmin"
         for lane, value, factor, reset in zip(lanes, values, factors, resets, strict=True):
             carry = self.load(scan.carry, (), lane, width)
+            if scan.second is not None and scan.earlier is not None:
+                earlier = self.load(scan.earlier, (), lane, width)
+                value = OPS["add"].meaning(OPS["mul"].meaning(self.value(scan.second, lane, width), earlier), value)
+                self.store(Place(scan.earlier, ()), carry, lane, width)
             moved = carry if factor is None else OPS["mul" if op == "add" else "add"].meaning(factor, carry)
             result = value if reset else OPS[op].meaning(moved, value)
             self.store(Place(scan.carry, ()), result, lane, width)

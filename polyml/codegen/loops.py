@@ -78,21 +78,29 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Scan:
     """The state of a recurrence along lanes: `carry`, a register without lanes, and what it is multiplied by from one step to the next, or, for maxima and minima, what is added to it (None: nothing changes
-    it). reset: where this holds, what was before does not count (None: nowhere)."""
+    it). reset: where this holds, what was before does not count (None: nowhere). second: of a linear recurrence of second order, what the element before the last one, in the register `earlier`, is multiplied by; the same, as `factor`, in all iterations."""
 
     carry: str
     factor: Expr | None = None
     reset: Expr | None = None
+    second: Expr | None = None
+    earlier: str | None = None
+
+    @property
+    def carries(self) -> tuple[str, ...]:
+        """The registers that it moves on."""
+        return (self.carry,) if self.earlier is None else (self.carry, self.earlier)
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
         """What a step evaluates beside its value."""
-        return tuple(expr for expr in (self.factor, self.reset) if expr is not None)
+        return tuple(expr for expr in (self.factor, self.reset, self.second) if expr is not None)
 
-    def changed(self, carry: str, change: Callable[[Expr], Expr]) -> Scan:
-        """The scan with another carry, and with these expressions changed."""
-        factor, reset = (None if expr is None else change(expr) for expr in (self.factor, self.reset))
-        return Scan(carry, factor, reset)
+    def changed(self, rename: Callable[[str], str], change: Callable[[Expr], Expr]) -> Scan:
+        """The scan with other carries, and with these expressions changed."""
+        parts = (self.factor, self.reset, self.second)
+        factor, reset, second = (None if expr is None else change(expr) for expr in parts)
+        return Scan(rename(self.carry), factor, reset, second, None if self.earlier is None else rename(self.earlier))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +113,8 @@ class Assign:
     aligned: it is one, by what holds wherever this runs (codegen/passes/large.py).
     asynchronous: (CUDA) a copy to shared memory that is finished at the next barrier, and not seen before.
     atomic: (CUDA) several threads may do so to one element at once; with `reduction`.
-    scan: in a vector loop: lane after lane, `carry = reset ? value : combine(factor * carry, value); target = carry`, with the sum or what `reduction` names (maxima, minima: `factor + carry`). The value
-        itself is evaluated for all lanes before.
+    scan: in a vector loop: lane after lane, `carry = reset ? value : combine(factor * carry, value); target = carry`, with the sum or what `reduction` names (maxima, minima: `factor + carry`), or
+        `carry, earlier = factor * carry + second * earlier + value, carry; target = carry`. The value itself is evaluated for all lanes before.
     """
 
     target: Place

@@ -109,6 +109,7 @@ def _assignment(node: Assign) -> str:
     value = str(node.value)
     if node.scan is not None:
         factor = "" if node.scan.factor is None else f", {node.scan.factor}"
+        factor += "" if node.scan.second is None else f", {node.scan.earlier}, {node.scan.second}"
         reset = "" if node.scan.reset is None else f", reset if {without_parentheses(str(node.scan.reset))}"
         return f"{node.target} = scan_{node.reduction or 'sum'}({node.scan.carry}{factor}, {without_parentheses(value)}{reset});{suffix}"
     if node.reduction is None:

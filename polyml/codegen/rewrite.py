@@ -120,8 +120,8 @@ def uses(node: Node) -> list[Use]:
     """The accesses of a node itself in order of execution, reads before writes; not those of its body."""
     found = [Use(read.tensor, read.subscripts, True, False) for expr in expressions(node) for read in reads_of(expr)]
     match node:
-        case Assign(scan=Scan(carry=carry)):
-            found.append(Use(carry, (), True, True))
+        case Assign(scan=Scan() as scan):
+            found += [Use(carry, (), True, True) for carry in scan.carries]
             found.append(Use(node.target.variable, node.target.subscripts, False, True))
         case Assign():
             found.append(Use(node.target.variable, node.target.subscripts, node.reduction is not None, True))
@@ -199,8 +199,7 @@ def map_places(
                 target, value = place(_map_place(node.target, read)), map_expr(node.value, read)
                 scan = node.scan
                 if scan is not None:
-                    carry = place(Place(scan.carry, ())).variable
-                    scan = scan.changed(carry, lambda expr: map_expr(expr, read))
+                    scan = scan.changed(lambda name: place(Place(name, ())).variable, lambda e: map_expr(e, read))
                 same = target == node.target and value is node.value and scan == node.scan
                 return node if same else replace(node, target=target, value=value, scan=scan)
             case UpdateArgument():
@@ -282,7 +281,7 @@ def _substitute_node(node: Node, values: Mapping[str, Affine | int]) -> Node:
         case Assign():
             target, value, scan = _substitute_place(node.target, values), substitute(node.value, values), node.scan
             if scan is not None:
-                scan = scan.changed(scan.carry, lambda expr: substitute(expr, values))
+                scan = scan.changed(lambda name: name, lambda expr: substitute(expr, values))
             same = target is node.target and value is node.value and scan == node.scan
             return node if same else replace(node, target=target, value=value, scan=scan)
         case UpdateArgument():

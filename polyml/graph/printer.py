@@ -80,9 +80,20 @@ def _domain_text(equation: Equation) -> str:
         domain = domain.set_dim_name(isl.dim_type.set, position, name)
     text = str(domain)
     pieces = re.findall(r"\{(.*)\}", text)[0].split(";")
-    conditions = [piece.split(" : ", 1)[1].strip() for piece in pieces if " : " in piece]
+    if len(pieces) > 1:
+        conditions = [
+            " and ".join(filter(None, (*_numbers(piece), piece.partition(" : ")[2].strip()))) for piece in pieces
+        ]
+    else:
+        conditions = [piece.split(" : ", 1)[1].strip() for piece in pieces if " : " in piece]
     joined = " or ".join(f"({c})" if len(conditions) > 1 else c for c in conditions)
     return re.sub(r"<= (\d+)(?![\w*])", lambda m: f"< {int(m.group(1)) + 1}", joined)
+
+
+def _numbers(piece: str) -> list[str]:
+    """The indices that one of several parts of a domain has single values of: `i = 0`."""
+    inside = re.search(r"\[(.*)\]", piece.partition(" : ")[0])
+    return [part.strip() for part in inside.group(1).split(",") if " = " in part] if inside else []
 
 
 def _subscript_text(subscript: Subscript) -> str:

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from polyml.graph.ir import Graph
 from polyml.graph.rules.absorb import absorb_copies
 from polyml.graph.rules.ahead import compute_once
+from polyml.graph.rules.channels_apart import part_channels
 from polyml.graph.rules.combine import combine_terms
 from polyml.graph.rules.common import share_equal
 from polyml.graph.rules.compared import compare_narrowly
+from polyml.graph.rules.coupled import decouple
 from polyml.graph.rules.dead import remove_dead
 from polyml.graph.rules.factor import factor_sums
 from polyml.graph.rules.hoist import hoist
@@ -20,6 +22,7 @@ from polyml.graph.rules.inline import inline_elementwise
 from polyml.graph.rules.interleaved import fetch_interleaved
 from polyml.graph.rules.laid_out import lay_out
 from polyml.graph.rules.layout_costs import Machine
+from polyml.graph.rules.levels_in_turn import turn_levels
 from polyml.graph.rules.masked import skip_masked
 from polyml.graph.rules.narrow import narrow
 from polyml.graph.rules.nested import nest_sums
@@ -142,9 +145,11 @@ RULES: tuple[Rule, ...] = (
 # Ordering: behind the others, since inlining would undo them.
 LAST_RULES: tuple[Rule, ...] = (
     _plain("masked", skip_masked, exact=False, needs=("vector_bytes",)),
+    _plain("coupled", decouple, exact=False, needs=("vector_bytes",)),
     _plain("once", recur_once),
     Rule("pairs", _paired),
     _plain("ahead", compute_once),
+    _plain("levels in turn", turn_levels),
     _plain("two places", alternate_places),
     _plain("narrow", narrow, exact=False, needs=("vector_bytes",)),
     Rule(
@@ -171,6 +176,12 @@ LAST_RULES: tuple[Rule, ...] = (
         lambda graph, given: repeat_rows(graph, l2_bytes=given.l2_bytes),
         exact=False,
         needs=("vector_bytes", "l2_bytes"),
+    ),
+    Rule(
+        "channels apart",
+        lambda graph, given: part_channels(graph, vector_bytes=given.vector_bytes),
+        exact=False,
+        needs=("vector_bytes",),
     ),
     _plain("interleaved", fetch_interleaved, exact=False, needs=("vector_bytes",)),
     _plain("pieces", join_pieces, exact=False, needs=("vector_bytes",)),

@@ -15,7 +15,7 @@ from polyml.records import dataclass
 from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.sets.shapes import row_major_strides
-from polyml.sets.turns import MOST_ROWS, rows_in_turn
+from polyml.sets.turns import MOST_GAP, MOST_ROWS, rows_in_turn
 from polyml.target import Target
 
 __all__ = [
@@ -72,12 +72,19 @@ _WEIGHTS = {
 
 @dataclass(frozen=True, slots=True)
 class AccessModel:
-    """One access. strides: elements per index that it moves by (an index that is absent: 0); None: irregular. `write`: also for updates. turns: of irregular indices that go through rows in turn, the number of rows."""
+    """One access. strides: elements per index that it moves by (an index that is absent: 0); None: irregular. `write`: also for updates. turns: of irregular indices that go through rows in turn, the number of rows.
+    near: how far from it statements access the array likewise, for the same values of the indices."""
 
     array: str
     strides: Mapping[str, int | None]
     write: bool
     turns: Mapping[str, int] = field(default_factory=dict)
+    near: frozenset[int] = frozenset()
+
+    def touches_row(self, gap: int) -> bool:
+        """Whether all elements between those that are so far apart are accessed, too (codegen/llvm/phases.py)."""
+        starts = (range(first, first + gap) for first in range(1 - gap, 1))
+        return gap <= MOST_GAP and any(self.near.issuperset(row) for row in starts)
 
     def stride(self, index: str) -> int | None:
         """Elements between neighbours along the index; None when that is not one number."""
@@ -167,6 +174,8 @@ class StatementModel:
                 cost = _REVERSED
             case _ if contiguous:
                 cost = _CONTIGUOUS
+            case int(stride) if stride > 1 and access.touches_row(stride):
+                cost = float(stride)
             case int(stride) if 1 < stride <= _SHUFFLED and not access.write:
                 cost = min(2.0 * stride - 1, float(lanes))
             case None if access.turns.get(index, lanes) < lanes and not access.write:
@@ -280,6 +289,7 @@ def model_statement(statement: Statement, scop: Scop, extents: Mapping[str, int 
     accesses.append(
         _model_access(scop.arrays[statement.target.array], statement.target.subscripts, statement.indices, write=True)
     )
+    accesses = _with_neighbours(statement, scop, accesses)
     sizes = [scop.arrays[a.array].dtype.part.itemsize for a in accesses]
     combine = 1.0 if statement.kind == "update" else 0.0
     taps, overlapping = _windows(statement)
@@ -295,6 +305,44 @@ def model_statement(statement: Statement, scop: Scop, extents: Mapping[str, int 
         copies=isinstance(statement.value, Read),
         elementwise=_is_elementwise(scop, statement, accesses),
     )
+
+
+def _with_neighbours(statement: Statement, scop: Scop, accesses: list[AccessModel]) -> list[AccessModel]:
+    """The accesses of an elementwise statement with what is accessed near them."""
+    if statement.kind != "assign" or not any(
+        step is not None and step > 1 for access in accesses for step in access.strides.values()
+    ):
+        return accesses
+    places: dict[tuple[str, bool, Affine], set[int]] = {}
+    own: list[tuple[str, bool, Affine] | None] = []
+    constants: list[int] = []
+    for other in (statement, *(s for s in scop.statements.values() if s is not statement and s.kind == "assign")):
+        elements: list[tuple[str, tuple[Subscript, ...], bool]] = [
+            (expr.tensor, expr.subscripts, False) if isinstance(expr, Read) else ("", (), False)
+            for expr in dict.fromkeys(_elements(other.value))
+        ]
+        for name, subscripts, write in (*elements, (other.target.array, other.target.subscripts, True)):
+            place = _flat(scop.arrays[name], subscripts) if name else None
+            key = None if place is None else (name, write, place - place.constant)
+            if key is not None and place is not None:
+                places.setdefault(key, set()).add(place.constant)
+            if other is statement:
+                own.append(key)
+                constants.append(0 if place is None else place.constant)
+    return [
+        access if key is None else replace(access, near=frozenset(at - here for at in places[key]))
+        for access, key, here in zip(accesses, own, constants, strict=True)
+    ]
+
+
+def _flat(array: Array, subscripts: tuple[Subscript, ...]) -> Affine | None:
+    """The element in memory, counted from the array's start; None where that is not known."""
+    place = Affine()
+    for subscript, step in zip(subscripts, memory_strides(array), strict=True):
+        if not isinstance(subscript, Affine) or step is None:
+            return None
+        place = place + subscript * step
+    return place
 
 
 def _is_elementwise(scop: Scop, statement: Statement, accesses: list[AccessModel]) -> bool:

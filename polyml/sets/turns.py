@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from polyml.sets.affine import Affine, FloorDiv
 
-__all__ = ["MOST_ROWS", "rows_in_turn"]
+__all__ = ["MOST_GAP", "MOST_ROWS", "rows_in_turn"]
 
 MOST_ROWS = 4
 """As many rows as are loaded for one vector."""
+
+MOST_GAP = 16
+"""As far apart as the elements of a row are that vectors are shuffled for, where all between them are touched, too."""
 
 
 def rows_in_turn(place: Affine, variable: str) -> tuple[int, int, Affine] | None:

@@ -117,6 +117,27 @@ def whole_scores(n: int) -> Function:
     return function(loop("j", 1, n, Assign(target=put("y", "j"), value=value)), arguments=arrays, written="y")
 
 
+SECOND = at("y", "i", J - 2)
+
+
+def waves(n: Extent) -> Function:
+    """Of second order, with a period of six."""
+    return along(n, add(call("sub", BEFORE, SECOND), at("x", "i", "j")), start=2)
+
+
+def sums_of_sums(n: Extent) -> Function:
+    """With neighbours that are not written yet, and another row."""
+    twice = call("sub", call("mul", BEFORE, number(2.0)), SECOND)
+    return along(n, add(at("y", "i", "j"), twice, at("y", I + 1, J - 2)), start=2)
+
+
+def twice_from_the_end(n: int) -> Function:
+    here = n - 3 - J
+    value = add(call("neg", at("y", "i", here + 2)), at("x", "i", here), at("y", "i", here + 1))
+    return along(n, value, start=0, end=n - 2, place=here)
+
+
+TWICE = (waves, sums_of_sums, twice_from_the_end)
 MAKERS = (cumsum, alternating, halved, gated, from_the_end, highest, aligned, warped)
 SIZES = (2, 16, 17, 40, 67)
 
@@ -127,6 +148,10 @@ def cases() -> list[tuple[str, Function, dict[str, int]]]:
         found += [(f"{make.__name__}-{n}", make(n), {}) for n in SIZES]
     for make in (cumsum, alternating, gated, highest, aligned, warped):
         found += [(f"{make.__name__}-N{n}", make("N"), {"N": n}) for n in (0, 1, 2, 35)]
+    for make in TWICE:
+        found += [(f"{make.__name__}-{n}", make(n), {}) for n in (3, 16, 18, 40, 67, 130)]
+    for make in (waves, sums_of_sums):
+        found += [(f"{make.__name__}-N{n}", make("N"), {"N": n}) for n in (0, 1, 2, 3, 35)]
     for whole in (whole_numbers, whole_factors, whole_scores):
         found += [(f"{whole.__name__}-{n}", whole(n), {}) for n in (5, 40, 70, 71)]
     return found
@@ -188,13 +213,27 @@ def test_an_empty_loop_reads_nothing() -> None:
     assert not any(isinstance(node, If) for node in walk_nodes(after.body))
 
 
-SECOND = at("y", "i", J - 2)
+@pytest.mark.parametrize("make", TWICE)
+def test_second_order(make: Callable[[int], Function]) -> None:
+    after, (note, *_) = find_scans(make(64), vector_bytes=32)
+    (scan,) = scans(after)
+    assert scan.second is not None
+    assert len(scan.carries) == 2
+    assert "second order" in note.text
+    assert find_scans(make(64), vector_bytes=32, precise=True)[0] == make(64)
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        add(BEFORE, SECOND),  # second order
+        SECOND,
+        add(BEFORE, call("mul", at("x", "i", "j"), SECOND)),  # factors that change
+        add(call("mul", at("x", "i", "j"), BEFORE), SECOND),
+        add(BEFORE, call("mul", BEFORE, SECOND)),
+        add(BEFORE, call("max", SECOND, number(0.0))),
+        add(call("mul", BEFORE, number(1e9)), SECOND),  # whose powers are beyond all numbers
+        add(BEFORE, SECOND, at("y", "i", J - 3)),
+        add(BEFORE, SECOND, at("y", "i", 3)),
         call("mul", BEFORE, BEFORE),
         call("div", number(1.0), BEFORE),
         call("max", call("mul", number(2.0), BEFORE), number(1.0)),

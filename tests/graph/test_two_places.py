@@ -134,12 +134,17 @@ def test_steps_go_back_and_forth(source: str) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    [SHRINKING, FEW, PIVOTS, POINTWISE, HISTORY],
-    ids=["other elements each time", "few steps", "pivots", "pointwise", "two values back"],
+    [SHRINKING, FEW, PIVOTS, POINTWISE],
+    ids=["other elements each time", "few steps", "pivots", "pointwise"],
 )
 def test_others_stay_in_place(source: str) -> None:
     values = arguments(6, 6, 2)
     assert "//2" not in graph_text(check(source, values))
+
+
+def test_two_values_back() -> None:
+    """Levels of time take turns (rules/levels_in_turn.py)."""
+    assert "//2" in graph_text(check(HISTORY, arguments(6, 6, 2)))
 
 
 def test_compiled() -> None:

@@ -25,7 +25,7 @@ from polyml.codegen.llvm.memory import access, is_apart, prefetch
 from polyml.codegen.llvm.neighbours import emit_shifted, neighbouring_rows
 from polyml.codegen.llvm.numbers_ahead import look_ahead
 from polyml.codegen.llvm.outline import argument_name, emit_apart, emit_parallel, new_state, size_name, stands_apart
-from polyml.codegen.llvm.phases import phases_of
+from polyml.codegen.llvm.phases import phases_of, written_phases
 from polyml.codegen.llvm.pipeline import emit_pipelined, emit_stage, has_stages
 from polyml.codegen.llvm.reductions import assign, update_argument
 from polyml.codegen.llvm.scan import assign_scanned, with_lanes
@@ -300,7 +300,7 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
         trips = 1
     if trips == 0:
         return
-    outside = dict(state.held), dict(state.reciprocals)
+    outside = dict(state.held), dict(state.reciprocals), dict(state.prepared)
     if trips == 1:
         choose_divisions(state, node)
         _emit_body(state, node, lower, upper, ragged)
@@ -313,12 +313,12 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
             lambda: _emit_nodes(state, node.body), evaluate, lambda: compute_ahead(state, node, unchanging(node)),
         )  # fmt: skip
         b.depth = max(b.depth, 1)
-        state.held, state.reciprocals = outside
+        state.held, state.reciprocals, state.prepared = outside
         return
     if trips is not None and ragged is None and is_few_steps(state, node, trips):
         compute_ahead(state, node, _unchanging(state, node))
         emit_few_steps(state, node, (lower, upper), trips, lambda value: _emit_body(state, node, value, upper, None))
-        state.held, state.reciprocals = outside
+        state.held, state.reciprocals, state.prepared = outside
         return
     loop, after = b.fresh("loop"), b.fresh("after")
     same = _unchanging(state, node) if ragged is None else None  # a lane without iterations computes nothing
@@ -342,7 +342,7 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
     known = _KNOWN_LEVELS if b.keeps or state.holding else 1
     inner, b.depth = b.depth, max(siblings, b.depth + 1)
     b.keeps = b.keeps or held
-    state.held, state.reciprocals = outside
+    state.held, state.reciprocals, state.prepared = outside
     counter = current.text if inner < known else b.fresh("%counter")
     b.write(f"{following} = add nsw i64 {counter}, {node.step}")
     head.append(f"  {counter} = phi i64 [{lower.text}, %{before}], [{following}, %{b.block}]")
@@ -383,7 +383,7 @@ def _inside(
         assert lanes is None, "internal: a vector loop inside another"
         mask = lanes_before(state, node, upper) if node.masked else None
         lanes = Lanes(node.variable, node.width, mask, leading=leading(node) if mask is not None else None)
-        state.phases = phases_of(node)
+        state.phases, state.written = phases_of(node, state.flat), written_phases(node, state.flat)
     elif ragged is not None:
         position = b.splat(current, ragged[0].lanes)
         reached = b.compare("sle", ragged[0], position)

@@ -327,7 +327,7 @@ def _load_phase(state: State, name: str, phase: Phase, evaluate: Evaluate) -> Va
     b, width = state.builder, state.width
     where = access(state, name, phase.first, evaluate)
     type_, gap = stored_type(where.slot.variable, width), where.stride
-    if gap is None or not 1 < gap <= _WIDEST_SHUFFLED_STRIDE or type_.is_pair or where.slot.strides[-1] != 1:
+    if gap != phase.gap:
         return None
     owners = [divmod(lane * gap + phase.number, width) for lane in range(width)]
     result: Value | None = None

@@ -9,8 +9,9 @@ from polyml.codegen.llvm.expression import evaluate, product_factors
 from polyml.codegen.llvm.ir import Value, constant
 from polyml.codegen.llvm.memory import Access, access, forget, load, remember
 from polyml.codegen.llvm.pairs import dot_of_pairs
+from polyml.codegen.llvm.phases import Phase
 from polyml.codegen.llvm.state import State, stored_type
-from polyml.codegen.llvm.stores import store
+from polyml.codegen.llvm.stores import store, store_row
 from polyml.codegen.loops import Assign, Place, UpdateArgument
 from polyml.dtypes import DType
 from polyml.expressions import Apply, Expr
@@ -196,6 +197,9 @@ def write_place(
     """Stores into memory, or into a register (in lanes that do not act it keeps its value)."""
     slot = state.slots[place.variable]
     if slot.variable.scope != "register":
+        if (phase := state.written.get((place.variable, place.subscripts))) is not None:
+            _write_phase(state, place, phase, value, streaming=streaming)
+            return
         where = access(state, place.variable, place.subscripts, evaluate)
         store(state, where, value, streaming=streaming, aligned=aligned)
         remember(state, where, place.subscripts, value)
@@ -209,6 +213,17 @@ def write_place(
     if mask is not None and not unseen:
         value = b.select(mask, value, read_place(state, place))
     b.write(f"store {value}, {slot.pointer}, align {slot.variable.dtype.alignment}")
+
+
+def _write_phase(state: State, place: Place, phase: Phase, value: Value, *, streaming: bool) -> None:
+    """Keeps the value until all of its row are there, which is stored then."""
+    key = (place.variable, phase.first)
+    waiting = state.waiting.setdefault(key, {})
+    waiting[phase.number] = value
+    if phase.last:
+        del state.waiting[key]
+        where = access(state, place.variable, phase.first, evaluate)
+        store_row(state, where, [waiting[number] for number in range(phase.gap)], streaming=streaming)
 
 
 # -- argmax and argmin ------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,9 @@ from polyml.expressions import Const, Expr
 from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
 
-__all__ = ["assign_scanned", "with_lanes"]
+__all__ = ["assign_scanned", "scan_numbers", "with_lanes"]
+
+DOUBLE = Type("double", 1)
 
 _WIDE = 512
 """Bits of a vector of AVX-512."""
@@ -41,7 +43,7 @@ def with_lanes(node: Allocate) -> Variable:
 def _carries(loop: For, name: str) -> bool:
     """Whether a scan right in the loop moves that carry on."""
     return loop.kind == "vector" and any(
-        isinstance(inner, Assign) and inner.scan is not None and inner.scan.carry == name
+        isinstance(inner, Assign) and inner.scan is not None and inner.scan.carries == (name,)
         for inner in walk_nodes(loop.body)
     )
 
@@ -52,6 +54,9 @@ def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
     Pairs (factor, value) of functions that are linear in the reduction's semiring are composed over 1, 2, 4, ... lanes (Kogge and Stone, "A parallel algorithm for the efficient solution
     of a general class of recurrence equations", IEEE Trans. Computers, 1973); lanes that do not act hand on what they get.
     """
+    if scan.second is not None:
+        _assign_second_order(state, node, scan)
+        return
     b, width, reduction = state.builder, state.width, node.reduction or "sum"
     slot = state.slots[scan.carry]
     dtype = slot.variable.dtype
@@ -60,21 +65,18 @@ def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
     rest = masked(state, replace(node, reduction=reduction), evaluate(state, node.value), dtype)
     neutral = _neutral(state, rest.type, reduction, identity)
     steps = _Steps(state, reduction, dtype, _is_harmless(scan.factor, dtype), neutral)
-    single = None if scan.factor is None else evaluate(state, scan.factor)
-    factor = None if single is None else b.splat(single, width)
-    one = constant(rest.type, 1 if reduction == "sum" else 0)
-    if factor is not None and state.lanes is not None and state.lanes.mask is not None:
-        factor = b.select(state.lanes.mask, factor, one)
+    acts = None if state.lanes is None else state.lanes.mask
+    totals = state.prepared.get(scan, ()) if acts is None else ()
+    if not totals and scan.factor is not None:
+        totals = _totals(state, scan.factor, reduction, rest.type, acts)
+    factor, total = (totals[0], totals[-1]) if totals else (None, None)
     reset = None if scan.reset is None else _resets(state, scan.reset)
-    value, total, cut = rest, factor, reset
-    step = 1
-    while step < width:
-        value = steps.taken(total, _earlier(b, value, step, neutral), value, cut, beside=step)
-        if total is not None:
-            total = steps.product(total, _earlier(b, total, step, one))
+    value, cut = rest, reset
+    for number, step in enumerate(1 << k for k in range(width.bit_length() - 1)):
+        made_of = totals[number] if totals else None
+        value = steps.taken(made_of, _earlier(b, value, step, neutral), value, cut, beside=step)
         if cut is not None:
             cut = b.binary("or", cut, _earlier_bits(b, cut, step))
-        step *= 2
     carry = read_place(state, Place(scan.carry, ()))
     last = _last(b, value, carry.lanes)
     value = steps.taken(total, b.splat(carry, width), value, cut)
@@ -85,11 +87,131 @@ def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
         following = _last(b, value, carry.lanes)
     if factor is not None and reduction != "sum" and not dtype.is_float:
         value, following = _settled(steps, factor, rest, reset, b.splat(carry, width), value, following)
-    elif factor is not None and single is not None and reduction == "sum" and not _stays_normal(scan.factor, width):
-        wide = b.splat(carry, width)
-        value, following = _one_by_one(steps, single, factor, rest, reset, wide, value, following)
+    elif (
+        factor is not None and scan.factor is not None and reduction == "sum" and not _stays_normal(scan.factor, width)
+    ):
+        single, wide = evaluate(state, scan.factor), b.splat(carry, width)
+        value, following = _step_by_step(steps, single, factor, rest, reset, wide, value, following)
     b.write(f"store {following}, {slot.pointer}, align {dtype.alignment}")
     write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
+
+
+def scan_numbers(state: State, node: Assign, scan: Scan, width: int) -> tuple[Value, ...]:
+    """What a scan needs that follows from its factors alone, which are the same in all lanes and iterations."""
+    assert scan.factor is not None, "internal: a scan without factors"
+    type_ = type_of(node.value.dtype, width)
+    if scan.second is not None:
+        return _second_order_numbers(state, scan, type_)
+    return _totals(state, scan.factor, node.reduction or "sum", type_, None)
+
+
+def _totals(state: State, factor: Expr, reduction: str, type_: Type, acts: Value | None) -> tuple[Value, ...]:
+    """The factors of a vector's lanes, and those of 2, 4, .. lanes together, up to all lanes before each one and itself. acts: the lanes that do."""
+    b, one = state.builder, constant(type_, 1 if reduction == "sum" else 0)
+    total = b.splat(evaluate(state, factor), type_.lanes)
+    if acts is not None:
+        total = b.select(acts, total, one)
+    found = [total]
+    for step in (1 << k for k in range(type_.lanes.bit_length() - 1)):
+        earlier = _earlier(b, found[-1], step, one)
+        found.append(b.arithmetic("mul" if reduction == "sum" else "add", found[-1], earlier))
+    return tuple(found)
+
+
+def _assign_second_order(state: State, node: Assign, scan: Scan) -> None:
+    """The same of a recurrence y[n] = a y[n - 1] + b y[n - 2] + u[n], whose a and b are the same for all elements.
+
+    In terms of a step back z it divides u by 1 - a z - b z^2. Multiplied with 1 + a z - b z^2 that is 1 - a' z^2 - b' z^4, with a' = a^2 + 2 b and b' = -b^2, and w = u + a z u - b z^2 u is divided by it: a recurrence
+    like the first one over every other element, and so on until a step is as long as the vector (Graeffe's squaring of roots, cyclic reduction). What comes from the last two elements before the vector is added by the numbers that the recurrence makes of 1, 0 and of 0, 1.
+    """
+    b, width = state.builder, state.width
+    rest = b.splat(evaluate(state, node.value), width)
+    slots = [state.slots[name] for name in scan.carries]
+    last, earlier = (read_place(state, Place(name, ())) for name in scan.carries)
+    if state.lanes is not None and state.lanes.mask is not None:
+        value, last, earlier = _one_by_one(state, state.lanes.mask, rest, scan, (last, earlier))
+    else:
+        numbers = state.prepared.get(scan) or _second_order_numbers(state, scan, rest.type)
+        steps, (row, row_before, *ends) = numbers[:-6], numbers[-6:]
+        nothing = _neutral(state, rest.type, "sum", 0)
+        value = rest
+        for number, step in enumerate(1 << k for k in range(width.bit_length() - 1)):
+            near, far = steps[2 * number : 2 * number + 2]
+            made = multiply_add(b, near, _earlier(b, value, step, nothing), value)
+            value = made if 2 * step >= width else multiply_add(b, far, _earlier(b, value, 2 * step, nothing), made)
+        own = [_widened(b, b.extract(value, width - 1 - k)) for k in range(2)]
+        for numbers_of, carry in ((row_before, earlier), (row, last)):
+            value = multiply_add(b, numbers_of, b.splat(_narrowed(b, carry, rest.type), width), value)
+        last, earlier = (
+            multiply_add(b, ends[2 * k], last, multiply_add(b, ends[2 * k + 1], earlier, own[k])) for k in range(2)
+        )
+    for slot, following in zip(slots, (last, earlier), strict=True):
+        b.write(f"store {following}, {slot.pointer}, align {slot.variable.dtype.alignment}")
+    write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
+
+
+def _second_order_numbers(state: State, scan: Scan, type_: Type) -> tuple[Value, ...]:
+    """Of each doubling what the lanes a step and two steps before are multiplied by; of the last two elements before a vector what each lane has of them; and the same of the last lane and the one before.
+
+    In f64, as are the last two elements: what is rounded here would go on for as long as the recurrence remembers.
+    """
+    b, width = state.builder, type_.lanes
+    a, c = (_widened(b, factor) for factor in _two_factors(state, scan))
+    of_last, of_earlier = [constant(DOUBLE, 1), a], [constant(DOUBLE, 0), c]
+    while len(of_last) <= width:
+        for numbers in (of_last, of_earlier):
+            numbers.append(multiply_add(b, a, numbers[-1], b.arithmetic("mul", c, numbers[-2])))
+    found: list[Value] = []
+    for _ in range(width.bit_length() - 1):
+        found += [b.splat(_narrowed(b, number, type_), width) for number in (a, b.emit(c.type, f"fneg {c}"))]
+        square = b.arithmetic("mul", c, c)
+        a, c = multiply_add(b, a, a, b.arithmetic("add", c, c)), b.emit(c.type, f"fneg {square}")
+    found += [_row(b, numbers[1:], type_) for numbers in (of_last, of_earlier)]
+    return (*found, *(numbers[at] for at in (width, width - 1) for numbers in (of_last, of_earlier)))
+
+
+def _two_factors(state: State, scan: Scan) -> tuple[Value, Value]:
+    """A recurrence's factors, which all lanes share, as numbers."""
+    assert scan.factor is not None, "internal: a recurrence of second order without a first"
+    assert scan.second is not None, "internal: a recurrence of second order without a second"
+    first, second = (evaluate(state, factor) for factor in (scan.factor, scan.second))
+    return _once(state, first), _once(state, second)
+
+
+def _once(state: State, factor: Value) -> Value:
+    return factor if factor.lanes == 1 else state.builder.extract(factor, 0)
+
+
+def _widened(b: Builder, number: Value) -> Value:
+    return number if number.type == DOUBLE else b.convert("fpext", number, "double")
+
+
+def _narrowed(b: Builder, number: Value, type_: Type) -> Value:
+    """The number in the type of such lanes."""
+    return number if type_.element == DOUBLE.element else b.convert("fptrunc", number, type_.element)
+
+
+def _row(b: Builder, numbers: list[Value], type_: Type) -> Value:
+    """The first numbers, one for each lane."""
+    row = Value(type_, "poison")
+    for lane in range(type_.lanes):
+        row = b.emit(type_, f"insertelement {row}, {_narrowed(b, numbers[lane], type_)}, i64 {lane}")
+    return row
+
+
+def _one_by_one(
+    state: State, mask: Value, rest: Value, scan: Scan, before: tuple[Value, Value]
+) -> tuple[Value, Value, Value]:
+    """The values at the ends of a row, where some lanes do nothing, and the last two elements behind them."""
+    b, (last, earlier) = state.builder, before
+    first, second = (_widened(b, factor) for factor in _two_factors(state, scan))
+    row = Value(rest.type, "poison")
+    for lane in range(rest.lanes):
+        ahead = multiply_add(b, second, earlier, _widened(b, b.extract(rest, lane)))
+        made, acts = multiply_add(b, first, last, ahead), b.extract(mask, lane)
+        row = b.emit(rest.type, f"insertelement {row}, {_narrowed(b, made, rest.type)}, i64 {lane}")
+        last, earlier = b.select(acts, made, last), b.select(acts, last, earlier)
+    return row, last, earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +240,6 @@ class _Steps:
                 before = b.select(Value(type_of("i1", before.lanes), f"<{inside}>"), before, self.neutral)
         return combine(self.state, self.reduction, before, rest, self.dtype)
 
-    def product(self, factor: Value, other: Value) -> Value:
-        return self.state.builder.arithmetic("mul" if self.reduction == "sum" else "add", factor, other)
-
 
 def _settled(
     steps: _Steps, factor: Value, rest: Value, reset: Value | None, carry: Value, value: Value, following: Value
@@ -148,7 +267,7 @@ def _settled(
     return made, last
 
 
-def _one_by_one(
+def _step_by_step(
     steps: _Steps,
     single: Value,
     factor: Value,

@@ -10,10 +10,11 @@ from polyml.codegen.llvm.addresses import Nest
 from polyml.codegen.llvm.hope import Hope
 from polyml.codegen.llvm.ir import Builder, Lines, Type, Value, type_of
 from polyml.codegen.llvm.math.quotient import Reciprocal
-from polyml.codegen.llvm.phases import Phase
-from polyml.codegen.loops import Lead, Variable
+from polyml.codegen.llvm.phases import Phase, Rows
+from polyml.codegen.loops import Lead, Scan, Variable
 from polyml.expressions import Expr, Subscript
 from polyml.records import dataclass
+from polyml.sets.affine import Affine
 
 __all__ = ["Lanes", "Slot", "State", "stored_type"]
 
@@ -51,8 +52,8 @@ class Slot:
 class State:
     """One LLVM function under construction. `lanes` is None outside vector loops; `precise` forbids contraction and reassociation.
     heap: addresses from the heap, null where there was no memory; rooms: where the local arrays begin that live there; idle: those that nobody uses any more, by what they have room for; versions: conditions on sizes alone, known from the start, under which what comes now runs at all; failure: the i32 in which that is noted. streams: it has stores that bypass the caches. holding: variables in registers around. unforeseen: by what they are, constants that LLVM does not know (a mask of all lanes by its width).
-    hope: of the loop that finds extrema as if there were no NaN (extrema.py); numbers: in a loop of extrema of which no candidate is a NaN. held: expressions whose values an iteration got from the one before (neighbours.py), or that were computed ahead of the loop (unchanging.py); reciprocals: of such divisors, None of those that are divided by as they are.
-    phases: of the vector loop around (phases.py).
+    hope: of the loop that finds extrema as if there were no NaN (extrema.py); numbers: in a loop of extrema of which no candidate is a NaN. held: expressions whose values an iteration got from the one before (neighbours.py), or that were computed ahead of the loop (unchanging.py); reciprocals: of such divisors, None of those that are divided by as they are. prepared: of recurrences in lanes, what follows from their factors alone (scan.py).
+    phases, written: of the vector loop around (phases.py), and the values of such rows that are not stored yet, by the array and the first place's subscripts.
     pipeline: the pointer of the pipeline whose stages this function runs, and the pipelined loop's variable (pipeline.py)."""
 
     builder: Builder
@@ -78,13 +79,33 @@ class State:
     numbers: bool = False
     held: dict[Expr, Value] = field(default_factory=dict)
     reciprocals: dict[Expr, Reciprocal | None] = field(default_factory=dict)
+    prepared: dict[Scan, tuple[Value, ...]] = field(default_factory=dict)
     pipeline: tuple[Value, str] | None = None
     phases: Mapping[tuple[str, tuple[Subscript, ...]], Phase] = field(default_factory=dict)
+    written: Mapping[tuple[str, tuple[Subscript, ...]], Phase] = field(default_factory=dict)
+    waiting: dict[tuple[str, tuple[Subscript, ...]], dict[int, Value]] = field(default_factory=dict)
 
     @property
     def width(self) -> int:
         """Lanes of a value that differs between lanes."""
         return 1 if self.lanes is None else self.lanes.width
+
+    def flat(self, name: str, subscripts: tuple[Subscript, ...]) -> tuple[Affine, Rows] | None:
+        """The element in memory (phases.Flat); None where it is gathered, in a register, one per lane or of two parts."""
+        slot = self.slots.get(name)
+        if slot is None or slot.variable.scope == "register" or slot.variable.lanes > 1:
+            return None
+        if stored_type(slot.variable).is_pair:
+            return None
+        place, rows = Affine(), list[tuple[str, Affine]]()
+        for subscript, stride in zip(subscripts, slot.strides, strict=True):
+            if not isinstance(subscript, Affine):
+                return None
+            if isinstance(stride, int):
+                place = place + subscript * stride
+            else:
+                rows.append((stride, subscript))
+        return place, tuple(rows)
 
     @contextmanager
     def within(self, lanes: Lanes | None) -> Iterator[None]:

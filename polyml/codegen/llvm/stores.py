@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from polyml.codegen.llvm.ir import BIT, POINTER, Value
 from polyml.codegen.llvm.memory import Access, forget, part_pointers, pointers_of, reverse, reversed_lanes
 from polyml.codegen.llvm.state import State
 from polyml.sets.affine import affine
 
-__all__ = ["store"]
+__all__ = ["store", "store_row"]
 
 
 def store(state: State, where: Access, value: Value, *, streaming: bool = False, aligned: bool = False) -> None:
@@ -42,6 +45,47 @@ def store(state: State, where: Access, value: Value, *, streaming: bool = False,
             return
         for part, place in enumerate(part_pointers(state, pointers, value.type)):
             _scatter(state, place, b.part_of(value, part), align)
+
+
+def store_row(state: State, where: Access, values: Sequence[Value], *, streaming: bool = False) -> None:
+    """Writes values that lie between each other: of each lane its elements, one behind the other, from where the access of the first value points to."""
+    b, lanes, variable = state.builder, state.lanes, where.slot.variable
+    assert lanes is not None, "internal: lanes of a row outside a vector loop"
+    assert where.stride == len(values), "internal: a row of which elements are missing"
+    forget(state, variable.name)
+    if variable.dtype.kind == "b":
+        values = [b.convert("zext", value, "i8") for value in values]
+    width = lanes.width
+    whole = streaming and lanes.mask is None and _is_aligned(state, where, variable.dtype.itemsize * width)
+    for number, vector in enumerate(_interleaved(state, [b.splat(value, width) for value in values])):
+        place = where.pointer
+        if number:
+            place = b.emit(POINTER, f"getelementptr {vector.type.of(1)}, {where.pointer}, i64 {number * width}")
+        mask = lanes.mask
+        if mask is not None:
+            mask = b.shuffle(mask, [(number * width + lane) // len(values) for lane in range(width)])
+        with state.within(lanes if mask is None else replace(lanes, mask=mask, leading=None)):
+            _store_contiguous(state, where, place, vector, whole)
+
+
+def _interleaved(state: State, values: Sequence[Value]) -> list[Value]:
+    """As many vectors, with the lanes of the first, the second .. value in turn: by halves, as long as their number is even."""
+    b, count, width = state.builder, len(values), values[0].lanes
+    if count == 1:
+        return list(values)
+    if count % 2:
+        made: list[Value] = []
+        for start in range(0, count * width, width):
+            owners = [((start + lane) % count, (start + lane) // count) for lane in range(width)]
+            vector = b.shuffle(values[0], [at if owner == 0 else 0 for owner, at in owners])
+            for which in range(1, count):
+                order = [width + at if owner == which else k for k, (owner, at) in enumerate(owners)]
+                vector = b.shuffle(vector, order, values[which])
+            made.append(vector)
+        return made
+    pairs = zip(_interleaved(state, values[0::2]), _interleaved(state, values[1::2]), strict=True)
+    halves = [range(start, start + width // 2) for start in (0, width // 2)]
+    return [b.shuffle(x, [k for lane in half for k in (lane, width + lane)], y) for x, y in pairs for half in halves]
 
 
 def _scatter(state: State, pointers: Value, value: Value, align: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import field, replace
 
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.math.quotient import parts_of, pays
+from polyml.codegen.llvm.scan import scan_numbers
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Allocate, Assign, Block, For, Node, UpdateArgument
 from polyml.codegen.rewrite import walk_nodes
@@ -24,14 +25,15 @@ __all__ = ["Unchanging", "choose_divisions", "compute_ahead", "unchanging"]
 @dataclass(frozen=True, slots=True)
 class Unchanging:
     """What a loop computes again and again, each once. values: the largest expressions of one value for all iterations. divisors: what others are divided by, of one value as well.
-    reads: elements beside those that lanes have from places apart, each the same one in all iterations."""
+    reads: elements beside those that lanes have from places apart, each the same one in all iterations. scans: recurrences in lanes whose factors stay the same."""
 
     values: dict[Expr, None] = field(default_factory=dict)
     divisors: dict[Expr, None] = field(default_factory=dict)
     reads: dict[Read, None] = field(default_factory=dict)
+    scans: list[Assign] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.values or self.divisors or self.reads)
+        return bool(self.values or self.divisors or self.reads or self.scans)
 
 
 def unchanging(loop: For, is_apart: Callable[[Read], bool] | None = None) -> Unchanging:
@@ -44,13 +46,18 @@ def unchanging(loop: For, is_apart: Callable[[Read], bool] | None = None) -> Unc
     if any(isinstance(node, For) for node in walk_nodes(loop.body)):
         return found
     values = [value for value in _values(loop.body) if isinstance(value, Apply)]
-    factors = [node.scan.factor for node in loop.body if isinstance(node, Assign) and node.scan is not None]
-    same = _Same(loop.variable, _written(loop) if values or factors else set(), found, is_apart)
-    for factor in factors:  # what a scan makes of it has blocks of its own, which LLVM moves no loads across
+    scans = [node for node in _assigns(loop.body) if node.scan is not None and node.scan.factor is not None]
+    same = _Same(loop.variable, _written(loop) if values or scans else set(), found, is_apart)
+    for node in scans:  # what a scan makes of its factor has blocks of its own, which LLVM moves no loads across
+        factor = None if node.scan is None else node.scan.factor
         if isinstance(factor, Read) and same.stays(factor):
             found.reads[factor] = None
         elif isinstance(factor, Apply) and same.stays(factor):
             found.values[factor] = None
+    for node in scans if loop.kind == "vector" and not loop.masked else ():
+        factors = () if node.scan is None else (node.scan.factor, node.scan.second)
+        if all(factor is None or _is_constant(factor) or same.stays(factor) for factor in factors):
+            found.scans.append(node)
     for value in values:
         if same.stays(value):
             found.values[value] = None
@@ -63,6 +70,9 @@ def compute_ahead(state: State, loop: For, found: Unchanging) -> None:
         state.held[expr] = evaluate(state, expr)
     for read in found.reads:
         state.held[read] = evaluate(state, read)
+    for node in found.scans:
+        assert node.scan is not None, "internal: an assignment that is no scan"
+        state.prepared[node.scan] = scan_numbers(state, node, node.scan, loop.width)
     for divisor in found.divisors:
         value = evaluate(state, divisor)
         if isinstance(divisor, Apply):
@@ -93,6 +103,15 @@ def _written(loop: For) -> set[str]:
         elif isinstance(node, UpdateArgument):
             found |= {node.best.variable, node.argument.variable}
     return found
+
+
+def _assigns(nodes: Sequence[Node]) -> Iterator[Assign]:
+    """The assignments under no condition."""
+    for node in nodes:
+        if isinstance(node, Assign):
+            yield node
+        elif isinstance(node, Allocate | Block):
+            yield from _assigns(node.body)
 
 
 def _values(nodes: Sequence[Node]) -> Iterator[Expr]:

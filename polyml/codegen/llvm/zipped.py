@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polyml.codegen.llvm.addresses import Offset, Term
 from polyml.codegen.llvm.ir import POINTER, Value
-from polyml.codegen.llvm.state import Slot, State, stored_type
+from polyml.codegen.llvm.state import State, stored_type
 from polyml.expressions import Subscript
 from polyml.sets.affine import Affine
 from polyml.sets.turns import MOST_ROWS, rows_in_turn
@@ -18,9 +18,10 @@ def load_zipped(state: State, name: str, subscripts: tuple[Subscript, ...]) -> V
     if lanes is None or lanes.mask is not None or lanes.width == 1 or slot.variable.lanes > 1:
         return None
     type_ = stored_type(slot.variable, lanes.width)
-    place = None if type_.is_pair else _place(slot, subscripts)
-    found = None if place is None else rows_in_turn(place, lanes.variable)
-    if place is None or found is None:
+    spot = state.flat(name, subscripts)
+    place = Affine() if spot is None else spot[0]
+    found = None if spot is None or spot[1] else rows_in_turn(place, lanes.variable)
+    if found is None:
         return None
     rows, apart, divided = found
     firsts = [row for row in range(rows) if state.nest.multiple_of(divided - row) % rows == 0]
@@ -45,13 +46,3 @@ def load_zipped(state: State, name: str, subscripts: tuple[Subscript, ...]) -> V
     length = lanes.width // rows
     assert loaded[0].lanes == count * length, "internal: rows side by side"
     return b.shuffle(loaded[0], [lane % rows * length + lane // rows for lane in range(lanes.width)])
-
-
-def _place(slot: Slot, subscripts: tuple[Subscript, ...]) -> Affine | None:
-    """The element, counted from the array's start; None where it is gathered, or depends on sizes."""
-    place = Affine()
-    for subscript, stride in zip(subscripts, slot.strides, strict=True):
-        if not isinstance(subscript, Affine) or not isinstance(stride, int):
-            return None
-        place = place + subscript * stride
-    return place

@@ -57,7 +57,7 @@ def _names_in(nodes: Sequence[Node]) -> set[str]:
             case Assign():
                 found.add(node.target.variable)
                 if node.scan is not None:
-                    found.add(node.scan.carry)
+                    found.update(node.scan.carries)
             case UpdateArgument():
                 found.update((node.best.variable, node.argument.variable))
             case Prefetch():

@@ -13,9 +13,9 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Plac
 from polyml.codegen.passes.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import expressions, fresh, renewed, walk_nodes, with_body
-from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, IndexValue, Read, reads_of
-from polyml.linear import recurrence_of
+from polyml.dtypes import boolean, f64, i64
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of, walk
+from polyml.linear import recurrence_of, second_order_of
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine
@@ -74,8 +74,10 @@ class _Scans:
         before = _before(assign, loop, ranges.enter(loop))
         lanes = self.vector_bytes // max(e.dtype.itemsize for e in (assign.value, *reads_of(assign.value)))
         trips = ranges.constant(loop.upper - loop.lower)
-        if before is None or lanes < _LANES or (trips is not None and trips < 2 * lanes):
+        if lanes < _LANES or (trips is not None and trips < 2 * lanes):
             return loop
+        if before is None:
+            return self.second_order(loop, assign, ranges)
         found = recurrence_of(assign.value, before)
         if found is None or (self.precise and not found.is_exact):
             return loop
@@ -92,6 +94,84 @@ class _Scans:
         reassociated = "" if found.is_exact else ", reassociated"
         self.notes.append(Note("scan", loop.variable, f"the recurrence of {assign.target} in lanes{reassociated}"))
         return Allocate(variable=Variable(name=carry, dtype=dtype, shape=(), scope="register"), body=body)
+
+    def second_order(self, loop: For, assign: Assign, ranges: Ranges) -> Node:
+        """The loop as a scan where each element is made of the last two, by factors that are the same for all."""
+        pair = _last_two(assign, loop, ranges.enter(loop))
+        found = None if pair is None or self.precise else second_order_of(assign.value, *pair)
+        if pair is None or found is None:
+            return loop
+        if any(_changes(factor, assign, loop) for factor in (found.first, found.second)):
+            return loop
+        dtype = assign.value.dtype
+        carry, earlier = (fresh(f"{assign.target.variable}_{name}", self.taken) for name in ("carry", "earlier"))
+        step = replace(assign, value=found.rest, scan=Scan(carry, found.first, second=found.second, earlier=earlier))
+        starts: list[Assign] = []
+        for name, read in zip((carry, earlier), pair, strict=True):
+            places = tuple(s.substitute({loop.variable: loop.lower}) for s in read.subscripts if isinstance(s, Affine))
+            value = Read(read.tensor, places, dtype)
+            starts.append(Assign(target=Place(name, ()), value=value if dtype == f64 else Apply("cast", (value,), f64)))
+        inner = Allocate(
+            variable=Variable(name=earlier, dtype=f64, shape=(), scope="register"),
+            body=(starts[1], replace(loop, kind="vector", factor=1, body=(step,))),
+        )
+        body: tuple[Node, ...] = (starts[0], inner)
+        if not ranges.is_positive(loop.upper - loop.lower):
+            some = Apply("lt", (IndexValue(loop.lower, i64), IndexValue(loop.upper, i64)), boolean)
+            body = (If(condition=some, then=body),)
+        self.notes.append(
+            Note("scan", loop.variable, f"the recurrence of second order of {assign.target} in lanes, reassociated")
+        )
+        return Allocate(variable=Variable(name=carry, dtype=f64, shape=(), scope="register"), body=body)
+
+
+def _changes(factor: Expr, assign: Assign, loop: For) -> bool:
+    """Whether iterations may have different values of the factor, or ones whose powers are beyond all numbers."""
+    if any(read.tensor == assign.target.variable or read.subscripts for read in reads_of(factor)):
+        return True
+    values = (node for node in walk(factor) if isinstance(node, IndexValue))
+    if any(loop.variable in value.affine.variables() for value in values):
+        return True
+    return isinstance(factor, Const) and not abs(factor.value) <= _LARGEST
+
+
+_LARGEST = 16.0
+"""Of constant factors of second order, whose powers up to the number of lanes are made."""
+
+
+def _last_two(assign: Assign, loop: For, ranges: Ranges) -> tuple[Read, Read] | None:
+    """The reads of the elements that the last iteration and the one before it wrote; None when there are not both, or what else the loop reads does not allow lanes."""
+    found: dict[int, Read] = {}
+    for read in (r for expr in expressions(assign) for r in reads_of(expr)):
+        if read.tensor != assign.target.variable:
+            continue
+        back = _steps_back(read, assign, loop, ranges)
+        if back is None:
+            return None
+        if back and (back > 2 or found.setdefault(back, read) != read):
+            return None
+    return (found[1], found[2]) if len(found) == 2 else None
+
+
+def _steps_back(read: Read, assign: Assign, loop: For, ranges: Ranges) -> int | None:
+    """How many iterations ago the element was written; 0 for one that these do not write before it is read, None where that is not known."""
+    pairs = list(zip(read.subscripts, assign.target.subscripts, strict=True))
+    along = [d for d, (_, s) in enumerate(pairs) if not isinstance(s, Affine) or loop.variable in s.variables()]
+    if len(along) != 1:
+        return None
+    written = assign.target.subscripts[along[0]]
+    sign = written.stride(loop.variable) if isinstance(written, Affine) else None
+    if sign not in (1, -1):
+        return None
+    differences = [a - b if isinstance(a, Affine) and isinstance(b, Affine) else None for a, b in pairs]
+    others = (d for k, d in enumerate(differences) if k != along[0])
+    if any(d is not None and _never_zero(d, loop, ranges) for d in others):
+        return 0
+    if any(d is None or not d.is_constant for d in differences):
+        return None
+    ahead = differences[along[0]]
+    assert ahead is not None, "internal: a difference that is not known"
+    return max(0, -ahead.constant * sign)
 
 
 def _before(assign: Assign, loop: For, ranges: Ranges) -> Read | None:

@@ -20,7 +20,7 @@ from polyml.graph.traverse import equation_reads, tensors_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine, maximum
 
-__all__ = ["alternate_places"]
+__all__ = ["LEAST_STEPS", "MOST_EQUATIONS", "alternate_places", "at_step", "moves_on", "number_of_steps"]
 
 LEAST_STEPS = 8
 """Of a loop whose number of steps is known: the second place takes a copy to begin with, and time tiles take several pairs of steps."""
@@ -77,10 +77,10 @@ def _is_neighbourly(carried: Carried, update: Equation, loop: Loop, equations: S
     if any(d is None or not d.is_constant for distance in distances for d in distance):
         return False
     moves = any(d is not None and d.constant for distance in distances for d in distance)
-    return moves and not _depends(update, loop.variable)
+    return moves and not moves_on(update, loop.variable)
 
 
-def _depends(update: Equation, variable: str) -> bool:
+def moves_on(update: Equation, variable: str) -> bool:
     """Whether the elements that are written depend on the loop's variable (other than that there are iterations)."""
     if any(not isinstance(place, Affine) or variable in place.variables() for place in update.target):
         return True
@@ -105,7 +105,7 @@ class _Turns:
     def ops(self) -> list[Op]:
         """Copies for the second places, the loop over pairs of steps, and what is left of an odd number of them."""
         loop = self.loop
-        steps = _steps(loop)
+        steps = number_of_steps(loop)
         pairs = steps // 2
         odd = steps - pairs * 2
         is_even = odd.is_constant and odd.constant == 0
@@ -172,24 +172,25 @@ class _Turns:
             if op.base is not None and op.base.name in bases:
                 renamed = replace(renamed, base=bases[op.base.name])
             names[op.result.name] = self.fresh(op.result)
-            ops.append(with_name(_at(renamed, self.loop.variable, at, number), names[op.result.name]))
+            ops.append(with_name(at_step(renamed, self.loop.variable, at, number), names[op.result.name]))
         return ops, {c.inner.name: names.get(c.next.name, c.next) for c in self.loop.carried}
 
 
-def _steps(loop: Loop) -> Affine:
-    """How many iterations the loop has."""
+def number_of_steps(loop: Loop, *, least: int | None = 0) -> Affine:
+    """How many iterations the loop has. least: None: less than none, where the loop is empty."""
     span, step = (loop.stop - loop.start, loop.step) if loop.step > 0 else (loop.start - loop.stop, -loop.step)
-    return maximum([affine(0), (span + (step - 1)) // step])
+    steps = (span + (step - 1)) // step
+    return steps if least is None else maximum([affine(least), steps])
 
 
-def _at(equation: Equation, variable: str, value: Affine, number: str) -> Equation:
-    """The equation where the loop's variable has this value, which depends on `number`."""
+def at_step(equation: Equation, variable: str, value: Affine, *others: str) -> Equation:
+    """The equation where the loop's variable has this value, which may depend on others."""
 
     def points(points: isl.Set) -> isl.Set:
         position = points.find_dim_by_name(isl.dim_type.param, variable)
         if position < 0:
             return points
-        known = ", ".join(sorted({variable, number, *value.variables()}))
+        known = ", ".join(sorted({variable, *others, *value.variables()}))
         points = points.intersect_params(isl.Set(f"[{known}] -> {{ : {variable} = {value.isl_text()} }}"))
         return points.project_out(isl.dim_type.param, points.find_dim_by_name(isl.dim_type.param, variable), 1)
 
