@@ -65,3 +65,14 @@ def test_lanes() -> None:
     assert "scan_sum" not in polyml.einsum(FIXED.replace("T", "f32"), precise=True).lower(x).text("loops")
     text = polyml.einsum(RESONATOR.replace("T", "f32"), threads=1).lower(x, 1.0, 0.5).text("llvm")
     assert text.count("fmul double") < 64, "what follows from the factors alone is computed once"
+
+
+@pytest.mark.parametrize(("a", "b"), [(1e3, -0.1), (1e20, 1e20), (3.0, 1e30), (np.inf, 0.0)])
+def test_factors_whose_powers_overflow_make_no_nan_where_steps_in_order_do_not(a: float, b: float) -> None:
+    for x in (np.zeros(200, np.float32), np.eye(1, 200, 160, np.float32)[0]):
+        with np.errstate(all="ignore"):
+            expected = polyml.einsum(RESONATOR.replace("T", "f32"), precise=True)(x, a, b)
+        found = polyml.einsum(RESONATOR.replace("T", "f32"))(x, a, b)
+        np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+        np.testing.assert_array_equal(np.isinf(found), np.isinf(expected))
+        assert (np.abs(found[:160] - expected[:160]) == 0).all() or np.isinf(a)

@@ -142,12 +142,34 @@ def _assign_second_order(state: State, node: Assign, scan: Scan) -> None:
         own = [_widened(b, b.extract(value, width - 1 - k)) for k in range(2)]
         for numbers_of, carry in ((row_before, earlier), (row, last)):
             value = multiply_add(b, numbers_of, b.splat(_narrowed(b, carry, rest.type), width), value)
-        last, earlier = (
+        moved = [
             multiply_add(b, ends[2 * k], last, multiply_add(b, ends[2 * k + 1], earlier, own[k])) for k in range(2)
-        )
+        ]
+        value, last, earlier = _finite(state, rest, scan, (last, earlier), (value, moved[0], moved[1]))
     for slot, following in zip(slots, (last, earlier), strict=True):
         b.write(f"store {following}, {slot.pointer}, align {slot.variable.dtype.alignment}")
     write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
+
+
+def _finite(
+    state: State, rest: Value, scan: Scan, before: tuple[Value, Value], made: tuple[Value, Value, Value]
+) -> tuple[Value, Value, Value]:
+    """What was made; where an element is no finite number, made again one by one: the numbers of many elements together overflow where single ones do not."""
+    b, value = state.builder, made[0]
+    again, done = b.fresh("in_turn"), b.fresh("finite")
+    # An infinity less itself is no number.
+    apart = b.emit(value.type, f"fsub {value}, {value.text}")
+    ways = [(made, b.block)]
+    b.branch(b.any_lane(b.compare("uno", apart, apart)), again, done, rare=True)
+    b.start(again)
+    ways.append((_one_by_one(state, constant(type_of("i1", rest.lanes), 1), rest, scan, before), b.block))
+    b.jump(done)
+    b.start(done)
+    found = []
+    for k, old in enumerate(made):
+        incoming = ", ".join(f"[{way[k].text}, %{label}]" for way, label in ways)
+        found.append(b.emit(old.type, f"phi {old.type} {incoming}"))
+    return found[0], found[1], found[2]
 
 
 def _second_order_numbers(state: State, scan: Scan, type_: Type) -> tuple[Value, ...]:
