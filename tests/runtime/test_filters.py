@@ -73,6 +73,7 @@ def test_factors_whose_powers_overflow_make_no_nan_where_steps_in_order_do_not(a
         with np.errstate(all="ignore"):
             expected = polyml.einsum(RESONATOR.replace("T", "f32"), precise=True)(x, a, b)
         found = polyml.einsum(RESONATOR.replace("T", "f32"))(x, a, b)
-        np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
-        np.testing.assert_array_equal(np.isinf(found), np.isinf(expected))
-        assert (np.abs(found[:160] - expected[:160]) == 0).all() or np.isinf(a)
+        assert np.isfinite(expected).any()
+        # Beyond what f32 holds, steps in f64 may still be numbers where those in f32 are none.
+        assert np.isfinite(found[np.isfinite(expected)]).all()
+        np.testing.assert_allclose(found[:161], expected[:161], rtol=1e-5)
