@@ -9,6 +9,7 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Mapping
+from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -170,6 +171,10 @@ class Einsum(Dispatcher):
 
     def __str__(self) -> str:
         return format_program(self.program)
+
+    def _repr_html_(self) -> str:
+        """The program with names told apart and sums written out, for a notebook."""
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def _text_of(key: Key) -> str:
