@@ -9,7 +9,6 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Mapping
-from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -174,7 +173,9 @@ class Einsum(Dispatcher):
 
     def _repr_html_(self) -> str:
         """The program with names told apart and sums written out, for a notebook."""
-        return f"<pre>{escape(str(self))}</pre>"
+        from polyml.shown import preformatted  # what only a notebook needs
+
+        return preformatted(str(self))
 
 
 def _text_of(key: Key) -> str:
