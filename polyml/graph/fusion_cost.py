@@ -26,6 +26,9 @@ _L1_SHARE = 32
 _STREAMED = 8
 """What a contraction fetches again for each block of slices may be so many times as large as L2: L3 delivers it while the rows of a register tile use it."""
 
+_NEARER = 4
+"""How many times faster the last level of caches delivers bytes than memory does."""
+
 _IMMENSE = 1 << 30
 """Bytes of an intermediate that is not made whole wherever that can be helped."""
 
@@ -162,8 +165,11 @@ def _keeps_reuse(
         if operand not in (name, p.result):
             sliced = [p.extents[i] for i in dimensions if i is not None and outer.get((p.result, i)) in shared]
             streamed += estimated_bytes(tensors[operand]) // max(prod(sliced), 1)
-    near = streamed <= _STREAMED * cache_bytes or estimated_bytes(tensors[name]) >= _IMMENSE
-    return streamed <= cache_bytes // 2 or (near and tiles_worth([p]) <= moved)
+    if streamed <= cache_bytes // _L1_SHARE:
+        return True
+    size = estimated_bytes(tensors[name])
+    near = streamed <= _STREAMED * cache_bytes or size >= _IMMENSE
+    return near and tiles_worth([p]) <= (moved if size > _STREAMED * cache_bytes else moved // _NEARER)
 
 
 def _is_heavy_inside(

@@ -31,6 +31,7 @@ from polyml.graph.rules.restrict import restrict_domains
 from polyml.graph.rules.simplify import simplify
 from polyml.graph.rules.single_values import drop_single_values
 from polyml.graph.rules.split import split_products
+from polyml.graph.rules.symmetric import mirror_symmetric
 from polyml.graph.rules.tables import make_tables
 from polyml.graph.rules.terms_first import compute_terms_first
 from polyml.graph.rules.turned_results import turn_results
@@ -144,8 +145,15 @@ LAST_RULES: tuple[Rule, ...] = (
     _plain("ahead", compute_once),
     _plain("two places", alternate_places),
     _plain("narrow", narrow, exact=False, needs=("vector_bytes",)),
-    Rule("nested", lambda graph, given: nest_sums(graph, given.l2_bytes), exact=False, needs=("l2_bytes",)),
+    Rule(
+        "nested",
+        lambda graph, given: nest_sums(graph, given.l2_bytes, given.vector_bytes),
+        exact=False,
+        needs=("l2_bytes",),
+    ),
     Rule("split", lambda graph, given: split_products(graph, given.l2_bytes), exact=False, needs=("l2_bytes",)),
+    # Ordering: of sums as they are computed, before their domains are taken for boxes.
+    _plain("symmetric", mirror_symmetric, exact=False, needs=("vector_bytes", "l2_bytes")),
     # Ordering: before the rules below make products in other orders than what reads them.
     _plain("reader order", order_like_readers, exact=False, needs=("vector_bytes", "vector_registers", "l2_bytes")),
     Rule("windows", _windows, exact=False, needs=("vector_bytes",)),

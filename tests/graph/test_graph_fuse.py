@@ -86,6 +86,20 @@ def test_weights_beyond_the_caches_are_not_read_again_for_each_block_of_rows() -
     assert len(fuse(graph(text.format(depth=32)))) == 1
 
 
+@pytest.mark.parametrize(("heads", "regions"), [(60, 2), (2000, 1)])
+def test_products_out_of_the_second_cache_share_loops_for_what_only_memory_would_hold(heads: int, regions: int) -> None:
+    # Each of the products reads 77 KB that no L1 holds: their sums are worth that where they would go through memory.
+    text = f"""
+        x: f32[{heads}, 300, 64]
+        a: f32[300, 64]
+        b: f32[64, 64]
+        t[i, r, k] = sum[j](x[i, j, k] * a[j, r])
+        y[i, r] = sum[k](t[i, r, k] * b[k, r])
+        return y
+    """
+    assert len(fuse(graph(text))) == regions
+
+
 def test_two_large_products_stay_apart() -> None:
     g = graph(programs.TWO_PRODUCTS)
     regions = fuse(g)
