@@ -171,6 +171,12 @@ class Einsum(Dispatcher):
     def __str__(self) -> str:
         return format_program(self.program)
 
+    def _repr_html_(self) -> str:
+        """The program with names told apart and sums written out, for a notebook."""
+        from polyml.shown import preformatted  # what only a notebook needs
+
+        return preformatted(str(self))
+
 
 def _text_of(key: Key) -> str:
     """With the shapes and ints of the call that it was made for, which equal keys may differ in."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from html import escape
 from typing import Literal, get_args
 
 from polyml.codegen.llvm.machine import assembly, machine_of
@@ -18,7 +17,7 @@ from polyml.runtime.kernel import Kernel
 from polyml.runtime.native import load_compiled
 from polyml.schedule.tree import print_tree, tree_html
 from polyml.scop.printer import accesses_text, dependences_text, domains_text
-from polyml.shown import counted
+from polyml.shown import counted, preformatted
 from polyml.user_schedule import UserSchedule, user_schedule
 
 __all__ = ["Lowered", "LoweredCalls", "View"]
@@ -172,14 +171,14 @@ class Lowered:
 
     def _repr_html_(self) -> str:
         """Every stage down to the loops, for a notebook; the graph, the schedule trees and the loops are open."""
-        texts = ((name, f"<pre>{escape(self.text(name))}</pre>") for name in ("domains", "accesses", "dependences"))
+        texts = ((name, preformatted(self.text(name))) for name in ("domains", "accesses", "dependences"))
         trees = "".join(tree_html(region.schedule.tree, region.scop) for region in self.stages.regions)
         loops = "".join(loops_html(function) for function in self.stages.functions)
         parts = {
             "graph": graph_html(self.stages.graph),
             **dict(texts),
             "schedule": trees,
-            "decisions": f"<pre>{escape(self.explain())}</pre>",
+            "decisions": preformatted(self.explain()),
             "loops": loops,
         }
         return "".join(

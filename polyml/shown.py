@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from functools import singledispatch
 
-__all__ = ["Shown", "counted", "html_of", "latex_of", "text_of"]
+__all__ = ["Shown", "counted", "html_of", "latex_of", "preformatted", "text_of"]
 
 
 def counted(number: int, thing: str) -> str:
@@ -25,7 +25,12 @@ def text_of(value: object) -> str:
 @singledispatch
 def html_of(value: object) -> str:
     """The value as HTML: its text, where it has no other form."""
-    return f"<pre>{html.escape(text_of(value))}</pre>"
+    return preformatted(text_of(value))
+
+
+def preformatted(text: str) -> str:
+    """The text as HTML, line by line."""
+    return f"<pre>{html.escape(text)}</pre>"
 
 
 @singledispatch

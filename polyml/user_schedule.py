@@ -5,7 +5,6 @@ An object is one region's schedule and does not change: each method returns the 
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from polyml.schedule.transforms.loops import loops_around, loops_text
 from polyml.schedule.transforms.nodes import single_members
 from polyml.schedule.tree import print_tree, tree_html
 from polyml.schedule.window import slide_storage
+from polyml.shown import preformatted
 
 __all__ = ["UserSchedule", "user_schedule"]
 
@@ -83,7 +83,7 @@ class UserSchedule:
     def _repr_html_(self) -> str:
         with COMPILE_LOCK:
             rest = "\n".join([loops_text(self.schedule), *storage_text(self.schedule)])
-            return tree_html(self.schedule.tree, self.schedule.scop) + f"<pre>{html.escape(rest)}</pre>"
+            return tree_html(self.schedule.tree, self.schedule.scop) + preformatted(rest)
 
     # -- tiles and order ---------------------------------------------------------------------------------------------------------------
 

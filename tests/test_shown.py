@@ -55,7 +55,9 @@ def histogram(x: i32["N"], w: f32["N"]):
 
 
 def test_a_lowered_program_is_short_in_a_console_and_whole_in_a_notebook() -> None:
-    lowered = polyml.einsum(SOFTMAX, target=polyml.Target("x86-64-v3")).lower(np.ones((7, 50), np.float32))
+    softmax = polyml.einsum(SOFTMAX, target=polyml.Target("x86-64-v3"))
+    assert "e[n, m] = exp(x[n, m] - max[k](x[n, k]))" in softmax._repr_html_()
+    lowered = softmax.lower(np.ones((7, 50), np.float32))
     assert repr(lowered).startswith(
         "<polyml.Lowered softmax: 1 region; show(..) prints graph, plan, domains, accesses,"
     )

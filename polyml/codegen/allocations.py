@@ -14,7 +14,7 @@ from polyml.schedule.schedule import Schedule
 from polyml.scop.scop import Array
 from polyml.sets.affine import affine
 
-__all__ = ["LOCAL_ALIGNMENT", "allocate", "settle_allocations"]
+__all__ = ["LOCAL_ALIGNMENT", "allocate", "as_register", "settle_allocations"]
 
 LOCAL_ALIGNMENT = 64
 """Bytes: of the first element of scratch arrays; a cache line, and the widest vector."""
@@ -149,6 +149,11 @@ def _register(node: Node) -> Node:
         for inner in walk_nodes(node.body)
     ):
         return node
+    return as_register(node)
+
+
+def as_register(node: Allocate) -> Allocate:
+    """The array of one element as a register, without subscripts."""
     name = node.variable.name
 
     def place(old: Place) -> Place:

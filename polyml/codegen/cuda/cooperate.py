@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import gcd
 from typing import TypeGuard
 
+from polyml.codegen.allocations import as_register
 from polyml.codegen.cuda.touches import has_phases
 from polyml.codegen.loops import (
     Allocate,
@@ -30,7 +31,6 @@ from polyml.codegen.passes.jam import names_in
 from polyml.codegen.rewrite import (
     expressions,
     fresh,
-    map_places,
     subscript_variables,
     uses,
     walk_nodes,
@@ -178,16 +178,7 @@ def _scalar(node: Allocate) -> Allocate:
     """A single element that stands around thread loops as a 0-d variable; `settle_scopes` says whether it is shared."""
     if node.variable.scope in ("private", "register") or any(extent != affine(1) for extent in node.variable.shape):
         return node
-    name = node.variable.name
-
-    def place(old: Place) -> Place:
-        return Place(name, ()) if old.variable == name else old
-
-    def read(old: Read) -> Expr:
-        return Read(name, (), old.dtype) if old.tensor == name else old
-
-    scalar = Variable(name=name, dtype=node.variable.dtype, shape=(), scope="register")
-    return Allocate(variable=scalar, body=map_places(node.body, place=place, read=read))
+    return as_register(node)
 
 
 class _Private:
