@@ -9,7 +9,7 @@ from polyml.codegen.llvm.machine import compile_object, machine_of
 from polyml.codegen.loops import Function
 from polyml.debug import stage
 from polyml.einsum_frontend.syntax import Program
-from polyml.graph.build_state import identifier
+from polyml.graph.builder.state import identifier
 from polyml.graph.ir import Graph
 from polyml.graph.plan import CheckFlag, Plan
 from polyml.runtime.compiled import Compiled
