@@ -261,6 +261,15 @@ def test_numbers_that_do_not_fit_are_refused(body: str, match: str, size: int) -
             evaluate(*given, np.zeros(size, np.uint8))
 
 
+@pytest.mark.parametrize("fill", ["3.5", "1j", "1 / 2"])
+def test_fills_are_not_truncated(fill: str) -> None:
+    text = f"def f(x: u8['N']):\n    y: u8['N'] = {fill}\n    y[n] += x[n]\n    return y\n"
+    for evaluate in (functools.partial(run, text), polyml.einsum(text)):
+        with pytest.raises(DTypeError):
+            evaluate(np.zeros(3, np.uint8))
+    assert run(text.replace(fill, "3.0"), np.zeros(3, np.uint8)).tolist() == [3, 3, 3]
+
+
 def test_index_values_and_sizes_wrap() -> None:
     text = "def f(x: u8['N']):\n    s = 300\n    y[n] = x[n] - n - N + s\n    z[n] = x[n] * 2**-1\n    return y, z\n"
     for evaluate in (functools.partial(run, text), polyml.einsum(text)):

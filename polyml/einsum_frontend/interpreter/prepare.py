@@ -143,6 +143,9 @@ class _Preparer:
         if fill is not None:
             type_expression(fill, self.scope.types, types)
             check_number(fill, types, statement.dtype, fill.span)
+            if not _may_store(types[id(fill)], statement.dtype, fill):
+                message = f"{statement.name} is {statement.dtype}, and is filled with {types[id(fill)].dtype}"
+                raise DTypeError(message, span=fill.span, hint=f"write the conversion: {statement.dtype}(..)")
         self._create(statement.name, Type(statement.dtype), len(shape))
         return ReadyDeclare(statement, shape, fill, types)
 
@@ -265,17 +268,17 @@ class _Preparer:
             better = computed if not computed.weak else promote_types(target, computed)
             if better != target:
                 self.settled[self.scope.sites[name]] = better
-        elif not _may_store(computed, target.dtype, statement):
+        elif not _may_store(computed, target.dtype, statement.value if statement.op == "=" else None):
             message = f"'{statement.op}' of {computed.dtype} into {name}, which is {target.dtype}"
             raise DTypeError(message, span=statement.span, hint=f"write the conversion: {target.dtype}(..)")
         return target
 
 
-def _may_store(source: Type, target: DType, statement: Assign) -> bool:
-    """Whether a value may enter a tensor unasked: no float becomes an integer (a whole number does), and no number a bool."""
-    value = statement.value
-    if isinstance(value, Number) and statement.op == "=" and target != boolean and float(value.value).is_integer():
-        return True
+def _may_store(source: Type, target: DType, assigned: Expression | None) -> bool:
+    """Whether a value may enter a tensor unasked: no float becomes an integer (a whole number does, where it is assigned), and no number a bool."""
+    match assigned:
+        case Number(value=int() | float() as value) if target != boolean and float(value).is_integer():
+            return True
     if target == boolean:
         return source.dtype == boolean
     if target.is_complex or not source.dtype.is_complex:
