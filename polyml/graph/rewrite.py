@@ -32,6 +32,7 @@ from polyml.graph.rules.pieces import join_pieces
 from polyml.graph.rules.reader_order import order_like_readers
 from polyml.graph.rules.repeated_rows import repeat_rows
 from polyml.graph.rules.restrict import restrict_domains
+from polyml.graph.rules.short_numbers import shorten_numbers
 from polyml.graph.rules.simplify import simplify
 from polyml.graph.rules.single_values import drop_single_values
 from polyml.graph.rules.split import split_products
@@ -151,6 +152,7 @@ def rewrite(
             last.append(("laid out", laid))
         if cache:
             last.append(("turned", functools.partial(turn_results, cache=cache)))
+            last.append(("short numbers", shorten_numbers))
             last.append(("repeated rows", functools.partial(repeat_rows, l2_bytes=cache)))
         last.append(("channels apart", functools.partial(part_channels, vector_bytes=vector_bytes)))
         last.append(("interleaved", fetch_interleaved))
