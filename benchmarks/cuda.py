@@ -30,8 +30,8 @@ import numpy as np
 import polyml
 from benchmarks.command_line import write_csv
 from benchmarks.cuda_cases import CASES, Array, Case, contractions
-from polyml.runtime.cuda import PycudaDevice, device_names, missing_parts, the_device
-from polyml.runtime.cuda_program import CudaKernel
+from polyml.runtime.cuda.program import CudaKernel
+from polyml.runtime.cuda.pycuda_device import PycudaDevice, device_names, missing_parts, the_device
 
 WARM, ROUNDS, FLUSHED, L2, MOST_SETS = 3, 20, 512 << 20, 64 << 20, 8
 TOLERANCE = 1e-4
@@ -44,7 +44,7 @@ import numpy as np
 import polyml
 x = np.ones((100, 70), np.float32)
 f = polyml.einsum('def first(x: f32["N K"]):\\n    y[n, k] = exp(x[n, k]) + 1\\n    return y\\n', target="cuda")
-from polyml.runtime.cuda import the_device
+from polyml.runtime.cuda.pycuda_device import the_device
 the_device()
 start = time.perf_counter()
 f(x)

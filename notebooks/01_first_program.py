@@ -57,6 +57,14 @@ lowered.show("graph")
 lowered.show("domains")
 
 # %% [markdown]
+# ## Accesses
+#
+# The scop's maps: the elements that each instance reads and writes, and when it runs in the written order, as vectors in lexicographic order.
+
+# %%
+lowered.show("accesses")
+
+# %% [markdown]
 # ## Dependences
 #
 # Exact relations between instances. Flow dependences must be respected by every schedule. Those between updates of one sum are kept apart: the order

@@ -34,7 +34,7 @@ from polyml.target import Target
 
 if TYPE_CHECKING:
     from polyml.bound_on_device import BoundOnDevice
-    from polyml.compiler import Stages
+    from polyml.compiler.driver import Stages
     from polyml.graph.ir import Graph
     from polyml.lowered import Lowered
     from polyml.runtime.compiled import Compiled
@@ -76,7 +76,7 @@ class Einsum(Dispatcher):
 
     def trace(self, *args: object, **keywords: object) -> Graph:
         """The graph for these arguments."""
-        from polyml.compiler import trace_program
+        from polyml.compiler.driver import trace_program
 
         return trace_program(self.program, self.key_of(*args, **keywords), self.options)[0]
 
@@ -99,7 +99,7 @@ class Einsum(Dispatcher):
 
     def _stages(self, key: Key) -> Stages:
         """What `lower` has kept, when it is for this key; made again where someone watches the stages."""
-        from polyml.compiler import lower_program  # isl, when the kernel is not in the cache
+        from polyml.compiler.driver import lower_program  # isl, when the kernel is not in the cache
 
         kept = self._lowered
         if kept is not None and kept[0] == _text_of(key) and not (current("debug") or current("dump")):
@@ -112,7 +112,7 @@ class Einsum(Dispatcher):
         from polyml.runtime.cached import cached_kernel
 
         def compile() -> Compiled:
-            from polyml.compiler import compile_stages
+            from polyml.compiler.driver import compile_stages
 
             try:
                 stages, self._lowered = self._stages(key), None
@@ -132,7 +132,7 @@ class Einsum(Dispatcher):
 
     def _fixed(self, key: Key) -> tuple[str, ...]:
         """The sizes that must be numbers, each tried alone where that is possible; none for a key without symbolic extents."""
-        from polyml.compiler import signature_for
+        from polyml.compiler.driver import signature_for
         from polyml.graph.any_size import allows_any_size
 
         general = self._general
@@ -153,11 +153,11 @@ class Einsum(Dispatcher):
         return super()._dispatch(*args, **keywords)
 
     def _for_gpu(self, key: Key) -> Kernel:
-        from polyml.runtime.cuda import the_device
-        from polyml.runtime.cuda_cached import CompiledCuda, cached_cuda_kernel
+        from polyml.runtime.cuda.cached import CompiledCuda, cached_cuda_kernel
+        from polyml.runtime.cuda.pycuda_device import the_device
 
         def compile() -> CompiledCuda:
-            from polyml.compiler_cuda import compiled_cuda
+            from polyml.compiler.gpu import compiled_cuda
 
             stages, self._lowered = self._stages(key), None
             return compiled_cuda(self.program, stages)

@@ -26,7 +26,7 @@ from polyml.runtime.keys import Key
 from polyml.runtime.signature import KernelSignature, ScalarParameter, SizeParameter
 
 if TYPE_CHECKING:
-    from polyml.compiler_bound import BoundCode
+    from polyml.compiler.constants import BoundCode
     from polyml.lowered import Lowered
     from polyml.runtime.kernel import Kernel
 
@@ -56,7 +56,7 @@ class Bound(Dispatcher):
 
     def lower(self, *args: object, **keywords: object) -> Lowered:
         """The calls with these arguments at every stage, down to loops: what the constants alone decide has left them."""
-        from polyml.compiler_bound import lower_bound
+        from polyml.compiler.constants import lower_bound
         from polyml.lowered import LoweredCalls
 
         key = _whole_key(self.program, self.key_of(*args, **keywords), self._bound)
@@ -73,7 +73,7 @@ class Bound(Dispatcher):
 
         @functools.cache
         def code() -> BoundCode:
-            from polyml.compiler_bound import lower_bound  # isl, when the kernels are not in the cache
+            from polyml.compiler.constants import lower_bound  # isl, when the kernels are not in the cache
 
             return lower_bound(self.program, whole, self.options, self._bound.keys())
 

@@ -13,14 +13,14 @@ import numpy as np
 from polyml.bound import prepared_constants
 from polyml.errors import ArgumentError
 from polyml.runtime.arguments import Array, bind
-from polyml.runtime.cuda_memory import ON_DEVICE
+from polyml.runtime.cuda.memory import ON_DEVICE
 from polyml.runtime.device_arrays import is_device_array, stand_in
 
 if TYPE_CHECKING:
     from polyml.api import Einsum
     from polyml.graph.ir import Graph
     from polyml.lowered import Lowered
-    from polyml.runtime.cuda_device import Device
+    from polyml.runtime.cuda.device import Device
 
 __all__ = ["BoundOnDevice"]
 
@@ -79,7 +79,7 @@ class BoundOnDevice:
         if self._there is None:
             with self._lock:
                 if self._there is None:
-                    from polyml.runtime.cuda import the_device
+                    from polyml.runtime.cuda.pycuda_device import the_device
 
                     self._refuse_updated(given)
                     device = the_device()

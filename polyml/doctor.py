@@ -15,9 +15,9 @@ from polyml.errors import DeviceUnavailableError, PolymlError
 from polyml.options import VARIABLES
 from polyml.records import dataclass
 from polyml.runtime.cache import store
-from polyml.runtime.cuda import device_names
-from polyml.runtime.cuda_compile import NO_COMPILER, find_nvcc
-from polyml.runtime.cuda_nvrtc import find_nvrtc
+from polyml.runtime.cuda.compile import NO_COMPILER, find_nvcc
+from polyml.runtime.cuda.nvrtc import find_nvrtc
+from polyml.runtime.cuda.pycuda_device import device_names
 from polyml.target import Target
 
 __all__ = ["Finding", "examine", "report_text"]

@@ -7,7 +7,7 @@ arguments of an op already have the common dtype that the op computes in (casts 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
 from polyml.dtypes import DType
@@ -22,8 +22,11 @@ __all__ = [
     "Read",
     "Subscript",
     "factors_of",
+    "is_number",
     "map_reads",
     "neighbours",
+    "plain_index",
+    "plain_indices",
     "product_of",
     "reads_of",
     "substitute",
@@ -89,6 +92,21 @@ _SYMBOLS = {
 
 Expr = Const | IndexValue | Read | Apply
 Subscript = Affine | Const | IndexValue | Read | Apply
+
+
+def plain_index(subscript: Subscript) -> str | None:
+    """The index that the subscript is; None where it is anything else."""
+    return subscript.name if isinstance(subscript, Affine) else None
+
+
+def plain_indices(subscripts: Iterable[Subscript]) -> list[str | None]:
+    """`plain_index` each."""
+    return [s.name if isinstance(s, Affine) else None for s in subscripts]
+
+
+def is_number(subscript: Subscript) -> bool:
+    """Whether it is the same for all instances."""
+    return isinstance(subscript, Affine) and subscript.is_constant
 
 
 def walk(expr: Expr) -> Iterator[Expr]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from html import escape
 from typing import Literal, get_args
 
 from polyml.codegen.llvm.machine import assembly, machine_of
 from polyml.codegen.printer import loops_html, loops_text
-from polyml.compiler import Stages, c_text, compile_stages, llvm_text, with_schedules
+from polyml.compiler.driver import Stages, c_text, compile_stages, llvm_text, with_schedules
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
 from polyml.graph.printer import graph_html, graph_latex, graph_text
@@ -15,12 +17,16 @@ from polyml.records import dataclass
 from polyml.runtime.kernel import Kernel
 from polyml.runtime.native import load_compiled
 from polyml.schedule.tree import print_tree, tree_html
-from polyml.scop.printer import dependences_text, domains_text
+from polyml.scop.printer import accesses_text, dependences_text, domains_text
+from polyml.shown import counted
 from polyml.user_schedule import UserSchedule, user_schedule
 
 __all__ = ["Lowered", "LoweredCalls", "View"]
 
-View = Literal["graph", "plan", "domains", "dependences", "schedule", "loops", "llvm", "asm", "c", "cuda"]
+View = Literal["graph", "plan", "domains", "accesses", "dependences", "schedule", "loops", "llvm", "asm", "c", "cuda"]
+
+OPEN = ("graph", "schedule", "loops")
+"""Stages that a notebook shows open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ class Lowered:
     stages: Stages
 
     def text(self, what: View = "loops") -> str:
-        """One view as text: graph, plan, domains, dependences, schedule, loops, llvm, asm or c; for a GPU cuda in place of the last three.
+        """One view as text: graph, plan, domains, accesses, dependences, schedule, loops, llvm, asm or c; for a GPU cuda in place of the last three.
 
         Raises:
             PolymlError: no such view.
@@ -49,6 +55,8 @@ class Lowered:
                 return str(stages.plan)
             case "domains":
                 return "\n\n".join(domains_text(region.scop) for region in stages.regions)
+            case "accesses":
+                return "\n\n".join(accesses_text(region.scop) for region in stages.regions)
             case "dependences":
                 return "\n\n".join(dependences_text(region.scop, region.dependences) for region in stages.regions)
             case "schedule":
@@ -56,7 +64,7 @@ class Lowered:
             case "loops":
                 return "\n\n".join(loops_text(function) for function in stages.functions)
             case "cuda":
-                from polyml.compiler_cuda import cuda_regions, cuda_text  # what only a GPU needs
+                from polyml.compiler.gpu import cuda_regions, cuda_text  # what only a GPU needs
 
                 return cuda_text(cuda_regions(stages))
             case "llvm":
@@ -81,7 +89,9 @@ class Lowered:
     def explain(self) -> str:
         """What was fused, tiled, vectorized, parallelized and stored where; what was refused, and which dependence or resource refused it."""
         graph = self.stages.graph
-        lines = [f"{graph.name}: {len(graph.ops)} equations in {len(self.stages.regions)} regions"]
+        lines = [
+            f"{graph.name}: {counted(len(graph.ops), 'equation')} in {counted(len(self.stages.regions), 'region')}"
+        ]
         lines += [f"  warning: {warning}" for warning in graph.warnings]
         numbers = [
             f"{parameter.name} = {value}"
@@ -95,9 +105,10 @@ class Lowered:
         for lowered in self.stages.regions:
             made = ", ".join(lowered.scop.statements)
             lines.append(f"region {lowered.region.name}: statements {made}")
-            lines += [f"  {note.stage}: {note.subject}: {note.text}" for note in lowered.notes]
+            notes = Counter(f"{note.stage}: {note.subject}: {note.text}" for note in lowered.notes)
+            lines += [f"  {note}" + (f" ({count} times)" if count > 1 else "") for note, count in notes.items()]
         if self.stages.options.machine.is_cuda:
-            from polyml.compiler_cuda import kernel_lines  # what only a GPU needs
+            from polyml.compiler.gpu import kernel_lines  # what only a GPU needs
 
             lines += kernel_lines(self.stages)
         return "\n".join(lines)
@@ -145,8 +156,8 @@ class Lowered:
             PolymlError: the target is not this machine.
         """
         if self.stages.options.machine.is_cuda:
-            from polyml.compiler_cuda import cuda_kernel
-            from polyml.runtime.cuda import the_device  # what only a GPU needs
+            from polyml.compiler.gpu import cuda_kernel
+            from polyml.runtime.cuda.pycuda_device import the_device  # what only a GPU needs
 
             return cuda_kernel(self.program, self.stages, the_device())
         compiled = compile_stages(self.program, self.stages)
@@ -155,12 +166,26 @@ class Lowered:
     def __str__(self) -> str:
         return f"{self.text('schedule')}\n\n{self.text('loops')}"
 
+    def __repr__(self) -> str:
+        regions = counted(len(self.stages.regions), "region")
+        return f"<polyml.Lowered {self.program.name}: {regions}; show(..) prints {', '.join(self.views)}>"
+
     def _repr_html_(self) -> str:
-        """The graph, the schedule trees and the loops, for a notebook."""
+        """Every stage down to the loops, for a notebook; the graph, the schedule trees and the loops are open."""
+        texts = ((name, f"<pre>{escape(self.text(name))}</pre>") for name in ("domains", "accesses", "dependences"))
         trees = "".join(tree_html(region.schedule.tree, region.scop) for region in self.stages.regions)
         loops = "".join(loops_html(function) for function in self.stages.functions)
-        parts = {"graph": graph_html(self.stages.graph), "schedule": trees, "loops": loops}
-        return "".join(f"<details open><summary>{name}</summary>{part}</details>" for name, part in parts.items())
+        parts = {
+            "graph": graph_html(self.stages.graph),
+            **dict(texts),
+            "schedule": trees,
+            "decisions": f"<pre>{escape(self.explain())}</pre>",
+            "loops": loops,
+        }
+        return "".join(
+            f"<details{' open' if name in OPEN else ''}><summary>{name}</summary>{part}</details>"
+            for name, part in parts.items()
+        )
 
     def _repr_latex_(self) -> str:
         """The graph's equations."""

@@ -8,7 +8,12 @@ from __future__ import annotations
 import html
 from functools import singledispatch
 
-__all__ = ["Shown", "html_of", "latex_of", "text_of"]
+__all__ = ["Shown", "counted", "html_of", "latex_of", "text_of"]
+
+
+def counted(number: int, thing: str) -> str:
+    """ "1 region", "2 regions"."""
+    return f"{number} {thing}" + "s" * (number != 1)
 
 
 @singledispatch

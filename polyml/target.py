@@ -30,7 +30,7 @@ class Target:
     split_vectors: a vector of these bytes is executed in two halves, so that half of one takes half the time. fma: fused multiply-add exists in hardware. masked: predicated vector loads and stores are cheap.
     division: how many vector multiply-adds of f32 take as long as one division of a vector of f32. dot_bf16: how many vector multiply-adds of f32 take as long as one instruction that adds two products of bf16 to each f32; 0: there is none.
     l1_bytes, l2_bytes: data cache of one core. l3_bytes: last level, shared (a virtual machine may report more than it gets); 0: there is none.
-    line_bytes: of a cache line. rows_ahead: bytes of coming rows that are asked for while one is computed with. asks_near: so are, into L1, lines of rows that are in L2 and a few steps away (codegen/prefetch_near.py), and short rows that follow several of which a loop reads side by side (codegen/prefetch.py). cores: that a process on this machine may use.
+    line_bytes: of a cache line. rows_ahead: bytes of coming rows that are asked for while one is computed with. asks_near: so are, into L1, lines of rows that are in L2 and a few steps away (codegen/prefetch/near.py), and short rows that follow several of which a loop reads side by side (codegen/prefetch/swept_rows.py). cores: that a process on this machine may use.
     block_threads, block_bytes: (GPUs) threads, and bytes of shared memory, of one block at most; 0 elsewhere.
     """
 

@@ -16,6 +16,7 @@ from polyml.records import dataclass
 from polyml.runtime.dispatch import COMPILE_LOCK
 from polyml.schedule.transforms.loops import LoopNode, find_part, loops_around
 from polyml.scop.scop import Scop
+from polyml.sets.spaces import maps_of, parameters_text, sets_of
 from polyml.user_schedule import UserSchedule
 
 if TYPE_CHECKING:
@@ -151,13 +152,12 @@ def _with_sizes(instances: isl.UnionSet, scop: Scop, sizes: Mapping[str, int]) -
     if not scop.sizes:
         return instances
     values = " and ".join(f"{size} = {sizes[size]}" for size in scop.sizes)
-    return instances.intersect_params(isl.Set(f"[{', '.join(scop.sizes)}] -> {{ : {values} }}"))
+    return instances.intersect_params(isl.Set(f"{parameters_text(scop.sizes)}{{ : {values} }}"))
 
 
 def _points(instances: isl.UnionSet, name: str) -> list[_Point]:
     found: list[_Point] = []
-    sets = instances.get_set_list()
-    for s in (sets.get_at(k) for k in range(sets.n_set())):
+    for s in sets_of(instances):
         if s.get_tuple_name() != name:
             continue
         count = s.count_val()
@@ -186,13 +186,11 @@ def _arrows(schedule: UserSchedule, picture: _Picture) -> list[tuple[_Point, _Po
     scop, dependences = schedule.schedule.scop, schedule.schedule.dependences
     rank = len(scop.statements[picture.name].indices)
     inside, found = set(picture.points), []
-    maps = dependences.flow.get_map_list()
-    for m in (maps.get_at(k) for k in range(maps.n_map())):
+    for m in maps_of(dependences.flow):
         if {m.get_tuple_name(isl.dim_type.in_), m.get_tuple_name(isl.dim_type.out)} != {picture.name}:
             continue
         pairs = _with_sizes(m.wrap().to_union_set(), scop, picture.sizes)
-        sets = pairs.get_set_list()
-        for s in (sets.get_at(k) for k in range(sets.n_set())):
+        for s in sets_of(pairs):
             ends = ((p[:rank], p[rank:]) for p in _coordinates(s))
             found += [(source, sink) for source, sink in ends if source in inside and sink in inside]
     return sorted(set(found))

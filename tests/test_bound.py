@@ -10,7 +10,7 @@ import pytest
 
 import polyml
 from polyml import bound as module
-from polyml.compiler_bound import lower_bound
+from polyml.compiler.constants import lower_bound
 from polyml.errors import ArgumentError, DTypeError, PolymlError, ShapeError
 from polyml.target import Target
 
@@ -105,7 +105,7 @@ def normed(x: f32["N K"], w: f32["K M"]):
     key = function.key_of(x, w)
     code = lower_bound(function.program, key, function.options, {"w"})
     assert code.once is not None
-    calls, once = (polyml.compiler.llvm_text(part[2], code.options) for part in (code.calls, code.once))
+    calls, once = (polyml.compiler.driver.llvm_text(part[2], code.options) for part in (code.calls, code.once))
     assert "sqrt" in once
     assert "sqrt" not in calls
     assert "scalef" not in calls
@@ -203,7 +203,7 @@ def test_both_kernels_come_from_the_disk_cache(monkeypatch: pytest.MonkeyPatch, 
     for attempt in range(2):
         frozen = polyml.einsum(DENSE.format("f32"), target=SMALL).bind(w=w, b=b)
         if attempt:
-            monkeypatch.setattr("polyml.compiler_bound.lower_bound", None)
+            monkeypatch.setattr("polyml.compiler.constants.lower_bound", None)
         np.testing.assert_array_equal(frozen(x), expected)
     assert re.search("constant w, b", repr(frozen))
 

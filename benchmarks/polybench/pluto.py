@@ -10,7 +10,7 @@ from pathlib import Path
 
 from polyml.codegen.c.host import program_text
 from polyml.codegen.generate import generate
-from polyml.codegen.simplify import simplify
+from polyml.codegen.passes.simplify import simplify
 from polyml.errors import CodegenError
 from polyml.lowered import Lowered
 

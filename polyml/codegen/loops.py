@@ -110,7 +110,7 @@ class Assign:
     across: `value` is a register with lanes, and its lanes are combined too (a horizontal reduction); used outside vector loops only. In a CUDA
         kernel it is a register of each thread, and the block's threads are combined; used outside thread loops only.
     streaming: the store should bypass the caches, where a whole vector is written at once to an address that is provably a multiple of its size;
-    aligned: it is one, by what holds wherever this runs (codegen/large.py).
+    aligned: it is one, by what holds wherever this runs (codegen/passes/large.py).
     asynchronous: (CUDA) a copy to shared memory that is finished at the next barrier, and not seen before.
     atomic: (CUDA) several threads may do so to one element at once; with `reduction`.
     scan: in a vector loop: lane after lane, `carry = reset ? value : combine(factor * carry, value); target = carry`, with the sum or what `reduction` names (maxima, minima: `factor + carry`), or
@@ -247,7 +247,7 @@ Multiples = tuple[tuple[str, int], ...]
 class Function(Shown):
     """One compiled region. Arguments: a pointer per variable of `arguments` (pairwise disjoint unless equal), then the `sizes` as i64.
     leads: further integers that bounds and subscripts may use, besides the sizes. needs: expressions in the sizes that must not be negative; only in a version that runs
-    under this condition (codegen/large.py). bounds, multiples: what is known of sizes. products: those of `sizes` that whoever calls the function makes from others: their factors."""
+    under this condition (codegen/passes/large.py). bounds, multiples: what is known of sizes. products: those of `sizes` that whoever calls the function makes from others: their factors."""
 
     name: str
     arguments: tuple[Variable, ...]

@@ -22,7 +22,7 @@ from polyml.codegen.loops import (
 from polyml.ops import REDUCTIONS
 from polyml.shown import html_of, text_of
 
-__all__ = ["loops_html", "loops_text"]
+__all__ = ["loops_html", "loops_text", "without_parentheses"]
 
 _INDENT = "  "
 _COMPOUND = {"add": "+=", "mul": "*=", "and": "&=", "or": "|="}
@@ -110,19 +110,17 @@ def _assignment(node: Assign) -> str:
     if node.scan is not None:
         factor = "" if node.scan.factor is None else f", {node.scan.factor}"
         factor += "" if node.scan.second is None else f", {node.scan.earlier}, {node.scan.second}"
-        reset = "" if node.scan.reset is None else f", reset if {_bare(str(node.scan.reset))}"
-        return (
-            f"{node.target} = scan_{node.reduction or 'sum'}({node.scan.carry}{factor}, {_bare(value)}{reset});{suffix}"
-        )
+        reset = "" if node.scan.reset is None else f", reset if {without_parentheses(str(node.scan.reset))}"
+        return f"{node.target} = scan_{node.reduction or 'sum'}({node.scan.carry}{factor}, {without_parentheses(value)}{reset});{suffix}"
     if node.reduction is None:
-        return f"{node.target} = {_bare(value)};{suffix}"
+        return f"{node.target} = {without_parentheses(value)};{suffix}"
     combine = REDUCTIONS[node.reduction].combine
     if combine in _COMPOUND:
-        return f"{node.target} {_COMPOUND[combine]} {_bare(value)};{suffix}"
-    return f"{node.target} = {combine}({node.target}, {_bare(value)});{suffix}"
+        return f"{node.target} {_COMPOUND[combine]} {without_parentheses(value)};{suffix}"
+    return f"{node.target} = {combine}({node.target}, {without_parentheses(value)});{suffix}"
 
 
-def _bare(text: str) -> str:
+def without_parentheses(text: str) -> str:
     """Text without parentheses around all of it."""
     if not (text.startswith("(") and text.endswith(")")):
         return text

@@ -15,6 +15,7 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.tree import Kind, kind_of, set_names
+from polyml.sets.spaces import sets_of
 
 __all__ = ["Quotients", "without_divisions"]
 
@@ -69,8 +70,7 @@ def without_divisions(tree: isl.Schedule) -> Quotients | None:
     if kind_of(root) != Kind.domain or root.n_children() != 1:
         return None
     domain = tree.get_domain()
-    sets = domain.get_set_list()
-    instances = {s.get_tuple_name(): s for s in (sets.get_at(k) for k in range(sets.n_set()))}
+    instances = {s.get_tuple_name(): s for s in sets_of(domain)}
     space = domain.get_space()
     bands = list(_bands(root.child(0), 0, frozenset(instances)))
     for row in (row for _, rows in bands for row in rows):
@@ -196,7 +196,7 @@ def _counts(bands: list[tuple[int, list[_Row]]], statements: dict[str, _Extended
     """What divides all values of a band's member, wherever a statement meets one at that depth; 1 where no quotient takes part."""
     own: list[tuple[int, _Row, int]] = []
     for depth, rows in bands:
-        own += [(depth + k, row, _divisor(row, statements)) for k, row in enumerate(rows)]
+        own += [(depth + k, row, _divisor(row)) for k, row in enumerate(rows)]
     found: dict[tuple[str, int], int] = {}
     for depth, row, divisor in own:
         for name in row:
@@ -212,7 +212,7 @@ def _counts(bands: list[tuple[int, list[_Row]]], statements: dict[str, _Extended
     return found
 
 
-def _divisor(row: _Row, statements: dict[str, _Extended]) -> int:
+def _divisor(row: _Row) -> int:
     """The largest number that divides a member's values, as sums of indices and quotients; 1 where none of these is a quotient."""
     divisor, quotient = 0, False
     for value in row.values():
@@ -281,9 +281,8 @@ class _Rebuild:
         return made
 
     def filter(self, instances: isl.UnionSet) -> isl.UnionSet:
-        sets = instances.get_set_list()
         found = isl.UnionSet.empty(instances.get_space())
-        for s in (sets.get_at(k) for k in range(sets.n_set())):
+        for s in sets_of(instances):
             if s.get_tuple_name() in self.statements:
                 found = found.union(_extended_set(s, self.statements[s.get_tuple_name()]))
         return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, Prefetch, Scan, UpdateArgument
 from polyml.dtypes import boolean
@@ -19,6 +20,7 @@ __all__ = [
     "fresh",
     "map_places",
     "rename_variables",
+    "renewed",
     "subscript_variables",
     "substitute_nodes",
     "uses",
@@ -26,6 +28,9 @@ __all__ = [
     "walk_nodes",
     "with_body",
 ]
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,11 @@ def flatten(nodes: Iterable[Node]) -> tuple[Node, ...]:
     for node in nodes:
         flat.extend(flatten(node.body) if isinstance(node, Block) else (node,))
     return tuple(flat)
+
+
+def renewed(old: tuple[T, ...], made: tuple[T, ...]) -> tuple[T, ...]:
+    """`made`, but `old` where its elements are the same objects: a pass that changes nothing gives back what it got."""
+    return old if len(made) == len(old) and all(map(operator.is_, made, old)) else made
 
 
 def walk_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -150,7 +160,7 @@ def variables_of(expr: Expr) -> frozenset[str]:
 def substitute_nodes(nodes: tuple[Node, ...], values: Mapping[str, Affine | int]) -> tuple[Node, ...]:
     """The nodes with loop variables replaced in all bounds and expressions; a For whose variable is replaced by a name is renamed."""
     new = tuple(_substitute_node(node, values) for node in nodes)
-    return nodes if all(a is b for a, b in zip(new, nodes, strict=True)) else new
+    return renewed(nodes, new)
 
 
 def rename_variables(nodes: tuple[Node, ...], names: Mapping[str, str]) -> tuple[Node, ...]:
@@ -214,7 +224,7 @@ def map_places(
 
     def body(children: tuple[Node, ...]) -> tuple[Node, ...]:
         new = tuple(visit(child) for child in children)
-        return children if all(a is b for a, b in zip(new, children, strict=True)) else new
+        return renewed(children, new)
 
     return body(nodes)
 

@@ -13,7 +13,7 @@ from polyml.demo.digits import train
 from polyml.demo.measure import SETTLING, interleaved
 from polyml.demo.showcase import SHOWCASES
 from polyml.options import overridden
-from polyml.runtime.cuda import missing_parts
+from polyml.runtime.cuda.pycuda_device import missing_parts
 
 __all__ = ["run"]
 

@@ -7,18 +7,10 @@ Nothing here overflows, or loses digits to cancellation, unless the result does:
 from __future__ import annotations
 
 from polyml.dtypes import boolean, f32
-from polyml.einsum_frontend.complex_parts import Parts, Row, product, quotient
+from polyml.einsum_frontend.complex_parts import Parts, Row, apply, product, quotient, select
 from polyml.expressions import Apply, Const, Expr
 
 __all__ = ["FUNCTIONS", "power_of"]
-
-
-def _apply(op: str, *args: Expr) -> Expr:
-    return Apply(op, args, args[0].dtype)
-
-
-def _select(condition: Expr, yes: Expr, no: Expr) -> Expr:
-    return Apply("select", (condition, yes, no), yes.dtype)
 
 
 def _test(op: str, x: Expr, value: float) -> Expr:
@@ -36,10 +28,10 @@ def _imag(x: Parts) -> Expr:
 
 def _sizes(x: Parts) -> tuple[Expr, Expr]:
     """The larger of the parts' sizes, and the smaller over the larger (0 where both are 0 or one is infinite)."""
-    a, b = _apply("abs", x.real), _apply("abs", _imag(x))
-    larger, smaller = _apply("max", a, b), _apply("min", a, b)
+    a, b = apply("abs", x.real), apply("abs", _imag(x))
+    larger, smaller = apply("max", a, b), apply("min", a, b)
     plain = _and(_test("gt", larger, 0.0), _test("lt", larger, float("inf")))
-    return larger, _select(plain, _apply("div", smaller, larger), _number(0.0, larger))
+    return larger, select(plain, apply("div", smaller, larger), _number(0.0, larger))
 
 
 def _either_infinite(x: Parts) -> Expr:
@@ -47,7 +39,7 @@ def _either_infinite(x: Parts) -> Expr:
 
 
 def _infinite(x: Expr) -> Expr:
-    return _test("eq", _apply("abs", x), float("inf"))
+    return _test("eq", apply("abs", x), float("inf"))
 
 
 def _nan(x: Expr) -> Expr:
@@ -66,27 +58,27 @@ def _abs(args: tuple[Parts, ...]) -> Expr:
     """The root of the sum of squares, by the larger part, so that nothing overflows."""
     (x,) = args
     if x.imag is None:
-        return _apply("abs", x.real)
+        return apply("abs", x.real)
     larger, ratio = _sizes(x)
     one = _number(1.0, larger)
-    size = _apply("mul", larger, _apply("sqrt", _apply("add", one, _apply("mul", ratio, ratio))))
-    return _select(_either_infinite(x), _number(float("inf"), larger), size)
+    size = apply("mul", larger, apply("sqrt", apply("add", one, apply("mul", ratio, ratio))))
+    return select(_either_infinite(x), _number(float("inf"), larger), size)
 
 
 def _log(args: tuple[Parts, ...]) -> Parts:
     """The larger part's logarithm and log1p of the ratio's square: right near the unit circle, too."""
     (x,) = args
     larger, ratio = _sizes(x)
-    rest = _apply("mul", _number(0.5, larger), _apply("log1p", _apply("mul", ratio, ratio)))
-    size = _apply("add", _apply("log", larger), rest)
-    real = _select(_either_infinite(x), _number(float("inf"), larger), size)
-    return Parts(real, _apply("atan2", _imag(x), x.real))
+    rest = apply("mul", _number(0.5, larger), apply("log1p", apply("mul", ratio, ratio)))
+    size = apply("add", apply("log", larger), rest)
+    real = select(_either_infinite(x), _number(float("inf"), larger), size)
+    return Parts(real, apply("atan2", _imag(x), x.real))
 
 
 def _log1p(args: tuple[Parts, ...]) -> Parts:
     """Of the rounded sum, as in NumPy."""
     (x,) = args
-    return _log((Parts(_apply("add", _number(1.0, x.real), x.real), x.imag),))
+    return _log((Parts(apply("add", _number(1.0, x.real), x.real), x.imag),))
 
 
 def _sqrt(args: tuple[Parts, ...]) -> Parts:
@@ -95,17 +87,17 @@ def _sqrt(args: tuple[Parts, ...]) -> Parts:
     a, b = x.real, _imag(x)
     larger, ratio = _sizes(x)
     one, half, infinity = (_number(value, a) for value in (1.0, 0.5, float("inf")))
-    steep = Apply("lt", (_apply("abs", a), _apply("abs", b)), boolean)
-    size = _apply("sqrt", _apply("add", one, _apply("mul", ratio, ratio)))
-    mean = _apply("mul", half, _apply("add", _select(steep, ratio, one), size))
-    major = _apply("mul", _apply("sqrt", larger), _apply("sqrt", mean))
+    steep = Apply("lt", (apply("abs", a), apply("abs", b)), boolean)
+    size = apply("sqrt", apply("add", one, apply("mul", ratio, ratio)))
+    mean = apply("mul", half, apply("add", select(steep, ratio, one), size))
+    major = apply("mul", apply("sqrt", larger), apply("sqrt", mean))
     some = _test("gt", major, 0.0)
-    minor = _select(some, _apply("div", _apply("mul", half, _apply("abs", b)), major), _apply("abs", b))
+    minor = select(some, apply("div", apply("mul", half, apply("abs", b)), major), apply("abs", b))
     positive, endless = _test("ge", a, 0.0), _infinite(b)
     left = _test("lt", a, 0.0)
-    real = _select(_or(endless, _test("eq", a, float("inf"))), infinity, _select(left, minor, major))
-    imag = _select(_or(endless, _test("eq", a, -float("inf"))), infinity, _select(positive, minor, major))
-    return Parts(real, _apply("copysign", imag, b))
+    real = select(_or(endless, _test("eq", a, float("inf"))), infinity, select(left, minor, major))
+    imag = select(_or(endless, _test("eq", a, -float("inf"))), infinity, select(positive, minor, major))
+    return Parts(real, apply("copysign", imag, b))
 
 
 def _rsqrt(args: tuple[Parts, ...]) -> Parts:
@@ -120,8 +112,8 @@ def _far(x: Expr) -> Expr:
 
 def _scaled_exp(x: Expr) -> tuple[Expr, Expr]:
     """Two factors of exp(x) that do not overflow before their product with a small number does; the second is mostly 1."""
-    root = _apply("exp", _select(_far(x), _apply("mul", _number(0.5, x), x), x))
-    return root, _select(_far(x), root, _number(1.0, x))
+    root = apply("exp", select(_far(x), apply("mul", _number(0.5, x), x), x))
+    return root, select(_far(x), root, _number(1.0, x))
 
 
 def _exp(args: tuple[Parts, ...]) -> Parts:
@@ -129,51 +121,51 @@ def _exp(args: tuple[Parts, ...]) -> Parts:
     a, b = x.real, _imag(x)
     exp, rest = _scaled_exp(a)
     zero = _number(0.0, a)
-    sine, cosine = _apply("sin", b), _apply("cos", b)
-    real, imag = (_apply("mul", _apply("mul", exp, turn), rest) for turn in (cosine, sine))
+    sine, cosine = apply("sin", b), apply("cos", b)
+    real, imag = (apply("mul", apply("mul", exp, turn), rest) for turn in (cosine, sine))
     flat = _test("eq", b, 0.0)  # an infinite size times no angle is not NaN
     lost, none = _nan(cosine), _test("eq", a, -float("inf"))
     known = _and(lost, _infinite(a))
-    real = _select(_or(flat, known), _apply("mul", exp, rest), real)
-    return Parts(real, _select(flat, b, _select(_and(lost, none), zero, imag)))
+    real = select(_or(flat, known), apply("mul", exp, rest), real)
+    return Parts(real, select(flat, b, select(_and(lost, none), zero, imag)))
 
 
 def _hyperbolic(x: Expr, factor: Expr, *, odd: bool) -> Expr:
     """factor * sinh(x) or factor * cosh(x), by halves of the exponent where cosh would overflow."""
-    size = _apply("abs", x)
+    size = apply("abs", x)
     exp, rest = _scaled_exp(size)
-    whole = _apply("mul", _number(0.5, x), exp)
-    cosh = _apply("add", whole, _apply("div", _number(0.5, x), exp))
+    whole = apply("mul", _number(0.5, x), exp)
+    cosh = apply("add", whole, apply("div", _number(0.5, x), exp))
     far = _far(size)
-    even = _apply("mul", _apply("mul", factor, _select(far, whole, cosh)), rest)
-    return _apply("mul", _apply("tanh", x), even) if odd else even
+    even = apply("mul", apply("mul", factor, select(far, whole, cosh)), rest)
+    return apply("mul", apply("tanh", x), even) if odd else even
 
 
 def _zero_of_signs(x: Expr, y: Expr) -> Expr:
     """0 with the sign of the product."""
     one = _number(1.0, x)
-    return _apply("mul", _apply("copysign", _number(0.0, x), x), _apply("copysign", one, y))
+    return apply("mul", apply("copysign", _number(0.0, x), x), apply("copysign", one, y))
 
 
 def _sin(args: tuple[Parts, ...]) -> Parts:
     """sin a cosh b + i cos a sinh b."""
     (x,) = args
     a, b = x.real, _imag(x)
-    cosine = _apply("cos", a)
-    real = _select(_test("eq", a, 0.0), a, _hyperbolic(b, _apply("sin", a), odd=False))
-    imag = _select(_test("eq", b, 0.0), _zero_of_signs(b, cosine), _hyperbolic(b, cosine, odd=True))
-    return Parts(real, _select(_and(_infinite(b), _nan(cosine)), _number(float("inf"), a), imag))
+    cosine = apply("cos", a)
+    real = select(_test("eq", a, 0.0), a, _hyperbolic(b, apply("sin", a), odd=False))
+    imag = select(_test("eq", b, 0.0), _zero_of_signs(b, cosine), _hyperbolic(b, cosine, odd=True))
+    return Parts(real, select(_and(_infinite(b), _nan(cosine)), _number(float("inf"), a), imag))
 
 
 def _cos(args: tuple[Parts, ...]) -> Parts:
     """cos a cosh b - i sin a sinh b."""
     (x,) = args
     a, b = x.real, _imag(x)
-    sine, cosine = _apply("sin", a), _apply("cos", a)
+    sine, cosine = apply("sin", a), apply("cos", a)
     flat = _or(_test("eq", a, 0.0), _test("eq", b, 0.0))
-    imag = _select(flat, _zero_of_signs(sine, b), _hyperbolic(b, sine, odd=True))
+    imag = select(flat, _zero_of_signs(sine, b), _hyperbolic(b, sine, odd=True))
     real = _hyperbolic(b, cosine, odd=False)
-    return Parts(_select(_and(_infinite(b), _nan(cosine)), _number(float("inf"), a), real), _apply("neg", imag))
+    return Parts(select(_and(_infinite(b), _nan(cosine)), _number(float("inf"), a), real), apply("neg", imag))
 
 
 def _tanh(args: tuple[Parts, ...]) -> Parts:
@@ -181,27 +173,27 @@ def _tanh(args: tuple[Parts, ...]) -> Parts:
     (x,) = args
     a, b = x.real, _imag(x)
     one = _number(1.0, a)
-    sine, cosine = _apply("sin", b), _apply("cos", b)
-    turn = _apply("mul", sine, cosine)
+    sine, cosine = apply("sin", b), apply("cos", b)
+    turn = apply("mul", sine, cosine)
     sinh, cosh = (_hyperbolic(a, one, odd=odd) for odd in (True, False))
-    below = _apply("add", _apply("mul", sinh, sinh), _apply("mul", cosine, cosine))
-    size = _apply("abs", a)
-    decay = _apply("exp", _apply("mul", _number(-2.0, a), size))
+    below = apply("add", apply("mul", sinh, sinh), apply("mul", cosine, cosine))
+    size = apply("abs", a)
+    decay = apply("exp", apply("mul", _number(-2.0, a), size))
     far = _test("gt", size, 10.0 if a.dtype == f32 else 20.0)
-    limit = _apply("mul", _number(4.0, a), _apply("mul", turn, decay))
+    limit = apply("mul", _number(4.0, a), apply("mul", turn, decay))
     endless = _test("eq", size, float("inf"))
-    limit = _select(endless, _apply("copysign", _number(0.0, a), turn), limit)
-    whole = _select(_or(endless, Apply("eq", (turn, turn), boolean)), one, turn)
-    real = _select(far, _apply("copysign", whole, a), _apply("div", _apply("mul", sinh, cosh), below))
-    real = _select(_test("eq", a, 0.0), a, real)
-    imag = _select(_test("eq", b, 0.0), b, _select(far, limit, _apply("div", turn, below)))
+    limit = select(endless, apply("copysign", _number(0.0, a), turn), limit)
+    whole = select(_or(endless, Apply("eq", (turn, turn), boolean)), one, turn)
+    real = select(far, apply("copysign", whole, a), apply("div", apply("mul", sinh, cosh), below))
+    real = select(_test("eq", a, 0.0), a, real)
+    imag = select(_test("eq", b, 0.0), b, select(far, limit, apply("div", turn, below)))
     return Parts(real, imag)
 
 
 def _round(args: tuple[Parts, ...]) -> Parts:
     """Part by part."""
     (x,) = args
-    return Parts(_apply("round", x.real), _apply("round", _imag(x)))
+    return Parts(apply("round", x.real), apply("round", _imag(x)))
 
 
 def _power(args: tuple[Parts, ...]) -> Parts:
@@ -217,9 +209,9 @@ def power_of(base: Parts, exponent: Parts, made: Parts) -> Parts:
     unit = _test("eq", exponent.real, 0.0)
     if exponent.imag is not None:
         unit = _and(unit, _test("eq", exponent.imag, 0.0))
-    of_zero = _select(_test("gt", exponent.real, 0.0), zero, nan)
-    real = _select(unit, one, _select(nothing, of_zero, made.real))
-    return Parts(real, _select(unit, zero, _select(nothing, of_zero, _imag(made))))
+    of_zero = select(_test("gt", exponent.real, 0.0), zero, nan)
+    real = select(unit, one, select(nothing, of_zero, made.real))
+    return Parts(real, select(unit, zero, select(nothing, of_zero, _imag(made))))
 
 
 FUNCTIONS: dict[str, Row] = {

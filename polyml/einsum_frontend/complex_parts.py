@@ -14,7 +14,7 @@ from polyml.dtypes import DType, boolean
 from polyml.expressions import Apply, Const, Expr, walk
 from polyml.records import dataclass
 
-__all__ = ["ROWS", "Parts", "Row", "joined", "parts_of", "power", "product", "quotient", "size_of"]
+__all__ = ["ROWS", "Parts", "Row", "apply", "joined", "parts_of", "power", "product", "quotient", "select", "size_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +53,19 @@ def size_of(expr: Expr) -> int:
     return sum(1 for _ in walk(expr))
 
 
-def _apply(op: str, *args: Expr) -> Expr:
+def apply(op: str, *args: Expr) -> Expr:
     return Apply(op, args, args[0].dtype)
 
 
 def _sum(op: str) -> Row:
     def row(args: tuple[Parts, ...]) -> Parts:
         x, y = args
-        real = _apply(op, x.real, y.real)
+        real = apply(op, x.real, y.real)
         if y.imag is None:
             return Parts(real, x.imag)
         if x.imag is None:
-            return Parts(real, y.imag if op == "add" else _apply("neg", y.imag))
-        return Parts(real, _apply(op, x.imag, y.imag))
+            return Parts(real, y.imag if op == "add" else apply("neg", y.imag))
+        return Parts(real, apply(op, x.imag, y.imag))
 
     return row
 
@@ -75,42 +75,42 @@ def product(args: tuple[Parts, ...]) -> Parts:
     x, y = args
     if x.imag is None or y.imag is None:
         factor, other = (x, y) if x.imag is None else (y, x)
-        imag = None if other.imag is None else _apply("mul", factor.real, other.imag)
-        return Parts(_apply("mul", factor.real, other.real), imag)
-    real = _apply("sub", _apply("mul", x.real, y.real), _apply("mul", x.imag, y.imag))
-    return Parts(real, _apply("add", _apply("mul", x.real, y.imag), _apply("mul", x.imag, y.real)))
+        imag = None if other.imag is None else apply("mul", factor.real, other.imag)
+        return Parts(apply("mul", factor.real, other.real), imag)
+    real = apply("sub", apply("mul", x.real, y.real), apply("mul", x.imag, y.imag))
+    return Parts(real, apply("add", apply("mul", x.real, y.imag), apply("mul", x.imag, y.real)))
 
 
 def quotient(args: tuple[Parts, ...]) -> Parts:
     """By the larger part of the divisor. Only parts of the divisor stand in branches, which their comparison has read already."""
     x, y = args
     if y.imag is None:
-        return Parts(_apply("div", x.real, y.real), None if x.imag is None else _apply("div", x.imag, y.real))
+        return Parts(apply("div", x.real, y.real), None if x.imag is None else apply("div", x.imag, y.real))
     one, zero = Const(1.0, y.dtype), Const(0.0, y.dtype)
-    big = Apply("ge", (_apply("abs", y.real), _apply("abs", y.imag)), boolean)
-    larger, smaller = _select(big, y.real, y.imag), _select(big, y.imag, y.real)
+    big = Apply("ge", (apply("abs", y.real), apply("abs", y.imag)), boolean)
+    larger, smaller = select(big, y.real, y.imag), select(big, y.imag, y.real)
     is_zero = Apply("eq", (larger, zero), boolean)
-    ratio = _select(is_zero, zero, _apply("div", smaller, larger))
-    along, across = _select(big, one, ratio), _select(big, ratio, one)
-    scale = _apply("div", one, _apply("add", larger, _apply("mul", smaller, ratio)))
+    ratio = select(is_zero, zero, apply("div", smaller, larger))
+    along, across = select(big, one, ratio), select(big, ratio, one)
+    scale = apply("div", one, apply("add", larger, apply("mul", smaller, ratio)))
     imag = zero if x.imag is None else x.imag
-    real = _apply("add", _apply("mul", x.real, along), _apply("mul", imag, across))
-    other = _apply("sub", _apply("mul", imag, along), _apply("mul", x.real, across))
-    return Parts(_apply("mul", real, scale), _apply("mul", other, scale))
+    real = apply("add", apply("mul", x.real, along), apply("mul", imag, across))
+    other = apply("sub", apply("mul", imag, along), apply("mul", x.real, across))
+    return Parts(apply("mul", real, scale), apply("mul", other, scale))
 
 
-def _select(condition: Expr, yes: Expr, no: Expr) -> Expr:
+def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
     return Apply("select", (condition, yes, no), yes.dtype)
 
 
 def _neg(args: tuple[Parts, ...]) -> Parts:
     (x,) = args
-    return Parts(_apply("neg", x.real), None if x.imag is None else _apply("neg", x.imag))
+    return Parts(apply("neg", x.real), None if x.imag is None else apply("neg", x.imag))
 
 
 def _conj(args: tuple[Parts, ...]) -> Parts:
     (x,) = args
-    return Parts(x.real, None if x.imag is None else _apply("neg", x.imag))
+    return Parts(x.real, None if x.imag is None else apply("neg", x.imag))
 
 
 def _real(args: tuple[Parts, ...]) -> Expr:

@@ -17,6 +17,7 @@ from polyml.einsum_frontend.walk import index_names
 from polyml.errors import ShapeError, UnboundedDomainError
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, affine, extent_of
+from polyml.sets.spaces import parameters_text
 from polyml.source import Span
 
 __all__ = ["Inferred", "infer_ranges"]
@@ -57,7 +58,7 @@ def infer_ranges(
         if isinstance(use.expression, IndexRef):
             variable = _variable(use.expression.name, names)
             ranges.setdefault(use.expression.name, box_range(variable, 0, use.extent))
-    assumed = _plain(ranges, [*own, *uses], names, span)
+    assumed = _plain(ranges, [*own, *uses], names)
     warnings: list[str] = []
     while missing := [name for name in indices if name not in ranges]:
         found = _round([*own, *uses], ranges, frozenset(missing), names, outer, span, assumed, symbolic, avoid)
@@ -112,7 +113,7 @@ def _below(variable: str, stop: Affine, outer: Mapping[str, Range]) -> Range:
     )
 
 
-def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names, span: Span) -> list[Affine]:
+def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names) -> list[Affine]:
     """Rule 2: adds the ranges of indices that stand plainly in a subscript, and compares all their extents; those in symbolic sizes are assumed to be
     equal, which it returns."""
     free: dict[str, dict[Extent, Use]] = {}
@@ -171,7 +172,7 @@ def _round(
         variable = _variable(name, names)
         adopted = _by_arithmetic(variable, fitting[name], inner)
         if adopted is None and _symbolic(use.extent for use in fitting[name]):
-            adopted = _by_symbols(variable, fitting[name], inner, outer, assumed)
+            adopted = _by_symbols(variable, fitting[name], inner, assumed)
         adopted = adopted or _by_sets(variable, fitting[name], inner, outer, span, symbolic, avoid)
         if adopted is None:
             continue
@@ -210,9 +211,7 @@ def _by_arithmetic(variable: str, uses: Sequence[Use], known: Mapping[str, Range
     return None if high is None else box_range(variable, low, max(low, high + 1))
 
 
-def _by_symbols(
-    variable: str, uses: Sequence[Use], inner: Mapping[str, Range], outer: Mapping[str, Range], assumed: list[Affine]
-) -> Range | None:
+def _by_symbols(variable: str, uses: Sequence[Use], inner: Mapping[str, Range], assumed: list[Affine]) -> Range | None:
     """Extents in symbolic sizes: one subscript `factor * variable + others`, factor > 0, whose others start at 0. Every range is assumed not to be empty.
 
     None when it is not that.
@@ -260,7 +259,7 @@ def _by_sets(
     others = sorted(involved & inner.keys())
     outer = sorted(outer_ranges)
     known = {**inner, **outer_ranges}
-    head = f"[{', '.join(outer)}] -> " if outer else ""
+    head = parameters_text(outer)
     context = [known[name].constraint or "true" for name in outer]
     good = isl.Set(f"{head}{{ [{variable}] : {' and '.join([f'{variable} >= 0', *context])} }}")
     for use in uses:

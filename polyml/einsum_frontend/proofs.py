@@ -16,6 +16,7 @@ from polyml.einsum_frontend.ranges import Range, interval
 from polyml.errors import BoundsError, ShapeError
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, affine
+from polyml.sets.spaces import parameters_text
 from polyml.source import Span
 
 __all__ = [
@@ -112,7 +113,7 @@ def _names(constraint: str) -> set[str]:
 
 def parameters(ranges: Sequence[Range]) -> str:
     """`[t, T] -> `, the head of a set's text."""
-    return f"[{', '.join(r.name for r in ranges)}] -> " if ranges else ""
+    return parameters_text(r.name for r in ranges)
 
 
 def prove_in_bounds(

@@ -30,7 +30,7 @@ def resolve_call(call: CallProgram, scope: Scope) -> CallProgram:
         raise EinsumSyntaxError(message, span=call.span)
     written = written_parameters(callee)
     args = tuple(_argument(arg, p, scope) for arg, p in zip(call.args, callee.parameters, strict=True))
-    _check_written(call, callee, args, written, scope)
+    _check_written(call, callee, args, written)
     ranks = result_ranks(callee)
     if len(call.targets) != len(ranks):
         message = f"{call.callee!r} has {len(ranks)} results, but the statement has {len(call.targets)} targets"
@@ -80,9 +80,7 @@ def _argument(arg: Expression, parameter: Parameter, scope: Scope) -> Expression
     return resolved
 
 
-def _check_written(
-    call: CallProgram, callee: Program, args: tuple[Expression, ...], written: frozenset[str], scope: Scope
-) -> None:
+def _check_written(call: CallProgram, callee: Program, args: tuple[Expression, ...], written: frozenset[str]) -> None:
     passed = [
         arg.tensor for arg, p in zip(args, callee.parameters, strict=True) if isinstance(arg, Subscript) and p.shape
     ]

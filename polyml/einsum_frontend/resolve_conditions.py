@@ -49,11 +49,11 @@ def _names(e: Expression, scope: Scope, facts: tuple[Facts, ...]) -> Expression:
             return _name(e, scope, facts)
         case _:
             if hasattr(e, "tensor") or hasattr(e, "items"):
-                return _refuse_data(e, scope)
+                return _refuse_data(e)
             return map_children(e, lambda child: _names(child, scope, facts))
 
 
-def _refuse_data(e: Expression, scope: Scope) -> Expression:
+def _refuse_data(e: Expression) -> Expression:
     hint = "conditions on data go into where(condition, value, other)"
     raise EinsumSyntaxError("an `if` condition is about indices, not about data", span=e.span, hint=hint)
 

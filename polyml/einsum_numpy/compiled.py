@@ -183,7 +183,7 @@ def compile_planned(planned: Planned, options: Mapping[str, object]) -> Compiled
     chosen = Options.make(**options)
 
     def compile() -> Code:
-        from polyml.compiler import compile_stages, lower_program  # isl, when it is not in the cache
+        from polyml.compiler.driver import compile_stages, lower_program  # isl, when it is not in the cache
 
         stages = lower_program(program, tuple(key), chosen)
         return compile_stages(program, stages, lambda inner: _seen(planned, inner))

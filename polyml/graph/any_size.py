@@ -5,7 +5,7 @@ from __future__ import annotations
 from polyml.einsum_frontend.arguments import ArgumentType, Signature
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
-from polyml.graph.build import build
+from polyml.graph.builder.program import build
 from polyml.sets.affine import affine, extent_of
 
 __all__ = ["allows_any_size"]

@@ -9,6 +9,7 @@ import islpy as isl
 from polyml.expressions import Read, Subscript
 from polyml.graph.ir import Equation, Tensor
 from polyml.sets.affine import Affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["all_elements", "elements_at", "elements_read"]
 
@@ -19,17 +20,15 @@ def all_elements(tensor: Tensor) -> isl.Set:
     limits = [f"0 <= {name} < {n.isl_text()}" for name, n in zip(names, tensor.shape, strict=True)]
     sizes = sorted({name for extent in tensor.shape for name in extent.variables()})
     where = f" : {' and '.join(limits)}" if limits else ""
-    return isl.Set(f"[{', '.join(sizes)}] -> {{ [{', '.join(names)}]{where} }}")
+    return isl.Set(f"{parameters_text(sizes)}{{ [{', '.join(names)}]{where} }}")
 
 
 def elements_read(equation: Equation, read: Read) -> isl.Set:
     """What an equation reads by that read, all that there could be where a subscript is a value."""
-    return elements_at(equation, equation.domain, equation.indices, read.subscripts)
+    return elements_at(equation.domain, equation.indices, read.subscripts)
 
 
-def elements_at(
-    equation: Equation, points: isl.Set, indices: Sequence[str], subscripts: Sequence[Subscript]
-) -> isl.Set:
+def elements_at(points: isl.Set, indices: Sequence[str], subscripts: Sequence[Subscript]) -> isl.Set:
     """The image of points over the indices; everything where a subscript is a value."""
     places = [s for s in subscripts if isinstance(s, Affine)]
     if len(places) < len(subscripts):

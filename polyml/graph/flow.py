@@ -15,6 +15,7 @@ from polyml.graph.ir import Equation, Loop, Op
 from polyml.graph.traverse import equation_reads
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
+from polyml.sets.spaces import maps_of, parameters_text
 
 __all__ = ["Access", "Place", "flow_within", "iterations_of", "places_of", "points_of"]
 
@@ -94,7 +95,7 @@ def _iterations(loops: Sequence[Loop], dims: Sequence[str]) -> isl.Set:
 
 def _head(places: Iterable[Affine], inside: Iterable[str]) -> str:
     sizes = sorted({name for place in places for name in place.variables()} - set(inside))
-    return f"[{', '.join(sizes)}] -> "
+    return parameters_text(sizes)
 
 
 def flow_within(places: Sequence[Place], group: set[str]) -> list[Access]:
@@ -127,16 +128,11 @@ def flow_within(places: Sequence[Place], group: set[str]) -> list[Access]:
 
 def _sorted_out(reads: Sequence[tuple[Place, Read, isl.Map]], made: isl.UnionMap, unmade: isl.UnionMap) -> list[Access]:
     sources: list[dict[str, isl.Map]] = [{} for _ in reads]
-    for part in _maps(made):
+    for part in maps_of(made):
         number = int(part.get_tuple_name(isl.dim_type.out).split()[1])
         sources[number][part.get_tuple_name(isl.dim_type.in_)] = part.reverse()
-    missing = {int(part.get_tuple_name(isl.dim_type.in_).split()[1]) for part in _maps(unmade)}
+    missing = {int(part.get_tuple_name(isl.dim_type.in_).split()[1]) for part in maps_of(unmade)}
     return [Access(place, read, sources[n], n not in missing) for n, (place, read, _) in enumerate(reads)]
-
-
-def _maps(union: isl.UnionMap) -> list[isl.Map]:
-    maps = union.get_map_list()
-    return [maps.get_at(number) for number in range(maps.n_map())]
 
 
 def _touched(place: Place, subscripts: Sequence[object], points: isl.Set) -> isl.Map:

@@ -12,6 +12,7 @@ import islpy as isl
 
 from polyml.graph.ir import Equation, Graph, Input, Loop, Op, Tensor
 from polyml.graph.traverse import all_ops, estimated_bytes, read_names, tensors_of
+from polyml.sets.shapes import is_known
 
 __all__ = ["split_constants"]
 
@@ -48,7 +49,7 @@ def _folded(graph: Graph, constants: Set[str], tensors: dict[str, Tensor]) -> di
         if not isinstance(op, Equation) or op.base is not None or op.result.name in bound:
             continue
         names = read_names(op)
-        numbers = all(extent.is_constant for extent in op.result.shape) and not op.domain.dim(isl.dim_type.param)
+        numbers = is_known(op.result.shape) and not op.domain.dim(isl.dim_type.param)
         if not names or not numbers or not all(name in bytes_of for name in names):
             continue
         size = sum(bytes_of[name] for name in names)

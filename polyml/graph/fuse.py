@@ -14,7 +14,7 @@ from polyml.graph.ir import Check, Equation, Graph, Loop
 from polyml.graph.profiles import Profile, memory_of, profiles
 from polyml.graph.prologues import move_prologues
 from polyml.graph.region import Region
-from polyml.graph.traverse import all_ops, estimated_bytes, read_names, results_of, tensors_of
+from polyml.graph.traverse import estimated_bytes, read_names, results_of, tensors_of
 
 __all__ = ["fuse"]
 
@@ -245,12 +245,9 @@ def _region(graph: Graph, name: str, members: Sequence[Equation | Loop], ops: Se
     later |= {t.name for t in graph.outputs} | {i.final.name for i in graph.inputs if i.final is not None}
     later |= {op.flag.name for op in graph.ops if isinstance(op, Check)}
     outputs = tuple(t for op in members for t in results_of(op) if t.name in later)
-    inside = {t.name for op in all_ops(members) for t in results_of(op)}
-    inside |= {c.inner.name for op in all_ops(members) if isinstance(op, Loop) for c in op.carried}
     return Region(
         name=name,
         ops=tuple(members),
         inputs=tuple(everything[n] for n in used),
         outputs=outputs,
-        local_names=frozenset(inside - {t.name for t in outputs}),
     )

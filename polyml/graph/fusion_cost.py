@@ -5,7 +5,7 @@ and that no op of the region reduces over. If such a slice fits into the cache, 
 arithmetic per byte (a contraction) wants to tile all its own dimensions; tied to slices along some of them it reads its other operands again for each slice,
 so that saving counts only if these stay in cache too, and the tensor would not.
 
-Rows of a tensor may be a common loop even for ops that reduce over them (`_shares_rows`): those get partial sums (schedule/row_sums.py).
+Rows of a tensor may be a common loop even for ops that reduce over them (`_shares_rows`): those get partial sums (schedule/sweeps/row_sums.py).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from math import prod
 from polyml.graph.ir import Tensor
 from polyml.graph.profiles import HEAVY, Profile
 from polyml.graph.traverse import estimated_bytes
+from polyml.sets.shapes import is_known
 
 __all__ = ["bytes_saved", "tiles_worth"]
 
@@ -24,6 +25,9 @@ _L1_SHARE = 32
 
 _STREAMED = 8
 """What a contraction fetches again for each block of slices may be so many times as large as L2: L3 delivers it while the rows of a register tile use it."""
+
+_NEARER = 4
+"""How many times faster the last level of caches delivers bytes than memory does."""
 
 _IMMENSE = 1 << 30
 """Bytes of an intermediate that is not made whole wherever that can be helped."""
@@ -60,7 +64,7 @@ def bytes_saved(
         most = size * sum(touched == name for p in touching for touched, _ in dict.fromkeys(p.accesses))
         fits = fits and all(_keeps_reuse(p, name, shared, outer, tensors, cache_bytes, most) for p in touching)
         # Sizes that stay symbolic count as large: small ones have a version of their own.
-        large = size >= _LARGE * cache_bytes or not _is_known(tensors[name])
+        large = size >= _LARGE * cache_bytes or not is_known(tensors[name].shape)
         if not fits and not (large and _shares_rows(name, profiles, tensors, cache_bytes)):
             continue
         reads = [p.read_bytes(tensors[name]) for p in movers]
@@ -161,8 +165,11 @@ def _keeps_reuse(
         if operand not in (name, p.result):
             sliced = [p.extents[i] for i in dimensions if i is not None and outer.get((p.result, i)) in shared]
             streamed += estimated_bytes(tensors[operand]) // max(prod(sliced), 1)
-    near = streamed <= _STREAMED * cache_bytes or estimated_bytes(tensors[name]) >= _IMMENSE
-    return streamed <= cache_bytes // 2 or (near and tiles_worth([p]) <= moved)
+    if streamed <= cache_bytes // _L1_SHARE:
+        return True
+    size = estimated_bytes(tensors[name])
+    near = streamed <= _STREAMED * cache_bytes or size >= _IMMENSE
+    return near and tiles_worth([p]) <= (moved if size > _STREAMED * cache_bytes else moved // _NEARER)
 
 
 def _is_heavy_inside(
@@ -206,8 +213,8 @@ def _shares_rows(name: str, profiles: Sequence[Profile], tensors: dict[str, Tens
         return False
     row = estimated_bytes(tensors[name]) // max(follows[0].extents[index[follows[0].result][0]], 1)
     # Whether what is symbolic fits is asked at each call.
-    known = [p for p in sums if _is_known(tensors[p.write[0]])]
-    if _is_known(tensors[name]) and row > cache_bytes // 8:
+    known = [p for p in sums if is_known(tensors[p.write[0]].shape)]
+    if is_known(tensors[name].shape) and row > cache_bytes // 8:
         return False
     if any(p.written_bytes(tensors[p.write[0]]) > cache_bytes // 4 for p in known):
         return False
@@ -219,10 +226,6 @@ def _shares_rows(name: str, profiles: Sequence[Profile], tensors: dict[str, Tens
         if waits or p in sums or (not index[p.result] and any(_touches(q, p) for q in profiles[:n] if index[q.result])):
             late.append(p)
     return True
-
-
-def _is_known(tensor: Tensor) -> bool:
-    return all(extent.is_constant for extent in tensor.shape)
 
 
 def _touches(earlier: Profile, later: Profile) -> bool:

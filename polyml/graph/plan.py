@@ -56,7 +56,7 @@ def plan(graph: Graph, regions: Sequence[Region]) -> Plan:
             held = storage[item.final.name]
             assert held == item.tensor.name, f"internal: the final value of {item.tensor.name} is in {held}"
     memory = _Memory(graph, tensors, storage)
-    last_use = _last_uses(regions, checks, storage)
+    last_use = _last_uses(regions, storage)
     pending = list(checks)
     made = {item.tensor.name for item in graph.inputs}
     for number, region in enumerate(regions):
@@ -81,7 +81,7 @@ def _check(pending: Sequence[Check], made: set[str], memory: _Memory) -> list[Ch
     return [check for check in pending if check.flag.name not in made]
 
 
-def _last_uses(regions: Sequence[Region], checks: Sequence[Check], storage: Mapping[str, str]) -> dict[str, int]:
+def _last_uses(regions: Sequence[Region], storage: Mapping[str, str]) -> dict[str, int]:
     """Per array the last region that touches it from outside (flags are checked right after their region)."""
     last: dict[str, int] = {}
     for number, region in enumerate(regions):

@@ -13,11 +13,10 @@ class Region:
     """Equations and top-level Loops in executable order.
 
     name: an identifier, unique in the program. inputs: tensors made before the region that it uses. outputs: tensors that it makes and that are used after it, returned, or
-    held by a written input at the end. local_names: tensors that exist only inside (those of loop bodies included).
+    held by a written input at the end.
     """
 
     name: str
     ops: tuple[Equation | Loop, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    local_names: frozenset[str]

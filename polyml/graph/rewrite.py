@@ -1,12 +1,11 @@
-"""The rewriter: a table of rules, applied in order until nothing changes.
+"""The rewriter: a table of rules that are applied in order until nothing changes, and one of rules that are applied once, after those.
 
 Each rule takes a Graph and gives an equal one (the same object when it does not apply), so rules can be run, tested and printed one by one.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 
 from polyml.graph.ir import Graph
 from polyml.graph.rules.absorb import absorb_copies
@@ -36,6 +35,7 @@ from polyml.graph.rules.short_numbers import shorten_numbers
 from polyml.graph.rules.simplify import simplify
 from polyml.graph.rules.single_values import drop_single_values
 from polyml.graph.rules.split import split_products
+from polyml.graph.rules.symmetric import mirror_symmetric
 from polyml.graph.rules.tables import make_tables
 from polyml.graph.rules.terms_first import compute_terms_first
 from polyml.graph.rules.turned_results import turn_results
@@ -47,134 +47,190 @@ from polyml.graph.rules.windows_gathered import gather_windows
 from polyml.graph.storage import settle_results
 from polyml.records import dataclass
 
-__all__ = ["RULES", "Rule", "rewrite"]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """`apply` gives an equal graph. exact: no result changes, not even in rounding."""
-
-    name: str
-    apply: Callable[[Graph], Graph]
-    exact: bool = True
-
-
-RULES: tuple[Rule, ...] = (
-    # Ordering: dead code goes first, so that use counts are true; it follows inlining for the same reason.
-    Rule("dead", remove_dead),
-    Rule("simplify", simplify),
-    Rule("single values", drop_single_values),
-    Rule("common", share_equal),
-    # Ordering: what is left of an expression may be inlined.
-    Rule("tables", make_tables),
-    Rule("inline", inline_elementwise),
-    Rule("dead", remove_dead),
-    Rule("absorb", absorb_copies),
-    Rule("hoist", hoist),
-    Rule("terms first", compute_terms_first, exact=False),
-    Rule("windows gathered", gather_windows, exact=False),
-    Rule("restrict", restrict_domains, exact=False),
-    Rule("factor", factor_sums, exact=False),
-    Rule("combine", combine_terms, exact=False),
-)
+__all__ = ["LAST_RULES", "RULES", "RewriteOptions", "Rule", "rewrite"]
 
 _MOST_ROUNDS = 10
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteOptions:
+    """What rules may do, and what they know of the machine and of the inputs; 0: not known.
+
+    precise: leave out the rules that may change rounding. l1_bytes, l2_bytes, vector_registers, split_vectors: of Target. vector_bytes: of Target, where sums may be arranged for lanes.
+    dot_bf16, dot_i16, dot_i8: of Target, where sums may use the instructions (rules/pairs.py). strided: inputs whose last dimension is not contiguous. constants: inputs that never change.
+    """
+
+    precise: bool = False
+    l1_bytes: int = 0
+    l2_bytes: int = 0
+    vector_bytes: int = 0
+    vector_registers: int = 0
+    split_vectors: bool = False
+    dot_bf16: float = 0.0
+    dot_i16: float = 0.0
+    dot_i8: float = 0.0
+    strided: frozenset[str] = frozenset()
+    constants: frozenset[str] = frozenset()
+
+
+_NOTHING_KNOWN = RewriteOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`apply` gives an equal graph. exact: no result changes, not even in rounding. needs: the numbers of RewriteOptions without which it is not tried."""
+
+    name: str
+    apply: Callable[[Graph, RewriteOptions], Graph]
+    exact: bool = True
+    needs: tuple[str, ...] = ()
+
+    def suits(self, options: RewriteOptions) -> bool:
+        return (self.exact or not options.precise) and all(getattr(options, name) for name in self.needs)
+
+
+def _plain(name: str, apply: Callable[[Graph], Graph], *, exact: bool = True, needs: tuple[str, ...] = ()) -> Rule:
+    """A rule to which options are all the same."""
+    return Rule(name, lambda graph, _: apply(graph), exact, needs)
+
+
+def _paired(graph: Graph, given: RewriteOptions) -> Graph:
+    """Sums of pairs of whole numbers are exact, those of bf16 are not."""
+    dot_bf16 = 0.0 if given.precise else given.dot_bf16
+    return pair_products(graph, dot_bf16, given.dot_i16, given.dot_i8, given.strided)
+
+
+def _windows(graph: Graph, given: RewriteOptions) -> Graph:
+    return lanes_along_filters(
+        graph,
+        vector_bytes=given.vector_bytes,
+        l1_bytes=given.l1_bytes,
+        l2_bytes=given.l2_bytes,
+        constants=given.constants,
+    )
+
+
+def _laid_out(graph: Graph, given: RewriteOptions) -> Graph:
+    machine = Machine(given.vector_bytes, given.vector_registers, given.split_vectors, given.l2_bytes)
+    return lay_out(graph, machine=machine, strided=given.strided, constants=given.constants)
+
+
+RULES: tuple[Rule, ...] = (
+    # Ordering: dead code goes first, so that use counts are true; it follows inlining for the same reason.
+    _plain("dead", remove_dead),
+    _plain("simplify", simplify),
+    _plain("single values", drop_single_values),
+    _plain("common", share_equal),
+    # Ordering: what is left of an expression may be inlined.
+    _plain("tables", make_tables),
+    _plain("inline", inline_elementwise),
+    _plain("dead", remove_dead),
+    _plain("absorb", absorb_copies),
+    _plain("hoist", hoist),
+    # Ordering: before the rule that would compute their terms first.
+    Rule(
+        "phases",
+        lambda graph, given: convolve_phases(graph, vector_bytes=given.vector_bytes),
+        exact=False,
+        needs=("vector_bytes",),
+    ),
+    _plain("terms first", compute_terms_first, exact=False),
+    _plain("windows gathered", gather_windows, exact=False),
+    _plain("restrict", restrict_domains, exact=False),
+    _plain("factor", factor_sums, exact=False),
+    _plain("combine", combine_terms, exact=False),
+)
+
+# Ordering: behind the others, since inlining would undo them.
+LAST_RULES: tuple[Rule, ...] = (
+    _plain("masked", skip_masked, exact=False, needs=("vector_bytes",)),
+    _plain("coupled", decouple, exact=False, needs=("vector_bytes",)),
+    _plain("once", recur_once),
+    Rule("pairs", _paired),
+    _plain("ahead", compute_once),
+    _plain("levels in turn", turn_levels),
+    _plain("two places", alternate_places),
+    _plain("narrow", narrow, exact=False, needs=("vector_bytes",)),
+    Rule(
+        "nested",
+        lambda graph, given: nest_sums(graph, given.l2_bytes, given.vector_bytes),
+        exact=False,
+        needs=("l2_bytes",),
+    ),
+    Rule("split", lambda graph, given: split_products(graph, given.l2_bytes), exact=False, needs=("l2_bytes",)),
+    # Ordering: of sums as they are computed, before their domains are taken for boxes.
+    _plain("symmetric", mirror_symmetric, exact=False, needs=("vector_bytes", "l2_bytes")),
+    # Ordering: before the rules below make products in other orders than what reads them.
+    _plain("reader order", order_like_readers, exact=False, needs=("vector_bytes", "vector_registers", "l2_bytes")),
+    Rule("windows", _windows, exact=False, needs=("vector_bytes",)),
+    Rule("laid out", _laid_out, exact=False, needs=("vector_bytes", "vector_registers", "l2_bytes")),
+    Rule(
+        "turned",
+        lambda graph, given: turn_results(graph, cache=given.l2_bytes),
+        exact=False,
+        needs=("vector_bytes", "l2_bytes"),
+    ),
+    _plain("short numbers", shorten_numbers, needs=("vector_bytes",)),
+    Rule(
+        "repeated rows",
+        lambda graph, given: repeat_rows(graph, l2_bytes=given.l2_bytes),
+        exact=False,
+        needs=("vector_bytes", "l2_bytes"),
+    ),
+    Rule(
+        "channels apart",
+        lambda graph, given: part_channels(graph, vector_bytes=given.vector_bytes),
+        exact=False,
+        needs=("vector_bytes",),
+    ),
+    _plain("interleaved", fetch_interleaved, exact=False, needs=("vector_bytes",)),
+    _plain("pieces", join_pieces, exact=False, needs=("vector_bytes",)),
+    _plain("unseen", leave_unseen),
+)
+
+
 def rewrite(
     graph: Graph,
+    options: RewriteOptions = _NOTHING_KNOWN,
     *,
-    rules: Sequence[Rule] = RULES,
-    precise: bool = False,
-    cache: int = 0,
-    l1_bytes: int = 0,
-    dot_bf16: float = 0.0,
-    dot_i16: float = 0.0,
-    dot_i8: float = 0.0,
-    strided: Set[str] = frozenset(),
-    vector_bytes: int = 0,
-    vector_registers: int = 0,
-    split_vectors: bool = False,
-    constants: Set[str] = frozenset(),
-    observe: Callable[[str, Graph], None] | None = None,
+    observe: Callable[[str, Graph], None] = lambda name, graph: None,
 ) -> Graph:
     """The graph in its simplest equal form, settled for planning (storage.settle_results).
 
     Args:
-        precise: leave out the rules that may change rounding. cache: bytes that a core keeps close (0: not known), l1_bytes: of its first cache.
-        dot_bf16, dot_i16, dot_i8: of Target, where sums may use the instructions (rules/pairs.py). strided: inputs whose last dimension is not contiguous.
-        vector_bytes: of a register, where sums over windows may be arranged for lanes (rules/windows.py; 0: leave them), or of operands in parts joined (rules/pieces.py). constants: inputs that never change.
         observe: called with the rule's name and the new graph after each change.
     """
-    chosen = [rule for rule in rules if rule.exact or not precise]
-    if vector_bytes and not precise and rules is RULES:
-        # Ordering: before the rule that would compute their terms first.
-        phases = functools.partial(convolve_phases, vector_bytes=vector_bytes)
-        chosen.insert([rule.name for rule in chosen].index("terms first"), Rule("phases", phases, exact=False))
-    graph = _to_fixpoint(graph, chosen, observe)
+    rules = [rule for rule in RULES if rule.suits(options)]
     for _ in range(_MOST_ROUNDS):
+        graph = _to_fixpoint(graph, rules, options, observe)
         settled = settle_results(graph)
         if settled is graph:
             break
-        if observe is not None:
-            observe("settle", settled)
         # Ordering: the copies that settling adds may go into what makes their source.
-        graph = _to_fixpoint(settled, chosen, observe)
-    # Ordering: last, since inlining would undo it.
-    last: list[tuple[str, Callable[[Graph], Graph]]] = [
-        ("once", recur_once),
-        ("ahead", compute_once),
-        ("levels in turn", turn_levels),
-        ("two places", alternate_places),
-    ]
-    if dot_bf16 or dot_i16:
-        floats = 0.0 if precise else dot_bf16
-        pairs = functools.partial(pair_products, dot_bf16=floats, dot_i16=dot_i16, dot_i8=dot_i8, strided=strided)
-        last.insert(1, ("pairs", pairs))
-    if vector_bytes and not precise:
-        last = [("masked", skip_masked), ("coupled", decouple), *last, ("narrow", narrow)]
-    if not precise and cache:
-        last.append(("nested", functools.partial(nest_sums, cache=cache)))
-        last.append(("split", functools.partial(split_products, cache=cache)))
-    if vector_bytes and not precise:
-        arrange = functools.partial(
-            lanes_along_filters, vector_bytes=vector_bytes, l1_bytes=l1_bytes, l2_bytes=cache, constants=constants
-        )
-        if cache and vector_registers:
-            # Ordering: before the rules below make products in other orders than what reads them.
-            last.append(("reader order", order_like_readers))
-        last.append(("windows", arrange))
-        if cache and vector_registers:
-            machine = Machine(vector_bytes, vector_registers, split_vectors, cache)
-            laid = functools.partial(
-                lay_out, machine=machine, strided=frozenset(strided), constants=frozenset(constants)
-            )
-            last.append(("laid out", laid))
-        if cache:
-            last.append(("turned", functools.partial(turn_results, cache=cache)))
-            last.append(("short numbers", shorten_numbers))
-            last.append(("repeated rows", functools.partial(repeat_rows, l2_bytes=cache)))
-        last.append(("channels apart", functools.partial(part_channels, vector_bytes=vector_bytes)))
-        last.append(("interleaved", fetch_interleaved))
-        last.append(("pieces", join_pieces))
-    last.append(("unseen", leave_unseen))
-    for name, apply in last:
-        after = apply(graph)
-        if after is not graph and observe is not None:
-            observe(name, after)
-        graph = after
+        observe("settle", settled)
+        graph = settled
+    graph = _in_order(graph, [rule for rule in LAST_RULES if rule.suits(options)], options, observe)
     # Ordering: rules may have added readers of what an argument held (rules/guarded.py), whose new value then cannot be made in its place.
     return settle_results(graph)
 
 
-def _to_fixpoint(graph: Graph, rules: Sequence[Rule], observe: Callable[[str, Graph], None] | None) -> Graph:
+def _to_fixpoint(
+    graph: Graph, rules: Sequence[Rule], options: RewriteOptions, observe: Callable[[str, Graph], None]
+) -> Graph:
     for _ in range(_MOST_ROUNDS):
-        before = graph
-        for rule in rules:
-            after = rule.apply(graph)
-            if after is not graph and observe is not None:
-                observe(rule.name, after)
-            graph = after
+        before, graph = graph, _in_order(graph, rules, options, observe)
         if graph is before:
             break
+    return graph
+
+
+def _in_order(
+    graph: Graph, rules: Sequence[Rule], options: RewriteOptions, observe: Callable[[str, Graph], None]
+) -> Graph:
+    """Each rule once."""
+    for rule in rules:
+        after = rule.apply(graph, options)
+        if after is not graph:
+            observe(rule.name, after)
+        graph = after
     return graph

@@ -16,6 +16,7 @@ from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import read_names, results_of, tensors_of
 from polyml.records import dataclass
 from polyml.sets.affine import affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["assign_storage", "settle_results"]
 
@@ -86,7 +87,7 @@ class _Copies:
         indices = tuple(f"e{d}" for d in range(len(source.shape)))
         limits = [f"0 <= {e} < {extent.isl_text()}" for e, extent in zip(indices, source.shape, strict=True)]
         where = f" : {' and '.join(limits)}" if limits else ""
-        domain = isl.Set(f"[{', '.join(self.sizes)}] -> {{ {name}[{', '.join(indices)}]{where} }}")
+        domain = isl.Set(f"{parameters_text(self.sizes)}{{ {name}[{', '.join(indices)}]{where} }}")
         places = tuple(affine(e) for e in indices)
         body = Read(source.name, places, source.dtype)
         ops.append(Equation(result=result, indices=indices, domain=domain, target=places, body=body))

@@ -8,7 +8,7 @@ from typing import assert_never
 
 import islpy as isl
 
-from polyml.expressions import Apply, Expr, Read, reads_of, walk
+from polyml.expressions import Apply, Expr, Read, plain_indices, reads_of, walk
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op, Tensor
 from polyml.sets.affine import Affine
 
@@ -138,7 +138,7 @@ def is_cheap(expr: Expr) -> bool:
 
 def indices_of(read: Read) -> tuple[str, ...]:
     """The index in each dimension; nothing where one of them is anything else, or in two."""
-    names = [s.name if isinstance(s, Affine) else None for s in read.subscripts]
+    names = plain_indices(read.subscripts)
     plain = None not in names and len(set(names)) == len(names)
     return tuple(name for name in names if name is not None) if plain else ()
 

@@ -18,6 +18,7 @@ from polyml.ops import INDEX_DTYPE, OPS, REDUCTIONS, result_dtype
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
 from polyml.sets.affine_conditions import condition_text
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["verify"]
 
@@ -239,7 +240,7 @@ class _Access:
             return
         text = subscript.isl_text()
         outside = " and ".join((f"({text} < 0 or {text} >= {extent.isl_text()})", *path))
-        head = f"[{', '.join((*self.scope.sizes, *self.scope.variables))}] -> "
+        head = parameters_text((*self.scope.sizes, *self.scope.variables))
         leaving = isl.Set(f"{head}{{ {self.name}[{', '.join(eq.indices)}] : {outside} }}")
         witness = leaving.intersect(eq.domain).intersect_params(self.scope.context)
         assert witness.is_empty(), (

@@ -20,6 +20,7 @@ from polyml.graph.traverse import equation_reads, made_within
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
 from polyml.sets.budget import BudgetExhausted, operation_budget
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["Web", "independent_webs"]
 
@@ -273,7 +274,7 @@ def _elements(
     affine = web.element(subscripts)
     sizes = sorted({name for s in affine for name in s.variables()} - set(place.dims))
     text = (
-        f"[{', '.join(sizes)}] -> {{ [{', '.join(place.dims)}] -> element[{', '.join(s.isl_text() for s in affine)}] }}"
+        f"{parameters_text(sizes)}{{ [{', '.join(place.dims)}] -> element[{', '.join(s.isl_text() for s in affine)}] }}"
     )
     name = points.get_tuple_name()
     relation = isl.Map(text).set_tuple_name(isl.dim_type.in_, name).intersect_domain(points)

@@ -18,8 +18,8 @@ import numpy as np
 
 from polyml.errors import ArgumentError
 from polyml.runtime.arguments import Array, prepare, share_memory
-from polyml.runtime.cuda_memory import ON_DEVICE, STREAMS
-from polyml.runtime.cuda_program import CudaKernel
+from polyml.runtime.cuda.memory import ON_DEVICE, STREAMS
+from polyml.runtime.cuda.program import CudaKernel
 from polyml.runtime.dlpack_device import DeviceTensor, dlpack_tensor, speaks_dlpack
 from polyml.runtime.foreign import seen
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from math import inf, prod
+from math import inf
 
 from polyml.runtime.entry_checks import OUT, Checked, check_arguments, check_out, dtypes_of
 from polyml.runtime.layout import ArrayHeader
 from polyml.runtime.recycle import ALIGNED, LARGE, empty, empty_at
 from polyml.runtime.signature import KernelSignature, Result, ScalarParameter
+from polyml.sets.shapes import element_count, is_known
 
 __all__ = ["emit_entry", "entry_objects"]
 
@@ -63,8 +64,8 @@ def _recycled(signature: KernelSignature) -> list[Result]:
 
 def _bytes(result: Result) -> float:
     """The size, infinite where it depends on symbolic sizes."""
-    known = all(extent.is_constant for extent in result.shape)
-    return prod(extent.constant for extent in result.shape) * result.dtype.itemsize if known else inf
+    known = is_known(result.shape)
+    return element_count(result.shape) * result.dtype.itemsize if known else inf
 
 
 def _maker(result: Result) -> Callable[..., object]:

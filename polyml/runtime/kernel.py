@@ -1,4 +1,4 @@
-"""Kernel: compiled code for one signature, as a Python callable; what kernels for CPUs (native.py) and GPUs (cuda_program.py) have in common. It brings no compiler with it."""
+"""Kernel: compiled code for one signature, as a Python callable; what kernels for CPUs (native.py) and GPUs (cuda/program.py) have in common. It brings no compiler with it."""
 
 from __future__ import annotations
 

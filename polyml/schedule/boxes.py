@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import islpy as isl
 
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.sets.from_isl import affine_of
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["box_of"]
 

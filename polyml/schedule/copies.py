@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.scop.accesses import access_map, guarded_reads, parameters_text
+from polyml.scop.accesses import access_map, guarded_reads
 from polyml.scop.scop import Array, Scop, Statement
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["universe", "with_copies"]
 

@@ -14,6 +14,7 @@ from polyml.expressions import Apply, Expr, Read, Subscript, neighbours, reads_o
 from polyml.records import dataclass
 from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.shapes import row_major_strides
 from polyml.sets.turns import MOST_GAP, MOST_ROWS, rows_in_turn
 from polyml.target import Target
 
@@ -180,9 +181,9 @@ class StatementModel:
             case None if access.turns.get(index, lanes) < lanes and not access.write:
                 cost = 2.0 * access.turns[index] - 1
             case _ if self.row_across(access, index) is not None:
-                cost = min(_TRANSPOSED, float(lanes))  # by blocks, too (codegen/transpose_copies.py)
+                cost = min(_TRANSPOSED, float(lanes))  # by blocks, too (codegen/passes/transpose_copies.py)
             case _ if any(access.stride(walked) in (1, -1) for walked in self.recurrences - {index}):
-                cost = min(_TRANSPOSED, float(lanes))  # rows, by blocks (codegen/transposes.py)
+                cost = min(_TRANSPOSED, float(lanes))  # rows, by blocks (codegen/passes/transposes.py)
             case _:
                 cost = float(lanes)
                 if self._is_far(access, target):
@@ -265,7 +266,7 @@ def _tile_cycles(
 
 
 def _copies(model: StatementModel, access: AccessModel, jam: str | None, vector: str, rows: int, vectors: int) -> float:
-    """Rows of the tile that load the access for themselves; rows of small windows share what they have in common (codegen/window_taps.py)."""
+    """Rows of the tile that load the access for themselves; rows of small windows share what they have in common (codegen/passes/window_taps.py)."""
     step = 0 if jam is None else access.stride(jam)
     if step == 0:
         return 1.0
@@ -445,11 +446,4 @@ def _indirect(subscript: Expr, index: str) -> int | None:
 
 def memory_strides(array: Array) -> tuple[int | None, ...]:
     """Elements between neighbours per dimension; None where that depends on sizes."""
-    if array.strides is not None:
-        return array.strides
-    strides: list[int | None] = []
-    step: int | None = 1
-    for extent in reversed(array.shape):
-        strides.append(step)
-        step = step * extent.constant if step is not None and extent.is_constant else None
-    return tuple(reversed(strides))
+    return row_major_strides(array.shape) if array.strides is None else array.strides

@@ -5,7 +5,7 @@ The order comes from polyml's own scheduler (ilp/), from isl's, or is the writte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 
 from polyml.errors import IllegalScheduleError, SchedulerFailed
@@ -16,7 +16,21 @@ from polyml.schedule.legality import check
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage_check import storage_faults
 from polyml.schedule.streams import streamed_arrays, streamed_when_large
-from polyml.schedule.ways import Ways
+from polyml.schedule.ways.layouts import (
+    by_batch,
+    by_columns,
+    by_padded_rows,
+    by_row_pieces,
+    by_rows_aside,
+    by_turned,
+    by_turns,
+)
+from polyml.schedule.ways.pivots import by_pivots, by_slants
+from polyml.schedule.ways.rescaled import by_rescaled
+from polyml.schedule.ways.strategic import as_written, by_ilp, by_isl, without_marks
+from polyml.schedule.ways.sweeps import by_last_sweep, by_row_blocks, by_row_sums
+from polyml.schedule.ways.task import Task
+from polyml.schedule.ways.versions import for_few_rows, for_few_steps, for_sizes_at_hand
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted, operation_budget
@@ -24,6 +38,39 @@ from polyml.target import Target
 
 __all__ = ["schedule", "schedule_at_hand", "schedule_few_rows", "schedule_few_steps"]
 
+Way = Callable[[Task], Schedule | None]
+"""Finds a schedule that is not proved yet; None where it does not apply."""
+
+_PLAIN: tuple[tuple[str, Way], ...] = (("the written order", as_written),)
+
+_BY_ISL: tuple[tuple[str, Way], ...] = (
+    ("isl's schedule", by_isl),
+    ("isl's schedule without marks", without_marks),
+    *_PLAIN,
+)
+
+WAYS: Mapping[str, tuple[tuple[str, Way], ...]] = {
+    "ilp": (
+        ("sums that are rescaled", by_rescaled),
+        ("blocks at the pivots", by_pivots),
+        ("blocks of a slanted contraction", by_slants),
+        ("several steps in a sweep", by_row_blocks),
+        ("batches last", by_batch),
+        ("columns as rows", by_turned),
+        ("columns aside", by_columns),
+        ("rows aside", by_rows_aside),
+        ("padded rows", by_padded_rows),
+        ("rows in pieces", by_row_pieces),
+        ("rows in turns", by_turns),
+        ("sums over blocks of rows", by_row_sums),
+        ("rows with a late last sweep", by_last_sweep),
+        ("the schedule by integer programs", by_ilp),
+        *_BY_ISL,
+    ),
+    "isl": _BY_ISL,
+    "written": _PLAIN,
+}
+"""By the scheduler that is asked for, best first; the first one that applies and is proved is taken."""
 
 LAST_RESORT = 200_000_000
 """isl operations for the proof of the written order, whatever the budget."""
@@ -48,35 +95,17 @@ def schedule(
     Raises:
         SchedulerFailed: when not even the written order passes the proof within the budget.
     """
-    work = Ways(scop, dependences, target, options, results, pack).of_suited_length()
-    attempts: list[tuple[str, Callable[[], Schedule | None]]] = [("the written order", work.written)]
-    if options.scheduler != "written":
-        attempts.insert(0, ("isl's schedule without marks", work.plain))
-        attempts.insert(0, ("isl's schedule", work.by_isl))
-    if options.scheduler == "ilp":
-        attempts.insert(0, ("the schedule by integer programs", work.by_ilp))
-        attempts.insert(0, ("rows with a late last sweep", work.by_last_sweep))
-        attempts.insert(0, ("sums over blocks of rows", work.by_row_sums))
-        attempts.insert(0, ("rows in turns", work.by_turns))
-        attempts.insert(0, ("rows in pieces", work.by_row_pieces))
-        attempts.insert(0, ("padded rows", work.by_padded_rows))
-        attempts.insert(0, ("rows aside", work.by_rows_aside))
-        attempts.insert(0, ("columns aside", work.by_columns))
-        attempts.insert(0, ("columns as rows", work.by_turned))
-        attempts.insert(0, ("batches last", work.by_batch))
-        attempts.insert(0, ("several steps in a sweep", work.by_row_blocks))
-        attempts.insert(0, ("blocks of a slanted contraction", work.by_slants))
-        attempts.insert(0, ("blocks at the pivots", work.by_pivots))
-        attempts.insert(0, ("sums that are rescaled", work.by_rescaled))
+    task = Task(scop, dependences, target, options, results, pack).of_suited_length()
+    ways = WAYS[options.scheduler]
     refused: list[Note] = []
-    for position, (name, attempt) in enumerate(attempts):
+    for name, way in ways:
         # The last resort may take longer: after it there is nothing.
-        last = position == len(attempts) - 1
-        found = _proved(work, name, attempt, max(options.budget, LAST_RESORT) if last else options.budget)
+        budget = max(options.budget, LAST_RESORT) if way is as_written else options.budget
+        found = _proved(task, name, way, budget)
         if isinstance(found, Note):
             refused.append(found)
         elif found is not None:
-            return _finished(found, work, tuple(refused))
+            return _finished(found, task, tuple(refused))
     raise SchedulerFailed(f"no schedule for {scop.name}: {'; '.join(note.text for note in refused)}")
 
 
@@ -84,63 +113,63 @@ def schedule_few_rows(
     scop: Scop, dependences: Dependences, target: Target, options: Options, *, results: Set[str] = frozenset()
 ) -> Schedule | None:
     """A schedule, proved legal, for sums of products with few rows, of which an operand of symbolic size is read once, in order; `worth` says when. None where there is no such sum."""
-    work = Ways(scop, dependences, target, options, results, pack=False)
-    return _version(work, "an operand in order", work.by_few_rows)
+    task = Task(scop, dependences, target, options, results, pack=False)
+    return _version(task, "an operand in order", for_few_rows)
 
 
 def schedule_at_hand(
     scop: Scop, dependences: Dependences, target: Target, options: Options, *, results: Set[str] = frozenset()
 ) -> Schedule | None:
     """A schedule, proved legal, for sums of products of symbolic sizes much like those of the call at hand; `worth` says when. None where these ask for nothing of their own."""
-    work = Ways(scop, dependences, target, options, results, pack=False)
-    return _version(work, "blocks for the sizes at hand", work.at_hand)
+    task = Task(scop, dependences, target, options, results, pack=False)
+    return _version(task, "blocks for the sizes at hand", for_sizes_at_hand)
 
 
 def schedule_few_steps(
     scop: Scop, dependences: Dependences, target: Target, options: Options, *, results: Set[str] = frozenset()
 ) -> Schedule | None:
     """A schedule, proved legal, for fewer steps than pay for copies of arrays of symbolic size; `worth` says how large these must be. None where the call at hand has more."""
-    work = Ways(scop, dependences, target, options, results, pack=True)
-    return _version(work, "few steps", work.as_they_lie)
+    task = Task(scop, dependences, target, options, results, pack=True)
+    return _version(task, "few steps", for_few_steps)
 
 
-def _version(work: Ways, name: str, attempt: Callable[[], Schedule | None]) -> Schedule | None:
+def _version(task: Task, name: str, way: Way) -> Schedule | None:
     """A version beside others, where there is one."""
-    if work.options.scheduler != "ilp" or work.target.is_cuda:
+    if task.options.scheduler != "ilp" or task.target.is_cuda:
         return None
-    found = _proved(work, name, attempt, work.options.budget)
-    return _finished(found, work, ()) if isinstance(found, Schedule) else None
+    found = _proved(task, name, way, task.options.budget)
+    return _finished(found, task, ()) if isinstance(found, Schedule) else None
 
 
-def _proved(work: Ways, name: str, attempt: Callable[[], Schedule | None], budget: int) -> Schedule | Note | None:
-    """What the attempt finds, proved legal within the budget; or why it is dropped."""
+def _proved(task: Task, name: str, way: Way, budget: int) -> Schedule | Note | None:
+    """What the way finds, proved legal within the budget; or why it is dropped."""
     try:
         with operation_budget(budget, phase="scheduling"):
-            found = attempt()
+            found = way(task)
             if found is None:
                 return None
-            check(found, relax_reductions=not work.options.precise)
+            check(found, relax_reductions=not task.options.precise)
     except (BudgetExhausted, IllegalScheduleError, SolverLimit, SchedulerFailed) as reason:
-        return Note("fallback", work.scop.name, f"{name} was dropped: {reason}")
-    if work.options.verify:
+        return Note("fallback", task.scop.name, f"{name} was dropped: {reason}")
+    if task.options.verify:
         faults = storage_faults(found)
         assert not faults, f"internal: contracted storage is wrong: {'; '.join(faults)}"
     return found
 
 
-def _finished(found: Schedule, work: Ways, refused: tuple[Note, ...]) -> Schedule:
+def _finished(found: Schedule, task: Task, refused: tuple[Note, ...]) -> Schedule:
     """The schedule with what is known where it runs, and stores that bypass the caches."""
-    scop, options = work.scop, work.options
+    scop, options = task.scop, task.options
     streamed, notes, perhaps = frozenset[str](), tuple[Note, ...](), dict[str, int]()
     if options.vectorize:
-        streamed, notes = streamed_arrays(scop, work.target, work.results, precise=options.precise)
-        perhaps = streamed_when_large(scop, work.target, work.results, precise=options.precise)
-    length = work.target.vector_bytes
+        streamed, notes = streamed_arrays(scop, task.target, task.results, precise=options.precise)
+        perhaps = streamed_when_large(scop, task.target, task.results, precise=options.precise)
+    length = task.target.vector_bytes
     if length < options.machine.vector_bytes:
         text = f"{8 * length} bits: of longer ones, which take twice the time, more would be idle"
         notes = (Note("vectors", scop.name, text), *notes)
     known = found.scop
-    if not work.target.is_cuda and found.worth:
+    if not task.target.is_cuda and found.worth:
         known = replace(known, context=known_context(known, found.worth))
     return replace(
         found,

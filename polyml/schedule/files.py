@@ -12,6 +12,7 @@ from polyml.schedule.schedule import Schedule
 from polyml.schedule.storage import expanded
 from polyml.schedule.transforms.nodes import single_members
 from polyml.schedule.tree import Kind, kind_of, nodes, set_names
+from polyml.sets.spaces import maps_of
 
 __all__ = ["read_schedule", "schedule_yaml"]
 
@@ -49,8 +50,7 @@ def read_schedule(text: str, schedule: Schedule) -> Schedule:
 
 def _require_times(leaf: isl.ScheduleNode) -> None:
     """Instances of a statement have different times."""
-    maps = leaf.get_prefix_schedule_union_map().intersect_domain(leaf.get_domain()).get_map_list()
-    for m in (maps.get_at(k) for k in range(maps.n_map())):
+    for m in maps_of(leaf.get_prefix_schedule_union_map().intersect_domain(leaf.get_domain())):
         if not m.is_injective():
             name = m.get_tuple_name(isl.dim_type.in_)
             raise IllegalScheduleError(

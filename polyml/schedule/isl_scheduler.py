@@ -17,6 +17,7 @@ from polyml.schedule.tree import Kind, kind_of
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted, operation_budget
+from polyml.sets.spaces import maps_of
 
 __all__ = ["schedule_by_isl", "tree_by_isl", "tree_from_written_order"]
 
@@ -145,8 +146,7 @@ def tree_from_written_order(scop: Scop) -> isl.Schedule:
 
 
 def _initial_maps(scop: Scop) -> dict[str, isl.Map]:
-    maps = scop.initial.get_map_list()
-    found = (maps.get_at(k) for k in range(maps.n_map()))
+    found = maps_of(scop.initial)
     by_name = {m.get_tuple_name(isl.dim_type.in_): m for m in found}
     return {name: by_name[name] for name in scop.statements if name in by_name}
 

@@ -12,6 +12,7 @@ from polyml.expressions import reads_of
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["at_least", "bytes_at_hand", "extents_of", "far_arrays", "known_context", "near_arrays", "within"]
 
@@ -58,7 +59,7 @@ def known_context(scop: Scop, worth: tuple[Product, ...]) -> isl.Set:
             limits += [] if product.most is None else [f"{extent.isl_text()} <= {product.most}"]
             limits += [f"({extent.isl_text()}) mod {product.multiple} = 0"] if product.multiple > 1 else []
             text = " and ".join(limits)
-            context = context.intersect(isl.Set(f"[{', '.join(scop.sizes)}] -> {{ : {text} }}"))
+            context = context.intersect(isl.Set(f"{parameters_text(scop.sizes)}{{ : {text} }}"))
     return context
 
 

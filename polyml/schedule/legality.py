@@ -17,6 +17,7 @@ from polyml.schedule.schedule import Schedule
 from polyml.schedule.tree import Kind, kind_of, mark_name, members, set_names
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
+from polyml.sets.spaces import sets_of
 
 __all__ = ["check", "check_tree", "instance_text"]
 
@@ -123,9 +124,11 @@ class _Walk:
 
     def _everywhere(self, partial: isl.MultiUnionPwAff) -> isl.MultiUnionPwAff:
         """The same functions of the region's instances, without conditions that hold for all of those: isl would drag them through every comparison."""
-        parts: list[isl.Set] = []
-        partial.domain().foreach_set(parts.append)
-        return partial if all(part.plain_is_universe() for part in parts) else partial.gist(self.scop.domain)
+        return (
+            partial
+            if all(part.plain_is_universe() for part in sets_of(partial.domain()))
+            else partial.gist(self.scop.domain)
+        )
 
     def _without_atomic(self, carried: isl.UnionMap) -> isl.UnionMap:
         """The pairs of updates that are not both atomic."""

@@ -9,11 +9,12 @@ from collections.abc import Hashable, Mapping
 
 import islpy as isl
 
-from polyml.expressions import Expr, Read, reads_of
+from polyml.expressions import Expr, Read, plain_indices, reads_of
 from polyml.schedule.ilp.cones import Cone, cones_of
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.spaces import maps_of
 
 __all__ = ["Assignment", "Matcher"]
 
@@ -129,7 +130,7 @@ def _accesses(statement: Statement) -> list[tuple[str, tuple[str | None, ...]]]:
     """Arrays and, per dimension, the index that the subscript consists of."""
 
     def names(subscripts: tuple[Expr | Affine, ...]) -> tuple[str | None, ...]:
-        return tuple(s.name if isinstance(s, Affine) else None for s in subscripts)
+        return tuple(plain_indices(subscripts))
 
     reads: list[Read] = reads_of(statement.value)
     return [(r.tensor, names(r.subscripts)) for r in reads] + [
@@ -159,9 +160,8 @@ def _constant(space: isl.Space, value: isl.Val) -> isl.Aff:
 
 
 def _by_pair(relation: isl.UnionMap) -> dict[tuple[str, str], isl.UnionMap]:
-    maps = relation.get_map_list()
     found = {}
-    for m in (maps.get_at(k) for k in range(maps.n_map())):
+    for m in maps_of(relation):
         found[m.get_tuple_name(_In), m.get_tuple_name(_Out)] = m.to_union_map()
     return dict(sorted(found.items()))
 

@@ -13,16 +13,18 @@ from math import prod
 
 import islpy as isl
 
-from polyml.expressions import Read, map_reads, reads_of
+from polyml.expressions import Read, map_reads, plain_index, reads_of
 from polyml.records import dataclass
 from polyml.schedule.copies import universe, with_copies
-from polyml.schedule.cost import UNKNOWN_EXTENT, StatementModel, register_tile
+from polyml.schedule.cost import StatementModel, register_tile
 from polyml.schedule.large_enough import extents_of
 from polyml.schedule.schedule import Note, Product, Storage
-from polyml.scop.accesses import parameters_text
+from polyml.schedule.sweeps.row_cuts import elements_of
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, Extent, affine, extent_of
+from polyml.sets.shapes import is_known
+from polyml.sets.spaces import parameters_text
 from polyml.target import Target
 
 __all__ = ["Packed", "Panel", "pack_operands"]
@@ -120,7 +122,7 @@ def pack_operands(
     """The scop with the copies that pay; the same scop when none does.
 
     Args:
-        skip: statements whose operands are packed in another way (block_copies.py).
+        skip: statements whose operands are packed in another way (blocking/copies.py).
     """
     plans = [plan for name in scop.statements if name not in skip for plan in _plans(scop, models[name], target)]
     if not plans:
@@ -190,7 +192,7 @@ def _plans(scop: Scop, model: StatementModel, target: Target) -> list[_Plan]:
 
 def _copying(array: Array, target: Target) -> float:
     """Vector instructions that a copy of the array takes."""
-    elements = _elements(array)
+    elements = elements_of(array)
     size = elements * array.dtype.itemsize
     if size <= target.l2_bytes:
         return elements * COPY
@@ -225,11 +227,11 @@ def _dimension(
     statement, facts = scop.statements[model.name], scop.arrays[array]
     found = {a.stride(index) for a in model.accesses if a.array == array and not a.write}
     wanted = bool(found - {0, 1}) if strided else found == {1}
-    reuse = model.instances / max(_elements(facts), 1)
+    reuse = model.instances / max(elements_of(facts), 1)
     if not wanted or reuse < least or facts.kind != "input" or _written(scop, array):
         return None
     # Where only windows overlap nobody knows by how much, and no call would ask for the copy (`_worth`).
-    if not all(extent.is_constant for extent in facts.shape) and not _readers(scop, statement, array):
+    if not is_known(facts.shape) and not _readers(scop, statement, array):
         return None
     dimensions = set()
     for read in reads_of(statement.value):
@@ -251,7 +253,7 @@ def _panel(
     """Panels where rows would be far apart, and lanes do not sweep them whole: every read must step along the lanes by the index itself, so that a tile stays in one panel."""
     facts = scop.arrays[array]
     reads = [r for r in reads_of(scop.statements[model.name].value) if r.tensor == array]
-    if any(_name(r.subscripts[dimension]) != lanes for r in reads) or _number(facts.shape[dimension]) <= width:
+    if any(plain_index(r.subscripts[dimension]) != lanes for r in reads) or _number(facts.shape[dimension]) <= width:
         return None
     reduced = set(_reduced(model))
     if lanes in reduced or prod(extent for index, extent in model.extents.items() if index in reduced) < PANEL_DEPTH:
@@ -265,10 +267,6 @@ def _panel(
     return Panel(width, position) if row >= ROW_BYTES and block > target.l2_bytes // 4 else None
 
 
-def _name(subscript: object) -> str | None:
-    return subscript.name if isinstance(subscript, Affine) else None
-
-
 def _variables(subscript: object) -> frozenset[str]:
     return subscript.variables() if isinstance(subscript, Affine) else frozenset()
 
@@ -279,10 +277,6 @@ def _written(scop: Scop, array: str) -> bool:
     )
 
 
-def _elements(array: Array) -> int:
-    return prod(extent.constant if extent.is_constant else UNKNOWN_EXTENT for extent in array.shape)
-
-
 def _number(extent: Affine) -> int:
     return extent.constant if extent.is_constant else SOME_SIZE
 
@@ -290,7 +284,7 @@ def _number(extent: Affine) -> int:
 def _worth(scop: Scop, plan: _Plan, target: Target) -> Iterator[Product]:
     """How large a packed operand of symbolic extents, and how often it is read, must be."""
     array = scop.arrays[plan.array]
-    if all(extent.is_constant for extent in array.shape):
+    if is_known(array.shape):
         return
     if plan.panel is not None:
         yield Product(array.shape, target.l2_bytes // 4 // array.dtype.itemsize + 1)
@@ -354,8 +348,8 @@ def _storage(scop: Scop, plan: _Plan) -> Storage:
 def _lane_index(statement: Statement, plan: _Plan) -> str | None:
     """The index with which the statement runs along the lanes of the plan's copy; None when it does not touch it."""
     if statement.target.array == plan.copy:
-        return _name(statement.target.subscripts[-1])
-    return next((_name(r.subscripts[-1]) for r in reads_of(statement.value) if r.tensor == plan.copy), None)
+        return plain_index(statement.target.subscripts[-1])
+    return next((plain_index(r.subscripts[-1]) for r in reads_of(statement.value) if r.tensor == plan.copy), None)
 
 
 def _redirected(statement: Statement, plans: list[_Plan]) -> Statement:

@@ -12,11 +12,11 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import substitute
-from polyml.scop.accesses import parameters_text
 from polyml.scop.dependences import Dependences
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["Pieces"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from polyml.expressions import Read, reads_of, substitute
+from polyml.expressions import Read, plain_indices, reads_of, substitute
 from polyml.graph.prologues import is_prologue
-from polyml.schedule.pivot_parts import PivotParts
+from polyml.schedule.pivots.parts import PivotParts
 from polyml.scop.dependences import analyse
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Scop, Statement
@@ -26,7 +26,7 @@ def maker_of(scop: Scop, array: str) -> Statement | None:
     if len(writers) != 1 or scop.arrays[array].kind != "local" or writers[0].kind != "assign" or writers[0].loop_depth:
         return None
     (maker,) = writers
-    names = [s.name if isinstance(s, Affine) else None for s in maker.target.subscripts]
+    names = plain_indices(maker.target.subscripts)
     plain = maker.argument is None and len(set(names)) == len(names) and set(names) == set(maker.indices)
     return maker if plain and is_prologue(maker.value) else None
 

@@ -10,6 +10,7 @@ from polyml.records import dataclass
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.spaces import maps_of
 
 __all__ = ["Order", "assign"]
 
@@ -27,8 +28,7 @@ class Order:
     """Asks isl which way dependences point along pairs of indices, each pair once."""
 
     def __init__(self, scop: Scop, dependences: Dependences) -> None:
-        total = dependences.validity.union(dependences.reduction).get_map_list()
-        maps = [total.get_at(k) for k in range(total.n_map())]
+        maps = maps_of(dependences.validity.union(dependences.reduction))
         ends = (isl.dim_type.in_, isl.dim_type.out)
         self.edges = [_Edge(m, *(str(m.get_tuple_name(end)) for end in ends)) for m in maps]
         self.positions = {name: {index: d for d, index in enumerate(s.indices)} for name, s in scop.statements.items()}

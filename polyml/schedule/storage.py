@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from math import prod
 
 import islpy as isl
 
@@ -17,10 +16,12 @@ from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note, Product, Schedule, Storage
 from polyml.schedule.transforms import insert_mark
-from polyml.schedule.tree import Kind, kind_of, mark_name, set_names
+from polyml.schedule.tree import Kind, kind_of, mark_name, node_at, set_names
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Array, Scop
 from polyml.sets.affine import Affine
+from polyml.sets.shapes import element_count, is_known
+from polyml.sets.spaces import maps_of
 
 __all__ = [
     "Room",
@@ -31,7 +32,6 @@ __all__ = [
     "inside_lanes",
     "interval",
     "is_indirect",
-    "node_at",
     "places_of",
     "storage_text",
     "traffic_of",
@@ -224,12 +224,6 @@ def places_of(root: isl.ScheduleNode, traffic: Traffic) -> list[Path]:
                 node, path = node.child(0), (*path, 0)
 
 
-def node_at(root: isl.ScheduleNode, path: Path) -> isl.ScheduleNode:
-    for position in path:
-        root = root.child(position)
-    return root
-
-
 def box_at(node: isl.ScheduleNode, array: Array, traffic: Traffic) -> Storage | None:
     """The box of elements that one visit of the node touches, as a function of the visit; None when it has no constant size. A symbolic extent of the array may
     stay whole when others get smaller."""
@@ -280,8 +274,7 @@ def interval(touched: isl.Map, d: int) -> tuple[isl.Aff, int] | None:
 def _offsets(firsts: list[isl.Aff], prefix: isl.UnionMap) -> dict[str, isl.MultiAff] | None:
     """The box's first element as a function of each statement's instances."""
     found: dict[str, isl.MultiAff] = {}
-    maps = prefix.get_map_list()
-    for m in (maps.get_at(k) for k in range(maps.n_map())):
+    for m in maps_of(prefix):
         visit = m.as_pw_multi_aff().gist(m.domain())
         if not visit.isa_multi_aff():
             return None
@@ -313,7 +306,7 @@ def _has_windows(array: str, scop: Scop) -> bool:
 
 def _gains_little(found: Storage, array: Array) -> bool:
     """Whether most of a large array would be allocated anew in every visit."""
-    full = prod(extent.constant for extent in array.shape) if all(e.is_constant for e in array.shape) else None
+    full = element_count(array.shape) if is_known(array.shape) else None
     return (
         full is not None
         and found.elements is not None

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.schedule.owners import threads_of
+from polyml.schedule.gpu.owners import threads_of
 from polyml.schedule.schedule import Schedule, Storage
 from polyml.schedule.storage import Traffic, traffic_of
 from polyml.schedule.tree import Kind, kind_of, mark_name, nodes
 from polyml.schedule.window import window_fault
 from polyml.sets.affine import affine
+from polyml.sets.spaces import maps_of
 
 __all__ = ["storage_faults"]
 
@@ -85,7 +86,7 @@ def _faults(storage: Storage, traffic: Traffic, node: isl.ScheduleNode) -> list[
     for name, (instance, element, place) in spots.items():
         if not place.range().is_subset(inside):
             found.append(f"{name} leaves the storage")
-        visit = next(m for m in _maps(visits) if m.get_tuple_name(_In) == name)
+        visit = next(m for m in maps_of(visits) if m.get_tuple_name(_In) == name)
         where = instance.apply_range(visit).range_product(element).reverse().apply_range(place)
         total = where if total is None else total.union(where)
     assert total is not None, "internal: storage of an array that nothing accesses"
@@ -99,7 +100,7 @@ def _faults(storage: Storage, traffic: Traffic, node: isl.ScheduleNode) -> list[
 def _spots(storage: Storage, traffic: Traffic) -> dict[str, tuple[isl.Map, isl.Map, isl.Map]]:
     """Per statement, of every pair [instance -> element]: the instance, the element, the place."""
     found = {}
-    for accesses in _maps(traffic.accesses):
+    for accesses in maps_of(traffic.accesses):
         name = accesses.get_tuple_name(_In)
         instance, element = accesses.domain_map(), accesses.range_map().reset_tuple_id(_Out)
         place = element
@@ -137,8 +138,3 @@ def _distinct(total: isl.Map) -> bool:
     """{ [visit, element] -> place }: within a visit no place holds two elements."""
     visits = total.domain().unwrap().domain_map()  # { [visit, element] -> visit }
     return visits.range_product(total).is_injective()
-
-
-def _maps(union: isl.UnionMap) -> list[isl.Map]:
-    maps = union.get_map_list()
-    return [maps.get_at(k) for k in range(maps.n_map())]

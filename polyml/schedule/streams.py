@@ -8,7 +8,6 @@ they were: as long as all that a region touches stays in the last level from one
 from __future__ import annotations
 
 from collections.abc import Collection, Set
-from math import prod
 
 import islpy as isl
 
@@ -17,6 +16,8 @@ from polyml.schedule.large_enough import bytes_at_hand
 from polyml.schedule.scan_rows import row_scan
 from polyml.schedule.schedule import Note
 from polyml.scop.scop import Array, Scop
+from polyml.sets.shapes import element_count, is_known
+from polyml.sets.spaces import maps_of
 from polyml.target import Target
 
 __all__ = ["is_large", "kept", "streamed_arrays", "streamed_sums", "streamed_when_large"]
@@ -128,28 +129,23 @@ def _reason(is_last: bool) -> str:
 
 
 def _bytes(array: Array) -> int | None:
-    if not all(extent.is_constant for extent in array.shape):
+    if not is_known(array.shape):
         return None
-    return array.dtype.itemsize * prod(extent.constant for extent in array.shape)
-
-
-def _maps(relation: isl.UnionMap) -> list[isl.Map]:
-    found = relation.get_map_list()
-    return [found.get_at(k) for k in range(found.n_map())]
+    return array.dtype.itemsize * element_count(array.shape)
 
 
 def _is_only_written_once(scop: Scop, name: str, *, precise: bool) -> bool:
     """Whether nothing reads the array, but for scans, which carry the last element in a register."""
     if any(s.target.array == name and s.kind != "assign" for s in scop.statements.values()):
         return False
-    readers = {access.get_tuple_name(_IN) for access in _maps(scop.reads) if access.get_tuple_name(_OUT) == name}
+    readers = {access.get_tuple_name(_IN) for access in maps_of(scop.reads) if access.get_tuple_name(_OUT) == name}
     for reader in readers:
         scan = row_scan(scop.statements[reader], scop)
         if scan is None or not scan.alone or scop.statements[reader].target.array != name:
             return False
         if precise and not scan.exact:
             return False
-    writes = [access for access in _maps(scop.may_writes) if access.get_tuple_name(_OUT) == name]
+    writes = [access for access in maps_of(scop.may_writes) if access.get_tuple_name(_OUT) == name]
     if not writes:  # it has no elements
         return False
     total = writes[0].to_union_map()

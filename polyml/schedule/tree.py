@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import islpy as isl
 
@@ -12,15 +12,18 @@ from polyml.schedule.schedule import Schedule
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, FloorDiv
 from polyml.sets.from_isl import affine_of
+from polyml.sets.spaces import sets_of
 from polyml.shown import html_of, text_of
 
 __all__ = [
     "Kind",
     "Member",
     "band_rows",
+    "is_coincident",
     "kind_of",
     "mark_name",
     "members",
+    "node_at",
     "nodes",
     "print_tree",
     "set_names",
@@ -56,6 +59,18 @@ def band_rows(band: isl.ScheduleNode) -> list[isl.UnionPwAff]:
     return [partial.get_at(k) for k in range(band.band_n_member())]
 
 
+def is_coincident(band: isl.ScheduleNode) -> bool:
+    """Whether all members are parallel loops."""
+    return all(band.band_member_get_coincident(k) for k in range(band.band_n_member()))
+
+
+def node_at(root: isl.ScheduleNode, path: Sequence[int]) -> isl.ScheduleNode:
+    """The node that is reached by these children, one after the other."""
+    for position in path:
+        root = root.child(position)
+    return root
+
+
 def members(band: isl.ScheduleNode, scop: Scop) -> tuple[Member, ...]:
     """What the band's loops are, statement by statement."""
     return tuple(
@@ -81,8 +96,7 @@ def statements_below(node: isl.ScheduleNode) -> tuple[str, ...]:
 
 def set_names(instances: isl.UnionSet) -> tuple[str, ...]:
     """Tuple names in a union of sets, sorted."""
-    sets = instances.get_set_list()
-    return tuple(sorted(sets.get_at(k).get_tuple_name() for k in range(sets.n_set())))
+    return tuple(sorted(s.get_tuple_name() for s in sets_of(instances)))
 
 
 def mark_name(node: isl.ScheduleNode) -> str:
@@ -180,8 +194,7 @@ def _affine_text(row: Affine) -> str:
 
 def _names(instances: isl.UnionSet, scop: Scop) -> str:
     """`S[i, j]` per statement in the scop's order; with its conditions where it is not the whole domain."""
-    sets = instances.get_set_list()
-    by_name = {s.get_tuple_name(): s for s in (sets.get_at(k) for k in range(sets.n_set()))}
+    by_name = {s.get_tuple_name(): s for s in sets_of(instances)}
     texts = []
     for name, statement in scop.statements.items():
         if name not in by_name:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
 
-from polyml.schedule.contraction_sides import Sides, sides_of
-from polyml.schedule.contraction_tiles import contraction_tile, tile_across, tile_and_rest
+from polyml.schedule.blocking.register_tile import contraction_tile, tile_across, tile_and_rest
+from polyml.schedule.blocking.sides import Sides, sides_of
 from polyml.schedule.cost import StatementModel
 from polyml.target import Target
 

@@ -19,17 +19,9 @@ from polyml.errors import IllegalScheduleError, TransformError, Violation
 from polyml.records import dataclass
 from polyml.schedule.legality import instance_text
 from polyml.schedule.schedule import Note, Schedule, Storage
-from polyml.schedule.storage import (
-    Traffic,
-    expanded,
-    inside_lanes,
-    is_indirect,
-    node_at,
-    places_of,
-    traffic_of,
-)
+from polyml.schedule.storage import Traffic, expanded, inside_lanes, is_indirect, places_of, traffic_of
 from polyml.schedule.transforms.nodes import insert_mark
-from polyml.schedule.tree import Kind, kind_of, mark_name
+from polyml.schedule.tree import Kind, band_rows, kind_of, mark_name, node_at
 from polyml.scop.scop import Array
 from polyml.sets.affine import Extent, extent_of
 
@@ -238,7 +230,7 @@ def _columns(node: isl.ScheduleNode, instances: isl.UnionSet, together: bool) ->
             kind = mark_name(node).partition(":")[0]
             return _columns(node.child(0), instances, kind in _RUNS_TOGETHER)
         case Kind.band:
-            own = [row.intersect_domain(instances) for row in _rows(node)]
+            own = [row.intersect_domain(instances) for row in band_rows(node)]
             return [*((row, together) for row in own), *_columns(node.child(0), instances, False)]
         case Kind.sequence | Kind.set:
             return _sequence_columns(node, instances)
@@ -270,11 +262,6 @@ def _sequence_columns(node: isl.ScheduleNode, instances: isl.UnionSet) -> _Colum
             total = total.union_add(own.get(part) or _constant(inside, 0))
         merged.append((total, together))
     return merged
-
-
-def _rows(band: isl.ScheduleNode) -> list[isl.UnionPwAff]:
-    partial = band.band_get_partial_schedule()
-    return [partial.get_at(k) for k in range(band.band_n_member())]
 
 
 def _constant(domain: isl.UnionSet, value: int) -> isl.UnionPwAff:

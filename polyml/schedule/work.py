@@ -7,6 +7,7 @@ from math import prod
 from polyml.expressions import Apply, walk
 from polyml.schedule.tree import set_names
 from polyml.scop.scop import Scop, Statement
+from polyml.sets.shapes import element_count
 
 __all__ = ["work_of", "work_text"]
 
@@ -24,7 +25,7 @@ def work_of(scop: Scop) -> tuple[int, int] | None:
     for accesses in (scop.reads, scop.may_writes):
         for name in sorted(set_names(accesses.range())):
             if scop.arrays[name].kind != "local":
-                moved += scop.arrays[name].dtype.itemsize * prod(e.constant for e in scop.arrays[name].shape)
+                moved += scop.arrays[name].dtype.itemsize * element_count(scop.arrays[name].shape)
     return operations, moved
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.scop.accesses import parameters_text
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Array, Scop, Statement
+from polyml.sets.spaces import maps_of, parameters_text
 
 __all__ = ["in_order", "with_inserted", "with_statements"]
 
@@ -65,8 +65,7 @@ def with_inserted(
     old = scop.initial.range().as_set().dim(isl.dim_type.set)
     rank = max(old + 1, *(at + 1 + len(order[name].indices) - depth for name in steps))
     initial = isl.UnionMap.empty(scop.context.get_space())
-    maps = scop.initial.get_map_list()
-    for time in (maps.get_at(k) for k in range(maps.n_map())):
+    for time in maps_of(scop.initial):
         name = time.get_tuple_name(isl.dim_type.in_)
         time = _padded(_with_zero(time, at), rank)
         if not order[name].domain.is_equal(scop.statements[name].domain):

@@ -8,16 +8,12 @@ import islpy as isl
 
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.sets.affine import Affine, affine, combine
+from polyml.sets.spaces import parameters_text
 
-__all__ = ["access_map", "as_affine", "condition_text", "guarded_reads", "parameters_text"]
+__all__ = ["access_map", "as_affine", "condition_text", "guarded_reads"]
 
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
 _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
-
-
-def parameters_text(sizes: Sequence[str]) -> str:
-    """`[N, T] -> `, the head of every set's text; empty without sizes."""
-    return f"[{', '.join(sizes)}] -> " if sizes else ""
 
 
 def as_affine(expr: Expr) -> Affine | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import islpy as isl
 
 from polyml.errors import BoundsError
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["prove_in_bounds"]
 

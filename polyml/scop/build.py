@@ -12,16 +12,17 @@ from dataclasses import field
 import islpy as isl
 
 from polyml.dtypes import DType
-from polyml.expressions import Const, Expr, Read, Subscript, map_reads, substitute
+from polyml.expressions import Const, Expr, Read, Subscript, map_reads, plain_indices, substitute
 from polyml.graph.ir import Carried, Check, Equation, Loop, Op, Tensor
 from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
-from polyml.scop.accesses import access_map, guarded_reads, parameters_text
+from polyml.scop.accesses import access_map, guarded_reads
 from polyml.scop.copies import save_overwritten
 from polyml.scop.levels import LoopLevel, enter_loops
 from polyml.scop.relations import Relations
 from polyml.scop.scop import Access, Array, ArrayKind, Scop, Statement, StatementKind
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 from polyml.source import Span
 
 __all__ = ["build"]
@@ -197,7 +198,7 @@ class _Builder:
         """The left-side points of a reduction, those with nothing to reduce included."""
         if eq.instances is not None:
             return enter_loops(eq.instances, loops)
-        plain = tuple(s.name if isinstance(s, Affine) else None for s in eq.target)
+        plain = tuple(plain_indices(eq.target))
         if eq.base is None and plain == left:
             return self.box(eq.result.shape, left, loops)
         count = len(eq.indices) - len(left)

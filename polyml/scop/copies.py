@@ -14,9 +14,10 @@ import islpy as isl
 
 from polyml.expressions import Expr, Read, Subscript, map_reads
 from polyml.records import dataclass
-from polyml.scop.accesses import access_map, guarded_reads, parameters_text
+from polyml.scop.accesses import access_map, guarded_reads
 from polyml.sets.affine import Affine, affine
 from polyml.sets.from_isl import affine_of
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["Save", "save_overwritten"]
 

@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.scop.accesses import access_map, guarded_reads, parameters_text
+from polyml.scop.accesses import access_map, guarded_reads
 from polyml.scop.scop import Access, Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.spaces import maps_of, parameters_text
 from polyml.shown import Shown
 
 __all__ = ["Analysis", "Dependences", "analyse", "values_of"]
@@ -220,7 +221,7 @@ class _Collected:
     def within(self, pairs: isl.UnionMap) -> isl.UnionMap:
         """Pairs of instances of one statement in the same iteration of its sequential loops, not an instance with itself."""
         result = isl.UnionMap.empty(self.scop.context.get_space())
-        for piece in _maps(pairs):
+        for piece in maps_of(pairs):
             name = piece.get_tuple_name(isl.dim_type.in_)
             if name != piece.get_tuple_name(isl.dim_type.out):
                 continue
@@ -284,7 +285,7 @@ def _reference(scop: Scop, statement: Statement, access: Access, guard: tuple[st
 
 
 def _initial_maps(scop: Scop) -> dict[str, isl.Map]:
-    return {str(m.get_tuple_name(isl.dim_type.in_)): m for m in _maps(scop.initial)}
+    return {str(m.get_tuple_name(isl.dim_type.in_)): m for m in maps_of(scop.initial)}
 
 
 def _compose(source: _Reference, sink: _Reference) -> isl.UnionMap:
@@ -294,7 +295,7 @@ def _compose(source: _Reference, sink: _Reference) -> isl.UnionMap:
 def _forward(pairs: isl.UnionMap) -> isl.UnionMap:
     """Of pairs of instances of one statement, those in written order."""
     result = isl.UnionMap.empty(pairs.get_space())
-    for piece in _maps(pairs):
+    for piece in maps_of(pairs):
         later = isl.Map.lex_lt(piece.get_space().domain())
         result = result.union(piece.intersect(later).to_union_map())
     return result
@@ -302,16 +303,10 @@ def _forward(pairs: isl.UnionMap) -> isl.UnionMap:
 
 def _from(dependence: isl.UnionMap, name: str) -> isl.UnionMap:
     result = isl.UnionMap.empty(dependence.get_space())
-    for piece in _maps(dependence):
+    for piece in maps_of(dependence):
         if piece.get_tuple_name(isl.dim_type.in_) == name:
             result = result.union(piece.to_union_map())
     return result
-
-
-def _maps(union: isl.UnionMap) -> list[isl.Map]:
-    found: list[isl.Map] = []
-    union.foreach_map(found.append)
-    return found
 
 
 def _union(relations: Sequence[isl.UnionMap]) -> isl.UnionMap:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from math import prod
 
 import islpy as isl
 
@@ -20,6 +19,8 @@ from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.sets.from_isl import affine_of
+from polyml.sets.shapes import element_count, is_known
+from polyml.sets.spaces import maps_of
 
 __all__ = ["common_loops", "expanded", "expanded_along_loops"]
 
@@ -68,7 +69,7 @@ def expanded_along_loops(scop: Scop, names: Iterable[str], most: int | None) -> 
 
 def _loops(array: Array, scop: Scop, most: int | None) -> list[tuple[str, Affine, Affine]]:
     """The outer loops of all accesses that no value of the array crosses: variable, first value and number of values."""
-    if most is not None and not all(extent.is_constant for extent in array.shape):
+    if most is not None and not is_known(array.shape):
         return []
     users = [s for s in scop.statements.values() if array.name in _touched(s)]
     shared = _shared(users)
@@ -85,7 +86,7 @@ def _loops(array: Array, scop: Scop, most: int | None) -> list[tuple[str, Affine
             found.append((index, first, last - first + 1))
         return found
     ranges = [_range(users, position) for position in range(len(shared))]
-    total = array.dtype.itemsize * prod(extent.constant for extent in array.shape)
+    total = array.dtype.itemsize * element_count(array.shape)
     for position, index in enumerate(shared):
         known = ranges[position]
         if known is None or total * (known[1] - known[0] + 1) > most or _crosses(flow, position):
@@ -148,7 +149,7 @@ def _crosses(flow: isl.UnionMap, position: int) -> bool:
     """Whether a value comes from another iteration of the loop at that position."""
     return any(
         not piece.is_subset(isl.Map.universe(piece.get_space()).equate(_IN, position, _OUT, position))
-        for piece in _maps(flow)
+        for piece in maps_of(flow)
     )
 
 
@@ -164,9 +165,3 @@ def _with_places(statement: Statement, places: dict[str, tuple[Affine, ...]]) ->
     argument = None if statement.argument is None else written(statement.argument)
     value = map_reads(statement.value, read)
     return replace(statement, target=written(statement.target), argument=argument, value=value)
-
-
-def _maps(union: isl.UnionMap) -> list[isl.Map]:
-    found: list[isl.Map] = []
-    union.foreach_map(found.append)
-    return found

@@ -22,13 +22,14 @@ from math import prod
 
 import islpy as isl
 
-from polyml.expressions import IndexValue, Read, Subscript, map_reads, reads_of, walk
+from polyml.expressions import IndexValue, Read, Subscript, map_reads, plain_indices, reads_of, walk
 from polyml.records import dataclass
-from polyml.scop.accesses import parameters_text
 from polyml.scop.products import product_of, with_used_sizes
 from polyml.scop.relations import in_order, rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.shapes import element_count
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["joined_indices"]
 
@@ -174,14 +175,14 @@ def _pairs(statement: Statement) -> dict[tuple[str, str], None]:
     found: dict[tuple[str, str], None] = {}
     indices = dict(zip(statement.indices, statement.indices[1:], strict=False))
     for access in _accesses(statement):
-        names = [s.name if isinstance(s, Affine) else None for s in access.subscripts]
+        names = plain_indices(access.subscripts)
         found |= {(a, b): None for a, b in pairwise(names) if a is not None and b == indices.get(a, "")}
     return found
 
 
 def _short_row(scop: Scop, statement: Statement, lanes_bytes: int) -> tuple[str, str] | None:
     """The last two indices of the result, where its rows should be longer."""
-    names = [s.name if isinstance(s, Affine) else None for s in statement.target.subscripts]
+    names = plain_indices(statement.target.subscripts)
     shape = scop.arrays[statement.target.array].shape
     if len(names) < 2 or names[-1] is None or names[-2] is None or not shape[-1].is_constant:
         return None
@@ -219,7 +220,7 @@ def _read_few_times(scop: Scop, statement: Statement) -> Read | None:
         return None
 
     def size(read: Read) -> int:
-        return prod(extent.constant for extent in scop.arrays[read.tensor].shape)
+        return element_count(scop.arrays[read.tensor].shape)
 
     work, large = prod(extent.constant for extent in extents.values()), max(reads, key=size)
     return large if work >= LEAST_WORK and work < FEW_USES * size(large) and large.subscripts else None

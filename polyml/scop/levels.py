@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.scop.accesses import parameters_text
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["LoopLevel", "enter_loops"]
 

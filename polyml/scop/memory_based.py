@@ -10,6 +10,7 @@ import islpy as isl
 
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
+from polyml.sets.spaces import maps_of
 
 __all__ = ["memory_based"]
 
@@ -24,8 +25,7 @@ def memory_based(scop: Scop) -> Dependences:
     reads, writes = scop.reads, scop.may_writes
     arrays = {name for name, array in scop.arrays.items() if array.kind != "local"}
     live_out = isl.UnionMap.empty(scop.context.get_space())
-    for k in range(writes.n_map()):
-        piece = writes.get_map_list().get_at(k)
+    for piece in maps_of(writes):
         if piece.get_tuple_name(isl.dim_type.out) in arrays:
             live_out = live_out.union(piece.to_union_map())
     return Dependences(

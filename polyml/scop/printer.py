@@ -6,9 +6,10 @@ import islpy as isl
 
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
+from polyml.sets.spaces import maps_of
 from polyml.shown import text_of
 
-__all__ = ["dependences_text", "domains_text", "relation_lines", "relations_text"]
+__all__ = ["accesses_text", "dependences_text", "domains_text", "relation_lines", "relations_text"]
 
 
 @text_of.register
@@ -21,6 +22,27 @@ def domains_text(scop: Scop) -> str:
     for statement in scop.statements.values():
         lines.append(f"  {_domain_text(statement.domain)}")
         lines.append(f"    {_action(statement)}")
+    return "\n".join(lines)
+
+
+def accesses_text(scop: Scop) -> str:
+    """The scop's maps, statement by statement, on the statement's domain: the elements that it reads and writes, and when its instances run in the written order.
+
+    What has a computed subscript may write; all else must.
+    """
+    relations = {
+        "reads": scop.reads,
+        "writes": scop.must_writes,
+        "may write": scop.may_writes.subtract(scop.must_writes),
+        "written order": scop.initial,
+    }
+    lines = [f"accesses of {scop.name}"]
+    for statement in scop.statements.values():
+        lines.append(f"  {_domain_text(statement.domain)}")
+        for kind, relation in relations.items():
+            own = relation.intersect_domain(statement.domain.to_union_set())
+            pieces = (piece.to_map() for m in maps_of(own) for piece in m.get_basic_maps())
+            lines += [f"    {kind}: {m}" for m in sorted({str(m.gist_domain(statement.domain)) for m in pieces})]
     return "\n".join(lines)
 
 
@@ -45,9 +67,7 @@ def relations_text(dependences: Dependences) -> str:
 
 def relation_lines(relation: isl.UnionMap) -> list[str]:
     """The maps of a union, sorted by their text (isl's own order is that of a hash)."""
-    found: list[isl.Map] = []
-    relation.foreach_map(found.append)
-    return sorted(str(piece) for piece in found)
+    return sorted(map(str, maps_of(relation)))
 
 
 def _domain_text(domain: isl.Set) -> str:

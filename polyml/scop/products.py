@@ -8,10 +8,10 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import IndexValue, reads_of, walk
-from polyml.scop.accesses import parameters_text
 from polyml.scop.relations import in_order, rebuilt
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["product_of", "with_used_sizes"]
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Subscript
-from polyml.scop.accesses import access_map, guarded_reads, parameters_text
+from polyml.scop.accesses import access_map, guarded_reads
 from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["Relations", "in_order", "rebuilt"]
 

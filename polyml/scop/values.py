@@ -17,6 +17,7 @@ from polyml.expressions import Read, map_reads, reads_of
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.spaces import maps_of
 
 __all__ = ["used_values"]
 
@@ -82,7 +83,7 @@ def _is_overwritten(name: str, scop: Scop) -> bool:
 
 def _first_time(name: str, scop: Scop) -> int | None:
     """The statement's place among the region's ops; None for one without instances."""
-    for piece in _maps(scop.initial.intersect_domain(scop.statements[name].domain.to_union_set())):
+    for piece in maps_of(scop.initial.intersect_domain(scop.statements[name].domain.to_union_set())):
         value = piece.plain_get_val_if_fixed(_OUT, 0)
         return value.to_python() if value.is_int() else None
     return None
@@ -191,7 +192,7 @@ def _instances(box: isl.Set) -> int:
 
 def _of(array: str, accesses: isl.UnionMap) -> isl.UnionMap:
     found = isl.UnionMap.empty(accesses.get_space())
-    for piece in _maps(accesses):
+    for piece in maps_of(accesses):
         if piece.get_tuple_name(_OUT) == array:
             found = found.union(piece.to_union_map())
     return found
@@ -228,10 +229,4 @@ def _with_names(statement: Statement, names: Mapping[tuple[str, Role], str]) -> 
 
 
 def _pairs(relation: isl.UnionMap) -> Iterable[tuple[str, str]]:
-    return [(str(m.get_tuple_name(_IN)), str(m.get_tuple_name(_OUT))) for m in _maps(relation)]
-
-
-def _maps(union: isl.UnionMap) -> list[isl.Map]:
-    found: list[isl.Map] = []
-    union.foreach_map(found.append)
-    return found
+    return [(str(m.get_tuple_name(_IN)), str(m.get_tuple_name(_OUT))) for m in maps_of(relation)]

@@ -8,6 +8,7 @@ import islpy as isl
 
 from polyml.sets.affine import Affine, FloorDiv
 from polyml.sets.from_isl import Constraint, constraints_of
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["half_spaces", "onto_parameters"]
 
@@ -53,10 +54,9 @@ def onto_parameters(points: isl.Set, names: Collection[str]) -> isl.Set:
 def _where(values: Collection[Affine], like: isl.Set) -> isl.Set:
     """The set of parameters, in the space of `like`, where every value is at least 0."""
     space = like.get_space()
-    names = [space.get_dim_name(isl.dim_type.param, d) for d in range(like.dim(isl.dim_type.param))]
-    head = f"[{', '.join(str(name) for name in names)}] -> " if names else ""
+    names = [str(space.get_dim_name(isl.dim_type.param, d)) for d in range(like.dim(isl.dim_type.param))]
     text = " and ".join(f"{value.isl_text()} >= 0" for value in values)
-    return isl.Set(f"{head}{{ : {text} }}")
+    return isl.Set(f"{parameters_text(names)}{{ : {text} }}")
 
 
 def _turned_round(piece: isl.BasicSet) -> Iterator[Affine]:

@@ -19,11 +19,11 @@ from hypothesis.errors import Flaky, HypothesisException
 from hypothesis.strategies import SearchStrategy
 
 import polyml
-from polyml.einsum_frontend.interpreter import interpret
-from polyml.einsum_frontend.interpreter_ready import ReadyProgram
-from polyml.einsum_frontend.interpreter_run import Run
-from polyml.einsum_frontend.interpreter_types import Type
-from polyml.einsum_frontend.interpreter_values import Cell, Evaluator
+from polyml.einsum_frontend.interpreter.execute import interpret
+from polyml.einsum_frontend.interpreter.ready import ReadyProgram
+from polyml.einsum_frontend.interpreter.run import Run
+from polyml.einsum_frontend.interpreter.types import Type
+from polyml.einsum_frontend.interpreter.values import Cell, Evaluator
 from polyml.einsum_frontend.parse import parse
 from polyml.einsum_frontend.syntax import Expression
 from polyml.records import dataclass

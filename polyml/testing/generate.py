@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from polyml.dtypes import f32, f64, i32, i64
-from polyml.einsum_frontend.interpreter_types import Type
+from polyml.einsum_frontend.interpreter.types import Type
 from polyml.testing.cases import Case, Chooser
 from polyml.testing.generate_accesses import AccessStatements
 from polyml.testing.generate_loops import LoopStatements

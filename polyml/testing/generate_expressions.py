@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polyml.dtypes import DType, boolean, f32, f64, i32, i64
-from polyml.einsum_frontend.interpreter_types import Type, promote_types
+from polyml.einsum_frontend.interpreter.types import Type, promote_types
 from polyml.testing.generate_tensors import Tensor, Tensors, Value, settle
 
 __all__ = ["Scope"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyml.dtypes import f32, f64
-from polyml.einsum_frontend.interpreter_types import Type
+from polyml.einsum_frontend.interpreter.types import Type
 from polyml.testing.generate_tensors import Tensor
 from polyml.testing.generate_text import ProgramText
 

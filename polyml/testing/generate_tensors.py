@@ -8,7 +8,7 @@ from dataclasses import field, replace
 import numpy as np
 
 from polyml.dtypes import DTYPES, DType, boolean, f32, f64, i32
-from polyml.einsum_frontend.interpreter_types import Type
+from polyml.einsum_frontend.interpreter.types import Type
 from polyml.records import dataclass
 from polyml.testing.cases import LAYOUTS, Argument, Chooser, lay_out, sample
 

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from polyml.dtypes import DTYPES, DType, bf16, f32
-from polyml.einsum_frontend.interpreter_names import children
-from polyml.einsum_frontend.interpreter_types import BINARY_OPS, COMPARE_OPS
-from polyml.einsum_frontend.interpreter_values import Evaluator
+from polyml.einsum_frontend.interpreter.names import children
+from polyml.einsum_frontend.interpreter.types import BINARY_OPS, COMPARE_OPS
+from polyml.einsum_frontend.interpreter.values import Evaluator
 from polyml.einsum_frontend.syntax import (
     Binary,
     Boolean,

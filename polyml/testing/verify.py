@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 import polyml
 from polyml.api import Einsum
-from polyml.einsum_frontend.interpreter import interpret
+from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
 from polyml.einsum_frontend.syntax import Program
 from polyml.einsum_numpy.calls import NUMPY_KEYWORDS, is_subscripts

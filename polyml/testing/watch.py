@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyml.einsum_frontend.interpreter_ready import ReadyAssign, ReadyDeclare, ReadyProgram
-from polyml.einsum_frontend.interpreter_run import UPDATES, Run
-from polyml.einsum_frontend.interpreter_types import Type
-from polyml.einsum_frontend.interpreter_values import Cell, Evaluator
+from polyml.einsum_frontend.interpreter.ready import ReadyAssign, ReadyDeclare, ReadyProgram
+from polyml.einsum_frontend.interpreter.run import UPDATES, Run
+from polyml.einsum_frontend.interpreter.types import Type
+from polyml.einsum_frontend.interpreter.values import Cell, Evaluator
+from polyml.einsum_frontend.ranges import plain_name
 from polyml.records import dataclass
 from polyml.source import Span
 from polyml.testing.rounding import BoundedEvaluator, Bounds, Part, applied, unit
@@ -132,8 +133,8 @@ class Watch(Run):
             evaluator.require(instances * evaluator.least(statement.value))
         evaluator.below.clear()
         value = super().evaluate(statement, evaluator, position, env)
-        named = {_plain(name): at for name, at in env.items() if name not in self.sizes}
-        reduced = {_plain(n): r for n, r in evaluator.ranges.items() if n not in statement.indices}
+        named = {plain_name(name): at for name, at in env.items() if name not in self.sizes}
+        reduced = {plain_name(n): r for n, r in evaluator.ranges.items() if n not in statement.indices}
         self.seen.append((evaluator.below.pop(), Instance(statement.source.span, named, reduced)))
         return value
 
@@ -183,8 +184,3 @@ def _tell(writers: dict[tuple[int, ...], _Writers], position: tuple[int, ...], i
 
 def _finite(value: Any) -> float:
     return float(abs(value)) if np.isfinite(value) else 0.0
-
-
-def _plain(name: str) -> str:
-    """An index as the user wrote it."""
-    return name.partition("@")[0]

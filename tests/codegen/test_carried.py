@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from polyml.codegen.carried import carry_values
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node
+from polyml.codegen.passes.carried import carry_values
+from polyml.codegen.passes.vectorize import vectorize
 from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import uses, walk_nodes
-from polyml.codegen.vectorize import vectorize
 from polyml.expressions import reads_of
 from polyml.sets.affine import affine
 from tests.codegen.programs import Extent, agree, array, at, call, function, local, loop, number, put

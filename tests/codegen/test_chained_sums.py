@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.codegen.chained_sums import IN_FLIGHT, chain_sums
 from polyml.codegen.loops import Allocate, Assign, For, Function
+from polyml.codegen.passes.chained_sums import IN_FLIGHT, chain_sums
 from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import i32

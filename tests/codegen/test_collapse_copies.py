@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.codegen.collapse_copies import collapse_copies
 from polyml.codegen.interpret import interpret
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node
-from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.passes.collapse_copies import collapse_copies
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
 from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import DType, f32, f64
 from polyml.target import Target

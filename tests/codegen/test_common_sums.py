@@ -12,7 +12,7 @@ from polyml.codegen.interpret import interpret
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.llvm.machine import assembly, machine_of
 from polyml.codegen.loops import Assign, Function
-from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
 from polyml.codegen.printer import loops_text
 from polyml.expressions import Expr
 from polyml.sets.affine import affine

@@ -6,7 +6,7 @@ import numpy as np
 
 from polyml.codegen.generate import generate
 from polyml.codegen.loops import Function
-from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
 from tests.codegen.hand import dense_schedule, softmax_schedule
 from tests.codegen.llvm.support import run_function
 

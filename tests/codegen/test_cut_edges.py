@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyml.codegen.cut_edges import cut_edges
 from polyml.codegen.interpret import interpret
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place
-from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.passes.cut_edges import cut_edges
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
 from polyml.codegen.rewrite import variables_of, walk_nodes
 from polyml.dtypes import f32
 from polyml.expressions import Apply, Expr, Read

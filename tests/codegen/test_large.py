@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from polyml.codegen.large import streaming
 from polyml.codegen.loops import Assign, Function
+from polyml.codegen.passes.large import streaming
 from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import f64
 from tests.codegen.llvm.support import const, loop, store, variable

@@ -7,7 +7,7 @@ import pytest
 
 import polyml
 from polyml.codegen.loops import Function, Node
-from polyml.codegen.pack_in_tiles import pack_in_tiles
+from polyml.codegen.passes.pack_in_tiles import pack_in_tiles
 from polyml.dtypes import f32
 from polyml.sets.affine import affine
 from polyml.target import Target

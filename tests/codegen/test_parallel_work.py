@@ -7,7 +7,7 @@ import pytest
 
 from polyml.codegen.llvm import outline
 from polyml.codegen.loops import For, Function
-from polyml.codegen.parallel_work import Work, work_of_loop
+from polyml.codegen.passes.parallel_work import Work, work_of_loop
 from polyml.dtypes import f32
 from polyml.sets.affine import affine, maximum, minimum
 from tests.codegen.llvm import support

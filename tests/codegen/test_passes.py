@@ -12,14 +12,14 @@ import pytest
 import polyml
 from polyml.codegen.generate import generate
 from polyml.codegen.loops import Allocate, Assign, Block, Bounds, For, Function, If, Node
-from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
+from polyml.codegen.passes.scalar_replacement import scalar_replacement
+from polyml.codegen.passes.simplify import simplify
+from polyml.codegen.passes.unroll import unroll
+from polyml.codegen.passes.unroll_and_jam import unroll_and_jam
 from polyml.codegen.printer import loops_text
 from polyml.codegen.ranges import Ranges, outside, remembered
 from polyml.codegen.rewrite import uses, walk_nodes
-from polyml.codegen.scalar_replacement import scalar_replacement
-from polyml.codegen.simplify import simplify
-from polyml.codegen.unroll import unroll
-from polyml.codegen.unroll_and_jam import unroll_and_jam
 from polyml.expressions import Apply, Expr
 from polyml.sets.affine import Affine, FloorDiv, affine, maximum, minimum
 from polyml.target import Target

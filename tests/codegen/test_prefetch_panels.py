@@ -11,7 +11,7 @@ import pytest
 
 import polyml
 from polyml.codegen.loops import Allocate, Block, For, Function, If, Node, Prefetch
-from polyml.compiler_bound import lower_bound
+from polyml.compiler.constants import lower_bound
 from polyml.target import Target
 
 WINDOWS = """def f(x: f32["C H W"], w: f32["O C R S"]):

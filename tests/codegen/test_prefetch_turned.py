@@ -12,7 +12,7 @@ import pytest
 import polyml
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Prefetch
 from polyml.codegen.rewrite import walk_nodes
-from polyml.compiler_bound import lower_bound
+from polyml.compiler.constants import lower_bound
 from polyml.sets.affine import Affine
 from polyml.target import Target
 

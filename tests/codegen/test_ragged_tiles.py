@@ -10,8 +10,8 @@ import pytest
 import polyml
 from polyml.codegen.interpret import interpret
 from polyml.codegen.loops import Assign, For, Function, Node
-from polyml.codegen.passes import LoopOptions, lower_loops
-from polyml.codegen.ragged_tiles import widen_tiles
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
+from polyml.codegen.passes.ragged_tiles import widen_tiles
 from polyml.codegen.rewrite import walk_nodes
 from polyml.sets.affine import Affine, affine, maximum, minimum
 from tests.codegen.programs import array, at, call, loop, put, random_arrays

@@ -7,8 +7,8 @@ import pytest
 
 import polyml
 from polyml.codegen.loops import Assign, Function
+from polyml.codegen.passes.recurrences import order_sums
 from polyml.codegen.printer import loops_text
-from polyml.codegen.recurrences import order_sums
 from polyml.expressions import Expr
 from polyml.sets.affine import affine
 from tests.codegen.programs import array, at, call, loop, number, put

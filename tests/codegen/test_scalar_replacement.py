@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from polyml.codegen.loops import Assign, For, If
+from polyml.codegen.passes.scalar_replacement import scalar_replacement
 from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import walk_nodes
-from polyml.codegen.scalar_replacement import scalar_replacement
 from polyml.expressions import reads_of
 from polyml.sets.affine import affine
 from tests.codegen.programs import agree, array, at, call, function, loop, number, put

@@ -10,9 +10,9 @@ import pytest
 from polyml.codegen.interpret import interpret
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.loops import Assign, For, Function, If, Scan
-from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
+from polyml.codegen.passes.scans import find_scans
 from polyml.codegen.rewrite import walk_nodes
-from polyml.codegen.scans import find_scans
 from polyml.dtypes import i64
 from polyml.expressions import Const, Expr
 from polyml.sets.affine import Affine, affine

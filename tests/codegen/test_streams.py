@@ -13,11 +13,11 @@ from polyml.codegen.interpret import interpret
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.llvm.machine import Machine, assembly
 from polyml.codegen.loops import Allocate, Assign, For, Function, LoopKind, Prefetch, Scan, Variable
-from polyml.codegen.passes import LoopOptions, lower_loops
-from polyml.codegen.prefetch import Caches, prefetch
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
+from polyml.codegen.passes.vectorize import vectorize
+from polyml.codegen.prefetch.swept_rows import Caches, prefetch
 from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import walk_nodes
-from polyml.codegen.vectorize import vectorize
 from polyml.dtypes import f32
 from polyml.sets.affine import affine
 from tests.codegen.llvm.support import run_function

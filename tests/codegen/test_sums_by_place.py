@@ -10,10 +10,10 @@ import pytest
 from polyml.codegen.interpret import interpret
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.loops import Assign, For, Function
-from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
+from polyml.codegen.passes.sums_by_place import order_by_place
 from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import walk_nodes
-from polyml.codegen.sums_by_place import order_by_place
 from polyml.expressions import Expr
 from polyml.sets.affine import affine
 from tests.codegen.llvm.support import run_function

@@ -10,8 +10,8 @@ import pytest
 
 import polyml
 from polyml.codegen.loops import Assign, Function, If
+from polyml.codegen.passes.tile_streams import stream_tiles
 from polyml.codegen.rewrite import walk_nodes
-from polyml.codegen.tile_streams import stream_tiles
 from polyml.sets.affine import affine
 from polyml.target import Target
 from tests.codegen.programs import Extent, array, at, function, loop, number, put

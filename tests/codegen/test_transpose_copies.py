@@ -7,7 +7,7 @@ import pytest
 
 from polyml.codegen.interpret import interpret
 from polyml.codegen.loops import Assign, For, Function
-from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
 from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import DType, f32, f64
 from polyml.sets.affine import affine

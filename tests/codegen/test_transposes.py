@@ -9,11 +9,11 @@ import pytest
 
 from polyml.codegen.interpret import interpret
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Variable
-from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
+from polyml.codegen.passes.transposes import transpose_rows
+from polyml.codegen.passes.vectorize import vectorize
 from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import walk_nodes
-from polyml.codegen.transposes import transpose_rows
-from polyml.codegen.vectorize import vectorize
 from polyml.dtypes import f64
 from polyml.expressions import Apply, Expr
 from polyml.sets.affine import Affine, affine

@@ -10,9 +10,9 @@ import pytest
 import polyml
 from polyml.codegen.interpret import interpret
 from polyml.codegen.loops import Assign, For, Function, If, Node
-from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
+from polyml.codegen.passes.triangles import cut_triangles
 from polyml.codegen.rewrite import walk_nodes
-from polyml.codegen.triangles import cut_triangles
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, IndexValue
 from polyml.sets.affine import Affine, affine, minimum

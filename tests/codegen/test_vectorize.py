@@ -10,9 +10,9 @@ import pytest
 
 from polyml.codegen.generate import generate
 from polyml.codegen.loops import Allocate, Assign, For, Function, If
+from polyml.codegen.passes.vectorize import vectorize
 from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import walk_nodes
-from polyml.codegen.vectorize import vectorize
 from polyml.dtypes import f32, f64, i64
 from polyml.expressions import Apply
 from polyml.sets.affine import affine

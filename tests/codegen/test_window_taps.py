@@ -10,9 +10,9 @@ import pytest
 import polyml
 from polyml.codegen.interpret import interpret
 from polyml.codegen.loops import Assign, For, Function
-from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
+from polyml.codegen.passes.window_taps import write_taps
 from polyml.codegen.rewrite import walk_nodes
-from polyml.codegen.window_taps import write_taps
 from polyml.sets.affine import affine
 from polyml.target import Target
 from tests.codegen.programs import array, at, call, function, loop, number, put

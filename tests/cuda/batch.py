@@ -11,10 +11,10 @@ import pytest
 
 import polyml
 from polyml.codegen.cuda.emit import emit_cuda
-from polyml.compiler import lower_program
-from polyml.compiler_cuda import cuda_kernel, cuda_regions
+from polyml.compiler.driver import lower_program
+from polyml.compiler.gpu import cuda_kernel, cuda_regions
 from polyml.gpu_core import Limits
-from polyml.runtime.cuda_program import CudaKernel
+from polyml.runtime.cuda.program import CudaKernel
 from tests.cuda.emulator.device import EmulatedDevice, EmulatedModule
 from tests.cuda.emulator.device import build as build_library
 

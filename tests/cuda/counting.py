@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 import polyml.codegen.generate as generator
-import polyml.compiler_cuda
-import polyml.compiler_region
+import polyml.compiler.gpu
+import polyml.compiler.loops
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, UpdateArgument, Variable
 from polyml.codegen.rewrite import variables_of, with_body
 from polyml.dtypes import i32
 from polyml.expressions import Apply, Const, Expr, IndexValue
 from polyml.schedule.schedule import Schedule
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine, operands
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["Box", "boxes_of", "count_instances", "coverage_faults", "expected_counts"]
 
@@ -88,8 +88,8 @@ def count_instances(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Box]
         )  # fmt: skip
 
     monkeypatch.setattr(generator._Builder, "assignments", assignments)
-    monkeypatch.setattr(polyml.compiler_region, "generate", generate)
-    monkeypatch.setattr(polyml.compiler_cuda, "generate", generate)
+    monkeypatch.setattr(polyml.compiler.loops, "generate", generate)
+    monkeypatch.setattr(polyml.compiler.gpu, "generate", generate)
     return known
 
 

@@ -1,4 +1,4 @@
-"""pycuda's driver as far as polyml.runtime.cuda calls it, on the emulator, with every stream's work done when somebody waits: that stream's alone, or what all others have first.
+"""pycuda's driver as far as polyml.runtime.cuda.pycuda_device calls it, on the emulator, with every stream's work done when somebody waits: that stream's alone, or what all others have first.
 
 Work of streams that no event and no rule of the legacy default stream puts in order is done in the wrong one, so that an order that is missing shows.
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from polyml.gpu_core import Limits
-from polyml.runtime.cuda import PycudaDevice
+from polyml.runtime.cuda.pycuda_device import PycudaDevice
 from tests.cuda.emulator.device import EmulatedDevice, EmulatedModule, build
 
 __all__ = ["LateDriver", "late_device"]
@@ -56,7 +56,7 @@ class LateDriver:
         return wait
 
     def behind(self, later: int, earlier: int) -> None:
-        """What polyml.runtime.cuda_streams does with an event."""
+        """What polyml.runtime.cuda.streams does with an event."""
         wait = self.mark(earlier)
         self.queues.setdefault(later, []).append(wait)
 
@@ -140,6 +140,6 @@ class _Allocation:
 
 
 def late_device() -> PycudaDevice:
-    """The device that polyml.runtime.cuda makes of such a driver; `compile_cubin` has to give the text itself."""
+    """The device that polyml.runtime.cuda.pycuda_device makes of such a driver; `compile_cubin` has to give the text itself."""
     driver = LateDriver()
     return PycudaDevice(driver, driver, "sm_90", 1 << 30, Limits())  # type: ignore[arg-type]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.compiler import lower_program
-from polyml.compiler_cuda import cuda_regions, cuda_text
+from polyml.compiler.driver import lower_program
+from polyml.compiler.gpu import cuda_regions, cuda_text
 from polyml.errors import IllegalScheduleError
 from polyml.schedule.legality import check
 from polyml.target import Target
@@ -54,7 +54,7 @@ def test_results() -> None:
         np.testing.assert_allclose(found[0], wanted, rtol=1e-4, atol=1e-4, err_msg=text)
 
 
-def stages_of(text: str, given: list[np.ndarray], **options: object) -> polyml.compiler.Stages:  # type: ignore[name-defined]
+def stages_of(text: str, given: list[np.ndarray], **options: object) -> polyml.compiler.driver.Stages:  # type: ignore[name-defined]
     program = polyml.einsum(text, target=Target("cuda"), **options)
     return lower_program(program.program, program.key_of(*given), program.options)
 

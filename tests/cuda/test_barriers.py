@@ -15,8 +15,8 @@ from polyml.codegen.cuda.block_check import block_faults
 from polyml.codegen.cuda.program import Kernel
 from polyml.codegen.loops import Assign, Block, Node, Place
 from polyml.codegen.rewrite import walk_nodes, with_body
-from polyml.compiler import lower_program
-from polyml.compiler_cuda import cuda_regions
+from polyml.compiler.driver import lower_program
+from polyml.compiler.gpu import cuda_regions
 from polyml.expressions import Expr, Read, map_reads
 from polyml.sets.affine import affine
 from polyml.target import Target

@@ -18,8 +18,8 @@ import polyml
 from benchmarks.cuda import line, main, summary
 from benchmarks.cuda_cases import CASES, Case, contractions
 from polyml.codegen.cuda.limits import require_fits
-from polyml.compiler import lower_program
-from polyml.compiler_cuda import cuda_regions
+from polyml.compiler.driver import lower_program
+from polyml.compiler.gpu import cuda_regions
 from polyml.gpu_core import Limits
 from polyml.target import Target
 from tests.cuda.batch import compile_batch, needs_gxx
@@ -172,7 +172,7 @@ def test_contenders_that_fail_are_left_out(monkeypatch: pytest.MonkeyPatch, caps
 
     device = EmulatedDevice()
     monkeypatch.setattr(script, "the_device", lambda: device)
-    monkeypatch.setattr("polyml.runtime.cuda.the_device", lambda: device)
+    monkeypatch.setattr("polyml.runtime.cuda.pycuda_device.the_device", lambda: device)
     monkeypatch.setattr(script, "others", others)
     monkeypatch.setattr(script, "in_turns", lambda device, contenders: dict.fromkeys(contenders, 1.0))
     rows = script.measure(case)

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import polyml.runtime.cuda_compile as compiling
+import polyml.runtime.cuda.compile as compiling
 from polyml.demo.showcase import SHOWCASES
 from polyml.errors import CodegenError, DeviceUnavailableError, PolymlError
-from polyml.runtime.cuda_compile import Compiler, compile_cubin, compiler_report, find_compiler, find_nvcc
-from polyml.runtime.cuda_device import CudaCode
-from polyml.runtime.cuda_nvrtc import Nvrtc, find_nvrtc
-from polyml.runtime.cuda_report import parse_report, usage_lines
+from polyml.runtime.cuda.compile import Compiler, compile_cubin, compiler_report, find_compiler, find_nvcc
+from polyml.runtime.cuda.device import CudaCode
+from polyml.runtime.cuda.nvrtc import Nvrtc, find_nvrtc
+from polyml.runtime.cuda.report import parse_report, usage_lines
 from tests.cuda.batch import compile_batch
 from tests.cuda.every_kind import every_kind
 from tests.cuda.test_programs import SHAPES

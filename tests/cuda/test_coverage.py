@@ -16,10 +16,10 @@ from polyml.codegen.cuda.emit import emit_cuda
 from polyml.codegen.cuda.program import CudaRegion
 from polyml.codegen.loops import For, Function, Node
 from polyml.codegen.rewrite import with_body
-from polyml.compiler import Stages, lower_program
-from polyml.compiler_cuda import cuda_regions
-from polyml.runtime.cuda_memory import Memory
-from polyml.runtime.cuda_program import _Run
+from polyml.compiler.driver import Stages, lower_program
+from polyml.compiler.gpu import cuda_regions
+from polyml.runtime.cuda.memory import Memory
+from polyml.runtime.cuda.program import _Run
 from polyml.target import Target
 from tests.cuda.batch import needs_gxx
 from tests.cuda.counting import Box, boxes_of, count_instances, coverage_faults, expected_counts

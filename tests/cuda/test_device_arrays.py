@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import polyml
-import polyml.runtime.cuda as cuda
+import polyml.runtime.cuda.pycuda_device as cuda
 from polyml.errors import ArgumentError
 from polyml.runtime.device_arrays import MAKERS
 from polyml.runtime.dlpack_device import _Tensor, _Versioned

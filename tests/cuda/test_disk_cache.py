@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import polyml
-import polyml.compiler
-import polyml.runtime.cuda as cuda
-from polyml.runtime.cuda_cached import CompiledCuda
+import polyml.compiler.driver
+import polyml.runtime.cuda.pycuda_device as cuda
+from polyml.runtime.cuda.cached import CompiledCuda
 from tests.cuda.batch import needs_gxx
 from tests.cuda.emulator.device import EmulatedDevice
 
@@ -33,8 +33,10 @@ def test_the_second_process_lowers_nothing(tmp_path: Path, monkeypatch: pytest.M
     exact = np.exp(X - X.max(1, keepdims=True)) + 2
     np.testing.assert_allclose(polyml.einsum(TEXT, target="cuda", dynamic=dynamic)(X, 2), exact, rtol=1e-6)
     lowered: list[object] = []
-    lower = polyml.compiler.lower_program
-    monkeypatch.setattr(polyml.compiler, "lower_program", lambda *given: (lowered.append(given), lower(*given))[1])
+    lower = polyml.compiler.driver.lower_program
+    monkeypatch.setattr(
+        polyml.compiler.driver, "lower_program", lambda *given: (lowered.append(given), lower(*given))[1]
+    )
     again = polyml.einsum(TEXT, target="cuda", dynamic=dynamic)
     np.testing.assert_allclose(again(X, 2), exact, rtol=1e-6)
     np.testing.assert_allclose(again(X, 3), exact + 1, rtol=1e-6)
@@ -53,7 +55,7 @@ ALONE = """
 import sys
 import numpy as np
 import polyml
-import polyml.runtime.cuda as cuda
+import polyml.runtime.cuda.pycuda_device as cuda
 from polyml.gpu_core import Limits
 
 class Nothing:  # a device that does nothing
@@ -86,7 +88,7 @@ def test_nothing_else_is_unpickled() -> None:
 
 
 def test_what_our_modules_import_is_not_unpickled() -> None:
-    module, name = b"polyml.runtime.cuda_compile", b"subprocess.run"
+    module, name = b"polyml.runtime.cuda.compile", b"subprocess.run"
     called = b"\x80\x04\x8c" + bytes([len(module)]) + module + b"\x8c" + bytes([len(name)]) + name + b"\x93)R."
     with pytest.raises(ValueError, match="has no place"):
         CompiledCuda.from_bytes(called)

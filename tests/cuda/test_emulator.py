@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.compiler import lower_program
-from polyml.compiler_cuda import cuda_kernel, cuda_regions, cuda_text
+from polyml.compiler.driver import lower_program
+from polyml.compiler.gpu import cuda_kernel, cuda_regions, cuda_text
 from polyml.dtypes import DTYPES
 from polyml.graph.host_steps import Allocate, Free, Launch
-from polyml.runtime.cuda_program import CudaKernel
+from polyml.runtime.cuda.program import CudaKernel
 from polyml.target import Target
 from tests.cuda.batch import needs_gxx
 from tests.cuda.emulator.device import EmulatedDevice, EmulatedModule, EmulationFault, build

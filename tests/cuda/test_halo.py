@@ -10,8 +10,8 @@ import pytest
 
 import polyml
 from polyml.codegen.cuda.barrier_check import barrier_faults
-from polyml.compiler import lower_program
-from polyml.compiler_cuda import cuda_kernel, cuda_regions, cuda_text
+from polyml.compiler.driver import lower_program
+from polyml.compiler.gpu import cuda_kernel, cuda_regions, cuda_text
 from polyml.target import Target
 from tests.cuda.batch import compile_batch, needs_gxx, results_of
 from tests.cuda.emulator.device import EmulatedDevice, EmulatedModule, EmulationFault, build

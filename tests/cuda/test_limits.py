@@ -11,11 +11,11 @@ import pytest
 
 import polyml
 from polyml.codegen.cuda.program import Kernel, grid_of
-from polyml.compiler import lower_program
-from polyml.compiler_cuda import cuda_regions
+from polyml.compiler.driver import lower_program
+from polyml.compiler.gpu import cuda_regions
 from polyml.errors import CodegenError
 from polyml.gpu_core import Limits
-from polyml.runtime.cuda import _prepared
+from polyml.runtime.cuda.pycuda_device import _prepared
 from polyml.target import Target
 from tests.cuda.batch import compile_batch, needs_gxx, results_of
 from tests.cuda.test_halo import BLUR, CROSS, STEPS, blurred, crossed, stepped

@@ -10,8 +10,8 @@ from polyml.codegen.cuda.program import CudaRegion, grid_of
 from polyml.codegen.interpret import interpret
 from polyml.codegen.loops import For
 from polyml.codegen.rewrite import walk_nodes
-from polyml.compiler import Stages, lower_program
-from polyml.compiler_cuda import cuda_regions
+from polyml.compiler.driver import Stages, lower_program
+from polyml.compiler.gpu import cuda_regions
 from polyml.errors import IllegalScheduleError
 from polyml.schedule.legality import check
 from polyml.schedule.schedule import Schedule

@@ -14,12 +14,12 @@ import polyml
 from benchmarks.cuda_cases import CASES as BENCHMARK
 from benchmarks.cuda_cases import contractions
 from polyml.codegen.cuda.emit import emit_cuda
-from polyml.compiler import lower_program
-from polyml.compiler_cuda import cuda_regions
+from polyml.compiler.driver import lower_program
+from polyml.compiler.gpu import cuda_regions
 from polyml.errors import CodegenError
-from polyml.runtime.cuda_compile import compile_cubin, find_nvcc
-from polyml.runtime.cuda_device import CudaCode
-from polyml.runtime.cuda_report import occupancy, parse_report
+from polyml.runtime.cuda.compile import compile_cubin, find_nvcc
+from polyml.runtime.cuda.device import CudaCode
+from polyml.runtime.cuda.report import occupancy, parse_report
 from polyml.target import Target
 from tests.cuda.batch import compile_batch
 from tests.cuda.every_kind import every_kind

@@ -10,9 +10,9 @@ import pytest
 
 import polyml
 from polyml.codegen.cuda.program import Branch, HostStep, Launch, grid_of
-from polyml.compiler import lower_program
-from polyml.compiler_cuda import cuda_regions
-from polyml.runtime.cuda_program import value_of
+from polyml.compiler.driver import lower_program
+from polyml.compiler.gpu import cuda_regions
+from polyml.runtime.cuda.program import value_of
 from polyml.target import Target
 from tests.cuda.batch import compile_batch, needs_gxx, results_of
 

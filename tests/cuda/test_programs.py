@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from polyml.demo.digits import PREDICT, STEP
 from polyml.demo.showcase import SHOWCASES
-from polyml.einsum_frontend.interpreter import interpret
+from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
 from polyml.source import Source
 from polyml.testing import assert_close

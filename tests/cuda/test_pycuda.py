@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import polyml
-import polyml.runtime.cuda as cuda
-from polyml.compiler import lower_program
-from polyml.compiler_cuda import cuda_kernel
+import polyml.runtime.cuda.pycuda_device as cuda
+from polyml.compiler.driver import lower_program
+from polyml.compiler.gpu import cuda_kernel
 from polyml.errors import CodegenError
 from polyml.gpu_core import Limits
-from polyml.runtime.cuda import PycudaDevice
+from polyml.runtime.cuda.pycuda_device import PycudaDevice
 
 
 class OutOfMemory(Exception):

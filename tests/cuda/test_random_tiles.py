@@ -11,7 +11,7 @@ import pytest
 
 from polyml.codegen.loops import Allocate
 from polyml.codegen.rewrite import walk_nodes
-from polyml.runtime.cuda_program import CudaKernel
+from polyml.runtime.cuda.program import CudaKernel
 from polyml.target import Target
 from tests.cuda.batch import compile_batch, needs_gxx, results_of
 

@@ -7,8 +7,8 @@ import pytest
 
 import polyml
 from polyml.gpu_core import CORES, core_of, staging_pays
-from polyml.runtime.cuda_compile import find_nvcc
-from polyml.runtime.cuda_report import Usage, occupancy, parse_report
+from polyml.runtime.cuda.compile import find_nvcc
+from polyml.runtime.cuda.report import Usage, occupancy, parse_report
 
 REPORT = """\
 ptxas info    : 0 bytes gmem

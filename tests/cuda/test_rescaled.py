@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.compiler import lower_program
-from polyml.runtime.cuda_compile import find_nvcc
+from polyml.compiler.driver import lower_program
+from polyml.runtime.cuda.compile import find_nvcc
 from polyml.schedule.storage_check import storage_faults
 from polyml.target import Target
 from tests.cuda.batch import compile_batch, needs_gxx, results_of

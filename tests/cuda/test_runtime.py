@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import polyml
-import polyml.runtime.cuda as cuda
+import polyml.runtime.cuda.pycuda_device as cuda
 from polyml.__main__ import main
 from polyml.codegen.cuda.program import Kernel, grid_of
 from polyml.codegen.loops import For, Function

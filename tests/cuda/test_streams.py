@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import polyml
-import polyml.runtime.cuda as cuda
+import polyml.runtime.cuda.pycuda_device as cuda
 from tests.cuda.batch import needs_gxx
 from tests.cuda.late import LateDriver, late_device
 

@@ -12,10 +12,10 @@ import pytest
 import polyml
 from polyml.codegen.loops import For, Node
 from polyml.codegen.rewrite import walk_nodes
-from polyml.compiler import Stages, lower_program
+from polyml.compiler.driver import Stages, lower_program
 from polyml.errors import CodegenError
 from polyml.expressions import reads_of
-from polyml.schedule.owners import threads_of
+from polyml.schedule.gpu.owners import threads_of
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.storage_check import storage_faults
 from polyml.target import Target

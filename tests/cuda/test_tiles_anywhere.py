@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import polyml
-import polyml.runtime.cuda as cuda
+import polyml.runtime.cuda.pycuda_device as cuda
 from polyml.codegen.cuda.barrier_check import barrier_faults
 from polyml.codegen.loops import Allocate, Block, Node
 from polyml.codegen.rewrite import walk_nodes, with_body
-from polyml.compiler import lower_program
-from polyml.compiler_cuda import cuda_regions
+from polyml.compiler.driver import lower_program
+from polyml.compiler.gpu import cuda_regions
 from tests.cuda.batch import Batch, compile_batch, needs_gxx, results_of
 from tests.cuda.emulator.device import EmulatedDevice
 from tests.cuda.test_tiles import BATCH, DENSE, FILTER, HALF, MATMUL, ONWARD, SMALL, TRANSPOSED, arrays, filtered

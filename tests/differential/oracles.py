@@ -9,7 +9,7 @@ from polyml.einsum_frontend.parse import parse
 from polyml.einsum_frontend.resolve import resolve
 from polyml.einsum_frontend.symbolic_ints import symbolic_ints
 from polyml.errors import PolymlError
-from polyml.graph.build import build
+from polyml.graph.builder.program import build
 from polyml.graph.reference import execute
 from polyml.source import Source
 from polyml.testing.cases import Argument

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 
 import polyml
 from polyml.dtypes import DTYPES, DType
-from polyml.einsum_frontend.interpreter import interpret
+from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
 from polyml.source import Source
 from polyml.testing import assert_close

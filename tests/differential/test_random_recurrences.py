@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import polyml
-from polyml.einsum_frontend.interpreter import interpret
+from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
 from polyml.source import Source
 from polyml.target import Target

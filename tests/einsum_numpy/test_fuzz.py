@@ -9,7 +9,7 @@ import pytest
 
 from polyml.__main__ import main
 from polyml.dtypes import f32, i64
-from polyml.einsum_frontend.interpreter_types import Type, promote_types
+from polyml.einsum_frontend.interpreter.types import Type, promote_types
 from polyml.testing.cases import Case
 from polyml.testing.einsum_calls import Call
 from polyml.testing.fuzz import check_call, check_program, search

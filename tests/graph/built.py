@@ -15,7 +15,7 @@ from polyml.einsum_frontend.resolve import resolve
 from polyml.einsum_frontend.symbolic_ints import symbolic_ints
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
-from polyml.graph.build import build
+from polyml.graph.builder.program import build
 from polyml.graph.ir import Graph
 from polyml.graph.reference import execute
 from polyml.graph.verify import verify

@@ -9,7 +9,7 @@ import polyml
 from polyml.einsum_frontend.syntax import Program
 from polyml.graph.printer import graph_text
 from polyml.graph.reference import execute
-from polyml.graph.rewrite import rewrite
+from polyml.graph.rewrite import RewriteOptions, rewrite
 from polyml.graph.verify import verify
 from tests.graph.built import graph, program
 
@@ -40,11 +40,13 @@ def test_sums_of_products_are_split_when_no_cache_holds_them() -> None:
     x = np.arange(24 * 40).reshape(24, 40) % 7 - 3j
     x, w = x.astype("c8"), x.T.astype("c8")
     made = graph(product("c64"), x, w)
-    assert not any("+=" in line for line in text_of(rewrite(made, cache=1 << 20)))
-    split = rewrite(made, cache=1000)
+    assert not any("+=" in line for line in text_of(rewrite(made, RewriteOptions(l2_bytes=1 << 20))))
+    split = rewrite(made, RewriteOptions(l2_bytes=1000))
     verify(split)
     assert sum("+=" in line for line in text_of(split)) == 2
-    assert text_of(rewrite(made, cache=1000, precise=True)) == text_of(rewrite(made, precise=True))
+    assert text_of(rewrite(made, RewriteOptions(l2_bytes=1000, precise=True))) == text_of(
+        rewrite(made, RewriteOptions(precise=True))
+    )
     np.testing.assert_array_equal(execute(split, [x, w])[0], x @ w)
 
 

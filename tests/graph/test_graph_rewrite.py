@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from polyml.graph.ir import Equation, Graph, Loop
 from polyml.graph.plan import plan
 from polyml.graph.printer import graph_text, op_lines
 from polyml.graph.reference import execute
-from polyml.graph.rewrite import RULES, rewrite
+from polyml.graph.rewrite import LAST_RULES, RULES, RewriteOptions, rewrite
 from polyml.graph.rules.absorb import absorb_copies
 from polyml.graph.rules.common import share_equal
 from polyml.graph.rules.dead import remove_dead
@@ -95,9 +96,14 @@ def _dtype(text: str) -> str:
 
 def test_nothing_to_do_gives_the_same_object() -> None:
     g = graph(programs.SOFTMAX)
-    for rule in RULES:
-        assert rule.apply(g) is g, rule.name
+    for rule in (*RULES, *LAST_RULES):
+        assert rule.apply(g, RewriteOptions()) is g, rule.name
     assert rewrite(g) is g
+
+
+def test_rules_need_numbers_that_options_have() -> None:
+    known = {field.name for field in dataclasses.fields(RewriteOptions)}
+    assert all(known.issuperset(rule.needs) for rule in (*RULES, *LAST_RULES))
 
 
 def test_equal_equations_are_computed_once_whatever_their_indices_are_called() -> None:
@@ -270,7 +276,7 @@ def test_factors_leave_sums() -> None:
         "o_sum[h, i, d] = sum_j e[h, i, j] * v[h, j, d]",
         "o[h, i, d] = o_sum[h, i, d] / z[h, i]",
     ]
-    assert not any("o_sum" in line for line in lines(rewrite(g, precise=True)))
+    assert not any("o_sum" in line for line in lines(rewrite(g, RewriteOptions(precise=True))))
 
 
 def test_a_factor_stays_where_some_sums_are_empty() -> None:
@@ -336,7 +342,7 @@ def test_padding_written_as_where_becomes_a_domain(factor: str) -> None:
     rng = np.random.default_rng(0)
     arguments = [rng.standard_normal(9), rng.standard_normal(3)]
     np.testing.assert_allclose(execute(rewritten, arguments, wide=True)[0], execute(g, arguments, wide=True)[0])
-    assert "where" in lines(rewrite(g, precise=True))[0]
+    assert "where" in lines(rewrite(g, RewriteOptions(precise=True)))[0]
 
 
 def test_a_condition_on_data_stays_a_condition() -> None:

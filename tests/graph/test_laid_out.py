@@ -8,7 +8,7 @@ import pytest
 import polyml
 from polyml.graph.printer import graph_text
 from polyml.graph.reference import execute
-from polyml.graph.rewrite import rewrite
+from polyml.graph.rewrite import RewriteOptions, rewrite
 from polyml.graph.rules import laid_out
 from polyml.graph.verify import verify
 from polyml.target import Target
@@ -46,8 +46,8 @@ def laid(left: str, right: str, out: str, sizes: dict[str, int], **options: obje
     parameters, line = text(left, right, out, "f64")
     operands = [values(*shape, dtype="f8") for shape in shapes]
     made = graph(program(parameters, line, "return z"), *operands)
-    settings = {"cache": 1 << 20, "vector_bytes": 64, "vector_registers": 32} | options
-    found = rewrite(made, **settings)  # type: ignore[arg-type]
+    settings = {"l2_bytes": 1 << 20, "vector_bytes": 64, "vector_registers": 32} | options
+    found = rewrite(made, RewriteOptions(**settings))  # type: ignore[arg-type]
     verify(found)
     np.testing.assert_allclose(execute(found, operands)[0], np.einsum(f"{left},{right}->{out}", *operands), atol=1e-9)
     return graph_text(found)
@@ -77,7 +77,9 @@ def test_few_rows_and_what_is_no_product_stay() -> None:
     parameters = 'x: f64["A B C"], y: f64["C D"]'
     for line in ("z[d, b, a] = max[c](x[a, b, c] * y[c, d])", "z[d, b, a] = sum[c](x[a, b, c] * y[c, d] + 1)"):
         made = graph(program(parameters, line, "return z"), x, y)
-        assert "_laid" not in graph_text(rewrite(made, cache=1 << 20, vector_bytes=32, vector_registers=16))
+        assert "_laid" not in graph_text(
+            rewrite(made, RewriteOptions(l2_bytes=1 << 20, vector_bytes=32, vector_registers=16))
+        )
 
 
 def test_what_would_take_much_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 import polyml
 from polyml.graph.printer import graph_text
 from polyml.graph.reference import execute
-from polyml.graph.rewrite import rewrite
+from polyml.graph.rewrite import RewriteOptions, rewrite
 from polyml.graph.verify import verify
 from polyml.sets.affine import affine
 from polyml.sets.weighed import Weighed, term
@@ -38,19 +38,41 @@ def test_factors_that_an_index_does_not_reach_wait_for_its_sum(source, shapes, e
     kind = "f8" if source is not FORM else "i8"
     arguments = [values(*shape, dtype=kind) for shape in shapes]
     made = graph(source, *arguments)
-    found = rewrite(made, cache=1 << 16)
+    found = rewrite(made, RewriteOptions(l2_bytes=1 << 16))
     verify(found)
     assert graph_text(found).count("_inner") >= 2 * inner
     assert len(found.ops) == 1 + inner
     np.testing.assert_allclose(execute(found, arguments)[0], np.einsum(einsum, *arguments), rtol=1e-12)
-    assert len(rewrite(made, cache=1 << 16, precise=True).ops) == 1
+    assert len(rewrite(made, RewriteOptions(l2_bytes=1 << 16, precise=True)).ops) == 1
     assert len(rewrite(made).ops) == 1
 
 
 def test_inner_sums_lie_in_the_order_of_the_results_lanes() -> None:
     arguments = [values(*shape, dtype="f8") for shape in ((9, 40, 60), (40, 7), (60, 7))]
-    text = graph_text(rewrite(graph(MTTKRP, *arguments), cache=1 << 16))
+    text = graph_text(rewrite(graph(MTTKRP, *arguments), RewriteOptions(l2_bytes=1 << 16)))
     assert "y_inner[i, j, r]" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "factors", "inner", "uneven"),
+    [
+        # Summed over along the largest factor's rows, but for where half of the registers' lanes would be idle; where those are not summed over, lanes run along them.
+        ("y[i, r] = x[i, j, k] * b[j, r] * c[k, r]", ("J", "K"), "[i, j, r] = sum_k", "[r, i, k] = sum_j"),
+        ("y[j, r] = x[i, j, k] * b[i, r] * c[k, r]", ("I", "K"), "[i, j, r] = sum_k", "[r, j, k] = sum_i"),
+        ("y[j, r] = x[i, j, k] * b[i, r] * c[r, k]", ("I", "K"), "[i, j, r] = sum_k", "[r, j, k] = sum_i"),
+        ("y[k, r] = x[i, j, k] * b[i, r] * c[j, r]", ("I", "J"), "[r, j, k] = sum_i", "[r, j, k] = sum_i"),
+    ],
+)
+def test_largest_factors_are_read_along_their_rows(
+    line: str, factors: tuple[str, str], inner: str, uneven: str
+) -> None:
+    for ranks, expected in ((32, inner), (17, uneven)):
+        sizes = {"I": 70, "J": 60, "K": 64, "R": ranks}
+        declared = [f"{n} R" if f"{n.lower()}, r]" in line.split("=")[1] else f"R {n}" for n in factors]
+        parameters = f'x: f32["I J K"], b: f32["{declared[0]}"], c: f32["{declared[1]}"]'
+        arguments = [values(*(sizes[n] for n in names.split()), dtype="f4") for names in ("I J K", *declared)]
+        made = graph(program(parameters, line, "return y"), *arguments)
+        assert f"y_inner{expected}" in graph_text(rewrite(made, RewriteOptions(l2_bytes=1 << 20, vector_bytes=64)))
 
 
 @pytest.mark.parametrize(
@@ -58,14 +80,14 @@ def test_inner_sums_lie_in_the_order_of_the_results_lanes() -> None:
     [
         # Two factors that all indices reach; few terms, for which an array of inner sums costs more; half of the points.
         ('x: f64["N J K"], w: f64["J K"]', "y[n] = x[n, j, k] * w[j, k]", ((9, 40, 60), (40, 60))),
-        ('x: f64["I J K"], b: f64["J R"], c: f64["K R"]', "y[i, r] = x[i, j, k] * b[j, r] * c[k, r]", ((9, 40, 3), (40, 7), (3, 7))),
+        ('x: f64["I J K"], b: f64["J R"], c: f64["K R"]', "y[i, r] = x[i, j, k] * b[j, r] * c[k, r]", ((9, 4, 3), (4, 7), (3, 7))),
         ('x: f64["N J K"], b: f64["J"], c: f64["K"]', "y[n] = sum[j, k, k <= j](x[n, j, k] * b[j] * c[k])", ((9, 40, 40), (40,), (40,))),
     ],
 )  # fmt: skip
 def test_other_sums_stay(parameters: str, line: str, shapes: tuple[tuple[int, ...], ...]) -> None:
     arguments = [values(*shape, dtype="f8") for shape in shapes]
     made = graph(program(parameters, line, "return y"), *arguments)
-    assert len(rewrite(made, cache=1 << 10).ops) == 1
+    assert len(rewrite(made, RewriteOptions(l2_bytes=1 << 10)).ops) == 1
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -12,7 +12,7 @@ from polyml.einsum_frontend.resolve import resolve
 from polyml.graph.ir import Graph
 from polyml.graph.printer import graph_text
 from polyml.graph.reference import execute
-from polyml.graph.rewrite import rewrite
+from polyml.graph.rewrite import RewriteOptions, rewrite
 from polyml.graph.verify import verify
 from polyml.source import Source
 from tests.graph.built import Argument, graph
@@ -63,7 +63,7 @@ def f(T: int, a: f64, x: f64["N M"]):
 
 
 def built(source: str, *arguments: Argument) -> Graph:
-    return rewrite(graph(resolve(parse(Source(source)), {}), *arguments), precise=True)
+    return rewrite(graph(resolve(parse(Source(source)), {}), *arguments), RewriteOptions(precise=True))
 
 
 def arguments(n: int = 4, m: int = 6, steps: int = 3) -> tuple[Argument, ...]:

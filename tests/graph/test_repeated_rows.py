@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.einsum_frontend.interpreter import interpret
+from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
 from polyml.source import Source
 

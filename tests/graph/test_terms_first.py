@@ -104,3 +104,17 @@ def test_onto_zeros_of_each_iteration() -> None:
         expected[:, p + t : p + t + 3] += np.einsum("k,kcr->cr", x[t, :, p], w)
     polyml.einsum(source)(x, w, y)
     np.testing.assert_array_equal(y, expected)
+
+
+def test_windows_of_symbolic_sizes_lie_along_the_longer_index() -> None:
+    """Which of two indices of unknown extent is the window's place and which its inside is told by the call's numbers: places stay neighbours, as they are in x."""
+    source = """
+    def gradient(d: f32["K P Q"], w: f32["K C R S"]):
+        y: f32["C P+R-1 Q+S-1"] = 0
+        y[c, p + r, q + s] += d[k, p, q] * w[k, c, r, s]
+        return y
+    """
+    d, w = np.ones((40, 30, 20), "f4"), np.ones((40, 8, 3, 5), "f4")
+    assert "y_1_terms[c, r, s, p, q]" in graph_of(source, d, w, dynamic=True)
+    small, large = np.ones((40, 3, 2), "f4"), np.ones((40, 8, 13, 15), "f4")
+    assert "y_1_terms[c, p, q, r, s]" in graph_of(source, small, large, dynamic=True)

@@ -11,7 +11,7 @@ from polyml.einsum_frontend.resolve import resolve
 from polyml.graph.ir import Graph
 from polyml.graph.printer import graph_text
 from polyml.graph.reference import execute
-from polyml.graph.rewrite import rewrite
+from polyml.graph.rewrite import RewriteOptions, rewrite
 from polyml.graph.verify import verify
 from polyml.source import Source
 from tests.graph.built import Argument, Array, graph
@@ -102,7 +102,7 @@ def arguments(n: int = 5, m: int = 6, steps: int = 5) -> tuple[int, float, Array
 def check(source: str, values: tuple[Argument, ...]) -> Graph:
     """The rewritten graph, which gives what the one as written does, to the last bit."""
     plain = graph(resolve(parse(Source(source)), {}), *values)
-    made = rewrite(plain, precise=True)
+    made = rewrite(plain, RewriteOptions(precise=True))
     verify(made)
     steps, a, x = values
     assert isinstance(steps, int)

@@ -295,7 +295,7 @@ def test_single_vectors_of_filters_have_tall_tiles() -> None:
     x, w = numbers(32, 17, 19), numbers(16, 32, 5, 5, seed=1)
     function = polyml.einsum(text(5, 1, 2), target=Target("x86-64-v4"))
     notes = [note.text for region in function.lower(x, w).stages.regions for note in region.notes]
-    assert any("register tile 19 q x 1 vectors of o" in note for note in notes), notes
+    assert any("register tile 19 q x 1 vector of o" in note for note in notes), notes
     np.testing.assert_array_equal(polyml.einsum(text(5, 1, 2), verify=True)(x, w), expected(x, w, 1, 2))
 
 

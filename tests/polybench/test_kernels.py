@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.polybench import KERNELS
 from benchmarks.polybench.kernel import generator, worst_error
-from polyml.einsum_frontend.interpreter import interpret
+from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
 from polyml.options import Scheduler
 from polyml.source import Source

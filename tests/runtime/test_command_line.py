@@ -57,7 +57,7 @@ def test_explain_shows_every_stage(programs: str, capsys: pytest.CaptureFixture[
     shown = capsys.readouterr().out
     assert shown.startswith("scale(x: f32[5, 13], K: 3, s: 1.0)")
     headings = [line.split()[1] for line in shown.splitlines() if line.startswith("-- ")]
-    assert headings == ["time", "graph", "plan", "domains", "dependences", "schedule", "loops", "llvm", "c"]
+    assert headings == ["time", "graph", "plan", "domains", "accesses", "dependences", "schedule", "loops", "llvm", "c"]
     for stage in ("scop", "schedule", "llvm"):
         assert f"  {stage} " in shown
     assert str(Path(programs).parent) not in sys.path

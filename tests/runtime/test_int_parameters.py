@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 import polyml
 from polyml.dtypes import from_numpy
 from polyml.einsum_frontend.arguments import ArgumentType, Signature
-from polyml.einsum_frontend.interpreter import interpret
+from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
 from polyml.errors import PolymlError, ShapeError, SubscriptError
-from polyml.graph.build import build
+from polyml.graph.builder.program import build
 from polyml.runtime.signature import LARGEST_INT, SizeParameter
 from polyml.source import Source
 from tests.differential.int_programs import IntCase, int_programs
@@ -300,7 +300,7 @@ def test_the_cache_keeps_kernels_for_all_values(tmp_path: Path, monkeypatch: pyt
     number, source_of_number = len(list(tmp_path.iterdir())), PROGRAMS["written by a loop"][0]
     assert number == len(first.kernels) == 2
     polyml.einsum(source_of_number)(x, 11)
-    monkeypatch.setattr("polyml.compiler.lower_program", None)
+    monkeypatch.setattr("polyml.compiler.driver.lower_program", None)
     for order in (calls, calls[::-1]):
         again = polyml.einsum(source)
         for ints in order:

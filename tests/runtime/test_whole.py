@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml import compiler
+from polyml.compiler import driver
 from polyml.errors import ArgumentError, DTypeError, PolymlError, ShapeError
 from polyml.options import overridden
 
@@ -55,8 +55,8 @@ def test_empty_arrays(dense: polyml.Einsum) -> None:
 
 def test_a_call_takes_what_was_lowered_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
     lowered: list[object] = []
-    lower = compiler.lower_program
-    monkeypatch.setattr(compiler, "lower_program", lambda *given: (lowered.append(given), lower(*given))[1])
+    lower = driver.lower_program
+    monkeypatch.setattr(driver, "lower_program", lambda *given: (lowered.append(given), lower(*given))[1])
     f = polyml.einsum('def f(x: f32["N"], t: int):\n    y[n] = x[n] + t\n    return y\n')
     x = f4(5)
     f.explain(x, 2)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import polyml as pm
-from polyml.einsum_frontend.interpreter import interpret
+from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
 from polyml.schedule.transforms.follow import join_follower
 from polyml.source import Source

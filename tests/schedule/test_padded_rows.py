@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.schedule.relaid import line_rows
+from polyml.schedule.layouts.relaid import line_rows
 from polyml.sets.affine import affine
 from polyml.target import Target
 from tests.schedule.stencils import FIELD_STEP

@@ -14,11 +14,11 @@ from polyml.errors import IllegalScheduleError
 from polyml.options import Options
 from polyml.schedule.driver import schedule
 from polyml.schedule.isl_scheduler import tree_from_written_order
-from polyml.schedule.joined import join_updates
 from polyml.schedule.legality import check
 from polyml.schedule.matching import Matcher
-from polyml.schedule.pivot_parts import split_at_pivots
-from polyml.schedule.pivots import Pivots, plan_pivots
+from polyml.schedule.pivots.joined_updates import join_updates
+from polyml.schedule.pivots.parts import split_at_pivots
+from polyml.schedule.pivots.plan import Pivots, plan_pivots
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.strategy.facts import model_statements
 from polyml.schedule.strategy.pivoted import build_pivoted

@@ -10,9 +10,9 @@ import pytest
 from benchmarks.polybench import KERNELS
 from polyml.codegen.generate import generate
 from polyml.codegen.interpret import interpret
-from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
 from polyml.options import Options
-from polyml.schedule import pack, ways
+from polyml.schedule import pack
 from polyml.schedule.driver import schedule
 from polyml.schedule.ilp.solve import SolverLimit
 from polyml.schedule.isl_scheduler import tree_from_written_order
@@ -20,6 +20,7 @@ from polyml.schedule.legality import check, check_tree
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.storage_check import storage_faults
 from polyml.schedule.tree import print_tree, tree_html
+from polyml.schedule.ways import orders
 from polyml.target import Target
 from tests.schedule import programs
 
@@ -202,7 +203,7 @@ def test_isl_stands_in_within_its_share_of_the_budget(monkeypatch: pytest.Monkey
     def fail(*_: object, **__: object) -> None:
         raise SolverLimit("no time left")
 
-    monkeypatch.setattr(ways, "schedule_by_ilp", fail)
+    monkeypatch.setattr(orders, "schedule_by_ilp", fail)
     found = schedule(region.scop, region.dependences, WIDE, Options(target=WIDE))
     dropped = [note.text.partition(" was dropped")[0] for note in found.notes if note.stage == "fallback"]
     assert dropped[-3:] == ["the schedule by integer programs", "isl's schedule", "isl's schedule without marks"]

@@ -15,7 +15,7 @@ from polyml.codegen.loops import Assign, For
 from polyml.codegen.rewrite import walk_nodes
 from polyml.options import Options
 from polyml.schedule.driver import schedule
-from polyml.schedule.slanted import split_around
+from polyml.schedule.pivots.slanted import split_around
 from polyml.schedule.storage_check import storage_faults
 from polyml.schedule.tree import print_tree
 from polyml.target import Target

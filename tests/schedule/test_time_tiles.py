@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import polyml as pm
-from polyml.einsum_frontend.interpreter import interpret
+from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
 from polyml.source import Source
 from polyml.testing import assert_close

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from polyml.codegen.loops import Function
-from polyml.codegen.scalar_replacement import scalar_replacement
-from polyml.codegen.simplify import simplify
-from polyml.codegen.triangles import cut_triangles
-from polyml.codegen.unroll import unroll
-from polyml.codegen.unroll_and_jam import unroll_and_jam
+from polyml.codegen.passes.scalar_replacement import scalar_replacement
+from polyml.codegen.passes.simplify import simplify
+from polyml.codegen.passes.triangles import cut_triangles
+from polyml.codegen.passes.unroll import unroll
+from polyml.codegen.passes.unroll_and_jam import unroll_and_jam
 
 __all__ = ["plain_loops"]
 

@@ -14,7 +14,7 @@ from polyml.codegen.cuda.program import Kernel
 from polyml.codegen.cuda.touches import Meeting, Nest, Step, Touches, loop_constraints
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, UpdateArgument
 from polyml.records import dataclass
-from polyml.scop.accesses import parameters_text
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["barrier_faults"]
 

@@ -17,8 +17,8 @@ from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Prefetc
 from polyml.codegen.rewrite import uses
 from polyml.dtypes import boolean
 from polyml.expressions import Apply, Expr, IndexValue
-from polyml.scop.accesses import parameters_text
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["block_faults"]
 

@@ -2,7 +2,7 @@
 
     for thread k: m = max(m, x[k])     becomes     own = -inf; for thread k: own = max(own, x[k]);  m = max(m, own) across
 
-As the vectorizer does for lanes (privatize.py).
+As the vectorizer does for lanes (passes/privatize.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import gcd
 from typing import TypeGuard
 
-from polyml.codegen.jam import names_in
+from polyml.codegen.cuda.touches import has_phases
 from polyml.codegen.loops import (
     Allocate,
     Assign,
@@ -26,7 +26,16 @@ from polyml.codegen.loops import (
     UpdateArgument,
     Variable,
 )
-from polyml.codegen.rewrite import expressions, fresh, map_places, subscript_variables, uses, walk_nodes, with_body
+from polyml.codegen.passes.jam import names_in
+from polyml.codegen.rewrite import (
+    expressions,
+    fresh,
+    map_places,
+    subscript_variables,
+    uses,
+    walk_nodes,
+    with_body,
+)
 from polyml.dtypes import DType, i64
 from polyml.expressions import Const, Expr, Read, Subscript, reads_of
 from polyml.ops import REDUCTIONS
@@ -37,7 +46,7 @@ __all__ = ["cooperate", "settle_scopes", "written_by"]
 
 def cooperate(function: Function) -> Function:
     """The kernel with private accumulators."""
-    if not _has_threads(Block(function.body)):
+    if not has_phases(Block(function.body)):
         return function
     types = {variable.name: variable.dtype for variable in function.arguments}
     types |= {
@@ -66,12 +75,12 @@ class _Cooperation:
         match node:
             case For(kind="thread"):
                 return self.phase(node)
-            case Allocate() if _has_threads(node):
+            case Allocate() if has_phases(node):
                 return with_body(_scalar(node), self.uniform)
             case For() | If() | Allocate() | Block():
                 if isinstance(node, For) and node.lower.is_constant:
                     self.multiples[node.variable] = gcd(node.step, node.lower.constant)
-                return with_body(node, self.uniform) if _has_threads(node) else node
+                return with_body(node, self.uniform) if has_phases(node) else node
             case Assign() | UpdateArgument() | Prefetch():
                 return node
 
@@ -211,10 +220,6 @@ def _pair(own: Variable, argument: Variable, node: UpdateArgument) -> _Private:
     return _Private((own, argument), fills, gather)
 
 
-def _has_threads(node: Node) -> bool:
-    return any(isinstance(inner, For) and inner.kind == "thread" for inner in walk_nodes((node,)))
-
-
 # -- scopes -----------------------------------------------------------------------------------------------------------------------
 
 
@@ -224,7 +229,7 @@ def settle_scopes(function: Function) -> Function:
     What stands around thread loops is shared by the block; but a register that no thread loop writes is replicated, when whatever
     writes it outside of them writes nothing but replicated registers: then all threads compute it, each for itself, without a barrier.
     """
-    if not _has_threads(Block(function.body)):
+    if not has_phases(Block(function.body)):
         return function
     kept = {n.variable.name for n in walk_nodes(function.body) if _is_register(n)}
     inside = (loop.body for loop in walk_nodes(function.body) if isinstance(loop, For) and loop.kind == "thread")
@@ -251,7 +256,7 @@ def written_by(node: Node) -> frozenset[str]:
 def _thread_free(nodes: tuple[Node, ...]) -> Iterator[Node]:
     """The largest nodes without thread loops outside of all thread loops."""
     for node in nodes:
-        if not _has_threads(node):
+        if not has_phases(node):
             yield node
         elif isinstance(node, If):
             yield from _thread_free((*node.then, *node.otherwise))
@@ -260,7 +265,7 @@ def _thread_free(nodes: tuple[Node, ...]) -> Iterator[Node]:
 
 
 def _scoped(node: Node, kept: set[str]) -> Node:
-    if not _has_threads(node) or (isinstance(node, For) and node.kind == "thread"):
+    if not has_phases(node) or (isinstance(node, For) and node.kind == "thread"):
         return node
     node = with_body(node, lambda body: tuple(_scoped(child, kept) for child in body))
     if isinstance(node, Allocate) and node.variable.scope != "private" and node.variable.name not in kept:

@@ -16,6 +16,7 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.ops import OPS
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Atom, FloorDiv, affine
+from polyml.sets.shapes import row_major_strides
 
 __all__ = ["EMITTED", "Writer"]
 
@@ -158,11 +159,4 @@ class Writer:
 
 def strides_of(variable: Variable) -> tuple[int | None, ...]:
     """Elements between neighbours per dimension; None where that depends on sizes."""
-    if variable.strides is not None:
-        return variable.strides
-    strides: list[int | None] = []
-    step: int | None = 1
-    for extent in reversed(variable.shape):
-        strides.append(step)
-        step = step * extent.constant if step is not None and extent.is_constant else None
-    return tuple(reversed(strides))
+    return row_major_strides(variable.shape) if variable.strides is None else variable.strides

@@ -21,7 +21,6 @@ from math import prod
 import islpy as isl
 
 from polyml.codegen.cuda.touches import has_phases, loop_constraints
-from polyml.codegen.jam import names_in
 from polyml.codegen.loops import (
     Allocate,
     Assign,
@@ -36,6 +35,7 @@ from polyml.codegen.loops import (
     UpdateArgument,
     Variable,
 )  # fmt: skip
+from polyml.codegen.passes.jam import names_in
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import expressions, fresh, map_places, uses, walk_nodes
 from polyml.dtypes import boolean, i64
@@ -43,9 +43,10 @@ from polyml.expressions import Apply, Expr, IndexValue, Read, reads_of
 from polyml.gpu_core import Core, staging_pays
 from polyml.records import dataclass
 from polyml.schedule.storage import interval
-from polyml.scop.accesses import parameters_text
 from polyml.sets.affine import Affine, affine, minimum
 from polyml.sets.from_isl import affine_of
+from polyml.sets.shapes import element_count, is_known
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["stage_windows"]
 
@@ -313,6 +314,6 @@ def _all(tests: Sequence[Expr]) -> Expr:
 
 
 def _bytes(variable: Variable) -> int | None:
-    if not all(extent.is_constant for extent in variable.shape) or not variable.shape:
+    if not is_known(variable.shape) or not variable.shape:
         return None
-    return variable.dtype.itemsize * prod(extent.constant for extent in variable.shape)
+    return variable.dtype.itemsize * element_count(variable.shape)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
-from polyml.codegen.jam import names_in
 from polyml.codegen.loops import Allocate, Function, Node, Place, Variable
+from polyml.codegen.passes.jam import names_in
 from polyml.codegen.rewrite import fresh, map_places, uses, walk_nodes, with_body
 from polyml.expressions import Expr, Read, Subscript
 from polyml.sets.affine import Affine
+from polyml.sets.shapes import element_count
 
 __all__ = ["private_registers"]
 
@@ -25,7 +25,7 @@ def private_registers(function: Function) -> Function:
     arrays = [
         n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate) and n.variable.scope == "private"
     ]
-    total = sum(prod(extent.constant for extent in array.shape) for array in arrays)
+    total = sum(element_count(array.shape) for array in arrays)
     most = FEW if total > MANY else total
     return replace(function, body=tuple(_visit(node, taken, most) for node in function.body))
 

@@ -11,6 +11,7 @@ from polyml.expressions import Expr
 from polyml.gpu_core import Limits
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extremum, FloorDiv
+from polyml.sets.shapes import element_count
 
 __all__ = ["AXES", "Branch", "CudaRegion", "DeviceArray", "HostStep", "Kernel", "Launch", "Repeat", "grid_of"]
 
@@ -38,9 +39,7 @@ class Kernel:
     def shared_bytes(self) -> int:
         """Shared memory of its scratch arrays."""
         shared = [n.variable for n in walk_nodes(self.function.body) if isinstance(n, Allocate)]
-        return sum(
-            v.dtype.itemsize * prod(extent.constant for extent in v.shape) for v in shared if v.scope == "shared"
-        )
+        return sum(v.dtype.itemsize * element_count(v.shape) for v in shared if v.scope == "shared")
 
     @property
     def exchange_bytes(self) -> int:

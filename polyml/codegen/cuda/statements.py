@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import assert_never
 
 from polyml.codegen.cuda.arithmetic import ARITHMETIC
@@ -13,10 +12,12 @@ from polyml.codegen.cuda.owned_loops import INDENT, owned_loop
 from polyml.codegen.cuda.types import c_type
 from polyml.codegen.cuda.vectors import Gathered, Loaded, Moved, Run, runs, vector_type
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Prefetch, UpdateArgument, Variable
+from polyml.codegen.printer import without_parentheses
 from polyml.dtypes import DType
 from polyml.expressions import Read
 from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
+from polyml.sets.shapes import element_count, is_known
 
 __all__ = ["ThreadCode", "atomic_update", "combined"]
 
@@ -47,7 +48,7 @@ class ThreadCode:
         made = self.loaded(run.loads, indent)
         target = run.assigns[0].target
         kind = vector_type(w.variables[target.variable].dtype, count)
-        values = ", ".join(_bare(w.value(node.value)) for node in run.assigns)
+        values = ", ".join(without_parentheses(w.value(node.value)) for node in run.assigns)
         made.append(f"{indent}  *({kind}*)&{w.element(target.variable, target.subscripts)} = make_{kind}({values});")
         w.loaded = known
         return [f"{indent}{{", *made, f"{indent}}}"] if run.loads else [made[0].replace(f"{indent}  ", indent, 1)]
@@ -120,12 +121,12 @@ class ThreadCode:
         if node.asynchronous:
             return f"__pipeline_memcpy_async(&{target}, &{value}, {node.value.dtype.itemsize});"
         if node.reduction is None:
-            return f"{target} = {_bare(value)};"
+            return f"{target} = {without_parentheses(value)};"
         dtype = w.variables[node.target.variable].dtype
         if node.atomic:
-            return atomic_update(w, node.reduction, _bare(value), target, dtype)
+            return atomic_update(w, node.reduction, without_parentheses(value), target, dtype)
         if node.reduction == "sum" and dtype.is_float:
-            return f"{target} += {_bare(value)};"
+            return f"{target} += {without_parentheses(value)};"
         return f"{target} = {combined(w, node.reduction, value, target, dtype)};"
 
     def update(self, node: UpdateArgument, indent: str) -> list[str]:
@@ -137,8 +138,8 @@ class ThreadCode:
         inside = indent + INDENT
         return [
             f"{indent}{{",
-            f"{inside}const {c_type(dtype)} candidate = {_bare(w.value(node.candidate))};",
-            f"{inside}const long long its_index = {_bare(w.value(node.candidate_index))};",
+            f"{inside}const {c_type(dtype)} candidate = {without_parentheses(w.value(node.candidate))};",
+            f"{inside}const long long its_index = {without_parentheses(w.value(node.candidate_index))};",
             f"{inside}if ({helper_name(node.kind, dtype)}(candidate, its_index, {best}, {argument})) {{",
             f"{inside}{INDENT}{best} = candidate;",
             f"{inside}{INDENT}{argument} = its_index;",
@@ -189,19 +190,5 @@ def declaration(variable: Variable, w: Writer) -> str:
 
 def elements(variable: Variable) -> int:
     """How many elements the variable has; its extents are numbers."""
-    assert all(extent.is_constant for extent in variable.shape), (
-        "internal: scratch memory of a thread has a symbolic size"
-    )
-    return max(1, prod(extent.constant for extent in variable.shape))
-
-
-def _bare(text: str) -> str:
-    """Text without the parentheses around all of it."""
-    if not (text.startswith("(") and text.endswith(")")):
-        return text
-    depth = 0
-    for position, character in enumerate(text):
-        depth += (character == "(") - (character == ")")
-        if depth == 0 and position < len(text) - 1:
-            return text
-    return text[1:-1]
+    assert is_known(variable.shape), "internal: scratch memory of a thread has a symbolic size"
+    return max(1, element_count(variable.shape))

@@ -17,8 +17,8 @@ from polyml.codegen.loops import Allocate, Assign, For, If, Node, UpdateArgument
 from polyml.codegen.rewrite import expressions, uses, walk_nodes
 from polyml.expressions import Expr, reads_of
 from polyml.records import dataclass
-from polyml.scop.accesses import parameters_text
 from polyml.sets.affine import Affine, Extremum, affine, operands
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["Meeting", "Nest", "Step", "Touch", "Touches", "element_of", "has_phases", "loop_constraints", "merged"]
 
@@ -167,7 +167,7 @@ class Meeting:
         for side, step, touch in (("a", self.first, self.a), ("b", self.second, self.b)):
             bounds, values = loop_constraints((*(nest.loop for nest in step.around), *touch.inside), side)
             made += bounds
-            made += self._thread(side, touch, values, len(step.around))
+            made += self._thread(side, touch, len(step.around))
             made += [f"0 <= c{side}{k} < {count}" for k, (_, count, _) in enumerate(touch.copies)]
             elements.append(element_of(touch, values, side))
         for left, right in zip(*elements, strict=True):
@@ -175,7 +175,7 @@ class Meeting:
                 made.append(f"{left.isl_text()} = {right.isl_text()}")
         return made if self.a.asynchronous else [*made, "(ta < tb or ta > tb)"]
 
-    def _thread(self, side: str, touch: Touch, values: dict[str, Affine], depth: int) -> list[str]:
+    def _thread(self, side: str, touch: Touch, depth: int) -> list[str]:
         """The number of the thread in its block."""
         extents = self.kernel.threads
         if touch.everybody:

@@ -10,7 +10,7 @@ loop carries the vector at one of these places from iteration to iteration, load
         left = shift(here, next, width - 1); here = next
     body once more, in which a[k + 1] is a load
 
-A sum that is the same at several places (the columns of a window; codegen/sums_by_place.py) is such a row, too: it is added up once and shifted like an element.
+A sum that is the same at several places (the columns of a window; codegen/passes/sums_by_place.py) is such a row, too: it is added up once and shifted like an element.
 
 In L1 a load across two lines costs no more than two: there one place after `here` stays a load where shuffles and arithmetic, which share two units, would take longer than all loads.
 
@@ -22,16 +22,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from math import prod
 
 from polyml.codegen.llvm.ir import INDEX, Builder, Lines, Value, integer, type_of
 from polyml.codegen.llvm.memory import Evaluate, access
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Assign, For, Prefetch
-from polyml.codegen.sums_by_place import LINE, base_of
+from polyml.codegen.passes.sums_by_place import LINE, base_of
 from polyml.expressions import Apply, Expr, Read, reads_of, substitute, walk
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.shapes import element_count, is_known
 
 __all__ = ["Row", "emit_shifted", "neighbouring_rows"]
 
@@ -171,8 +171,8 @@ def _balanced(state: State, rows: list[Row], assigns: list[Assign]) -> list[Row]
 def _is_short(state: State, row: Row) -> bool:
     (read, *_) = reads_of(row.reads[0])
     variable = state.slots[read.tensor].variable
-    constant = all(extent.is_constant for extent in variable.shape)
-    return constant and variable.dtype.itemsize * prod(e.constant for e in variable.shape) <= SHORT
+    constant = is_known(variable.shape)
+    return constant and variable.dtype.itemsize * element_count(variable.shape) <= SHORT
 
 
 def _is_plain(state: State, read: Read, node: For) -> bool:

@@ -16,7 +16,6 @@ from dataclasses import field, replace
 from math import inf, prod
 
 from polyml.codegen.element_accesses import memory_steps
-from polyml.codegen.jam import names_in
 from polyml.codegen.loops import (
     Allocate,
     Assign,
@@ -30,6 +29,7 @@ from polyml.codegen.loops import (
     UpdateArgument,
     Variable,
 )
+from polyml.codegen.passes.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, subscript_variables, walk_nodes, with_body
 from polyml.dtypes import boolean, i64

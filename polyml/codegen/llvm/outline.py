@@ -18,7 +18,7 @@ from polyml.codegen.llvm.ir import INDEX, POINTER, Builder, Lines, Module, Type,
 from polyml.codegen.llvm.state import State
 from polyml.codegen.llvm.storage import add_slot
 from polyml.codegen.loops import Allocate, Assign, For, If, Node, Variable
-from polyml.codegen.parallel_work import LIGHT, work_of_loop
+from polyml.codegen.passes.parallel_work import LIGHT, work_of_loop
 from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Const, Read
 from polyml.sets.affine import affine

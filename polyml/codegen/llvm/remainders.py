@@ -1,6 +1,6 @@
 """Quotients in addresses: several with one stride are one number, and `a - 8 * (a // 8)` is what `and` makes of it.
 
-What a register tile fetches ahead takes turns (`codegen/prefetch_rows.py`), so that its address has remainders. Term by term each quotient would be multiplied by the stride, or kept in a
+What a register tile fetches ahead takes turns (`codegen/prefetch/tiles_along_rows.py`), so that its address has remainders. Term by term each quotient would be multiplied by the stride, or kept in a
 register that is counted up beside it: twenty instructions in a loop that has slots for a few.
 """
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyml.expressions import Read
+from polyml.expressions import Read, plain_indices
 from polyml.graph.edit import in_order_of_result, protected_names, with_name
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.inline import is_elementwise
 from polyml.graph.traverse import all_ops, users_of
-from polyml.sets.affine import Affine
 
 __all__ = ["absorb_copies"]
 
@@ -56,7 +55,7 @@ def _copied(equation: Equation) -> Read | None:
     """The read of which the equation is a whole copy with dimensions in some order; None for anything else."""
     if not isinstance(equation.body, Read) or not is_elementwise(equation):
         return None
-    names = [s.name if isinstance(s, Affine) else None for s in equation.body.subscripts]
+    names = plain_indices(equation.body.subscripts)
     complete = None not in names and len(set(names)) == len(names) and set(names) == set(equation.indices)
     return equation.body if complete else None
 

@@ -9,6 +9,7 @@ import islpy as isl
 from polyml.expressions import reads_of
 from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["any_box", "box", "box_extents", "holds", "hull", "hull_extents", "symbolic_box"]
 
@@ -80,15 +81,11 @@ def box(
 ) -> isl.Set:
     """`[sizes] -> { name[indices] }` with each index below its extent."""
     limits = " and ".join(f"0 <= {index} < {affine(extents[index]).isl_text()}" for index in indices)
-    return isl.Set(f"{_head(sizes)}{{ {name}[{', '.join(indices)}] : {limits or 'true'} }}")
+    return isl.Set(f"{parameters_text(sizes)}{{ {name}[{', '.join(indices)}] : {limits or 'true'} }}")
 
 
 def holds(value: Affine, graph: Graph) -> bool:
     """Whether the expression in the graph's sizes is at least 0 for all of their values."""
     if value.is_constant:
         return value.constant >= 0
-    return graph.context.is_subset(isl.Set(f"{_head(graph.sizes)}{{ : {value.isl_text()} >= 0 }}"))
-
-
-def _head(sizes: Sequence[str]) -> str:
-    return f"[{', '.join(sizes)}] -> " if sizes else ""
+    return graph.context.is_subset(isl.Set(f"{parameters_text(graph.sizes)}{{ : {value.isl_text()} >= 0 }}"))

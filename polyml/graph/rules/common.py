@@ -11,6 +11,7 @@ from polyml.graph.edit import protected_names, rename_uses
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import all_ops, is_cheap
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["share_equal"]
 
@@ -96,7 +97,7 @@ def _copy(equation: Equation, first: Tensor) -> Equation:
     limits = [f"0 <= {e} < {n.isl_text()}" for e, n in zip(elements, first.shape, strict=True)]
     sizes = sorted({name for extent in first.shape for name in extent.variables()})
     where = f" : {' and '.join(limits)}" if limits else ""
-    domain = isl.Set(f"[{', '.join(sizes)}] -> {{ {equation.result.name}[{', '.join(elements)}]{where} }}")
+    domain = isl.Set(f"{parameters_text(sizes)}{{ {equation.result.name}[{', '.join(elements)}]{where} }}")
     places = tuple(affine(e) for e in elements)
     return Equation(
         result=equation.result,

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, product_of, walk
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, plain_indices, product_of, walk
 from polyml.graph.edit import fresh_name, protected_names
 from polyml.graph.elements import all_elements, elements_read
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
@@ -72,7 +72,7 @@ def _factored(equation: Equation, scalings: Mapping[str, Equation], taken: set[s
     if not product.inside or not (product.times or product.over):
         return None
     left = equation.left
-    if tuple(s.name if isinstance(s, Affine) else None for s in equation.target) != left:
+    if tuple(plain_indices(equation.target)) != left:
         return None
     points = equation.domain.reset_tuple_id().project_out(isl.dim_type.set, len(left), len(equation.reduced))
     whole = all_elements(equation.result)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from polyml.dtypes import boolean
 from polyml.expressions import Apply, Const, Read
-from polyml.graph.build_parts import fill
+from polyml.graph.builder.parts import fill
 from polyml.graph.edit import fresh_name, with_name
 from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.graph.rules.boxes import box

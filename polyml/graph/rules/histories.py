@@ -13,7 +13,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Const, Read, map_reads
-from polyml.graph.build_parts import fill
+from polyml.graph.builder.parts import fill
 from polyml.graph.edit import fresh_name, map_equations, map_expressions
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import all_ops, equation_reads

@@ -19,6 +19,7 @@ from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import equation_reads, estimated_bytes, read_names, results_of, tensors_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_of, parameters_text
 
 __all__ = ["hoist"]
 
@@ -209,8 +210,7 @@ def _over_iterations(domain: isl.Set, loop: Loop, count: int, index: str, indice
     else:
         domain = domain.move_dims(isl.dim_type.set, 0, isl.dim_type.param, position, 1)
     dims = [index, *(f"x{d}" for d in range(len(indices)))]
-    names = [domain.get_dim_name(isl.dim_type.param, d) for d in range(domain.dim(isl.dim_type.param))]
-    head = f"[{', '.join(name for name in names if name)}] -> " if names else ""
+    head = parameters_text(parameters_of(domain))
     value = (affine(index) * loop.step + loop.start).isl_text()
     if position >= 0:
         shift = isl.MultiAff(f"{head}{{ [{', '.join(dims)}] -> [{', '.join([value, *dims[1:]])}] }}")

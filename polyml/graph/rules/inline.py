@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, walk
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, plain_indices, walk
 from polyml.graph.edit import map_expressions, protected_names
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op
 from polyml.graph.traverse import equation_reads, estimated_bytes, index_extents, is_cheap, read_names, results_of
@@ -51,7 +51,7 @@ def is_elementwise(equation: Equation) -> bool:
     """True when each element of the result is the body at that element's own point."""
     if equation.reduce is not None or equation.base is not None:
         return False
-    names = [s.name if isinstance(s, Affine) else None for s in equation.target]
+    names = plain_indices(equation.target)
     return None not in names and len(set(names)) == len(names) and set(names) == set(equation.indices)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polyml.expressions import substitute
-from polyml.graph.build_parts import fill
+from polyml.graph.builder.parts import fill
 from polyml.graph.ir import Equation, Graph, Op
 from polyml.graph.rules.window_parts import meets_all
 from polyml.sets.affine import Affine, affine

@@ -24,10 +24,10 @@ FAR = 24.0
 """Cycles for an element of what no cache holds that comes alone, a line for each."""
 
 MIN_REUSE = 16
-"""Rows from which on operands are packed (schedule/blocking.py)."""
+"""Rows from which on operands are packed (schedule/blocking/worth.py)."""
 
 MOST_ROWS = 1024
-"""Terms of a strip (schedule/block_strips.py)."""
+"""Terms of a strip (schedule/blocking/strips.py)."""
 
 LARGE = 8
 """How many times as much as that cache a tensor takes whose lines are gone before the next row of one is needed."""
@@ -42,7 +42,7 @@ STORED = 2.0
 """Cycles for a vector of the result, which may be part of one."""
 
 NEAR = 64
-"""Half of L1 is this part of the cache that a core keeps close: an operand that fits is not packed (schedule/blocking.py)."""
+"""Half of L1 is this part of the cache that a core keeps close: an operand that fits is not packed (schedule/blocking/worth.py)."""
 
 LOADED = 1.5
 """Cycles of sums side by side for each one of multiply-adds: each term of each row and column is loaded for a few of them."""
@@ -118,7 +118,7 @@ def product_cost(layout: Layout, extents: Mapping[str, int], itemsize: int, mach
     cycles = sums if once else sums + _vectors(vectors, last, roles, extents, itemsize, machine)
     unpacked = prod(extents[i] for i in vectors) * itemsize <= machine.cache // NEAR
     brought = _rows(others, rows, roles, extents, itemsize, machine, unpacked=unpacked)
-    # Rows that are read where they lie come while others are multiplied with; so do strips of the other operand (schedule/block_strips.py), but not what longer sums are packed from.
+    # Rows that are read where they lie come while others are multiplied with; so do strips of the other operand (schedule/blocking/strips.py), but not what longer sums are packed from.
     hidden = others[-1] in roles.reduced and prod(extents[i] for i in roles.reduced) > MOST_ROWS
     cycles += max(0.0, brought - sums) if hidden else brought
     return written + cycles + STORED * prod(extents[i] for i in layout.result) / row * ceil(row / lanes)

@@ -19,7 +19,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Const, Read
-from polyml.graph.build_parts import fill
+from polyml.graph.builder.parts import fill
 from polyml.graph.edit import fresh_name, protected_names, rename_uses, with_name
 from polyml.graph.elements import all_elements, elements_at
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
@@ -169,7 +169,7 @@ def _is_whole(equation: Equation) -> bool:
     """Whether it makes every element."""
     if equation.base is not None or equation.reduce is not None:
         return False
-    made = elements_at(equation, equation.domain, equation.left, equation.target)
+    made = elements_at(equation.domain, equation.left, equation.target)
     return bool(all_elements(equation.result).is_subset(made))
 
 
@@ -261,7 +261,7 @@ class _Turning:
         """The base with another value, or a tensor's, in the elements that no step makes. count: if there are so many steps at all (None: in any case)."""
         elements = all_elements(base)
         for update in level.updates:
-            elements = elements.subtract(elements_at(update, self.outside(update.domain), update.left, update.target))
+            elements = elements.subtract(elements_at(self.outside(update.domain), update.left, update.target))
         elements = elements.coalesce()
         if elements.is_empty():
             return base

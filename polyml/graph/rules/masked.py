@@ -239,7 +239,7 @@ class _Masks:
             if key.name not in equation.reduced or not {s.name for s in rows} <= {*left}:
                 return False
             kept = restricted_to(equation, [zero.condition])
-            if not zero.maximum.met(elements_at(kept, kept.domain, kept.indices, [*rows, key])):
+            if not zero.maximum.met(elements_at(kept.domain, kept.indices, [*rows, key])):
                 return False
         return _keeps_rows(equation, [zero.condition for zero in zeros])
 

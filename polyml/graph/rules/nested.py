@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from polyml.expressions import Expr, Read, factors_of, product_of, reads_of
-from polyml.graph.build_parts import variables_of
+from polyml.graph.builder.parts import variables_of
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.boxes import any_box, box
@@ -28,11 +28,18 @@ from polyml.sets.weighed import Term, Weighed, term, total
 
 __all__ = ["nest_sums"]
 
-GAIN = 0.75
+GAIN = 0.8
 """The part of the arithmetic that may be left, moving the inner sums included, for sums within sums to pay."""
 
-NEAR, FAR = 8, 32
-"""Products that writing and reading an element takes as long as: in cache, in memory."""
+NEAR, WITHIN, FAR = 8, 16, 32
+"""Products that writing and reading an element takes as long as: in cache, in the last level, in memory. The first is what an element of the largest factor takes, too, where it is not contiguous along the sum:
+lanes run along it, and each of its rows is another stream."""
+
+OFTEN = 16
+"""That goes for elements that are used so many times: with fewer uses they are read in order."""
+
+LAST_LEVEL = 8
+"""The last level of caches holds so many times what a core keeps close, at least."""
 
 MUCH, LITTLE = 4, 1 << 22
 """Another order of sums is much better if it takes a quarter, and there are more products than these."""
@@ -44,14 +51,14 @@ LARGE = 256
 """What the largest symbolic extent counts as, at least: kernels for any sizes are to be good at large ones, whatever the first call has."""
 
 
-def nest_sums(graph: Graph, cache: int) -> Graph:
-    """The graph with such sums in two equations. cache: bytes that a core keeps close.
+def nest_sums(graph: Graph, cache: int, vector_bytes: int = 0) -> Graph:
+    """The graph with such sums in two equations. cache: bytes that a core keeps close. vector_bytes: of a register; 0: not known.
 
     Rewrite:
         y[i, r] = sum[j, k](x[i, j, k] * b[j, r] * c[k, r])
         -> t[i, j, r] = sum[k](x[i, j, k] * c[k, r]);  y[i, r] = sum[j](t[i, j, r] * b[j, r])
     """
-    work = _Work(graph, tensors_of(graph), cache, _counted(graph), [])
+    work = _Work(graph, tensors_of(graph), cache, vector_bytes, _counted(graph), [])
     ops = _block(graph.ops, work)
     return (
         graph if ops is graph.ops else replace(graph, ops=ops, suits=tuple(dict.fromkeys((*graph.suits, *work.suits))))
@@ -65,6 +72,7 @@ class _Work:
     graph: Graph
     tensors: dict[str, Tensor]
     cache: int
+    vector_bytes: int
     counts: Mapping[str, int]
     suits: list[Weighed]
 
@@ -113,12 +121,14 @@ def _nested(equation: Equation, work: _Work) -> Iterator[Equation]:
 
 @dataclass(frozen=True, slots=True)
 class _Inner:
-    """What goes into the inner sum: the indices that it reduces, those that it keeps, its factors and the others. cost: products of both sums, and what moving the inner one's takes."""
+    """What goes into the inner sum: the indices that it reduces, those that it keeps, its factors and the others. work: products of both sums, and what moving the inner one's takes; cost: these, lanes that are idle,
+    and what reading the largest factor takes, which tell inner sums apart: one sum over all has such costs, too."""
 
     reduced: tuple[str, ...]
     kept: tuple[str, ...]
     inside: tuple[Expr, ...]
     outside: tuple[Expr, ...]
+    work: tuple[Term, ...] = ()
     cost: tuple[Term, ...] = ()
 
 
@@ -140,7 +150,8 @@ def _best(equation: Equation, work: _Work) -> tuple[_Inner, Mapping[str, Affine]
     operands = [work.tensors[name] for name in dict.fromkeys(read.tensor for read in reads_of(equation.body))]
     item = equation.result.dtype.itemsize
     room = [term(t.dtype.itemsize, t.shape) for t in (*operands, equation.result)]
-    most = max(total(room, work.counts), work.cache)
+    near = LAST_LEVEL * work.cache
+    most = max(total(room, work.counts), near)
 
     def costed(inner: _Inner) -> _Inner:
         kept, inside, rest = (
@@ -149,26 +160,37 @@ def _best(equation: Equation, work: _Work) -> tuple[_Inner, Mapping[str, Affine]
                 inner.kept, (*inner.kept, *inner.reduced), [i for i in equation.indices if i not in inner.reduced],
             )
         )  # fmt: skip
-        moved = NEAR if total([term(item, kept)], work.counts) <= work.cache // 2 else FAR
-        cost = term(max(len(inner.inside) - 1, 1), inside), term(len(inner.outside), rest), term(moved, kept)
-        return replace(inner, cost=cost)
+        size = total([term(item, kept)], work.counts)
+        moved = NEAR if size <= work.cache // 2 else WITHIN if size <= near else FAR
+        products = max(len(inner.inside) - 1, 1)
+        both = term(products, inside), term(len(inner.outside), rest), term(moved, kept)
+        idle = products * _idle_lanes(kept[-1], item, work.vector_bytes) if kept else 0
+        large = _largest(inner.inside, work)
+        walked = large is not None and any(large.subscripts[-1] == affine(i) for i in inner.kept)
+        more = [term(idle, (*kept[:-1], *inside[len(kept) :]))] if idle else []
+        if large is not None and walked:
+            elements = work.tensors[large.tensor].shape
+            if total([term(1, inside)], work.counts) >= total([term(OFTEN, elements)], work.counts):
+                more.append(term(NEAR, elements))
+        return replace(inner, work=both, cost=(*both, *more))
 
-    candidates = [costed(inner) for inner in _candidates(equation, factors, uses)]
+    candidates = [costed(inner) for inner in _candidates(equation, factors, uses, work)]
     plain = total([term(len(factors) - 1, extents.values())], work.counts)
-    best, least = None, GAIN * plain
-    for inner in candidates:
-        size = total([term(item, (extents[i] for i in inner.kept))], work.counts)
-        cost = total(inner.cost, work.counts)
-        if size <= most and cost < least:
-            best, least = inner, cost
+    paying = [
+        inner
+        for inner in candidates
+        if total([term(item, (extents[i] for i in inner.kept))], work.counts) <= most
+        and total(inner.work, work.counts) < GAIN * plain
+    ]
+    best = min(paying, key=lambda inner: total(inner.cost, work.counts), default=None)
     if best is None:
         return None
-    elements = [(work.cache // item, ()), *((factor // item or 1, sizes) for factor, sizes in room)]
+    elements = [(near // item, ()), *((factor // item or 1, sizes) for factor, sizes in room)]
     work.suit(best, (inner for inner in candidates if inner is not best), elements, extents)
     return best, extents
 
 
-def _candidates(equation: Equation, factors: Sequence[Expr], uses: Sequence[Set[str]]) -> Iterator[_Inner]:
+def _candidates(equation: Equation, factors: Sequence[Expr], uses: Sequence[Set[str]], work: _Work) -> Iterator[_Inner]:
     """All inner sums that leave a factor outside."""
     for count in range(1, len(equation.reduced)):
         for reduced in combinations(equation.reduced, count):
@@ -179,17 +201,38 @@ def _candidates(equation: Equation, factors: Sequence[Expr], uses: Sequence[Set[
             mentioned = {i for used, inside in zip(uses, within, strict=True) if inside for i in used} - chosen
             inside = tuple(f for f, is_inside in zip(factors, within, strict=True) if is_inside)
             outside = tuple(f for f, is_inside in zip(factors, within, strict=True) if not is_inside)
-            kept = _in_memory_order([i for i in equation.indices if i in mentioned], inside, equation)
+            kept = _in_memory_order([i for i in equation.indices if i in mentioned], inside, equation, work)
             yield _Inner(reduced, kept, inside, outside)
 
 
-def _in_memory_order(kept: list[str], inside: Sequence[Expr], equation: Equation) -> tuple[str, ...]:
-    """The inner sums' indices, innermost one along which an operand is contiguous: the result's own innermost one where that is among them."""
+def _in_memory_order(kept: list[str], inside: Sequence[Expr], equation: Equation, work: _Work) -> tuple[str, ...]:
+    """The inner sums' indices, those of the largest operand in its order, behind others. Innermost is the one along which that is contiguous, so that lanes run along what is read most; where that one is summed over, another along which an
+    operand is contiguous: the result's own innermost one where that is among them."""
     last = {r.subscripts[-1] for f in inside for r in reads_of(f) if r.subscripts}
     contiguous = [i for i in kept if affine(i) in last]
-    left = equation.left
-    chosen = left[-1:] if left and left[-1] in contiguous else contiguous[-1:] or kept[-1:]
-    return (*(i for i in kept if i not in chosen), *chosen)
+    large, left = _largest(inside, work), equation.left
+    order = [] if large is None else [s.name for s in large.subscripts if isinstance(s, Affine) and s.name in kept]
+    own = order[-1:] if large is not None and order and large.subscripts[-1] == affine(order[-1]) else []
+    chosen = own or (left[-1:] if left and left[-1] in (contiguous or kept) else contiguous[-1:] or kept[-1:])
+    return (*(i for i in kept if i not in (*chosen, *order)), *(i for i in order if i not in chosen), *chosen)
+
+
+def _largest(factors: Sequence[Expr], work: _Work) -> Read | None:
+    """The read of the largest tensor of several that has a dimension; None where all of them are as large."""
+    sizes = {
+        r: total([term(1, work.tensors[r.tensor].shape)], work.counts)
+        for f in factors
+        for r in reads_of(f)
+        if r.subscripts
+    }
+    most = max(sizes.values(), default=0)
+    return next((r for r, size in sizes.items() if size == most), None) if len(set(sizes.values())) > 1 else None
+
+
+def _idle_lanes(extent: Affine, itemsize: int, vector_bytes: int) -> int:
+    """Of vectors along so many elements; none where a vector has more of them than there are, since lanes run along the sum then."""
+    lanes = vector_bytes // itemsize
+    return -extent.constant % lanes if extent.is_constant and 0 < lanes < extent.constant else 0
 
 
 def _split(equation: Equation, inner: _Inner, extents: Mapping[str, Affine], work: _Work) -> tuple[Equation, Equation]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Const, Read, map_reads
-from polyml.graph.build_parts import fill
+from polyml.graph.builder.parts import fill
 from polyml.graph.edit import fresh_name, map_equations, map_expressions, rename_uses
 from polyml.graph.flow import Place, iterations_of, points_of
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor

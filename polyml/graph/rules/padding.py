@@ -13,11 +13,12 @@ import islpy as isl
 
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, reads_of
-from polyml.graph.build_parts import fill
+from polyml.graph.builder.parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Tensor
 from polyml.graph.rules.boxes import box, hull_extents
 from polyml.sets.affine import Affine, affine
+from polyml.sets.shapes import is_known
 
 __all__ = ["with_padding"]
 
@@ -65,7 +66,7 @@ def with_padding(equation: Equation, tensors: dict[str, Tensor]) -> tuple[list[E
 def _is_known(read: Read, tensors: Mapping[str, Tensor]) -> bool:
     """Whether its places follow the indices in steps of numbers, in a tensor of known shape."""
     steps = [s.stride(name) if isinstance(s, Affine) else None for s in read.subscripts for name in _names(s)]
-    return None not in steps and all(n.is_constant for n in tensors[read.tensor].shape)
+    return None not in steps and is_known(tensors[read.tensor].shape)
 
 
 def _names(subscript: Subscript) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from math import prod
 
 from polyml.dtypes import DType, bf16, boolean, f32, i8, i16, i32, i64, u8, u32
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
-from polyml.graph.build_parts import fill
+from polyml.graph.builder.parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, box_extents
@@ -27,6 +27,7 @@ from polyml.graph.rules.padding import with_padding
 from polyml.graph.traverse import tensors_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.shapes import element_count, is_known
 
 __all__ = ["pair_products"]
 
@@ -145,7 +146,7 @@ def _indices(read: Read) -> set[str]:
 def _dimension(read: Read, index: str, extent: int, tensors: dict[str, Tensor]) -> int | None:
     """The one dimension that the index runs along, over all of it; None where there is no such."""
     shape = tensors[read.tensor].shape
-    if not all(isinstance(s, Affine) for s in read.subscripts) or not all(e.is_constant for e in shape):
+    if not all(isinstance(s, Affine) for s in read.subscripts) or not is_known(shape):
         return None
     found = [d for d, s in enumerate(read.subscripts) if isinstance(s, Affine) and index in s.variables()]
     if len(found) != 1 or read.subscripts[found[0]] != affine(index) or shape[found[0]] != affine(extent):
@@ -154,7 +155,7 @@ def _dimension(read: Read, index: str, extent: int, tensors: dict[str, Tensor]) 
 
 
 def _uses(read: Read, product: _Product, tensors: dict[str, Tensor]) -> float:
-    elements = prod(extent.constant for extent in tensors[read.tensor].shape)
+    elements = element_count(tensors[read.tensor].shape)
     return prod(product.extents.values()) / max(elements, 1)
 
 

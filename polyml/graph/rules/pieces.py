@@ -16,7 +16,7 @@ import islpy as isl
 
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, factors_of, product_of, reads_of, substitute
-from polyml.graph.build_parts import variables_of
+from polyml.graph.builder.parts import variables_of
 from polyml.graph.edit import fresh_name, protected_names
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import any_box, box

@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import prod
 
 from polyml.expressions import IndexValue, Read, map_reads, reads_of, walk
-from polyml.graph.build_parts import fill
+from polyml.graph.builder.parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box_extents

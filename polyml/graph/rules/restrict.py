@@ -15,6 +15,7 @@ from polyml.expressions import Apply, Const, Expr
 from polyml.graph.edit import map_equations
 from polyml.graph.ir import Equation, Graph
 from polyml.sets.affine_conditions import condition_text
+from polyml.sets.spaces import parameters_of, parameters_text
 
 __all__ = ["exact_condition", "kept_where", "restrict_domains", "restricted_to"]
 
@@ -41,10 +42,7 @@ def _restricted(equation: Equation) -> Equation:
 def restricted_to(equation: Equation, conditions: Sequence[str]) -> Equation:
     """The equation where all conditions hold, which are in isl's syntax and over its indices. A reduction gives the elements that lose all their terms the identity."""
     where = " and ".join(conditions)
-    parameters = [
-        equation.domain.get_dim_name(isl.dim_type.param, d) for d in range(equation.domain.dim(isl.dim_type.param))
-    ]
-    head = f"[{', '.join(name for name in parameters if name)}] -> "
+    head = parameters_text(parameters_of(equation.domain))
     inside = isl.Set(f"{head}{{ {equation.result.name}[{', '.join(equation.indices)}] : {where} }}")
     instances, whole = equation.instances, equation.base is None and equation.is_plain
     if instances is None and equation.reduce is not None and not equation.accumulate and not whole:

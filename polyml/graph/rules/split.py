@@ -46,7 +46,7 @@ def _terms_of(equation: Equation, tensors: dict[str, Tensor], cache: int) -> lis
     if sum(estimated_bytes(tensors[name]) for name in {read.tensor for read in reads_of(equation.body)}) <= cache:
         return []
     terms = _terms(equation.body, False)
-    return terms if len(terms) > 1 and all(_is_product(term, equation) for term, _ in terms) else []
+    return terms if len(terms) > 1 and all(_is_product(term) for term, _ in terms) else []
 
 
 def _terms(expr: Expr, negative: bool) -> list[tuple[Expr, bool]]:
@@ -59,7 +59,7 @@ def _terms(expr: Expr, negative: bool) -> list[tuple[Expr, bool]]:
             return [(expr, negative)]
 
 
-def _is_product(expr: Expr, equation: Equation) -> bool:
+def _is_product(expr: Expr) -> bool:
     """Of two elements, each of which is used many times: an index of the other is not its own."""
     match expr:
         case Apply(op="mul", args=(Read() as x, Read() as y)):

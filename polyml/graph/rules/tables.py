@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import prod
 
 from polyml.expressions import Apply, Expr, IndexValue, Read, substitute, walk
-from polyml.graph.build_parts import fill
+from polyml.graph.builder.parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.traverse import is_cheap, tensors_of

@@ -58,7 +58,8 @@ def _split(equation: Equation, graph: Graph, tensors: dict[str, Tensor]) -> list
     least = RAGGED_DEPTH if windows is not None and windows.is_ragged else DEPTH
     if extents is None or prod(_count(extents[index]) for index in equation.reduced) < least:
         return [equation]
-    order, around = _order(places, left, extents), _Around(graph, tensors, extents)
+    around = _Around(graph, tensors, extents)
+    order = _order(places, left, around)
     if _bytes(equation, order, around) <= MOST_BYTES:
         made, placed = _pair(equation, order, around)
         return [made, assigned(placed, graph)]
@@ -75,11 +76,15 @@ class _Around:
     tensors: dict[str, Tensor]
     extents: Mapping[str, Affine]
 
+    def likely(self, index: str) -> int:
+        """How many values the index has in the call that the graph is made for."""
+        known = dict.fromkeys(self.graph.sizes, UNKNOWN_EXTENT) | dict(self.graph.examples)
+        return self.extents[index].evaluate(known)
+
 
 def _bytes(equation: Equation, order: tuple[str, ...], around: _Around) -> int:
     """Of the terms, in the call that the graph is made for."""
-    known = dict.fromkeys(around.graph.sizes, UNKNOWN_EXTENT) | dict(around.graph.examples)
-    return prod(around.extents[index].evaluate(known) for index in order) * equation.result.dtype.itemsize
+    return prod(map(around.likely, order)) * equation.result.dtype.itemsize
 
 
 def _one_by_one(equation: Equation, base: Tensor, order: tuple[str, ...], around: _Around) -> Loop:
@@ -129,7 +134,7 @@ def _count(extent: Affine) -> int:
     return extent.constant if extent.is_constant else UNKNOWN_EXTENT
 
 
-def _order(places: list[Affine], left: tuple[str, ...], extents: Mapping[str, Affine]) -> tuple[str, ...]:
+def _order(places: list[Affine], left: tuple[str, ...], around: _Around) -> tuple[str, ...]:
     """The indices in the order of the target's dimensions, those of windows in one place, so that what is next to each other in an operand stays so; last of all what is contiguous in the result."""
     windows = [place for place in places if len(place.variables()) > 1]
     first, is_last = places.index(windows[0]), windows[-1] is places[-1]
@@ -139,7 +144,8 @@ def _order(places: list[Affine], left: tuple[str, ...], extents: Mapping[str, Af
         if places[at] not in windows:
             return at, False, at
         # Windows begin at steps of the larger stride, or, with one stride, along the longer index.
-        begins = max(places[at].variables() & set(left), key=lambda i: (places[at].stride(i) or 0, _count(extents[i])))
+        both = [i for i in left if i in places[at].variables()]
+        begins = max(both, key=lambda i: (places[at].stride(i) or 0, around.likely(i)))
         return first, (index == begins) == is_last, at
 
     return tuple(sorted(left, key=key))

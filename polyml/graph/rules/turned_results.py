@@ -3,7 +3,7 @@
     z[c, b, a] = sum[d](x[a, d, b] * y[c, d])   becomes   z_turned[c, a, b] = sum[d](x[a, d, b] * y[c, d]); z[c, b, a] = z_turned[c, a, b]
 
 Lanes run along b then, so that x is read as it lies, and where d is longer than c fewer elements change places. The second statement follows a block of the first
-(`turned` in schedule/blocking.py), so that the intermediate tensor stays in L2. Of symbolic sizes the numbers of the call at hand decide.
+(`turned` in schedule/blocking/plan.py), so that the intermediate tensor stays in L2. Of symbolic sizes the numbers of the call at hand decide.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import prod
 
 from polyml.expressions import Apply, Read
-from polyml.graph.build_parts import fill
+from polyml.graph.builder.parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, symbolic_box
@@ -23,7 +23,7 @@ from polyml.sets.affine import affine
 __all__ = ["turn_results", "turned_order"]
 
 SHORT = 16
-"""Bounds that a contraction must exceed to get panels (MIN_REUSE, MIN_DEPTH in schedule/blocking.py)."""
+"""Bounds that a contraction must exceed to get panels (MIN_REUSE, MIN_DEPTH in schedule/blocking/worth.py)."""
 
 AGAIN = 4
 """How many times what a core keeps close the other operand may take: each block reads all of it again. 12.8 MB, which 350 blocks of seven columns met, took 1.38 s instead of 0.40."""

@@ -67,7 +67,7 @@ def _left_points(equation: Equation) -> isl.Set:
 
 
 def _hit(equation: Equation) -> isl.Set:
-    return elements_at(equation, _left_points(equation), equation.left, equation.target)
+    return elements_at(_left_points(equation), equation.left, equation.target)
 
 
 def _changed(equation: Equation, seen: _Seen, fills: set[str]) -> Equation:

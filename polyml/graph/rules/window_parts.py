@@ -10,13 +10,14 @@ import islpy as isl
 
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
-from polyml.graph.build_parts import fill
+from polyml.graph.builder.parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.graph.rules.boxes import box, holds
 from polyml.graph.traverse import UNKNOWN_EXTENT, all_ops
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["Split", "Window", "assigned", "inside", "meets_all", "padded_copy", "padded_shape", "reach", "target_of"]
 
@@ -74,13 +75,13 @@ def inside(name: str, indices: Sequence[str], read: Read, shape: tuple[Affine, .
         for place, extent in zip(read.subscripts, shape, strict=True)
         if isinstance(place, Affine)
     ]
-    head = f"[{', '.join(sizes)}] -> " if sizes else ""
+    head = parameters_text(sizes)
     return isl.Set(f"{head}{{ {name}[{', '.join(indices)}] : {' and '.join(limits)} }}")
 
 
 def target_of(equation: Equation, sizes: tuple[str, ...]) -> isl.Map:
     """From points to elements of the result, by a target that is affine in indices and sizes."""
-    head = f"[{', '.join(sizes)}] -> " if sizes else ""
+    head = parameters_text(sizes)
     name, indices = equation.result.name, ", ".join(equation.indices)
     places = ", ".join(place.isl_text() for place in equation.target if isinstance(place, Affine))
     return isl.Map(f"{head}{{ {name}[{indices}] -> {name}[{places}] }}")

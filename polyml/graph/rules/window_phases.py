@@ -17,7 +17,7 @@ from math import prod
 
 import islpy as isl
 
-from polyml.expressions import Apply, Read
+from polyml.expressions import Apply, Read, plain_indices
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, hull, symbolic_box
@@ -80,13 +80,13 @@ class _Contraction:
         if self._along(target[-1]) is None:
             return tuple(name for place in target for name in self._expanded(place))
         phases = [p.phase for p in self.phases if p.phase]
-        others = [name for place in target if self._along(place) is None for name in place.variables()]
+        others = [name for place in target if self._along(place) is None for name in self._expanded(place)]
         return (*phases, *others, *(p.windows.place for p in self._in_order(target)))
 
     def _expanded(self, place: Affine) -> tuple[str, ...]:
         along = self._along(place)
         if along is None:
-            return tuple(place.variables())
+            return tuple(index for index in self.equation.left if index in place.variables())
         return (along.windows.place, along.phase) if along.phase else (along.windows.place,)
 
     def _in_order(self, target: Sequence[Affine]) -> list[_Phases]:
@@ -98,7 +98,7 @@ class _Contraction:
 
 def _convolved(equation: Equation, graph: Graph, tensors: dict[str, Tensor], vector_bytes: int) -> list[Op]:
     found = _contraction(equation, graph, tensors)
-    if found is None or not _pays(found, tensors, max(1, vector_bytes // equation.result.dtype.itemsize)):
+    if found is None or not _pays(found, max(1, vector_bytes // equation.result.dtype.itemsize)):
         return [equation]
     moved = _substituted(found.moved, {p.windows.place: _place(p) for p in found.phases})
     filters = _substituted(found.filters, {p.windows.inside: _inside(p) for p in found.phases})
@@ -222,7 +222,7 @@ def _new_extents(phases: Sequence[_Phases], extents: Mapping[str, Affine]) -> di
 
 def _indices_of(read: Read) -> set[str] | None:
     """The indices that a tensor is read by; None where one of its subscripts is none of them."""
-    names = [s.name if isinstance(s, Affine) else None for s in read.subscripts]
+    names = plain_indices(read.subscripts)
     found = {name for name in names if name is not None}
     return found if len(found) == len(names) else None
 
@@ -233,7 +233,7 @@ def _spans(read: Read, extents: Mapping[str, Affine], tensors: dict[str, Tensor]
     return all(extents[s.name or ""] == n for s, n in zip(read.subscripts, shape, strict=True) if isinstance(s, Affine))
 
 
-def _pays(found: _Contraction, tensors: dict[str, Tensor], lanes: int) -> bool:
+def _pays(found: _Contraction, lanes: int) -> bool:
     """Cycles beside those of terms: of multiply-adds at the edges, of what is moved."""
     equation = found.equation
 

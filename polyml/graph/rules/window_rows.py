@@ -1,6 +1,6 @@
 """Sums over windows without filters (depthwise convolutions, blurs): what windows read is copied first where lanes along the row gain by that.
 
-- With the padding around it: rows have no edges of their own then, and several share a register tile, in which each element is loaded once (codegen/window_taps.py).
+- With the padding around it: rows have no edges of their own then, and several share a register tile, in which each element is loaded once (codegen/passes/window_taps.py).
 - Rows with gaps (stride 2) in phases, so that all taps read neighbours: `y[p, q] = sum[r, s](x[2 p + r, 2 q + s] * w[r, s])` becomes
 
       x_padded[h, b, v] = x[h, 2 v + b]
@@ -29,6 +29,7 @@ from polyml.graph.rules.window_parts import Split, Window, padded_copy, padded_s
 from polyml.graph.traverse import read_names
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.shapes import element_count, is_known
 
 __all__ = ["copied_rows"]
 
@@ -97,7 +98,7 @@ def copied_rows(
 
 def _bytes(equation: Equation, source: Tensor, extents: Mapping[str, int]) -> int:
     """Of what windows read and of the result, where sizes are numbers."""
-    read = prod(extent.constant for extent in source.shape) if all(e.is_constant for e in source.shape) else 0
+    read = element_count(source.shape) if is_known(source.shape) else 0
     return equation.body.dtype.itemsize * (
         read + prod(extents[i] for i in equation.indices if i not in equation.reduced)
     )

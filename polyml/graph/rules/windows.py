@@ -4,12 +4,12 @@
     y_last[p, q, o] = sum[c, r, s](x_padded[c, p + r, q + s] * w[o, c, r, s])
     y[o, p, q] = y_last[p, q, o]
 
-Elements of windows are then broadcast from where they lie, whatever the stride or the dilation, and weights come in vectors from packed panels (schedule/blocking.py). With lanes along q
+Elements of windows are then broadcast from where they lie, whatever the stride or the dilation, and weights come in vectors from packed panels (schedule/blocking/plan.py). With lanes along q
 short rows waste parts of vectors, strided ones need single elements, and padding makes them ragged. The result goes back in blocks that are transposed in registers, row by row
 (schedule/strategy/blocked.py). Where lanes run along the filters anyway, padding alone becomes a tensor. Where the other factor is constant the same serves plain sums over few points,
 such as 1x1 convolutions over 7 x 7: 49 points are four vectors that are three and a bit. Single elements with gaps between them (1x1 with stride 2) become a tensor without gaps first.
 
-Symbolic sizes count as large here. Where that is wrong in a call, few filters or a short sum, its version without panels has lanes along the points again (codegen/large.py).
+Symbolic sizes count as large here. Where that is wrong in a call, few filters or a short sum, its version without panels has lanes along the points again (codegen/passes/large.py).
 
 Source: Georganas et al., "Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures" (SC 2018), on broadcasting the input.
 """
@@ -20,8 +20,8 @@ from collections.abc import Set
 from dataclasses import replace
 from math import ceil, prod
 
-from polyml.expressions import Apply, Read, Subscript
-from polyml.graph.build_parts import fill
+from polyml.expressions import Apply, Read, is_number
+from polyml.graph.builder.parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, holds, hull_extents
@@ -126,7 +126,7 @@ def _window(equation: Equation, graph: Graph, tensors: dict[str, Tensor], consta
 
 def _is_plain(read: Read) -> bool:
     """Whether every subscript is an index of its own, or a number."""
-    names = [s.name if isinstance(s, Affine) else None for s in read.subscripts if not _is_number(s)]
+    names = [s.name if isinstance(s, Affine) else None for s in read.subscripts if not is_number(s)]
     return None not in names and len(set(names)) == len(names)
 
 
@@ -134,10 +134,6 @@ def _is_one_to_one(read: Read) -> bool:
     """Whether all subscripts are affine, and no index is in two of them: a window's filter that runs backwards, or its phases. Each must go as far as the dimension at most."""
     names = [name for s in read.subscripts if isinstance(s, Affine) for name in s.variables()]
     return all(isinstance(s, Affine) for s in read.subscripts) and len(set(names)) == len(names)
-
-
-def _is_number(subscript: Subscript) -> bool:
-    return isinstance(subscript, Affine) and subscript.is_constant
 
 
 def _roles(equation: Equation, read: Read, other: Read, graph: Graph, tensors: dict[str, Tensor]) -> Window | None:

@@ -21,6 +21,7 @@ from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.graph.traverse import tensors_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_of, parameters_text
 
 __all__ = ["Windows", "gather_windows", "overlap"]
 
@@ -134,8 +135,7 @@ def _gather(equation: Equation, windows: Windows, rest: Affine) -> Equation:
 def _moved(equation: Equation, indices: Sequence[str], values: Mapping[str, Affine], where: str) -> isl.Set:
     """The points over the new indices with the condition for which the old ones, by their values, are in the domain."""
     domain = equation.domain
-    names = [domain.get_dim_name(isl.dim_type.param, d) for d in range(domain.dim(isl.dim_type.param))]
-    head = f"[{', '.join(name for name in names if name)}] -> " if names else ""
+    head = parameters_text(parameters_of(domain))
     old = ", ".join(values.get(index, affine(index)).isl_text() for index in equation.indices)
     new = f"{equation.result.name}[{', '.join(indices)}]"
     moved = domain.preimage_multi_aff(isl.MultiAff(f"{head}{{ {new} -> {equation.result.name}[{old}] }}"))

@@ -23,6 +23,7 @@ from polyml.records import dataclass
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted
+from polyml.sets.spaces import maps_of
 
 __all__ = ["Cone", "ConeKind", "Face", "cones_of"]
 
@@ -108,7 +109,7 @@ def cones_of(scop: Scop, dependences: Dependences, *, relax_reductions: bool) ->
     parameters = scop.context.get_space()
     found: list[Cone] = []
     for kind, relation in relations[: 3 if relax_reductions else 2]:
-        for m in _maps(relation):
+        for m in _by_name(relation):
             source, sink = str(m.get_tuple_name(_IN)), str(m.get_tuple_name(_OUT))
             if source == sink and not scop.statements[source].indices:
                 continue
@@ -121,10 +122,8 @@ def cones_of(scop: Scop, dependences: Dependences, *, relax_reductions: bool) ->
     return found
 
 
-def _maps(relation: isl.UnionMap) -> Iterator[isl.Map]:
-    maps: list[isl.Map] = []
-    relation.foreach_map(maps.append)
-    yield from sorted(maps, key=lambda m: (str(m.get_tuple_name(_IN)), str(m.get_tuple_name(_OUT))))
+def _by_name(relation: isl.UnionMap) -> Iterator[isl.Map]:
+    yield from sorted(maps_of(relation), key=lambda m: (str(m.get_tuple_name(_IN)), str(m.get_tuple_name(_OUT))))
 
 
 def _generators(piece: isl.BasicMap, *, within: bool) -> Face:

@@ -12,9 +12,9 @@ from polyml.schedule.cost import StatementModel
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import Loop, loops_of
 from polyml.schedule.tree import Kind, kind_of, mark_name, members, statements_below
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = [
     "Band",
@@ -25,7 +25,6 @@ __all__ = [
     "has_inner_loops",
     "has_lanes_above",
     "indices_above",
-    "is_coincident",
     "is_flat",
     "jammed_above",
     "near_rows",
@@ -129,11 +128,6 @@ def near_rows(band: Band, name: str, facts: Facts) -> list[int]:
         return max((d for d, names in enumerate(used) if band.indices[k][name] in names), default=-1)
 
     return sorted(members, key=dimension, reverse=True)
-
-
-def is_coincident(band: isl.ScheduleNode) -> bool:
-    """Whether all members are parallel loops."""
-    return all(band.band_member_get_coincident(k) for k in range(band.band_n_member()))
 
 
 def is_flat(node: isl.ScheduleNode) -> bool:

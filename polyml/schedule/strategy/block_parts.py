@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.block_copies import BlockedNest, block_index
+from polyml.schedule.blocking.copies import BlockedNest, block_index
 from polyml.schedule.transforms import Loop, insert_mark, insert_sequence
-from polyml.scop.accesses import parameters_text
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["BlockParts", "Build", "Part"]
 

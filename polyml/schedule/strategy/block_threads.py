@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import ceil, prod
 
-from polyml.schedule.block_sizes import even
-from polyml.schedule.contraction_blocks import Blocking
+from polyml.schedule.blocking.blocks import Blocking
+from polyml.schedule.blocking.sizes import even
 from polyml.schedule.strategy.threads import PARALLEL_CYCLES
 
 __all__ = ["BLOCKS", "shared_block", "shared_loops", "streamed_piece"]

@@ -1,4 +1,4 @@
-"""The tree of a blocked contraction (see blocking.py):
+"""The tree of a blocked contraction (see blocking/plan.py):
 
 batch, blocks of the vector side, blocks of the reduction
   pack the block of the vector operand in panels
@@ -18,9 +18,9 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.block_copies import BlockedNest
-from polyml.schedule.contraction_tiles import SIDE_BY_SIDE, rows_at_once
-from polyml.schedule.rest_columns import rest_name
+from polyml.schedule.blocking.copies import BlockedNest
+from polyml.schedule.blocking.register_tile import SIDE_BY_SIDE, rows_at_once
+from polyml.schedule.blocking.rest_columns import rest_name
 from polyml.schedule.strategy.block_parts import BlockParts, Build, Part
 from polyml.schedule.strategy.block_threads import BLOCKS, shared_block, shared_loops, streamed_piece
 from polyml.schedule.transforms import Loop, around, insert_loops

@@ -10,18 +10,10 @@ import islpy as isl
 from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import register_tile
-from polyml.schedule.strategy.bands import (
-    Band,
-    Place,
-    has_band_below,
-    has_inner_loops,
-    is_coincident,
-    near_rows,
-    take_band,
-)
+from polyml.schedule.strategy.bands import Band, Place, has_band_below, has_inner_loops, near_rows, take_band
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import lanes_here
-from polyml.schedule.tree import Kind, kind_of
+from polyml.schedule.tree import Kind, is_coincident, kind_of
 from polyml.sets.affine import Affine
 
 __all__ = ["BlockPlan", "groups_of", "plan_block"]

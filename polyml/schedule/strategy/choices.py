@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from polyml.records import dataclass
+from polyml.shown import counted
 
 __all__ = ["NestChoice"]
 
@@ -32,5 +33,5 @@ class NestChoice:
         if self.jam is not None:
             parts.append(f"jam {self.jam[0]} by {self.jam[1]}")
         if self.vector is not None:
-            parts.append(f"lanes along {self.vector[0]}, {self.vector[1]} vectors at once")
+            parts.append(f"lanes along {self.vector[0]}, {counted(self.vector[1], 'vector')} at once")
         return "; ".join(parts) or "sequential"

@@ -19,6 +19,7 @@ from math import prod
 
 import islpy as isl
 
+from polyml.expressions import plain_indices
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.shared_loops import Order, assign
@@ -27,7 +28,6 @@ from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import carries_only_reductions
 from polyml.schedule.transforms import Loop, insert_loops, tile_loop
 from polyml.scop.scop import Scop
-from polyml.sets.affine import Affine
 
 __all__ = ["ColumnPlan", "build_column_tiles", "column_order", "plan_column_tiles", "row_columns"]
 
@@ -118,7 +118,7 @@ def column_order(band: Band, facts: Facts) -> Order:
 def _lanes(core: StatementModel, step: str, facts: Facts) -> str | None:
     """The index along which the heaviest statement's result is contiguous, when another index goes along each column."""
     target = facts.scop.statements[core.name].target
-    names = [s.name if isinstance(s, Affine) else None for s in target.subscripts]
+    names = plain_indices(target.subscripts)
     if not names or None in names or names[-1] == step or len(core.extents) < 3:
         return None
     out = next(access for access in core.accesses if access.write)

@@ -8,14 +8,14 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.block_copies import BlockedNest, copy_blocks
-from polyml.schedule.contraction_blocks import Blocking
+from polyml.schedule.blocking.blocks import Blocking
+from polyml.schedule.blocking.copies import BlockedNest, copy_blocks
+from polyml.schedule.blocking.rest_columns import rest_name
 from polyml.schedule.pack import Packed
-from polyml.schedule.rest_columns import rest_name
-from polyml.schedule.strategy.bands import Place, is_coincident, take_band
+from polyml.schedule.strategy.bands import Place, take_band
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import graft, insert_mark, insert_sequence, merge_with_child
-from polyml.schedule.tree import Kind, kind_of, set_names, statements_below
+from polyml.schedule.tree import Kind, is_coincident, kind_of, set_names, statements_below
 
 __all__ = ["MARK", "block_contractions"]
 

@@ -23,17 +23,8 @@ from math import ceil
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.row_blocks import RowBlocks
 from polyml.schedule.schedule import Note, Product
-from polyml.schedule.strategy.bands import (
-    Band,
-    Place,
-    descend,
-    has_band_below,
-    has_lanes_above,
-    is_coincident,
-    take_band,
-)
+from polyml.schedule.strategy.bands import Band, Place, descend, has_band_below, has_lanes_above, take_band
 from polyml.schedule.strategy.blocked import build_blocked
 from polyml.schedule.strategy.blocks import BlockPlan, groups_of, plan_block
 from polyml.schedule.strategy.choices import NestChoice
@@ -59,8 +50,9 @@ from polyml.schedule.strategy.sweep_blocks import build_sweep_blocks, plan_sweep
 from polyml.schedule.strategy.threads import even_tile, is_heavy, most_even
 from polyml.schedule.strategy.time_tiles import build_time_tiles, plan_time_tiles
 from polyml.schedule.strategy.walks import walk_side_by_side
+from polyml.schedule.sweeps.row_blocks import RowBlocks
 from polyml.schedule.transforms import Loop, distribute_band, merge_with_child, nest_loops, tile_loop
-from polyml.schedule.tree import Kind, kind_of, mark_name
+from polyml.schedule.tree import Kind, is_coincident, kind_of, mark_name
 
 __all__ = ["apply_strategy"]
 

@@ -26,11 +26,11 @@ import islpy as isl
 from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
+from polyml.schedule.gpu.staged import StagedNest
 from polyml.schedule.matching import Matcher
 from polyml.schedule.schedule import Note
-from polyml.schedule.staged import StagedNest
 from polyml.schedule.strategy.cuda_atomics import merged, parted, row_cuts, update_of
-from polyml.schedule.strategy.cuda_model import CudaModel, is_coincident
+from polyml.schedule.strategy.cuda_model import CudaModel
 from polyml.schedule.strategy.cuda_nests import MARK, Staged
 from polyml.schedule.strategy.cuda_stages import build_staged
 from polyml.schedule.transforms import (
@@ -44,7 +44,7 @@ from polyml.schedule.transforms import (
     split_band,
     tile_loop,
 )
-from polyml.schedule.tree import Kind, kind_of, mark_name, members, nodes, statements_below
+from polyml.schedule.tree import Kind, is_coincident, kind_of, mark_name, members, nodes, statements_below
 from polyml.sets.affine import Affine
 from polyml.target import Target
 

@@ -11,12 +11,14 @@ from polyml.expressions import Subscript, reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.matching import Matcher
-from polyml.schedule.tree import Kind, kind_of, members, nodes, statements_below
+from polyml.schedule.tree import Kind, is_coincident, kind_of, members, nodes, statements_below
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 
-__all__ = ["CudaModel", "is_coincident"]
+__all__ = [
+    "CudaModel",
+]
 
 COMBINE_COST, BARRIER_COST = 100.0, 10.0
 """Of a reduction across a block, and of a phase of its own, in the units of cost.py."""
@@ -174,7 +176,3 @@ def _indices_above(node: isl.ScheduleNode, name: str, scop: Scop) -> set[str | N
         if kind_of(node) == Kind.band:
             found |= {member.index(name) for member in members(node, scop)}
     return found
-
-
-def is_coincident(band: isl.ScheduleNode) -> bool:
-    return all(band.band_member_get_coincident(k) for k in range(band.band_n_member()))

@@ -11,16 +11,16 @@ from polyml.expressions import reads_of
 from polyml.gpu_core import L2_RATE, LAUNCH, MEMORY_RATE
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
+from polyml.schedule.gpu.staged import StagedNest, stage_operands
 from polyml.schedule.schedule import Note, Storage
-from polyml.schedule.staged import StagedNest, stage_operands
-from polyml.schedule.strategy.cuda_model import is_coincident
-from polyml.schedule.strategy.cuda_paths import Insertion, apart, node_at, path_to, rebuilt, steps_outside
+from polyml.schedule.strategy.cuda_paths import Insertion, apart, path_to, rebuilt, steps_outside
 from polyml.schedule.strategy.cuda_tile_plan import TilePlan
 from polyml.schedule.strategy.cuda_tiles import plan_tiles
 from polyml.schedule.transforms import distribute_band, merge_with_child
-from polyml.schedule.tree import Kind, kind_of, members, set_names, statements_below
+from polyml.schedule.tree import Kind, is_coincident, kind_of, members, node_at, set_names, statements_below
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
+from polyml.sets.shapes import element_count, is_known
 from polyml.target import Target
 
 __all__ = ["MARK", "Staged", "stage_contractions"]
@@ -121,9 +121,9 @@ def _by_itself(node: isl.ScheduleNode, plan: TilePlan, scop: Scop, work: float) 
     moved = 0
     for array in (scop.arrays[name] for name in sorted(mine & others)):
         if array.kind == "local":
-            if not all(extent.is_constant for extent in array.shape):
+            if not is_known(array.shape):
                 return None
-            moved += array.dtype.itemsize * prod(extent.constant for extent in array.shape)
+            moved += array.dtype.itemsize * element_count(array.shape)
     if len(groups) < 2 or moved > MOST_KEPT or TRIPS * moved / MEMORY_RATE > work:
         return None
     return distribute_band(node, groups)

@@ -13,7 +13,6 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.strategy.cuda_model import is_coincident
 from polyml.schedule.strategy.cuda_tile_plan import TilePlan
 from polyml.schedule.transforms import (
     Loop,
@@ -25,11 +24,11 @@ from polyml.schedule.transforms import (
     loops_of,
     merge_with_child,
 )
-from polyml.schedule.tree import Kind, Member, kind_of, members, set_names, statements_below
-from polyml.scop.accesses import parameters_text
+from polyml.schedule.tree import Kind, Member, is_coincident, kind_of, members, set_names, statements_below
 from polyml.scop.scop import Scop
+from polyml.sets.spaces import parameters_text
 
-__all__ = ["Insertion", "Path", "apart", "node_at", "path_to", "rebuilt", "steps_outside"]
+__all__ = ["Insertion", "Path", "apart", "path_to", "rebuilt", "steps_outside"]
 
 Path = tuple[int, ...]
 """Child positions from a node to one below."""
@@ -64,12 +63,6 @@ def _is_step(node: isl.ScheduleNode, depth: int, scop: Scop) -> bool:
 def _runs_along(member: Member, name: str, depth: int, scop: Scop) -> bool:
     statement = scop.statements[name]
     return statement.loop_depth > depth and member.index(name) == statement.indices[depth]
-
-
-def node_at(node: isl.ScheduleNode, path: Path) -> isl.ScheduleNode:
-    for position in path:
-        node = node.child(position)
-    return node
 
 
 def steps_outside(root: isl.ScheduleNode, plan: TilePlan, scop: Scop) -> isl.Schedule:

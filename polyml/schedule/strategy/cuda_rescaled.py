@@ -1,4 +1,4 @@
-"""The tree of sums weighted by exponentials in tiles (schedule/rescaled_tiles.py):
+"""The tree of sums weighted by exponentials in tiles (schedule/gpu/rescaled_tiles.py):
 
 blocks: rows
   rows to shared memory; sums, maxima: set by the threads that own them; the first tile of keys
@@ -16,12 +16,12 @@ from functools import partial
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.rescaled_tiles import RescaledNest
+from polyml.schedule.gpu.rescaled_tiles import RescaledNest
 from polyml.schedule.strategy.cuda_rescaled_tiles import Operand
 from polyml.schedule.transforms import Loop, around, insert_loops, insert_mark, insert_sequence
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["rescaled_tree"]
 

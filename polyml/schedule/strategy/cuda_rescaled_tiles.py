@@ -1,4 +1,4 @@
-"""The model of sums weighted by exponentials (rescaled.py) in tiles on a GPU: how many rows a block has, how many keys are taken at a time, and what a thread owns of both.
+"""The model of sums weighted by exponentials (gpu/rescaled.py) in tiles on a GPU: how many rows a block has, how many keys are taken at a time, and what a thread owns of both.
 
 A block of TY x TX threads has TY * R rows. Per tile of TX * C keys a thread has R x C scores, which it makes from rows and keys in shared memory, and whose exponentials go there, too; of the results it
 has R x D, in registers from the first tile to the last. Rows are staged once per block, tiles of keys and of what is weighted one at a time: the next keys are on their way while the
@@ -12,11 +12,11 @@ from dataclasses import replace
 from itertools import product
 from math import ceil, prod
 
-from polyml.expressions import Apply, Expr, Read, reads_of
+from polyml.expressions import Apply, Expr, Read, plain_indices, reads_of
 from polyml.gpu_core import ISSUE, L2_RATE, SHARED_RATE, SYNC, core_of
 from polyml.records import dataclass
-from polyml.schedule.rescaled import Weighted
-from polyml.schedule.strategy.cuda_tile_plan import Side
+from polyml.schedule.gpu.rescaled import Weighted
+from polyml.schedule.strategy.cuda_tile_plan import Side, moves
 from polyml.schedule.strategy.cuda_tiles import LARGE
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
@@ -89,7 +89,7 @@ class RescaledPlan:
 
 def plan_rescaled(scop: Scop, found: Weighted, target: Target) -> RescaledPlan | None:
     """The tiles; None where there is no room for them, or too little work for the device."""
-    values = [r for r in dict.fromkeys(reads_of(found.result.value)) if _moves(r, found.column)]
+    values = [r for r in dict.fromkeys(reads_of(found.result.value)) if moves(r, found.column)]
     row = max(_rows_of(found, values), key=lambda i: _many(found.extents[i]), default=None)
     if row is None or len(values) != 1 or not found.extents[found.column].is_constant:
         return None
@@ -119,18 +119,18 @@ def plan_rescaled(scop: Scop, found: Weighted, target: Target) -> RescaledPlan |
 
 def _rows_of(found: Weighted, values: list[Read]) -> list[str]:
     """The rows' indices that share what is weighted, and keys."""
-    shared = [i for i in found.rows if not any(_moves(r, i) for r in values)]
+    shared = [i for i in found.rows if not any(moves(r, i) for r in values)]
     if found.product is None:
         return shared
-    keyed = [r for r in reads_of(found.product.value) if _moves(r, found.key)]
-    return [i for i in shared if not any(_moves(r, i) for r in keyed)]
+    keyed = [r for r in reads_of(found.product.value) if moves(r, found.key)]
+    return [i for i in shared if not any(moves(r, i) for r in keyed)]
 
 
 def _product_sides(scop: Scop, found: Weighted, product: Statement, row: str) -> tuple[Operand, Operand] | None:
     assert found.depth is not None, "internal: a product without a depth"
     reads = list(dict.fromkeys(reads_of(product.value)))
-    along = [r for r in reads if _moves(r, row) and not _moves(r, found.key)]
-    across = [r for r in reads if _moves(r, found.key) and not _moves(r, row)]
+    along = [r for r in reads if moves(r, row) and not moves(r, found.key)]
+    across = [r for r in reads if moves(r, found.key) and not moves(r, row)]
     if len(along) != 1 or len(across) != 1 or len(reads) != 2:
         return None
     queries = _operand(scop, along[0], {row, found.depth}, found)
@@ -140,7 +140,7 @@ def _product_sides(scop: Scop, found: Weighted, product: Statement, row: str) ->
 
 def _operand(scop: Scop, read: Read, wanted: set[str], found: Weighted) -> Operand | None:
     """The read as an operand that has just these indices beside those that are the same for a block; None where its subscripts are something else."""
-    names = [s.name if isinstance(s, Affine) else None for s in read.subscripts]
+    names = plain_indices(read.subscripts)
     plain = [n for n in names if n is not None]
     fixed = all(
         n is not None or (isinstance(s, Affine) and s.is_constant) for n, s in zip(names, read.subscripts, strict=True)
@@ -252,10 +252,6 @@ def split_weight(value: Expr, weighted: Read) -> tuple[Callable[[Expr], Expr], E
 def _only(value: Expr, weighted: Read) -> bool:
     """Whether the value is what is weighted, of another type perhaps."""
     return value == weighted or (isinstance(value, Apply) and value.op == "cast" and _only(value.args[0], weighted))
-
-
-def _moves(read: Read, index: str) -> bool:
-    return any(isinstance(s, Affine) and index in s.variables() for s in read.subscripts)
 
 
 def _many(extent: Affine) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.staged import StagedNest, Tile
+from polyml.schedule.gpu.staged import StagedNest, Tile
 from polyml.schedule.strategy.cuda_tile_plan import Side
 from polyml.schedule.transforms import (
     Loop,
@@ -24,9 +24,9 @@ from polyml.schedule.transforms import (
     insert_mark,
     insert_sequence,
 )
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["build_staged"]
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import product
 from math import ceil, gcd, prod
 
-from polyml.expressions import Apply, Read, reads_of, walk
+from polyml.expressions import Apply, Read, plain_indices, reads_of, walk
 from polyml.gpu_core import ISSUE, L2_RATE
 from polyml.schedule.boxes import box_of
 from polyml.schedule.cost import StatementModel
@@ -131,7 +131,7 @@ def _is_contraction(statement: Statement) -> bool:
         return False
     if any(isinstance(e, Apply) and e.op == "select" for e in walk(statement.value)):
         return False
-    names = [s.name if isinstance(s, Affine) else None for s in statement.target.subscripts]
+    names = plain_indices(statement.target.subscripts)
     if None in names or len(set(names)) != len(names):
         return False
     return all(isinstance(s, Affine) for read in reads_of(statement.value) for s in read.subscripts)

@@ -9,11 +9,11 @@ from types import MappingProxyType
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.block_copies import BlockedNest
+from polyml.schedule.blocking.copies import BlockedNest
 from polyml.schedule.cost import StatementModel, model_statement
 from polyml.schedule.matching import Matcher
 from polyml.schedule.pack import Packed
-from polyml.schedule.row_blocks import RowBlocks
+from polyml.schedule.sweeps.row_blocks import RowBlocks
 from polyml.scop.scop import Scop, Statement
 from polyml.target import Target
 

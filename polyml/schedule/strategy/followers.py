@@ -9,10 +9,10 @@ from __future__ import annotations
 import islpy as isl
 
 from polyml.schedule.schedule import Note
-from polyml.schedule.strategy.bands import is_coincident, is_flat
+from polyml.schedule.strategy.bands import is_flat
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms.follow import join_follower
-from polyml.schedule.tree import Kind, kind_of, set_names
+from polyml.schedule.tree import Kind, is_coincident, kind_of, set_names
 
 __all__ = ["join_followers"]
 

@@ -1,4 +1,4 @@
-"""The tree of a factorization in blocks (see pivots.py and pivot_parts.py):
+"""The tree of a factorization in blocks (see pivots/plan.py and pivots/parts.py):
 
 blocks of the pivot
   the block itself: in the order that the recipe finds without blocks
@@ -18,12 +18,15 @@ from itertools import groupby
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.pivot_parts import Beyond, PivotParts
+from polyml.schedule.pivots.parts import Beyond, PivotParts
 from polyml.schedule.strategy.bands import along
 from polyml.schedule.transforms import Loop, around, graft, insert_loops, insert_mark, insert_sequence, tile_loop
-from polyml.scop.accesses import parameters_text
+from polyml.sets.spaces import maps_of, parameters_text, sets_of
 
 __all__ = ["build_pivoted", "build_slanted"]
+
+FEW_PANELS = 8
+"""For each thread, of lanes: with fewer, threads share the tiles of rows."""
 
 _Build = Callable[[isl.ScheduleNode], isl.ScheduleNode]
 """From a leaf to the subtree in its place."""
@@ -36,11 +39,11 @@ def build_pivoted(parts: PivotParts, inside: isl.Schedule, *, parallel: bool) ->
 
 
 def build_slanted(
-    parts: PivotParts, around: isl.Schedule, before: Sequence[str], after: Sequence[str], *, parallel: bool
+    parts: PivotParts, around: isl.Schedule, before: Sequence[str], after: Sequence[str], *, threads: int
 ) -> isl.Schedule:
-    """The tree of a contraction over no box: blocks of the sum, each with its copies, between what the region does before and after, in the order of `around`."""
+    """The tree of a contraction over no box: blocks of the sum, each with its copies, between what the region does before and after, in the order of `around`. threads: that share its loops."""
     leaf = isl.Schedule.from_domain(parts.scop.domain).get_root().child(0)
-    builder = _Builder(parts, around, parallel)
+    builder = _Builder(parts, around, threads > 1, threads)
     own = [*(name for names in parts.copies.values() for name in names), parts.plan.core]
 
     def pieces(names: Sequence[str]) -> list[_Part]:
@@ -65,6 +68,7 @@ class _Builder:
     parts: PivotParts
     inside: isl.Schedule
     parallel: bool
+    threads: int = 1
 
     def all(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         parts, scop = self.parts, self.parts.scop
@@ -167,10 +171,9 @@ class _Builder:
         """The statements such that none needs a later one at the same pivot."""
         pivot = isl.MultiUnionPwAff.from_union_pw_aff(self.loop("pivot", names).row)
         validity = self.parts.dependences.validity.intersect_domain(pivot.domain()).intersect_range(pivot.domain())
-        same = validity.eq_at_multi_union_pw_aff(pivot).get_map_list()
         needs: dict[str, set[str]] = {name: set() for name in names}
-        for k in range(same.n_map()):
-            source, sink = (same.get_at(k).get_tuple_name(t) or "" for t in (isl.dim_type.in_, isl.dim_type.out))
+        for same in maps_of(validity.eq_at_multi_union_pw_aff(pivot)):
+            source, sink = (same.get_tuple_name(t) or "" for t in (isl.dim_type.in_, isl.dim_type.out))
             if source != sink:
                 needs[sink].add(source)
         found: list[str] = []
@@ -198,7 +201,8 @@ class _Builder:
         strip = tile_loop(self.loop("rows", (name,)), plan.strip)
         panel = tile_loop(self.loop("lanes", (name,)), plan.width)
         rows = tile_loop(self.loop("rows", (name,)), plan.tile.rows)
-        panel = Loop(panel.row, True, "parallel" if self.parallel else None)
+        by_rows = self.parallel and self.has_few_panels(name)
+        panel = Loop(panel.row, True, "parallel" if self.parallel and not by_rows else None)
         domain, full = scop.statements[name].domain, self.full_tiles(name)
         at = scop.statements[name].indices.index(self.parts.loops[name].pivot)
         tiles = full.project_out(isl.dim_type.set, at, 1).insert_dims(isl.dim_type.set, at, 1).set_tuple_name(name)
@@ -215,13 +219,24 @@ class _Builder:
                 pieces.reverse()
             return self.pieces(node, pieces)
 
-        # Side by side in a strip, since both read its panel.
-        parts: list[tuple[isl.Set, _Build]] = [
-            (near, lambda node: around(node, [rows], tile)),
-            (rest, self.edge),
-        ]
+        parts: list[tuple[isl.Set, _Build]]
+        if by_rows:
+            parts = [(near, tile), (rest, lambda node: self.register_tile(node, vectors=1))]
+            outer = [strip, Loop(rows.row, True, "parallel"), panel]
+        else:
+            # Side by side in a strip, since both read its panel.
+            parts = [(near, lambda node: around(node, [rows], tile)), (rest, self.edge)]
+            outer = [strip, panel]
         parts = [part for part in parts if not part[0].is_empty()]
-        return around(leaf, [strip, panel], lambda node: self.pieces(node, parts))
+        return around(leaf, outer, lambda node: self.pieces(node, parts))
+
+    def has_few_panels(self, name: str) -> bool:
+        """Whether threads that took panels would wait for each other: a slanted edge leaves some of them less to do than others."""
+        statement, index = self.parts.scop.statements[name], self.parts.loops[name].lanes
+        at = statement.indices.index(index)
+        low, high = statement.domain.dim_min_val(at), statement.domain.dim_max_val(at)
+        known = low.is_int() and high.is_int()
+        return known and high.to_python() - low.to_python() < FEW_PANELS * self.threads * self.parts.plan.width
 
     def pieces(self, leaf: isl.ScheduleNode, parts: Sequence[tuple[isl.Set, _Build]]) -> isl.ScheduleNode:
         """Pieces of one statement in order."""
@@ -273,8 +288,7 @@ class _Builder:
 
     @staticmethod
     def names_at(node: isl.ScheduleNode) -> tuple[str, ...]:
-        sets = node.get_domain().get_set_list()
-        return tuple(sorted(sets.get_at(k).get_tuple_name() or "" for k in range(sets.n_set())))
+        return tuple(sorted(s.get_tuple_name() or "" for s in sets_of(node.get_domain())))
 
     def sequence(self, leaf: isl.ScheduleNode, parts: Sequence[_Part]) -> isl.ScheduleNode:
         if len(parts) == 1:

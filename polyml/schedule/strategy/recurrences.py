@@ -7,9 +7,10 @@ from math import prod
 import islpy as isl
 
 from polyml.schedule.cost import AccessModel, StatementModel
-from polyml.schedule.strategy.bands import Band, is_coincident, is_flat
+from polyml.schedule.strategy.bands import Band, is_flat
 from polyml.schedule.strategy.facts import Facts
-from polyml.schedule.tree import Kind, kind_of
+from polyml.schedule.tree import Kind, is_coincident, kind_of
+from polyml.sets.shapes import is_known
 
 __all__ = ["has_recurrence", "is_one_walk", "recurrence_vectors"]
 
@@ -62,7 +63,7 @@ def _is_local(access: AccessModel, facts: Facts) -> bool:
 
 
 def _is_of_any_length(access: AccessModel, facts: Facts) -> bool:
-    return _is_local(access, facts) and not all(e.is_constant for e in facts.scop.arrays[access.array].shape)
+    return _is_local(access, facts) and not is_known(facts.scop.arrays[access.array].shape)
 
 
 def _bytes_inside(model: StatementModel, access: AccessModel, band: Band) -> int:

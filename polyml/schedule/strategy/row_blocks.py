@@ -1,4 +1,4 @@
-"""Blocks of steps around a sequential loop, the steps' own rows first: the tree of a `RowBlocks` plan (schedule/row_blocks.py)."""
+"""Blocks of steps around a sequential loop, the steps' own rows first: the tree of a `RowBlocks` plan (schedule/sweeps/row_blocks.py)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.schedule.cost import RegisterTile
-from polyml.schedule.row_blocks import RowBlocks
 from polyml.schedule.strategy.bands import Band, along
+from polyml.schedule.sweeps.row_blocks import RowBlocks
 from polyml.schedule.transforms import Loop, insert_loops, insert_sequence, tile_loop
 from polyml.scop.scop import Scop
 

@@ -7,7 +7,6 @@ Longer rows fill that time themselves. argmax's lanes are put together by a long
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 
 import islpy as isl
 
@@ -16,6 +15,7 @@ from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import carries_only_reductions, lane_cost, scalar_cost
 from polyml.schedule.strategy.side_by_side import SideBySide
 from polyml.schedule.tree import Kind, kind_of
+from polyml.sets.shapes import element_count
 
 __all__ = ["plan_short_rows"]
 
@@ -64,7 +64,7 @@ def _written(band: Band, facts: Facts) -> int:
     """Bytes of the arrays that the band writes for others to read."""
     scop = facts.scop
     arrays = {scop.arrays[scop.statements[name].target.array] for name in band.statements}
-    sizes = (prod(e.constant for e in a.shape) * a.dtype.itemsize for a in arrays if a.kind != "local")
+    sizes = (element_count(a.shape) * a.dtype.itemsize for a in arrays if a.kind != "local")
     return sum(sizes)
 
 

@@ -12,7 +12,7 @@ statement S one step ahead of the second T,
 
 which is right when no element that T changes is read by S further up the column.
 
-A tile has its lanes from column to column where those lie side by side. Where each column is a row of memory (turned.py), lanes run down the columns: a tile is as few columns as stay in L1
+A tile has its lanes from column to column where those lie side by side. Where each column is a row of memory (layouts/turned_columns.py), lanes run down the columns: a tile is as few columns as stay in L1
 beside those of two steps, jammed, with a vector of partial sums each.
 
 Source: the right-looking order of Dongarra, Duff, Sorensen and van der Vorst, "Numerical Linear Algebra for High-Performance Computers" (1998), section 5.4; shifted fusion is
@@ -33,6 +33,7 @@ from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import Loop, insert_loops, insert_sequence, tile_loop
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
+from polyml.sets.spaces import maps_of
 
 __all__ = ["STEPS", "StepPlan", "build_step_blocks", "plan_step_blocks"]
 
@@ -156,11 +157,10 @@ def build_step_blocks(band: Band, plan: StepPlan, facts: Facts, *, parallel: boo
 
 def _may_follow(facts: Facts, source: str, sink: str, steps: Mapping[str, str], down: Mapping[str, str]) -> bool:
     """Whether the source may run beside the sink's next step: nothing of it is needed in its own step, or further up."""
-    total = facts.packed.dependences.validity.get_map_list()
     indices = [facts.scop.statements[name].indices for name in (source, sink)]
     step, along = ([own.index(at[n]) for own, n in zip(indices, (source, sink), strict=True)] for at in (steps, down))
     into, out = isl.dim_type.in_, isl.dim_type.out
-    for m in (total.get_at(k) for k in range(total.n_map())):
+    for m in maps_of(facts.packed.dependences.validity):
         if (m.get_tuple_name(into), m.get_tuple_name(out)) == (source, sink) and not (
             m.order_ge(into, step[0], out, step[1]).is_empty() and m.order_gt(into, along[0], out, along[1]).is_empty()
         ):

@@ -14,13 +14,12 @@ Rewrite: band[i] (band[j] (others; U: k = j)) -> band[i_tile + j_tile] (parallel
         band[j] (band[i] (U where it needs other elements of the block of rows; others); U into columns of the block, k = j)))))
 
 Source: Palkowski and Bielecki, "Parallel tiled Nussinov RNA folding loop nest generated using both dependence graph transitive closure and loop skewing" (BMC Bioinformatics 2017), for
-tiles of this recurrence; the split by what an instance needs is the one of schedule/pivots.py.
+tiles of this recurrence; the split by what an instance needs is the one of schedule/pivots/plan.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 
 import islpy as isl
 
@@ -32,6 +31,8 @@ from polyml.schedule.transforms import Loop, around, insert_loops, insert_sequen
 from polyml.schedule.tree import Kind, kind_of, members, statements_below
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
+from polyml.sets.shapes import element_count, is_known
+from polyml.sets.spaces import maps_of
 
 __all__ = ["SweepPlan", "build_sweep_blocks", "plan_sweep_blocks"]
 
@@ -124,9 +125,9 @@ def _worth(band: Band, facts: Facts) -> tuple[Product, ...] | None:
     scop, model = facts.scop, facts.models[band.core]
     room = facts.target.l2_bytes // model.itemsize
     shapes = [scop.arrays[access.array].shape for access in model.accesses if not access.write]
-    symbolic = [shape for shape in shapes if not all(extent.is_constant for extent in shape)]
+    symbolic = [shape for shape in shapes if not is_known(shape)]
     if not symbolic:
-        return () if max(prod(extent.constant for extent in shape) for shape in shapes) > room else None
+        return () if max(element_count(shape) for shape in shapes) > room else None
     large = max(symbolic, key=len)
     lengths = (Product((extent,), 4 * TILE) for extent in large if not extent.is_constant)
     return tuple(dict.fromkeys((Product(large, room + 1), *lengths)))
@@ -136,9 +137,8 @@ def _late(facts: Facts, core: str, rows: Mapping[str, str], columns: Mapping[str
     """The core's instances that need no element of their own block of so many rows in a later column than the one they stand at, of steps that all rows of the block take: so rows may be jammed."""
     statements = facts.scop.statements
     domain, indices = statements[core].domain, statements[core].indices
-    total = facts.packed.dependences.flow.get_map_list()
     early = isl.Set.empty(domain.get_space())
-    for m in (total.get_at(k) for k in range(total.n_map())):
+    for m in maps_of(facts.packed.dependences.flow):
         name = m.get_tuple_name(isl.dim_type.in_)
         if m.get_tuple_name(isl.dim_type.out) != core or name == core or name not in rows:
             continue

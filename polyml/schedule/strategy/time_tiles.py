@@ -30,12 +30,11 @@ from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.ilp.skewing import SkewedLoop, skewed_band, skewed_by
 from polyml.schedule.large_enough import at_least, extents_of
-from polyml.schedule.relaid import trips_of
+from polyml.schedule.layouts.relaid import trips_of
 from polyml.schedule.schedule import Product
-from polyml.schedule.strategy.bands import is_coincident
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import Loop, insert_loops, tile_loop
-from polyml.schedule.tree import Kind, kind_of, members, nodes, statements_below
+from polyml.schedule.tree import Kind, is_coincident, kind_of, members, nodes, statements_below
 from polyml.sets.affine import Affine
 
 __all__ = ["TIME_TILES", "TimePlan", "build_time_tiles", "plan_time_tiles"]
@@ -301,7 +300,7 @@ class _Sweep:
             return padded[: len(rows) + 2]
         strip = STRIP_VECTORS * target.lanes(core.itemsize)
         if not rows:
-            strip = max(strip, 2 * target.l1_bytes // 3 // self.block_bytes({}, lanes, 1))
+            strip = max(strip, 2 * target.l1_bytes // 3 // self.block_bytes({}, 1))
             return self.steps_of([], strip if strip < space[lanes] else None, lanes, skew)
         short = self.are_short(rows, lanes) and not whole
         cut = strip if 2 * strip < space[lanes] and not whole and not short else None
@@ -319,10 +318,10 @@ class _Sweep:
 
     def longest(self, rows: Sequence[str], lanes: str) -> int:
         """Elements of a row of unknown length, at most, where rows are not cut: those of the smallest blocks stay near."""
-        one = self.block_bytes(dict.fromkeys(rows, LEAST_ROWS), lanes, 1)
+        one = self.block_bytes(dict.fromkeys(rows, LEAST_ROWS), 1)
         return self.facts.target.l2_bytes // 8 // one
 
-    def block_bytes(self, heights: Mapping[str, int], lanes: str, strip: int) -> int:
+    def block_bytes(self, heights: Mapping[str, int], strip: int) -> int:
         """Bytes of a block of rows and strips."""
         boxes = {}
         for model in self.models:
@@ -335,7 +334,7 @@ class _Sweep:
     def heights(self, rows: list[str], lanes: str, strip: int, room: int) -> list[int]:
         """The sides of the largest block of rows in the room, multiples of 4, which are jammed: the same in all directions, but fewer along the first one, which is swept innermost,
         where a sweep's window would not stay in L1 from one iteration of the loop around it to the next."""
-        one = self.block_bytes(dict.fromkeys(rows, 1), lanes, strip)
+        one = self.block_bytes(dict.fromkeys(rows, 1), strip)
         count = len(rows)
         side = _in_fours((room / one) ** (1 / count))
         if count == 1:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import islpy as isl
 
 from polyml.schedule.schedule import Note
-from polyml.schedule.strategy.bands import Band, Place, is_coincident, is_flat, take_band
+from polyml.schedule.strategy.bands import Band, Place, is_flat, take_band
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import carries_only_reductions
 from polyml.schedule.transforms import insert_mark
-from polyml.schedule.tree import Kind, kind_of, members
+from polyml.schedule.tree import Kind, is_coincident, kind_of, members
 
 __all__ = ["walk_side_by_side"]
 

@@ -15,9 +15,9 @@ from polyml.schedule.transforms.loops import LoopNode, find_loop, loops_around, 
 from polyml.schedule.transforms.nest import with_tree
 from polyml.schedule.transforms.nodes import Loop, insert_loops, insert_sequence, spliced
 from polyml.schedule.tree import statements_below
-from polyml.scop.accesses import parameters_text
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
+from polyml.sets.spaces import parameters_text
 
 __all__ = ["index_set_split", "separate"]
 

@@ -18,12 +18,12 @@ from polyml.schedule.schedule import Schedule
 from polyml.schedule.transforms.loops import LoopNode, find_loop, find_part, loops_around, tile_of
 from polyml.schedule.transforms.nodes import Loop, graft, insert_loops, insert_sequence, spliced
 from polyml.schedule.tree import Kind, kind_of
-from polyml.scop.accesses import parameters_text
 from polyml.scop.dependences import analyse
 from polyml.scop.relations import Relations
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.sets.from_isl import affine_of
+from polyml.sets.spaces import maps_of, parameters_text
 
 __all__ = ["privatize"]
 
@@ -145,8 +145,7 @@ def _with_partials(scop: Scop, parts: _Partials) -> Scop:
 def _initial(scop: Scop, parts: _Partials) -> isl.UnionMap:
     """The written order with room at the dimension in which statements of one nest are numbered."""
     old = parts.update
-    maps = scop.initial.get_map_list()
-    found = (maps.get_at(k) for k in range(maps.n_map()))
+    found = maps_of(scop.initial)
     own = next(m for m in found if m.get_tuple_name(isl.dim_type.in_) == old.name)
     depth, at = own.dim(isl.dim_type.out), 2 * old.loop_depth
     fixed = [own.plain_get_val_if_fixed(isl.dim_type.out, d) for d in range(at + 1)]

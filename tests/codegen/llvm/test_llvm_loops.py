@@ -9,7 +9,7 @@ import pytest
 
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.loops import Allocate, Function, Node
-from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
 from polyml.dtypes import f64
 from tests.codegen.llvm.support import compile_functions, const, loop, read, run_function, store, variable
 from tests.codegen.programs import cases, run

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from polyml.gpu_core import Limits
-from polyml.runtime.cuda_device import CudaCode
+from polyml.runtime.cuda.device import CudaCode
 from tests.cuda.emulator.build import library_bytes
 
 __all__ = ["EmulatedDevice", "EmulatedModule", "EmulationFault", "build"]

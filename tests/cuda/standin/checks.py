@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 import polyml
-import polyml.runtime.cuda as cuda
-import polyml.runtime.cuda_staging as cuda_staging
+import polyml.runtime.cuda.pycuda_device as cuda
+import polyml.runtime.cuda.staging as cuda_staging
 
 DRIVER = ctypes.CDLL("libcuda.so.1")
 SCALE = 'def scale(x: f32["N"], s: f32):\n    y[n] = s * x[n]\n    return y\n'

@@ -9,7 +9,7 @@ import numpy as np
 import polyml as pm
 from polyml.codegen.generate import generate
 from polyml.codegen.interpret import interpret
-from polyml.codegen.passes import LoopOptions, lower_loops
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
 from polyml.user_schedule import UserSchedule
 
 DENSE = """

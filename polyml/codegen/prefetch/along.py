@@ -1,0 +1,73 @@
+"""A few rows of a large matrix at a time, read from end to end by one register tile after the other: each tile asks for the same rows further along.
+
+The prefetchers of some processors follow fewer streams than that, or start too late behind the end of a page. What they have brought already costs an instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from polyml.codegen.loops import Assign, For, Function, Place, Variable
+from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.prefetch.swept_rows import AHEAD, Caches
+from polyml.codegen.prefetch.tile_sums import affine_subscripts, fetching, large_inputs, map_tiles
+from polyml.codegen.ranges import Ranges
+from polyml.expressions import reads_of
+from polyml.records import dataclass
+from polyml.schedule.schedule import Note
+from polyml.sets.affine import affine
+
+__all__ = ["prefetch_along"]
+
+MOST_ROWS = 32
+"""Rows at a time from which on tiles go down a block, and not along rows."""
+
+
+def prefetch_along(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:
+    """The function with prefetches along the rows in the sums of such tiles.
+
+    Rewrite:
+        for (k0..; k0 += 8) for (j0..; j0 += 64) vector for (j..) for (k = k0; k < k0 + 8; k++) t += x[k] * y[k, j]
+        -> for (k0..) for (j0..) vector for (j..) for (k..) { prefetch y[k, j + 256]; t += x[k] * y[k, j]; }
+    """
+    if not caches.l2:
+        return function, ()
+    large = large_inputs(function, caches.l2)
+    pass_ = _Along(large, caches, [])
+    body = map_tiles(function.body, fetching(pass_.lines, least=1)) if large else function.body
+    return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Along:
+    """arguments: large inputs, by name."""
+
+    arguments: Mapping[str, Variable]
+    caches: Caches
+    notes: list[Note]
+
+    def lines(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[Place]:
+        """What an iteration of the sums asks for: the lines that it reads, further along."""
+        rows = Ranges(loops).constant(sums.upper - sums.lower)
+        block = next((loop for loop in loops if sums.lower == affine(loop.variable)), None)
+        if rows is None or rows > MOST_ROWS or block is None:
+            return
+        reads = dict.fromkeys(r for node in sums.body if isinstance(node, Assign) for r in reads_of(node.value))
+        for read in reads:
+            variable = self.arguments.get(read.tensor)
+            flat = None if variable is None else flat_element(variable, read.subscripts)
+            if variable is None or flat is None or flat.stride(lanes.variable) != 1:
+                continue
+            itemsize = variable.dtype.itemsize
+            ahead = AHEAD // rows // self.caches.line * self.caches.line
+            row = flat.stride(sums.variable) or 0
+            length = row * itemsize
+            if row <= 0 or flat.constant % row * itemsize % self.caches.line:
+                continue
+            if length >= 4 * ahead:
+                moved = {lanes.variable: affine(lanes.variable) + ahead // itemsize}
+            else:
+                moved = {sums.variable: affine(sums.variable) + block.step}
+            yield Place(read.tensor, tuple(s.substitute(moved) for s in affine_subscripts(read)))
+            self.notes.append(Note("prefetch", block.variable, f"rows of {read.tensor} {ahead} bytes further along"))

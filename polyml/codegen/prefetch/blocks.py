@@ -1,0 +1,89 @@
+"""Blocks of a reduction that register tiles read where they lie: meanwhile the rows of the next block come into L2, a line at a time.
+
+Rows that lie one after the other are a stream for the hardware's prefetchers only while the first tile goes down a block; those behind it find the block in cache, and memory idles. So each of them asks for one
+line of every row of the next block, at the step of its own sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import ceil, prod
+
+from polyml.codegen.loops import Assign, For, Function, Place, Variable
+from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.prefetch.swept_rows import Caches
+from polyml.codegen.prefetch.tile_sums import fetching, large_inputs, map_tiles, turn_of
+from polyml.codegen.ranges import Ranges
+from polyml.expressions import Read, reads_of
+from polyml.records import dataclass
+from polyml.schedule.schedule import Note
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["prefetch_blocks"]
+
+ROWS = 16
+"""Rows of a block, at least: fewer are there before anybody could ask for them."""
+
+
+def prefetch_blocks(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:
+    """The function with prefetches of the next block in the sums of its register tiles.
+
+    Rewrite:
+        for (s..; s += 208) for (d..; d += 13) vector for (e..) for (k = s; k < s + 208; k++) t += x[k, d] * v[k, e]; ..
+        -> for (s..) for (d..) vector for (e..) for (k = s; ..) { prefetch x[k + 208, 16*(d//13)], v[k + 208, 16*(d//13)]; t += x[k, d] * v[k, e]; .. }
+    """
+    if not caches.l2:
+        return function, ()
+    large = large_inputs(function, caches.l2)
+    pass_ = _Blocks(large, caches, [])
+    body = map_tiles(function.body, fetching(pass_.lines)) if large else function.body
+    return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """arguments: large inputs, by name."""
+
+    arguments: Mapping[str, Variable]
+    caches: Caches
+    notes: list[Note]
+
+    def lines(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[Place]:
+        """What an iteration of the sums asks for: in each tile another line of its row, as long as there are enough tiles."""
+        at = next((k for k, loop in enumerate(loops) if sums.lower == affine(loop.variable)), None)
+        if at is None or loops[at].step < ROWS or loops[at].kind != "sequential":
+            return
+        block, between = loops[at], loops[at + 1 :]
+        trips = [Ranges(loops).constant(loop.upper - loop.lower) for loop in between]
+        if None in trips:
+            return
+        counts = [ceil((span or 0) / loop.step) for loop, span in zip(between, trips, strict=True)]
+        turn, tiles = turn_of(between, counts), prod(counts)
+        inner = {lanes.variable, *(loop.variable for loop in between)}
+        reads = dict.fromkeys(r for node in sums.body if isinstance(node, Assign) for r in reads_of(node.value))
+        for read in {read.tensor: read for read in reversed(reads)}.values():
+            across = self.row_lines(read, sums, inner)
+            if not across or across * sums.step > tiles:
+                continue
+            row, line = turn % sums.step, (turn // sums.step) % across
+            *outer, _ = (s for s in read.subscripts if isinstance(s, Affine))
+            ahead = {sums.variable: affine(sums.variable) + block.step + row}
+            itemsize = self.arguments[read.tensor].dtype.itemsize
+            yield Place(read.tensor, (*(s.substitute(ahead) for s in outer), line * (self.caches.line // itemsize)))
+            text = f"the next block of {read.tensor}, from inside a register tile"
+            self.notes.append(Note("prefetch", block.variable, text))
+
+    def row_lines(self, read: Read, sums: For, inner: set[str]) -> int:
+        """Lines of a row of an input that the sums go down; 0 where rows are not contiguous, one after the other, or there are others at once."""
+        variable = self.arguments.get(read.tensor)
+        flat = None if variable is None else flat_element(variable, read.subscripts)
+        if variable is None or flat is None or len(read.subscripts) < 2:
+            return 0
+        *outer, last = (s for s in read.subscripts if isinstance(s, Affine))
+        if sums.variable in last.variables() or any(s.variables() & inner for s in outer):
+            return 0
+        row = variable.shape[-1].constant
+        step = variable.strides[-1] if variable.strides is not None else 1
+        lines, rest = divmod(row * variable.dtype.itemsize, self.caches.line)
+        return lines if step == 1 and flat.stride(sums.variable) == row and not rest else 0

@@ -1,0 +1,136 @@
+"""Copies of blocks of a large matrix (panels that are packed): a few rows further on are fetched on the way.
+
+A block's rows are pieces of the matrix's, some hundred bytes to a few KiB, and lie in pages of their own: at the end of each the hardware's prefetchers stop, and the next one starts at the speed of single misses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
+from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.prefetch.swept_rows import AHEAD, Caches
+from polyml.codegen.prefetch.tile_sums import affine_subscripts, large_inputs, map_tiles, most_of
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import walk_nodes
+from polyml.expressions import Read
+from polyml.records import dataclass
+from polyml.schedule.schedule import Note
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["prefetch_copies"]
+
+ROWS = 4
+"""Rows ahead: 1 gains half of what 4 do, 16 no more."""
+
+MOST_ROWS = 16
+"""Rows that are read side by side, at most, for the ones to ask for to be those that come after all of them: 4 ahead would be half of the next ones, and half of these themselves."""
+
+APART = 1024
+"""Bytes from row to row, at least: nearer ones are a stream."""
+
+
+def prefetch_copies(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:
+    """The function with prefetches in the vector loops that do nothing but copy elements of large inputs, row by row, to scratch memory.
+
+    Rewrite:
+        for (k..) vector for (j..) panels[k, j] = y[k, j];
+        -> for (k..) vector for (j..) { prefetch y[k + 4, j]; panels[k, j] = y[k, j]; }
+    """
+    large = large_inputs(function, caches.l2 // 4) if caches.l2 else {}
+    # What register tiles have asked for is near.
+    asked = {node.place.variable for node in walk_nodes(function.body) if isinstance(node, Prefetch)}
+    large = {name: variable for name, variable in large.items() if name not in asked}
+    pass_ = _Copies(large, frozenset(v.name for v in function.arguments), caches, [])
+    body = map_tiles(function.body, pass_.copy) if large else function.body
+    return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """inputs: large ones, by name. arguments: names of all."""
+
+    inputs: Mapping[str, Variable]
+    arguments: frozenset[str]
+    caches: Caches
+    notes: list[Note]
+
+    def copy(self, lanes: For, loops: tuple[For, ...]) -> For:
+        """The vector loop with prefetches, where it copies."""
+        if len(lanes.body) == 1 and isinstance(lanes.body[0], For):
+            return self.transposed(lanes, lanes.body[0], loops)
+        reads = [self.source(node, lanes) for node in lanes.body]
+        if not reads or any(read is None for read in reads):
+            return lanes
+        lines: dict[tuple[str, Affine, int], Prefetch] = {}
+        for read in reads:
+            assert read is not None, "internal: a copy of nothing"
+            variable = self.inputs[read.tensor]
+            flat = flat_element(variable, read.subscripts)
+            row = next(
+                (loop for loop in reversed(loops) if flat is not None and self.is_row(variable, flat, loop)), None
+            )
+            if flat is None or row is None:
+                return lanes
+            ahead = _rows_ahead(row, loops)
+            there = {row.variable: affine(row.variable) + ahead * row.step}
+            place = Place(read.tensor, tuple(s.substitute(there) for s in affine_subscripts(read)))
+            line = flat.constant * variable.dtype.itemsize // self.caches.line
+            lines.setdefault((read.tensor, flat - flat.constant, line), Prefetch(place, 2))
+            self.notes.append(Note("prefetch", row.variable, f"{read.tensor} {ahead} rows ahead, for its copy"))
+        return replace(lanes, body=(*lines.values(), *lanes.body))
+
+    def transposed(self, lanes: For, blocks: For, loops: tuple[For, ...]) -> For:
+        """The same where blocks of the input's rows are transposed in registers: for each block the one that comes in the place of that some iterations of a loop further out."""
+        block = blocks.body[0] if len(blocks.body) == 1 else None
+        move = block.body[0] if isinstance(block, For) and block.kind == "transpose" else None
+        if not isinstance(move, Assign) or not isinstance(move.value, Read) or move.value.tensor not in self.inputs:
+            return lanes
+        assert isinstance(block, For)
+        read, variable = move.value, self.inputs[move.value.tensor]
+        flat = flat_element(variable, read.subscripts)
+        if lanes.masked or flat is None or flat.stride(block.variable) != 1:
+            return lanes
+        apart = abs(flat.stride(lanes.variable) or 0) * variable.dtype.itemsize
+        rows = [(k, loop) for k, loop in enumerate(loops) if loop.kind == "sequential" and loop.step == 1]
+        found = next(((k, loop) for k, loop in reversed(rows) if flat.stride(loop.variable)), None)
+        if found is None or apart < APART:
+            return lanes
+        place, row = found
+        inside = Ranges(loops)
+        trips = [inside.constant(loop.upper - loop.lower) for loop in (*loops[place + 1 :], lanes, blocks)]
+        if None in trips:
+            return lanes
+        size = variable.dtype.itemsize * prod(trip for trip in trips if trip is not None)
+        count = max(1, -(-AHEAD // size))
+        there = {row.variable: affine(row.variable) + count * row.step, block.variable: affine(blocks.variable)}
+        coming = [s.substitute(there) for s in affine_subscripts(read)]
+        moved = [{lanes.variable: affine(lanes.variable) + lane} for lane in range(lanes.width)]
+        lines = [Prefetch(Place(read.tensor, tuple(s.substitute(m) for s in coming)), 2) for m in moved]
+        self.notes.append(Note("prefetch", row.variable, f"{read.tensor} {count} rows ahead, for its copy"))
+        return replace(lanes, body=(replace(blocks, body=(*lines, block)),))
+
+    def source(self, node: Node, lanes: For) -> Read | None:
+        """What a node copies to scratch memory, where neighbouring lanes read neighbouring elements of a large input."""
+        if not isinstance(node, Assign) or node.reduction is not None or node.target.variable in self.arguments:
+            return None
+        if not node.target.subscripts or not isinstance(node.value, Read) or node.value.tensor not in self.inputs:
+            return None
+        flat = flat_element(self.inputs[node.value.tensor], node.value.subscripts)
+        return node.value if flat is not None and flat.stride(lanes.variable) == 1 else None
+
+    def is_row(self, variable: Variable, flat: Affine, loop: For) -> bool:
+        """Whether the loop goes from row to row, one after the other."""
+        step = abs((flat.stride(loop.variable) or 0) * loop.step) * variable.dtype.itemsize
+        return loop.kind == "sequential" and loop.step == 1 and step >= APART
+
+
+def _rows_ahead(row: For, loops: Sequence[For]) -> int:
+    """How many rows ahead are asked for. Where a loop between this one and that over blocks of rows takes one piece of all of a block's rows after the other, as many as there are."""
+    trips = most_of(row)
+    around = loops[: loops.index(row)]
+    block = next((k for k, loop in enumerate(around) if loop.variable in row.lower.variables()), len(around))
+    beside = block + 1 < len(around) and trips is not None and trips <= MOST_ROWS
+    return max(ROWS, trips) if beside and trips is not None else ROWS

@@ -1,0 +1,209 @@
+"""Strips of an operand that are read where they lie, by one register tile after the other: meanwhile the next strip comes into L2, a line at a time.
+
+A strip is a few lines of each of many rows, which lie in pages of their own, where no prefetcher of the hardware follows. Its first tile would wait for each of them. Those before it have time:
+each asks for a line or two of every row. The next strip may lie anywhere: beside this one, at the start of the next row of strips, or in another row of the operand. Strips across rows that are contiguous along the sum, which are
+transposed as they are packed, are asked for row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from functools import reduce
+from math import ceil, prod
+
+from polyml.codegen.loops import Assign, For, Function, If, Place, Variable
+from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.prefetch.coming_lines import Coming
+from polyml.codegen.prefetch.swept_rows import Caches
+from polyml.codegen.prefetch.tile_sums import (
+    affine_subscripts,
+    asked_in,
+    copies_of,
+    fetching,
+    large_inputs,
+    map_tiles,
+    turn_of,
+)
+from polyml.codegen.ranges import Ranges, outside
+from polyml.codegen.rewrite import walk_nodes
+from polyml.expressions import Expr, IndexValue, Read, Subscript, reads_of, walk
+from polyml.records import dataclass
+from polyml.schedule.schedule import Note
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["prefetch_strips"]
+
+SHARE = 8
+"""The part of L2 that an operand must exceed."""
+
+
+def prefetch_strips(
+    function: Function, caches: Caches, far: Set[str] = frozenset()
+) -> tuple[Function, tuple[Note, ...]]:
+    """The function with prefetches of the next strip in the sums of its register tiles. far: arguments of symbolic size that are known to be larger than L2.
+
+    Rewrite:
+        for (m..; m += 48) for (n..; n += 8) vector for (l = m; l < m + 48; ..) for (k..; k += 2) s += r[n, k] * v[k, l]; ..
+        -> for (m..) for (n..) vector for (l..) for (k..) { prefetch v[k + n//8 % 2, l + 48 + 16*(n//16 % 3) + 15]; s += r[n, k] * v[k, l]; .. }
+    """
+    if not caches.l2:
+        return function, ()
+    large = large_inputs(function, caches.l2 // SHARE)
+    large |= {v.name: v for v in function.arguments if v.name in far and v.name not in function.written}
+    pass_ = _Strips(large, caches, outside(function), [])
+    body = map_tiles(function.body, fetching(pass_.lines, beside=True)) if large else function.body
+    return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Strips:
+    """arguments: large inputs, by name."""
+
+    arguments: Mapping[str, Variable]
+    caches: Caches
+    known: Ranges
+    notes: list[Note]
+
+    def lines(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[Place]:
+        """What an iteration of the sums asks for."""
+        lanes = _from_strip(lanes, loops)
+        found = self.strip(lanes, sums, loops)
+        if found is None or found[0].tensor in asked_in(sums):
+            return
+        read, around, width = found
+        between, used = loops[len(around) :], {v for s in affine_subscripts(read) for v in s.variables()}
+        for node in walk_nodes(lanes.body):
+            used |= (
+                {v for bound in (node.lower, node.upper) for v in bound.variables()} if isinstance(node, For) else set()
+            )
+        counts = self.counts(loops, between)
+        if counts is None or any(loop.variable in used for loop in between):
+            return
+        coming = Coming(
+            read,
+            width,
+            self.following(around, lanes, read),
+            turn_of(between, counts),
+            prod(counts),
+            self.caches.line // self.arguments[read.tensor].dtype.itemsize,
+            self.is_neighbour(around[-1], lanes, sums, read, width),
+        )
+        places = tuple(coming.across(lanes, sums) if self.is_across(read, lanes) else coming.down(lanes, sums))
+        if places:
+            yield from places
+            self.notes.append(
+                Note("prefetch", around[-1].variable, f"the next strip of {read.tensor}, from inside a register tile")
+            )
+
+    def strip(self, lanes: For, sums: For, loops: tuple[For, ...]) -> tuple[Read, tuple[For, ...], int] | None:
+        """The operand's first read, the loops of which the last goes on to another strip, and the strip's width."""
+        own = next((k for k, loop in enumerate(loops) if _follows(lanes, loop)), None)
+        span = lanes.upper - lanes.lower
+        read = self.operand(lanes, sums, {} if own is None else copies_of(loops[own], self.arguments))
+        if read is None or (own is None and not span.is_constant):
+            return None
+        moving = [k for k, loop in enumerate(loops) if k == own or ((own is None or k > own) and _picks(read, loop))]
+        if not moving:
+            return None
+        return read, loops[: moving[-1] + 1], span.constant if own is None else loops[own].step
+
+    def following(self, around: Sequence[For], lanes: For, read: Read) -> dict[str, Affine]:
+        """Where the variables of the loops and of the lanes are in the next iteration of the innermost loop; after its last one, in the next one of the loop around it."""
+        *outer, inner = around
+        variable, span = affine(inner.variable), inner.upper - inner.lower
+        moved = {inner.variable: variable + inner.step}
+        beyond = outer[-1] if outer and span.is_constant else None
+        if beyond is not None and (
+            _follows(lanes, beyond)
+            or (_picks(read, beyond) and (not _follows(lanes, inner) or self.is_row(inner, lanes, read)))
+        ):
+            turn, trips = (variable - inner.lower) // inner.step + 1, ceil(span.constant / inner.step)
+            moved[beyond.variable] = affine(beyond.variable) + turn // trips * beyond.step
+            first = inner.lower.substitute({beyond.variable: moved[beyond.variable]})
+            moved[inner.variable] = first + turn % trips * inner.step
+        shift = next(
+            (
+                moved[loop.variable] - affine(loop.variable)
+                for loop in (inner, beyond)
+                if loop and _follows(lanes, loop)
+            ),
+            affine(0),
+        )
+        return {**moved, lanes.variable: affine(lanes.variable) + shift}
+
+    def is_neighbour(self, loop: For, lanes: For, sums: For, read: Read, width: int) -> bool:
+        """Whether the rows of the loop's next strip begin where those of this one end."""
+        flat = flat_element(self.arguments[read.tensor], read.subscripts, whole_rows=True)
+        row = sums.upper - sums.lower if self.is_across(read, lanes) else affine(width)
+        if _follows(lanes, loop):
+            return not self.is_across(read, lanes)
+        return flat is not None and affine((flat.stride(loop.variable) or 0) * loop.step) == row
+
+    def is_across(self, read: Read, lanes: For) -> bool:
+        """Whether lanes run across rows that are contiguous along the sums, and are copied so."""
+        flat = flat_element(self.arguments[read.tensor], read.subscripts, whole_rows=True)
+        return flat is not None and flat.stride(lanes.variable) != 1
+
+    def is_row(self, strips: For, lanes: For, read: Read) -> bool:
+        """Whether the strips are all of a row."""
+        shape = self.arguments[read.tensor].shape
+        rows = [extent for extent, s in zip(shape, affine_subscripts(read), strict=True) if s.stride(lanes.variable)]
+        ends = [strips.upper - row for row in rows]
+        return strips.lower == affine(0) and [e.is_constant and 0 <= e.constant < strips.step for e in ends] == [True]
+
+    def counts(self, loops: Sequence[For], between: Sequence[For]) -> list[int] | None:
+        """How often each of the loops around a tile runs; of the outermost one, whose number need not be known, how often at least. None where that is not known."""
+        ranges = reduce(Ranges.enter, loops, self.known)
+        found: list[int] = []
+        for loop in between:
+            span = ranges.highest(loop.upper - loop.lower)
+            if span is None and not found:
+                span = ranges.lowest(loop.upper - loop.lower)
+            if span is None:
+                return None
+            found.append(ceil(span / loop.step))
+        return found or None
+
+    def operand(self, lanes: For, sums: For, copies: Mapping[tuple[str, Sequence[Subscript]], Read]) -> Read | None:
+        """The first read of the operand that lanes run along, and that the sums go down, or what is copied from there."""
+        found: dict[str, tuple[int, Read]] = {}
+        reads = (r for node in sums.body if isinstance(node, Assign) for r in reads_of(node.value))
+        for read in (copies.get((r.tensor, r.subscripts), r) for r in reads):
+            variable = self.arguments.get(read.tensor)
+            flat = None if variable is None else flat_element(variable, read.subscripts, whole_rows=True)
+            moves = any(sums.variable in s.variables() for s in affine_subscripts(read)) if flat is not None else False
+            if flat is None or not moves or 1 not in (flat.stride(lanes.variable), flat.stride(sums.variable)):
+                continue
+            if flat.stride(lanes.variable) != 1 and read not in copies.values():
+                continue
+            if read.tensor not in found or flat.constant < found[read.tensor][0]:
+                found[read.tensor] = flat.constant, read
+        return next(iter(found.values()))[1] if len(found) == 1 else None
+
+
+def _from_strip(lanes: For, loops: Sequence[For]) -> For:
+    """The vector loop as it is; where each strip has a kind of tile of its own (the last one is narrower), in terms of the loop over strips."""
+    for loop in reversed(loops):
+        at = lanes.lower - loop.lower
+        fits = at.is_constant and at.constant % loop.step == 0 and loop.kind == "sequential"
+        chosen = (n for n in walk_nodes(loop.body) if isinstance(n, If) and _values(n.condition) == {loop.variable})
+        if fits and any(node is lanes for n in chosen for node in walk_nodes((*n.then, *n.otherwise))):
+            lower = affine(loop.variable)
+            return replace(lanes, lower=lower, upper=lower + (lanes.upper - lanes.lower))
+    return lanes
+
+
+def _values(condition: Expr) -> set[str]:
+    """The variables that a condition asks about."""
+    return {v for part in walk(condition) if isinstance(part, IndexValue) for v in part.affine.variables()}
+
+
+def _follows(lanes: For, loop: For) -> bool:
+    """Whether the loop goes from strip to strip along the lanes."""
+    return loop.variable in lanes.lower.variables()
+
+
+def _picks(read: Read, loop: For) -> bool:
+    """Whether the loop's variable alone is one of the subscripts."""
+    return affine(loop.variable) in read.subscripts

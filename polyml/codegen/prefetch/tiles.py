@@ -1,0 +1,165 @@
+"""Register tiles of a large result: while one is summed up, lines of the result are fetched.
+
+A tile's rows lie far apart, a few lines each, which no prefetcher of the hardware follows. Where sums are added to the result, they cannot start before the next tile's are there. Where they are only stored, stores wait for
+lines one after the other, and those of the next tile for these; so a tile asks for its own, to write, when its sums begin. What goes past the caches needs no lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import ceil, prod
+
+from polyml.codegen.loops import Assign, For, Function, If, Node, Place, Prefetch, Variable
+from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.prefetch.swept_rows import Caches
+from polyml.codegen.ranges import Ranges, outside
+from polyml.codegen.rewrite import renewed, subscript_variables, walk_nodes, with_body
+from polyml.expressions import Read, reads_of
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["prefetch_tiles"]
+
+LEAST_TILE = 8
+"""Elements (vectors) of a tile below which the processor looks far enough ahead by itself."""
+
+LEAST_SUMS = 16
+"""Iterations of the summing loop that a fetch should have time for."""
+
+LEAST_TIME = 128
+"""Sums of a tile, all iterations together, from which on the lines that it is stored to are there at its end."""
+
+SHARE = 8
+"""The part of L2 that a result must exceed whose lines are asked for to be written."""
+
+
+def prefetch_tiles(function: Function, caches: Caches) -> Function:
+    """The function with a prefetch per line of the next tile ahead of each loop that only sums up a tile in registers.
+
+    Rewrite:
+        for (i..; i += 8) { s0 = c[i, j]; s1 = c[i + 1, j]; ..; for (k ..) { s0 += ..; s1 += ..; .. } c[i, j] = s0; .. }
+        -> for (i..; i += 8) { s0 = c[i, j]; ..; prefetch c[i + 8, j]; ..; for (k ..) { .. } c[i, j] = s0; .. }
+        vector for (j ..) { s0 = 0; s1 = 0; ..; for (k ..) { s0 += ..; s1 += ..; .. } c[i, j] = s0; c[i + 1, j] = s1; .. }
+        -> vector for (j ..) { s0 = 0; ..; prefetch c[i, j] to write; prefetch c[i + 1, j] to write; ..; for (k ..) { .. } c[i, j] = s0; .. }
+    """
+    if not caches.l2:
+        return function
+    written = [v for v in function.arguments if v.name in function.written]
+    large = {v.name: v for v in written if _is_large(v, caches.l2)}
+    read = {r.tensor for n in walk_nodes(function.body) if isinstance(n, Assign) for r in reads_of(n.value)}
+    stored = {v.name: v for v in written if v.name not in read and _is_large(v, caches.l2 // SHARE)}
+    body = _body(function.body, _Tiles(large, stored, caches), outside(function)) if large or stored else function.body
+    return function if body is function.body else replace(function, body=body)
+
+
+class _Tiles:
+    """arrays: large results. stored: results that are not read, which a cache may hold, too."""
+
+    def __init__(self, arrays: Mapping[str, Variable], stored: Mapping[str, Variable], caches: Caches) -> None:
+        self.arrays, self.stored, self.caches = arrays, stored, caches
+        self.all = {**arrays, **stored}
+
+    def next_tile(self, loads: list[Read], ranges: Ranges) -> Iterator[Node]:
+        """The lines of the tile that the innermost loop that moves it goes to next."""
+        used = {name for read in loads for name in subscript_variables(read.subscripts)}
+        moving = next((l for l in reversed(ranges.loops) if l.kind == "sequential" and l.variable in used), None)
+        if moving is None:
+            return
+        ahead = {moving.variable: affine(moving.variable) + moving.step}
+        for read in self.lines(loads):
+            there = tuple(s.substitute(ahead) for s in read.subscripts if isinstance(s, Affine))
+            yield Prefetch(Place(read.tensor, there), 1)
+
+    def own_tile(self, nodes: Sequence[Node], ranges: Ranges) -> Iterator[Node]:
+        """The lines that the tile is stored to behind its sums, which come first among the nodes."""
+        sums, *behind = nodes
+        lanes = ranges.loops[-1] if ranges.loops else None
+        if lanes is None or lanes.kind != "vector" or lanes.masked or not isinstance(sums, For):
+            return
+        vectors: list[Read] = []
+        for node in behind:
+            if not isinstance(node, Assign) or node.target.variable not in self.stored or node.streaming:
+                break
+            flat = flat_element(self.stored[node.target.variable], node.target.subscripts)
+            if node.reduction is not None or flat is None or flat.stride(lanes.variable) != 1:
+                break
+            vectors.append(Read(node.target.variable, node.target.subscripts, node.value.dtype))
+        if len(vectors) >= LEAST_TILE and (_time([sums], ranges) or 0) >= LEAST_TIME:
+            for read in self.lines(vectors):
+                place = Place(read.tensor, tuple(s for s in read.subscripts if isinstance(s, Affine)))
+                yield Prefetch(place, 1, write=True)
+
+    def lines(self, vectors: Sequence[Read]) -> Iterator[Read]:
+        """The first one in each line."""
+        seen: set[tuple[str, Affine, int]] = set()
+        for read in vectors:
+            variable = self.all[read.tensor]
+            flat = flat_element(variable, read.subscripts)
+            if flat is None:
+                continue
+            line = (read.tensor, flat - flat.constant, flat.constant * variable.dtype.itemsize // self.caches.line)
+            if line not in seen:
+                seen.add(line)
+                yield read
+
+
+def _body(nodes: tuple[Node, ...], tiles: _Tiles, ranges: Ranges) -> tuple[Node, ...]:
+    made: list[Node] = []
+    loads: list[Read] = []
+    for position, node in enumerate(nodes):
+        match node:
+            case Assign(target=Place(subscripts=()), value=Read() as read) if read.tensor in tiles.arrays:
+                loads.append(read)
+            case For() if len(loads) >= LEAST_TILE and _sums_up(node, ranges):
+                made.extend(tiles.next_tile(loads, ranges))
+                loads = []
+            case For():
+                made.extend(tiles.own_tile(nodes[position:], ranges))
+                loads = []
+            case _:
+                loads = []
+        made.append(_inside(node, tiles, ranges))
+    return renewed(nodes, tuple(made))
+
+
+def _inside(node: Node, tiles: _Tiles, ranges: Ranges) -> Node:
+    inner = ranges.enter(node) if isinstance(node, For) else ranges
+    return with_body(node, lambda body: _body(body, tiles, inner))
+
+
+def _sums_up(loop: For, ranges: Ranges) -> bool:
+    """Whether the loop does nothing but add to registers, often enough."""
+    trips = ranges.highest(loop.upper - loop.lower)
+    long = trips is None or trips >= LEAST_SUMS
+    return long and all(
+        isinstance(n, Assign) and n.reduction is not None and not n.target.subscripts for n in loop.body
+    )
+
+
+def _time(nodes: Sequence[Node], ranges: Ranges) -> int | None:
+    """Sums of all iterations of nests that do nothing but add to registers, at most; None where they do something else, or it is not known."""
+    total = 0
+    for node in nodes:
+        found: int | None
+        match node:
+            case Assign() if node.reduction is not None and not node.target.subscripts:
+                found = 1
+            case Prefetch():
+                found = 0
+            case If():
+                found = _time((*node.then, *node.otherwise), ranges)
+            case For(kind="sequential"):
+                trips, inside = ranges.highest(node.upper - node.lower), _time(node.body, ranges.enter(node))
+                found = None if trips is None or inside is None else ceil(trips / node.step) * inside
+            case _:
+                found = None
+        if found is None:
+            return None
+        total += found
+    return total
+
+
+def _is_large(variable: Variable, least: int) -> bool:
+    """Whether the array has more bytes than that; of symbolic extents it has."""
+    extents = [extent.constant for extent in variable.shape if extent.is_constant]
+    return len(extents) < len(variable.shape) or variable.dtype.itemsize * prod(extents) > least

@@ -1,0 +1,222 @@
+"""The driver for programs with constant operands: code that runs once for what only they decide, and code for the calls.
+
+program --split--> Graph (once) and Graph (calls) --lower--> Stages --hoist panels--> fillings and kernels --compile--> two Compiled
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+
+from polyml.codegen.loops import Function
+from polyml.codegen.passes.hoist_panels import Filling, hoist_panels
+from polyml.codegen.prefetch.panels import prefetch_panels
+from polyml.compiler.driver import Stages, llvm_text, locked, lower, signature_for, strides_of
+from polyml.compiler.loops import LoweredRegion
+from polyml.compiler.rewriting import rewrite_for
+from polyml.debug import compilation, stage
+from polyml.einsum_frontend.syntax import Program
+from polyml.errors import ArgumentError
+from polyml.graph.builder.program import build as build_graph
+from polyml.graph.frozen import split_constants
+from polyml.graph.ir import Graph
+from polyml.graph.plan import Argument, Buffer, Launch, Plan
+from polyml.graph.rewrite import RewriteOptions, rewrite
+from polyml.graph.traverse import tensors_of
+from polyml.options import Options
+from polyml.records import dataclass
+from polyml.runtime.arguments import Layout
+from polyml.runtime.build import build_kernel, signature_of
+from polyml.runtime.compiled import Compiled
+from polyml.runtime.keys import Key
+from polyml.runtime.signature import ArrayParameter, KernelSignature, Result, SizeParameter
+from polyml.schedule.schedule import Note
+
+__all__ = ["BoundCode", "lower_bound"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundCode:
+    """Code for one key of a program with constants: plans, functions and signatures of what runs once (None: nothing does) and of the calls. stages: the calls' way to their functions.
+
+    The signature of the calls has the constants first; those that the results of `once` do not name are bound arguments themselves.
+    """
+
+    options: Options
+    once: tuple[KernelSignature, Plan, tuple[Function, ...]] | None
+    calls: tuple[KernelSignature, Plan, tuple[Function, ...]]
+    stages: Stages
+
+    def compile_once(self) -> Compiled:
+        assert self.once is not None, "internal: nothing runs once"
+        return self._compile(*self.once)
+
+    def compile_calls(self) -> Compiled:
+        return self._compile(*self.calls)
+
+    def _compile(self, signature: KernelSignature, plan: Plan, functions: Sequence[Function]) -> Compiled:
+        text = llvm_text(functions, self.options)
+        return build_kernel(signature, plan, functions, text, target=self.options.target)
+
+
+@locked
+def lower_bound(program: Program, key: Key, options: Options, bound: Set[str]) -> BoundCode:
+    """The program for one key, whose parameters in `bound` are constants.
+
+    Raises:
+        PolymlError: what is wrong at these shapes.
+    """
+    with compilation(program.name):
+        with stage("build graph"):
+            graph = build_graph(program, signature_for(program, key))
+        parameters = [p for p in program.parameters if not p.is_size]
+        names = {p.name: item.tensor.name for p, item in zip(parameters, graph.inputs, strict=True)}
+        constants = {names[name] for name in bound if name in names}
+        for parameter, item in zip(parameters, graph.inputs, strict=True):
+            if item.written and parameter.name in bound:
+                raise ArgumentError(
+                    f"{program.name} updates {parameter.name} in place, and it is bound as a constant",
+                    span=parameter.span,
+                    hint=f"leave {parameter.name} out of bind, and pass it with each call",
+                )
+        strides = strides_of(program, key, graph)
+        once, rest = _split(graph, constants, options, strides)
+        made = {t.name for t in once.outputs} if once is not None else set()
+        stages = lower(rest, options, strides, constants | made)
+        before = None if once is None else lower(once, options, {n: s for n, s in strides.items() if n in constants})
+    functions, fillings, plan = _without_fillings(stages, constants | made)
+    whole = signature_of(
+        program,
+        replace(stages.graph, inputs=stages.graph.inputs[: len(graph.inputs)]),
+        stages.plan,
+        [layout.strides if isinstance(layout, Layout) else None for layout in key],
+        [value if isinstance(value, int) else None for value in key],
+    )
+    return BoundCode(
+        options=options,
+        once=_once(graph, before, fillings, whole, constants),
+        calls=(_signature_of_calls(whole, bound, names, plan), plan, functions),
+        stages=replace(stages, plan=plan, regions=_hoisted(stages, functions, fillings)),
+    )
+
+
+def _split(
+    graph: Graph, constants: Set[str], options: Options, strides: Mapping[str, tuple[int, ...]]
+) -> tuple[Graph | None, Graph]:
+    """Both graphs, rewritten. What rewriting makes of constants alone (a conversion, say) moves too."""
+    once, rest = split_constants(graph, constants)
+    known = constants | ({t.name for t in once.outputs} if once is not None else set())
+    rest = rewrite_for(rest, options, strides, constants=known)
+    made, rest = split_constants(rest, known)
+    if once is None:
+        return made, rest
+    if made is not None:
+        once = replace(once, ops=(*once.ops, *made.ops), outputs=(*once.outputs, *made.outputs))
+    return rewrite(once, RewriteOptions(precise=options.precise, l2_bytes=options.machine.l2_bytes)), rest
+
+
+def _without_fillings(
+    stages: Stages, constants: Set[str]
+) -> tuple[tuple[Function, ...], tuple[tuple[Filling, dict[str, str]], ...], Plan]:
+    """The functions of the calls, what fills their packed arrays (with the buffers of its arguments), and the plan with these arrays as inputs."""
+    plan, machine = stages.plan, stages.options.machine
+    functions: list[Function] = []
+    fillings: list[tuple[Filling, dict[str, str]]] = []
+    buffers = dict(plan.buffers)
+    places = {
+        step.region: {a.array: a.buffer for a in step.arguments} for step in plan.steps if isinstance(step, Launch)
+    }
+    launches = {step.region: step for step in plan.steps if isinstance(step, Launch)}
+    for number, lowered in enumerate(stages.functions):
+        place = places[number]
+        known = {array for array, buffer in place.items() if buffer in constants}
+        function, found = hoist_panels(lowered, known)
+        panels = {filling.packed.name: filling.blocks for filling in found}
+        function = prefetch_panels(function, panels, l2_bytes=machine.l2_bytes, line_bytes=machine.line_bytes)
+        functions.append(function)
+        for filling in found:
+            packed = filling.packed
+            fillings.append((filling, place))
+            buffers[packed.name] = Buffer(name=packed.name, kind="input", dtype=packed.dtype, shape=packed.shape)
+        arguments = tuple(Argument(v.name, place.get(v.name, v.name)) for v in function.arguments)
+        launches[number] = replace(launches[number], arguments=arguments)
+    steps = tuple(launches[step.region] if isinstance(step, Launch) else step for step in plan.steps)
+    used = {a.buffer for step in steps if isinstance(step, Launch) for a in step.arguments} | set(plan.outputs)
+    used |= {step.only_if for step in steps if isinstance(step, Launch) and step.only_if is not None}
+    packed_names = tuple(filling.packed.name for filling, _ in fillings)
+    kept = tuple(name for name in plan.inputs if name in used or name not in constants)
+    inputs = (*packed_names, *kept)
+    return tuple(functions), tuple(fillings), replace(plan, buffers=buffers, steps=steps, inputs=inputs)
+
+
+def _hoisted(
+    stages: Stages, functions: Sequence[Function], fillings: Sequence[tuple[Filling, dict[str, str]]]
+) -> tuple[LoweredRegion, ...]:
+    """The regions with the functions of the calls, and a note for each array that is filled once."""
+    regions = []
+    for region, function in zip(stages.regions, functions, strict=True):
+        mine = {v.name for v in function.arguments}
+        notes = tuple(
+            Note(
+                "constants",
+                filling.packed.name,
+                f"filled once, from {', '.join(v.name for v in filling.function.arguments[:-1])}",
+            )
+            for filling, _ in fillings
+            if filling.packed.name in mine
+        )
+        regions.append(replace(region, loops=function, notes=(*region.notes, *notes)))
+    return tuple(regions)
+
+
+def _signature_of_calls(whole: KernelSignature, bound: Set[str], names: dict[str, str], plan: Plan) -> KernelSignature:
+    """Constants first: packed arrays, tensors made once, bound arguments; then the arguments of a call."""
+    free = [p for p in whole.parameters if p.name not in {names.get(name, name) for name in bound}]
+    own = {p.name: p for p in whole.parameters}
+    constants = []
+    for name in plan.inputs:
+        if name in own and own[name] not in free:
+            constants.append(own[name])
+        elif name not in own:
+            buffer = plan.buffers[name]
+            constants.append(ArrayParameter(name=name, dtype=buffer.dtype, shape=buffer.shape))
+    return replace(whole, parameters=(*constants, *free))
+
+
+def _once(
+    graph: Graph,
+    before: Stages | None,
+    fillings: Sequence[tuple[Filling, dict[str, str]]],
+    whole: KernelSignature,
+    constants: Set[str],
+) -> tuple[KernelSignature, Plan, tuple[Function, ...]] | None:
+    """What runs once: the equations of constants, then the fillings."""
+    if before is None and not fillings:
+        return None
+    tensors = tensors_of(graph)
+    functions = list(before.functions) if before is not None else []
+    steps = list(before.plan.steps) if before is not None else []
+    buffers = dict(before.plan.buffers) if before is not None else {}
+    storage = before.plan.storage if before is not None else {}
+    outputs = list(before.plan.outputs) if before is not None else []
+    inputs = tuple(p for p in whole.parameters if p.name in constants and not isinstance(p, SizeParameter))
+    for parameter in inputs:
+        tensor = tensors[parameter.name]
+        buffers[tensor.name] = Buffer(name=tensor.name, kind="input", dtype=tensor.dtype, shape=tensor.shape)
+    for filling, place in fillings:
+        packed = filling.packed
+        buffers[packed.name] = Buffer(name=packed.name, kind="output", dtype=packed.dtype, shape=packed.shape)
+        outputs.append(packed.name)
+        arguments = tuple(Argument(v.name, place.get(v.name, v.name)) for v in filling.function.arguments)
+        steps.append(Launch(len(functions), arguments))
+        functions.append(filling.function)
+    plan = Plan(
+        buffers=buffers,
+        steps=tuple(steps),
+        inputs=tuple(p.name for p in inputs),
+        outputs=tuple(outputs),
+        storage=storage,
+    )
+    results = tuple(Result(name=b.name, dtype=b.dtype, shape=b.shape) for b in (buffers[name] for name in outputs))
+    signature = KernelSignature(name=f"{whole.name}_once", parameters=inputs, results=results, returned=tuple(outputs))
+    return signature, plan, tuple(functions)

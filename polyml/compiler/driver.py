@@ -1,0 +1,288 @@
+"""The driver: the pipeline of docs/architecture.md, one function per stretch of it (that of one region: compiler/region.py).
+
+    program --trace--> Graph --lower--> Lowered (regions, plan, scops, dependences, schedules, loops) --compile--> Kernel
+
+isl's context is shared by the process, so each function runs under one lock.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
+from typing import ParamSpec, TypeVar
+
+from polyml.codegen.generate import generate
+from polyml.codegen.llvm.emit import emit_module
+from polyml.codegen.loops import Function
+from polyml.compiler.loops import LoweredRegion, to_loops
+from polyml.compiler.region import lower_region
+from polyml.compiler.rewriting import may_arrange, rewrite_for
+from polyml.debug import compilation, debug_level, report, stage
+from polyml.einsum_frontend.arguments import ArgumentType, Signature
+from polyml.einsum_frontend.syntax import Program
+from polyml.errors import PolymlError
+from polyml.graph.builder.program import build as build_graph
+from polyml.graph.fuse import fuse
+from polyml.graph.ir import Graph
+from polyml.graph.plan import Plan, plan
+from polyml.graph.printer import graph_text
+from polyml.graph.verify import verify
+from polyml.options import Options
+from polyml.records import dataclass
+from polyml.runtime.arguments import AnyInt, AnySize, Layout
+from polyml.runtime.build import build_kernel, signature_of
+from polyml.runtime.compiled import Compiled
+from polyml.runtime.dispatch import COMPILE_LOCK
+from polyml.runtime.keys import Key, with_numbers
+from polyml.runtime.signature import KernelSignature
+from polyml.schedule.schedule import Schedule
+from polyml.sets.affine import Affine
+
+__all__ = [
+    "Stages",
+    "c_text",
+    "compile_stages",
+    "llvm_text",
+    "locked",
+    "lower",
+    "lower_program",
+    "signature_for",
+    "strides_of",
+    "trace",
+    "trace_program",
+    "with_schedules",
+]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def locked(function: Callable[P, R]) -> Callable[P, R]:
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with COMPILE_LOCK:
+            return function(*args, **kwargs)
+
+    return run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """A program for one signature, lowered to loops. key: the dispatcher's key that it is for (see `lower_program`)."""
+
+    graph: Graph
+    plan: Plan
+    regions: tuple[LoweredRegion, ...]
+    options: Options
+    key: Key = ()
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        return tuple(region.loops for region in self.regions)
+
+
+@locked
+def trace(program: Program, signature: Signature, options: Options, key: Key = ()) -> Graph:
+    """The graph of the program for these argument types, rewritten; with a key, for its layouts.
+
+    Raises:
+        PolymlError: what index ranges, types and proofs refuse.
+    """
+    with stage("build graph"):
+        graph = build_graph(program, signature)
+    _verify(graph, options)
+    report("graph as built", lambda: graph_text(graph), level=5)
+    with stage("rewrite"):
+        graph = rewrite_for(graph, options, strides_of(program, key, graph))
+    _verify(graph, options)
+    report("graph", lambda: graph_text(graph), level=2)
+    return graph
+
+
+@locked
+def lower(
+    graph: Graph,
+    options: Options,
+    strides: Mapping[str, tuple[int, ...]] | None = None,
+    constants: Set[str] = frozenset(),
+) -> Stages:
+    """Regions, their schedules and their loops.
+
+    Args:
+        strides: of input tensors that are not contiguous, in elements, by the tensor's name. constants: names of inputs that never change.
+    """
+    with stage("fuse"):
+        size = options.machine.l2_bytes
+        regions = fuse(
+            graph, cache_bytes=size, max_equations=12 if options.fusion else 1, prologues=may_arrange(options)
+        )
+        memory = plan(graph, regions)
+    report("plan", lambda: str(memory), level=2)
+    lowered = []
+    for number, region in enumerate(regions):
+        later = {memory.storage[t.name] for other in regions[number + 1 :] for t in other.inputs}
+        results = {memory.storage[t.name] for t in region.outputs} - later
+        lowered.append(lower_region(region, graph, memory, options, strides or {}, results, constants))
+    return Stages(graph=graph, plan=memory, regions=tuple(lowered), options=options)
+
+
+@locked
+def with_schedules(stages: Stages, schedules: Mapping[str, Schedule]) -> Stages:
+    """The same program with other schedules for some regions, by the region's name. They are taken as proved."""
+    options = stages.options
+    regions = tuple(
+        to_loops(lowered.region, schedules[lowered.region.name], options)
+        if lowered.region.name in schedules
+        else lowered
+        for lowered in stages.regions
+    )
+    return replace(stages, regions=regions)
+
+
+def llvm_text(functions: Sequence[Function], options: Options) -> str:
+    """The regions as one LLVM module, not yet optimized."""
+    with stage("emit"):
+        text = emit_module(
+            functions,
+            precise=options.precise,
+            parallel=options.parallel,
+            scalef=options.machine.scalef,
+            division=options.machine.division,
+            half=options.machine.converts_half,
+            dot_bf16=options.machine.multiplies_bf16,
+            dot_i16=options.machine.multiplies_i16 != "",
+            dot_i8=options.machine.multiplies_i8,
+        )
+    report("llvm", text, level=4, suffix="ll")
+    return text
+
+
+@locked
+def c_text(stages: Stages) -> str:
+    """The program as C99: its regions, and a function of the program's name that takes the symbolic sizes, the inputs and the results."""
+    # A first call must not wait for an emitter that only readers want.
+    from polyml.codegen.c.host import program_text
+    from polyml.codegen.c.plain import plain_loops
+
+    functions = [plain_loops(generate(region.schedule, name=region.region.name)) for region in stages.regions]
+    return program_text(stages.graph.name, stages.plan, functions, stages.graph.sizes)
+
+
+def _verify(graph: Graph, options: Options) -> None:
+    if options.verify or debug_level() >= 5:
+        with stage("verify"):
+            verify(graph)
+
+
+@locked
+def lower_program(program: Program, key: Key, options: Options) -> Stages:
+    """From a resolved program to loops, for one key of the dispatcher; for the numbers of its call, where symbolic ints do not do (`Stages.key`).
+
+    Raises:
+        PolymlError: what is wrong at these numbers.
+    """
+    with compilation(program.name):
+        graph, found = trace_program(program, key, options)
+        try:
+            return _lower_for(program, found, graph, options)
+        except PolymlError:
+            exact = with_numbers(found)
+            if exact == found:
+                raise
+            return _lower_for(program, exact, trace(program, signature_for(program, exact), options, exact), options)
+
+
+def _lower_for(program: Program, key: Key, graph: Graph, options: Options) -> Stages:
+    # A device gets contiguous copies, whatever the layout was.
+    strides = {} if options.machine.is_cuda else strides_of(program, key, graph)
+    return replace(lower(graph, options, strides), key=key)
+
+
+def strides_of(program: Program, key: Key, graph: Graph) -> dict[str, tuple[int, ...]]:
+    """The strides of inputs that are not contiguous, by the tensor's name; none for an empty key."""
+    names = iter(item.tensor.name for item in graph.inputs)
+    strides: dict[str, tuple[int, ...]] = {}
+    for parameter, layout in zip(program.parameters, key, strict=False):
+        name = None if parameter.is_size else next(names)
+        if name is not None and isinstance(layout, Layout) and layout.strides is not None:
+            strides[name] = layout.strides
+    return strides
+
+
+@locked
+def trace_program(program: Program, key: Key, options: Options) -> tuple[Graph, Key]:
+    """The graph for one key of the dispatcher, and the key that it is for: that one, or with numbers in place of the symbolic ints that must be numbers: one of them,
+    if that is enough, else all.
+
+    Raises:
+        PolymlError: what is wrong at the numbers of the key's call.
+    """
+    free = [position for position, layout in enumerate(key) if isinstance(layout, AnyInt)]
+    attempts = [key, *(with_numbers(key, (k,)) for k in free if len(free) > 1)] if free else []
+    for attempt in attempts:
+        try:
+            return trace(program, signature_for(program, attempt), options, attempt), attempt
+        except PolymlError:  # at numbers it may be right, or else it is told what is wrong with them
+            continue
+    exact = with_numbers(key)
+    return trace(program, signature_for(program, exact), options, exact), exact
+
+
+@locked
+def compile_stages(
+    program: Program,
+    stages: Stages,
+    seen: Callable[[KernelSignature], KernelSignature] | None = None,
+) -> Compiled:
+    """The code of a lowered program.
+
+    Args:
+        seen: makes the signature that callers see, where that is the same memory in other shapes and strides.
+
+    Raises:
+        PolymlError: its target is not this machine.
+    """
+    options = stages.options
+    if not options.machine.runs_here:
+        raise PolymlError(
+            f"code for the target {options.machine.name} does not run on this machine",
+            hint='look at it with lower(...).show("asm")',
+        )
+    strides = [layout.strides if isinstance(layout, Layout) else None for layout in stages.key]
+    ints = [value if isinstance(value, int) else None for value in stages.key]
+    call = signature_of(program, stages.graph, stages.plan, strides, ints)
+    return build_kernel(
+        call,
+        stages.plan,
+        stages.functions,
+        llvm_text(stages.functions, options),
+        target=options.target,
+        seen=None if seen is None else seen(call),
+    )
+
+
+def signature_for(program: Program, key: Key) -> Signature:
+    """The argument types that a key of the dispatcher stands for."""
+    arguments: list[ArgumentType | int | None] = []
+    examples: dict[str, int] = {}
+    for parameter, layout in zip(program.parameters, key, strict=True):
+        match layout:
+            case Layout() | AnySize():
+                arguments.append(ArgumentType(layout.dtype, layout.shape))
+                known = layout.example if isinstance(layout, AnySize) else None
+                for extent, number in zip(layout.shape, known or (), strict=False):
+                    if isinstance(extent, Affine) and extent.name is not None:
+                        examples.setdefault(extent.name, number)
+            case int():
+                arguments.append(layout)
+            case AnyInt():
+                arguments.append(None)
+                if layout.example is not None:
+                    examples[parameter.name] = layout.example
+            case None if parameter.dtype is not None:
+                arguments.append(ArgumentType(parameter.dtype))
+            case None:
+                arguments.append(None)
+    return Signature(tuple(arguments), examples)

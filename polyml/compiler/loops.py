@@ -1,0 +1,92 @@
+"""A scheduled region down to its loops: generated, then through all loop passes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyml.codegen.generate import generate
+from polyml.codegen.loops import Function
+from polyml.codegen.passes.large import either, streaming
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
+from polyml.codegen.passes.simplify import simplify
+from polyml.codegen.printer import loops_text
+from polyml.debug import report, stage
+from polyml.graph.region import Region
+from polyml.options import Options
+from polyml.records import dataclass
+from polyml.schedule.large_enough import far_arrays, near_arrays
+from polyml.schedule.schedule import Note, Schedule
+from polyml.schedule.tree import print_tree
+from polyml.scop.dependences import Dependences
+from polyml.scop.scop import Scop
+
+__all__ = ["LoweredRegion", "to_loops"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredRegion:
+    """One region at all its stops. notes: what its stages decided and refused, in order."""
+
+    region: Region
+    scop: Scop
+    dependences: Dependences
+    schedule: Schedule
+    loops: Function
+    notes: tuple[Note, ...]
+
+
+def to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredRegion:
+    """The region with this schedule, and its loops after all passes."""
+    report(f"schedule of {region.name}", lambda: print_tree(scheduled.tree, scheduled.scop), level=3)
+    with stage("loops"):
+        generated = generate(scheduled, name=region.name)
+    report(f"loops of {region.name} as generated", lambda: loops_text(generated), level=5)
+    if options.machine.is_cuda:
+        return LoweredRegion(
+            region=region, scop=scheduled.scop, dependences=scheduled.dependences, schedule=scheduled,
+            loops=simplify(generated),
+            notes=scheduled.notes,
+        )  # fmt: skip
+    with stage("loop passes"):
+        passes = LoopOptions(
+            vector_bytes=scheduled.vector_bytes or options.machine.vector_bytes,
+            vector_registers=options.machine.vector_registers,
+            precise=options.precise,
+            l1_bytes=options.machine.l1_bytes,
+            l2_bytes=options.machine.l2_bytes,
+            line_bytes=options.machine.line_bytes,
+            rows_ahead=options.machine.rows_ahead,
+            asks_near=options.machine.asks_near,
+            scans=options.vectorize,
+            near=near_arrays(scheduled.scop, scheduled.worth, options.machine.l2_bytes),
+            far=far_arrays(scheduled.scop, scheduled.worth, options.machine.l2_bytes),
+            constants=frozenset(name for name, array in scheduled.scop.arrays.items() if array.constant),
+        )
+        loops, notes = lower_loops(
+            generated,
+            options=passes,
+            on_pass=lambda name, made: report(f"{region.name} after {name}", lambda: loops_text(made), level=5),
+        )
+        if scheduled.streamed_when_large:
+            written = {s.argument.array for s in scheduled.scop.statements.values() if s.argument is not None}
+            again = streaming(generated, scheduled.streamed_when_large.keys() - written)
+            large, more = lower_loops(again, options=replace(passes, large=True))
+            both = either(large, loops, least=scheduled.streamed_when_large)
+            if both is not loops:
+                loops, notes = (
+                    both,
+                    (*notes, *more, Note("streaming", region.name, "past the caches where results are large")),
+                )
+    report(f"loops of {region.name}", lambda: loops_text(loops), level=4)
+    decisions = (*scheduled.notes, *notes)
+    report(
+        f"choices of {region.name}", lambda: "\n".join(f"{n.stage}: {n.subject}: {n.text}" for n in decisions), level=2
+    )
+    return LoweredRegion(
+        region=region,
+        scop=scheduled.scop,
+        dependences=scheduled.dependences,
+        schedule=scheduled,
+        loops=loops,
+        notes=decisions,
+    )

@@ -1,0 +1,142 @@
+"""One region through the pipeline: scop, dependences, schedule, loops in their versions; and the plainer way where a budget is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import replace
+
+from polyml.compiler.loops import LoweredRegion, to_loops
+from polyml.compiler.rewriting import may_arrange
+from polyml.compiler.versions import in_versions
+from polyml.debug import stage
+from polyml.errors import CodegenError
+from polyml.expressions import Apply, walk
+from polyml.graph.ir import Equation, Graph
+from polyml.graph.plan import Plan
+from polyml.graph.region import Region
+from polyml.options import Options
+from polyml.schedule.driver import schedule
+from polyml.schedule.schedule import Note
+from polyml.scop.bounds import prove_in_bounds
+from polyml.scop.build import build as build_scop
+from polyml.scop.dependences import Analysis, Dependences, analyse
+from polyml.scop.expansion import expanded
+from polyml.scop.joined_indices import joined_indices
+from polyml.scop.memory_based import memory_based
+from polyml.scop.scop import Scop
+from polyml.scop.values import used_values
+from polyml.sets.budget import BudgetExhausted, operation_budget
+
+__all__ = ["lower_region"]
+
+
+def lower_region(
+    region: Region,
+    graph: Graph,
+    memory: Plan,
+    options: Options,
+    strides: Mapping[str, tuple[int, ...]],
+    results: Set[str],
+    constants: Set[str] = frozenset(),
+) -> LoweredRegion:
+    """The region at every stop down to its loops.
+
+    Args:
+        memory: of the whole graph. strides: of inputs that are not contiguous, in elements. results: arrays that nothing reads after the region but the caller.
+        constants: names of inputs that never change.
+    """
+    if any(isinstance(op, Equation) and op.only_if is not None for op in region.ops):
+        options = replace(options, register_tile=(1, 1))  # it hardly ever runs: compiling it is what it costs
+    scop, joined = _scop(region, graph, memory, options, strides, constants)
+    with stage("dependences"):
+        scop, dependences, refused = _dependences(scop, options)
+    with stage("schedule"):
+        scheduled = schedule(scop, dependences, options.machine, options, results=results)
+    scheduled = replace(scheduled, notes=(*joined, *refused, *_products(scheduled.scop, options), *scheduled.notes))
+    try:
+        with operation_budget(options.budget, phase="AST generation"):
+            return in_versions(region, scop, dependences, scheduled, options, results)
+    except (BudgetExhausted, CodegenError) as reason:
+        if options.scheduler == "written":
+            return to_loops(region, scheduled, options)  # the last resort may take longer: after it there is nothing
+        plain = schedule(scop, dependences, options.machine, replace(options, scheduler="written"), results=results)
+        dropped = Note("fallback", scop.name, f"the schedule was dropped for the written order: {reason}")
+        return to_loops(region, replace(plain, notes=(*scheduled.notes, dropped, *plain.notes)), options)
+
+
+def _scop(
+    region: Region,
+    graph: Graph,
+    memory: Plan,
+    options: Options,
+    strides: Mapping[str, tuple[int, ...]],
+    constants: Set[str],
+) -> tuple[Scop, tuple[Note, ...]]:
+    """The region's scop, indices that lie side by side joined."""
+    with stage("scop"):
+        scop = build_scop(
+            region.ops,
+            name=region.name,
+            sizes=graph.sizes,
+            context=graph.context,
+            inputs=region.inputs,
+            outputs=region.outputs,
+            storage=memory.storage,
+            strides=strides,
+        )
+    scop = replace(scop, examples=graph.examples)
+    if constants:
+        scop = _with_constants(scop, {memory.storage[name] for name in constants})
+    notes: tuple[Note, ...] = ()
+    if may_arrange(options):
+        apart = scop
+        scop = joined_indices(scop, options.machine.vector_bytes, turns=not options.machine.is_cuda)
+        notes = _joined(apart, scop)
+    if options.verify:
+        prove_in_bounds(scop)
+    return scop, notes
+
+
+def _with_constants(scop: Scop, constants: Set[str]) -> Scop:
+    arrays = {name: replace(a, constant=a.kind == "input" and name in constants) for name, a in scop.arrays.items()}
+    return replace(scop, arrays=arrays)
+
+
+def _joined(before: Scop, after: Scop) -> tuple[Note, ...]:
+    """The indices that are left to reductions that had more."""
+    return tuple(
+        Note("joined", s.name, f"indices that lie side by side are one: {', '.join(s.indices)}")
+        for s in after.statements.values()
+        if s.kind == "update" and s.indices != before.statements[s.name].indices
+    )
+
+
+def _products(scop: Scop, options: Options) -> tuple[Note, ...]:
+    """What is computed by an instruction that differs from others in its results."""
+    how = "vdpbf16ps, subnormal numbers count as zero" if options.machine.multiplies_bf16 else "in f32"
+    texts = {
+        "dot_bf16": f"pairs of bf16, two products at once ({how})",
+        "dot_i8": "four numbers of 8 bits, four products at once (vpdpbusd)",
+        "dot_i16": f"pairs of i16, two products at once ({options.machine.multiplies_i16})",
+    }
+    return tuple(
+        Note("products", name, texts[op])
+        for name, statement in scop.statements.items()
+        for op in sorted({node.op for node in walk(statement.value) if isinstance(node, Apply)} & texts.keys())
+    )
+
+
+def _dependences(scop: Scop, options: Options) -> tuple[Scop, Dependences, tuple[Note, ...]]:
+    """The scop with what its values need only, and exact dependences; or memory-based ones, and a note, when the budget does not suffice."""
+    try:
+        with operation_budget(options.budget, phase="dataflow"):
+            analysis = Analysis(scop)
+            if options.scheduler == "written":
+                return scop, analysis.dependences(), ()
+            needed = used_values(scop, analysis.values)
+            # isl's scheduler finds no schedule within its budget once nussinov's scalar is expanded, and a good one before.
+            if options.scheduler == "ilp":
+                needed = expanded(needed)
+            return needed, analysis.dependences() if needed is scop else analyse(needed), ()
+    except BudgetExhausted as reason:
+        return scop, memory_based(scop), (Note("fallback", scop.name, f"memory-based dependences: {reason}"),)

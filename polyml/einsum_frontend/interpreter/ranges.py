@@ -1,0 +1,223 @@
+"""The interpreter's own index ranges, by trying values (docs/language.md, "Index ranges").
+
+At concrete sizes the rule "the values of u for which the subscript is in bounds for every value of the others" can be executed as it is
+written; no set algebra is shared with the compiler.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from polyml.einsum_frontend.interpreter.affine import affine_value, has_reads
+from polyml.einsum_frontend.interpreter.names import children, free_indices
+from polyml.einsum_frontend.syntax import (
+    Call,
+    Compare,
+    Expression,
+    IndexRef,
+    LoopRef,
+    Number,
+    Pad,
+    Reducer,
+    SizeRef,
+    Subscript,
+)
+from polyml.errors import ShapeError, UnboundedDomainError
+from polyml.records import dataclass
+from polyml.source import Span
+
+__all__ = ["infer_ranges"]
+
+Extents = Callable[[str | Pad], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class _Use:
+    """One subscript of one access: in bounds when 0 <= subscript < extent.
+
+    restricting: the indices that some condition on the way to the access names. branch: it is under `where`. condition: inside a condition.
+    """
+
+    subscript: Expression
+    extent: int
+    restricting: frozenset[str]
+    branch: bool
+    condition: bool
+
+
+def infer_ranges(
+    value: Expression,
+    left: tuple[Expression, ...],
+    left_extents: tuple[int, ...] | None,
+    guards: tuple[Expression, ...],
+    extents: Extents,
+    values: Mapping[str, int],
+    span: Span,
+) -> dict[str, range]:
+    """The range of every index of one statement `target[left] = value` (resolved, implied sums explicit).
+
+    Args:
+        left_extents: shape of the target when it exists already, else None.
+        guards: the conditions of the enclosing `if`s. extents: the shape of a tensor, or of a padded one.
+        values: loop variables and sizes.
+
+    Raises:
+        ShapeError: extents of one index differ. UnboundedDomainError: a range follows from nothing.
+    """
+    restricted = frozenset[str]().union(*(free_indices(g) for g in guards))
+    uses = list(_uses(value, extents, restricted, branch=False, condition=False))
+    for subscript in left:
+        uses += _uses(subscript, extents, restricted, branch=False, condition=False)
+    own = [
+        _Use(s, d, restricted, False, False) for s, d in zip(left, left_extents or (), strict=left_extents is not None)
+    ]
+    everything = frozenset(_all_indices(value)).union(*(_all_indices(s) for s in left))
+    ranges = _stated(value, values)
+    for use in own:
+        if isinstance(use.subscript, IndexRef):
+            ranges.setdefault(use.subscript.name, range(use.extent))
+    _plain(ranges, [*own, *uses], span)
+    while missing := everything - set(ranges):
+        found = _round([*own, *uses], ranges, missing, values)
+        if not found:
+            names = ", ".join(sorted(name.partition("@")[0] for name in missing))
+            hint = "declare the left side, or state a condition in a reducer"
+            raise UnboundedDomainError(f"the range of {names} follows from nothing", span=span, hint=hint)
+        ranges.update(found)
+    return ranges
+
+
+def _all_indices(expr: Expression) -> Iterator[str]:
+    if isinstance(expr, IndexRef):
+        yield expr.name
+    for e in children(expr):
+        yield from _all_indices(e)
+
+
+def _uses(
+    expr: Expression, extents: Extents, restricting: frozenset[str], *, branch: bool, condition: bool
+) -> Iterator[_Use]:
+    match expr:
+        case Subscript():
+            for subscript, extent in zip(expr.subscripts, extents(expr.tensor), strict=True):
+                yield _Use(subscript, extent, restricting, branch, condition)
+                yield from _uses(subscript, extents, restricting, branch=branch, condition=condition)
+        case Call(function="where"):
+            test, *values = expr.args
+            yield from _uses(test, extents, restricting, branch=branch, condition=True)
+            for e in values:
+                yield from _uses(e, extents, restricting | free_indices(test), branch=True, condition=condition)
+        case Reducer():
+            conditions = [e for e in expr.items if not isinstance(e, IndexRef)]
+            named = frozenset[str]().union(*(free_indices(c) for c in conditions))
+            yield from _uses(expr.body, extents, restricting | named, branch=branch, condition=condition)
+        case _:
+            for e in children(expr):
+                yield from _uses(e, extents, restricting, branch=branch, condition=condition)
+
+
+def _stated(expr: Expression, values: Mapping[str, int]) -> dict[str, range]:
+    """Ranges from `r < e`, `r <= e`, `0 <= r < e` in the reducer that binds r, where e has numbers, sizes and loop variables only."""
+    found: dict[str, range] = {}
+    for e in children(expr):
+        found.update(_stated(e, values))
+    if not isinstance(expr, Reducer) or expr.implied:
+        return found
+    own = {e.name for e in expr.items if isinstance(e, IndexRef)}
+    for item in expr.items:
+        match item:
+            case (
+                Compare(operands=(IndexRef(name=r), bound), ops=("<" | "<=" as op,))
+                | Compare(operands=(Number(value=0), IndexRef(name=r), bound), ops=("<=", "<" | "<=" as op))
+            ) if r in own and _is_known(bound):
+                stop = max(0, affine_value(bound, values) + (op == "<="))
+                found[r] = range(min(stop, found[r].stop) if r in found else stop)
+            case _:
+                pass
+    return found
+
+
+def _is_known(expr: Expression) -> bool:
+    """Whether only numbers, sizes and loop variables occur."""
+    if isinstance(expr, Number | SizeRef | LoopRef):
+        return True
+    below = children(expr)
+    return bool(below) and not isinstance(expr, Subscript) and all(_is_known(e) for e in below)
+
+
+def _plain(ranges: dict[str, range], uses: Iterable[_Use], span: Span) -> None:
+    """Rule 2: adds the ranges of indices that stand plainly in a subscript, and compares all their extents."""
+    free: dict[str, set[int]] = {}
+    restricted: dict[str, set[int]] = {}
+    for use in uses:
+        if isinstance(use.subscript, IndexRef):
+            name = use.subscript.name
+            (restricted if name in use.restricting else free).setdefault(name, set()).add(use.extent)
+    for name in sorted({*free, *restricted}):
+        unequal = free.get(name, set()) if len(free.get(name, ())) > 1 else set()
+        if name not in ranges and name not in free and len(restricted[name]) > 1:
+            unequal = restricted[name]
+        if unequal:
+            sizes = " and ".join(map(str, sorted(unequal)))
+            raise ShapeError(f"the index {name.partition('@')[0]} runs over dimensions of {sizes}", span=span)
+        if name not in ranges:
+            ranges[name] = range(*(free.get(name) or restricted[name]))
+
+
+def _round(
+    uses: Sequence[_Use], ranges: Mapping[str, range], missing: frozenset[str], values: Mapping[str, int]
+) -> dict[str, range]:
+    """Rule 3, one round: for each unbounded index the values that keep every subscript with it alone unbounded in bounds."""
+    found: dict[str, range] = {}
+    for name in sorted(missing):
+        good: set[int] | None = None
+        for use in uses:
+            names = free_indices(use.subscript)
+            if (
+                use.branch
+                or use.condition
+                or name not in names
+                or names & missing != {name}
+                or has_reads(use.subscript)
+            ):
+                continue
+            fitting = _fitting(name, use, sorted(names - {name}), ranges, values)
+            if fitting is not None:
+                good = fitting if good is None else good & fitting
+        if good is None:
+            continue
+        if good != set(range(min(good, default=0), max(good, default=-1) + 1)):
+            raise UnboundedDomainError(f"the values of {name.partition('@')[0]} that stay in bounds have gaps")
+        found[name] = range(min(good, default=0), max(good, default=-1) + 1)
+    return found
+
+
+def _fitting(
+    name: str, use: _Use, others: Sequence[str], ranges: Mapping[str, range], values: Mapping[str, int]
+) -> set[int] | None:
+    """The values >= 0 of one index for which the subscript is in bounds for all values of the others; None when there is no bound."""
+    spread = sum(abs(r.start) + abs(r.stop) for o in others for r in (ranges[o],)) + sum(map(abs, values.values()))
+    scale = 1
+    for number in _numbers(use.subscript):
+        scale *= 1 + abs(number)
+    limit = 1 + (use.extent + spread + 2) * scale
+    points = list(itertools.product(*(ranges[o] or range(1) for o in others)))  # sizes count as >= 1 here
+    good = set()
+    for candidate in range(limit):
+        at = dict(values)
+        at[name] = candidate
+        for point in points:
+            at.update(zip(others, point, strict=True))
+            if not 0 <= affine_value(use.subscript, at) < use.extent:
+                break
+        else:
+            good.add(candidate)
+    return None if limit - 1 in good else good
+
+
+def _numbers(expr: Expression) -> Iterator[int]:
+    if isinstance(expr, Number):
+        yield int(expr.value)
+    for e in children(expr):
+        yield from _numbers(e)

@@ -1,0 +1,146 @@
+"""Subscripts that read tensors: proved by the interval of their value, else checked.
+
+Where only arguments are read, a bool Equation over all instances and its Check stand before all other ops, so that nothing is written when an
+index is out of range. Else the subscript is clamped, and a flag is carried to a Check at the end of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from polyml.dtypes import boolean, i64
+from polyml.einsum_frontend.proofs import Scope
+from polyml.einsum_frontend.ranges import Range, interval
+from polyml.einsum_frontend.typing import Typed, cast
+from polyml.errors import BoundsError, DTypeError
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, walk
+from polyml.graph.builder.parts import Path, fill, index_value, variables_of
+from polyml.graph.builder.state import Flag, State
+from polyml.graph.ir import Check, Equation, Tensor
+from polyml.sets.affine import Affine, Extent, affine
+from polyml.source import Span
+
+__all__ = ["checked_index", "value_interval"]
+
+Interval = tuple[int | None, int | None]
+
+
+def checked_index(
+    state: State, index: Typed, extent: Extent, path: Path, *, access: str, position: int, span: Span
+) -> Expr:
+    """The subscript as it may be evaluated without leaving the dimension of `extent`; its check is emitted.
+
+    Raises:
+        DTypeError: it is no integer. BoundsError: the dimension is empty.
+    """
+    if not index.dtype.is_integer:
+        message = f"subscript {position} of {access} has dtype {index.dtype}, and only integers can be subscripts"
+        raise DTypeError(message, span=span)
+    if extent == 0:
+        if path.scope.points().is_empty():
+            return Const(0, i64)
+        raise BoundsError(f"dimension {position} of {access} is empty, so no subscript is in bounds", span=span)
+    if isinstance(extent, Affine) and not extent.variables() <= state.extents:
+        state.assume([extent - 1])  # there is an element to clamp to
+    low, high = value_interval(index.expr, path.scope.known, state.value_ranges)
+    if low is not None and low >= 0 and high is not None and isinstance(extent, int) and high < extent:
+        return index.expr
+    wide = cast(index.expr, i64)
+    outside = Apply(
+        "or", (_compare("lt", wide, Const(0, i64)), _compare("ge", wide, index_value(affine(extent)).expr)), boolean
+    )
+    message = f"an index into dimension {position} of {access} (extent {extent}) is out of range"
+    reads = [n for e in (wide, *path.data) for n in walk(e) if isinstance(n, Read)]
+    if all(read.tensor in state.inputs for read in reads):
+        _check_ahead(state, outside, path, message, span)
+        return index.expr
+    _check_late(state, outside, path, message, span)
+    capped = Apply("min", (wide, index_value(affine(extent) - 1).expr), i64)
+    return Apply("max", (capped, Const(0, i64)), i64)
+
+
+def _check_ahead(state: State, outside: Expr, path: Path, message: str, span: Span) -> None:
+    """A bool Equation over all instances (of enclosing loops too), and its Check, before all other ops."""
+    sizes = tuple(r for r in path.scope.outer if r.name in state.sizes)
+    loops = tuple(r for r in path.scope.outer if r.name not in state.sizes)
+    flat = Scope(sizes, (*loops, *path.scope.indices), path.scope.conditions)
+    flag = state.tensor("out_of_range", boolean, (), message)
+    state.ahead.append(_any(flag, outside, flat, path.data, None, span))
+    state.ahead.append(Check(flag=flag, error="IndexError", message=message, span=span))
+
+
+def _check_late(state: State, outside: Expr, path: Path, message: str, span: Span) -> None:
+    """A bool Equation here, carried out of all enclosing loops."""
+    if len(state.frames) == 1:
+        result = state.tensor("out_of_range", boolean, (), message)
+        state.emit(_any(result, outside, path.scope, path.data, None, span))
+        state.flags.append(Flag([result], message, span))
+        return
+    flag = Flag([state.tensor("out_of_range", boolean, (), message)], message, span)
+    state.frames[0].ops.append(fill(flag.tensors[0], Const(False, boolean), span))
+    for frame in state.frames[1:]:
+        inner = state.tensor("out_of_range", boolean, (), message)
+        frame.flags[len(state.flags)] = (flag.tensors[-1], inner)
+        flag.tensors.append(inner)
+    result = state.tensor("out_of_range", boolean, (), message)
+    state.emit(_any(result, outside, path.scope, path.data, flag.tensors[-1], span))
+    flag.tensors[-1] = result
+    state.flags.append(flag)
+
+
+def _any(flag: Tensor, outside: Expr, scope: Scope, data: Sequence[Expr], base: Tensor | None, span: Span) -> Equation:
+    """`flag = base or any over the scope of outside`, where the conditions on data hold."""
+    body = outside
+    for condition in reversed(data):
+        body = Apply("select", (condition, body, Const(False, boolean)), boolean)
+    used = variables_of(body)
+    names = tuple(r.name for r in scope.indices if r.name in used)
+    return Equation(
+        result=flag,
+        indices=names,
+        domain=scope.domain(flag.name, names),
+        target=(),
+        body=body,
+        reduce="any",
+        reduced=names,
+        accumulate=base is not None,
+        base=base,
+        span=span,
+    )
+
+
+def _compare(op: str, value: Expr, bound: Expr) -> Expr:
+    return Apply(op, (value, cast(bound, i64)), boolean)
+
+
+def value_interval(expr: Expr, known: Mapping[str, Range], tensors: Mapping[str, tuple[int, int]]) -> Interval:
+    """The least and greatest value of an integer expression; None where nothing bounds it. Arithmetic in it may wrap, so only what cannot is followed."""
+    match expr:
+        case Const():
+            return int(expr.value), int(expr.value)
+        case IndexValue():
+            return interval(expr.affine, known)
+        case Read() if expr.tensor in tensors:
+            return tensors[expr.tensor]
+        case Read() if expr.dtype.is_integer and expr.dtype.bits <= 16:
+            bits = expr.dtype.bits
+            return (0, (1 << bits) - 1) if expr.dtype.kind == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
+        case Apply(op="cast", args=(inner,)) if (
+            expr.dtype == i64 and inner.dtype.is_integer and inner.dtype.name != "u64"
+        ):
+            return value_interval(inner, known, tensors)
+        case Apply(op="mod", args=(_, Const(value=divisor))) if divisor > 0:
+            return 0, int(divisor) - 1
+        case Apply(op="min" | "max" as op, args=(first, second)):
+            (a, b), (c, d) = value_interval(first, known, tensors), value_interval(second, known, tensors)
+            return _extreme(op, a, c, low=True), _extreme(op, b, d, low=False)
+        case _:
+            return None, None
+
+
+def _extreme(op: str, first: int | None, second: int | None, *, low: bool) -> int | None:
+    """A bound of min(x, y) or max(x, y) from those of x and y."""
+    given = [value for value in (first, second) if value is not None]
+    if len(given) < 2 and (op == "min") == low:
+        return None
+    return (min if op == "min" else max)(given) if given else None

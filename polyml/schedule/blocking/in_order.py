@@ -1,0 +1,62 @@
+"""Contractions that wait for memory: few rows, for which a large vector operand is read once, in order, and added to sums in a nearer cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from polyml.schedule.blocking.blocks import Blocking, blocks_of
+from polyml.schedule.blocking.register_tile import contraction_tile
+from polyml.schedule.blocking.sides import Sides
+from polyml.schedule.blocking.sizes import streamed_sizes
+from polyml.schedule.blocking.symbolic import Contraction, at_large
+from polyml.schedule.blocking.worth import MIN_DEPTH, MIN_REUSE
+from polyml.schedule.cost import FEW_ROWS, RegisterTile, StatementModel
+from polyml.schedule.schedule import Product
+from polyml.scop.scop import Scop
+from polyml.target import Target
+
+__all__ = ["in_order_worth", "plan_few_rows", "reads_in_order"]
+
+
+def plan_few_rows(scop: Scop, model: StatementModel, target: Target) -> Blocking | None:
+    """What few rows of symbolic number ask for, all other symbolic extents being large: the vector operand read once, in order, where no cache holds it; None where rows are of known number, or there is no such operand."""
+    given = at_large(scop, model)
+    if given is None:
+        return None
+    model, sides, ends = given.model, given.sides, given.ends
+    some = [i for i in sides.rows if i in ends]
+    most = (MIN_REUSE - 1) // prod(model.extents[i] for i in sides.rows if i not in ends)
+    if len(some) != 1 or not most:
+        return None
+    model = replace(model, extents={**model.extents, some[0]: most})
+    low = replace(model, extents={**model.extents, some[0]: min(most, FEW_ROWS)})
+    rows, tile = contraction_tile(low, sides.lanes, some, len(sides.others), target, most=4, rest=0.0)
+    if not reads_in_order(model, sides, tile, target):
+        return None
+    width = tile.vectors * target.lanes(model.itemsize)
+    half = replace(model, extents={**model.extents, rows: -(-most // 2)})
+    sizes = streamed_sizes(half, sides.lanes, rows, sides.reduced[-1], tile, width, target)
+    near = target.l1_bytes // 2
+    worth = (Product((ends[rows],), most=most), *in_order_worth(given, width, near))
+    return replace(blocks_of(model, sides, rows, tile, width, sizes, packed=False), ends=ends, worth=worth)
+
+
+def reads_in_order(model: StatementModel, sides: Sides, tile: RegisterTile, target: Target) -> bool:
+    """Whether memory is what it waits for: a contiguous operand that no private cache holds, each element read a few times at once, in rows that are longer than a register tile."""
+    operand = sides.operand
+    if model.extents[sides.lanes] <= tile.vectors * target.lanes(model.itemsize):
+        return False
+    size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0)
+    few = model.instances * model.itemsize < MIN_REUSE * size
+    plain = operand.stride(sides.lanes) == 1 and len(sides.reduced) == 1 and not sides.columns
+    return few and plain and size > target.l2_bytes
+
+
+def in_order_worth(given: Contraction, width: int, cache: int) -> tuple[Product, ...]:
+    """What `reads_in_order` asks of numbers, of symbolic extents at a call: more than `cache` bytes."""
+    sides, ends = given.sides, given.ends
+    array = given.scop.arrays[sides.operand.array]
+    single = [Product((ends[sides.lanes],), width + 1)] if sides.lanes in ends else []
+    single += [Product((ends[i],), MIN_DEPTH) for i in sides.reduced if i in ends]
+    return (Product(array.shape, cache // array.dtype.itemsize + 1), *single)

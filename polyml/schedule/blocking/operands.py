@@ -1,0 +1,143 @@
+"""How a blocked contraction reaches its operands: which rows of the broadcast operand are packed, and where the vector operand is as good where it lies as in panels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, prod
+
+from polyml.schedule.blocking.order import rows_to_l1
+from polyml.schedule.blocking.sides import Sides
+from polyml.schedule.blocking.strips import WAY
+from polyml.schedule.cost import RegisterTile, StatementModel
+from polyml.scop.scop import Scop
+from polyml.sets.shapes import element_count
+from polyml.target import Target
+
+__all__ = [
+    "has_panels",
+    "is_held",
+    "is_near",
+    "is_read_once",
+    "packed_rows",
+    "panel_by_panel",
+    "rows_meet",
+    "waits_in_l1",
+]
+
+NEAR = 8
+"""Cache lines of a row of the vector operand up to which blocks of its rows are read where they lie, one after the other."""
+
+FEW_USES = 128
+"""Uses of an element of the vector operand below which its copy would show."""
+
+FEW_USES_IN_L2 = 80
+"""The same for one that L2 holds: with more uses what lies across two lines costs as much as the copy."""
+
+FEW_ROW_USES = 256
+"""Uses of an element of the broadcast operand below which its copy shows, where its rows are contiguous along the tile's."""
+
+FEW_PANELS = 16
+"""Panels of the vector operand up to which rows that L2 holds are read from there, however far apart their elements are. One panel reads each element once: 60 x 4 rows of 200 terms, every fourth element of x, times 32 columns 52 us packed, 27 where they lie."""
+
+MEETINGS = 4
+"""Panels that rows which meet in L1 are multiplied with, at least, for packing these rows to pay."""
+
+
+def panel_by_panel(scop: Scop, sides: Sides, target: Target) -> bool:
+    """Whether each panel of the vector operand is a block. Panels of constants are made once and lie one after the other, so that larger blocks gain nothing but fewer sweeps over the other operand, from L2; and nobody asks
+    ahead for the first block, for which the first sweep waits."""
+    if not has_panels(scop, sides) or not scop.arrays[sides.operand.array].constant:
+        return False
+    other = scop.arrays[sides.others[0].array]
+    return other.dtype.itemsize * element_count(other.shape) <= target.l2_bytes
+
+
+def has_panels(scop: Scop, sides: Sides) -> bool:
+    """Whether panels of the vector operand follow each other along one index, and there is one other operand, of known size."""
+    if sides.columns or len(sides.others) != 1:
+        return False
+    return all(extent.is_constant for extent in scop.arrays[sides.others[0].array].shape)
+
+
+def packed_rows(
+    model: StatementModel,
+    sides: Sides,
+    rows: str,
+    tile: RegisterTile,
+    target: Target,
+    *,
+    short: bool,
+    tall: bool,
+    meet: bool,
+    once: bool,
+) -> str | None:
+    """The broadcast operand, when its elements along the reduction are apart and it does not stay close anyway (in L1, or in L2 where a tile's rows are neighbours, one or two cache lines
+    per iteration, or panels are few), unless it is read `once` (`is_read_once`), or its rows `meet`. short: C is written in the order of its memory, and rows that L1 holds packed only are packed, too. tall: a tile has more rows than there are registers for their addresses, since distances of rows are no numbers."""
+    operand, reduced = sides.others[0], sides.reduced
+    size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0 and i not in sides.batch)
+    apart = abs(operand.stride(reduced[-1]) or 0) != 1
+    near = _panels(model, sides, tile, target) <= FEW_PANELS or abs(operand.stride(rows) or 0) == 1
+    close = target.l2_bytes if near else target.l1_bytes
+    needed = (apart and size > close // 2) or meet or (short and (rows_to_l1(model, sides, target) or tall))
+    if once and not meet:
+        return None
+    held = operand.stride(rows) != 0 and all(operand.stride(i) != 0 for i in reduced)
+    return operand.array if len(sides.others) == 1 and needed and held else None
+
+
+def is_read_once(scop: Scop, model: StatementModel, sides: Sides, rows: str) -> bool:
+    """Whether a tile reads pieces of contiguous rows of the broadcast operand, one for each term, and few tiles read them again: each takes a line or two for all of its rows, as a copy would. Those of constants are made once."""
+    if len(sides.others) != 1 or scop.arrays[sides.others[0].array].constant:
+        return False
+    uses = prod(model.extents[i] for i in (*sides.columns, sides.lanes))
+    contiguous = sides.others[0].stride(rows) == 1 and sides.rows == [rows] and len(sides.reduced) == 1
+    return contiguous and uses < FEW_ROW_USES
+
+
+def rows_meet(
+    model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, depth: Mapping[str, int], target: Target
+) -> bool:
+    """Whether a tile's rows lie pages apart, so that their lines, half of one and more for each term, meet in sets of L1 that have no room for them beside a panel, which L1 would hold otherwise."""
+    panel = prod(depth.values()) * tile.vectors * target.vector_bytes
+    many = 2 * tile.rows * model.itemsize > target.line_bytes and _panels(model, sides, tile, target) >= MEETINGS
+    return (
+        many
+        and _pages_apart(model, sides, rows)
+        and 2 * panel <= target.l1_bytes < WAY * (tile.rows + ceil(panel / WAY))
+    )
+
+
+def _pages_apart(model: StatementModel, sides: Sides, rows: str) -> bool:
+    """Whether rows of the broadcast operand lie a multiple of a page apart, so that lines at the same place of each meet in one set of L1."""
+    step = abs(sides.others[0].stride(rows) or 0) * model.itemsize
+    return step > 0 and step % WAY == 0
+
+
+def waits_in_l1(model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, target: Target) -> bool:
+    """Whether a tile's rows, which meet in L1, are used too few times for packing them."""
+    return bool(sides.others) and _pages_apart(model, sides, rows) and _panels(model, sides, tile, target) < MEETINGS
+
+
+def _panels(model: StatementModel, sides: Sides, tile: RegisterTile, target: Target) -> int:
+    """Panels that each row of the broadcast operand is multiplied with."""
+    width = tile.vectors * target.lanes(model.itemsize)
+    return prod(model.extents[i] for i in sides.columns) * ceil(model.extents[sides.lanes] / width)
+
+
+def is_near(model: StatementModel, sides: Sides, sizes: Mapping[str, int], target: Target) -> bool:
+    """Whether rows of the vector operand are short and lie one after the other, so that a block of them is contiguous and no copy would bring it closer; of few uses."""
+    lanes, operand = sides.lanes, sides.operand
+    row = model.extents[lanes]
+    dense = operand.stride(lanes) == 1 and len(sides.reduced) == 1 and operand.stride(sides.reduced[0]) == row
+    whole = not sides.columns and sizes.get(lanes, row) == row and row % target.lanes(model.itemsize) == 0
+    few = prod(model.extents[i] for i in sides.rows) < FEW_USES
+    return dense and whole and few and row * model.itemsize <= NEAR * target.line_bytes
+
+
+def is_held(scop: Scop, model: StatementModel, sides: Sides, target: Target) -> bool:
+    """Whether L2 holds all of the vector operand, of few uses: what is far apart there is as near as a copy would be. Beyond L2 a copy is read in order, which is faster."""
+    operand = sides.operand
+    size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0)
+    few = prod(model.extents[i] for i in sides.rows) < FEW_USES_IN_L2 and not scop.arrays[operand.array].constant
+    plain = operand.stride(sides.lanes) == 1 and len(sides.reduced) == 1 and not sides.columns
+    return few and plain and size <= target.l2_bytes

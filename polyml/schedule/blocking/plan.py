@@ -1,0 +1,199 @@
+"""The model of a blocked contraction: which operand the lanes run over, register tile, blocks of the reduction and of the vector side, and what is packed.
+
+Goto's scheme for any contraction: C[n.., m..] (+)= f(R[n.., k..], V[m.., k..]). A block of V, at most KC x NC, is packed into panels as wide as the register tile and
+stays in L2; a register tile's rows of R stay in L1 (packed too where they are not contiguous along the reduction) while the tile goes over the panels of V.
+All sizes follow from the target's caches and registers.
+
+Source: Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (TOMS 2008); Low et al., "Analytical Modeling Is Enough for High-Performance
+BLIS" (TOMS 2016), with the roles of the operands swapped: the broadcast operand in L1, the vector operand in L2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+
+from polyml.schedule.blocking.blocks import Blocking, blocks_of
+from polyml.schedule.blocking.in_order import in_order_worth, reads_in_order
+from polyml.schedule.blocking.operands import is_held, is_near, is_read_once, packed_rows, panel_by_panel, rows_meet
+from polyml.schedule.blocking.order import columns_in_l1, tile_order
+from polyml.schedule.blocking.register_tile import last_tiles, rest_lanes, tile_across, tile_and_rest
+from polyml.schedule.blocking.sides import Sides, is_turned, turned_column
+from polyml.schedule.blocking.sizes import (
+    depths,
+    even,
+    is_short,
+    rows_along,
+    rows_fit,
+    shares,
+    streamed_sizes,
+    whole_sizes,
+    widths,
+)
+from polyml.schedule.blocking.strips import in_strips, strip_depth, strips_of
+from polyml.schedule.blocking.symbolic import UNBOUNDED, Contraction, at_large
+from polyml.schedule.blocking.tile_limits import UNKNOWN_ROWS, chosen_tile, tile_limits
+from polyml.schedule.blocking.turned import turned_blocks
+from polyml.schedule.blocking.worth import (
+    LEAST_CONSTANT,
+    MIN_REUSE,
+    packing_pays,
+    packing_worth,
+    suits_lanes_along_sum,
+)
+from polyml.schedule.cost import RegisterTile, StatementModel
+from polyml.schedule.schedule import Product
+from polyml.scop.scop import Scop
+from polyml.target import Target
+
+__all__ = ["plan_blocking", "plan_blocks"]
+
+UNKNOWN_DEPTH = 1024
+"""What stands for a reduction of symbolic length that has to be finished while its sums are in registers."""
+
+
+def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking | None:
+    """The blocks of one update; None where it is no contraction of two or more operands, or packing would cost more than it saves."""
+    given = at_large(scop, model)
+    if given is None:
+        return None
+    across = None if given.ends or not given.is_alone else tile_across(given.model, given.sides, target)
+    if across is not None:
+        sides, tile = across
+        width = tile.vectors * target.lanes(model.itemsize)
+        return in_strips(given.model, sides, sides.rows[0], tile, width, packed=False)
+    return plan_blocks(given, target)
+
+
+def plan_blocks(given: Contraction, target: Target, *, at_hand: bool = False) -> Blocking | None:
+    """The blocks of a contraction; None as above. at_hand: numbers are those of one call, for which a kernel of any sizes has a version."""
+    model, sides, ends = given.model, given.sides, given.ends
+    column = turned_column(given.scop, given.statement, sides)
+    if column is not None:
+        return turned_blocks(given, column, target)
+    turned = is_turned(given.scop, given.statement, sides.lanes)
+    limits = tile_limits(given, target, turned=turned, at_hand=at_hand)
+    # Panels of constants are made once, columns that are left of them would be copied in each call.
+    if not (ends or at_hand or turned or given.is_constant):
+        rows, tile, left = tile_and_rest(model, sides, limits.rows, target, most=limits.widest)
+        made = _beside_rest(given, rows, tile, left, target) if left else None
+        if made is not None:
+            return made
+    rows, tile, blocks = chosen_tile(given, limits, target, turned=turned)
+    least = LEAST_CONSTANT if given.is_constant else MIN_REUSE
+    packed = packing_pays(model, sides.operand, sides, target, turned=turned, least=least)
+    if packed and not (ends or turned) and suits_lanes_along_sum(given, target):
+        return None
+    made = _with_tile(given, rows, tile, target, packed=packed, turned=turned, at_hand=at_hand)
+    return made if made is None or not blocks else replace(made, sizes={**made.sizes, **blocks})
+
+
+def _beside_rest(given: Contraction, rows: str, tile: RegisterTile, left: int, target: Target) -> Blocking | None:
+    """Blocks of whole vectors beside columns that are left, which have lanes along the sum or the rows; None where the other operand would have to be packed, or the result is written in an order of its own."""
+    model, sides = given.model, given.sides
+    whole = replace(model, extents={**model.extents, sides.lanes: model.extents[sides.lanes] - left})
+    made = _with_tile(replace(given, model=whole), rows, tile, target, packed=True, turned=False, at_hand=False)
+    if made is None or made.row_operand is not None or made.result_order:
+        return None
+    along = rest_lanes(model, sides, target) or ""
+    # Partial sums of lanes across the rows would be gathered.
+    if along == rows and any(made.blocked(i) for i in made.reduced):
+        return None
+    return replace(made, rest=left, rest_lanes=along)
+
+
+def _with_tile(
+    given: Contraction, rows: str, tile: RegisterTile, target: Target, *, packed: bool, turned: bool, at_hand: bool
+) -> Blocking | None:
+    """The blocks of a contraction with this register tile."""
+    scop, model, sides, ends = given.scop, given.model, given.sides, given.ends
+    width = tile.vectors * target.lanes(model.itemsize)
+    if packed and not turned and not ends and not is_near(model, sides, {}, target):
+        strips = strips_of(scop, model, sides, rows, tile, target, parts=given.is_alone)
+        if strips is not None:
+            made = in_strips(model, sides, rows, tile, width, packed=strips == "packed")
+            return replace(made, sizes={**made.sizes, **strip_depth(model, sides, width, target)})
+    if not packed and (turned or not reads_in_order(model, sides, tile, target)):
+        return None
+    depth = depths(scop, given.statement, model, sides, tile, target)
+    short = packed and not turned and is_short(model, sides.out, depth, width, target)
+    sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short, turned=turned)
+    if turned and panel_by_panel(scop, sides, target):
+        sizes[sides.lanes] = width
+    packs_rows = packed and not given.reads_windows and not turned
+    row_operand = None
+    if packs_rows:
+        tall = at_hand and tile.rows > UNKNOWN_ROWS
+        meet = rows_meet(model, sides, rows, tile, depth, target)
+        once = is_read_once(scop, model, sides, rows)
+        row_operand = packed_rows(model, sides, rows, tile, target, short=short, tall=tall, meet=meet, once=once)
+    # Panels go over the whole reduction, however long that is, where its sums have to be finished.
+    finished = depth != shares(model, sides, tile, target)
+    endless = set(ends) - set(sides.reduced if turned or (finished and row_operand is None) else ())
+    held = [i for i in model.extents if sides.operand.stride(i) != 0 and i not in sides.batch]
+    held += [rows, *sides.reduced] if row_operand is not None else []
+    if any(i in endless and sizes.get(i, 1) >= model.extents[i] for i in held):
+        return None
+    several = any(sizes[index] < model.extents[index] for index in (*sides.columns, sides.lanes))
+    ahead = several and not short and row_operand is not None
+    ahead = ahead and rows_fit(model, sides.out, sides.others[0], depth, target)
+    if ahead:
+        sizes |= {index: model.extents[index] for index in sides.rows}
+    worth: tuple[Product, ...] = ()
+    if ends:
+        worth = packing_worth(given, target, turned=turned) if packed else in_order_worth(given, width, target.l2_bytes)
+    return replace(
+        blocks_of(model, sides, rows, tile, width, sizes, packed=packed),
+        row_operand=row_operand,
+        turned=turned,
+        result_order=tuple(tile_order(model, sides, rows, target)) if short else (),
+        rows_ahead=ahead,
+        rows_along=rows_along(sides),
+        row_lines=not rows_along(sides) and 2 * tile.rows * model.itemsize % target.line_bytes == 0,
+        in_place=packs_rows
+        and not (ends or short or row_operand)
+        and (is_near(model, sides, sizes, target) or is_held(scop, model, sides, target)),
+        last=_last_tiles(model, sides, tile, sizes, target) if packed and not (turned or ends) else (),
+        ends=ends,
+        worth=worth,
+    )
+
+
+def _last_tiles(
+    model: StatementModel, sides: Sides, tile: RegisterTile, sizes: Mapping[str, int], target: Target
+) -> tuple[int, ...]:
+    """`last_tiles`, where the last block of columns has all of them."""
+    block, width = sizes[sides.lanes], tile.vectors * target.lanes(model.itemsize)
+    columns = model.extents[sides.lanes]
+    if columns - (columns - 1) // block * block <= width:
+        return ()
+    return last_tiles(model, sides.lanes, tile, len(sides.others), target)
+
+
+def _sizes(
+    model: StatementModel,
+    sides: Sides,
+    rows: str,
+    tile: RegisterTile,
+    depth: Mapping[str, int],
+    target: Target,
+    *,
+    packed: bool,
+    short: bool,
+    turned: bool,
+) -> dict[str, int]:
+    """Iterations per block. depth: those of the reduction; short: it is one block, and C is written in the order of its memory."""
+    width = tile.vectors * target.lanes(model.itemsize)
+    deep = prod(UNKNOWN_DEPTH if d == UNBOUNDED else d for d in depth.values())
+    if not packed:
+        return streamed_sizes(model, sides.lanes, rows, sides.reduced[-1], tile, width, target)
+    if short:
+        near = columns_in_l1(model, sides, deep, width, target)
+        whole = whole_sizes(model, sides, width, deep, target, near=near)
+        return {**depth, **whole, **{index: model.extents[index] for index in sides.rows}}
+    along = rows_along(sides)
+    swept = along and not turned and len(sides.reduced) == 1
+    blocks = widths(model, sides, sides.columns, width, deep, target, first=sides.first, along=along, swept=swept)
+    of_rows = even(model.extents[rows], target.l2_bytes // 8 // (deep * model.itemsize), tile.rows)
+    return {**depth, **blocks, rows: of_rows}

@@ -1,0 +1,147 @@
+"""Contractions whose vector operand is taken a strip at a time: as wide as the register tile, over the whole reduction or a long part of it, while all rows of the other operand, which L2 holds, are
+multiplied with it.
+
+Packing a block of many panels moves every element from the last cache to L2 while nothing is computed. A strip needs no such block: its lines are asked for from inside the tiles of
+the strip before (codegen/prefetch/strips.py). It is read where it lies if L1 holds it there (rows a multiple of a page apart would meet in a few of its sets), or if L2 does and few tiles read it. Else it is packed, from L2,
+as it is where lanes run across rows that are contiguous along the sum.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import product
+from math import ceil, prod
+from typing import Literal
+
+from polyml.expressions import reads_of
+from polyml.schedule.blocking.blocks import Blocking, blocks_of
+from polyml.schedule.blocking.sides import Sides, is_plain
+from polyml.schedule.blocking.sizes import even
+from polyml.schedule.cost import RegisterTile, StatementModel
+from polyml.scop.scop import Scop
+from polyml.target import Target
+
+__all__ = ["LEAST_TILES", "MOST_ROWS", "PACKED_TILES", "WAY", "in_strips", "strip_depth", "strips_of"]
+
+MOST_ROWS = 1024
+"""Rows of a strip, at most: each may lie in a page of its own, and second-level TLBs have some 1500 entries."""
+
+LEAST_TILES = 2
+"""Register tiles that share a strip, at least. GFLOP/s of a core that has 118, f32, strips of 48 columns out of memory, 384 terms: two tiles 83, with blocks 59; three 113 and 72; eight 114 and 92."""
+
+LEAST_STRIPS = 4
+"""Whole strips, at least: nobody asks for the first one's lines."""
+
+PACKED_TILES = 8
+"""The same where the strip is packed: a step of that costs as much as a third of one of a tile."""
+
+PACKED_APART = 3
+"""The same where L2 would not hold it, either, where it lies, or lanes run across its rows."""
+
+MOST_USES, LEAST_DEPTH = 256, 32
+"""Rows of the result, and terms, for strips across rows (and rows for parts of a sum, and where they are neighbours): with more, transposing a block takes little beside what is computed, and with fewer terms pieces of the result's rows as wide as a strip are what memory waits for.
+4,100 columns: 1,000 rows of 64 terms 105 GFLOP/s with blocks, 97 with strips, 4,000 of 16 terms 92 and 65."""
+
+LEAST_PART = 256
+"""Terms of a part of a sum, at least, for which the result is read and written."""
+
+WAY = 4096
+"""Bytes of L1 that one line of each set makes: a page, since addresses within one select the set."""
+
+WAYS = 8
+"""Of L2, at least."""
+
+MOST_IN_SET = 96
+"""Lines of a strip for one set of L2 that the next cache makes good for. Rows 80 KiB apart, of which 48 meet, have 79 to 112 GFLOP/s as above with two to eight tiles; 64 KiB apart, of which 192 meet, 58 to 105, and 81 with 32 tiles, packed 105."""
+
+MOST_IN_SET_IN_PARTS = 256
+"""The same where the sum is made in parts: blocks, whose rows meet as well, are what there is beside strips. 16 rows times 4096 x 4096 in f64, of which 250 meet, take 20 ms with blocks and 13.7, 120 rows 83 and 90."""
+
+
+def strip_depth(model: StatementModel, sides: Sides, width: int, target: Target) -> dict[str, int]:
+    """The part of the sum that strips go over at a time: as many rows as TLBs reach, and as a quarter of L2 holds of a strip, and of all rows of the other operand."""
+    rows = prod(model.extents[i] for i in sides.rows)
+    room = min(MOST_ROWS, target.l2_bytes // 4 // (max(rows, width) * model.itemsize))
+    sizes: dict[str, int] = {}
+    for index in reversed(sides.reduced):
+        step = target.lanes(model.itemsize) if index == sides.reduced[-1] else 1
+        sizes[index] = even(model.extents[index], max(room, 1), step)
+        room //= sizes[index]
+    return {i: sizes[i] for i in sides.reduced}
+
+
+def strips_of(
+    scop: Scop,
+    model: StatementModel,
+    sides: Sides,
+    rows: str,
+    tile: RegisterTile,
+    target: Target,
+    *,
+    parts: bool = False,
+) -> Literal["in place", "packed"] | None:
+    """How strips of the vector operand are read; None where blocks of it are better. parts: of the sum may be made one after the other."""
+    operand, size = sides.operand, model.itemsize
+    width = tile.vectors * target.lanes(size)
+    statement = scop.statements[model.name]
+    across = operand.stride(sides.lanes) != 1
+    if across and operand.stride(sides.reduced[-1]) != 1:
+        return None
+    if scop.arrays[operand.array].constant or len(sides.others) != 1:
+        return None
+    if not all(is_plain(read.subscripts) for read in reads_of(statement.value)):
+        return None
+    sizes = strip_depth(model, sides, width, target)
+    whole = all(sizes[i] == model.extents[i] for i in sizes)
+    depth = prod(sizes.values())
+    uses = prod(model.extents[i] for i in sides.rows)
+    tiles = ceil(uses / tile.rows)
+    columns = prod(model.extents[i] for i in sides.columns) * (model.extents[sides.lanes] // width)
+    if (
+        tiles < LEAST_TILES
+        or columns < LEAST_STRIPS
+        or not (whole or (parts and depth >= LEAST_PART and uses <= MOST_USES))
+    ):
+        return None
+    # The broadcast operand is walked along its rows, or a few that are neighbours.
+    along, beside = (abs(sides.others[0].stride(i) or 0) == 1 for i in (sides.reduced[-1], rows))
+    if not (along or (beside and uses <= MOST_USES)) and uses * depth * size > target.l1_bytes // 2:
+        return None
+    if across:
+        return "packed" if whole and tiles >= PACKED_APART and uses <= MOST_USES and depth >= LEAST_DEPTH else None
+    strip = width * depth * size
+    in_l1 = 3 * strip <= 2 * target.l1_bytes
+    # Three quarters of each set at most.
+    if in_l1 and 4 * _most_in_set(model, sides, sizes, width, target, WAY) <= 3 * (target.l1_bytes // WAY):
+        return "in place"
+    met = _most_in_set(model, sides, sizes, width, target, target.l2_bytes // WAYS)
+    if tiles < PACKED_TILES and met <= (MOST_IN_SET if whole else MOST_IN_SET_IN_PARTS):
+        return "in place"
+    if not whole:
+        return "in place" if met <= 2 * WAYS else None
+    return "packed" if tiles >= PACKED_APART else None
+
+
+def in_strips(
+    model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, width: int, *, packed: bool
+) -> Blocking:
+    """Strips of the vector operand, the whole reduction at a time."""
+    sizes = {index: model.extents[index] for index in (*sides.reduced, rows)}
+    if packed:
+        sizes |= {**dict.fromkeys(sides.columns, 1), sides.lanes: width}
+    return replace(blocks_of(model, sides, rows, tile, width, sizes, packed=packed), strips=not packed)
+
+
+def _most_in_set(
+    model: StatementModel, sides: Sides, sizes: Mapping[str, int], width: int, target: Target, way: int
+) -> int:
+    """Lines of a strip that meet in one set of a cache, at most. way: bytes that one line of each set makes."""
+    line, size = target.line_bytes, model.itemsize
+    steps = [(sides.operand.stride(i) or 0) * size for i in sides.reduced]
+    met: Counter[int] = Counter()
+    for at in product(*(range(sizes[i]) for i in sides.reduced)):
+        start = sum(step * k for step, k in zip(steps, at, strict=True)) // line
+        met.update((start + k) % (way // line) for k in range(ceil(width * size / line)))
+    return max(met.values())

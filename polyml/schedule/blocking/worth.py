@@ -1,0 +1,86 @@
+"""When copies of the vector operand's blocks pay: how often its elements are used, how long sums are, and what of that is asked of sizes at each call where they are symbolic."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from polyml.schedule.blocking.sides import Sides
+from polyml.schedule.blocking.symbolic import Contraction
+from polyml.schedule.blocking.tile_limits import UNKNOWN_VECTORS
+from polyml.schedule.cost import AccessModel, StatementModel
+from polyml.schedule.schedule import Product
+from polyml.target import Target
+
+__all__ = ["LEAST_CONSTANT", "MIN_DEPTH", "MIN_REUSE", "packing_pays", "packing_worth", "suits_lanes_along_sum"]
+
+MIN_REUSE = 16
+"""Times that an element of the vector operand must be read for packing to pay."""
+
+LEAST_CONSTANT = 2
+"""The same for an operand that never changes, whose panels are made once."""
+
+MIN_DEPTH = 16
+"""Length of the reduction below which the tile of C is all that matters."""
+
+LEAST_PANEL = 256
+"""Elements of a vector operand of symbolic size below which it is read where it lies. Where numbers say that L1 holds it, tiles are made for it; of sizes that are not known packed tiles are the ones that know how
+their rows lie."""
+
+IDLE = 1.2
+"""Lanes for each column from which on sums along lanes are better. 24 rows of 400 terms times 11, 12, 13 and 14 columns: 0.66, 0.71, 0.77 and 0.81 of the time, 300 rows 0.71, 0.77, 0.85 and 0.93."""
+
+
+def packing_pays(
+    model: StatementModel,
+    operand: AccessModel,
+    sides: Sides,
+    target: Target,
+    *,
+    turned: bool,
+    least: int = MIN_REUSE,
+) -> bool:
+    """Whether copies of the operand's blocks cost less than they save. turned: another statement lays the result out; least: times that an element must be read."""
+    reuse = prod(model.extents[i] for i in sides.rows)
+    depth = prod(model.extents[i] for i in sides.reduced)
+    size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0 and i not in sides.batch)
+    large = size > target.l1_bytes // 2 or (turned and operand.stride(sides.lanes) != 1)
+    return reuse >= least and depth >= MIN_DEPTH and large
+
+
+def packing_worth(given: Contraction, target: Target, *, turned: bool) -> tuple[Product, ...]:
+    """What `packing_pays` asks of numbers, of symbolic extents at a call, but of operands that L1 holds; of lanes that a turned plan has instead of others, a vector."""
+    model, sides, ends = given.model, given.sides, given.ends
+    array = given.scop.arrays[sides.operand.array]
+    found: list[Product] = []
+    if not turned or sides.operand.stride(sides.lanes) == 1:
+        in_l1 = target.l1_bytes // 2 // array.dtype.itemsize + 1
+        found.append(Product(array.shape, in_l1 if _waits_for_rows(model, sides, target) else LEAST_PANEL))
+    if turned and sides.lanes in ends:
+        found.append(Product((ends[sides.lanes],), target.lanes(array.dtype.itemsize)))
+    for indices, least in ((sides.rows, MIN_REUSE), (sides.reduced, MIN_DEPTH)):
+        known = prod(model.extents[i] for i in indices if i not in ends)
+        if known < least:
+            found.append(Product(tuple(ends[i] for i in indices if i in ends), -(-least // known)))
+    return tuple(found)
+
+
+def _waits_for_rows(model: StatementModel, sides: Sides, target: Target) -> bool:
+    """Whether calls like the one at hand have so few columns that rows come from memory all the time: tiles without panels fetch more of these ahead."""
+    if sides.lanes not in model.likely or sides.columns:
+        return False
+    counts = {**model.extents, **model.likely}
+    rows = prod(counts[i] for i in counts if any(other.stride(i) != 0 for other in sides.others))
+    few = counts[sides.lanes] <= UNKNOWN_VECTORS * target.lanes(model.itemsize)
+    return few and rows * model.itemsize > 4 * target.l2_bytes
+
+
+def suits_lanes_along_sum(given: Contraction, target: Target) -> bool:
+    """Whether fewer columns than lanes would leave many of these idle, and both operands are contiguous along the sum: lanes run along that then (strategy/side_by_side.py), and nothing is turned."""
+    model, sides = given.model, given.sides
+    operand, columns = sides.operand, model.extents[sides.lanes]
+    lanes = target.lanes(model.itemsize)
+    idle = ceil(columns / lanes) * lanes / columns >= IDLE and columns * model.itemsize < target.line_bytes
+    along = all(access.stride(sides.reduced[-1]) == 1 for access in (operand, *sides.others))
+    plain = len(sides.reduced) == 1 and not sides.columns and not sides.batch and len(sides.others) == 1
+    near = columns * model.extents[sides.reduced[-1]] * model.itemsize <= target.l2_bytes
+    return plain and along and idle and near and not given.is_constant

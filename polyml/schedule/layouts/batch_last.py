@@ -1,0 +1,152 @@
+"""Small matrices of a batch, each of which goes through the same loop: local arrays with the batch last stand in for them, so that each lane works on a matrix of its own.
+
+    for j: .. L[b, i, k] * L[b, j, k] ..     becomes     L_last[i, k, b] = L[b, i, k];  for j: .. L_last[i, k, b] * L_last[j, k, b] ..;  L[b, i, k] = L_last[i, k, b]
+
+Rows of a few elements leave most lanes idle, and a sum along them ends by adding lanes up; a step of a factorization waits for the one before. A vector of matrices has neither: sixteen of 8 x 8 are 4 KB. It is a
+transformation of the Scop, before scheduling. What changes places does so once, in blocks that are transposed in registers.
+
+When: all statements go along the batch, one of them within a loop over more than a row; along no other index would whole vectors run, and the matrices of a vector of lanes take no more than half of L2.
+
+Source: interleaved storage of batched factorizations, Dongarra et al., "Optimized batched linear algebra for modern architectures" (Euro-Par 2017); data layout transformation, O'Boyle and Knijnenburg, "Nonsingular data transformations: definition, validity, and applications" (IJPP 1999).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from typing import TypeVar
+
+import islpy as isl
+
+from polyml.expressions import plain_index
+from polyml.schedule.cost import memory_strides
+from polyml.schedule.layouts.relaid import Layout, Relaid, accesses_of, extents_of, line_rows, redirected, relaid
+from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.sets.affine import Affine, affine
+from polyml.target import Target
+
+__all__ = ["lay_batches_last"]
+
+T = TypeVar("T")
+
+SHORT = 4
+"""Vectors that a row has at most, where rows differ from step to step."""
+
+
+def lay_batches_last(scop: Scop, target: Target) -> Relaid | None:
+    """The scop with local arrays whose last dimension is the batch; None where there is none, or lanes have better to do."""
+    core = max(scop.statements.values(), key=lambda s: (s.loop_depth > 0, len(s.indices)))
+    if scop.sizes or core.loop_depth == 0 or len(core.indices) - core.loop_depth < 2:
+        return None
+    for index in core.indices[core.loop_depth :]:
+        found = _dimensions(scop, core, index)
+        if found is not None and _pays(scop, core, index, found, target):
+            return _relaid(scop, found, target)
+    return None
+
+
+def _dimensions(scop: Scop, core: Statement, index: str) -> dict[str, int] | None:
+    """Per array the dimension that goes along the batch, which `index` of one statement does; None where something does not, or goes from one matrix to another."""
+    along, found = {core.name: index}, dict[str, int]()
+    known = 0
+    while known < len(along) + len(found):
+        known = len(along) + len(found)
+        for statement in scop.statements.values():
+            for access in accesses_of(statement):
+                names = [plain_index(s) for s in access.subscripts]
+                if statement.name in along and along[statement.name] in names:
+                    found.setdefault(access.array, names.index(along[statement.name]))
+                elif access.array in found and (name := names[found[access.array]]) is not None:
+                    along.setdefault(statement.name, name)
+    alike = all(_is_along(statement, along.get(statement.name), found) for statement in scop.statements.values())
+    return found if alike else None
+
+
+def _is_along(statement: Statement, index: str | None, dimensions: Mapping[str, int]) -> bool:
+    """Whether the statement, in each instance, stays with one matrix of the batch, and writes nothing else."""
+    if index not in statement.indices[statement.loop_depth :] or statement.target.array not in dimensions:
+        return False
+    for access in accesses_of(statement):
+        places = [d for d, s in enumerate(access.subscripts) if not isinstance(s, Affine) or index in s.variables()]
+        if places != ([dimensions[access.array]] if access.array in dimensions else []):
+            return False
+        if places and plain_index(access.subscripts[places[0]]) != index:
+            return False
+    return True
+
+
+def _pays(scop: Scop, core: Statement, index: str, dimensions: Mapping[str, int], target: Target) -> bool:
+    """Whether lanes would be idle along everything else, and a vector of matrices stays in L2."""
+    itemsize = max(scop.arrays[name].dtype.itemsize for name in dimensions)
+    lanes = target.lanes(itemsize)
+    held = 0
+    for name, dimension in dimensions.items():
+        extents = extents_of(scop.arrays[name])
+        if extents is None or extents[dimension] < lanes:
+            return False
+        held += prod(extents) // extents[dimension]
+    if held * itemsize * lanes > target.l2_bytes // 2:
+        return False
+    if all(
+        memory_strides(scop.arrays[a.array])[dimensions[a.array]] == 1
+        for a in accesses_of(core)
+        if a.array in dimensions
+    ):
+        return False
+    return all(_is_short(core, i, lanes) for i in core.indices[core.loop_depth :] if i != index)
+
+
+def _is_short(statement: Statement, index: str, lanes: int) -> bool:
+    """Whether lanes along the index would be idle for much of the time: rows that end where a loop's step says, or within the second vector."""
+    at = statement.indices.index(index)
+    inside = len(statement.indices) - at - 1
+    rows = statement.domain.project_out(isl.dim_type.set, at + 1, inside)
+    rows = rows.project_out(isl.dim_type.set, statement.loop_depth, at - statement.loop_depth)
+    low, high = rows.dim_min_val(statement.loop_depth), rows.dim_max_val(statement.loop_depth)
+    if not low.is_int() or not high.is_int():  # there are none
+        return False
+    extent = high.to_python() - low.to_python() + 1
+    if not rows.coalesce().is_box():
+        return extent <= SHORT * lanes
+    return extent <= lanes or (extent < 2 * lanes and extent % lanes > 0)
+
+
+def _relaid(scop: Scop, dimensions: Mapping[str, int], target: Target) -> Relaid:
+    moved = {
+        name: (scop.arrays[name], _last(scop.arrays[name], dimension, target))
+        for name, dimension in dimensions.items()
+        if dimension != len(scop.arrays[name].shape) - 1
+    }
+    changed = {name: _on_local(statement, dimensions, moved) for name, statement in scop.statements.items()}
+    layouts = [_layout(array, local, dimensions[name]) for name, (array, local) in moved.items()]
+    return relaid(scop, replace(scop, statements=changed), layouts)
+
+
+def _last(array: Array, dimension: int, target: Target) -> Array:
+    """The array with its batch last; each row starts at a line."""
+    others = tuple(extent for d, extent in enumerate(array.shape) if d != dimension)
+    length = line_rows(array.shape[dimension], array.dtype.itemsize, target.line_bytes)
+    return Array(name=f"{array.name}_last", dtype=array.dtype, shape=(*others, length), kind="local")
+
+
+def _on_local(
+    statement: Statement, dimensions: Mapping[str, int], moved: Mapping[str, tuple[Array, Array]]
+) -> Statement:
+    """The statement on the local arrays."""
+    touched = [access for access in accesses_of(statement) if access.array in moved]
+    return redirected(
+        statement,
+        {a: Access(moved[a.array][1].name, _with_last(a.subscripts, dimensions[a.array])) for a in touched},
+    )
+
+
+def _layout(array: Array, local: Array, dimension: int) -> Layout:
+    names = tuple(f"e{d}" for d in range(len(array.shape)))
+    element = tuple(map(affine, names))
+    order = _with_last(names, dimension)
+    return Layout(array, local, order, element, tuple(map(affine, order)), back_indices=names)
+
+
+def _with_last(values: tuple[T, ...], dimension: int) -> tuple[T, ...]:
+    return (*values[:dimension], *values[dimension + 1 :], values[dimension])

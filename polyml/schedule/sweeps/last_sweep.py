@@ -1,0 +1,203 @@
+"""The last sweep over a row, which writes results past the caches, while the next row is computed with.
+
+A row that is swept several times (a softmax) waits for memory in its first sweep, for the units in the next, and for its stores in the last. One row later the last sweep runs in the same
+loop as the one that computes most: stores leave while exponentials are computed, and what each takes of the core's units the other leaves idle (divisions and multiply-adds).
+
+Rewrite, for rows n, B the first sweeps, H the one that computes most, A what follows it, W the last one:
+    for n: (B[n]; for k: H[n, k]; A[n]; for k: W[n, k])
+    ->  for blocks: (B[f]; for k: H[f, k]; A[f];  for n > f: (B[n]; for k: (H[n, k]; W[n - 1, k]); A[n]);  for k: W[l, k])
+
+f and l are the first and the last row of a block, of which threads take one each. What W needs of the row before lives in two rows that take turns.
+
+When: all statements run along rows that need nothing of each other, W writes what bypasses the caches, H computes much, and two rows of everything stay in L2.
+
+Source: shifted fusion is loop alignment, Allen, Callahan and Kennedy, "Automatic decomposition of scientific programs for parallel execution" (POPL 1987).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+
+import islpy as isl
+
+from polyml.expressions import Read, map_reads, reads_of
+from polyml.records import dataclass
+from polyml.schedule.cost import operations_of
+from polyml.schedule.ilp.driver import Around, Outline
+from polyml.schedule.matching import Matcher
+from polyml.schedule.pieces import Pieces
+from polyml.schedule.sweeps.row_sums import cut
+from polyml.schedule.written import in_order, with_statements
+from polyml.scop.dependences import Dependences, analyse
+from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.sets.shapes import element_count
+from polyml.target import Target
+
+__all__ = ["LastSweep", "one_row_late"]
+
+HEAVY = 8.0
+"""Operations of an element from which on a sweep computes so much that stores beside it cost nothing."""
+
+LONG = 16
+"""Lines of a row from which on it is written past the caches."""
+
+MOST_ROWS, LEAST_ROWS, BLOCKS = 32, 8, 16
+"""Rows of a block, and blocks that there should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastSweep:
+    """The scop in pieces, its dependences, and what runs one after the other. kept: arrays of which two rows are alive, other than numbers. late: what waits. size: rows of a block."""
+
+    scop: Scop
+    dependences: Dependences
+    outline: Outline
+    kept: tuple[str, ...]
+    late: tuple[str, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """The statements by where they run for a row: ahead of the sweep that computes most, in it, behind it, and in the last one."""
+
+    before: tuple[str, ...]
+    host: tuple[str, ...]
+    after: tuple[str, ...]
+    late: tuple[str, ...]
+
+
+def one_row_late(scop: Scop, matcher: Matcher, streamed: Set[str], target: Target) -> LastSweep | None:
+    """The scop with the sweep that writes the streamed arrays one row late; None where that does not pay."""
+    order = _order(scop, matcher, streamed)
+    size = 0 if order is None else _rows_of_block(scop, order, matcher, target)
+    return None if order is None or not size else _pieces(scop, order, size)
+
+
+def _order(scop: Scop, matcher: Matcher, streamed: Set[str]) -> _Order | None:
+    statements = scop.statements
+    late = tuple(name for name, s in statements.items() if s.target.array in streamed)
+    plain = all(s.indices and s.argument is None and s.domain.is_box() for s in statements.values())
+    if not late or not plain or scop.sizes or not in_order(scop):
+        return None
+    if len({matcher.values(name, 0) for name in statements}) > 1 or not matcher.carries_nothing(
+        dict.fromkeys(statements, 0)
+    ):
+        return None
+    level = _levels(scop, matcher)
+    early = [name for name in statements if name not in late]
+    sweeps = [level[name] for name in early if len(statements[name].indices) > 1]
+    if not sweeps or any(level[name] <= max(sweeps) for name in late):
+        return None
+    top = max(sweeps)
+    host = tuple(name for name in early if level[name] == top and len(statements[name].indices) > 1)
+    after = tuple(name for name in early if level[name] > top)
+    before = tuple(name for name in early if name not in (*host, *after))
+    if sum(operations_of(statements[name].value) for name in host) < HEAVY:
+        return None
+    return _Order(before, host, after, late)
+
+
+def _levels(scop: Scop, matcher: Matcher) -> dict[str, int]:
+    """How many sums must be complete before a statement runs for a row."""
+    found: dict[str, int] = {}
+    for name, s in scop.statements.items():
+        sources = [source for source, sink in matcher.edges if sink == name and source in found]
+        found[name] = max((found[source] + _is_sum(scop.statements[source], s) for source in sources), default=0)
+    return found
+
+
+def _is_sum(source: Statement, sink: Statement) -> bool:
+    return source.kind == "update" and not (sink.kind == "update" and sink.target.array == source.target.array)
+
+
+def _rows_of_block(scop: Scop, order: _Order, matcher: Matcher, target: Target) -> int:
+    """How many; 0 where rows are few, or short, or no whole lines (vectors would cross those of two rows), or so long that two of each do not stay in L2."""
+    rows = matcher.extent(order.late[0], 0) or 0
+    size = min(MOST_ROWS, rows // BLOCKS)
+    if size < LEAST_ROWS:
+        return 0
+    row = {a.name: a.dtype.itemsize * element_count(a.shape) // rows for a in scop.arrays.values()}
+    written = [row[scop.statements[name].target.array] for name in order.late]
+    if min(written) < LONG * target.line_bytes or any(length % target.line_bytes for length in written):
+        return 0
+    return size if 4 * sum(row.values()) <= target.l2_bytes else 0
+
+
+def _pieces(scop: Scop, order: _Order, size: int) -> LastSweep:
+    statements, arrays, copies = _with_copies(scop, order)
+    cuts = {name: cut(s, s.indices[0], size, "block") for name, s in statements.items()}
+    blocks = with_statements(scop, cuts, arrays)
+    made = Pieces(blocks)
+    first: dict[str, list[str]] = {"before": [], "host": [], "after": []}
+    main: dict[str, list[str]] = {"before": [], "host": [], "after": []}
+    last: list[str] = []
+    for part, members in (("before", order.before), ("host", order.host), ("after", (*order.after, *copies))):
+        for name in members:
+            s = cuts[name]
+            start = s.domain.intersect(_first(s))
+            first[part] += made.add(s, start, ending="_first")
+            main[part] += made.add(s, s.domain.subtract(start))
+    for name in order.late:
+        s = cuts[name]
+        followed = _followed(s)
+        last += made.add(s, s.domain.subtract(followed), ending="_last")
+        main["host"] += made.add(s, followed, late=s.indices[1])
+    groups = tuple(tuple(main[part]) for part in main if main[part])
+    inside = [name for group in groups for name in group]
+    index = {name: made.statements[name].indices[1] for name in inside}
+    starts = tuple(tuple(first[part]) for part in first if first[part])
+    loop = Around(index, parallel=False, inside=groups, carries=True)
+    everything = [*(name for group in starts for name in group), *inside, *last]
+    around = Around(
+        {name: made.statements[name].indices[0] for name in everything},
+        parallel=True,
+        inside=(*starts, loop, tuple(last)),
+    )
+    read = {r.tensor for name in order.late for r in reads_of(statements[name].value)}
+    kept = tuple(a.name for a in blocks.arrays.values() if a.kind == "local" and a.name in read and len(a.shape) > 1)
+    return LastSweep(made.scop(everything), made.dependences(analyse(blocks)), (around,), kept, order.late, size)
+
+
+def _with_copies(scop: Scop, order: _Order) -> tuple[dict[str, Statement], dict[str, Array], tuple[str, ...]]:
+    """The statements in order, the arrays, and the names of copies of sums that the last sweep reads: while it does, the next row's are made in their place."""
+    found = {name: scop.statements[name] for name in (*order.before, *order.host, *order.after)}
+    read = {r.tensor for name in order.late for r in reads_of(scop.statements[name].value)}
+    arrays, copies = dict(scop.arrays), dict[str, str]()
+    for s in [s for s in found.values() if s.kind == "init" and s.target.array in read]:
+        array = arrays[s.target.array]
+        row = replace(array, name=f"{array.name}_row", kind="local")
+        arrays[row.name], copies[array.name] = row, row.name
+        value = Read(array.name, s.target.subscripts, array.dtype)
+        target = Access(row.name, s.target.subscripts)
+        name = f"{s.name}_row"
+        found[name] = replace(
+            s,
+            name=name,
+            domain=s.domain.set_tuple_name(name),
+            kind="assign",
+            target=target,
+            value=value,
+            reduction=None,
+        )
+
+    def moved(read: Read) -> Read:
+        return replace(read, tensor=copies.get(read.tensor, read.tensor))
+
+    added = tuple(name for name in found if name not in scop.statements)
+    late = {name: scop.statements[name] for name in order.late}
+    return found | {n: replace(s, value=map_reads(s.value, moved)) for n, s in late.items()}, arrays, added
+
+
+def _followed(s: Statement) -> isl.Set:
+    """Instances of rows that another row of their block follows."""
+    names = list(s.indices)
+    there = [f"{i} + 1" if k == 1 else i for k, i in enumerate(names)]
+    later = isl.Map(f"{{ {s.name}[{', '.join(names)}] -> {s.name}[{', '.join(there)}] }}")
+    return s.domain.intersect(s.domain.apply(later.reverse()))
+
+
+def _first(s: Statement) -> isl.Set:
+    """All instances of the first row of a block."""
+    return isl.Set(f"{{ {s.name}[{', '.join(s.indices)}] : {s.indices[1]} = 0 }}")

@@ -1,0 +1,74 @@
+"""Several sweeps over the rows of a large matrix in one: steps of a loop, sums along rows and down columns, the last sweep beside the next row's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from polyml.schedule.pack import Packed
+from polyml.schedule.schedule import Note, Schedule
+from polyml.schedule.storage import contract_storage
+from polyml.schedule.strategy.cpu import apply_strategy
+from polyml.schedule.streams import streamed_arrays
+from polyml.schedule.sweeps.last_sweep import one_row_late
+from polyml.schedule.sweeps.row_blocks import plan_row_blocks
+from polyml.schedule.sweeps.row_registers import rows_side_by_side
+from polyml.schedule.sweeps.row_sums import large_matrices, plan_row_sums
+from polyml.schedule.sweeps.rows_late import one_block_late
+from polyml.schedule.ways.orders import ilp_tree
+from polyml.schedule.ways.strategic import planned, strategic
+from polyml.schedule.ways.task import Task
+from polyml.scop.dependences import analyse
+
+__all__ = ["by_last_sweep", "by_row_blocks", "by_row_sums"]
+
+
+def by_row_blocks(task: Task) -> Schedule | None:
+    """Several steps of a loop over all rows in one sweep; None where there is none."""
+    if not task.may_block() or not any(s.loop_depth for s in task.scop.statements.values()):
+        return None
+    plan = plan_row_blocks(task.scop, task.known()[1], task.target)
+    if plan is None:
+        return None
+    dependences = analyse(plan.scop)
+    facts = task.facts(Packed(scop=plan.scop, dependences=dependences), rows=plan)
+    tree, notes, worth = apply_strategy(ilp_tree(task, plan.scop, dependences, facts.matcher, ()), facts)
+    worth = tuple(dict.fromkeys((*plan.worth, *worth)))
+    made = Schedule(scop=plan.scop, dependences=dependences, tree=tree, storage={}, notes=notes, worth=worth)
+    made = contract_storage(made)
+    return made if set(plan.kept) <= made.storage.keys() else None
+
+
+def by_row_sums(task: Task) -> Schedule | None:
+    """All that reads the rows of a large matrix in one sweep over blocks of them; None where there is none."""
+    # Without packing is the version for whatever is small.
+    asked = task.may_block(sized=True) and not task.options.precise and (task.pack or not task.scop.sizes)
+    if not asked or not large_matrices(task.scop, task.target):
+        return None
+    matcher, models = task.known()
+    plan = plan_row_sums(task.scop, matcher, models, task.target)
+    if plan is None or (plan.worth and any(not contraction.streams for contraction in planned(task, models))):
+        return None
+    scop, dependences, outline = plan.scop, analyse(plan.scop), plan.outline
+    if plan.together is not None and plan.together.late:
+        late = one_block_late(plan, plan.together, dependences)
+        scop, dependences, outline = late.scop, late.dependences, late.outline
+    swept = replace(task, scop=scop, dependences=dependences, pack=False)
+    made = strategic(swept, partial(ilp_tree, swept, outline=outline))
+    if plan.together is not None:
+        made = rows_side_by_side(made, plan.together, task.target)
+    notes = (Note("blocking", " ".join(plan.rows), str(plan)), *made.notes)
+    return replace(made, notes=notes, worth=(*made.worth, *plan.worth))
+
+
+def by_last_sweep(task: Task) -> Schedule | None:
+    """Rows whose last sweep runs beside the next row's; None where there are none."""
+    if not task.may_block():
+        return None
+    streamed, _ = streamed_arrays(task.scop, task.target, task.results, precise=task.options.precise)
+    plan = one_row_late(task.scop, task.known()[0], streamed, task.target) if streamed else None
+    if plan is None:
+        return None
+    late = replace(task, scop=plan.scop, dependences=plan.dependences, pack=False)
+    made = strategic(late, partial(ilp_tree, late, outline=plan.outline), rows=plan.kept)
+    return made.noted("rows", " ".join(plan.late), f"one row behind the others, in blocks of {plan.size} rows")

@@ -1,0 +1,66 @@
+"""The package's structure is what docs/architecture.md says: imports run one way along the pipeline, every folder has its line, and files that texts mention exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import get_args
+
+from polyml.lowered import View
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "polyml"
+PIPELINE = ("sets", "einsum_frontend", "graph", "scop", "schedule", "codegen", "runtime", "compiler", "einsum_numpy")
+INVENTED = {"edited.py", "neighbour.py", "nowhere.py", "shifted.py", "siteconf.py", "model.py"}
+"""Names of files in texts that no repository has."""
+
+
+def imports(file: Path) -> set[str]:
+    """The stages that a module imports from, wherever the import stands."""
+    nodes = (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom))
+    names = (node.module.split(".") for node in nodes if node.module is not None)
+    return {name[1] for name in names if name[0] == "polyml" and len(name) > 1}
+
+
+def test_imports_run_one_way() -> None:
+    later = [
+        (str(file.relative_to(ROOT)), imported)
+        for position, stage in enumerate(PIPELINE)
+        for file in (PACKAGE / stage).rglob("*.py")
+        for imported in imports(file).intersection(PIPELINE[position + 1 :])
+    ]
+    assert not later
+
+
+def test_what_every_stage_shares_imports_no_stage_but_sets() -> None:
+    shared = ("source", "errors", "dtypes", "ops", "expressions", "linear", "shown", "records", "target", "options")
+    for name in shared:
+        assert not imports(PACKAGE / f"{name}.py").intersection(PIPELINE[1:]), name
+
+
+def test_every_folder_has_its_line() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page[: page.index("## The stops")]
+    for folder in (path.parent for path in PACKAGE.rglob("__init__.py")):
+        if folder != PACKAGE and folder.name != "math":
+            assert f"{folder.name}/`" in table, folder
+
+
+def test_files_that_texts_mention_exist() -> None:
+    known = [f"/{path.relative_to(ROOT)}" for path in ROOT.rglob("*.py")]
+    texts = [
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *PACKAGE.rglob("*.py"),
+        *(ROOT / "tests").rglob("*.py"),
+    ]
+    for text in texts:
+        for name in re.findall(r"(?<![\w./])((?:\w+/)*\w+\.py)\b", text.read_text()):
+            assert name in INVENTED or any(path.endswith(f"/{name}") for path in known), (text.name, name)
+
+
+def test_every_view_has_its_line() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page[page.index("| `lowered.show(..)` |") : page.index("`lowered.explain()` says")]
+    assert re.findall(r'`"(\w+)"`', table) == list(get_args(View))
