@@ -32,6 +32,7 @@ from polyml.graph.rules.pieces import join_pieces
 from polyml.graph.rules.reader_order import order_like_readers
 from polyml.graph.rules.repeated_rows import repeat_rows
 from polyml.graph.rules.restrict import restrict_domains
+from polyml.graph.rules.short_numbers import shorten_numbers
 from polyml.graph.rules.simplify import simplify
 from polyml.graph.rules.single_values import drop_single_values
 from polyml.graph.rules.split import split_products
@@ -171,6 +172,7 @@ LAST_RULES: tuple[Rule, ...] = (
         exact=False,
         needs=("vector_bytes", "l2_bytes"),
     ),
+    _plain("short numbers", shorten_numbers, needs=("vector_bytes",)),
     Rule(
         "repeated rows",
         lambda graph, given: repeat_rows(graph, l2_bytes=given.l2_bytes),
