@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import polyml
@@ -38,3 +39,19 @@ def test_lanes_of_recurrences_are_dealt_out_evenly() -> None:
     kernel = KERNELS["adi"]
     text = kernel.program(threads=2, target=polyml.Target("x86-64-v4")).lower(*kernel.arguments("LARGE")).explain()
     assert text.count("tile i by 64") + text.count("tile i_1 by 64") == 2
+
+
+@pytest.mark.parametrize(("rows", "shared"), [(600, True), (150, False)])
+def test_copies_that_l2_does_not_hold_are_shared(rows: int, shared: bool) -> None:
+    """They compute nothing, and take what moving them takes."""
+    text = 'def f(x: f32["N M"]):\n    y[j, i] = x[i, j]\n    return y\n'
+    target = polyml.Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=1 << 20)
+    lowered = polyml.einsum(text, target=target, threads=2).lower(np.zeros((rows, 600), "f"))
+    assert ("parallel for" in lowered.text("loops")) == shared
+
+
+def test_sampled_elements_bring_whole_lines() -> None:
+    text = 'def f(x: f32["C H W"]):\n    y: f32["C 28 28"] = 0\n    y[c, i, j] = x[c, 2 * i, 2 * j]\n    return y\n'
+    target = polyml.Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=1 << 20)
+    lowered = polyml.einsum(text, target=target, threads=2).lower(np.zeros((150, 56, 56), "f"))
+    assert "parallel for" in lowered.text("loops")
