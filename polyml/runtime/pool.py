@@ -71,9 +71,9 @@ def emit_pool(architecture: str, *, linux: bool) -> str:
     return text
 
 
-# Fields of a slot: 0 owner, 1 generation, 2 body, 3 ctx, 4 lower, 5 upper, 6 step, 7 total, 8 n, 9 done, 10 waiting, 11 the caller's cpu, 12 (to the end of a line), 13 words.
+# Fields of a slot: 0 owner, 1 generation, 2 body, 3 ctx, 4 lower, 5 upper, 6 step, 7 total, 8 n, 9 the caller's cpu, 10 (to the end of a line), 11 done, 12 waiting, 13 (to the end of a line), 14 words.
 _DATA = """
-%polyml.slot = type { i64, i64, ptr, ptr, i64, i64, i64, i64, i64, i64, i32, i32, [10 x i32], [{threads} x [{words} x i64]] }
+%polyml.slot = type { i64, i64, ptr, ptr, i64, i64, i64, i64, i64, i32, [13 x i32], i64, i32, [13 x i32], [{threads} x [{words} x i64]] }
 @pool_slots = internal global [{slots} x %polyml.slot] zeroinitializer, align 64
 @pool_bells = internal global [{threads} x [{bells} x i32]] zeroinitializer, align 64
 @pool_posts = internal global i32 0, align 64

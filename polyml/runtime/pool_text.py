@@ -16,7 +16,7 @@ define internal i64 @pool_start(i64 %total, i64 %n, i64 %r) {
   ret i64 %first
 }
 
-; Thread %p claims and runs pieces of the slot's loop until none is left; whether there was one.
+; Thread %p claims and runs pieces of the slot's loop until none is left; whether there was one. What it has done it adds up for itself, and tells at the end: until then the loop is not over, and the slot remains this loop's.
 define internal i1 @pool_help(ptr %slot, i64 %p) {
 entry:
   %body.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 2
@@ -26,8 +26,8 @@ entry:
   %step.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 6
   %total.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 7
   %n.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 8
-  %done.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 9
-  %waiting.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 10
+  %done.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 11
+  %waiting.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 12
   %members = load atomic i64, ptr %n.p acquire, align 8
   %member = icmp ult i64 %p, %members
   br i1 %member, label %joins, label %nothing
@@ -37,7 +37,7 @@ joins:
   %caller = icmp eq i64 %p, 0
   br i1 %caller, label %begin, label %apart
 apart:
-  %cpu.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 11
+  %cpu.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 9
   %cpu = load atomic i32, ptr %cpu.p monotonic, align 4
   call void @pool_leave(i64 %p, i32 %cpu)
   br label %begin
@@ -46,17 +46,37 @@ begin:
 range:
   %k = phi i64 [0, %begin], [%k.next, %used]
   %any = phi i1 [false, %begin], [%any.now, %used]
+  %own = phi i64 [0, %begin], [%own.now, %used]
+  %of = phi i64 [0, %begin], [%of.now, %used]
   %more = icmp ult i64 %k, %members
   br i1 %more, label %chosen, label %all
 all:
-  ret i1 %any
+  br i1 %any, label %report, label %left.alone
+left.alone:
+  ret i1 false
+report:
+  %had = atomicrmw add ptr %done.p, i64 %own seq_cst
+  %has = add i64 %had, %own
+  %last = icmp eq i64 %has, %of
+  br i1 %last, label %tell, label %told
+tell:
+  %waits = atomicrmw xchg ptr %waiting.p, i32 0 seq_cst
+  %sleeps = icmp eq i32 %waits, 1
+  br i1 %sleeps, label %wake, label %told
+wake:
+  call void @pool_wake(ptr %waiting.p)
+  br label %told
+told:
+  ret i1 true
 chosen:
   %sum = add i64 %p, %k
   %r = urem i64 %sum, %members
-  %word.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 13, i64 %r, i64 0
+  %word.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 14, i64 %r, i64 0
   br label %claim
 claim:
-  %any.now = phi i1 [%any, %chosen], [%any.now, %lost], [true, %ran]
+  %any.now = phi i1 [%any, %chosen], [%any.now, %lost], [true, %run]
+  %own.now = phi i64 [%own, %chosen], [%own.now, %lost], [%own.more, %run]
+  %of.now = phi i64 [%of, %chosen], [%of.now, %lost], [%total, %run]
   %word = load atomic i64, ptr %word.p acquire, align 8
   %body = load atomic ptr, ptr %body.p acquire, align 8
   %ctx = load atomic ptr, ptr %ctx.p acquire, align 8
@@ -102,18 +122,7 @@ run:
   %to = add i64 %lo, %size
   %hi = call i64 @llvm.smin.i64(i64 %to, i64 %upper)
   call void %body(ptr %ctx, i64 %lo, i64 %hi)
-  %had = atomicrmw add ptr %done.p, i64 %count seq_cst
-  %has = add i64 %had, %count
-  %last = icmp eq i64 %has, %total
-  br i1 %last, label %tell, label %ran
-tell:
-  %waits = atomicrmw xchg ptr %waiting.p, i32 0 seq_cst
-  %sleeps = icmp eq i32 %waits, 1
-  br i1 %sleeps, label %wake, label %ran
-wake:
-  call void @pool_wake(ptr %waiting.p)
-  br label %ran
-ran:
+  %own.more = add i64 %own.now, %count
   br label %claim
 used:
   %k.next = add i64 %k, 1
@@ -159,7 +168,7 @@ set:
   %start = call i64 @pool_start(i64 %total, i64 %n, i64 %r)
   %at = select i1 %close, i64 1099511627775, i64 %start
   %word = or i64 %high, %at
-  %word.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 13, i64 %r, i64 0
+  %word.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 14, i64 %r, i64 0
   store atomic i64 %word, ptr %word.p release, align 8
   %r.next = add i64 %r, 1
   br label %next
@@ -170,8 +179,8 @@ done:
 ; Returns when all iterations are done.
 define internal void @pool_wait(ptr %slot, i64 %total) {
 entry:
-  %done.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 9
-  %waiting.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 10
+  %done.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 11
+  %waiting.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 12
   %spins = load i32, ptr @polyml_spins
   %most = mul i32 %spins, {patience}
   br label %look
@@ -233,11 +242,11 @@ post:
   store atomic i64 %step, ptr %step.p release, align 8
   %total.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 7
   store atomic i64 %total, ptr %total.p release, align 8
-  %done.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 9
+  %done.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 11
   store atomic i64 0, ptr %done.p release, align 8
-  %waiting.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 10
+  %waiting.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 12
   store atomic i32 0, ptr %waiting.p release, align 4
-  %cpu.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 11
+  %cpu.p = getelementptr %polyml.slot, ptr %slot, i64 0, i32 9
   %cpu = call i32 @pool_cpu()
   store atomic i32 %cpu, ptr %cpu.p monotonic, align 4
   call void @pool_words(ptr %slot, i64 %generation, i64 %total, i64 %n, i1 false)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 import polyml
 from benchmarks.polybench import KERNELS
-from polyml.schedule.strategy.threads import _most_work, even_tile
+from polyml.schedule.blocking.shares import most_work
+from polyml.schedule.strategy.threads import even_tile
 
 
 def busiest(extent: int, size: int, threads: int) -> int:
@@ -49,5 +51,21 @@ def test_the_best_of_all_sizes_is_found_in_no_time() -> None:
         threads = choose.choice((1, 2, 3, 4, 7, 8, 64))
         most = max(step, extent // (4 * threads) // step * step)
         sizes = range(most, max(step, most // 2 // step * step) - 1, -step)
-        assert even_tile(extent, step, threads) == min(sizes, key=lambda size: _most_work(extent, size, threads))
+        assert even_tile(extent, step, threads) == min(sizes, key=lambda size: most_work(extent, size, threads))
     assert 10**12 // 16 <= even_tile(10**12, 16, 2) <= 10**12 // 8
+
+
+@pytest.mark.parametrize(("rows", "shared"), [(600, True), (150, False)])
+def test_copies_that_l2_does_not_hold_are_shared(rows: int, shared: bool) -> None:
+    """They compute nothing, and take what moving them takes."""
+    text = 'def f(x: f32["N M"]):\n    y[j, i] = x[i, j]\n    return y\n'
+    target = polyml.Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=1 << 20)
+    lowered = polyml.einsum(text, target=target, threads=2).lower(np.zeros((rows, 600), "f"))
+    assert ("parallel for" in lowered.text("loops")) == shared
+
+
+def test_sampled_elements_bring_whole_lines() -> None:
+    text = 'def f(x: f32["C H W"]):\n    y: f32["C 28 28"] = 0\n    y[c, i, j] = x[c, 2 * i, 2 * j]\n    return y\n'
+    target = polyml.Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=1 << 20)
+    lowered = polyml.einsum(text, target=target, threads=2).lower(np.zeros((150, 56, 56), "f"))
+    assert "parallel for" in lowered.text("loops")

@@ -19,6 +19,7 @@ from polyml.schedule.blocking.in_order import in_order_worth, reads_in_order
 from polyml.schedule.blocking.operands import is_held, is_near, is_read_once, packed_rows, panel_by_panel, rows_meet
 from polyml.schedule.blocking.order import columns_in_l1, tile_order
 from polyml.schedule.blocking.register_tile import last_tiles, rest_lanes, tile_across, tile_and_rest
+from polyml.schedule.blocking.shares import even_for_threads, sharing_threads
 from polyml.schedule.blocking.sides import Sides, is_turned, turned_column
 from polyml.schedule.blocking.sizes import (
     depths,
@@ -119,6 +120,8 @@ def _with_tile(
     depth = depths(scop, given.statement, model, sides, tile, target)
     short = packed and not turned and is_short(model, sides.out, depth, width, target)
     sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short, turned=turned)
+    if packed and not (turned or short or ends) and sharing_threads(model, sides, target) > 1:
+        sizes[sides.lanes] = even_for_threads(model.extents[sides.lanes], sizes[sides.lanes], width, target.cores)
     if turned and panel_by_panel(scop, sides, target):
         sizes[sides.lanes] = width
     packs_rows = packed and not given.reads_windows and not turned

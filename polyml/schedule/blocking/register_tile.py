@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil, prod
 
+from polyml.schedule.blocking.shares import MEETING, unevenness
 from polyml.schedule.blocking.sides import Sides, exchanged
 from polyml.schedule.cost import TALLEST, RegisterTile, StatementModel
 from polyml.target import Target
@@ -25,6 +26,9 @@ __all__ = [
 APART = 0.9
 """Cost of a register tile, relative to one whose rows are neighbours in C, at which rows that are further apart are worth it."""
 
+
+EVEN = 1.02
+"""Parts of the busiest of several threads, relative to even ones, up to which another register tile gains nothing."""
 
 MOST_LEFT = 4
 """Columns that are left beside whole vectors, at most, for sums with lanes along them."""
@@ -67,9 +71,10 @@ def contraction_tile(
     most: int,
     rest: float,
     tallest: int = TALLEST,
+    threads: int = 1,
 ) -> tuple[str, RegisterTile]:
     """The rows' index and the tile with the fewest cycles for the whole product, its edges included. row_side: innermost in C first; most: vectors; rest: what another kind of tile, at an
-    edge, costs beside its cycles, as a part of all. tallest: the most rows."""
+    edge, costs beside its cycles, as a part of all. tallest: the most rows. threads: those that share columns, or rows."""
     width = target.lanes(model.itemsize)
     # Rows of a turned result are whole tiles of whole vectors; where masks have registers of their own, no other value needs one.
     spare = target.vector_registers > 16 and not (rest and target.masked)
@@ -90,12 +95,28 @@ def contraction_tile(
                 cost /= extent * model.extents[lanes] / width
                 kinds = len(_parts(extent, rows)) * len(_vector_parts(model.extents[lanes], vectors, width))
                 cost *= 1 + rest * (kinds - 1)
+                if threads > 1:
+                    cost *= _waiting(model, lanes, rows_index, rows, vectors * width, threads, target)
                 # An index further out in C must gain more: the tile's rows are then far apart.
                 gain = 0.995 if best is None or best[0] == rows_index else APART
                 if best is None or cost < best[1].cost * gain:
                     best = rows_index, RegisterTile(rows, vectors, cost)
     assert best is not None, "internal: no register tile at all"
     return best
+
+
+def _waiting(
+    model: StatementModel, lanes: str, rows_index: str, rows: int, columns: int, threads: int, target: Target
+) -> float:
+    """The time of the busiest of these threads, relative to even parts, where they share panels of the vector operand or else the rows of each block."""
+    by_columns = unevenness(model.extents[lanes], columns, threads)
+    operand = next(a for a in model.accesses if not a.write and a.stride(lanes) != 0)
+    size = model.itemsize * prod(n for i, n in model.extents.items() if operand.stride(i) != 0)
+    meetings = 2 * ceil(4 * size / target.l2_bytes)
+    work = model.instances / target.lanes(model.itemsize) / 2
+    tiles = ceil(model.extents.get(rows_index, 1) / rows)
+    by_rows = unevenness(tiles, 1, threads) + meetings * MEETING * threads / work
+    return 1.0 if by_columns <= EVEN else min(by_columns, by_rows)
 
 
 def tile_and_rest(

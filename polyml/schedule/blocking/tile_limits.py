@@ -8,6 +8,7 @@ from math import prod
 from polyml.records import dataclass
 from polyml.schedule.blocking.operands import waits_in_l1
 from polyml.schedule.blocking.register_tile import contraction_tile
+from polyml.schedule.blocking.shares import sharing_threads
 from polyml.schedule.blocking.sides import Sides
 from polyml.schedule.blocking.sizes import by_stride
 from polyml.schedule.blocking.strips import WAY
@@ -73,10 +74,20 @@ def chosen_tile(
         if parted is not None:
             return parted
 
+    threads = 1 if given.ends or turned else sharing_threads(model, sides, target)
+
     def best(among: list[str], tallest: int) -> tuple[str, RegisterTile]:
         operands = len(sides.others)
         return contraction_tile(
-            model, sides.lanes, among, operands, target, most=limits.widest, rest=limits.rest, tallest=tallest
+            model,
+            sides.lanes,
+            among,
+            operands,
+            target,
+            most=limits.widest,
+            rest=limits.rest,
+            tallest=tallest,
+            threads=threads,
         )
 
     rows, tile = best(limits.rows, limits.tallest)

@@ -22,7 +22,15 @@ from polyml.schedule.blocking.copies import BlockedNest
 from polyml.schedule.blocking.register_tile import SIDE_BY_SIDE, rows_at_once
 from polyml.schedule.blocking.rest_columns import rest_name
 from polyml.schedule.strategy.block_parts import BlockParts, Build, Part
-from polyml.schedule.strategy.block_threads import BLOCKS, shared_block, shared_loops, streamed_piece
+from polyml.schedule.strategy.block_threads import (
+    BLOCKS,
+    shared_block,
+    shared_loops,
+    shared_row,
+    shares_packing,
+    shares_row_packing,
+    streamed_piece,
+)
 from polyml.schedule.transforms import Loop, around, insert_loops
 
 __all__ = ["build_blocked"]
@@ -133,15 +141,26 @@ class _Builder(BlockParts):
             loops[at] = loops[at].marked("parallel")
         loops = [*sums, *loops]
 
-        def strip(node: isl.ScheduleNode) -> isl.ScheduleNode:
-            outer = self.loop(plan.lanes, names, tile=plan.width).marked("parallel" if shared == "lanes" else None)
+        outer = self.loop(plan.lanes, names, tile=plan.width)
+
+        def tiles(node: isl.ScheduleNode) -> isl.ScheduleNode:
             rows = [self.loop(i, names) for i in plan.row_side]
             jam = self.loop(plan.rows, names).marked(f"jam:{plan.tile.rows}")
             lanes = self.loop(plan.lanes, names).marked(f"vector:{plan.tile.vectors}")
-            return around(node, [outer, *rows, jam, lanes], self.kernel)
+            return around(node, [*rows, jam, lanes], self.kernel)
+
+        def strip(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            return around(node, [outer], tiles)
 
         def split(node: isl.ScheduleNode) -> isl.ScheduleNode:
-            return self.split(node, plan.lanes, plan.width, names, strip)
+            if shared != "lanes":
+                return self.split(node, plan.lanes, plan.width, names, strip)
+            # What is left is a strip like others to threads: one of them has it while others have theirs.
+            return around(
+                node,
+                [outer.marked("parallel")],
+                lambda n: self.split(n, plan.lanes, plan.width, names, tiles),
+            )
 
         rest, array = self.nest.copies.rest_copy, self.nest.copies.rest_array
         if not plan.rest:
@@ -267,7 +286,7 @@ class _Builder(BlockParts):
                 if index == plan.lanes:
                     loops.append(self.loop(index, copy, tile=plan.width))
                 loops.append(self.loop(index, copy))
-            if shared in ("rows", "row side") and full:
+            if shared in ("rows", "row side") and full and shares_packing(plan, self.threads):
                 loops[0] = loops[0].marked("parallel")
             behind = len(plan.source_order) - 1 - plan.source_order.index(plan.lanes)
             at, vectors = -1 - behind, 1 if behind else self.vectors(full)
@@ -295,9 +314,7 @@ class _Builder(BlockParts):
             return self.turned_rows(leaf, shared)
         packed, inside = self.nest.copies.row_copy is not None, not plan.rows_ahead
         names = self.without_vector_copy if inside else self.statements
-        loops = [self.loop(i, names) for i in plan.row_side]
-        if shared == "row side":
-            loops[0] = loops[0].marked("parallel")
+        loops = self.row_loops(names, shared)
         if not packed and shared != "rows" and not plan.rest:
             # What memory brings is used by all rows while more of it comes.
             return around(leaf, loops, lambda n: self.panels(n, jam_inside=plan.streams))
@@ -306,13 +323,19 @@ class _Builder(BlockParts):
             leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, lambda inner: part(inner, shared))
         )
 
+    def row_loops(self, names: Sequence[str], shared: str | None) -> list[Loop]:
+        """Loops over the row side, of which the threads share one."""
+        plan = self.nest.plan
+        index = None
+        if shared == "row side":
+            index = plan.row_side[0] if plan.ends else shared_row(plan, self.threads)
+        return [self.loop(i, names).marked("parallel" if i == index else None) for i in plan.row_side]
+
     def turned_rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         """A row of the result at a time, or a register tile's rows; when it is finished, what follows lays it out in another order."""
         plan, statements, after = self.nest.plan, self.nest.statements, self.nest.after
         names = (*statements, *after)
-        loops = [self.loop(i, names) for i in plan.row_side]
-        if shared == "row side":
-            loops[0] = loops[0].marked("parallel")
+        loops = self.row_loops(names, shared)
 
         def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
             parts: list[Part] = [(statements, "", lambda n: self.panels(n, jam_inside=False))]
@@ -373,7 +396,7 @@ class _Builder(BlockParts):
         whole = plan.result_order or plan.rows_ahead
         loops = [self.loop(i, copy) for i in plan.row_side] if whole else []
         *outer, last = plan.reduced
-        parallel = shared in ("rows", "row side")
+        parallel = shared in ("rows", "row side", BLOCKS) and shares_row_packing(plan, self.threads)
         # Threads take several rows at a time, too: each asks for the ones to come.
         together = 1 if plan.row_lines and not parallel else TOGETHER
         loops += [*(self.loop(i, copy) for i in outer), self.loop(last, copy, tile=together)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -100,7 +101,9 @@ def planned(task: Task, models: Mapping[str, StatementModel], planner: Planner =
         return ()
     if task.scop.sizes and not task.pack and planner is plan_blocking:
         return ()
-    plans = (planner(task.scop, model, task.target) for model in models.values())
+    # What comes out even depends on who shares it.
+    target = replace(task.target, cores=task.strategy_options.threads if task.options.parallel else 1)
+    plans = (planner(task.scop, model, target) for model in models.values())
     return tuple(plan for plan in plans if plan is not None)
 
 
