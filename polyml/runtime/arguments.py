@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from polyml.dtypes import DType, from_numpy
+from polyml.dtypes import DType, boolean, from_numpy
 from polyml.errors import ArgumentError, DTypeError, ShapeError
 from polyml.records import dataclass
 from polyml.sets.affine import Extent
@@ -166,11 +166,15 @@ def _check_dtype(wanted: Wanted, dtype: DType, array: Array) -> None:
         )
 
 
-def _integer(wanted: Wanted, given: object) -> int:
+def _index(wanted: Wanted, given: object) -> int:
     try:
-        value = operator.index(given)  # type: ignore[arg-type]  # what is not an index raises TypeError
+        return operator.index(given)  # type: ignore[arg-type]  # what is not an index raises TypeError
     except TypeError:
         raise ArgumentError(f"argument {wanted.name} must be an integer, and is {given!r}", span=wanted.span) from None
+
+
+def _integer(wanted: Wanted, given: object) -> int:
+    value = _index(wanted, given)
     if not -(2**63) <= value < 2**63:
         raise ArgumentError(f"argument {wanted.name} = {value} does not fit into 64 bits", span=wanted.span)
     return value
@@ -185,8 +189,10 @@ def _scalar(wanted: Wanted, dtype: DType, given: object) -> Array:
     if value.ndim != 0 or value.dtype.kind not in kinds + "O":
         raise ArgumentError(f"argument {wanted.name} must be a {dtype} number, and is {given!r}", span=wanted.span)
     number = value.item()
-    if dtype.is_integer or isinstance(number, int):
-        number = _integer(wanted, number)
+    if dtype.is_integer:
+        number = _index(wanted, number)
+    elif isinstance(number, int) and dtype != boolean:
+        number = _float(wanted, number)
     if dtype.is_complex and isinstance(number, int | float | complex):
         with np.errstate(over="ignore"):
             return np.array(number).astype(dtype.numpy)
@@ -196,10 +202,17 @@ def _scalar(wanted: Wanted, dtype: DType, given: object) -> Array:
         info = np.iinfo(f"{dtype.kind}{dtype.itemsize}")
         if not info.min <= number <= info.max:
             raise ArgumentError(f"argument {wanted.name} = {number} does not fit {dtype}", span=wanted.span)
-    elif dtype.is_float:
-        number = float(number)
     with np.errstate(over="ignore"):  # a float that f32 cannot hold becomes infinite, as in the compiled entry point
         return np.array(number).astype(dtype.numpy)
+
+
+def _float(wanted: Wanted, number: int) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        raise ArgumentError(
+            f"argument {wanted.name} = {number} does not fit {wanted.dtype}", span=wanted.span
+        ) from None
 
 
 def layout_of(array: Array) -> Layout:

@@ -146,7 +146,7 @@ class BoundedEvaluator(Evaluator):
                 test, chosen = parts
                 return math.inf if test.bound else chosen.bound + unit(dtype) * _size(found)
             case Call(function=name) if name in DTYPES:
-                return parts[0].bound + unit(dtype) * _size(found) + (least_step(dtype) if dtype.is_half else 0.0)
+                return parts[0].bound + unit(dtype) * _size(found) + (least_step(dtype) if found else 0.0)
             case Call(function=name):
                 return applied(name, parts, dtype)
             case Unary():

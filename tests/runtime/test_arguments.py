@@ -7,7 +7,7 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 import polyml
-from polyml.dtypes import boolean, f32, i8, i64, u16
+from polyml.dtypes import boolean, c64, f32, f64, i8, i64, u16, u64
 from polyml.errors import ArgumentError, DTypeError, PolymlError, ShapeError, SubscriptError
 from polyml.runtime.arguments import (
     Layout,
@@ -134,6 +134,10 @@ def test_array_faults(given: object, error: type[PolymlError], message: str) -> 
         (Wanted("s", f32, None), 1e60, np.inf),
         (Wanted("s", i8, None), np.int64(-128), -128),
         (Wanted("s", u16, None), True, 1),
+        (Wanted("s", u64, None), 2**64 - 1, 2**64 - 1),
+        (Wanted("s", u64, None), np.uint64(2**63), 2**63),
+        (Wanted("s", f32, None), 2**70, 2.0**70),
+        (Wanted("s", c64, None), -(2**63) - 1, -(2.0**63)),
         (Wanted("s", boolean, None), np.True_, True),
     ],
 )
@@ -156,6 +160,8 @@ def test_scalars(wanted: Wanted, given: object, value: object) -> None:
         (Wanted("s", i8, None), 128, "argument s = 128 does not fit i8"),
         (Wanted("s", u16, None), -1, "argument s = -1 does not fit u16"),
         (Wanted("s", i64, None), 10**30, "does not fit"),
+        (Wanted("s", u64, None), 2**64, "does not fit u64"),
+        (Wanted("s", f64, None), 10**400, "does not fit f64"),
         (Wanted("s", boolean, None), 1, "argument s must be a bool number"),
         (Wanted("n", None, None), 1.0, r"argument n must be an integer, and is 1\.0"),
         (Wanted("n", None, None), 2**63, "does not fit into 64 bits"),
