@@ -148,5 +148,5 @@ def test_orders_in_which_nothing_is_joined_stay() -> None:
 
 def test_results_are_turned_only_where_a_cache_holds_what_each_block_meets() -> None:
     sizes = {"a": 40, "b": 24, "c": 18, "d": 20}
-    assert "_turned[" in laid("adb", "cd", "cba", sizes, cache=16 * 1024)
-    assert "_turned[" not in laid("adb", "cd", "cba", {**sizes, "c": 450}, cache=16 * 1024)
+    assert "_turned[" in laid("adb", "cd", "cba", sizes, l2_bytes=16 * 1024)
+    assert "_turned[" not in laid("adb", "cd", "cba", {**sizes, "c": 450}, l2_bytes=16 * 1024)

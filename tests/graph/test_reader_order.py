@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import polyml
 from polyml.graph.printer import graph_text
 from polyml.graph.reference import execute
-from polyml.graph.rewrite import rewrite
+from polyml.graph.rewrite import RewriteOptions, rewrite
 from polyml.graph.verify import verify
 from polyml.target import Target
 from tests.codegen.llvm.support import guarded
@@ -26,8 +27,8 @@ def rewritten(*lines: str, **options: object) -> str:
     a, b, c, d = (SIZES[i] for i in "abcd")
     operands = [values(a, d, b, dtype="f8"), values(c, d, dtype="f8"), values(c, dtype="f8")]
     made = graph(program(PARAMETERS, *lines), *operands)
-    settings = {"cache": 1 << 20, "vector_bytes": 64, "vector_registers": 32} | options
-    found = rewrite(made, **settings)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {"l2_bytes": 1 << 20, "vector_bytes": 64, "vector_registers": 32} | options
+    found = rewrite(made, RewriteOptions(**settings))
     verify(found)
     for one, other in zip(execute(found, operands), execute(made, operands), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-9)
