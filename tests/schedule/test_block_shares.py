@@ -65,6 +65,15 @@ def test_few_columns_leave_the_rows_to_share() -> None:
     assert shared_loops("nn", 494, 48, 200, 2) == ["i_tile"]
 
 
+def test_four_blocks_that_come_out_even_are_shared_rather_than_three_inside_of_each() -> None:
+    # The four gates of a cell: two for each thread, which meet once.
+    text = 'def f(x: f32["N D"], w: f32["D G K"]):\n    z[n, g, k] = x[n, d] * w[d, g, k]\n    return z\n'
+    x, w = np.zeros((64, 512), "f"), np.zeros((512, 4, 512), "f")
+    layer = polyml.einsum(text, target=machine(2), threads=2).bind(w=w)
+    lines = layer.lower(x).text("loops").splitlines()
+    assert [line.split("(")[1].split()[0] for line in lines if "parallel for" in line] == ["g"]
+
+
 def test_an_operand_that_no_cache_holds_is_swept_by_one_thread_at_a_time() -> None:
     """Columns for each thread would read 64 MB once for each of them."""
     assert "j_tile" not in shared_loops("nn", 40_000, 96, 400, 2)

@@ -76,9 +76,12 @@ def shared_block(plan: Blocking, threads: int) -> str | None:
     found = None
     if not (plan.rows_ahead or plan.in_place):
         found = next((i for i in sides if _blocks(plan, i) >= least), None)
-    if found is not None or plan.result_order or plan.ends or _blocks(plan, plan.lanes) == 1:
+    if found is not None or plan.result_order or plan.ends:
         return found
-    return plan.lanes if _of_blocks(plan, plan.lanes, threads) <= _of_rows(plan, threads)[0] else None
+    apart = plan.rows_ahead or plan.in_place or plan.turned
+    some = [i for i in ((plan.lanes,) if apart else sides) if _blocks(plan, i) > 1]
+    best = min(some, key=lambda i: _of_blocks(plan, i, threads), default=None)
+    return None if best is None or _of_blocks(plan, best, threads) > _of_rows(plan, threads)[0] else best
 
 
 def shared_row(plan: Blocking, threads: int) -> str | None:
@@ -121,7 +124,10 @@ def _of_blocks(plan: Blocking, index: str, threads: int) -> float:
     """Cycles until threads are done that share blocks of the vector operand; where rows are packed ahead, they share that, too, and meet behind both."""
     each = 1 + shares_row_packing(plan, threads)
     meetings = each * prod(_blocks(plan, i) for i in plan.reduced) if plan.rows_ahead else 1
-    shared = unevenness(plan.extents[index], plan.sizes[index], threads) / threads + LATE / _blocks(plan, index)
+    sides = (*plan.vector_side, plan.lanes)
+    meetings *= prod(_blocks(plan, i) for i in sides[: sides.index(index)])
+    size = plan.sizes.get(index, plan.extents[index])
+    shared = unevenness(plan.extents[index], size, threads) / threads + LATE / _blocks(plan, index)
     return _work(plan) * shared + meetings * MEETING
 
 
