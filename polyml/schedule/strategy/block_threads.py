@@ -67,7 +67,7 @@ def streamed_piece(plan: Blocking, threads: int) -> int:
 
 
 def shared_block(plan: Blocking, threads: int) -> str | None:
-    """The index with enough blocks of the vector side for all threads, the outermost one. Each then packs what it multiplies with into an L2 of its own, and meets the others once; loops inside a block
+    """The index of the vector side whose blocks threads share: the outermost one with enough for all of them, or of few blocks those that are done sooner than shared rows; None where rows are. Each thread then packs what it multiplies with into an L2 of its own, and meets the others once; loops inside a block
     have fewer iterations than their index has values."""
     least = min(EVEN * threads, MORE * _rows(plan)) if plan.turned else EVEN * threads
     if plan.turned and any(plan.blocked(i) for i in plan.reduced):

@@ -25,9 +25,6 @@ from polyml.sets.spaces import maps_of, parameters_text, sets_of
 
 __all__ = ["build_pivoted", "build_slanted"]
 
-FEW_PANELS = 8
-"""For each thread, of lanes: with fewer, threads share the tiles of rows."""
-
 _Build = Callable[[isl.ScheduleNode], isl.ScheduleNode]
 """From a leaf to the subtree in its place."""
 
@@ -39,11 +36,11 @@ def build_pivoted(parts: PivotParts, inside: isl.Schedule, *, parallel: bool) ->
 
 
 def build_slanted(
-    parts: PivotParts, around: isl.Schedule, before: Sequence[str], after: Sequence[str], *, threads: int
+    parts: PivotParts, around: isl.Schedule, before: Sequence[str], after: Sequence[str], *, parallel: bool
 ) -> isl.Schedule:
-    """The tree of a contraction over no box: blocks of the sum, each with its copies, between what the region does before and after, in the order of `around`. threads: that share its loops."""
+    """The tree of a contraction over no box: blocks of the sum, each with its copies, between what the region does before and after, in the order of `around`."""
     leaf = isl.Schedule.from_domain(parts.scop.domain).get_root().child(0)
-    builder = _Builder(parts, around, threads > 1, threads)
+    builder = _Builder(parts, around, parallel)
     own = [*(name for names in parts.copies.values() for name in names), parts.plan.core]
 
     def pieces(names: Sequence[str]) -> list[_Part]:
@@ -68,7 +65,6 @@ class _Builder:
     parts: PivotParts
     inside: isl.Schedule
     parallel: bool
-    threads: int = 1
 
     def all(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         parts, scop = self.parts, self.parts.scop
@@ -201,8 +197,7 @@ class _Builder:
         strip = tile_loop(self.loop("rows", (name,)), plan.strip)
         panel = tile_loop(self.loop("lanes", (name,)), plan.width)
         rows = tile_loop(self.loop("rows", (name,)), plan.tile.rows)
-        by_rows = self.parallel and self.has_few_panels(name)
-        panel = Loop(panel.row, True, "parallel" if self.parallel and not by_rows else None)
+        panel = Loop(panel.row, True, "parallel" if self.parallel else None)
         domain, full = scop.statements[name].domain, self.full_tiles(name)
         at = scop.statements[name].indices.index(self.parts.loops[name].pivot)
         tiles = full.project_out(isl.dim_type.set, at, 1).insert_dims(isl.dim_type.set, at, 1).set_tuple_name(name)
@@ -219,24 +214,13 @@ class _Builder:
                 pieces.reverse()
             return self.pieces(node, pieces)
 
-        parts: list[tuple[isl.Set, _Build]]
-        if by_rows:
-            parts = [(near, tile), (rest, lambda node: self.register_tile(node, vectors=1))]
-            outer = [strip, Loop(rows.row, True, "parallel"), panel]
-        else:
-            # Side by side in a strip, since both read its panel.
-            parts = [(near, lambda node: around(node, [rows], tile)), (rest, self.edge)]
-            outer = [strip, panel]
+        # Side by side in a strip, since both read its panel.
+        parts: list[tuple[isl.Set, _Build]] = [
+            (near, lambda node: around(node, [rows], tile)),
+            (rest, self.edge),
+        ]
         parts = [part for part in parts if not part[0].is_empty()]
-        return around(leaf, outer, lambda node: self.pieces(node, parts))
-
-    def has_few_panels(self, name: str) -> bool:
-        """Whether threads that took panels would wait for each other: a slanted edge leaves some of them less to do than others."""
-        statement, index = self.parts.scop.statements[name], self.parts.loops[name].lanes
-        at = statement.indices.index(index)
-        low, high = statement.domain.dim_min_val(at), statement.domain.dim_max_val(at)
-        known = low.is_int() and high.is_int()
-        return known and high.to_python() - low.to_python() < FEW_PANELS * self.threads * self.parts.plan.width
+        return around(leaf, [strip, panel], lambda node: self.pieces(node, parts))
 
     def pieces(self, leaf: isl.ScheduleNode, parts: Sequence[tuple[isl.Set, _Build]]) -> isl.ScheduleNode:
         """Pieces of one statement in order."""

@@ -59,7 +59,7 @@ def by_slants(task: Task) -> Schedule | None:
     before, after = split_around(facts.packed.scop, facts.packed.dependences, plan.core)
     parts = applied_in_copies(slanted_parts(facts.packed.scop, facts.packed.dependences, plan))
     before = tuple(name for name in before if name in parts.scop.statements)
-    tree = build_slanted(parts, around, before, after, threads=facts.options.threads if task.has_threads else 1)
+    tree = build_slanted(parts, around, before, after, parallel=task.has_threads)
     return _with_panels(parts, tree, notes, (*facts.packed.worth, *worth), facts.packed.storage)
 
 
