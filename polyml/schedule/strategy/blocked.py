@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 
 import islpy as isl
 
@@ -39,6 +40,9 @@ __all__ = ["build_blocked"]
 TOGETHER = 8
 """Rows of the source that are packed side by side, a register tile's part of each: streams that prefetchers follow, and what a panel gets at a time are whole cache lines. Row by row, all
 panels have a line in the making, which lie a panel apart and meet in a few sets of L1. Not where a register tile's part is a line, or a half: that is written at once, and the source is read from end to end."""
+
+MADE_TOGETHER = 4
+"""Vectors of a row of an operand that is made for each block: what is computed of one waits for nothing of the others'."""
 
 
 def build_blocked(leaf: isl.ScheduleNode, nest: BlockedNest, *, threads: int) -> isl.ScheduleNode:
@@ -163,9 +167,11 @@ class _Builder(BlockParts):
             )
 
         rest, array = self.nest.copies.rest_copy, self.nest.copies.rest_array
+        parts: list[Part] = [(self.made, "", self.make)] if self.made else []
+        parts.append((names, "", split))
         if not plan.rest:
-            return around(leaf, loops, split)
-        parts: list[Part] = [(names, "", split), (self.nest.rest, "", self.rest_rows)]
+            return around(leaf, loops, lambda n: self.sequence(n, parts))
+        parts.append((self.nest.rest, "", self.rest_rows))
         if rest is None or array is None:
             return around(leaf, loops, lambda n: self.sequence(n, parts))
         parts.insert(0, ((rest,), "", self.pack_rest))
@@ -201,7 +207,7 @@ class _Builder(BlockParts):
         if sums and self.nest.after and plan.turned and plan.across is None:
             return around(leaf, self.tiles(sides, names, shared), lambda n: self.finished(n, sums, names, shared))
         loops = self.tiles(sums if self.finishing else [*sides, *sums], names, shared)
-        parts: list[Part] = []
+        parts: list[Part] = [(self.made, "", self.make)] if self.made else []
         arrays: list[str] = []
         if vector_copy is not None and array is not None:
             parts.append(((vector_copy,), "", lambda n: self.pack(n, vector_copy, shared)))
@@ -210,7 +216,7 @@ class _Builder(BlockParts):
             parts.append(((copies.rest_copy,), "", self.pack_rest))
             arrays.append(copies.rest_array)
         if not plan.result_order:
-            inner = tuple(name for name in names if name not in (vector_copy, copies.rest_copy))
+            inner = tuple(name for name in names if name not in (*self.made, vector_copy, copies.rest_copy))
             parts.append((inner, "", lambda n: self.rows(n, shared)))
         else:
             if copies.row_copy is not None and copies.row_array is not None:
@@ -276,6 +282,22 @@ class _Builder(BlockParts):
             return around(node, [tile], lambda n: self.panels(n, jam_inside=True))
 
         return around(leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, rows))
+
+    def make(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """A block of an operand, and what is summed up of it: lanes as the block lies, sums in registers."""
+        plan, makers, names = self.nest.plan, self.nest.makers, self.made
+        assert makers is not None, "internal: no operand is made"
+        around_lanes = [
+            i for i in makers.indices[makers.steps[0]] if i not in (*plan.batch, *plan.reduced, makers.lanes)
+        ]
+        vectors = min(MADE_TOGETHER, ceil(plan.extents[makers.lanes] * plan.tile.vectors / plan.width))
+        loops = [self.loop(i, names) for i in around_lanes]
+        loops.append(self.loop(makers.lanes, names).marked(f"vector:{vectors}"))
+        sums = [self.loop(i, makers.steps) for i in plan.reduced]
+        steps: list[Part] = [((name,), "", lambda n: n) for name in makers.steps]
+        parts: list[Part] = [((name,), "", lambda n: n) for name in makers.begins]
+        parts.append((makers.steps, "", lambda n: around(n, sums, lambda inner: self.sequence(inner, steps))))
+        return around(leaf, loops, lambda n: self.sequence(n, parts))
 
     def pack(self, leaf: isl.ScheduleNode, name: str, shared: str | None) -> isl.ScheduleNode:
         plan, copy = self.nest.plan, (name,)
