@@ -1,7 +1,7 @@
 """Operands of a contraction that are made a block of the sum at a time, right before the register tiles that read them.
 
 `e[b, s, d] = exp(k[b, s, d])` ahead of `m[b, d, f] += e[b, s, d] * v[b, s, f]` and of `z[b, d] += e[b, s, d]`: for each block of s the elements of e, what they add to z, and their products. The array between is as
-large as a block, and k comes from memory while products are computed. Each element is made once as long as the columns of the result are one block.
+large as a block, and k comes from memory while products are computed. Each element is made once, as blocks of the result's columns are blocks of the operand too, or there is but one.
 """
 
 from __future__ import annotations
@@ -40,31 +40,28 @@ class Makers:
 def makers_of(scop: Scop, plan: Blocking, target: Target) -> Makers | None:
     """What makes an operand of the contraction, where that and sums over it are all that there is beside the contraction, and a block of it stays in L2; None elsewhere."""
     core = scop.statements[plan.statement]
-    free = {plan.lanes, *plan.batch, *plan.vector_side, *plan.row_side, *((plan.rows,) if plan.rows else ())}
-    if (
-        any(plan.blocked(i) for i in (*plan.vector_side, plan.lanes))
-        or plan.streams or plan.turned or plan.across or plan.ends or plan.result_order or plan.row_operand is not None
-    ):  # fmt: skip
+    if plan.streams or plan.turned or plan.across or plan.ends or plan.result_order:
         return None
     for read in reads_of(core.value):
-        found = _all_of(scop, core, read, free)
-        if found is None:
-            continue
-        itemsize = scop.arrays[read.tensor].dtype.itemsize
-        inside = [i for i in plain_indices(read.subscripts) if i is not None and i not in plan.batch]
-        if (
-            prod(plan.sizes[i] if i in plan.reduced else plan.extents[i] for i in inside) * itemsize
-            <= target.l2_bytes // SHARE
-        ):
-            return found
+        own = plain_indices(read.subscripts)
+        if scop.arrays[read.tensor].kind == "local" and None not in own and len(set(own)) == len(own):
+            found = _all_of(scop, core, read, plan)
+            return found if found is not None and _is_made_once(scop, plan, read, target) else None
     return None
 
 
-def _all_of(scop: Scop, core: Statement, read: Read, free: set[str]) -> Makers | None:
+def _is_made_once(scop: Scop, plan: Blocking, read: Read, target: Target) -> bool:
+    """Whether no block of the nest makes what another one has made, and L2 holds what each of them makes."""
+    own = [i for i in plain_indices(read.subscripts) if i is not None]
+    sides = [i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i) and not plan.strips]
+    if any(i not in own for i in sides) or (plan.lanes not in own and plan.row_operand is not None):
+        return False
+    inside = [plan.sizes[i] if i in plan.reduced or i in sides else plan.extents[i] for i in own if i not in plan.batch]
+    return prod(inside) * scop.arrays[read.tensor].dtype.itemsize <= target.l2_bytes // SHARE
+
+
+def _all_of(scop: Scop, core: Statement, read: Read, plan: Blocking) -> Makers | None:
     """The scop as what makes this operand, sums over it, and the contraction."""
-    own = plain_indices(read.subscripts)
-    if None in own or len(set(own)) != len(own) or scop.arrays[read.tensor].kind != "local" or own[-1] not in free:
-        return None
     by_array: dict[str, list[Statement]] = {}
     for statement in scop.statements.values():
         by_array.setdefault(statement.target.array, []).append(statement)
@@ -81,12 +78,13 @@ def _all_of(scop: Scop, core: Statement, read: Read, free: set[str]) -> Makers |
         ):
             return None
         indices |= found
-    if read.tensor not in by_array:
-        return None
+    (lanes,) = plain_indices(read.subscripts[-1:])
+    if read.tensor not in by_array or lanes is None or (lanes in plan.reduced and len(by_array) > 2):
+        return None  # sums would be over lanes
     others = [s for s in scop.statements.values() if s.target.array not in (core.target.array, read.tensor)]
     begins = tuple(s.name for s in others if s.kind == "init")
     steps = (by_array[read.tensor][0].name, *(s.name for s in others if s.kind == "update"))
-    return Makers(read.tensor, begins, steps, indices, own[-1])
+    return Makers(read.tensor, begins, steps, indices, lanes)
 
 
 def _making(statements: Sequence[Statement], read: Read) -> dict[str, Mapping[str, str]] | None:

@@ -284,20 +284,23 @@ class _Builder(BlockParts):
         return around(leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, rows))
 
     def make(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
-        """A block of an operand, and what is summed up of it: lanes as the block lies, sums in registers."""
+        """A block of an operand, row by row; where it is summed up, a few vectors of all rows at a time, with the sums in registers."""
         plan, makers, names = self.nest.plan, self.nest.makers, self.made
         assert makers is not None, "internal: no operand is made"
-        around_lanes = [
-            i for i in makers.indices[makers.steps[0]] if i not in (*plan.batch, *plan.reduced, makers.lanes)
+        sums = [self.loop(i, makers.steps) for i in plan.reduced if i != makers.lanes]
+        outer = [
+            self.loop(i, names)
+            for i in makers.indices[makers.steps[0]]
+            if i not in (*plan.batch, *plan.reduced, makers.lanes)
         ]
-        vectors = min(MADE_TOGETHER, ceil(plan.extents[makers.lanes] * plan.tile.vectors / plan.width))
-        loops = [self.loop(i, names) for i in around_lanes]
-        loops.append(self.loop(makers.lanes, names).marked(f"vector:{vectors}"))
-        sums = [self.loop(i, makers.steps) for i in plan.reduced]
+        width = ceil(plan.sizes.get(makers.lanes, plan.extents[makers.lanes]) * plan.tile.vectors / plan.width)
+        lanes = self.loop(makers.lanes, names).marked(f"vector:{min(MADE_TOGETHER, width)}")
         steps: list[Part] = [((name,), "", lambda n: n) for name in makers.steps]
+        if not makers.begins:
+            return around(leaf, [*outer, *sums, lanes], lambda n: self.sequence(n, steps))
         parts: list[Part] = [((name,), "", lambda n: n) for name in makers.begins]
         parts.append((makers.steps, "", lambda n: around(n, sums, lambda inner: self.sequence(inner, steps))))
-        return around(leaf, loops, lambda n: self.sequence(n, parts))
+        return around(leaf, [*outer, lanes], lambda n: self.sequence(n, parts))
 
     def pack(self, leaf: isl.ScheduleNode, name: str, shared: str | None) -> isl.ScheduleNode:
         plan, copy = self.nest.plan, (name,)

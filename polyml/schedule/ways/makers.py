@@ -9,7 +9,7 @@ from polyml.schedule.blocking.makers import Makers, makers_of
 from polyml.schedule.pack import Packed
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage import contract_storage
-from polyml.schedule.strategy.block_threads import shared_loops
+from polyml.schedule.strategy.block_threads import BLOCKS, shared_loops
 from polyml.schedule.strategy.contractions import block_with_makers
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.ways.strategic import planned
@@ -47,6 +47,10 @@ def blocks_with_makers(task: Task) -> tuple[Blocking, Makers] | None:
     makers = makers_of(task.scop, plans[0], task.target) if len(plans) == 1 else None
     if makers is None:
         return None
-    if task.has_threads and shared_loops(plans[0], task.strategy_options.threads) not in (None, "batch"):
-        return None
+    if task.has_threads:
+        # Loops around the blocks, not within.
+        shared = shared_loops(plans[0], task.strategy_options.threads)
+        own = makers.indices[makers.steps[0]]
+        if shared not in (None, "batch") and not (shared == BLOCKS and plans[0].lanes in own):
+            return None
     return plans[0], makers
