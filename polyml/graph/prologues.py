@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from polyml.expressions import Apply, Expr, Read, walk
-from polyml.graph.ir import Equation, Loop
+from polyml.graph.ir import Equation, Loop, Tensor
 from polyml.graph.rules.inline import is_elementwise
 from polyml.graph.traverse import equation_reads, estimated_bytes, index_extents
 from polyml.sets.affine import Affine
@@ -18,6 +18,9 @@ CHEAP = frozenset(("add", "sub", "mul", "div", "neg", "abs", "min", "max", "cast
 
 LEAST = 32
 """Of all three loops of the contraction."""
+
+SMALL = 16
+"""What travels to memory and back once more is so much smaller than the operand that does not, at least."""
 
 
 def is_prologue(body: Expr) -> bool:
@@ -83,13 +86,28 @@ def join_makers(
         if not all(_is_sum(ops[reader]) for reader in readers):
             continue
         joined = [g for g in found if g & (readers | {k})]
-        union = frozenset().union(*joined)
-        if len(joined) < 2 or union != readers | {k} or not any(_multiplies(ops[reader]) for reader in readers):
+        union = frozenset((*readers, k))
+        if len(joined) < 2 or not any(_multiplies(ops[reader]) for reader in readers):
             continue
-        trial = [g for g in found if g not in joined] + [union]
+        # What is computed of the contraction's result comes after all blocks.
+        behind = [g - union for g in joined if g - union]
+        if any(not _only_follows(g, ops, readers, op.result) for g in joined if g - union):
+            continue
+        trial = [g for g in found if g not in joined] + [union, *behind]
         if _has_order(trial, before) and suits(union):
             found = trial
     return found
+
+
+def _only_follows(group: frozenset[int], ops: Sequence[Equation | Loop], readers: Set[int], operand: Tensor) -> bool:
+    """Whether the group is one of the operand's readers, a contraction, and what is computed of its result, which is small beside the operand."""
+    own = group & readers
+    if len(own) != 1:
+        return False
+    (reader,) = own
+    op = ops[reader]
+    small = isinstance(op, Equation) and SMALL * estimated_bytes(op.result) <= estimated_bytes(operand)
+    return small and _multiplies(op) and all(k >= reader for k in group)
 
 
 def _is_sum(op: Equation | Loop) -> bool:

@@ -58,7 +58,8 @@ def test_each_element_is_made_once() -> None:
     k, v = operands(2, 1000, 32, 32)
     text = polyml.einsum(WEIGHTED, threads=1, target=SMALL).lower(k, v).text("loops")
     made = [line for line in text.splitlines() if "exp(k[" in line]
-    assert made and all("w_value" in line for line in made)
+    assert made
+    assert all("w_value" in line for line in made)
     assert text.count("for (s_tile") <= 2  # whole blocks, and what is left
 
 
@@ -96,6 +97,60 @@ def test_what_needs_the_whole_operand_has_it(change: tuple[str, str]) -> None:
     found = polyml.einsum(text, threads=1, target=SMALL)(k, v)
     exact = np.einsum("bsd,bse->bde", np.exp(k.astype(np.float64)), v.astype(np.float64))
     assert np.abs(found[0] - exact).max() <= 1e-5 * np.abs(exact).max()
+
+
+DEQUANTIZED = """
+def linear(x: f32["N I"], w: i8["I O"], s: f32["O"]):
+    v[i, o] = f32(w[i, o]) * s[o]
+    y[n, o] = x[n, i] * v[i, o]
+    return y
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("columns", [47, 96, 203])
+def test_copies_make_the_vector_operand(columns: int, turned: bool, threads: int) -> None:
+    rng = np.random.default_rng(1)
+    x, s = rng.standard_normal((70, 300)).astype(np.float32), rng.standard_normal(columns).astype(np.float32)
+    w = rng.integers(-128, 128, (columns, 300) if turned else (300, columns)).astype(np.int8)
+    text = (
+        DEQUANTIZED.replace("I O", "O I").replace("w[i, o]", "w[o, i]").replace("v[i, o]", "v[o, i]")
+        if turned
+        else DEQUANTIZED
+    )
+    exact = np.einsum(
+        "ni,oi,o->no" if turned else "ni,io,o->no", x.astype(np.float64), w.astype(np.float64), s.astype(np.float64)
+    )
+    found = polyml.einsum(text, threads=threads, target=SMALL)(x, w, s)
+    assert np.abs(found - exact).max() <= 1e-5 * np.abs(exact).max()
+
+
+def test_no_array_is_left_where_copies_make_the_operand() -> None:
+    rng = np.random.default_rng(1)
+    x, w, s = rng.standard_normal((70, 300)), rng.integers(-9, 9, (300, 203)), rng.standard_normal(203)
+    arrays = (x.astype(np.float32), w.astype(np.int8), s.astype(np.float32))
+    lowered = polyml.einsum(DEQUANTIZED, threads=1, target=SMALL).lower(*arrays)
+    text = lowered.text("loops")
+    assert "v_panels[" in text
+    assert " v[" not in text
+
+
+def test_what_follows_the_contraction_comes_behind_it() -> None:
+    text = """
+def means(l: f32["N K"], x: f32["N D"]):
+    r[n, k] = exp(l[n, k])
+    c[k] = r[n, k]
+    m[k, d] = r[n, k] * x[n, d]
+    mu[k, d] = m[k, d] / c[k]
+    return mu
+"""
+    rng = np.random.default_rng(2)
+    l, x = rng.standard_normal((3000, 24)).astype(np.float32), rng.standard_normal((3000, 40)).astype(np.float32)
+    assert "made for each block" in explained(text, l, x)
+    r = np.exp(l.astype(np.float64))
+    exact = np.einsum("nk,nd->kd", r, x.astype(np.float64)) / r.sum(0)[:, None]
+    np.testing.assert_allclose(polyml.einsum(text, threads=1, target=SMALL)(l, x), exact, rtol=1e-4, atol=1e-5)
 
 
 def test_threads_have_blocks_of_their_own() -> None:

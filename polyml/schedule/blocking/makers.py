@@ -16,7 +16,7 @@ from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.target import Target
 
-__all__ = ["Makers", "makers_of"]
+__all__ = ["Makers", "in_copies", "makers_of"]
 
 SHARE = 4
 """Of L2, what a block of the operand may take: the other operand's block is in there, too, and what comes next."""
@@ -36,6 +36,10 @@ class Makers:
     def statements(self) -> tuple[str, ...]:
         return (*self.begins, *self.steps)
 
+    def moves_with(self, index: str) -> bool:
+        """Whether the operand has the index."""
+        return index in self.indices[self.steps[0]]
+
 
 def makers_of(scop: Scop, plan: Blocking, target: Target) -> Makers | None:
     """What makes an operand of the contraction, where that and sums over it are all that there is beside the contraction, and a block of it stays in L2; None elsewhere."""
@@ -46,18 +50,35 @@ def makers_of(scop: Scop, plan: Blocking, target: Target) -> Makers | None:
         own = plain_indices(read.subscripts)
         if scop.arrays[read.tensor].kind == "local" and None not in own and len(set(own)) == len(own):
             found = _all_of(scop, core, read, plan)
-            return found if found is not None and _is_made_once(scop, plan, read, target) else None
+            once = found is not None and _is_made_once(scop, plan, read, target, sums=len(found.begins))
+            return found if once else None
     return None
 
 
-def _is_made_once(scop: Scop, plan: Blocking, read: Read, target: Target) -> bool:
+def in_copies(plan: Blocking, operand: str, sums: int) -> bool:
+    """Whether the copies of a block make what they would copy: all that reads the operand. sums: over it, beside the contraction."""
+    packed = plan.packed and not (plan.in_place or plan.strips or plan.rest)
+    return packed and operand == plan.vector_operand and not sums
+
+
+def _is_made_once(scop: Scop, plan: Blocking, read: Read, target: Target, *, sums: int) -> bool:
     """Whether no block of the nest makes what another one has made, and L2 holds what each of them makes."""
     own = [i for i in plain_indices(read.subscripts) if i is not None]
-    sides = [i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i) and not plan.strips]
-    if any(i not in own for i in sides) or (plan.lanes not in own and plan.row_operand is not None):
+    if plan.lanes in own:
+        if plan.strips:
+            return False
+        if in_copies(plan, read.tensor, sums):
+            return True
+    elif plan.row_operand is not None:
         return False
-    inside = [plan.sizes[i] if i in plan.reduced or i in sides else plan.extents[i] for i in own if i not in plan.batch]
-    return prod(inside) * scop.arrays[read.tensor].dtype.itemsize <= target.l2_bytes // SHARE
+    sides = [] if plan.strips else [i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i)]
+    if any(i not in own for i in sides):
+        return False
+    blocks = {i: plan.sizes[i] for i in (*plan.reduced, *sides)} | dict.fromkeys(plan.batch, 1)
+    return (
+        prod(blocks.get(i, plan.extents[i]) for i in own) * scop.arrays[read.tensor].dtype.itemsize
+        <= target.l2_bytes // SHARE
+    )
 
 
 def _all_of(scop: Scop, core: Statement, read: Read, plan: Blocking) -> Makers | None:

@@ -10,9 +10,10 @@ import islpy as isl
 from polyml.records import dataclass
 from polyml.schedule.blocking.blocks import Blocking
 from polyml.schedule.blocking.copies import BlockedNest, copy_blocks
-from polyml.schedule.blocking.makers import Makers
+from polyml.schedule.blocking.makers import Makers, in_copies
 from polyml.schedule.blocking.rest_columns import rest_name
 from polyml.schedule.pack import Packed
+from polyml.schedule.prologues import applied_in_copy
 from polyml.schedule.strategy.bands import Place, take_band
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import graft, insert_mark, insert_sequence, merge_with_child
@@ -69,6 +70,9 @@ def block_with_makers(facts: Facts, plan: Blocking, makers: Makers) -> tuple[isl
     """The tree and facts of a contraction with what makes its operand, all in one nest."""
     statements = tuple(name for name in facts.scop.statements if name not in makers.statements)
     packed, nest = _with_copies(facts.packed, _Found(plan, statements, (), makers.indices, makers))
+    copy = nest.copies.vector_copy
+    if copy is not None and in_copies(plan, makers.operand, len(makers.begins)):
+        packed, nest = applied_in_copy(packed, copy, makers.steps[0]), replace(nest, makers=None)
     leaf = isl.Schedule.from_domain(packed.scop.domain).get_root().child(0)
     tree = insert_mark(leaf, MARK + plan.statement).get_schedule()
     return tree, replace(facts, packed=packed, blocked={plan.statement: nest})

@@ -28,7 +28,7 @@ def by_makers(task: Task) -> Schedule | None:
     tree, facts = block_with_makers(facts, plan, makers)
     tree, notes, worth = apply_strategy(tree, facts)
     packed = facts.packed
-    made = Note("blocking", plan.statement, f"{makers.operand}: made for each block of the sum, and summed up there")
+    made = Note("blocking", plan.statement, f"{makers.operand}: made for each block of the sum")
     scheduled = Schedule(
         scop=packed.scop, dependences=packed.dependences, tree=tree, storage=dict(packed.storage),
         notes=(*packed.notes, made, *notes), worth=tuple(dict.fromkeys((*packed.worth, *worth))),
@@ -50,7 +50,6 @@ def blocks_with_makers(task: Task) -> tuple[Blocking, Makers] | None:
     if task.has_threads:
         # Loops around the blocks, not within.
         shared = shared_loops(plans[0], task.strategy_options.threads)
-        own = makers.indices[makers.steps[0]]
-        if shared not in (None, "batch") and not (shared == BLOCKS and plans[0].lanes in own):
+        if shared not in (None, "batch") and not (shared == BLOCKS and makers.moves_with(plans[0].lanes)):
             return None
     return plans[0], makers
