@@ -72,7 +72,8 @@ def _is_made_once(scop: Scop, plan: Blocking, read: Read, target: Target, *, sum
     elif plan.row_operand is not None:
         return False
     sides = [] if plan.strips else [i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i)]
-    if any(i not in own for i in sides):
+    # Columns that are left belong to the last whole block, what they read of the operand to none.
+    if any(i not in own for i in sides) or (plan.rest and plan.lanes in sides):
         return False
     blocks = {i: plan.sizes[i] for i in (*plan.reduced, *sides)} | dict.fromkeys(plan.batch, 1)
     return (
