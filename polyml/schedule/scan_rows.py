@@ -9,8 +9,7 @@ from __future__ import annotations
 from polyml.expressions import Const, Expr, Read, reads_of
 from polyml.linear import recurrence_of
 from polyml.records import dataclass
-from polyml.schedule.cost import memory_strides
-from polyml.scop.scop import Array, Scop, Statement
+from polyml.scop.scop import Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine
 
 __all__ = ["RowScan", "row_scan"]

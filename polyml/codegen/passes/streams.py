@@ -20,7 +20,7 @@ from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import fresh, walk_nodes, with_body
 from polyml.expressions import Subscript, reads_of
 from polyml.records import dataclass
-from polyml.schedule.cost import operations_of
+from polyml.schedule.statement_models import operations_of
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["Leads", "flat_element"]

@@ -17,7 +17,7 @@ from polyml.codegen.loops import Assign, For, Function, Node, Place
 from polyml.codegen.rewrite import renewed, subscript_variables, with_body
 from polyml.expressions import Read, reads_of, substitute
 from polyml.records import dataclass
-from polyml.schedule.cost import MOST_TERMS
+from polyml.schedule.register_tiles import MOST_TERMS
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["write_taps"]

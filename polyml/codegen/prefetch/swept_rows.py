@@ -15,8 +15,8 @@ from polyml.codegen.passes.streams import flat_element
 from polyml.codegen.rewrite import expressions, renewed, walk_nodes, with_body
 from polyml.expressions import Read, reads_of
 from polyml.records import dataclass
-from polyml.schedule.cost import operations_of
 from polyml.schedule.schedule import Note
+from polyml.schedule.statement_models import operations_of
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import element_count, is_known
 
@@ -27,7 +27,6 @@ AHEAD = 16_384
 
 HEAVY = 8
 """Instructions per vector that is read, from which on a loop is too slow for the hardware's prefetchers, which stop at the end of every page, to keep memory busy."""
-
 
 PAGE = 4096
 """Bytes that the hardware's prefetchers follow a row without a stop."""

@@ -8,7 +8,8 @@ from dataclasses import field
 from polyml.records import dataclass
 from polyml.schedule.blocking.sides import Sides
 from polyml.schedule.blocking.sizes import by_stride
-from polyml.schedule.cost import RegisterTile, StatementModel
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.register_tiles import RegisterTile
 from polyml.schedule.schedule import Product
 from polyml.sets.affine import Affine
 from polyml.shown import counted

@@ -10,7 +10,8 @@ from math import ceil, prod
 
 from polyml.schedule.blocking.shares import MEETING, unevenness
 from polyml.schedule.blocking.sides import Sides, exchanged
-from polyml.schedule.cost import TALLEST, RegisterTile, StatementModel
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.register_tiles import TALLEST, RegisterTile
 from polyml.target import Target
 
 __all__ = [
@@ -25,7 +26,6 @@ __all__ = [
 
 APART = 0.9
 """Cost of a register tile, relative to one whose rows are neighbours in C, at which rows that are further apart are worth it."""
-
 
 EVEN = 1.02
 """Parts of the busiest of several threads, relative to even ones, up to which another register tile gains nothing."""

@@ -17,14 +17,13 @@ import islpy as isl
 
 from polyml.expressions import Read, Subscript, map_reads, reads_of
 from polyml.records import dataclass
-from polyml.schedule.cost import memory_strides
 from polyml.schedule.gpu.padded_tiles import can_pad, padded_domain, padding_of
 from polyml.schedule.schedule import Storage
 from polyml.schedule.strategy.cuda_tile_plan import Side, TilePlan
 from polyml.schedule.written import with_inserted
 from polyml.scop.accesses import access_map
 from polyml.scop.dependences import Dependences, analyse
-from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text
 

@@ -17,7 +17,6 @@ from dataclasses import replace
 from math import inf, prod
 
 from polyml.records import dataclass
-from polyml.schedule.cost import memory_strides
 from polyml.schedule.large_enough import within
 from polyml.schedule.layouts.relaid import (
     Layout,
@@ -30,7 +29,7 @@ from polyml.schedule.layouts.relaid import (
     trips_of,
 )
 from polyml.schedule.schedule import Product
-from polyml.scop.scop import Access, Array, Scop
+from polyml.scop.scop import Access, Array, Scop, memory_strides
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 

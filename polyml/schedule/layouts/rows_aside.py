@@ -19,11 +19,10 @@ import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
 from polyml.records import dataclass
-from polyml.schedule.cost import memory_strides
 from polyml.schedule.scan_rows import row_scan
 from polyml.schedule.streams import is_large
 from polyml.scop.relations import rebuilt
-from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine
 from polyml.target import Target
 

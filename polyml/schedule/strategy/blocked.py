@@ -19,26 +19,17 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.blocking.copies import BlockedNest
-from polyml.schedule.blocking.register_tile import SIDE_BY_SIDE, rows_at_once
-from polyml.schedule.blocking.rest_columns import rest_name
-from polyml.schedule.strategy.block_parts import BlockParts, Build, Part
+from polyml.schedule.strategy.block_parts import Build, Part
+from polyml.schedule.strategy.block_rows import BlockRows
 from polyml.schedule.strategy.block_threads import (
     BLOCKS,
     shared_block,
     shared_loops,
-    shared_row,
-    shares_packing,
-    shares_row_packing,
     streamed_piece,
 )
 from polyml.schedule.transforms import Loop, around, insert_loops
 
 __all__ = ["build_blocked"]
-
-
-TOGETHER = 8
-"""Rows of the source that are packed side by side, a register tile's part of each: streams that prefetchers follow, and what a panel gets at a time are whole cache lines. Row by row, all
-panels have a line in the making, which lie a panel apart and meet in a few sets of L1. Not where a register tile's part is a line, or a half: that is written at once, and the source is read from end to end."""
 
 
 def build_blocked(leaf: isl.ScheduleNode, nest: BlockedNest, *, threads: int) -> isl.ScheduleNode:
@@ -47,13 +38,10 @@ def build_blocked(leaf: isl.ScheduleNode, nest: BlockedNest, *, threads: int) ->
 
 
 @dataclass(frozen=True, slots=True)
-class _Builder(BlockParts):
-    """finishing: the blocks of columns are loops around."""
+class _Builder(BlockRows):
+    """The blocks of the vector side and of the reduction, around the rows. finishing: the blocks of columns are loops around."""
 
-    threads: int
     finishing: bool = False
-
-    # Levels, outermost first.
 
     def all(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         plan, copies = self.nest.plan, self.nest.copies
@@ -88,11 +76,6 @@ class _Builder(BlockParts):
             parts.append(((name,), "", lambda n, loops=loops: insert_loops(n, loops)))  # type: ignore[misc]
         return self.sequence(leaf, parts)
 
-    @property
-    def rows_index(self) -> tuple[str, ...]:
-        """The index of the register tile's rows, where there is one."""
-        return (self.nest.plan.rows,) if self.nest.plan.rows else ()
-
     def in_turns(self, leaf: isl.ScheduleNode, across: str) -> isl.ScheduleNode:
         """Blocks of the vector side, a vector's length along `across` at a time: one value of it after the other, then all of the block's result is laid out."""
         plan, after = self.nest.plan, self.nest.after
@@ -118,16 +101,6 @@ class _Builder(BlockParts):
             return self.sequence(node, parts)
 
         return around(leaf, loops, inside)
-
-    def turn_across(self, leaf: isl.ScheduleNode, name: str, across: str) -> isl.ScheduleNode:
-        plan = self.nest.plan
-        outer = [self.loop(i, (name,)) for i in (*plan.vector_side, *plan.row_side, plan.rows) if i != across]
-        inner = [self.loop(across, (name,)).marked("vector:1"), self.loop(plan.lanes, (name,))]
-        lanes = plan.width // plan.tile.vectors
-        if plan.together > lanes:
-            # One piece of a row of the result after the other: stores to lines side by side follow each other.
-            inner.insert(0, self.loop(plan.lanes, (name,), tile=lanes))
-        return insert_loops(leaf, [*outer, *inner])
 
     def strips(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
         """Strips of the vector operand, where it lies, and for each all rows; of one part of the sum, and one turn, after the other."""
@@ -170,12 +143,6 @@ class _Builder(BlockParts):
             return around(leaf, loops, lambda n: self.sequence(n, parts))
         parts.insert(0, ((rest,), "", self.pack_rest))
         return around(leaf, loops, lambda n: self.allocated(n, array, lambda inner: self.sequence(inner, parts)))
-
-    def rest_rows(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
-        """All rows of the columns that are left."""
-        if self.nest.plan.rest_lanes == self.nest.plan.rows:
-            return self.rest_across(leaf)
-        return around(leaf, [self.loop(i, self.nest.rest) for i in self.nest.plan.row_side], self.rest_columns)
 
     def tiles(self, indices: Sequence[str], names: Sequence[str], shared: str | None) -> list[Loop]:
         """The loops over blocks."""
@@ -262,231 +229,3 @@ class _Builder(BlockParts):
 
     def within(self, array: str, inside: Build) -> Build:
         return lambda node: self.allocated(node, array, inside)
-
-    def in_result_order(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
-        """Register tiles one after the other as C lies in memory."""
-        plan, names = self.nest.plan, self.nest.statements
-        loops = [self.loop(i, names) for i in plan.result_order]
-        if shared == "row side":
-            loops[0] = loops[0].marked("parallel")
-
-        def rows(node: isl.ScheduleNode) -> isl.ScheduleNode:
-            tile = self.loop(plan.rows, names, tile=plan.tile.rows)
-            tile = tile.marked("parallel" if shared == "rows" else None)
-            return around(node, [tile], lambda n: self.panels(n, jam_inside=True))
-
-        return around(leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, rows))
-
-    def pack(self, leaf: isl.ScheduleNode, name: str, shared: str | None) -> isl.ScheduleNode:
-        plan, copy = self.nest.plan, (name,)
-
-        def panels(node: isl.ScheduleNode, *, full: bool = True) -> isl.ScheduleNode:
-            loops: list[Loop] = []
-            for index in plan.source_order:
-                if index == plan.lanes:
-                    loops.append(self.loop(index, copy, tile=plan.width))
-                loops.append(self.loop(index, copy))
-            if shared in ("rows", "row side") and full and shares_packing(plan, self.threads):
-                loops[0] = loops[0].marked("parallel")
-            behind = len(plan.source_order) - 1 - plan.source_order.index(plan.lanes)
-            at, vectors = -1 - behind, 1 if behind else self.vectors(full)
-            loops[at] = loops[at].marked(f"vector:{vectors}")
-            return insert_loops(node, loops)
-
-        # Apart from the rest, full panels have rows of a constant number of vectors.
-        return self.split(leaf, plan.lanes, plan.width, copy, panels, rest=lambda n: panels(n, full=False))
-
-    def pack_rest(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
-        """The columns that are left, side by side in the operand and apart in the copy."""
-        plan, copy = self.nest.plan, self.nest.copies.rest_copy
-        assert copy is not None, "internal: no columns are left"
-        loops = [self.loop(i, (copy,)) for i in (*plan.reduced, plan.lanes)]
-        return insert_loops(leaf, loops)
-
-    def rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
-        plan = self.nest.plan
-        if plan.rest and plan.rest_lanes == plan.rows:
-            # The columns that are left take more rows at a time than a register tile has.
-            whole = replace(self, nest=replace(self.nest, plan=replace(plan, rest=0), rest=()))
-            parts: list[Part] = [(self.nest.statements, "", lambda n: whole.rows(n, shared))]
-            return self.sequence(leaf, [*parts, (self.nest.rest, "", self.rest_across)])
-        if self.nest.after and plan.turned and plan.across is None:
-            return self.turned_rows(leaf, shared)
-        packed, inside = self.nest.copies.row_copy is not None, not plan.rows_ahead
-        names = self.without_vector_copy if inside else self.statements
-        loops = self.row_loops(names, shared)
-        if not packed and shared != "rows" and not plan.rest:
-            # What memory brings is used by all rows while more of it comes.
-            return around(leaf, loops, lambda n: self.panels(n, jam_inside=plan.streams))
-        part = self.packed_rows if packed and inside else self.row_tiles
-        return around(
-            leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, lambda inner: part(inner, shared))
-        )
-
-    def row_loops(self, names: Sequence[str], shared: str | None) -> list[Loop]:
-        """Loops over the row side, of which the threads share one."""
-        plan = self.nest.plan
-        index = None
-        if shared == "row side":
-            index = plan.row_side[0] if plan.ends else shared_row(plan, self.threads)
-        return [self.loop(i, names).marked("parallel" if i == index else None) for i in plan.row_side]
-
-    def turned_rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
-        """A row of the result at a time, or a register tile's rows; when it is finished, what follows lays it out in another order."""
-        plan, statements, after = self.nest.plan, self.nest.statements, self.nest.after
-        names = (*statements, *after)
-        loops = self.row_loops(names, shared)
-
-        def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
-            parts: list[Part] = [(statements, "", lambda n: self.panels(n, jam_inside=False))]
-            parts += [((name,), "", lambda n, name=name: self.turn(n, name)) for name in after]  # type: ignore[misc]
-            return self.sequence(node, parts)
-
-        def tiles(node: isl.ScheduleNode) -> isl.ScheduleNode:
-            tile = self.loop(plan.rows, names, tile=plan.tile.rows)
-            return around(node, [tile.marked("parallel" if shared == "rows" else None)], inside)
-
-        if loops and shared != "rows":
-            return around(leaf, loops, inside)
-        return around(leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, tiles))
-
-    def turn(self, leaf: isl.ScheduleNode, name: str) -> isl.ScheduleNode:
-        """A statement with lanes along the rows: inside, it walks along what were lanes, so that blocks are transposed in registers."""
-        plan = self.nest.plan
-        outer = [self.loop(i, (name,)) for i in plan.vector_side]
-        inner = [self.loop(plan.rows, (name,)).marked("vector:1"), self.loop(plan.lanes, (name,))]
-        return insert_loops(leaf, [*outer, *inner])
-
-    def row_tiles(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
-        """A register tile's rows at a time."""
-        plan, packed = self.nest.plan, self.nest.copies.row_copy is not None
-        tile = self.loop(plan.rows, self.statements, tile=plan.tile.rows)
-        tile = tile.marked("parallel" if shared == "rows" else None)
-        if not plan.rest:
-            return around(leaf, [tile], lambda n: self.panels(n, jam_inside=packed))
-        parts: list[Part] = [(self.nest.statements, "", lambda n: self.panels(n, jam_inside=packed))]
-        parts.append((self.nest.rest, "", self.rest_columns))
-        return around(leaf, [tile], lambda n: self.sequence(n, parts))
-
-    def packed_rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
-        """A block of rows at a time, packed in panels as high as the register tile."""
-        plan, copies = self.nest.plan, self.nest.copies
-        assert copies.row_copy is not None, "internal: no rows are packed"
-        assert copies.row_array is not None, "internal: no rows are packed"
-        copy, array = (copies.row_copy,), copies.row_array
-
-        def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
-            return self.sequence(
-                node,
-                [
-                    (copy, "", lambda n: self.pack_rows(n, None)),
-                    (self.nest.statements, "", lambda n: self.row_tiles(n, None)),
-                ],
-            )
-
-        block = self.loop(plan.rows, self.without_vector_copy, tile=plan.sizes[plan.rows])
-        block = block.marked("parallel" if shared == "rows" else None)
-        return around(leaf, [block], lambda n: self.allocated(n, array, inside))
-
-    def pack_rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
-        """A block of the row operand in panels as high as the register tile."""
-        plan = self.nest.plan
-        assert self.nest.copies.row_copy is not None, "internal: no rows are packed"
-        copy = (self.nest.copies.row_copy,)
-        whole = plan.result_order or plan.rows_ahead
-        loops = [self.loop(i, copy) for i in plan.row_side] if whole else []
-        *outer, last = plan.reduced
-        parallel = shared in ("rows", "row side", BLOCKS) and shares_row_packing(plan, self.threads)
-        # Threads take several rows at a time, too: each asks for the ones to come.
-        together = 1 if plan.row_lines and not parallel else TOGETHER
-        loops += [*(self.loop(i, copy) for i in outer), self.loop(last, copy, tile=together)]
-        if parallel:
-            loops[0] = loops[0].marked("parallel")
-        # Rows that are contiguous along the sum are transposed in registers.
-        inner = [self.loop(plan.rows, copy).marked("vector:1")]
-        if together > 1:
-            inner.insert(0, self.loop(last, copy))
-        tiles = [self.loop(plan.rows, copy, tile=plan.tile.rows), *(inner[::-1] if plan.rows_along else inner)]
-        # Apart from the rest, full panels have rows of a constant number of lanes.
-        return around(
-            leaf,
-            loops,
-            lambda n: self.split(n, plan.rows, plan.tile.rows, copy, lambda inner: insert_loops(inner, tiles)),
-        )
-
-    def panels(self, leaf: isl.ScheduleNode, *, jam_inside: bool) -> isl.ScheduleNode:
-        plan, names = self.nest.plan, self.nest.statements
-        jam = [self.loop(i, names).marked(f"jam:{plan.tile.rows}") for i in self.rows_index]
-        loops = [] if jam_inside else jam[:]
-        if not plan.result_order:
-            loops += [self.loop(i, names) for i in plan.vector_side]
-
-        def tile(node: isl.ScheduleNode, vectors: int = plan.tile.vectors) -> isl.ScheduleNode:
-            inner = [self.loop(plan.lanes, names, tile=plan.width)] + (jam if jam_inside else [])
-            inner.append(self.loop(plan.lanes, names).marked(f"vector:{vectors}"))
-            return around(node, inner, self.kernel)
-
-        def rest(node: isl.ScheduleNode) -> isl.ScheduleNode:
-            # Of long rows that are read in order what is left is little, whatever it takes.
-            return tile(node, self.vectors(full=False) if plan.streams else plan.tile.vectors)
-
-        def last(node: isl.ScheduleNode, vectors: int) -> isl.ScheduleNode:
-            lanes = self.loop(plan.lanes, names).marked(f"vector:{vectors}")
-            return around(node, [*(jam if jam_inside else []), lanes], self.kernel)
-
-        def split(node: isl.ScheduleNode) -> isl.ScheduleNode:
-            if not plan.last:
-                return self.split(node, plan.lanes, plan.width, names, tile, rest=rest)
-            columns, width = plan.extents[plan.lanes], plan.width // plan.tile.vectors
-            begin = columns - width * sum(plan.last)
-            end = begin + width * plan.last[0]
-            pair: list[Part] = [
-                (names, f"{plan.lanes} < {end}", lambda n: last(n, plan.last[0])),
-                (names, f"{plan.lanes} >= {end}", lambda n: last(n, plan.last[1])),
-            ]
-            parts: list[Part] = [(names, f"{plan.lanes} < {begin}", tile)] if begin else []
-            parts.append((names, f"{plan.lanes} >= {begin}", lambda n: self.sequence(n, pair)))
-            return self.sequence(node, parts)
-
-        return around(leaf, loops, split)
-
-    def rest_across(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
-        """The columns that are left, lanes along the rows, a few vectors of these at a time."""
-        plan, names = self.nest.plan, self.nest.rest
-        vectors = max(1, min(4, SIDE_BY_SIDE // plan.rest))
-        width = vectors * plan.width // plan.tile.vectors
-        part = _Builder(
-            replace(self.nest, statements=names, plan=replace(plan, statement=rest_name(plan.statement))), 1
-        )
-
-        def tile(node: isl.ScheduleNode) -> isl.ScheduleNode:
-            loops = [self.loop(plan.rows, names, tile=width), self.loop(plan.lanes, names).marked(f"jam:{plan.rest}")]
-            return around(node, [*loops, self.loop(plan.rows, names).marked(f"vector:{vectors}")], part.kernel)
-
-        return self.split(leaf, plan.rows, width, names, tile)
-
-    def rest_columns(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
-        """The columns that are left, lanes along the sum: elements side by side share what they load."""
-        plan, names = self.nest.plan, self.nest.rest
-        *outer, last = plan.reduced
-        sums = [*(self.loop(i, names) for i in outer), self.loop(last, names).marked("vector:1")]
-        parts: list[Part] = []
-        for name in names:
-            own = name == rest_name(plan.statement)
-            parts.append(((name,), "", (lambda n: insert_loops(n, sums)) if own else (lambda n: n)))
-        jam = self.loop(plan.rows, names).marked(f"jam:{rows_at_once(plan.tile.rows, plan.rest)}")
-        columns = self.loop(plan.lanes, names).marked(f"jam:{plan.rest}")
-        return around(leaf, [jam, columns], lambda n: self.sequence(n, parts))
-
-    def vectors(self, full: bool) -> int:
-        """How many run at once: all of a panel's, but where the panel is a rest of unknown length, one: each number of vectors is code of its own."""
-        plan = self.nest.plan
-        return plan.tile.vectors if full or plan.lanes not in plan.ends else 1
-
-    def kernel(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
-        own = (self.nest.plan.statement,)
-        reduce = [self.loop(i, own) for i in self.nest.plan.reduced]
-        parts: list[Part] = []
-        for name in self.nest.statements:
-            parts.append(((name,), "", (lambda n: insert_loops(n, reduce)) if name == own[0] else (lambda n: n)))
-        return self.sequence(leaf, parts)

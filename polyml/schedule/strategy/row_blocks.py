@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.schedule.cost import RegisterTile
+from polyml.schedule.register_tiles import RegisterTile
 from polyml.schedule.strategy.bands import Band, along
 from polyml.schedule.sweeps.row_blocks import RowBlocks
 from polyml.schedule.transforms import Loop, insert_loops, insert_sequence, tile_loop

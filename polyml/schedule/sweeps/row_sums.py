@@ -27,7 +27,7 @@ import islpy as isl
 
 from polyml.expressions import reads_of, substitute
 from polyml.records import dataclass
-from polyml.schedule.cost import StatementModel, memory_strides
+from polyml.schedule.cost import StatementModel
 from polyml.schedule.gpu.partial_sums import parts_of_sum
 from polyml.schedule.ilp.driver import Around, Outline
 from polyml.schedule.matching import Matcher
@@ -35,7 +35,7 @@ from polyml.schedule.schedule import Product
 from polyml.schedule.sweeps.row_cuts import any_cut, elements_of, known_cut
 from polyml.schedule.sweeps.row_registers import Together, sums_together
 from polyml.schedule.written import in_order, with_statements
-from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import is_known
 from polyml.target import Target

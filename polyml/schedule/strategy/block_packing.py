@@ -1,0 +1,80 @@
+"""The copies of a blocked contraction (blocked.py): blocks of its operands packed in panels, in the order in which register tiles read them."""
+
+from __future__ import annotations
+
+import islpy as isl
+
+from polyml.records import dataclass
+from polyml.schedule.strategy.block_threads import (
+    BLOCKS,
+    shares_packing,
+    shares_row_packing,
+)
+from polyml.schedule.strategy.block_tiles import BlockTiles
+from polyml.schedule.transforms import Loop, around, insert_loops
+
+__all__ = ["BlockPacking"]
+
+
+TOGETHER = 8
+"""Rows of the source that are packed side by side, a register tile's part of each: streams that prefetchers follow, and what a panel gets at a time are whole cache lines. Row by row, all
+panels have a line in the making, which lie a panel apart and meet in a few sets of L1. Not where a register tile's part is a line, or a half: that is written at once, and the source is read from end to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPacking(BlockTiles):
+    """Builds the loops of the copies. threads: that may share them."""
+
+    threads: int
+
+    def pack(self, leaf: isl.ScheduleNode, name: str, shared: str | None) -> isl.ScheduleNode:
+        plan, copy = self.nest.plan, (name,)
+
+        def panels(node: isl.ScheduleNode, *, full: bool = True) -> isl.ScheduleNode:
+            loops: list[Loop] = []
+            for index in plan.source_order:
+                if index == plan.lanes:
+                    loops.append(self.loop(index, copy, tile=plan.width))
+                loops.append(self.loop(index, copy))
+            if shared in ("rows", "row side") and full and shares_packing(plan, self.threads):
+                loops[0] = loops[0].marked("parallel")
+            behind = len(plan.source_order) - 1 - plan.source_order.index(plan.lanes)
+            at, vectors = -1 - behind, 1 if behind else self.vectors(full)
+            loops[at] = loops[at].marked(f"vector:{vectors}")
+            return insert_loops(node, loops)
+
+        # Apart from the rest, full panels have rows of a constant number of vectors.
+        return self.split(leaf, plan.lanes, plan.width, copy, panels, rest=lambda n: panels(n, full=False))
+
+    def pack_rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
+        """A block of the row operand in panels as high as the register tile."""
+        plan = self.nest.plan
+        assert self.nest.copies.row_copy is not None, "internal: no rows are packed"
+        copy = (self.nest.copies.row_copy,)
+        whole = plan.result_order or plan.rows_ahead
+        loops = [self.loop(i, copy) for i in plan.row_side] if whole else []
+        *outer, last = plan.reduced
+        parallel = shared in ("rows", "row side", BLOCKS) and shares_row_packing(plan, self.threads)
+        # Threads take several rows at a time, too: each asks for the ones to come.
+        together = 1 if plan.row_lines and not parallel else TOGETHER
+        loops += [*(self.loop(i, copy) for i in outer), self.loop(last, copy, tile=together)]
+        if parallel:
+            loops[0] = loops[0].marked("parallel")
+        # Rows that are contiguous along the sum are transposed in registers.
+        inner = [self.loop(plan.rows, copy).marked("vector:1")]
+        if together > 1:
+            inner.insert(0, self.loop(last, copy))
+        tiles = [self.loop(plan.rows, copy, tile=plan.tile.rows), *(inner[::-1] if plan.rows_along else inner)]
+        # Apart from the rest, full panels have rows of a constant number of lanes.
+        return around(
+            leaf,
+            loops,
+            lambda n: self.split(n, plan.rows, plan.tile.rows, copy, lambda inner: insert_loops(inner, tiles)),
+        )
+
+    def pack_rest(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """The columns that are left, side by side in the operand and apart in the copy."""
+        plan, copy = self.nest.plan, self.nest.copies.rest_copy
+        assert copy is not None, "internal: no columns are left"
+        loops = [self.loop(i, (copy,)) for i in (*plan.reduced, plan.lanes)]
+        return insert_loops(leaf, loops)
