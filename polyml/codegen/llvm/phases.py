@@ -1,6 +1,6 @@
 """Rows that lanes go through with gaps and all lanes together touch whole: x[2 k] and x[2 k + 1] are shuffled out of the same two vectors, and y[3 k], y[3 k + 1] and y[3 k + 2] into the same three.
 
-Alone, each such read loads as many vectors as its gap, up to its own last element (memory.py), and those of the next one begin elsewhere; each such write stores one element after another. Pixels with their channels last are such
+Alone, each such read loads as many vectors as its gap, up to its own last element (loads.py), and those of the next one begin elsewhere; each such write stores one element after another. Pixels with their channels last are such
 rows, points in space, complex numbers in pairs.
 """
 

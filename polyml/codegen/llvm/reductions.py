@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from polyml.codegen.llvm.access import Access, access
 from polyml.codegen.llvm.arithmetic import ARITHMETIC, multiply_add
 from polyml.codegen.llvm.expression import evaluate, product_factors
 from polyml.codegen.llvm.ir import Value, constant
-from polyml.codegen.llvm.memory import Access, access, forget, load, remember
+from polyml.codegen.llvm.known_elements import forget, remember
+from polyml.codegen.llvm.loads import load
 from polyml.codegen.llvm.pairs import dot_of_pairs
 from polyml.codegen.llvm.phases import Phase
 from polyml.codegen.llvm.state import State, stored_type

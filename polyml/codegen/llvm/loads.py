@@ -1,130 +1,20 @@
-"""Addresses, and loads by the stride of the address along the lanes: broadcast, contiguous, reversed, strided, gathered; masked where lanes are."""
+"""Loads by the stride of the address along the lanes (access.py): broadcast, contiguous, reversed, strided, gathered; masked where lanes are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from polyml.codegen.llvm.addresses import Offset, Term
-from polyml.codegen.llvm.ir import I32, POINTER, Type, Value, constant, integer, type_of
+from polyml.codegen.llvm.access import Access, Evaluate, access, part_pointers, pointers_of, reverse, reversed_lanes
+from polyml.codegen.llvm.ir import I32, POINTER, Type, Value, constant, type_of
 from polyml.codegen.llvm.phases import Phase
-from polyml.codegen.llvm.state import Lanes, Slot, State, stored_type
+from polyml.codegen.llvm.state import State, stored_type
 from polyml.codegen.llvm.zipped import load_zipped
-from polyml.expressions import Expr, Subscript
-from polyml.records import dataclass
-from polyml.sets.affine import Affine
+from polyml.expressions import Subscript
 
-__all__ = [
-    "Access",
-    "Evaluate",
-    "access",
-    "forget",
-    "is_apart",
-    "is_known",
-    "load",
-    "load_neighbours",
-    "load_part",
-    "part_pointers",
-    "pointers_of",
-    "prefetch",
-    "remember",
-    "reverse",
-    "reversed_lanes",
-]
-
-Evaluate = Callable[[State, Expr], Value]
-"""Computes the expression of a gathered subscript."""
+__all__ = ["load", "load_neighbours", "load_part"]
 
 _WIDEST_SHUFFLED_STRIDE = 4
 """Up to here a strided vector is read by as many contiguous loads and shuffles, else gathered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """The elements that an access names. stride: along the lanes, in elements (0: one element for all), `pointer` is the first lane's;
-    None: `pointer` holds one address per lane. flat: the (first lane's) element, counted from the array's start; None: not known as one expression."""
-
-    slot: Slot
-    pointer: Value
-    stride: int | None
-    flat: Affine | None
-
-
-def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate) -> Access:
-    """Computes the address of `name[subscripts]`."""
-    slot = state.slots[name]
-    assert len(subscripts) == len(slot.strides), (
-        f"internal: {name} has {len(slot.strides)} dimensions, not {len(subscripts)}"
-    )
-    flat = Affine()
-    symbolic: dict[str, Affine] = {}
-    gathered: list[tuple[Value, int | str]] = []
-    for subscript, stride in zip(subscripts, slot.strides, strict=True):
-        if not isinstance(subscript, Affine):
-            gathered.append((_as_index(state, evaluate(state, subscript), subscript), stride))
-        elif isinstance(stride, int):
-            flat = flat + subscript * stride
-        else:
-            symbolic[stride] = symbolic.get(stride, Affine()) + subscript
-    parts: list[tuple[str | None, Affine]] = [(None, flat), *symbolic.items()]
-    pointer, lane_stride, varying = _regular(state, slot, parts)
-    whole = None if symbolic or gathered else flat
-    if slot.variable.lanes > 1 and slot.variable.scope != "register":  # the lanes' copies of an element are neighbours
-        lane_stride += 1
-    element = stored_type(slot.variable)
-    for value, stride in gathered:
-        scaled = _scaled(state, value, stride)
-        if scaled.lanes == 1:
-            pointer = state.builder.emit(POINTER, f"getelementptr {element}, {pointer}, {scaled}")
-        else:
-            varying = scaled if varying is None else state.builder.binary("add", varying, scaled)
-    if varying is None:
-        return Access(slot, pointer, lane_stride, whole)
-    if lane_stride != 0:
-        varying = state.builder.binary("add", varying, state.builder.iota(state.width, lane_stride))
-    pointers = state.builder.emit(type_of("ptr", state.width), f"getelementptr {element}, {pointer}, {varying}")
-    return Access(slot, pointers, None, None)
-
-
-def _regular(state: State, slot: Slot, parts: list[tuple[str | None, Affine]]) -> tuple[Value, int, Value | None]:
-    """Pointer to the first lane's element, the constant stride along the lanes, and what of the offset varies otherwise (or None)."""
-    variable = state.lanes.variable if state.lanes is not None and state.lanes.width > 1 else None
-    nest = state.nest
-    terms: list[tuple[Term, int]] = []
-    shift, lane_stride = 0, 0
-    varying: Value | None = None
-    for key, part in parts:
-        stride = 0 if variable is None else nest.lane_stride(part, variable, state.width)
-        irregular = stride is None or (key is not None and stride != 0)
-        if irregular:
-            assert variable is not None
-            fixed = tuple(t for t in part.terms if nest.lane_stride(Affine((t,)), variable, state.width) == 0)
-            rest = part - Affine(fixed, part.constant)
-            part = part - rest
-            along = _scaled(state, nest.lanes_index(rest, variable, state.width), 1 if key is None else key)
-            varying = along if varying is None else state.builder.binary("add", varying, along)
-        elif stride:
-            lane_stride = stride
-        terms.extend(((atom, key), coefficient) for atom, coefficient in part.terms)
-        if key is None:
-            shift = part.constant
-        elif part.constant:
-            terms.append(((None, key), part.constant))
-    name = slot.variable.name
-    pointer = nest.address(name, slot.pointer, stored_type(slot.variable), Offset(tuple(terms), shift))
-    return pointer, lane_stride, varying
-
-
-def _as_index(state: State, value: Value, subscript: Expr) -> Value:
-    signed = subscript.dtype.kind == "i"
-    return state.builder.convert("sext" if signed else "zext", value, "i64")
-
-
-def _scaled(state: State, value: Value, stride: int | str) -> Value:
-    if stride == 1:
-        return value
-    factor = integer(stride) if isinstance(stride, int) else state.nest.strides[stride]
-    return state.builder.binary("mul", value, state.builder.splat(factor, value.lanes))
 
 
 def load(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate) -> Value:
@@ -194,45 +84,6 @@ def load_neighbours(state: State, name: str, subscripts: tuple[Subscript, ...], 
     return found
 
 
-def is_apart(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate) -> bool:
-    """Whether the lanes have the element from places that are not side by side."""
-    if state.lanes is None or state.slots[name].variable.scope == "register":
-        return False
-    return access(state, name, subscripts, evaluate).stride not in (0, 1, -1)
-
-
-def is_known(state: State, name: str, subscripts: tuple[Subscript, ...]) -> bool:
-    """Whether reading the element for these lanes touches no memory: it is in a register, or what was just read is used again."""
-    if state.slots[name].variable.scope == "register":
-        return True
-    keys = [state.lanes, (state.lanes, False), (state.lanes, True)]
-    read = [("load", name, subscripts, lanes) in state.builder.known for lanes in keys]
-    return read[0] or all(read[1:])
-
-
-def forget(state: State, name: str) -> None:
-    """The array is written: what was loaded from it, or by subscripts that read any array, may be different now."""
-    known = state.builder.known
-    for key in list(known):
-        match key:
-            case ("load", str(array), tuple(subscripts), _) if array == name or not all(
-                isinstance(s, Affine) for s in subscripts
-            ):
-                del known[key]
-            case _:
-                pass
-
-
-def remember(state: State, where: Access, subscripts: tuple[Subscript, ...], value: Value) -> None:
-    """Lanes of which some do not act wrote the value: who reads the elements in the same lanes takes it from the register. LLVM does not see that, and a processor hands a masked store's bytes on from the cache
-    only, some 20 cycles later."""
-    lanes, variable = state.lanes, where.slot.variable
-    if lanes is None or lanes.mask is None or where.stride != 1 or not variable.dtype.is_float:
-        return
-    if value.type == stored_type(variable, lanes.width):
-        state.builder.known["load", variable.name, subscripts, lanes] = value
-
-
 def _load(state: State, where: Access) -> Value:
     b, lanes = state.builder, state.lanes
     variable = where.slot.variable
@@ -271,11 +122,6 @@ def _gather(state: State, pointers: Value, type_: Type, align: int) -> Value:
     b.module.declare(name, str(type_), [str(pointers.type), str(lanes.all_set.type), str(type_)])
     arguments = f"{pointers.type} align {align} {pointers.text}, {lanes.all_set}, {type_} zeroinitializer"
     return b.emit(type_, f"call {type_} @{name}({arguments})")
-
-
-def part_pointers(state: State, pointers: Value, type_: Type) -> tuple[Value, Value]:
-    """The addresses of the real and of the imaginary parts."""
-    return pointers, state.builder.emit(pointers.type, f"getelementptr {type_.part.of(1)}, {pointers}, i64 1")
 
 
 _ZERO = "@polyml.zero = internal constant [64 x i8] zeroinitializer, align 64"
@@ -368,31 +214,3 @@ def _load_strided_masked(state: State, where: Access, stride: int) -> Value:
             result = b.shuffle(result, order, part)
     assert result is not None
     return result
-
-
-def reverse(state: State, value: Value) -> Value:
-    return state.builder.shuffle(value, range(value.lanes - 1, -1, -1))
-
-
-def reversed_lanes(state: State) -> Lanes:
-    """The lanes with their mask in the opposite order."""
-    lanes = state.lanes
-    assert lanes is not None
-    return lanes if lanes.mask is None else replace(lanes, mask=reverse(state, lanes.mask), leading=None)
-
-
-def pointers_of(state: State, where: Access) -> Value:
-    """One address per lane."""
-    if where.stride is None:
-        return where.pointer
-    element = stored_type(where.slot.variable)
-    steps = state.builder.iota(state.width, where.stride)
-    return state.builder.emit(type_of("ptr", state.width), f"getelementptr {element}, {where.pointer}, {steps}")
-
-
-def prefetch(state: State, where: Access, level: int, *, write: bool) -> None:
-    """Asks for the cache line of the (first lane's) element; an address outside of all memory does no harm."""
-    b = state.builder
-    pointer = where.pointer if where.stride is not None else b.extract(where.pointer, 0)
-    b.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
-    b.write(f"call void @llvm.prefetch.p0({pointer}, i32 {int(write)}, i32 {4 - level}, i32 1)")
