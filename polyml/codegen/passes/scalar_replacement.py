@@ -8,9 +8,8 @@ one output element share a register, per lane and per jammed copy. The widest re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
-from typing import TypeGuard, assert_never
+from typing import assert_never
 
 from polyml.codegen.element_accesses import Certainties, Element, ElementAccess, Lanes, accesses_of, may_overlap
 from polyml.codegen.loops import (
@@ -27,20 +26,12 @@ from polyml.codegen.loops import (
     Variable,
 )
 from polyml.codegen.passes.jam import names_in
+from polyml.codegen.passes.never_read import without_never_read
+from polyml.codegen.passes.promotions import Promotion, guarded_loop, loaded_where_kept, row_by_row, with_registers
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import (
-    fresh,
-    map_places,
-    subscript_variables,
-    uses,
-    variables_of,
-    walk_nodes,
-    with_body,
-)
-from polyml.dtypes import DType, boolean, i64
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
+from polyml.codegen.rewrite import fresh, subscript_variables, uses, walk_nodes, with_body
+from polyml.dtypes import DType
 from polyml.records import dataclass
-from polyml.sets.affine import Affine
 
 __all__ = ["scalar_replacement"]
 
@@ -64,74 +55,8 @@ def scalar_replacement(function: Function) -> Function:
     types = {name: dtype for name, dtype in types.items() if name in (read & written) - shared}
     taken = names_in(function)
     body = _Replacement(types, taken).region(function.body, outside(function), None) if types else function.body
-    body = _drop_unread(body)
+    body = without_never_read(body)
     return function if body is function.body else replace(function, body=body)
-
-
-@dataclass(frozen=True, slots=True)
-class _Promotion:
-    """An element that becomes a register within children `first` to `last` of a region.
-
-    guard: the one child that accesses it, a loop without which the element need not exist. streaming: its first value should bypass the caches, so its last one does.
-    """
-
-    element: Element
-    register: Variable
-    first: int
-    last: int
-    load: bool
-    guard: For | None
-    streaming: bool
-
-    def fetch(self) -> Node:
-        name, subscripts = self.element
-        return Assign(target=Place(self.register.name, ()), value=Read(name, subscripts, self.register.dtype))
-
-    def write_back(self) -> Node:
-        name, subscripts = self.element
-        value = Read(self.register.name, (), self.register.dtype)
-        return Assign(target=Place(name, subscripts), value=value, streaming=self.streaming)
-
-
-def _row_by_row(promotions: Iterable[_Promotion]) -> list[_Promotion]:
-    """The promotions in another order: neighbours in a row of an array follow each other. A line that belongs to two vectors is then written at once."""
-    rows: dict[tuple[str, tuple[Affine, ...]], list[_Promotion]] = {}
-    for promotion in promotions:
-        name, subscripts = promotion.element
-        moving = tuple(s - s.constant for s in subscripts[-1:])
-        rows.setdefault((name, (*subscripts[:-1], *moving)), []).append(promotion)
-    return [p for row in rows.values() for p in sorted(row, key=lambda p: [s.constant for s in p.element[1][-1:]])]
-
-
-def _loaded_where_kept(nodes: Sequence[Node], lanes: Lanes | None) -> tuple[Node, ...]:
-    """The nodes without loads of registers that a condition, which is the same in all lanes, replaces at once: the first of several blocks of a sum need not bring its results from memory.
-
-    Rewrite:
-        r = y[i]; if (k_tile == 0) r = 0;
-        -> if (k_tile == 0) r = 0; else r = y[i];
-    """
-    made: list[Node] = []
-    for node in nodes:
-        if isinstance(node, If) and not node.otherwise and not any(reads_of(node.condition)):
-            varies = lanes is not None and lanes.variable in variables_of(node.condition)
-            begun = {n.target.variable for n in node.then if _begins(n)}
-            count = 0
-            while not varies and count < len(made) and _begins(made[-1 - count], begun):
-                count += 1
-            loads = tuple(made[len(made) - count :])
-            del made[len(made) - count :]
-            node = replace(node, otherwise=loads) if loads else node
-        made.append(node)
-    return tuple(made)
-
-
-def _begins(node: Node, known: Set[str] | None = None) -> TypeGuard[Assign]:
-    """Whether it gives a register (one of these) a constant, or with these, an element."""
-    if not isinstance(node, Assign) or node.reduction is not None or node.scan is not None or node.target.subscripts:
-        return False
-    if known is None:
-        return isinstance(node.value, Const)
-    return node.target.variable in known and isinstance(node.value, Read) and bool(node.value.subscripts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +107,12 @@ class _Replacement:
             here = [p for p in promotions if p.first <= position <= p.last]
             made += [p.fetch() for p in here if p.first == position and p.load and p.guard is None]
             guarded = [p for p in here if p.guard is not None]
-            changed = self.inside(_with_registers(node, here), ranges, lanes)
-            made.append(_guarded(changed, guarded) if guarded else changed)
-            made += [p.write_back() for p in _row_by_row(p for p in here if p.last == position and p.guard is None)]
+            changed = self.inside(with_registers(node, here), ranges, lanes)
+            made.append(guarded_loop(changed, guarded) if guarded else changed)
+            made += [p.write_back() for p in row_by_row(p for p in here if p.last == position and p.guard is None)]
         if len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True)):
             return nodes
-        body = _loaded_where_kept(made, lanes)
+        body = loaded_where_kept(made, lanes)
         for promotion in reversed(promotions):
             body = (Allocate(variable=promotion.register, body=body),)
         return body
@@ -226,7 +151,7 @@ class _Replacement:
     def places(self, *targets: Place) -> frozenset[_Written]:
         return frozenset((t.variable, subscript_variables(t.subscripts)) for t in targets if t.variable in self.types)
 
-    def promotions(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: Lanes | None) -> list[_Promotion]:
+    def promotions(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: Lanes | None) -> list[Promotion]:
         """The elements that become registers in this region, in order of their first access."""
         # Most regions write nothing that stays put: it takes no more than a look to see that.
         staying = {name for node in nodes for name, _ in self.staying(node)}
@@ -245,7 +170,7 @@ class _Replacement:
                 by_variable.setdefault(access.variable, {})[(element, path)] = access
                 if element is not None:
                     where.setdefault(element, []).append((position, access))
-        found: list[_Promotion] = []
+        found: list[Promotion] = []
         shapes = {element: _Shape.of(element, lanes) for element in where}
         others = {
             name: [(None if place is None else shapes[place], access) for (place, _), access in paths.items()]
@@ -281,7 +206,7 @@ class _Replacement:
         accesses: list[tuple[int, ElementAccess]],
         guard: For | None,
         lanes: Lanes | None,
-    ) -> _Promotion:
+    ) -> Promotion:
         """The promotion of an element from the first of these accesses to the last."""
         first, last = accesses[0][0], accesses[-1][0]
         overwritten = isinstance(nodes[first], Assign) and not any(a.read for p, a in accesses if p == first)
@@ -294,7 +219,7 @@ class _Replacement:
             lanes=lanes.width if lanes is not None and moving else 1,
         )
         streaming = overwritten and getattr(nodes[first], "streaming", False)
-        return _Promotion(element, register, first, last, not overwritten, guard, streaming)
+        return Promotion(element, register, first, last, not overwritten, guard, streaming)
 
 
 def _by_child(accesses: list[tuple[int, ElementAccess]]) -> dict[int, list[ElementAccess]]:
@@ -337,64 +262,3 @@ def _is_worth_it(accesses: list[ElementAccess], lanes: Lanes | None) -> bool:
         if access.write and (in_lanes or (lanes is not None and lanes.variable not in variables)):
             return False  # one element for all lanes
     return True
-
-
-def _guarded(node: Node, promotions: list[_Promotion]) -> Node:
-    """A loop between the loads and stores of its elements, all of it only when it has an iteration."""
-    assert isinstance(node, For), "internal: only a loop is guarded"
-    condition = Apply("lt", (IndexValue(node.lower, i64), IndexValue(node.upper, i64)), boolean)
-    loads = (p.fetch() for p in promotions if p.load)
-    return If(condition=condition, then=(*loads, node, *(p.write_back() for p in promotions)))
-
-
-def _with_registers(node: Node, promotions: list[_Promotion]) -> Node:
-    names = {p.element: p.register.name for p in promotions}
-    if not names:
-        return node
-
-    def name_of(variable: str, subscripts: tuple[object, ...]) -> str | None:
-        found = tuple(s for s in subscripts if isinstance(s, Affine))
-        return names.get((variable, found)) if len(found) == len(subscripts) else None
-
-    def place(old: Place) -> Place:
-        name = name_of(old.variable, old.subscripts)
-        return old if name is None else Place(name, ())
-
-    def read(old: Read) -> Expr:
-        name = name_of(old.tensor, old.subscripts)
-        return old if name is None else Read(name, (), old.dtype)
-
-    (changed,) = map_places((node,), place=place, read=read)
-    return changed
-
-
-def _drop_unread(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """The nodes without scratch memory and registers that nothing reads, and without the assignments to them."""
-    read = {name for node in walk_nodes(nodes) for name in _reads(node)}
-    unread = {n.variable.name for n in walk_nodes(nodes) if isinstance(n, Allocate)} - read
-    return _without(nodes, unread) if unread else nodes
-
-
-def _reads(node: Node) -> set[str]:
-    """The variables that a node reads; a reduction does not count as a read of its target, unless it is a scan's, whose values go somewhere."""
-    return {u.variable for u in uses(node) if u.read and not (isinstance(node, Assign) and u.write and not node.scan)}
-
-
-def _without(nodes: tuple[Node, ...], names: set[str]) -> tuple[Node, ...]:
-    """The nodes without assignments to the variables, their allocation, and loops and branches that this empties."""
-    made: list[Node] = []
-    for node in nodes:
-        if isinstance(node, Assign) and node.target.variable in names:
-            continue
-        changed = with_body(node, lambda body: _without(body, names))
-        if isinstance(changed, Allocate) and changed.variable.name in names:
-            made.extend(changed.body)
-            continue
-        empty = changed is not node and (
-            (isinstance(changed, For | Allocate | Block) and not changed.body)
-            or (isinstance(changed, If) and not changed.then and not changed.otherwise)
-        )
-        if not empty:
-            made.append(changed)
-    same = len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True))
-    return nodes if same else tuple(made)

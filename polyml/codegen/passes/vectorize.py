@@ -9,40 +9,32 @@ lanes (accumulators) around the loops, which are combined at the end (passes/pri
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
 
-from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Variable
+from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
 from polyml.codegen.passes.boundaries import cut_interior, depends_on, over_hull, over_lanes
 from polyml.codegen.passes.jam import CannotJam, jam, names_in
 from polyml.codegen.passes.overlap import clamped_tiles, overlapping_starts, overlapping_tiles, settled
-from polyml.codegen.passes.privatize import Accumulators, Partial, private_body, shared_targets
+from polyml.codegen.passes.privatize import Accumulators, shared_targets
 from polyml.codegen.passes.simplify import simplify_nodes
 from polyml.codegen.passes.streams import Leads
 from polyml.codegen.passes.vector_check import NotVectorizable, check_lanes, lane_dtypes
+from polyml.codegen.passes.vector_parts import VectorPlan, loops_of, plan_parts, with_lanes
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
-from polyml.dtypes import DType, boolean, i64
-from polyml.expressions import Apply, IndexValue, Read, reads_of
-from polyml.records import dataclass
+from polyml.dtypes import DType
+from polyml.expressions import Read, reads_of
 from polyml.schedule.schedule import Note
-from polyml.sets.affine import Affine, affine, maximum, minimum
+from polyml.sets.affine import Affine, affine, minimum
 from polyml.shown import counted
 
 __all__ = ["vectorize"]
-
-_INDEPENDENT = 4
-"""Accumulators that hide the latency of one addition: at least so many vectors are in flight in a reducing loop."""
 
 _LONG = 4
 """An interior of so many vectors is worth code of its own."""
 
 _ROWS = 16
 """Rows that are copied side by side, at most: blocks of so many columns and rows are transposed in registers."""
-
-_STRIP = 32
-"""A loop of an unknown number of iterations, but fewer vectors than this, runs one by one: code for several at once would hardly be used."""
 
 
 def vectorize(
@@ -79,22 +71,6 @@ def _scratch(nodes: tuple[Node, ...]) -> dict[str, Variable]:
         if isinstance(node, Allocate) and node.variable.scope == "local":
             found |= {node.variable.name: node.variable, **_scratch(node.body)}
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Width and number of vectors of one loop, and its parts as ends of ranges: masked until `start`, main until `middle`, single vectors until `end`,
-    then masked."""
-
-    width: int
-    vectors: int
-    start: Affine
-    middle: Affine
-    end: Affine
-    has_main: bool
-    has_single: bool
-    has_tail: bool
-    has_head: bool = False
 
 
 class _Vectorize:
@@ -191,7 +167,7 @@ class _Vectorize:
             return clamped
         count = plan.vectors if plan.has_main else 1
         accumulators = Accumulators.make(partials, plan.width, count, self.taken)
-        parts = tuple(self.parts(loop, plan, partials, accumulators))
+        parts = tuple(loops_of(plan, loop, partials, accumulators, leads=self.leads, taken=self.taken))
         about = f"{plan.width} lanes" + (f", {counted(plan.vectors, 'vector')} at once" if plan.has_main else "")
         about += f", reduces {', '.join(str(p.target) for p in partials)} in lanes" if partials else ""
         self.notes.append(Note("vector", _subject(loop), about))
@@ -206,7 +182,7 @@ class _Vectorize:
         if body is None:
             return None
         starts = overlapping_starts(loop, trips, width)
-        copies = jam(_with_lanes(body, width), loop.variable, starts, taken=self.taken)
+        copies = jam(with_lanes(body, width), loop.variable, starts, taken=self.taken)
         self.notes.append(
             Note("vector", _subject(loop), f"{width} lanes, {len(starts)} vectors at once, the last one overlapping")
         )
@@ -228,7 +204,7 @@ class _Vectorize:
                 f"{width} lanes, {counted(vectors, 'vector')} at once, the last ones overlapping at the end",
             )
         )
-        return (clamped_tiles(loop, _with_lanes(body, width), vectors, width, self.taken),)
+        return (clamped_tiles(loop, with_lanes(body, width), vectors, width, self.taken),)
 
     def copied(self, loop: For, ranges: Ranges) -> For | None:
         """Blocks of rows that are copied, the last of which overlaps the one before, where rows are no whole number of vectors but more than one."""
@@ -245,7 +221,7 @@ class _Vectorize:
         self.notes.append(Note("vector", _subject(loop), f"{width} lanes, the last ones overlapping"))
         return replace(loop, variable=start, step=width, kind="sequential", factor=1, body=(lanes,))
 
-    def clamped(self, loop: For, plan: _Plan, ranges: Ranges) -> tuple[Node, ...]:
+    def clamped(self, loop: For, plan: VectorPlan, ranges: Ranges) -> tuple[Node, ...]:
         """Several vectors of a register tile at once as long as more than one is left, of which the last ones overlap at the end, and the masked one; nothing where that does not do."""
         known = ranges.constant(loop.upper - loop.lower) is not None
         if known or plan.vectors < 2 or plan.has_head:
@@ -255,71 +231,10 @@ class _Vectorize:
             return ()
         how = f"{plan.width} lanes, {plan.vectors} vectors at once, the last ones overlapping at the end"
         self.notes.append(Note("vector", _subject(loop), how))
-        return overlapping_tiles(loop, _with_lanes(body, plan.width), plan.vectors, plan.width, self.taken)
+        return overlapping_tiles(loop, with_lanes(body, plan.width), plan.vectors, plan.width, self.taken)
 
-    def plan(self, loop: For, ranges: Ranges, width: int, *, sums: int) -> _Plan:
-        span = loop.upper - loop.lower
-        trips = ranges.constant(span)
-        # Copies of a jammed loop around have accumulators of their own.
-        copies = prod(outer.factor for outer in ranges.loops if outer.kind == "jam")
-        vectors = max(loop.factor, -(-_INDEPENDENT // copies) if sums and not _has_loops(loop.body) else 1)
-        if trips is None and not sums and not _has_loops(loop.body):
-            most = ranges.highest(span)
-            vectors = 1 if most is not None and most < _STRIP * width else vectors
-        head = self.leads.before_aligned(loop, ranges, width, self.vector_bytes, sums=sums)
-        if head is not None:
-            start = loop.lower + head
-            if trips is None or trips < width:
-                start = minimum([start, loop.upper])
-            whole = loop.upper - start
-            middle, end = start + whole // (vectors * width) * (vectors * width), start + whole // width * width
-            return _Plan(width, vectors, start, middle, end, True, vectors > 1, True, True)
-        if trips is None:
-            low = ranges.lowest(span)
-            span = span if low is not None and low >= 0 else maximum([span, affine(0)])
-            middle = loop.lower + span // (vectors * width) * (vectors * width)
-            end = loop.lower + span // width * width
-            many = vectors > 1
-            return _Plan(width, vectors, loop.lower, middle if many else loop.lower, end, many, True, True)
-        if trips < width:
-            width = max(2, 1 << (trips - 1).bit_length())
-        vectors = max(1, min(vectors, trips // width))
-        middle = loop.lower + trips // (vectors * width) * (vectors * width)
-        end = loop.lower + trips // width * width
-        main = trips >= vectors * width
-        return _Plan(width, vectors, loop.lower, middle, end, main, trips // width % vectors > 0, trips % width > 0)
-
-    def parts(
-        self, loop: For, plan: _Plan, partials: tuple[Partial, ...], accumulators: Accumulators
-    ) -> Iterator[Node]:
-        """The masked first vector, the main loop, the loop over single vectors, and the masked one."""
-        width = plan.width
-        body = _with_lanes(loop.body, width)
-        body = private_body(body, partials)
-        shape = replace(loop, kind="vector", factor=1, width=width)
-        # All parts but the main one use the first accumulators.
-        first = accumulators.names[:1]
-        if plan.has_head:
-            body = self.leads.marked(body, loop, width)
-        single = jam(body, loop.variable, [affine(loop.variable)], taken=set(), names=first)
-        if plan.has_head:
-            before = jam(body, loop.variable, [affine(loop.variable)], taken=set(), names=accumulators.names[-1:])
-            yield _head(replace(shape, upper=plan.start, step=width, masked=True, body=before), loop.lower)
-        start = plan.start
-        if plan.has_main:
-            values = [affine(loop.variable) + u * width for u in range(plan.vectors)]
-            copies = jam(body, loop.variable, values, taken=self.taken, names=accumulators.names)
-            yield replace(shape, lower=start, upper=plan.middle, step=plan.vectors * width, body=copies)
-            start = plan.middle
-        if plan.has_head and partials:
-            rest = replace(shape, lower=start, step=plan.vectors * width, masked=True)
-            yield _in_turns(rest, body, accumulators)
-            return
-        if plan.has_single:
-            yield replace(shape, lower=start, upper=plan.end, step=width, body=single)
-            start = plan.end
-        if plan.has_tail:
-            yield replace(shape, lower=start, step=width, masked=True, body=single)
+    def plan(self, loop: For, ranges: Ranges, width: int, *, sums: int) -> VectorPlan:
+        return plan_parts(loop, ranges, width, leads=self.leads, vector_bytes=self.vector_bytes, sums=sums)
 
 
 def _subject(loop: For) -> str:
@@ -328,36 +243,6 @@ def _subject(loop: For) -> str:
     made = dict.fromkeys(node.target.variable for node in nodes)
     first = [name for name in made if name.rstrip("0123456789").rstrip("_") not in made or name[-1] not in "0123456789"]
     return f"{loop.variable} ({', '.join(first)})" if first else loop.variable
-
-
-def _in_turns(rest: For, body: tuple[Node, ...], accumulators: Accumulators) -> For:
-    """What is left behind the main loop of a sum that starts where vectors lie at lines: once more as many vectors, under masks. So an element's accumulator, and its order there, are the same wherever the array lies;
-    only lanes are rotated, and what combines them by halves does not see that."""
-    made: list[Node] = []
-    for u, names in enumerate(accumulators.names):
-        here = affine(rest.variable) + u * rest.width
-        inside = Apply("lt", (IndexValue(here, i64), IndexValue(rest.upper, i64)), boolean)
-        made.append(If(condition=inside, then=jam(body, rest.variable, [here], taken=set(), names=(names,))))
-    return replace(rest, body=tuple(made))
-
-
-def _head(part: For, first: Affine) -> For:
-    """The part before the first whole vector, from iteration `first` on: that vector's predecessor, without the lanes before `first`, so that it lies as whole ones do and its accesses cross lines where theirs do."""
-    inside = Apply("le", (IndexValue(first, i64), IndexValue(affine(part.variable), i64)), boolean)
-    lower = part.upper - (part.upper - first + (part.width - 1)) // part.width * part.width
-    return replace(part, lower=lower, body=(If(condition=inside, then=part.body),))
-
-
-def _with_lanes(nodes: tuple[Node, ...], width: int) -> tuple[Node, ...]:
-    """The nodes with lanes in the registers and the scratch memory that they make."""
-
-    def visit(node: Node) -> Node:
-        node = with_body(node, lambda body: tuple(visit(child) for child in body))
-        if isinstance(node, Allocate):
-            return replace(node, variable=replace(node.variable, lanes=width))
-        return node
-
-    return tuple(visit(node) for node in nodes)
 
 
 def _without_vectors(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -398,7 +283,3 @@ def _shares_rows(loop: For, ranges: Ranges) -> bool:
     ]
     moved = [names for names in places if names & inner]
     return any(loop.variable in names for names in moved) and any(names & jammed for names in moved)
-
-
-def _has_loops(nodes: tuple[Node, ...]) -> bool:
-    return any(isinstance(node, For) for node in walk_nodes(nodes))
