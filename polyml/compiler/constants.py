@@ -21,7 +21,8 @@ from polyml.graph.builder.program import build as build_graph
 from polyml.graph.frozen import split_constants
 from polyml.graph.ir import Graph
 from polyml.graph.plan import Argument, Buffer, Launch, Plan
-from polyml.graph.rewrite import RewriteOptions, rewrite
+from polyml.graph.rewrite import rewrite
+from polyml.graph.rules.table import RewriteOptions
 from polyml.graph.traverse import tensors_of
 from polyml.options import Options
 from polyml.records import dataclass

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from polyml.expressions import Apply, Expr, Read, walk
 from polyml.graph.ir import Equation, Loop
-from polyml.graph.rules.inline import is_elementwise
+from polyml.graph.rules.reuse.inline import is_elementwise
 from polyml.graph.traverse import estimated_bytes, index_extents
 from polyml.sets.affine import Affine
 
