@@ -13,8 +13,8 @@ from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import uses, walk_nodes
 from polyml.expressions import reads_of
 from polyml.sets.affine import affine
+from tests.codegen.passes.test_transposes import MAKERS, SHAPES, plus
 from tests.codegen.programs import Extent, agree, array, at, call, function, local, loop, number, put
-from tests.codegen.test_transposes import MAKERS, SHAPES, plus
 
 I, J = affine("i"), affine("j")
 

@@ -46,7 +46,6 @@ from tests.codegen.programs import (
 
 Golden = Callable[[str, str], None]
 
-
 WIDE = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20, cores=2)
 
 
