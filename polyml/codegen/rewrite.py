@@ -17,7 +17,6 @@ __all__ = [
     "Use",
     "expressions",
     "flatten",
-    "fresh",
     "map_places",
     "rename_variables",
     "renewed",
@@ -244,16 +243,6 @@ def map_expr(expr: Expr, change: Callable[[Read], Expr]) -> Expr:
             return expr if same else Apply(expr.op, args, expr.dtype)
         case _:
             assert_never(expr)
-
-
-def fresh(name: str, taken: set[str]) -> str:
-    """`name`, or the first of name_2, name_3, ... that is not taken; it is added to `taken`."""
-    candidate, number = name, 1
-    while candidate in taken:
-        number += 1
-        candidate = f"{name}_{number}"
-    taken.add(candidate)
-    return candidate
 
 
 def _indirect(place: Place) -> list[Expr]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import IndexValue, Read, Subscript, map_reads, reads_of, walk
+from polyml.new_names import underscored
 from polyml.records import dataclass
 from polyml.scop.products import product_of
 from polyml.scop.relations import in_order, rebuilt
@@ -155,9 +156,7 @@ def joined(scop: Scop, pairs: dict[str, tuple[str, str]], arrays: dict[str, int]
         outer, inner = pairs[statement.name]
         extents = box_extents(scop, statement)
         assert extents is not None, "internal: a domain that is no box"
-        name = f"{outer}_{inner}"
-        while name in statement.indices or name in scop.sizes:
-            name += "_"
+        name = underscored(f"{outer}_{inner}", statement.indices, scop.sizes)
         indices = tuple(name if index == outer else index for index in statement.indices if index != inner)
         count = total if scop.sizes else affine(extents[outer].constant * extents[inner].constant)
         place = _Place(arrays, name, outer, extents[inner])

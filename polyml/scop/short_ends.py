@@ -9,6 +9,7 @@ from dataclasses import replace
 from math import prod
 
 from polyml.expressions import Read
+from polyml.new_names import underscored
 from polyml.scop.joining import SHORT, Joining, accesses_of, as_one_dimension, box, box_extents
 from polyml.scop.relations import in_order, rebuilt
 from polyml.scop.scop import Access, Scop, Statement
@@ -51,9 +52,7 @@ def _split_again(
     outer, inner = pair
     count = extents[inner].constant
     total = affine(count * extents[outer].constant)
-    name = f"{outer}_{inner}"
-    while name in statement.indices:
-        name += "_"
+    name = underscored(f"{outer}_{inner}", statement.indices)
     one = affine(name)
     parts = {outer: one // count, inner: one - one // count * count}
 

@@ -28,16 +28,10 @@ from polyml.codegen.loops import (
     Variable,
 )
 from polyml.codegen.passes.jam import names_in
-from polyml.codegen.rewrite import (
-    expressions,
-    fresh,
-    subscript_variables,
-    uses,
-    walk_nodes,
-    with_body,
-)
+from polyml.codegen.rewrite import expressions, subscript_variables, uses, walk_nodes, with_body
 from polyml.dtypes import DType, i64
 from polyml.expressions import Const, Expr, Read, Subscript, reads_of
+from polyml.new_names import fresh
 from polyml.ops import REDUCTIONS
 from polyml.sets.affine import Affine, affine, operands
 

@@ -31,9 +31,10 @@ from polyml.codegen.loops import (
 )
 from polyml.codegen.passes.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, subscript_variables, walk_nodes, with_body
+from polyml.codegen.rewrite import subscript_variables, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, IndexValue, Read, Subscript
+from polyml.new_names import fresh
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
 

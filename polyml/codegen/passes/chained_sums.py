@@ -13,8 +13,9 @@ from dataclasses import replace
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import renewed, walk_nodes, with_body
 from polyml.expressions import Const, Read, reads_of
+from polyml.new_names import fresh
 from polyml.records import dataclass
 
 __all__ = ["IN_FLIGHT", "chain_sums"]

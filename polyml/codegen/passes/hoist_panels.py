@@ -14,7 +14,6 @@ from polyml.codegen.passes.jam import names_in
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import (
     expressions,
-    fresh,
     map_places,
     subscript_variables,
     uses,
@@ -23,6 +22,7 @@ from polyml.codegen.rewrite import (
     with_body,
 )
 from polyml.expressions import Expr, Read
+from polyml.new_names import fresh
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import element_count, is_known

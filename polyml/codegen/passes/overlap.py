@@ -13,9 +13,10 @@ from typing import TypeGuard
 
 from polyml.codegen.loops import Allocate, Assign, For, If, Node, Place, Variable
 from polyml.codegen.passes.jam import jam
-from polyml.codegen.rewrite import fresh, map_places, subscript_variables, uses, variables_of, walk_nodes
+from polyml.codegen.rewrite import map_places, subscript_variables, uses, variables_of, walk_nodes
 from polyml.dtypes import DType
 from polyml.expressions import Expr, Read, reads_of
+from polyml.new_names import fresh
 from polyml.sets.affine import Affine, affine, maximum, minimum
 
 __all__ = ["clamped_tiles", "overlapping_starts", "overlapping_tiles", "settled"]

@@ -17,8 +17,9 @@ from math import prod
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, walk_nodes, with_body
+from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.expressions import Const, Read, reads_of
+from polyml.new_names import fresh
 from polyml.records import dataclass
 from polyml.sets.affine import affine, minimum
 

@@ -9,9 +9,10 @@ from dataclasses import field, replace
 
 from polyml.codegen.loops import Allocate, Assign, For, Node, Place, UpdateArgument, Variable
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import Use, fresh, map_places, subscript_variables, uses, walk_nodes
+from polyml.codegen.rewrite import Use, map_places, subscript_variables, uses, walk_nodes
 from polyml.dtypes import DType, i32, i64
 from polyml.expressions import Const, IndexValue, Read
+from polyml.new_names import fresh
 from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine

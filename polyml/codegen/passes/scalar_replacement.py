@@ -29,8 +29,9 @@ from polyml.codegen.passes.jam import names_in
 from polyml.codegen.passes.never_read import without_never_read
 from polyml.codegen.passes.promotions import Promotion, guarded_loop, loaded_where_kept, row_by_row, with_registers
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, subscript_variables, uses, walk_nodes, with_body
+from polyml.codegen.rewrite import subscript_variables, uses, walk_nodes, with_body
 from polyml.dtypes import DType
+from polyml.new_names import fresh
 from polyml.records import dataclass
 
 __all__ = ["scalar_replacement"]

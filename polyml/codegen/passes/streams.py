@@ -17,13 +17,15 @@ from math import gcd
 from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.loops import Assign, For, Lead, Node, Place, Variable
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import fresh, walk_nodes, with_body
-from polyml.expressions import Subscript, reads_of
+from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.dtypes import boolean, i64
+from polyml.expressions import Apply, Const, Expr, IndexValue, Subscript, reads_of
+from polyml.new_names import fresh
 from polyml.records import dataclass
 from polyml.schedule.statement_models import operations_of
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Leads", "flat_element"]
+__all__ = ["Leads", "flat_element", "is_zero"]
 
 LONG = 16
 """A row of fewer vectors than this is not worth a first one under a mask, for streaming stores."""
@@ -272,3 +274,8 @@ def flat_element(variable: Variable, subscripts: tuple[Subscript, ...], *, whole
             return None
         total = total + subscript * (stride or 0)
     return total
+
+
+def is_zero(value: Affine) -> Expr:
+    """The condition that the value, such as a lead, is 0."""
+    return Apply("eq", (IndexValue(value, i64), Const(0, i64)), boolean)

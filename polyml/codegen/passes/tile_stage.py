@@ -16,8 +16,9 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, V
 from polyml.codegen.passes.jam import names_in
 from polyml.codegen.passes.streams import flat_element
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import renewed, walk_nodes, with_body
 from polyml.expressions import Read
+from polyml.new_names import fresh
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import is_known

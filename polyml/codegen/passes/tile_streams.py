@@ -11,12 +11,13 @@ from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Lead, Node, Variable
 from polyml.codegen.passes.jam import names_in
-from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.passes.streams import flat_element, is_zero
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, walk_nodes, with_body
-from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read
-from polyml.sets.affine import Affine, affine
+from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.dtypes import boolean
+from polyml.expressions import Apply, Read
+from polyml.new_names import fresh
+from polyml.sets.affine import affine
 
 __all__ = ["stream_tiles"]
 
@@ -95,10 +96,10 @@ class _Streams:
         plain = tuple(replace(store, streaming=False) for store in stores)
         if len(stores) < LEAST or not self.fill_lines(stores, ranges, lanes):
             return list(plain)
-        condition = _is_zero(affine(self.lead(stores[0].target.variable).name))
+        condition = is_zero(affine(self.lead(stores[0].target.variable).name))
         length = self.arguments[stores[0].target.variable].shape[-1]
         if not length.is_constant:  # rows that are whole lines all begin at one
-            condition = Apply("and", (condition, _is_zero(length % (self.together * lanes.width))), boolean)
+            condition = Apply("and", (condition, is_zero(length % (self.together * lanes.width))), boolean)
             stores = [replace(store, aligned=True) for store in stores]
         return [If(condition=condition, then=tuple(stores), otherwise=plain)]
 
@@ -134,7 +135,3 @@ class _Streams:
         if array not in self.leads:
             self.leads[array] = Lead(fresh(f"{array}_lead", self.taken), array, self.piece_bytes)
         return self.leads[array]
-
-
-def _is_zero(value: Affine) -> Expr:
-    return Apply("eq", (IndexValue(value, i64), Const(0, i64)), boolean)

@@ -14,8 +14,9 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
 from polyml.codegen.passes.jam import names_in
 from polyml.codegen.passes.streams import flat_element
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import renewed, walk_nodes, with_body
 from polyml.expressions import Read, Subscript
+from polyml.new_names import fresh
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine, maximum, minimum
 

@@ -8,9 +8,11 @@ from functools import reduce
 
 from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.loops import Assign, For, If, Node, Place, Variable
-from polyml.codegen.rewrite import fresh, map_places, with_body
+from polyml.codegen.passes.streams import is_zero
+from polyml.codegen.rewrite import map_places, with_body
 from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, substitute
+from polyml.expressions import Apply, Expr, IndexValue, Read, Subscript, substitute
+from polyml.new_names import fresh
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine, maximum, minimum
 
@@ -136,19 +138,15 @@ class Strips:
         """When blocks of what is written from column `start` on are whole vectors at lines; None: they are not, or that is not worth a question."""
         ahead = self.before_lines(rows)
         if ahead is not None:
-            return self.is_zero(affine(self.lead(rows.variable))) if phase == ahead else None
+            return is_zero(affine(self.lead(rows.variable))) if phase == ahead else None
         variable, row = rows.variable, rows.variable.shape[-1]
         uneven = row.is_constant and row.constant % self.width != 0
         if variable.strides is not None or rows.dimension != len(variable.shape) - 1 or uneven:
             return None
         first = rows.line[rows.dimension] + start * rows.sign + (0 if rows.sign > 0 else 1)
         rests = [e - e // self.width * self.width for e in (row, first)]
-        conditions = [self.is_zero(e) for e in (affine(self.lead(variable)), *rests) if e != affine(0)]
+        conditions = [is_zero(e) for e in (affine(self.lead(variable)), *rests) if e != affine(0)]
         return reduce(lambda a, b: Apply("and", (a, b), boolean), conditions)
-
-    @staticmethod
-    def is_zero(value: Affine) -> Expr:
-        return Apply("eq", (IndexValue(value, i64), Const(0, i64)), boolean)
 
     def strips(self, strip: str, lower: Affine, upper: Affine, end: Affine, phase: int | None = None) -> For:
         body = self.strip(affine(strip), end, moved=self.length, phase=phase)

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from polyml.codegen.loops import Assign, For, Variable
 from polyml.codegen.passes.transposed_strips import Rows
-from polyml.codegen.rewrite import fresh
 from polyml.expressions import Apply, Const, Expr, Read, walk
+from polyml.new_names import fresh
 from polyml.sets.affine import affine
 
 __all__ = ["LineOf", "values_of_rows"]

@@ -16,8 +16,9 @@ from polyml.codegen.passes.jam import names_in
 from polyml.codegen.passes.transposed_strips import Rows, Strips
 from polyml.codegen.passes.transposed_values import values_of_rows
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import renewed, walk_nodes, with_body
 from polyml.expressions import Subscript
+from polyml.new_names import fresh
 from polyml.schedule.cost import LEAST_COLUMNS
 from polyml.sets.affine import Affine, affine
 

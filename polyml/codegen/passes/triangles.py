@@ -14,7 +14,8 @@ from polyml.codegen.passes.guards import cut_at_guard, find_guard, guards_to_bou
 from polyml.codegen.passes.jam import names_in
 from polyml.codegen.passes.simplify import simplify_nodes
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import renewed, walk_nodes, with_body
+from polyml.new_names import fresh
 from polyml.sets.affine import Extremum, affine, minimum
 
 __all__ = ["cut_triangles"]

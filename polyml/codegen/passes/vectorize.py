@@ -21,9 +21,10 @@ from polyml.codegen.passes.streams import Leads
 from polyml.codegen.passes.vector_check import NotVectorizable, check_lanes, lane_dtypes
 from polyml.codegen.passes.vector_parts import VectorPlan, loops_of, plan_parts, with_lanes
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import renewed, walk_nodes, with_body
 from polyml.dtypes import DType
 from polyml.expressions import Read, reads_of
+from polyml.new_names import fresh
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine, minimum
 from polyml.shown import counted

@@ -27,8 +27,8 @@ EVEN = 4
 MORE = 2
 """Times as many blocks as rows of points (of windows, 7 or 14) that are shared in any case."""
 
-LATE = 0.02
-"""The part of a piece that others wait for at the end, where pieces come out even."""
+LAST_PIECE = 0.02
+"""The part of a piece that others wait for at the end, as the choice of a loop to share counts it: pieces come out even there, as far as they can (blocking/shares.py chose their size)."""
 
 PACKING = 0.5
 """Cycles to pack an element."""
@@ -127,7 +127,7 @@ def _of_blocks(plan: Blocking, index: str, threads: int) -> float:
     sides = (*plan.vector_side, plan.lanes)
     meetings *= prod(_blocks(plan, i) for i in sides[: sides.index(index)])
     size = plan.sizes.get(index, plan.extents[index])
-    shared = unevenness(plan.extents[index], size, threads) / threads + LATE / _blocks(plan, index)
+    shared = unevenness(plan.extents[index], size, threads) / threads + LAST_PIECE / _blocks(plan, index)
     return _work(plan) * shared + meetings * MEETING
 
 
@@ -143,7 +143,7 @@ def _of_rows(plan: Blocking, threads: int) -> tuple[float, str | None]:
         extent = plan.extents[index]
         tiles = extent // size
         alone = 1 - tiles * size / extent
-        shared = (unevenness(tiles, 1, threads) / threads + LATE / tiles) * (1 - alone) if tiles else 0.0
+        shared = (unevenness(tiles, 1, threads) / threads + LAST_PIECE / tiles) * (1 - alone) if tiles else 0.0
         meetings = blocks * prod(plan.extents[i] for i in plan.row_side[:position])
         cycles = _work(plan) * (shared + alone) + meetings * MEETING + packing
         if cycles < best[0]:

@@ -100,7 +100,7 @@ class Sweep:
         }
         long = at_least(scop, statement, least)
         most = 2 * STRIP_VECTORS * self.facts.target.lanes(core.itemsize)
-        most = self.longest(rows, lanes) if whole else most
+        most = self.longest(rows) if whole else most
         limited = (whole and space[lanes] == UNKNOWN) or self.are_short(rows, lanes)
         short = (Product((extents[lanes],), most=most),) if limited else ()
         return (Product(tuple(extents[index] for index in space), self.room // one + 1), *long, *short)
@@ -133,11 +133,11 @@ class Sweep:
             return self.steps_of([], strip if strip < space[lanes] else None, lanes, skew)
         short = self.are_short(rows, lanes) and not whole
         cut = strip if 2 * strip < space[lanes] and not whole and not short else None
-        length = self.longest(rows, lanes) if whole and space[lanes] == UNKNOWN else space[lanes]
+        length = self.longest(rows) if whole and space[lanes] == UNKNOWN else space[lanes]
         far = target.l2_bytes // 8
         # Rows of two strips are not cut, and blocks of them may take twice as much where there are several directions.
         for room in (2 * target.l1_bytes // 3, target.l1_bytes if cut else 0, far, 2 * far if len(rows) > 1 else 0):
-            heights = self.heights(rows, lanes, strip if short else cut or length, room)
+            heights = self.heights(rows, strip if short else cut or length, room)
             if min(heights) >= LEAST_ROWS:
                 break
         else:
@@ -145,7 +145,7 @@ class Sweep:
         highest = max(space[index] for index in rows)
         return self.steps_of([min(height, highest) for height in heights], cut, lanes, skew)
 
-    def longest(self, rows: Sequence[str], lanes: str) -> int:
+    def longest(self, rows: Sequence[str]) -> int:
         """Elements of a row of unknown length, at most, where rows are not cut: those of the smallest blocks stay near."""
         one = self.block_bytes(dict.fromkeys(rows, LEAST_ROWS), 1)
         return self.facts.target.l2_bytes // 8 // one
@@ -160,7 +160,7 @@ class Sweep:
             }
         return self.bytes_of(boxes)
 
-    def heights(self, rows: list[str], lanes: str, strip: int, room: int) -> list[int]:
+    def heights(self, rows: list[str], strip: int, room: int) -> list[int]:
         """The sides of the largest block of rows in the room, multiples of 4, which are jammed: the same in all directions, but fewer along the first one, which is swept innermost,
         where a sweep's window would not stay in L1 from one iteration of the loop around it to the next."""
         one = self.block_bytes(dict.fromkeys(rows, 1), strip)

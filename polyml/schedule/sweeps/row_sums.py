@@ -26,6 +26,7 @@ from math import inf
 import islpy as isl
 
 from polyml.expressions import reads_of, substitute
+from polyml.new_names import underscored
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.gpu.partial_sums import parts_of_sum
@@ -291,9 +292,7 @@ def _plan(
 
 def cut(s: Statement, index: str, size: int, wish: str) -> Statement:
     """The statement with `size * block + index` for the index, the block its first index."""
-    block = wish
-    while block in s.indices:
-        block += "_"
+    block = underscored(wish, s.indices)
     value = {index: affine(block) * size + affine(index)}
     indices = (block, *s.indices)
     old = ", ".join(f"{size}*{block} + {index}" if i == index else i for i in s.indices)

@@ -13,10 +13,10 @@ from dataclasses import replace
 from math import prod
 
 from polyml.expressions import Apply, IndexValue, Read, reads_of, substitute, walk
-from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, box_extents
 from polyml.graph.traverse import tensors_of
+from polyml.new_names import fresh_name
 from polyml.ops import REDUCTIONS
 from polyml.sets.affine import Affine, affine
 from polyml.sets.turns import MOST_GAP

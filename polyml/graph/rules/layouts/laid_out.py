@@ -17,7 +17,6 @@ from math import prod
 
 from polyml.expressions import Apply, Read
 from polyml.graph.builder.parts import fill
-from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, box_extents
 from polyml.graph.rules.layouts.costs import (
@@ -33,6 +32,7 @@ from polyml.graph.rules.layouts.costs import (
 from polyml.graph.rules.layouts.operand_order import layout_in_order
 from polyml.graph.rules.layouts.turned_results import turned_order
 from polyml.graph.traverse import indices_of, tensors_of
+from polyml.new_names import fresh_name
 from polyml.sets.affine import affine
 
 __all__ = ["lay_out"]

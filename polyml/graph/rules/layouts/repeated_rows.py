@@ -14,10 +14,10 @@ from math import prod
 
 from polyml.expressions import IndexValue, Read, map_reads, reads_of, walk
 from polyml.graph.builder.parts import fill
-from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box_extents
 from polyml.graph.traverse import tensors_of
+from polyml.new_names import fresh_name
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["repeat_rows"]

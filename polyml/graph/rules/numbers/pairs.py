@@ -20,11 +20,11 @@ from math import prod
 from polyml.dtypes import DType, bf16, boolean, f32, i8, i16, i32, i64, u8, u32
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
 from polyml.graph.builder.parts import fill
-from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, box_extents
 from polyml.graph.rules.windows.padding import with_padding
 from polyml.graph.traverse import tensors_of
+from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import element_count, is_known

@@ -18,11 +18,12 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Expr, Read, map_reads, reads_of, substitute
-from polyml.graph.edit import fresh_name, map_expressions, rename_uses, with_name
+from polyml.graph.edit import map_expressions, rename_uses, with_name
 from polyml.graph.flow import Access, Place, flow_within, iterations_of, places_of, points_of
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import equation_reads, tensors_of
 from polyml.linear import recurrence_of
+from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.budget import BudgetExhausted, operation_budget

@@ -14,9 +14,10 @@ import islpy as isl
 
 from polyml.expressions import Const, Read, map_reads
 from polyml.graph.builder.parts import fill
-from polyml.graph.edit import fresh_name, map_equations, map_expressions
+from polyml.graph.edit import map_equations, map_expressions, new_tensor
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import all_ops, equation_reads
+from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
@@ -215,13 +216,8 @@ def _with_levels(
     end: Affine,
     tensors: dict[str, Tensor],
 ) -> History | None:
-    def fresh() -> Tensor:
-        tensor = replace(values[0], name=fresh_name(values[0].label, tensors))
-        tensors[tensor.name] = tensor
-        return tensor
-
     (carried,) = loop.carried
-    inner = [fresh() for _ in values]
+    inner = [new_tensor(values[0], tensors) for _ in values]
     written = updates[0].target[time]
     assert isinstance(written, Affine), "internal: a level with an expression for its number"
 
@@ -235,10 +231,10 @@ def _with_levels(
     body: list[Op] = []
     base: Tensor | None = None
     if filled is not None:
-        base = fresh()
+        base = new_tensor(values[0], tensors)
         body.append(fill(base, filled, loop.span))
     for update in updates:
-        result = fresh()
+        result = new_tensor(values[0], tensors)
         body.append(
             replace(
                 map_expressions(update, lambda expr: map_reads(expr, change)),
@@ -250,7 +246,7 @@ def _with_levels(
         )
         base = result
     assert base is not None, "internal: a step that writes nothing"
-    results = [fresh() for _ in values]
+    results = [new_tensor(values[0], tensors) for _ in values]
     nexts = [base, *inner[:-1]]
     levels = tuple(Carried(*level) for level in zip(values, inner, nexts, results, strict=True))
     made = replace(loop, body=tuple(body), carried=levels)

@@ -20,13 +20,14 @@ import islpy as isl
 
 from polyml.expressions import Const, Read
 from polyml.graph.builder.parts import fill
-from polyml.graph.edit import fresh_name, protected_names, rename_uses, with_name
+from polyml.graph.edit import new_tensor, protected_names, rename_uses, with_name
 from polyml.graph.elements import all_elements, elements_at
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.recurrences.histories import history_of
 from polyml.graph.rules.recurrences.two_places import LEAST_STEPS, MOST_EQUATIONS, at_step, moves_on, number_of_steps
 from polyml.graph.rules.reuse.dead import remove_dead
 from polyml.graph.traverse import equation_reads, tensors_of, users_of
+from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine, maximum
 
@@ -182,11 +183,6 @@ class _Turning:
     tensors: dict[str, Tensor]
     parameters: tuple[str, ...]
 
-    def fresh(self, like: Tensor) -> Tensor:
-        tensor = replace(like, name=fresh_name(like.label, self.tensors))
-        self.tensors[tensor.name] = tensor
-        return tensor
-
     def ops(self) -> list[Op]:
         """The second places, the first step where it must be as it was, the loop over pairs of steps, and what is left of an odd number of them."""
         loop, ops = self.loop, list[Op]()
@@ -202,15 +198,15 @@ class _Turning:
             places = {level.newest.inner.name: self.rim(level, newest, count, ops) for level in self.levels}
             newest, first, steps = after, first + loop.step, count - 1
         number = fresh_name(f"{loop.variable}_pair", (*self.tensors, *self.parameters))
-        here = {name: self.fresh(tensor) for name, tensor in newest.items()}
-        there = {name: self.fresh(tensor) for name, tensor in places.items()}
+        here = {name: new_tensor(tensor, self.tensors) for name, tensor in newest.items()}
+        there = {name: new_tensor(tensor, self.tensors) for name, tensor in places.items()}
         at = affine(number) * (2 * loop.step) + first
         one, middle = self.step(at, here, there)
         two, last = self.step(at + loop.step, middle, here)
         named = {level.newest.inner.name: level.newest.result for level in self.levels}
         is_even = steps.is_constant and steps.constant % 2 == 0
-        left = named if is_even else {n: self.fresh(t) for n, t in here.items()}
-        behind = {n: self.fresh(t) for n, t in there.items()}
+        left = named if is_even else {n: new_tensor(t, self.tensors) for n, t in here.items()}
+        behind = {n: new_tensor(t, self.tensors) for n, t in there.items()}
         carried = [Carried(newest[n], here[n], last[n], left[n]) for n in here]
         carried += [Carried(places[n], there[n], middle[n], behind[n]) for n in there]
         twice = Loop(
@@ -246,7 +242,7 @@ class _Turning:
         """Where the first step makes the next level: there is what it reads of the level before, and beside that what no step computes."""
         source = newest[level.newest.inner.name]
         if level.before is None:
-            place = self.fresh(source)
+            place = new_tensor(source, self.tensors)
             indices = tuple(affine(f"i{d}") for d in range(len(source.shape)))
             ops.append(fill(place, level.filled or Read(source.name, indices, source.dtype), self.loop.span))
             return place
@@ -265,7 +261,7 @@ class _Turning:
         elements = elements.coalesce()
         if elements.is_empty():
             return base
-        result = self.fresh(base)
+        result = new_tensor(base, self.tensors)
         names = tuple(f"i{d}" for d in range(len(base.shape)))
         places = tuple(map(affine, names))
         for position, name in enumerate(names):
@@ -332,6 +328,6 @@ class _Turning:
             assert isinstance(renamed, Equation), "internal: an equation stays one"
             if op.result.name in firsts:
                 renamed = replace(renamed, base=firsts[op.result.name])
-            names[op.result.name] = called.get(op.result.name) or self.fresh(op.result)
+            names[op.result.name] = called.get(op.result.name) or new_tensor(op.result, self.tensors)
             ops.append(with_name(at_step(renamed, self.loop.variable, at), names[op.result.name]))
         return ops, {level.newest.inner.name: names[level.updates[-1].result.name] for level in self.levels}

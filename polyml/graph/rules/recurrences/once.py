@@ -14,12 +14,13 @@ import islpy as isl
 
 from polyml.expressions import Const, Read, map_reads
 from polyml.graph.builder.parts import fill
-from polyml.graph.edit import fresh_name, map_equations, map_expressions, rename_uses
+from polyml.graph.edit import map_equations, map_expressions, rename_uses
 from polyml.graph.flow import Place, iterations_of, points_of
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.reuse.dead import remove_dead
 from polyml.graph.traverse import read_names, tensors_of
 from polyml.graph.webs import Web, independent_webs
+from polyml.new_names import fresh_name
 
 __all__ = ["recur_once"]
 

@@ -14,9 +14,10 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Read, substitute
-from polyml.graph.edit import fresh_name, map_expressions, rename_uses, with_name
+from polyml.graph.edit import map_expressions, new_tensor, rename_uses, with_name
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import equation_reads, tensors_of
+from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine, maximum
 
@@ -97,11 +98,6 @@ class _Turns:
     tensors: dict[str, Tensor]
     parameters: tuple[str, ...]
 
-    def fresh(self, like: Tensor) -> Tensor:
-        tensor = replace(like, name=fresh_name(like.label, self.tensors))
-        self.tensors[tensor.name] = tensor
-        return tensor
-
     def ops(self) -> list[Op]:
         """Copies for the second places, the loop over pairs of steps, and what is left of an odd number of them."""
         loop = self.loop
@@ -111,12 +107,12 @@ class _Turns:
         is_even = odd.is_constant and odd.constant == 0
         number = fresh_name(f"{loop.variable}_pair", (*self.tensors, *self.parameters))
         copies = [self.copy(carried.initial) for carried in self.moved]
-        here = {c.inner.name: self.fresh(c.inner) for c in loop.carried}
-        there = {c.inner.name: self.fresh(c.inner) for c in self.moved}
+        here = {c.inner.name: new_tensor(c.inner, self.tensors) for c in loop.carried}
+        there = {c.inner.name: new_tensor(c.inner, self.tensors) for c in self.moved}
         first, middle = self.step(affine(number) * (2 * loop.step) + loop.start, number, here, there)
         bases = {c.inner.name: here[c.inner.name] for c in self.moved}
         second, last = self.step(affine(number) * (2 * loop.step) + loop.start + loop.step, number, middle, bases)
-        results = {c.inner.name: c.result if is_even else self.fresh(c.result) for c in loop.carried}
+        results = {c.inner.name: c.result if is_even else new_tensor(c.result, self.tensors) for c in loop.carried}
         twice = Loop(
             variable=number,
             start=affine(0),
@@ -129,7 +125,7 @@ class _Turns:
                     for c in loop.carried
                 ),
                 *(
-                    Carried(copy.result, there[c.inner.name], middle[c.inner.name], self.fresh(c.result))
+                    Carried(copy.result, there[c.inner.name], middle[c.inner.name], new_tensor(c.result, self.tensors))
                     for c, copy in zip(self.moved, copies, strict=True)
                 ),
             ),
@@ -148,7 +144,7 @@ class _Turns:
         return [*copies, twice, rest]
 
     def copy(self, source: Tensor) -> Equation:
-        result = self.fresh(source)
+        result = new_tensor(source, self.tensors)
         indices = tuple(f"e{d}" for d in range(len(source.shape)))
         limits = [f"0 <= {e} < {extent.isl_text()}" for e, extent in zip(indices, source.shape, strict=True)]
         domain = f"[{', '.join(self.parameters)}] -> {{ {result.name}[{', '.join(indices)}] : {' and '.join(limits)} }}"
@@ -171,7 +167,7 @@ class _Turns:
             assert isinstance(renamed, Equation), "internal: an equation stays one"
             if op.base is not None and op.base.name in bases:
                 renamed = replace(renamed, base=bases[op.base.name])
-            names[op.result.name] = self.fresh(op.result)
+            names[op.result.name] = new_tensor(op.result, self.tensors)
             ops.append(with_name(at_step(renamed, self.loop.variable, at, number), names[op.result.name]))
         return ops, {c.inner.name: names.get(c.next.name, c.next) for c in self.loop.carried}
 

@@ -15,9 +15,10 @@ from math import prod
 
 from polyml.expressions import Apply, Expr, IndexValue, Read, map_reads, reads_of, walk
 from polyml.graph.builder.parts import fill
-from polyml.graph.edit import fresh_name, map_equations
+from polyml.graph.edit import map_equations
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import estimated_bytes, index_extents, is_cheap, made_within, tensors_of
+from polyml.new_names import fresh_name
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["compute_once"]

@@ -12,11 +12,12 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Expr, Read, Subscript, map_reads, substitute, walk
-from polyml.graph.edit import fresh_name, map_equations, map_expressions, protected_names
+from polyml.graph.edit import map_equations, map_expressions, protected_names
 from polyml.graph.elements import all_elements, elements_read
 from polyml.graph.flow import iterations_of
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import equation_reads, estimated_bytes, read_names, results_of, tensors_of
+from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_of, parameters_text

@@ -11,9 +11,9 @@ from math import prod
 
 from polyml.expressions import Apply, Expr, IndexValue, Read, substitute, walk
 from polyml.graph.builder.parts import fill
-from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.traverse import is_cheap, tensors_of
+from polyml.new_names import fresh_name
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["make_tables"]

@@ -14,11 +14,12 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, plain_indices, product_of, walk
-from polyml.graph.edit import fresh_name, protected_names
+from polyml.graph.edit import protected_names
 from polyml.graph.elements import all_elements, elements_read
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.reuse.inline import is_elementwise, read_through
 from polyml.graph.traverse import all_ops, equation_reads, read_names, tensors_of, users_of
+from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
 

@@ -18,10 +18,10 @@ from itertools import combinations
 
 from polyml.expressions import Expr, Read, factors_of, product_of, reads_of
 from polyml.graph.builder.parts import variables_of
-from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.boxes import any_box, box
 from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
+from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.weighed import Term, Weighed, term, total

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyml.expressions import Apply, Expr, Read, reads_of
-from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import estimated_bytes, tensors_of
+from polyml.new_names import fresh_name
 from polyml.sets.affine import Affine
 
 __all__ = ["split_products"]

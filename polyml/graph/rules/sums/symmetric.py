@@ -12,10 +12,11 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, map_reads, reads_of, substitute
-from polyml.graph.edit import fresh_name, protected_names
+from polyml.graph.edit import protected_names
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box_extents
 from polyml.graph.traverse import equation_reads, read_names, tensors_of
+from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 

@@ -22,13 +22,13 @@ from math import ceil, prod
 
 from polyml.expressions import Apply, Read, is_number
 from polyml.graph.builder.parts import fill
-from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, holds, hull_extents
 from polyml.graph.rules.windows.guarded import guarded, with_zeros
 from polyml.graph.rules.windows.parts import Window, inside, padded_copy, padded_shape, reach
 from polyml.graph.rules.windows.rows import copied_rows
 from polyml.graph.traverse import tensors_of
+from polyml.new_names import fresh_name
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["lanes_along_filters"]

@@ -16,9 +16,10 @@ from math import gcd, inf
 import islpy as isl
 
 from polyml.expressions import substitute
-from polyml.graph.edit import fresh_name, replace_equations, with_name
+from polyml.graph.edit import replace_equations, with_name
 from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.graph.traverse import tensors_of
+from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_of, parameters_text

@@ -11,9 +11,10 @@ from dataclasses import replace
 from polyml.dtypes import boolean
 from polyml.expressions import Apply, Const, Read
 from polyml.graph.builder.parts import fill
-from polyml.graph.edit import fresh_name, with_name
+from polyml.graph.edit import with_name
 from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.graph.rules.boxes import box
+from polyml.new_names import fresh_name
 from polyml.sets.affine import affine
 
 __all__ = ["guarded", "with_zeros"]

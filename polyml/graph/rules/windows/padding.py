@@ -14,9 +14,9 @@ import islpy as isl
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, reads_of
 from polyml.graph.builder.parts import fill
-from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Tensor
 from polyml.graph.rules.boxes import box, hull_extents
+from polyml.new_names import fresh_name
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import is_known
 

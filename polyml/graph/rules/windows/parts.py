@@ -11,10 +11,10 @@ import islpy as isl
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
 from polyml.graph.builder.parts import fill
-from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.graph.rules.boxes import box, holds
 from polyml.graph.traverse import UNKNOWN_EXTENT, all_ops
+from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text

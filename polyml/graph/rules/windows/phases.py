@@ -18,12 +18,12 @@ from math import prod
 import islpy as isl
 
 from polyml.expressions import Apply, Read, plain_indices
-from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, hull, symbolic_box
 from polyml.graph.rules.windows.gathered import Windows, overlap
 from polyml.graph.rules.windows.parts import assigned, inside, reach, target_of
 from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
+from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 

@@ -22,11 +22,11 @@ from math import prod
 import islpy as isl
 
 from polyml.expressions import Apply
-from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box
 from polyml.graph.rules.windows.parts import Split, Window, padded_copy, padded_shape
 from polyml.graph.traverse import read_names
+from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import element_count, is_known

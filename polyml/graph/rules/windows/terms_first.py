@@ -16,12 +16,13 @@ from dataclasses import replace
 from math import prod
 
 from polyml.expressions import Read, reads_of, substitute
-from polyml.graph.edit import fresh_name, replace_equations, with_name
+from polyml.graph.edit import replace_equations, with_name
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.boxes import box, symbolic_box
 from polyml.graph.rules.windows.gathered import overlap
 from polyml.graph.rules.windows.parts import assigned
 from polyml.graph.traverse import UNKNOWN_EXTENT, all_ops, tensors_of
+from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
