@@ -19,7 +19,7 @@ PERIOD = 4096
 """Bytes after which lines of an L1 meet in one set: a page, since it is looked up while the page's address is."""
 
 STRIP = 1536
-"""Bytes between arrays whose strips lie side by side: those of a row that a tile of many rows has (1024; schedule/strategy/time_tiles.py), and half as many, since loads at the beginning of a strip wait for stores to the end of one that
+"""Bytes between arrays whose strips lie side by side: those of a row that a tile of many rows has (1024; schedule/strategy/sequential/time_tiles.py), and half as many, since loads at the beginning of a strip wait for stores to the end of one that
 ends there modulo PERIOD. Rows may be such that all even ones begin near each other, modulo PERIOD; then strips of both fill it."""
 
 ROW = 2048

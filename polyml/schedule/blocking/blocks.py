@@ -1,4 +1,4 @@
-"""What a blocked contraction is made of: the roles of its indices, the register tile and the sizes of its blocks (blocking/plan.py decides them, strategy/blocked.py carries them out)."""
+"""What a blocked contraction is made of: the roles of its indices, the register tile and the sizes of its blocks (blocking/plan.py decides them, strategy/contractions/blocked.py carries them out)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ NARROW = 0.05
 """What a block of a single panel costs: a register tile's rows come from L2 for each block."""
 
 LAST_BLOCK = 0.05
-"""The part of a block that others wait for at the end, as the choice of a block's size counts it (the choice of a loop to share counts less: strategy/block_threads.py)."""
+"""The part of a block that others wait for at the end, as the choice of a block's size counts it (the choice of a loop to share counts less: strategy/contractions/threads.py)."""
 
 PARALLEL_CYCLES = 20_000
 """Estimated cycles below which waking threads costs more than it saves."""

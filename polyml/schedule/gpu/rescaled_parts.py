@@ -13,8 +13,8 @@ from polyml.new_names import array_name, underscored
 from polyml.records import dataclass
 from polyml.schedule.gpu.rescaled import Weighted
 from polyml.schedule.schedule import Storage
-from polyml.schedule.strategy.cuda_rescaled_tiles import Operand, RescaledPlan, tile_shape
-from polyml.schedule.strategy.cuda_tile_plan import Side
+from polyml.schedule.strategy.cuda.rescaled_tiles import Operand, RescaledPlan, tile_shape
+from polyml.schedule.strategy.cuda.tile_plan import Side
 from polyml.scop.scop import Access, Array, Scop, Statement, StatementKind
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text

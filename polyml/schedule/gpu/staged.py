@@ -20,7 +20,7 @@ from polyml.new_names import array_name
 from polyml.records import dataclass
 from polyml.schedule.gpu.padded_tiles import can_pad, padded_domain, padding_of
 from polyml.schedule.schedule import Storage
-from polyml.schedule.strategy.cuda_tile_plan import Side, TilePlan
+from polyml.schedule.strategy.cuda.tile_plan import Side, TilePlan
 from polyml.schedule.written import with_inserted
 from polyml.scop.accesses import access_map
 from polyml.scop.dependences import Dependences, analyse

@@ -16,7 +16,7 @@ from polyml.schedule.strategy.choices import NestChoice
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import plain_vectors
 from polyml.schedule.strategy.neighbours import neighbouring_rows
-from polyml.schedule.strategy.recurrences import has_recurrence, recurrence_vectors
+from polyml.schedule.strategy.recurrences.vectors import has_recurrence, recurrence_vectors
 from polyml.schedule.strategy.threads import even_tile, is_heavy, most_even, wanted_iterations
 from polyml.schedule.transforms import Loop, nest_loops, tile_loop
 

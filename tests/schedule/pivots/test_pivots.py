@@ -21,7 +21,7 @@ from polyml.schedule.pivots.parts import split_at_pivots
 from polyml.schedule.pivots.plan import Pivots, plan_pivots
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.strategy.facts import model_statements
-from polyml.schedule.strategy.pivoted import build_pivoted
+from polyml.schedule.strategy.sequential.pivoted import build_pivoted
 from polyml.schedule.tree import print_tree
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop

@@ -145,7 +145,7 @@ def copy_cost(
 
 
 def side_by_side_cost(layout: Layout, extents: Mapping[str, int], itemsize: int, machine: Machine) -> float | None:
-    """Cycles of the sums where lanes run along them, few rows and some columns side by side in registers (schedule/strategy/side_by_side.py); None where the operands do not lie so."""
+    """Cycles of the sums where lanes run along them, few rows and some columns side by side in registers (schedule/strategy/contractions/side_by_side.py); None where the operands do not lie so."""
     roles, lanes = roles_of(layout), max(1, machine.vector_bytes // itemsize)
     assert roles is not None, "internal: no product"
     rows = roles.right if layout.result[-1] in roles.left else roles.left

@@ -6,7 +6,7 @@
 
 Elements of windows are then broadcast from where they lie, whatever the stride or the dilation, and weights come in vectors from packed panels (schedule/blocking/plan.py). With lanes along q
 short rows waste parts of vectors, strided ones need single elements, and padding makes them ragged. The result goes back in blocks that are transposed in registers, row by row
-(schedule/strategy/blocked.py). Where lanes run along the filters anyway, padding alone becomes a tensor. Where the other factor is constant the same serves plain sums over few points,
+(schedule/strategy/contractions/blocked.py). Where lanes run along the filters anyway, padding alone becomes a tensor. Where the other factor is constant the same serves plain sums over few points,
 such as 1x1 convolutions over 7 x 7: 49 points are four vectors that are three and a bit. Single elements with gaps between them (1x1 with stride 2) become a tensor without gaps first.
 
 Symbolic sizes count as large here. Where that is wrong in a call, few filters or a short sum, its version without panels has lanes along the points again (codegen/passes/large.py).

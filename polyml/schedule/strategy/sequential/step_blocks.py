@@ -28,8 +28,8 @@ import islpy as isl
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.strategy.bands import Band, along, descend
-from polyml.schedule.strategy.column_tiles import ColumnPlan, column_order
 from polyml.schedule.strategy.facts import Facts
+from polyml.schedule.strategy.sequential.column_tiles import ColumnPlan, column_order
 from polyml.schedule.transforms import Loop, insert_loops, insert_sequence, tile_loop
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine

@@ -19,14 +19,9 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.blocking.copies import BlockedNest
-from polyml.schedule.strategy.block_parts import Build, Part
-from polyml.schedule.strategy.block_rows import BlockRows
-from polyml.schedule.strategy.block_threads import (
-    BLOCKS,
-    shared_block,
-    shared_loops,
-    streamed_piece,
-)
+from polyml.schedule.strategy.contractions.parts import Build, Part
+from polyml.schedule.strategy.contractions.rows import BlockRows
+from polyml.schedule.strategy.contractions.threads import BLOCKS, shared_block, shared_loops, streamed_piece
 from polyml.schedule.transforms import Loop, around, insert_loops
 
 __all__ = ["build_blocked"]

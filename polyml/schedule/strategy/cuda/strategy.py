@@ -29,10 +29,10 @@ from polyml.schedule.cost import StatementModel
 from polyml.schedule.gpu.staged import StagedNest
 from polyml.schedule.matching import Matcher
 from polyml.schedule.schedule import Note
-from polyml.schedule.strategy.cuda_atomics import merged, parted, row_cuts, update_of
-from polyml.schedule.strategy.cuda_model import CudaModel
-from polyml.schedule.strategy.cuda_nests import MARK, Staged
-from polyml.schedule.strategy.cuda_stages import build_staged
+from polyml.schedule.strategy.cuda.atomics import merged, parted, row_cuts, update_of
+from polyml.schedule.strategy.cuda.model import CudaModel
+from polyml.schedule.strategy.cuda.nests import MARK, Staged
+from polyml.schedule.strategy.cuda.stages import build_staged
 from polyml.schedule.transforms import (
     Loop,
     insert_mark,

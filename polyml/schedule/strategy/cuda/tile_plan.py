@@ -1,4 +1,4 @@
-"""What was decided of a contraction in tiles on a GPU (cuda_tiles.py decides): a block's rows and columns, who owns which, which operands are staged, and what follows from that."""
+"""What was decided of a contraction in tiles on a GPU (cuda/tiles.py decides): a block's rows and columns, who owns which, which operands are staged, and what follows from that."""
 
 from __future__ import annotations
 

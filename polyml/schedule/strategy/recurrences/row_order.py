@@ -22,7 +22,7 @@ import islpy as isl
 from polyml.records import dataclass
 from polyml.schedule.strategy.bands import Band, descend
 from polyml.schedule.strategy.facts import Facts
-from polyml.schedule.strategy.recurrences import has_recurrence, is_one_walk
+from polyml.schedule.strategy.recurrences.vectors import has_recurrence, is_one_walk
 from polyml.schedule.transforms import graft, insert_band, insert_sequence, nest_loops, tile_loop
 from polyml.schedule.tree import Kind, is_coincident, kind_of
 

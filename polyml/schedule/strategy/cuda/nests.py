@@ -1,4 +1,4 @@
-"""Nests of an ordered tree that are to be contractions in tiles (cuda_tiles.py), and the tree with marks in their place (cuda_paths.py) and copies in its domain."""
+"""Nests of an ordered tree that are to be contractions in tiles (cuda/tiles.py), and the tree with marks in their place (cuda/paths.py) and copies in its domain."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.gpu.staged import StagedNest, stage_operands
 from polyml.schedule.schedule import Note, Storage
-from polyml.schedule.strategy.cuda_paths import Insertion, apart, path_to, rebuilt, steps_outside
-from polyml.schedule.strategy.cuda_tile_plan import TilePlan
-from polyml.schedule.strategy.cuda_tiles import plan_tiles
+from polyml.schedule.strategy.cuda.paths import Insertion, apart, path_to, rebuilt, steps_outside
+from polyml.schedule.strategy.cuda.tile_plan import TilePlan
+from polyml.schedule.strategy.cuda.tiles import plan_tiles
 from polyml.schedule.transforms import distribute_band, merge_with_child
 from polyml.schedule.tree import Kind, is_coincident, kind_of, members, node_at, set_names, statements_below
 from polyml.scop.dependences import Dependences

@@ -10,7 +10,7 @@ import islpy as isl
 
 from polyml.schedule.gpu.any_parts import in_columns
 from polyml.schedule.gpu.partial_sums import cut_of
-from polyml.schedule.strategy.cuda_model import CudaModel
+from polyml.schedule.strategy.cuda.model import CudaModel
 from polyml.schedule.transforms import distribute_band, merge_with_child
 from polyml.schedule.tree import Kind, is_coincident, kind_of, members, statements_below
 from polyml.scop.scop import Scop, Statement

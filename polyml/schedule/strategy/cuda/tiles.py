@@ -20,8 +20,8 @@ from polyml.expressions import Apply, Read, plain_indices, reads_of, walk
 from polyml.gpu_core import ISSUE, L2_RATE
 from polyml.schedule.boxes import box_of
 from polyml.schedule.cost import StatementModel
-from polyml.schedule.strategy.cuda_room import shared_room
-from polyml.schedule.strategy.cuda_tile_plan import Side, TilePlan, moves
+from polyml.schedule.strategy.cuda.room import shared_room
+from polyml.schedule.strategy.cuda.tile_plan import Side, TilePlan, moves
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target

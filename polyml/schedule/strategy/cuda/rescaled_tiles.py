@@ -16,8 +16,8 @@ from polyml.expressions import Apply, Expr, Read, plain_indices, reads_of
 from polyml.gpu_core import ISSUE, L2_RATE, SHARED_RATE, SYNC, core_of
 from polyml.records import dataclass
 from polyml.schedule.gpu.rescaled import Weighted
-from polyml.schedule.strategy.cuda_tile_plan import Side, moves
-from polyml.schedule.strategy.cuda_tiles import LARGE
+from polyml.schedule.strategy.cuda.tile_plan import Side, moves
+from polyml.schedule.strategy.cuda.tiles import LARGE
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.target import Target

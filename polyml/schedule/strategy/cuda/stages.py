@@ -1,4 +1,4 @@
-"""The tree of a contraction in tiles (see cuda_tiles.py):
+"""The tree of a contraction in tiles (see cuda/tiles.py):
 
 all tiles (whole tiles, then those at the edges, where these cannot be padded)
   blocks: a tile each
@@ -16,20 +16,13 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.gpu.staged import StagedNest, Tile
-from polyml.schedule.strategy.cuda_tile_plan import Side
-from polyml.schedule.transforms import (
-    Loop,
-    around,
-    insert_loops,
-    insert_mark,
-    insert_sequence,
-)
+from polyml.schedule.strategy.cuda.tile_plan import Side
+from polyml.schedule.transforms import Loop, around, insert_loops, insert_mark, insert_sequence
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text
 
 __all__ = ["build_staged"]
-
 
 UNROLL = 4
 """Iterations of the reduction whose operands are fetched at once: a vector of 16 bytes of those that are contiguous along it."""

@@ -8,11 +8,9 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.strategy.block_packing import BlockPacking
-from polyml.schedule.strategy.block_parts import Part
-from polyml.schedule.strategy.block_threads import (
-    shared_row,
-)
+from polyml.schedule.strategy.contractions.packing import BlockPacking
+from polyml.schedule.strategy.contractions.parts import Part
+from polyml.schedule.strategy.contractions.threads import shared_row
 from polyml.schedule.transforms import Loop, around
 
 __all__ = ["BlockRows"]

@@ -9,7 +9,7 @@ import islpy as isl
 from polyml.records import dataclass
 from polyml.schedule.blocking.register_tile import SIDE_BY_SIDE, rows_at_once
 from polyml.schedule.blocking.rest_columns import rest_name
-from polyml.schedule.strategy.block_parts import BlockParts, Part
+from polyml.schedule.strategy.contractions.parts import BlockParts, Part
 from polyml.schedule.transforms import around, insert_loops
 
 __all__ = ["BlockTiles"]

@@ -25,7 +25,7 @@ from polyml.records import dataclass
 from polyml.schedule.ilp.skewing import SkewedLoop, skewed_band, skewed_by
 from polyml.schedule.schedule import Product
 from polyml.schedule.strategy.facts import Facts
-from polyml.schedule.strategy.time_tile_sizes import Sweep
+from polyml.schedule.strategy.sequential.time_tile_sizes import Sweep
 from polyml.schedule.transforms import Loop, insert_loops, tile_loop
 from polyml.schedule.tree import Kind, is_coincident, kind_of, members, nodes, statements_below
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.strategy.block_threads import (
-    BLOCKS,
-    shares_packing,
-    shares_row_packing,
-)
-from polyml.schedule.strategy.block_tiles import BlockTiles
+from polyml.schedule.strategy.contractions.threads import BLOCKS, shares_packing, shares_row_packing
+from polyml.schedule.strategy.contractions.tiles import BlockTiles
 from polyml.schedule.transforms import Loop, around, insert_loops
 
 __all__ = ["BlockPacking"]
-
 
 TOGETHER = 8
 """Rows of the source that are packed side by side, a register tile's part of each: streams that prefetchers follow, and what a panel gets at a time are whole cache lines. Row by row, all

@@ -13,7 +13,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.strategy.cuda_tile_plan import TilePlan
+from polyml.schedule.strategy.cuda.tile_plan import TilePlan
 from polyml.schedule.transforms import (
     Loop,
     graft,

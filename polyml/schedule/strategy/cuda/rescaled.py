@@ -17,7 +17,7 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.gpu.rescaled_tiles import RescaledNest
-from polyml.schedule.strategy.cuda_rescaled_tiles import Operand
+from polyml.schedule.strategy.cuda.rescaled_tiles import Operand
 from polyml.schedule.transforms import Loop, around, insert_loops, insert_mark, insert_sequence
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, affine
