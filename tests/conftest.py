@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from polyml.codegen.llvm import outline
+from polyml.codegen.llvm.functions import outline
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -43,7 +43,7 @@ class AccessModel:
     near: frozenset[int] = frozenset()
 
     def touches_row(self, gap: int) -> bool:
-        """Whether all elements between those that are so far apart are accessed, too (codegen/llvm/phases.py)."""
+        """Whether all elements between those that are so far apart are accessed, too (codegen/llvm/memory/phases.py)."""
         starts = (range(first, first + gap) for first in range(1 - gap, 1))
         return gap <= MOST_GAP and any(self.near.issuperset(row) for row in starts)
 

@@ -11,27 +11,34 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import assert_never
 
-from polyml.codegen.llvm.access import access, is_apart, prefetch
-from polyml.codegen.llvm.across import best_of_run, combine_run, run_across, run_of_arguments
 from polyml.codegen.llvm.arithmetic import cast
-from polyml.codegen.llvm.column_stores import run_of_columns, store_columns
 from polyml.codegen.llvm.conditions import is_of_sizes, version, zero_lead
 from polyml.codegen.llvm.expression import evaluate
-from polyml.codegen.llvm.extrema import emit_extrema, extrema_of
 from polyml.codegen.llvm.few_steps import emit_few_steps, is_few_steps
-from polyml.codegen.llvm.frame import finish
+from polyml.codegen.llvm.functions.frame import finish
+from polyml.codegen.llvm.functions.outline import (
+    argument_name,
+    emit_apart,
+    emit_parallel,
+    new_state,
+    size_name,
+    stands_apart,
+)
+from polyml.codegen.llvm.functions.pipeline import emit_pipelined, emit_stage, has_stages
 from polyml.codegen.llvm.ir import INDEX, Lines, Module, Value
 from polyml.codegen.llvm.iterations import add_lead, inside_loop
 from polyml.codegen.llvm.masks import lanes_from, leading
-from polyml.codegen.llvm.neighbours import emit_shifted, neighbouring_rows
-from polyml.codegen.llvm.numbers_ahead import look_ahead
-from polyml.codegen.llvm.outline import argument_name, emit_apart, emit_parallel, new_state, size_name, stands_apart
-from polyml.codegen.llvm.pipeline import emit_pipelined, emit_stage, has_stages
-from polyml.codegen.llvm.reductions import assign, update_argument
-from polyml.codegen.llvm.scan import assign_scanned, with_lanes
+from polyml.codegen.llvm.memory.access import access, is_apart, prefetch
+from polyml.codegen.llvm.memory.column_stores import run_of_columns, store_columns
+from polyml.codegen.llvm.memory.neighbours import emit_shifted, neighbouring_rows
+from polyml.codegen.llvm.memory.storage import add_slot, leave_room, make_room
+from polyml.codegen.llvm.memory.transpose import transpose_block
+from polyml.codegen.llvm.reductions.across import best_of_run, combine_run, run_across, run_of_arguments
+from polyml.codegen.llvm.reductions.combine import assign, update_argument
+from polyml.codegen.llvm.reductions.extrema import emit_extrema, extrema_of
+from polyml.codegen.llvm.reductions.numbers_ahead import look_ahead
+from polyml.codegen.llvm.reductions.scan import assign_scanned, with_lanes
 from polyml.codegen.llvm.state import Slot, State
-from polyml.codegen.llvm.storage import add_slot, leave_room, make_room
-from polyml.codegen.llvm.transpose import transpose_block
 from polyml.codegen.llvm.unchanging import Unchanging, choose_divisions, compute_ahead, unchanging
 from polyml.codegen.loops import (
     Allocate,

@@ -7,10 +7,10 @@ from typing import assert_never
 from polyml.codegen.llvm.arithmetic import ARITHMETIC, cast, multiply_add
 from polyml.codegen.llvm.half import half_constant
 from polyml.codegen.llvm.ir import Lines, Value, constant, type_of
-from polyml.codegen.llvm.known_elements import is_known
-from polyml.codegen.llvm.loads import load, load_part
 from polyml.codegen.llvm.math import MATH, vector_math
 from polyml.codegen.llvm.math.quotient import divide_by_one, parts_of, pays
+from polyml.codegen.llvm.memory.known_elements import is_known
+from polyml.codegen.llvm.memory.loads import load, load_part
 from polyml.codegen.llvm.pairs import dot_of_pairs, pair
 from polyml.codegen.llvm.power import float_power, integer_power
 from polyml.codegen.llvm.state import State

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from polyml.codegen.llvm.access import access
-from polyml.codegen.llvm.addresses import Level
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.ir import INDEX, Lines, Value, integer
 from polyml.codegen.llvm.masks import lanes_before, leading
-from polyml.codegen.llvm.phases import phases_of, written_phases
+from polyml.codegen.llvm.memory.access import access
+from polyml.codegen.llvm.memory.addresses import Level
+from polyml.codegen.llvm.memory.phases import phases_of, written_phases
 from polyml.codegen.llvm.state import Lanes, State
 from polyml.codegen.loops import For, Lead, Node
 from polyml.codegen.rewrite import walk_nodes

@@ -6,7 +6,7 @@
 So are, when they have their width, loops of vectors along the row.
 
 Loops of a few iterations, such as the phases of a row with gaps, whose variable is in conditions together with others, are jammed: masks at the ends of rows are constants then, and what
-phases load, the same vectors, is loaded once (llvm/phases.py).
+phases load, the same vectors, is loaded once (llvm/memory/phases.py).
 """
 
 from __future__ import annotations

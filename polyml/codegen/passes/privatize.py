@@ -35,7 +35,7 @@ class Partial:
 
     @property
     def registers(self) -> tuple[tuple[str, DType, int | float | bool], ...]:
-        """Wished name, type and initial value of the registers of one accumulator. Those of argmax and argmin are as good as nothing: what is no better need not be looked at twice (llvm/extrema.py)."""
+        """Wished name, type and initial value of the registers of one accumulator. Those of argmax and argmin are as good as nothing: what is no better need not be looked at twice (llvm/reductions/extrema.py)."""
         alike = {"argmax": "max", "argmin": "min"}.get(self.reduction, self.reduction)
         identity = REDUCTIONS[alike].identity(self.dtype)
         best = (f"{self.target.variable}_part", self.dtype, 0 if identity is None else identity)

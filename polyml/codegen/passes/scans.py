@@ -1,5 +1,5 @@
 """Loops that carry a linear recurrence of first order, x[j] = a * x[j - 1] + p[j] or x[j] = max(a + x[j - 1], p[j]), get lanes: affine functions compose, so the steps of a whole vector are
-composed in a logarithmic number of operations, and what is carried from vector to vector is one value (llvm/scan.py).
+composed in a logarithmic number of operations, and what is carried from vector to vector is one value (llvm/reductions/scan.py).
 
 Source: Kogge and Stone, "A parallel algorithm for the efficient solution of a general class of recurrence equations" (IEEE Trans. Computers, 1973);
 Blelloch, "Prefix sums and their applications" (1990). Sums are reassociated, those that maxima and minima are of among them; maxima and minima themselves and integers are not changed by that.

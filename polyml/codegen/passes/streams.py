@@ -70,7 +70,7 @@ class Leads:
         jammed = {outer.variable for outer in ranges.loops if outer.kind == "jam"}
         if not (long is not None or (trips is not None and trips >= LONG * width)) or not _streamed(loop.body):
             if sums:
-                # Lanes of several registers are combined together (llvm/across.py), those of eight bytes not by halves: their order would be the address's.
+                # Lanes of several registers are combined together (llvm/reductions/across.py), those of eight bytes not by halves: their order would be the address's.
                 apart = sums == 1 or vector_bytes <= 4 * width
                 return self._before_sum(loop, trips, width, vector_bytes) if apart and trips and not jammed else None
             return self._before_lines(loop, ranges, width, vector_bytes, jammed)

@@ -1,4 +1,4 @@
-"""Sums along lanes, ordered by the place that their terms read: what two places add up alike comes first and together, so that one sum, shifted, serves both (llvm/neighbours.py).
+"""Sums along lanes, ordered by the place that their terms read: what two places add up alike comes first and together, so that one sum, shifted, serves both (llvm/memory/neighbours.py).
 
 A window of 3 x 3 adds up three columns; the column of the next lane is that of the next place:
 

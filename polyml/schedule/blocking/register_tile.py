@@ -149,7 +149,7 @@ def tile_and_rest(
 
 
 def tile_across(model: StatementModel, sides: Sides, target: Target) -> tuple[Sides, RegisterTile] | None:
-    """The sides and the tile with lanes across the rows of the result, whose blocks are transposed when they are stored (codegen/llvm/column_stores.py); None where lanes along the rows are as good.
+    """The sides and the tile with lanes across the rows of the result, whose blocks are transposed when they are stored (codegen/llvm/memory/column_stores.py); None where lanes along the rows are as good.
 
     50 columns take four vectors of 16 in each of 320 rows; the rows are 20 vectors, whole ones."""
     across = exchanged(sides)

@@ -127,7 +127,7 @@ def _may_be_private(name: str, index: str, facts: Facts) -> bool:
 
 
 def plain_vectors(band: Band, facts: Facts) -> int:
-    """Vectors at once in a loop without reductions: two hide latencies where the body is short. One where neighbours in L1 are shifted out of loaded vectors (codegen/llvm/neighbours.py)."""
+    """Vectors at once in a loop without reductions: two hide latencies where the body is short. One where neighbours in L1 are shifted out of loaded vectors (codegen/llvm/memory/neighbours.py)."""
     if any(_shifts_neighbours(name, facts) for name in band.statements):
         return 1
     return 2 if _heaviest(band, facts) < 12 and len(band.statements) < 4 else 1

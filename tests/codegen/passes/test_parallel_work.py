@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyml.codegen.llvm import outline
+from polyml.codegen.llvm.functions import outline
 from polyml.codegen.loops import For, Function
 from polyml.codegen.passes.parallel_work import Work, work_of_loop
 from polyml.dtypes import f32

@@ -2,7 +2,7 @@
 
     y[h, w, c] = x[c, h, w] * m[h, w]      becomes      y[h, w, 0] = x[0, h, w] * m[h, w];  y[h, w, 1] = x[1, h, w] * m[h, w];  ...
 
-Where all that is read lies like the result, both indices become one row (scop/joined_indices.py, rules/layouts/repeated_rows.py). Else lanes run along the pixels, and the channels of a vector of these are put between each other in registers (codegen/llvm/phases.py); alone,
+Where all that is read lies like the result, both indices become one row (scop/joined_indices.py, rules/layouts/repeated_rows.py). Else lanes run along the pixels, and the channels of a vector of these are put between each other in registers (codegen/llvm/memory/phases.py); alone,
 each channel would store one element after another, or have lanes of its own, of which there are three. Sums over the channels of a pixel, each of which is used a few times, are written out for the same reason.
 """
 

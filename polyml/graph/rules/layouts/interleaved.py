@@ -1,6 +1,6 @@
 """Elements that are moved to places between each other, `y[c, 2*p + a] = t[a, c, p]` for a < 2, are fetched from where they are: `y[c, i] = t[i % 2, c, i // 2]`.
 
-Lanes along p would write every other element, and those along i write whole vectors, whose elements come from rows in turn (codegen/llvm/zipped.py). Such are the phases of transposed convolutions (rules/windows/phases.py)
+Lanes along p would write every other element, and those along i write whole vectors, whose elements come from rows in turn (codegen/llvm/memory/zipped.py). Such are the phases of transposed convolutions (rules/windows/phases.py)
 and the shuffles of sub-pixels.
 """
 

@@ -6,8 +6,8 @@ from math import isfinite
 
 from polyml.codegen.llvm.arithmetic import multiply_add
 from polyml.codegen.llvm.ir import Builder, Lines, Value, constant, type_of
-from polyml.codegen.llvm.reductions import combine
-from polyml.codegen.llvm.scan_lanes import last_lane
+from polyml.codegen.llvm.reductions.combine import combine
+from polyml.codegen.llvm.reductions.scan_lanes import last_lane
 from polyml.codegen.llvm.state import State
 from polyml.dtypes import DType
 from polyml.expressions import Const, Expr

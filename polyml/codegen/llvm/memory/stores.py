@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from polyml.codegen.llvm.access import Access, part_pointers, pointers_of, reverse, reversed_lanes
 from polyml.codegen.llvm.ir import BIT, POINTER, Value
-from polyml.codegen.llvm.known_elements import forget
+from polyml.codegen.llvm.memory.access import Access, part_pointers, pointers_of, reverse, reversed_lanes
+from polyml.codegen.llvm.memory.known_elements import forget
 from polyml.codegen.llvm.state import State
 from polyml.sets.affine import affine
 

@@ -10,8 +10,8 @@ import functools
 from collections.abc import Iterable
 
 from polyml.codegen.llvm.ir import ENTRY, I32, POINTER, Lines, Value
+from polyml.codegen.llvm.memory.storage import release
 from polyml.codegen.llvm.state import State
-from polyml.codegen.llvm.storage import release
 
 __all__ = ["NO_MEMORY", "failure_of", "finish", "leave_if_failed"]
 

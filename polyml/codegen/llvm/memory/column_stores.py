@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polyml.codegen.llvm.access import access
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.ir import POINTER, Value
-from polyml.codegen.llvm.known_elements import forget
+from polyml.codegen.llvm.memory.access import access
+from polyml.codegen.llvm.memory.known_elements import forget
+from polyml.codegen.llvm.memory.transpose import transposed
 from polyml.codegen.llvm.state import State
-from polyml.codegen.llvm.transpose import transposed
 from polyml.codegen.loops import Assign, Node
 from polyml.expressions import Read, Subscript, reads_of
 from polyml.records import dataclass

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.ir import Type, Value, constant, type_of
-from polyml.codegen.llvm.reductions import masked, read_place, write_place
-from polyml.codegen.llvm.scan_lanes import earlier_bits, earlier_lanes, last_lane, neutral_lanes, resets
-from polyml.codegen.llvm.scan_steps import Steps, is_harmless, settled, stays_normal, step_by_step
-from polyml.codegen.llvm.second_order_scan import assign_second_order, second_order_numbers
+from polyml.codegen.llvm.reductions.combine import masked, read_place, write_place
+from polyml.codegen.llvm.reductions.scan_lanes import earlier_bits, earlier_lanes, last_lane, neutral_lanes, resets
+from polyml.codegen.llvm.reductions.scan_steps import Steps, is_harmless, settled, stays_normal, step_by_step
+from polyml.codegen.llvm.reductions.second_order_scan import assign_second_order, second_order_numbers
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Allocate, Assign, For, If, Place, Scan, Variable
 from polyml.codegen.rewrite import walk_nodes

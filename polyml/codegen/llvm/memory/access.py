@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from polyml.codegen.llvm.addresses import Offset, Term
 from polyml.codegen.llvm.ir import POINTER, Type, Value, integer, type_of
+from polyml.codegen.llvm.memory.addresses import Offset, Term
 from polyml.codegen.llvm.state import Lanes, Slot, State, stored_type
 from polyml.expressions import Expr, Subscript
 from polyml.records import dataclass

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from polyml.codegen.llvm.access import Evaluate, access
 from polyml.codegen.llvm.ir import INDEX, Builder, Lines, Value, integer, type_of
+from polyml.codegen.llvm.memory.access import Evaluate, access
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Assign, For, Prefetch
 from polyml.codegen.passes.sums_by_place import LINE, base_of

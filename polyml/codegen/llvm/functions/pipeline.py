@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from polyml.codegen.llvm.captures import captured
-from polyml.codegen.llvm.frame import failure_of, leave_if_failed
+from polyml.codegen.llvm.functions.captures import captured
+from polyml.codegen.llvm.functions.frame import failure_of, leave_if_failed
+from polyml.codegen.llvm.functions.outline import PARALLEL, Emit, is_light, pack, range_function, unpacked
 from polyml.codegen.llvm.ir import INDEX, POINTER, Value, integer
-from polyml.codegen.llvm.outline import PARALLEL, Emit, is_light, pack, range_function, unpacked
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Allocate, Block, For, If, Node
 

@@ -19,9 +19,9 @@ from dataclasses import replace
 from functools import reduce
 
 from polyml.codegen.llvm.expression import evaluate
-from polyml.codegen.llvm.hope import Hope
 from polyml.codegen.llvm.ir import BIT, Lines, Type, Value, constant, type_of
-from polyml.codegen.llvm.reductions import read_place
+from polyml.codegen.llvm.reductions.combine import read_place
+from polyml.codegen.llvm.reductions.hope import Hope
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Assign, For, Node, Place, Prefetch, UpdateArgument
 from polyml.dtypes import boolean

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import polyml as pm
-from polyml.codegen.llvm.numbers_ahead import look_ahead
+from polyml.codegen.llvm.reductions.numbers_ahead import look_ahead
 from polyml.codegen.loops import Allocate, Assign, For, Function
 from polyml.codegen.rewrite import walk_nodes
-from tests.codegen.llvm.test_llvm_extrema import AVX512, BEST_PATHS, SPOILERS
+from tests.codegen.llvm.reductions.test_extrema import AVX512, BEST_PATHS, SPOILERS
 
 SMALL = pm.Target("host", l1_bytes=2048, l2_bytes=16 * 1024, cores=2)
 """This machine with caches so small that there are blocks, panels and tiles at test sizes."""

@@ -13,7 +13,7 @@ from math import gcd
 from typing import assert_never
 
 from polyml.codegen.llvm.ir import POINTER, Builder, Lines, Type, Value, constant, integer, type_of
-from polyml.codegen.llvm.remainders import Term, quotients_together, sum_of_quotients
+from polyml.codegen.llvm.memory.remainders import Term, quotients_together, sum_of_quotients
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Atom, Extremum, FloorDiv, affine
 

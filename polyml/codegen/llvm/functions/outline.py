@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from polyml.codegen.llvm.addresses import Nest
-from polyml.codegen.llvm.captures import captured
-from polyml.codegen.llvm.frame import failure_of, finish, leave_if_failed
+from polyml.codegen.llvm.functions.captures import captured
+from polyml.codegen.llvm.functions.frame import failure_of, finish, leave_if_failed
 from polyml.codegen.llvm.ir import INDEX, POINTER, Builder, Lines, Module, Type, Value, integer
+from polyml.codegen.llvm.memory.addresses import Nest
+from polyml.codegen.llvm.memory.storage import add_slot
 from polyml.codegen.llvm.state import State
-from polyml.codegen.llvm.storage import add_slot
 from polyml.codegen.loops import Allocate, Assign, For, If, Node, Variable
 from polyml.codegen.passes.parallel_work import LIGHT, work_of_loop
 from polyml.codegen.rewrite import walk_nodes

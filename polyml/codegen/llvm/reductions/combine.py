@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from polyml.codegen.llvm.access import Access, access
 from polyml.codegen.llvm.arithmetic import ARITHMETIC, multiply_add
 from polyml.codegen.llvm.expression import evaluate, product_factors
 from polyml.codegen.llvm.ir import Value, constant
-from polyml.codegen.llvm.known_elements import forget, remember
-from polyml.codegen.llvm.loads import load
+from polyml.codegen.llvm.memory.access import Access, access
+from polyml.codegen.llvm.memory.known_elements import forget, remember
+from polyml.codegen.llvm.memory.loads import load
+from polyml.codegen.llvm.memory.phases import Phase
+from polyml.codegen.llvm.memory.stores import store, store_row
 from polyml.codegen.llvm.pairs import dot_of_pairs
-from polyml.codegen.llvm.phases import Phase
 from polyml.codegen.llvm.state import State, stored_type
-from polyml.codegen.llvm.stores import store, store_row
 from polyml.codegen.loops import Assign, Place, UpdateArgument
 from polyml.dtypes import DType
 from polyml.expressions import Apply, Expr

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polyml.codegen.llvm.access import Access, Evaluate, access
 from polyml.codegen.llvm.ir import POINTER, Builder, Type, Value, integer, type_of
-from polyml.codegen.llvm.known_elements import forget
+from polyml.codegen.llvm.memory.access import Access, Evaluate, access
+from polyml.codegen.llvm.memory.known_elements import forget
 from polyml.codegen.llvm.state import Lanes, State, stored_type
 from polyml.codegen.loops import Assign, For
 from polyml.expressions import Read, Subscript, substitute

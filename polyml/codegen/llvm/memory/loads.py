@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyml.codegen.llvm.access import Access, Evaluate, access, part_pointers, pointers_of, reverse, reversed_lanes
 from polyml.codegen.llvm.ir import I32, POINTER, Type, Value, constant, type_of
-from polyml.codegen.llvm.phases import Phase
+from polyml.codegen.llvm.memory.access import (
+    Access,
+    Evaluate,
+    access,
+    part_pointers,
+    pointers_of,
+    reverse,
+    reversed_lanes,
+)
+from polyml.codegen.llvm.memory.phases import Phase
+from polyml.codegen.llvm.memory.zipped import load_zipped
 from polyml.codegen.llvm.state import State, stored_type
-from polyml.codegen.llvm.zipped import load_zipped
 from polyml.expressions import Subscript
 
 __all__ = ["load", "load_neighbours", "load_part"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from polyml.codegen.llvm.access import Access
 from polyml.codegen.llvm.ir import Value
+from polyml.codegen.llvm.memory.access import Access
 from polyml.codegen.llvm.state import State, stored_type
 from polyml.expressions import Subscript
 from polyml.sets.affine import Affine

@@ -14,7 +14,14 @@ from functools import reduce
 from polyml.codegen.llvm.arithmetic import ARITHMETIC
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.ir import BIT, Value, constant
-from polyml.codegen.llvm.reductions import assign, combine, keep_better, read_place, update_argument, write_place
+from polyml.codegen.llvm.reductions.combine import (
+    assign,
+    combine,
+    keep_better,
+    read_place,
+    update_argument,
+    write_place,
+)
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Assign, Node, UpdateArgument
 from polyml.dtypes import DType, u32, u64

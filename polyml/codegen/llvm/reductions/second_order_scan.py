@@ -5,8 +5,8 @@ from __future__ import annotations
 from polyml.codegen.llvm.arithmetic import multiply_add
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.ir import Builder, Type, Value, constant, type_of
-from polyml.codegen.llvm.reductions import read_place, write_place
-from polyml.codegen.llvm.scan_lanes import earlier_lanes, neutral_lanes
+from polyml.codegen.llvm.reductions.combine import read_place, write_place
+from polyml.codegen.llvm.reductions.scan_lanes import earlier_lanes, neutral_lanes
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Assign, Place, Scan
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.codegen.llvm.phases import Rows, phases_of, written_phases
+from polyml.codegen.llvm.memory.phases import Rows, phases_of, written_phases
 from polyml.codegen.loops import Assign, For, Node
 from polyml.expressions import Expr, Subscript
 from polyml.sets.affine import Affine, affine
