@@ -17,7 +17,7 @@ from polyml.target import Target
 __all__ = ["LEAST_COLUMNS", "SHUFFLED", "AccessModel", "StatementModel"]
 
 FEW_STEPS = 4
-"""Of a loop beside those over the places of a window."""
+"""Iterations up to which a loop of a sum counts as part of a window (the phases of a row)."""
 
 SHUFFLED = 4
 """Up to this stride a vector is as many contiguous loads, and shuffles between them."""
@@ -78,7 +78,7 @@ class StatementModel:
 
     @property
     def terms(self) -> int:
-        """Of a sum, those that windows and loops of a few steps among them (the phases of a row) have."""
+        """Terms of an element's sum that belong to the window: those of its places, and of loops of a few steps beside them."""
         summed = {i: n for i, n in self.extents.items() if self._target.stride(i) == 0}
         return prod(n for i, n in summed.items() if i in self.taps or n <= FEW_STEPS)
 

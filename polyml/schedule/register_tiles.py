@@ -14,10 +14,10 @@ TALLEST = 14
 """Rows of a register tile, at most."""
 
 FEW_ROWS = 4
-"""The same where most calls have fewer rows, of a number that is not known: what is left of them takes tiles of half as many, and so on."""
+"""Rows at most where a number that is not known is small in most calls: what is left of them takes tiles of half as many, and so on."""
 
 REST_OF_WINDOWS = 1.1
-"""What tiles cost beside which rows are left: these go one by one, each with all that it reads."""
+"""Factor on the cost of a tile over windows where its height does not divide the rows: those that are left go one by one, and share no loads."""
 
 MOST_TERMS = 192
 """Terms of a register tile over windows that are written out, at most: more take longer to compile than they gain."""

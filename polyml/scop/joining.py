@@ -57,7 +57,7 @@ class Joining:
     scop: Scop
 
     def all(self, name: str, pair: tuple[str, str]) -> tuple[dict[str, tuple[str, str]], dict[str, int]] | None:
-        """Everything that becomes one together with the statement's pair: pairs of indices by statement, and the first of two dimensions by array."""
+        """Everything that becomes one together with the statement's pair: pairs of indices by statement, and the first of two dimensions by array; None where an access does not have both as neighbours."""
         pairs: dict[str, tuple[str, str]] = {name: pair}
         arrays: dict[str, int] = {}
         statements, waiting = [name], list[str]()
@@ -143,7 +143,7 @@ def accesses_of(statement: Statement) -> list[Access]:
 
 
 def joined(scop: Scop, pairs: dict[str, tuple[str, str]], arrays: dict[str, int]) -> Scop:
-    """The scop with the pairs as one index, and the dimensions as one."""
+    """The scop with each pair of indices as one, and each pair of dimensions as one. pairs, arrays: as `Joining.all` finds them."""
     first = next(iter(pairs))
     known = box_extents(scop, scop.statements[first])
     assert known is not None, "internal: a domain that is no box"

@@ -43,7 +43,7 @@ class Promotion:
 
 
 def row_by_row(promotions: Iterable[Promotion]) -> list[Promotion]:
-    """The promotions in another order: neighbours in a row of an array follow each other. A line that belongs to two vectors is then written at once."""
+    """The promotions sorted so that neighbours in a row of an array are stored one after the other: a cache line that belongs to two vectors is then written at once."""
     rows: dict[tuple[str, tuple[Affine, ...]], list[Promotion]] = {}
     for promotion in promotions:
         name, subscripts = promotion.element
@@ -84,7 +84,7 @@ def _begins(node: Node, known: Set[str] | None = None) -> TypeGuard[Assign]:
 
 
 def guarded_loop(node: Node, promotions: list[Promotion]) -> Node:
-    """A loop between the loads and stores of its elements, all of it only when it has an iteration."""
+    """The loop with loads of its elements before it and stores behind it, all under the condition that it has an iteration."""
     assert isinstance(node, For), "internal: only a loop is guarded"
     condition = Apply("lt", (IndexValue(node.lower, i64), IndexValue(node.upper, i64)), boolean)
     loads = (p.fetch() for p in promotions if p.load)
@@ -92,6 +92,7 @@ def guarded_loop(node: Node, promotions: list[Promotion]) -> Node:
 
 
 def with_registers(node: Node, promotions: list[Promotion]) -> Node:
+    """The node with registers in the places of the elements."""
     names = {p.element: p.register.name for p in promotions}
     if not names:
         return node

@@ -118,7 +118,7 @@ def _scaled(state: State, value: Value, stride: int | str) -> Value:
 
 
 def is_apart(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate) -> bool:
-    """Whether the lanes have the element from places that are not side by side."""
+    """Whether lanes read the element from places that are not side by side: strided or gathered."""
     if state.lanes is None or state.slots[name].variable.scope == "register":
         return False
     return access(state, name, subscripts, evaluate).stride not in (0, 1, -1)
@@ -130,6 +130,7 @@ def part_pointers(state: State, pointers: Value, type_: Type) -> tuple[Value, Va
 
 
 def reverse(state: State, value: Value) -> Value:
+    """The lanes in the opposite order."""
     return state.builder.shuffle(value, range(value.lanes - 1, -1, -1))
 
 

@@ -28,17 +28,18 @@ __all__ = ["build_blocked"]
 
 
 def build_blocked(leaf: isl.ScheduleNode, nest: BlockedNest, *, threads: int) -> isl.ScheduleNode:
-    """The whole nest in the place of a leaf that its statements and copies reach."""
+    """The tree with the whole nest in the place of a leaf, which all of its statements and copies reach. threads: that share it."""
     return _Builder(nest, threads).all(leaf)
 
 
 @dataclass(frozen=True, slots=True)
 class _Builder(BlockRows):
-    """The blocks of the vector side and of the reduction, around the rows. finishing: the blocks of columns are loops around."""
+    """Builds the loops over blocks of the vector side and of the reduction, around the rows (BlockRows). finishing: the blocks of the vector side are loops around already."""
 
     finishing: bool = False
 
     def all(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """The whole tree: the batch, then what the plan says of the order of blocks."""
         plan, copies = self.nest.plan, self.nest.copies
         everything = self.everything
         loops = [self.loop(i, everything) for i in plan.batch]
@@ -62,7 +63,7 @@ class _Builder(BlockRows):
         return around(leaf, loops, lambda n: self.columns(n, sums, everything, shared))
 
     def streamed(self, leaf: isl.ScheduleNode, sums: Sequence[str], shared: str | None) -> isl.ScheduleNode:
-        """The sums of the whole result, then what reads them."""
+        """First the sums of the whole result, then the statements that read them."""
         plan, own = self.nest.plan, self.nest.statements
         parts: list[Part] = [(own, "", lambda n: self.columns(n, sums, own, shared))]
         for name in self.nest.after:
@@ -72,7 +73,7 @@ class _Builder(BlockRows):
         return self.sequence(leaf, parts)
 
     def in_turns(self, leaf: isl.ScheduleNode, across: str) -> isl.ScheduleNode:
-        """Blocks of the vector side, a vector's length along `across` at a time: one value of it after the other, then all of the block's result is laid out."""
+        """Blocks of the vector side that have a vector's length of the index `across`: the contraction for one value of it after the other, then the block's result is transposed."""
         plan, after = self.nest.plan, self.nest.after
         own = tuple(name for name in self.everything if name not in after)
         others = [i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i) and i != across]
@@ -98,7 +99,7 @@ class _Builder(BlockRows):
         return around(leaf, loops, inside)
 
     def strips(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
-        """Strips of the vector operand, where it lies, and for each all rows; of one part of the sum, and one turn, after the other."""
+        """A strip of the vector operand after the other, read where it lies, and inside all rows; around that the parts of the sum, and the values of `across`, if any."""
         plan, names = self.nest.plan, self.nest.statements
         turns = () if plan.across is None else (plan.across,)
         indices = (*plan.batch, *turns, *(i for i in plan.vector_side if i not in turns))
@@ -140,7 +141,7 @@ class _Builder(BlockRows):
         return around(leaf, loops, lambda n: self.allocated(n, array, lambda inner: self.sequence(inner, parts)))
 
     def tiles(self, indices: Sequence[str], names: Sequence[str], shared: str | None) -> list[Loop]:
-        """The loops over blocks."""
+        """The loops over blocks along these indices; one of them is parallel if threads share it."""
         plan = self.nest.plan
         sizes = dict(plan.sizes)
         if plan.streams and shared == "lanes":
@@ -152,7 +153,7 @@ class _Builder(BlockRows):
     def columns(
         self, leaf: isl.ScheduleNode, sums: Sequence[str], names: Sequence[str], shared: str | None
     ) -> isl.ScheduleNode:
-        """The blocks of the vector side, and within each those of the reduction that are left."""
+        """The blocks of the vector side, and within each the blocks of the reduction `sums`; their copies are packed inside, then the rows follow."""
         plan, copies = self.nest.plan, self.nest.copies
         sides = [i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i) and plan.across is None]
         if plan.streams and shared == "lanes" and plan.lanes not in sides:
@@ -191,7 +192,7 @@ class _Builder(BlockRows):
     def finished(
         self, leaf: isl.ScheduleNode, sums: Sequence[str], names: Sequence[str], shared: str | None
     ) -> isl.ScheduleNode:
-        """The sums of a block of columns, one block of the reduction after the other, then what lays them out."""
+        """Per block of the vector side its sums, one block of the reduction after the other, then the statements that lay the result out in another order."""
         plan, after = self.nest.plan, self.nest.after
         own = tuple(name for name in names if name not in after)
         part = replace(self, nest=replace(self.nest, after=()), finishing=True)
@@ -204,7 +205,7 @@ class _Builder(BlockRows):
     def some_rows(
         self, leaf: isl.ScheduleNode, sums: Sequence[str], names: Sequence[str], shared: str | None
     ) -> isl.ScheduleNode:
-        """A few rows of the vector operand at a time, as many in all blocks but the last."""
+        """A block of the reduction is a few rows of the vector operand, read in order of memory; the last block, which may have fewer, is a part of its own."""
         plan = self.nest.plan
 
         def blocks(part: _Builder, statements: Sequence[str]) -> Build:

@@ -23,6 +23,7 @@ class BlockPacking(BlockTiles):
     threads: int
 
     def pack(self, leaf: isl.ScheduleNode, name: str, shared: str | None) -> isl.ScheduleNode:
+        """The copy `name` of a block of the vector operand in panels as wide as the register tile, in the order of its source."""
         plan, copy = self.nest.plan, (name,)
 
         def panels(node: isl.ScheduleNode, *, full: bool = True) -> isl.ScheduleNode:
@@ -42,7 +43,7 @@ class BlockPacking(BlockTiles):
         return self.split(leaf, plan.lanes, plan.width, copy, panels, rest=lambda n: panels(n, full=False))
 
     def pack_rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
-        """A block of the row operand in panels as high as the register tile."""
+        """The copy of a block of the row operand in panels as high as the register tile."""
         plan = self.nest.plan
         assert self.nest.copies.row_copy is not None, "internal: no rows are packed"
         copy = (self.nest.copies.row_copy,)
@@ -68,7 +69,7 @@ class BlockPacking(BlockTiles):
         )
 
     def pack_rest(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
-        """The columns that are left, side by side in the operand and apart in the copy."""
+        """The copy of the columns that are left: neighbours in the operand, rows of their own in the copy."""
         plan, copy = self.nest.plan, self.nest.copies.rest_copy
         assert copy is not None, "internal: no columns are left"
         loops = [self.loop(i, (copy,)) for i in (*plan.reduced, plan.lanes)]

@@ -21,6 +21,7 @@ class BlockRows(BlockPacking):
     """Builds the loops over rows, for the panels of one block."""
 
     def rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
+        """All rows for one block of the vector operand. shared: which loops the threads share (threads.py)."""
         plan = self.nest.plan
         if plan.rest and plan.rest_lanes == plan.rows:
             # The columns that are left take more rows at a time than a register tile has.
@@ -41,7 +42,7 @@ class BlockRows(BlockPacking):
         )
 
     def row_loops(self, names: Sequence[str], shared: str | None) -> list[Loop]:
-        """Loops over the row side, of which the threads share one."""
+        """Loops over the row side's outer indices, of which the threads may share one."""
         plan = self.nest.plan
         index = None
         if shared == "row side":
@@ -49,7 +50,7 @@ class BlockRows(BlockPacking):
         return [self.loop(i, names).marked("parallel" if i == index else None) for i in plan.row_side]
 
     def row_tiles(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
-        """A register tile's rows at a time."""
+        """As many rows at a time as a register tile has, and all panels for these."""
         plan, packed = self.nest.plan, self.nest.copies.row_copy is not None
         tile = self.loop(plan.rows, self.statements, tile=plan.tile.rows)
         tile = tile.marked("parallel" if shared == "rows" else None)
@@ -60,7 +61,7 @@ class BlockRows(BlockPacking):
         return around(leaf, [tile], lambda n: self.sequence(n, parts))
 
     def packed_rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
-        """A block of rows at a time, packed in panels as high as the register tile."""
+        """A block of rows at a time: packed in panels as high as the register tile, then used."""
         plan, copies = self.nest.plan, self.nest.copies
         assert copies.row_copy is not None, "internal: no rows are packed"
         assert copies.row_array is not None, "internal: no rows are packed"
@@ -80,7 +81,7 @@ class BlockRows(BlockPacking):
         return around(leaf, [block], lambda n: self.allocated(n, array, inside))
 
     def turned_rows(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
-        """A row of the result at a time, or a register tile's rows; when it is finished, what follows lays it out in another order."""
+        """A row of the result at a time, or a register tile's rows; as soon as it is finished, while it is in L1, it is transposed to where it belongs."""
         plan, statements, after = self.nest.plan, self.nest.statements, self.nest.after
         names = (*statements, *after)
         loops = self.row_loops(names, shared)
@@ -99,7 +100,7 @@ class BlockRows(BlockPacking):
         return around(leaf, loops, lambda n: self.split(n, plan.rows, plan.tile.rows, names, tiles))
 
     def in_result_order(self, leaf: isl.ScheduleNode, shared: str | None) -> isl.ScheduleNode:
-        """Register tiles one after the other as C lies in memory."""
+        """Register tiles in the order in which the result lies in memory."""
         plan, names = self.nest.plan, self.nest.statements
         loops = [self.loop(i, names) for i in plan.result_order]
         if shared == "row side":

@@ -17,9 +17,10 @@ __all__ = ["BlockTiles"]
 
 @dataclass(frozen=True, slots=True)
 class BlockTiles(BlockParts):
-    """Builds the loops over register tiles, down to the sum."""
+    """Builds the loops over register tiles, down to the sum: full ones first, then the rest, so that most have numbers of iterations that are known."""
 
     def panels(self, leaf: isl.ScheduleNode, *, jam_inside: bool) -> isl.ScheduleNode:
+        """The panels of a block for a register tile's rows. jam_inside: the loop over these rows stands inside of the one over panels."""
         plan, names = self.nest.plan, self.nest.statements
         jam = [self.loop(i, names).marked(f"jam:{plan.tile.rows}") for i in self.rows_index]
         loops = [] if jam_inside else jam[:]
@@ -56,6 +57,7 @@ class BlockTiles(BlockParts):
         return around(leaf, loops, split)
 
     def kernel(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """One register tile: what initializes it, the loops of the sum, and what is made of the sums element by element."""
         own = (self.nest.plan.statement,)
         reduce = [self.loop(i, own) for i in self.nest.plan.reduced]
         parts: list[Part] = []
@@ -64,7 +66,7 @@ class BlockTiles(BlockParts):
         return self.sequence(leaf, parts)
 
     def vectors(self, full: bool) -> int:
-        """How many run at once: all of a panel's, but where the panel is a rest of unknown length, one: each number of vectors is code of its own."""
+        """How many vectors of a panel run at once: all, or one where the panel is a rest of unknown length, since each number of vectors is code of its own."""
         plan = self.nest.plan
         return plan.tile.vectors if full or plan.lanes not in plan.ends else 1
 
@@ -74,13 +76,14 @@ class BlockTiles(BlockParts):
         return (self.nest.plan.rows,) if self.nest.plan.rows else ()
 
     def turn(self, leaf: isl.ScheduleNode, name: str) -> isl.ScheduleNode:
-        """A statement with lanes along the rows: inside, it walks along what were lanes, so that blocks are transposed in registers."""
+        """The loops of a statement that transposes finished rows: lanes run along the rows, and the innermost loop along what were lanes, so that blocks are transposed in registers."""
         plan = self.nest.plan
         outer = [self.loop(i, (name,)) for i in plan.vector_side]
         inner = [self.loop(plan.rows, (name,)).marked("vector:1"), self.loop(plan.lanes, (name,))]
         return insert_loops(leaf, [*outer, *inner])
 
     def turn_across(self, leaf: isl.ScheduleNode, name: str, across: str) -> isl.ScheduleNode:
+        """The same with lanes along the index `across`."""
         plan = self.nest.plan
         outer = [self.loop(i, (name,)) for i in (*plan.vector_side, *plan.row_side, plan.rows) if i != across]
         inner = [self.loop(across, (name,)).marked("vector:1"), self.loop(plan.lanes, (name,))]
@@ -91,13 +94,13 @@ class BlockTiles(BlockParts):
         return insert_loops(leaf, [*outer, *inner])
 
     def rest_rows(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
-        """All rows of the columns that are left."""
+        """The columns that no whole vector has, for all rows."""
         if self.nest.plan.rest_lanes == self.nest.plan.rows:
             return self.rest_across(leaf)
         return around(leaf, [self.loop(i, self.nest.rest) for i in self.nest.plan.row_side], self.rest_columns)
 
     def rest_across(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
-        """The columns that are left, lanes along the rows, a few vectors of these at a time."""
+        """These columns with lanes along the rows, a few vectors of which run at once."""
         plan, names = self.nest.plan, self.nest.rest
         vectors = max(1, min(4, SIDE_BY_SIDE // plan.rest))
         width = vectors * plan.width // plan.tile.vectors
@@ -110,7 +113,7 @@ class BlockTiles(BlockParts):
         return self.split(leaf, plan.rows, width, names, tile)
 
     def rest_columns(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
-        """The columns that are left, lanes along the sum: elements side by side share what they load."""
+        """These columns with lanes along the sum: results side by side share what they load."""
         plan, names = self.nest.plan, self.nest.rest
         *outer, last = plan.reduced
         sums = [*(self.loop(i, names) for i in outer), self.loop(last, names).marked("vector:1")]

@@ -44,7 +44,7 @@ LEAST_ROWS = 8
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One step of the time loop. steps: per statement its time index. directions: per statement and index, the index of the core statement that runs with it in the band."""
+    """One step of the time loop, in which statements sweep over arrays. steps: per statement its time index. directions: per statement and index, the index of the core statement (the one with most work) that runs with it in the band."""
 
     facts: Facts
     steps: Mapping[str, str]
@@ -225,7 +225,7 @@ class Sweep:
         return trips.evaluate(scop.examples) if trips and trips.variables() <= scop.examples.keys() else None
 
     def point_extents(self, sizes: Mapping[str, int | None]) -> dict[tuple[str, str], int]:
-        """How far the point loops run: as far as a tile."""
+        """Iterations of the loops inside a tile, by statement and index: no more than the tile has."""
         found = {}
         for model in self.models:
             for index, extent in self.space(model).items():
