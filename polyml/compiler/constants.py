@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from polyml.codegen.loops import Function
-from polyml.codegen.passes.hoist_panels import Filling, hoist_panels
+from polyml.codegen.passes.panels.hoist_panels import Filling, hoist_panels
 from polyml.codegen.prefetch.panels import prefetch_panels
 from polyml.compiler.driver import Stages, llvm_text, locked, lower, signature_for, strides_of
 from polyml.compiler.loops import LoweredRegion

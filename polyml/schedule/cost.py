@@ -142,9 +142,9 @@ class StatementModel:
             case None if access.turns.get(index, lanes) < lanes and not access.write:
                 cost = 2.0 * access.turns[index] - 1
             case _ if self.row_across(access, index) is not None:
-                cost = min(_TRANSPOSED, float(lanes))  # by blocks, too (codegen/passes/transpose_copies.py)
+                cost = min(_TRANSPOSED, float(lanes))  # by blocks, too (codegen/passes/transposes/transpose_copies.py)
             case _ if any(access.stride(walked) in (1, -1) for walked in self.recurrences - {index}):
-                cost = min(_TRANSPOSED, float(lanes))  # rows, by blocks (codegen/passes/transposes.py)
+                cost = min(_TRANSPOSED, float(lanes))  # rows, by blocks (codegen/passes/transposes/transposes.py)
             case _:
                 cost = float(lanes)
                 if self._is_far(access, target):

@@ -98,7 +98,7 @@ def _tile_cycles(
 
 
 def _copies(model: StatementModel, access: AccessModel, jam: str | None, vector: str, rows: int, vectors: int) -> float:
-    """Rows of the tile that load the access for themselves; rows of small windows share what they have in common (codegen/passes/window_taps.py)."""
+    """Rows of the tile that load the access for themselves; rows of small windows share what they have in common (codegen/passes/sums/window_taps.py)."""
     step = 0 if jam is None else access.stride(jam)
     if step == 0:
         return 1.0

@@ -2,7 +2,7 @@
 
     for thread k: m = max(m, x[k])     becomes     own = -inf; for thread k: own = max(own, x[k]);  m = max(m, own) across
 
-As the vectorizer does for lanes (passes/privatize.py).
+As the vectorizer does for lanes (passes/vectors/privatize.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from polyml.codegen.loops import (
     UpdateArgument,
     Variable,
 )
-from polyml.codegen.passes.jam import names_in
+from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.rewrite import expressions, subscript_variables, uses, walk_nodes, with_body
 from polyml.dtypes import DType, i64
 from polyml.expressions import Const, Expr, Read, Subscript, reads_of

@@ -35,7 +35,7 @@ from polyml.codegen.loops import (
     UpdateArgument,
     Variable,
 )  # fmt: skip
-from polyml.codegen.passes.jam import names_in
+from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import expressions, map_places, uses, walk_nodes
 from polyml.dtypes import boolean, i64

@@ -11,7 +11,7 @@ from functools import reduce
 from math import ceil, prod
 
 from polyml.codegen.loops import Assign, For, Function, Place
-from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.coming_lines import Coming
 from polyml.codegen.prefetch.swept_rows import Caches
 from polyml.codegen.prefetch.tile_fetches import TileFetches

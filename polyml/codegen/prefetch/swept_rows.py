@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, Node, Place, Prefetch, Variable
-from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.rewrite import expressions, renewed, walk_nodes, with_body
 from polyml.expressions import Read, reads_of
 from polyml.records import dataclass

@@ -134,7 +134,7 @@ def _source_order(sides: Sides, model: StatementModel, vector: int) -> list[str]
     order = by_stride([*sides.columns, *sides.reduced, sides.lanes], sides.operand)
     if sides.first == sides.lanes:
         return order
-    # Rows of the operand along its own contiguous index, a vector of them at a time, are transposed in registers; short ones with those that follow in memory (codegen/passes/collapse_copies.py).
+    # Rows of the operand along its own contiguous index, a vector of them at a time, are transposed in registers; short ones with those that follow in memory (codegen/passes/transposes/collapse_copies.py).
     rows = [sides.first]
     before = [i for i in sides.reduced if i != sides.first]
     while sides.reduced[-1] == sides.first and before and model.extents[sides.first] < vector:

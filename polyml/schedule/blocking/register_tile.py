@@ -218,7 +218,7 @@ def _parts(extent: int, step: int) -> list[tuple[int, int]]:
 
 def _vector_parts(extent: int, vectors: int, width: int) -> list[tuple[int, int]]:
     full, rest = divmod(extent, vectors * width)
-    # Vectors of the rest overlap (codegen/passes/overlap.py).
+    # Vectors of the rest overlap (codegen/passes/vectors/overlap.py).
     parts = [(full, vectors), (1, -(-rest // width))]
     return [(count, size) for count, size in parts if count and size]
 

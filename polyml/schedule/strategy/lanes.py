@@ -73,7 +73,7 @@ def _cost_inside(name: str, band: Band, facts: Facts) -> float:
 
 
 def _scan_cost(name: str, band: Band, facts: Facts) -> float | None:
-    """Vector instructions per element where the one loop below the band is a scan (codegen/passes/scans.py): a shuffle and an operation for each time that the lanes halve, and the start of
+    """Vector instructions per element where the one loop below the band is a scan (codegen/passes/sums/scans.py): a shuffle and an operation for each time that the lanes halve, and the start of
     each row. It beats rows that are transposed (16 lanes: four shuffles for each vector that is read or written) in cache, and twofold in memory, where these are 32 streams a page apart."""
     model, scan = facts.models[name], row_scan(facts.scop.statements[name], facts.scop)
     if scan is None or not (scan.exact or facts.options.relax_reductions):

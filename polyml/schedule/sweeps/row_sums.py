@@ -14,7 +14,7 @@ not, A (A^T y) does). Contractions are left to tiles.
 Sizes that stay symbolic count as large; whether they are is asked at each call (`RowSums.worth`). Blocks of 16 rows are then dealt out to eight parts in turns.
 
 Source: loop fusion for BLAS-2 sequences, Howell, Demmel, Fulton, Hammarling and Marmol, "Cache efficient bidiagonalization using BLAS 2.5 operators" (ACM TOMS 34, 2008); partial
-sums are rfactor's (codegen/passes/partial_sums.py).
+sums are rfactor's (codegen/passes/sums/partial_sums.py).
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ import polyml
 from polyml.codegen.generate import generate
 from polyml.codegen.loops import Allocate, Assign, Block, Bounds, For, Function, If, Node
 from polyml.codegen.passes.lower import LoopOptions, lower_loops
-from polyml.codegen.passes.scalar_replacement import scalar_replacement
+from polyml.codegen.passes.registers.scalar_replacement import scalar_replacement
 from polyml.codegen.passes.simplify import simplify
-from polyml.codegen.passes.unroll import unroll
-from polyml.codegen.passes.unroll_and_jam import unroll_and_jam
+from polyml.codegen.passes.unrolling.unroll import unroll
+from polyml.codegen.passes.unrolling.unroll_and_jam import unroll_and_jam
 from polyml.codegen.printer import loops_text
 from polyml.codegen.ranges import Ranges, outside, remembered
 from polyml.codegen.rewrite import uses, walk_nodes

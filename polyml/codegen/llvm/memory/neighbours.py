@@ -10,7 +10,7 @@ loop carries the vector at one of these places from iteration to iteration, load
         left = shift(here, next, width - 1); here = next
     body once more, in which a[k + 1] is a load
 
-A sum that is the same at several places (the columns of a window; codegen/passes/sums_by_place.py) is such a row, too: it is added up once and shifted like an element.
+A sum that is the same at several places (the columns of a window; codegen/passes/sums/sums_by_place.py) is such a row, too: it is added up once and shifted like an element.
 
 In L1 a load across two lines costs no more than two: there one place after `here` stays a load where shuffles and arithmetic, which share two units, would take longer than all loads.
 
@@ -27,7 +27,7 @@ from polyml.codegen.llvm.ir import INDEX, Builder, Lines, Value, integer, type_o
 from polyml.codegen.llvm.memory.access import Evaluate, access
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Assign, For, Prefetch
-from polyml.codegen.passes.sums_by_place import LINE, base_of
+from polyml.codegen.passes.sums.sums_by_place import LINE, base_of
 from polyml.expressions import Apply, Expr, Read, reads_of, substitute, walk
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine

@@ -29,7 +29,7 @@ from polyml.codegen.loops import (
     UpdateArgument,
     Variable,
 )
-from polyml.codegen.passes.jam import names_in
+from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import subscript_variables, walk_nodes, with_body
 from polyml.dtypes import boolean, i64

@@ -1,6 +1,6 @@
 """Sums over windows without filters (depthwise convolutions, blurs): what windows read is copied first where lanes along the row gain by that.
 
-- With the padding around it: rows have no edges of their own then, and several share a register tile, in which each element is loaded once (codegen/passes/window_taps.py).
+- With the padding around it: rows have no edges of their own then, and several share a register tile, in which each element is loaded once (codegen/passes/sums/window_taps.py).
 - Rows with gaps (stride 2) in phases, so that all taps read neighbours: `y[p, q] = sum[r, s](x[2 p + r, 2 q + s] * w[r, s])` becomes
 
       x_padded[h, b, v] = x[h, 2 v + b]
