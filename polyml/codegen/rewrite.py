@@ -50,9 +50,10 @@ def flatten(nodes: Iterable[Node]) -> tuple[Node, ...]:
     return tuple(flat)
 
 
-def renewed(old: tuple[T, ...], made: tuple[T, ...]) -> tuple[T, ...]:
-    """`made`, but `old` where its elements are the same objects: a pass that changes nothing gives back what it got."""
-    return old if len(made) == len(old) and all(map(operator.is_, made, old)) else made
+def renewed(old: tuple[T, ...], made: Iterable[T]) -> tuple[T, ...]:
+    """`made` as a tuple, but `old` where its elements are the same objects: a pass that changes nothing gives back what it got."""
+    new = tuple(made)
+    return old if len(new) == len(old) and all(map(operator.is_, new, old)) else new
 
 
 def walk_nodes(nodes: Iterable[Node]) -> Iterator[Node]:

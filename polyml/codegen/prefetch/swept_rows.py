@@ -87,8 +87,7 @@ class _Prefetch:
         self.notes: list[Note] = []
 
     def body(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        made = tuple(self.node(node) for node in nodes)
-        return renewed(nodes, made)
+        return renewed(nodes, (self.node(node) for node in nodes))
 
     def node(self, node: Node) -> Node:
         node = with_body(node, self.body)

@@ -102,8 +102,7 @@ class _Turned:
             loops = (*around, node) if isinstance(node, For) else around
             return with_body(node, lambda body: self.body(body, loops))
 
-        made = tuple(map(inside, nodes))
-        return renewed(nodes, made)
+        return renewed(nodes, map(inside, nodes))
 
     def asking(self, sums: tuple[Node, ...], found: Sequence[_Rows], around: tuple[For, ...]) -> tuple[Node, ...]:
         """What comes ahead of the layout, with requests for its lines."""

@@ -13,7 +13,7 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, If, Lead, Node
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.streams import flat_element, is_zero
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import renewed, walk_nodes, with_body
 from polyml.dtypes import boolean
 from polyml.expressions import Apply, Read
 from polyml.new_names import fresh
@@ -72,9 +72,7 @@ class _Streams:
                 run = []
             if node is not None:
                 made.append(self.inside(node, ranges, lanes))
-        return (
-            nodes if len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True)) else tuple(made)
-        )
+        return renewed(nodes, made)
 
     def inside(self, node: Node, ranges: Ranges, lanes: For | None) -> Node:
         if isinstance(node, For):

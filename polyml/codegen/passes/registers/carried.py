@@ -113,8 +113,7 @@ class _Carries:
     kept: set[str]
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: Lanes | None) -> tuple[Node, ...]:
-        made = tuple(self.node(node, ranges, lanes) for node in nodes)
-        return renewed(nodes, made)
+        return renewed(nodes, (self.node(node, ranges, lanes) for node in nodes))
 
     def node(self, node: Node, ranges: Ranges, lanes: Lanes | None) -> Node:
         if not isinstance(node, For):

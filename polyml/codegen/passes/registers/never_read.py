@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node
-from polyml.codegen.rewrite import uses, walk_nodes, with_body
+from polyml.codegen.rewrite import renewed, uses, walk_nodes, with_body
 
 __all__ = ["without_never_read"]
 
@@ -36,5 +36,4 @@ def _without(nodes: tuple[Node, ...], names: set[str]) -> tuple[Node, ...]:
         )
         if not empty:
             made.append(changed)
-    same = len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True))
-    return nodes if same else tuple(made)
+    return renewed(nodes, made)

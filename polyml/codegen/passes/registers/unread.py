@@ -54,8 +54,7 @@ def without_unread(nodes: tuple[Node, ...], names: Set[str], ranges: Ranges) -> 
 
 
 def _body(nodes: tuple[Node, ...], names: Set[str], ranges: Ranges) -> tuple[Node, ...]:
-    made = tuple(_node(node, names, ranges) for node in nodes)
-    return renewed(nodes, made)
+    return renewed(nodes, (_node(node, names, ranges) for node in nodes))
 
 
 def _node(node: Node, names: Set[str], ranges: Ranges) -> Node:

@@ -54,8 +54,7 @@ class _Chains:
     room: int
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
-        made = tuple(self.node(node, ranges) for node in nodes)
-        return renewed(nodes, made)
+        return renewed(nodes, (self.node(node, ranges) for node in nodes))
 
     def node(self, node: Node, ranges: Ranges) -> Node:
         if isinstance(node, Allocate):

@@ -17,7 +17,7 @@ from math import prod
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import renewed, walk_nodes, with_body
 from polyml.expressions import Const, Read, reads_of
 from polyml.new_names import fresh
 from polyml.records import dataclass
@@ -71,8 +71,7 @@ class _Parts:
             else:
                 inside = ranges.enter(node) if isinstance(node, For) else ranges
                 made.append(with_body(node, lambda body, inside=inside: self.body(body, inside)))  # type: ignore[misc]
-        same = len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True))
-        return nodes if same else tuple(made)
+        return renewed(nodes, made)
 
     def sums(self, loop: For) -> list[str] | None:
         """The registers that a nest of loops adds to, where it does nothing else."""

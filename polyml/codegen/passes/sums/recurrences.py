@@ -49,8 +49,7 @@ class _Lanes:
 
 
 def _body(nodes: tuple[Node, ...], lanes: _Lanes) -> tuple[Node, ...]:
-    made = tuple(_node(node, lanes) for node in nodes)
-    return renewed(nodes, made)
+    return renewed(nodes, (_node(node, lanes) for node in nodes))
 
 
 def _node(node: Node, lanes: _Lanes) -> Node:
@@ -82,8 +81,7 @@ def _ordered(nodes: tuple[Node, ...], wait: _Wait) -> tuple[Node, ...]:
         value = _sorted(node.value, wait)
         return node if value is node.value else replace(node, value=value)
 
-    made = tuple(visit(node) for node in nodes)
-    return renewed(nodes, made)
+    return renewed(nodes, (visit(node) for node in nodes))
 
 
 def _sorted(expr: Expr, wait: _Wait) -> Expr:

@@ -52,8 +52,7 @@ class _Scans:
     notes: list[Note]
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
-        made = tuple(self.node(node, ranges) for node in nodes)
-        return renewed(nodes, made)
+        return renewed(nodes, (self.node(node, ranges) for node in nodes))
 
     def node(self, node: Node, ranges: Ranges) -> Node:
         if not isinstance(node, For):

@@ -39,8 +39,7 @@ def order_by_place(function: Function, *, vector_bytes: int) -> Function:
 
 
 def _body(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    made = tuple(_node(node) for node in nodes)
-    return renewed(nodes, made)
+    return renewed(nodes, (_node(node) for node in nodes))
 
 
 def _node(node: Node) -> Node:

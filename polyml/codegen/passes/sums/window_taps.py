@@ -33,8 +33,7 @@ def write_taps(function: Function) -> Function:
 
 
 def _body(nodes: tuple[Node, ...], lane: str | None) -> tuple[Node, ...]:
-    made = tuple(new for node in nodes for new in _node(node, lane))
-    return renewed(nodes, made)
+    return renewed(nodes, (new for node in nodes for new in _node(node, lane)))
 
 
 def _node(node: Node, lane: str | None) -> tuple[Node, ...]:

@@ -42,8 +42,7 @@ class _Collapse:
     taken: set[str]
 
     def body(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        made = tuple(map(self.node, nodes))
-        return renewed(nodes, made)
+        return renewed(nodes, map(self.node, nodes))
 
     def node(self, node: Node) -> Node:
         found = self.collapsed(node) if isinstance(node, For) and node.kind == "vector" else None

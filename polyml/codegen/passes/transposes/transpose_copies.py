@@ -49,8 +49,7 @@ class _Copies:
     taken: set[str]
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: For | None) -> tuple[Node, ...]:
-        made = tuple(new for node in nodes for new in self.node(node, ranges, lanes))
-        return renewed(nodes, made)
+        return renewed(nodes, (new for node in nodes for new in self.node(node, ranges, lanes)))
 
     def node(self, node: Node, ranges: Ranges, lanes: For | None) -> tuple[Node, ...]:
         if isinstance(node, For) and lanes is not None and self.is_transposed(node, lanes):

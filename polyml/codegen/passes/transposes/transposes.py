@@ -67,8 +67,7 @@ class _Transposes:
         self.leads: dict[str, Lead] = {}
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: For | None) -> tuple[Node, ...]:
-        made = tuple(self.node(node, ranges, lanes) for node in nodes)
-        return renewed(nodes, made)
+        return renewed(nodes, (self.node(node, ranges, lanes) for node in nodes))
 
     def node(self, node: Node, ranges: Ranges, lanes: For | None) -> Node:
         if not isinstance(node, For):

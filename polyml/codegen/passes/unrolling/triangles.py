@@ -39,8 +39,7 @@ def cut_triangles(function: Function) -> Function:
 
 
 def _body(nodes: tuple[Node, ...], ranges: Ranges, taken: set[str]) -> tuple[Node, ...]:
-    made = tuple(new for node in nodes for new in _node(node, ranges, taken))
-    return renewed(nodes, made)
+    return renewed(nodes, (new for node in nodes for new in _node(node, ranges, taken)))
 
 
 def _node(node: Node, ranges: Ranges, taken: set[str]) -> tuple[Node, ...]:

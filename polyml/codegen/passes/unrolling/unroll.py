@@ -20,8 +20,7 @@ def unroll(function: Function) -> Function:
 
 
 def _body(nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
-    made = tuple(new for node in nodes for new in _node(node, ranges))
-    return renewed(nodes, made)
+    return renewed(nodes, (new for node in nodes for new in _node(node, ranges)))
 
 
 def _node(node: Node, ranges: Ranges) -> tuple[Node, ...]:

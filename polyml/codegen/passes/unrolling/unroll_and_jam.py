@@ -48,8 +48,7 @@ class _Jam:
         self.notes: list[Note] = []
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
-        made = tuple(new for node in nodes for new in self.node(node, ranges))
-        return renewed(nodes, made)
+        return renewed(nodes, (new for node in nodes for new in self.node(node, ranges)))
 
     def node(self, node: Node, ranges: Ranges) -> tuple[Node, ...]:
         inner = ranges.enter(node) if isinstance(node, For) else ranges

@@ -56,8 +56,7 @@ class _Rule:
 
 
 def _body(nodes: tuple[Node, ...], ranges: Ranges, rule: _Rule, *, lane: str | None, nested: bool) -> tuple[Node, ...]:
-    made = tuple(_node(node, ranges, rule, lane=lane, nested=nested) for node in nodes)
-    return renewed(nodes, made)
+    return renewed(nodes, (_node(node, ranges, rule, lane=lane, nested=nested) for node in nodes))
 
 
 def _node(node: Node, ranges: Ranges, rule: _Rule, *, lane: str | None, nested: bool) -> Node:

@@ -77,8 +77,7 @@ def depends_on(loop: For) -> bool:
 
 def _with_inner_loops(loop: For, change: Callable[[For], tuple[Node, ...]]) -> For:
     def body(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        made = tuple(new for node in nodes for new in visit(node))
-        return renewed(nodes, made)
+        return renewed(nodes, (new for node in nodes for new in visit(node)))
 
     def visit(node: Node) -> tuple[Node, ...]:
         node = with_body(node, body)

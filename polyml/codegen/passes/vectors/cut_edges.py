@@ -40,8 +40,7 @@ def cut_vectors(function: Function) -> Function:
     """The function with loops of vectors in parts, where conditions on their variable alone hold for all lanes in the middle: masks of the vectors at the ends are constants then."""
 
     def body(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        made = tuple(new for node in nodes for new in visit(node))
-        return renewed(nodes, made)
+        return renewed(nodes, (new for node in nodes for new in visit(node)))
 
     def visit(node: Node) -> tuple[Node, ...]:
         if isinstance(node, For) and node.kind == "vector" and node.width > 1 and not node.masked:
@@ -89,8 +88,7 @@ def _inner(starts: range, differences: Iterable[Affine], loop: For) -> range | N
 
 
 def _body(nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
-    made = tuple(new for node in nodes for new in _node(node, ranges))
-    return renewed(nodes, made)
+    return renewed(nodes, (new for node in nodes for new in _node(node, ranges)))
 
 
 def _node(node: Node, ranges: Ranges) -> tuple[Node, ...]:

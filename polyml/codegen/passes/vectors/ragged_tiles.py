@@ -47,8 +47,7 @@ def _body(
             return _widened(node, ranges, variables, taken) or node
         return with_body(node, lambda body: _body(body, inside, variables, taken))
 
-    made = tuple(visit(node) for node in nodes)
-    return renewed(nodes, made)
+    return renewed(nodes, (visit(node) for node in nodes))
 
 
 def _widened(rows: For, ranges: Ranges, variables: Mapping[str, Variable], taken: set[str]) -> For | None:
