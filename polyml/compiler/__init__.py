@@ -1,0 +1,1 @@
+"""The drivers: from a program's syntax to compiled code, stage by stage."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 
 from polyml.expressions import Apply, Expr, Read, walk
 from polyml.graph.ir import Equation, Loop, Tensor
-from polyml.graph.rules.inline import is_elementwise
+from polyml.graph.rules.reuse.inline import is_elementwise
 from polyml.graph.traverse import equation_reads, estimated_bytes, index_extents
 from polyml.sets.affine import Affine
 from polyml.sets.shapes import is_known

@@ -1,19 +1,20 @@
 """Blocks of a reduction that register tiles read where they lie: meanwhile the rows of the next block come into L2, a line at a time.
 
 Rows that lie one after the other are a stream for the hardware's prefetchers only while the first tile goes down a block; those behind it find the block in cache, and memory idles. So each of them asks for one
-line of every row of the next block, at the step of its own sums.
+line of every row of the next block, at the step of its own sums. Where an operand is made for each block, each of them asks for what that is made from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from math import ceil, prod
 
-from polyml.codegen.loops import Assign, For, Function, Place, Variable
-from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.loops import Assign, For, Function, Place
+from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.swept_rows import Caches
-from polyml.codegen.prefetch.tile_sums import fetching, large_inputs, map_tiles, turn_of
+from polyml.codegen.prefetch.tile_fetches import TileFetches
+from polyml.codegen.prefetch.tile_sums import large_inputs, turn_of
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Read, reads_of
@@ -34,22 +35,12 @@ def prefetch_blocks(function: Function, caches: Caches) -> tuple[Function, tuple
         for (s..; s += 208) for (d..; d += 13) vector for (e..) for (k = s; k < s + 208; k++) t += x[k, d] * v[k, e]; ..
         -> for (s..) for (d..) vector for (e..) for (k = s; ..) { prefetch x[k + 208, 16*(d//13)], v[k + 208, 16*(d//13)]; t += x[k, d] * v[k, e]; .. }
     """
-    if not caches.l2:
-        return function, ()
-    large = large_inputs(function, caches.l2)
-    pass_ = _Blocks(large, caches, [])
-    body = map_tiles(function.body, fetching(pass_.lines)) if large else function.body
-    return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
+    large = large_inputs(function, caches.l2) if caches.l2 else {}
+    return _Blocks(large, caches, []).within(function)
 
 
 @dataclass(frozen=True, slots=True)
-class _Blocks:
-    """arguments: large inputs, by name."""
-
-    arguments: Mapping[str, Variable]
-    caches: Caches
-    notes: list[Note]
-
+class _Blocks(TileFetches):
     def lines(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[Place]:
         """What an iteration of the sums asks for: in each tile another line of its row, as long as there are enough tiles."""
         at = next((k for k, loop in enumerate(loops) if sums.lower == affine(loop.variable)), None)

@@ -9,8 +9,8 @@ from polyml.schedule.blocking.makers import Makers, makers_of
 from polyml.schedule.pack import Packed
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage import contract_storage
-from polyml.schedule.strategy.block_threads import BLOCKS, shared_loops
-from polyml.schedule.strategy.contractions import block_with_makers
+from polyml.schedule.strategy.contractions.nests import block_with_makers
+from polyml.schedule.strategy.contractions.threads import BLOCKS, shared_loops
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.ways.strategic import planned
 from polyml.schedule.ways.task import Task
