@@ -239,7 +239,7 @@ def einsum_path(*operands: object, optimize: object = "greedy") -> tuple[list[An
     return path
 
 
-_PROGRAM = re.compile(r"\bdef\s+\w+\s*\(")
+_PROGRAM = re.compile(r"\bdef\s+\w+\s*\(|^\s*class\s+\w+\s*[(:]")
 
 
 _EXTENDED: dict[tuple[object, ...], Einsum] = {}

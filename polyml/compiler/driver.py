@@ -62,8 +62,12 @@ R = TypeVar("R")
 def locked(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        with COMPILE_LOCK:
-            return function(*args, **kwargs)
+        try:
+            with COMPILE_LOCK:
+                return function(*args, **kwargs)
+        except RecursionError:
+            hint = "give parts of its long expressions (200 terms and more) names of their own"
+            raise PolymlError("an expression of the program is nested too deeply", hint=hint) from None
 
     return run
 
