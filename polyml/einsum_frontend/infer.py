@@ -176,7 +176,8 @@ def _round(
         adopted = adopted or _by_sets(variable, fitting[name], inner, outer, span, symbolic, avoid)
         if adopted is None:
             continue
-        if adopted.exact and adopted.may_be_empty and all(use.extent != 0 for use in fitting[name]):
+        empty = adopted.exact and adopted.may_be_empty and all(use.extent != 0 for use in fitting[name])
+        if empty and not _never(outer):
             raise ShapeError(
                 f"no value of {plain_name(name)} keeps every subscript in bounds",
                 span=fitting[name][0].expression.span,
@@ -239,6 +240,13 @@ def _by_symbols(variable: str, uses: Sequence[Use], inner: Mapping[str, Range], 
         return None  # some range is empty
     assumed += [value for value in needs if not value.is_constant]
     return box_range(variable, 0, extent_of(top + 1))
+
+
+def _never(outer: Mapping[str, Range]) -> bool:
+    """Whether a loop around has no iteration, so that nothing has to fit."""
+    names = sorted(outer)
+    context = " and ".join(outer[name].constraint or "true" for name in names) or "true"
+    return bool(isl.Set(f"{parameters_text(names)}{{ : {context} }}").is_empty())
 
 
 def _or_zero(values: Range, head: str, position: int, rank: int) -> isl.Set:

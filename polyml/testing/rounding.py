@@ -299,6 +299,9 @@ def _reduced(kind: str, parts: Sequence[Part], dtype: DType) -> float:
         case "prod":
             if any(math.isinf(part.bound) for part in parts):
                 return math.inf
+            growing = math.prod(max(1.0, _size(part.value) + part.bound) for part in parts)
+            if growing > _limits(f32 if dtype.is_half else dtype)[1]:
+                return math.inf  # a partial product may overflow, whatever the factors after it
             # By how much the product of the largest factors is larger, without the difference of both: a unit in the last place of f64 is lost in that.
             size, bound = 1.0, 0.0
             for part in parts:

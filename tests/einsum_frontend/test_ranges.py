@@ -156,6 +156,13 @@ def test_no_value_of_another_index_in_some_iteration() -> None:
     assert result == interpret(parse(source.source), values(6))
 
 
+def test_a_loop_without_iterations_needs_no_value() -> None:
+    lines = ("for t in range(0, 0, -1):", "    x[H - 1 - h] = f[h // 2 + t]")
+    source = program('x: f32["H"], f: f32["R"]', *lines, "return x")
+    (result,) = run(source, values(6), values(2))
+    np.testing.assert_array_equal(result, values(6))
+
+
 def test_interval_arithmetic() -> None:
     known: dict[str, Range] = {"i": box_range("i", 0, 5), "j": box_range("j", 2, 4)}
     i, j = affine("i"), affine("j")
