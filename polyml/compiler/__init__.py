@@ -1,1 +1,13 @@
-"""The drivers: from a program's syntax to compiled code, stage by stage."""
+"""From programs to kernels. These are hundreds of modules, imported when the first program is compiled, while the garbage collector rests: what they make stays."""
+
+from __future__ import annotations
+
+import gc
+
+_collecting = gc.isenabled()
+gc.disable()
+try:
+    import polyml.compiler.driver  # noqa: F401
+finally:
+    if _collecting:
+        gc.enable()

@@ -44,7 +44,7 @@ def prefetch_turned(function: Function, caches: Caches) -> Function:
     if not caches.l2:
         return function
     large = {v.name: v for v in function.arguments if _bytes(v) * SHARE > caches.l2}
-    if not large.keys() & function.written:
+    if not large.keys() & function.written or not any(map(_turns, walk_nodes(function.body))):
         return function
     body = _Turned(large, caches.line, names_in(function), outside(function)).body(function.body, ())
     return function if body is function.body else replace(function, body=body)
@@ -169,8 +169,11 @@ class _Turned:
 def _is_turn(node: Node) -> bool:
     """Whether it does nothing but lay out."""
     inside = list(walk_nodes((node,)))
-    turns = any(isinstance(n, For) and n.kind == "transpose" for n in inside)
-    return turns and not any(isinstance(n, Assign) and n.reduction is not None for n in inside)
+    return any(map(_turns, inside)) and not any(isinstance(n, Assign) and n.reduction is not None for n in inside)
+
+
+def _turns(node: Node) -> bool:
+    return isinstance(node, For) and node.kind == "transpose"
 
 
 def _stores(nodes: Sequence[Node], loops: tuple[For, ...]) -> Iterator[tuple[Assign, tuple[For, ...]]]:

@@ -20,16 +20,11 @@ from polyml.codegen.llvm.functions.captures import captured
 from polyml.codegen.llvm.functions.frame import failure_of, leave_if_failed
 from polyml.codegen.llvm.functions.outline import PARALLEL, Emit, is_light, pack, range_function, unpacked
 from polyml.codegen.llvm.ir import INDEX, POINTER, Value, integer
+from polyml.codegen.llvm.ring import BYTES
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Allocate, Block, For, If, Node
 
-__all__ = ["BYTES", "RING", "emit_pipelined", "emit_stage", "has_stages"]
-
-RING = 512
-"""Rows whose progress is known at a time: more than there are threads."""
-
-BYTES = 128 + 16 * RING
-"""Of a pipeline: the next row in a line of its own, then lower, upper and step, then row and progress of as many as there are."""
+__all__ = ["emit_pipelined", "emit_stage", "has_stages"]
 
 
 def has_stages(nodes: Iterable[Node]) -> bool:

@@ -19,6 +19,7 @@ What is loaded ahead is what the next iteration needs itself, so nothing is touc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -86,16 +87,15 @@ class _Sums:
     @staticmethod
     def of(state: State, node: For, assigns: list[Assign]) -> _Sums:
         places: dict[Expr, dict[int, Expr]] = {}
-        for inner in assigns:
-            for expr in walk(inner.value):
-                if not isinstance(expr, Apply) or expr.op not in ("add", "sub") or not expr.dtype.is_float:
-                    continue
-                found = base_of(expr, node.variable)
-                if found is None:
-                    continue
-                if all(_is_plain(state, read, node) and _stays(read, assigns) for read in reads_of(expr)):
-                    base, place = found
-                    places.setdefault(base, {})[place] = expr
+        sums, sizes = _sums_of(assigns)
+        often = Counter(sizes)
+        for expr, size in zip(sums, sizes, strict=True):
+            found = base_of(expr, node.variable) if often[size] > 1 else None
+            if found is None:
+                continue
+            if all(_is_plain(state, read, node) and _stays(read, assigns) for read in reads_of(expr)):
+                base, place = found
+                places.setdefault(base, {})[place] = expr
         largest = sorted(places, key=lambda base: -sum(1 for _ in walk(base)))
         return _Sums(node, assigns, {base: places[base] for base in largest if len(places[base]) > 1})
 
@@ -118,6 +118,18 @@ class _Sums:
                     break
             else:
                 return rows, reads
+
+
+def _sums_of(assigns: list[Assign]) -> tuple[list[Apply], list[int]]:
+    """All sums within the values, and of how many operations they are: only those of the same size may be the same."""
+    sums: list[Apply] = []
+    sizes: dict[int, int] = {}
+    for inner in assigns:
+        nodes = list(walk(inner.value))
+        for node in reversed(nodes):  # what is below it first
+            sizes[id(node)] = 1 + sum(sizes[id(arg)] for arg in node.args) if isinstance(node, Apply) else 0
+        sums += (n for n in nodes if isinstance(n, Apply) and n.op in ("add", "sub") and n.dtype.is_float)
+    return sums, [sizes[id(expr)] for expr in sums]
 
 
 def _outermost(

@@ -7,9 +7,9 @@ from typing import assert_never
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, Prefetch, UpdateArgument
 from polyml.codegen.passes.vectors.privatize import Partial
-from polyml.codegen.rewrite import subscript_variables, variables_of, walk_nodes
+from polyml.codegen.rewrite import subscript_variables, walk_nodes
 from polyml.dtypes import DType
-from polyml.expressions import Apply, Expr, Read, reads_of
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, walk
 from polyml.sets.affine import Affine
 
 __all__ = ["NotVectorizable", "check_lanes", "lane_dtypes"]
@@ -74,10 +74,32 @@ class _Lanes:
 
     def __init__(self, variable: str, private: frozenset[str], partials: frozenset[Place]) -> None:
         self.variable, self.private, self.partials = variable, private, partials
+        self._known: dict[int, tuple[Expr, bool]] = {}
 
     def differs(self, expr: Expr) -> bool:
-        """Whether the value may differ between lanes."""
-        return self.variable in variables_of(expr) or any(read.tensor in self.private for read in reads_of(expr))
+        """Whether the value may differ between lanes. It is asked of every part of an expression, and found for all at once."""
+        if id(expr) not in self._known:
+            for node in reversed(list(walk(expr))):  # what is below it first
+                self._known[id(node)] = node, self._differs(node)
+        return self._known[id(expr)][1]
+
+    def _differs(self, node: Expr) -> bool:
+        match node:
+            case Apply():
+                return any(self._known[id(arg)][1] for arg in node.args)
+            case Read():
+                if node.tensor in self.private:
+                    return True
+                return any(
+                    self.variable in s.variables() if isinstance(s, Affine) else self._known[id(s)][1]
+                    for s in node.subscripts
+                )
+            case IndexValue():
+                return self.variable in node.affine.variables()
+            case Const():
+                return False
+            case _:
+                assert_never(node)
 
     def moves(self, place: Place) -> bool:
         """Whether lanes write different elements."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyml.expressions import Apply, Const, Expr, Read
+from polyml.expressions import Apply, Const, Expr, Numbered, Read
 from polyml.graph.ir import Equation, Graph, Loop, Op
 from polyml.records import dataclass
 
@@ -38,40 +38,43 @@ def _op(op: Op) -> Op:
             body = _block(op.body)
             return op if body is op.body else replace(op, body=body)
         case Equation():
-            value = _combined(op.body)
+            value = _combined(op.body, Numbered())
             return op if value is op.body else replace(op, body=value)
         case _:
             return op
 
 
-def _combined(expr: Expr) -> Expr:
+def _combined(expr: Expr, numbered: Numbered) -> Expr:
     if not isinstance(expr, Apply):
         return expr
     if expr.op in ("add", "sub") and expr.dtype.is_float and expr.dtype.itemsize >= 4:
-        found = _cheaper(expr)
+        found = _cheaper(expr, numbered)
         if found is not None:
             return found
-    args = tuple(_combined(arg) for arg in expr.args)
+    args = tuple(_combined(arg, numbered) for arg in expr.args)
     return expr if all(a is b for a, b in zip(args, expr.args, strict=True)) else replace(expr, args=args)
 
 
-def _cheaper(expr: Apply) -> Expr | None:
-    """The sum with one constant per term, if that takes fewer operations."""
-    terms: dict[Expr, float] = {}
-    _collect(expr, 1.0, terms)
-    if len(terms) < LEAST_TERMS or not all(isinstance(term, Read) for term in terms):
+def _cheaper(expr: Apply, numbered: Numbered) -> Expr | None:
+    """The sum with one constant per term, if that takes fewer operations; the sum itself, where that holds for none within it either."""
+    found = _Terms(numbered)
+    if not found.collect(expr, 1.0) or len(found.terms) < LEAST_TERMS:
         return None
+    terms = list(found.terms.values())
     # Products of constants may be beyond what the type has: 1e25 * (1e25 * (x - y)) is no infinity times zero where x = y.
-    if not all(expr.dtype.is_normal(constant) for constant in terms.values()):
+    if not all(expr.dtype.is_normal(constant) for _, constant in terms):
         return None
     groups: dict[float, _Group] = {}
-    for term, constant in terms.items():
+    for term, constant in terms:
         group = groups.setdefault(abs(constant), _Group([], []))
         (group.plus if constant > 0 else group.minus).append(term)
     has_unit = 1.0 in groups
     after = len(terms) - 1 + (0 if has_unit else 1)
-    if after >= _operations(expr):
-        return None
+    before = _operations(expr, numbered)
+    if after >= before:
+        # Of n different elements n - 1 additions are left, and one product where none has the factor 1. If the whole has no product more than that, no part has.
+        apart = found.leaves == len(terms) and not found.nested
+        return expr if apart and (before < len(terms) or not has_unit) else None
     # What nothing is multiplied in comes first, and all others are added to it; what is only taken away comes last.
     ordered = sorted(groups.items(), key=lambda item: (not item[1].plus, item[0] != 1.0))
     total: Expr | None = None
@@ -105,35 +108,50 @@ def _added(total: Expr | None, constant: float, group: _Group, like: Apply) -> E
     return value if total is None else Apply("sub" if negative else "add", (total, value), like.dtype)
 
 
-def _collect(expr: Expr, constant: float, terms: dict[Expr, float]) -> None:
-    """Adds the constants of the expression's terms, times `constant`."""
-    match expr:
-        case Apply(op="add" | "sub", args=(x, y)):
-            _collect(x, constant, terms)
-            _collect(y, constant if expr.op == "add" else -constant, terms)
-        case Apply(op="neg", args=(x,)):
-            _collect(x, -constant, terms)
-        case Apply(op="mul", args=(Const(value=value), x)) | Apply(op="mul", args=(x, Const(value=value))):
-            _collect(x, constant * float(value), terms)
-        case _:
-            terms[expr] = terms.get(expr, 0.0) + constant
+class _Terms:
+    """The terms of a sum by number, and their constants. leaves: how many there were, equal ones counted each; nested: a constant multiplies a sum."""
+
+    def __init__(self, numbered: Numbered) -> None:
+        self.numbered = numbered
+        self.terms: dict[int, tuple[Expr, float]] = {}
+        self.leaves, self.nested = 0, False
+
+    def collect(self, expr: Expr, constant: float) -> bool:
+        """Adds the constants of the expression's terms, times `constant`; False where one of them is no element of a tensor."""
+        match expr:
+            case Apply(op="add" | "sub", args=(x, y)):
+                sign = 1 if expr.op == "add" else -1
+                return self.collect(x, constant) and self.collect(y, sign * constant)
+            case Apply(op="neg", args=(x,)):
+                return self.collect(x, -constant)
+            case Apply(op="mul", args=(Const(value=value), x)) | Apply(op="mul", args=(x, Const(value=value))):
+                self.nested |= not isinstance(x, Read)
+                return self.collect(x, constant * float(value))
+            case Read():
+                number = self.numbered(expr)
+                term, before = self.terms.get(number, (expr, 0.0))
+                self.terms[number] = term, before + constant
+                self.leaves += 1
+                return True
+            case _:
+                return False
 
 
-def _operations(expr: Apply) -> int:
+def _operations(expr: Apply, numbered: Numbered) -> int:
     """Vector instructions of the sum as it stands: an addition takes one of its operands' products along."""
-    seen: set[Expr] = set()
+    seen = set[int]()
 
     def count(node: Expr, *, fused: bool) -> int:
-        if not isinstance(node, Apply) or node in seen:
+        if not isinstance(node, Apply) or numbered(node) in seen:
             return 0
         if node.op == "mul":
             if not fused:
-                seen.add(node)
+                seen.add(numbered(node))
             inner = [arg for arg in node.args if not isinstance(arg, Const)]
             return (0 if fused else 1) + sum(count(arg, fused=False) for arg in inner)
         if node.op not in ("add", "sub", "neg"):
             return 0
-        seen.add(node)
+        seen.add(numbered(node))
         products = [arg for arg in node.args if isinstance(arg, Apply) and arg.op == "mul"]
         taken = products[0] if products and node.op != "neg" else None
         return 1 + sum(count(arg, fused=arg is taken) for arg in node.args)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.expressions import Read, Subscript, substitute
+from polyml.expressions import Numbered, Read, Subscript, substitute
 from polyml.graph.edit import protected_names, rename_uses
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import all_ops, is_cheap
@@ -29,12 +29,13 @@ def share_equal(graph: Graph) -> Graph:
             overwritten.add(op.base.name)
         elif isinstance(op, Loop):
             overwritten |= {c.initial.name for c in op.carried} | {c.inner.name for c in op.carried}
-    ops = _share(graph.ops, {}, overwritten, protected_names(graph))
+    # Exactly: 0.0 and -0.0 are not the same.
+    ops = _share(graph.ops, {}, overwritten, protected_names(graph), Numbered(exactly=True))
     return graph if ops is graph.ops else replace(graph, ops=ops)
 
 
 def _share(
-    ops: tuple[Op, ...], outer: dict[_Key, Tensor], overwritten: set[str], protected: set[str]
+    ops: tuple[Op, ...], outer: dict[_Key, Tensor], overwritten: set[str], protected: set[str], numbered: Numbered
 ) -> tuple[Op, ...]:
     seen = dict(outer)
     kept: list[Op] = []
@@ -44,10 +45,10 @@ def _share(
             (op,) = rename_uses((op,), names)
         match op:
             case Loop():
-                body = _share(op.body, seen, overwritten, protected)
+                body = _share(op.body, seen, overwritten, protected, numbered)
                 op = op if body is op.body else replace(op, body=body)
             case Equation() if op.result.name not in overwritten:
-                first = seen.setdefault(_key(op), op.result)
+                first = seen.setdefault(_key(op, numbered), op.result)
                 if first is not op.result:
                     if op.result.name not in protected:
                         names[op.result.name] = first
@@ -58,18 +59,18 @@ def _share(
     return ops if same else tuple(kept)
 
 
-def _key(equation: Equation) -> _Key:
+def _key(equation: Equation, numbered: Numbered) -> _Key:
     """Equal for equations that differ in names of indices and results only."""
     plain = {name: affine(f"i{d}_") for d, name in enumerate(equation.indices)}
 
     def subscript(s: Subscript) -> object:
-        return s.substitute(plain) if isinstance(s, Affine) else substitute(s, plain)
+        return s.substitute(plain) if isinstance(s, Affine) else numbered(substitute(s, plain))
 
     return (
         equation.result.dtype,
         equation.result.shape,
-        repr(tuple(map(subscript, equation.target))),
-        repr(substitute(equation.body, plain)),  # the text tells 0.0 and -0.0 apart
+        tuple(map(subscript, equation.target)),
+        numbered(substitute(equation.body, plain)),
         equation.reduce,
         len(equation.reduced),
         equation.accumulate,
