@@ -22,7 +22,7 @@ from polyml.compiler.rewriting import may_arrange, rewrite_for
 from polyml.debug import compilation, debug_level, report, stage
 from polyml.einsum_frontend.arguments import ArgumentType, Signature
 from polyml.einsum_frontend.syntax import Program
-from polyml.errors import PolymlError
+from polyml.errors import EinsumSyntaxError, PolymlError
 from polyml.graph.builder.program import build as build_graph
 from polyml.graph.fuse import fuse
 from polyml.graph.ir import Graph
@@ -63,8 +63,12 @@ R = TypeVar("R")
 def locked(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        with COMPILE_LOCK:
-            return function(*args, **kwargs)
+        try:
+            with COMPILE_LOCK:
+                return function(*args, **kwargs)
+        except RecursionError:
+            hint = "give parts of its long expressions (200 terms and more) names of their own"
+            raise EinsumSyntaxError("an expression of the program is nested too deeply", hint=hint) from None
 
     return run
 
