@@ -6,7 +6,8 @@ tiles along the rows read the same panels, and each asks for a line or two of ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
 from functools import reduce
 from math import ceil, prod
 
@@ -18,7 +19,7 @@ from polyml.codegen.prefetch.tile_fetches import TileFetches
 from polyml.codegen.prefetch.tile_sums import affine_subscripts, asked_in, copies_of, large_inputs, turn_of
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes
-from polyml.expressions import Read, reads_of
+from polyml.expressions import Read, Subscript, reads_of
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine
@@ -47,12 +48,16 @@ class _Sources(TileFetches):
     known: Ranges
 
     def lines(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[Place]:
-        """What an iteration of the sums asks for."""
-        found = self.source(sums, loops)
-        width = lanes.upper - lanes.lower
-        if found is None or not width.is_constant or found[0].tensor in asked_in(sums):
-            return
-        read, around = found
+        """What an iteration of the sums asks for, of either operand."""
+        asked = asked_in(sums)
+        for read, around, width in self.sources(lanes, sums, loops):
+            if read.tensor not in asked:
+                yield from self.of_source(read, around, width, lanes, sums, loops)
+
+    def of_source(
+        self, read: Read, around: tuple[For, ...], width: int, lanes: For, sums: For, loops: tuple[For, ...]
+    ) -> Iterator[Place]:
+        """What an iteration asks for of one operand. around: the loops of which the innermost one goes on to another block; width: what a tile reads of a row of the panel."""
         inside = (*loops[len(around) :], lanes, *(n for n in walk_nodes(lanes.body) if isinstance(n, For)))
         there = _next_block(around, inside)
         chosen = _choosing(read, inside)
@@ -65,9 +70,9 @@ class _Sources(TileFetches):
         if not 0 < prod(counts) <= MOST_TILES or flat is None or flat.substitute(there) == flat:
             return
         line = self.caches.line // variable.dtype.itemsize
-        coming = Coming(read, width.constant, there, turn_of(again, counts), prod(counts), line, beside=True)
+        coming = Coming(read, width, there, turn_of(again, counts), prod(counts), line, beside=True)
         places: tuple[Place, ...] = ()
-        if flat.stride(lanes.variable) == 1:
+        if flat.stride(lanes.variable) == 1 or (lanes.variable not in chosen and width <= line):
             places = tuple(coming.down(lanes, sums))
         elif flat.stride(sums.variable) == 1:
             places = tuple(coming.across(lanes, sums))
@@ -76,20 +81,42 @@ class _Sources(TileFetches):
             text = f"what the next block of {read.tensor} is packed from, from inside a register tile"
             self.notes.append(Note("prefetch", around[-1].variable, text))
 
-    def source(self, sums: For, loops: tuple[For, ...]) -> tuple[Read, tuple[For, ...]] | None:
-        """What the sums' panel is packed from, and the loops of which the innermost one goes on to another block."""
+    def sources(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[tuple[Read, tuple[For, ...], int]]:
+        """What the panels are packed from that the sums read: the first element, the loops around the copy, and how many elements of a row are a tile's."""
         reads = dict.fromkeys(r for node in sums.body if isinstance(node, Assign) for r in reads_of(node.value))
+        found: set[str] = set()
+        width = lanes.upper - lanes.lower
         for depth in range(len(loops), 0, -1):
             copies = copies_of(loops[depth - 1], self.arguments)
-            found = next((copies[r.tensor, r.subscripts] for r in reads if (r.tensor, r.subscripts) in copies), None)
-            if found is not None:
-                return found, loops[:depth]
-        return None
+            copies |= _of_first_lanes(loops[depth - 1], self.arguments)
+            for r in reads:
+                read = copies.get((r.tensor, r.subscripts))
+                if read is None or read.tensor in found:
+                    continue
+                found.add(read.tensor)
+                along = any(lanes.variable in s.variables() for s in affine_subscripts(r))
+                if along and width.is_constant:
+                    yield read, loops[:depth], width.constant
+                elif not along:
+                    yield read, loops[:depth], len({o.subscripts for o in reads if o.tensor == r.tensor}) // sums.step
 
     def counts(self, loops: Sequence[For], again: Sequence[For]) -> list[int]:
         """How often each of these loops runs; 0 where that is not known."""
         ranges = reduce(Ranges.enter, loops, self.known)
         return [ceil((ranges.highest(loop.upper - loop.lower) or 0) / loop.step) for loop in again]
+
+
+def _of_first_lanes(loop: For, inputs: Container[str]) -> dict[tuple[str, Sequence[Subscript]], Read]:
+    """What the loop copies to the first lane of rows of a panel: tiles read such an element by its number."""
+    found: dict[tuple[str, Sequence[Subscript]], Read] = {}
+    for lanes in walk_nodes(loop.body):
+        if isinstance(lanes, For) and lanes.kind == "vector":
+            first = {lanes.variable: lanes.lower}
+            for (panel, places), read in copies_of(lanes, inputs).items():
+                target = tuple(s.substitute(first) if isinstance(s, Affine) else s for s in places)
+                source = tuple(s.substitute(first) if isinstance(s, Affine) else s for s in read.subscripts)
+                found[panel, target] = replace(read, subscripts=source)
+    return found
 
 
 def _next_block(around: Sequence[For], inside: Sequence[For]) -> dict[str, Affine]:

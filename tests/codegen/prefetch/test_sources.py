@@ -54,6 +54,42 @@ def test_results(way: str) -> None:
     np.testing.assert_array_equal(function(guarded(x), guarded(y)), x @ (y if way == "along" else y.T))
 
 
+ROWS = """
+def f(x: f64["K N"], y: f64["K M"]):
+    z[n, m] = x[k, n] * y[k, m]
+    return z
+"""
+
+
+def test_every_line_that_rows_are_packed_from_next_is_asked_for() -> None:
+    x, y = np.ones((512, 512)), np.ones((512, 512))
+    lowered = polyml.einsum(ROWS, threads=1, target=Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=1 << 20)).lower(
+        x, y
+    )
+    assert "what the next block of x is packed from" in str(lowered.explain())
+    text = lowered.text("loops")
+    depth, wide, high = (int(re.search(rf"{loop} \+= (\d+)", text)[1]) for loop in ("k_tile", "m_tile", "n_tile"))  # type: ignore[index]
+    row, column = re.findall(r"prefetch L2 x\[(.*m_tile_2.*), (.*)\];", text)[0]
+    step, panel = (int(re.search(rf"for \({loop} = .*; {loop} \+= (\d+)", text)[1]) for loop in ("k", "m_tile_2"))  # type: ignore[index]
+    at = [
+        {"n_tile": n, "k": k, "k_tile": 0, "m_tile": 0, "m_tile_2": m}
+        for n in range(0, 512, high)
+        for k in range(0, depth, 1 if step > 8 else step)
+        for m in range(0, wide, panel)
+    ]
+    asked = {(eval(row, where), eval(column, where) // 8) for where in at}
+    assert asked >= {(depth + k, line) for k in range(depth) for line in range(512 // 8)}
+
+
+@pytest.mark.parametrize(("n", "k", "m"), [(150, 700, 203), (64, 513, 96), (77, 301, 401)])
+def test_results_of_packed_rows(n: int, k: int, m: int) -> None:
+    rng = np.random.default_rng(3)
+    x, y = rng.integers(-9, 10, (k, n)).astype(float), rng.integers(-9, 10, (k, m)).astype(float)
+    for threads in (1, 2):
+        found = polyml.einsum(ROWS, threads=threads, target=SMALL)(guarded(x), guarded(y))
+        np.testing.assert_array_equal(found, x.T @ y)
+
+
 def test_two_sums_and_blocks_of_two_indices() -> None:
     rng = np.random.default_rng(1)
     x, y = (rng.integers(-9, 10, shape).astype(np.float32) for shape in ((9, 40, 12, 50), (12, 37, 40)))
