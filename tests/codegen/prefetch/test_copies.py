@@ -55,7 +55,7 @@ def test_rows_that_are_read_side_by_side_ask_for_those_behind_all_of_them(
     target: Target, ahead: int, size: int
 ) -> None:
     """Pieces of eight rows are packed one after the other, then the next eight rows: four ahead would be half of these themselves. A piece that is a line (V4's tiles have eight rows of f64, V3's six) is packed row by row."""
-    x = np.zeros((size, size))
+    x = np.zeros((160, 2 * size))  # one block of the sum: of those behind it tiles ask for what is packed
     text = polyml.einsum(TN, target=target, threads=1).lower(x, x).text("loops")
     assert str(ahead) in re.findall(r"prefetch L2 x\[k \+ (\d+), ", text)
     rng = np.random.default_rng(0)
