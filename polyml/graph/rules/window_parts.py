@@ -13,13 +13,25 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import fresh_name
 from polyml.graph.ir import Equation, Graph, Tensor
-from polyml.graph.rules.boxes import box, holds
+from polyml.graph.rules.boxes import box, holds, hull, symbolic_box
 from polyml.graph.traverse import UNKNOWN_EXTENT, all_ops
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text
 
-__all__ = ["Split", "Window", "assigned", "inside", "meets_all", "padded_copy", "padded_shape", "reach", "target_of"]
+__all__ = [
+    "Split",
+    "Window",
+    "assigned",
+    "cropped",
+    "extents_and_crop",
+    "inside",
+    "meets_all",
+    "padded_copy",
+    "padded_shape",
+    "reach",
+    "target_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,32 @@ def target_of(equation: Equation, sizes: tuple[str, ...]) -> isl.Map:
     name, indices = equation.result.name, ", ".join(equation.indices)
     places = ", ".join(place.isl_text() for place in equation.target if isinstance(place, Affine))
     return isl.Map(f"{head}{{ {name}[{indices}] -> {name}[{places}] }}")
+
+
+def extents_and_crop(
+    equation: Equation, graph: Graph, tensors: Mapping[str, Tensor]
+) -> tuple[dict[str, Affine], isl.Set | None] | None:
+    """How far each index runs, and the elements of the result that are wanted (None: all that indices give); None where they are restricted by something else."""
+    extents = symbolic_box(equation, graph, tensors)
+    if extents is not None:
+        return extents, None
+    numbers = hull(equation)
+    if numbers is None:
+        return None
+    hit = target_of(equation, graph.sizes)
+    wanted = equation.domain.apply(hit)
+    whole = box(equation.result.name, equation.indices, numbers).intersect(
+        hit.reverse().intersect_domain(wanted).range()
+    )
+    return ({i: affine(n) for i, n in numbers.items()}, wanted) if whole.is_equal(equation.domain) else None
+
+
+def cropped(equation: Equation, wanted: isl.Set | None, graph: Graph) -> Equation:
+    """The equation at the points that go to wanted elements (None: all)."""
+    if wanted is None:
+        return equation
+    points = target_of(equation, graph.sizes).intersect_range(wanted).domain()
+    return replace(equation, domain=equation.domain.intersect(points))
 
 
 def meets_all(equation: Equation, graph: Graph) -> bool:
