@@ -27,6 +27,7 @@ from polyml.graph.rules.masked import skip_masked
 from polyml.graph.rules.narrow import narrow
 from polyml.graph.rules.nested import nest_sums
 from polyml.graph.rules.once import recur_once
+from polyml.graph.rules.onto_zeros import sum_alone
 from polyml.graph.rules.pairs import pair_products
 from polyml.graph.rules.pieces import join_pieces
 from polyml.graph.rules.reader_order import order_like_readers
@@ -138,6 +139,8 @@ RULES: tuple[Rule, ...] = (
     ),
     _plain("terms first", compute_terms_first, exact=False),
     _plain("windows gathered", gather_windows, exact=False),
+    # Ordering: when windows are gathered.
+    _plain("onto zeros", sum_alone, exact=False),
     _plain("restrict", restrict_domains, exact=False),
     _plain("factor", factor_sums, exact=False),
     _plain("combine", combine_terms, exact=False),

@@ -135,7 +135,7 @@ def meets_all(equation: Equation, graph: Graph) -> bool:
 
 def assigned(equation: Equation, graph: Graph) -> Equation:
     """The equation as an assignment, where it adds one term at most to each element of zeros; else as it is."""
-    if equation.reduce != "sum" or equation.reduced or equation.base is None or not _is_zero(equation.base, graph):
+    if equation.reduce != "sum" or equation.reduced or equation.base is None or not is_zero(equation.base, graph):
         return equation
     used = {name for place in equation.target if isinstance(place, Affine) for name in place.variables()}
     if not used <= {*equation.indices, *graph.sizes}:  # a loop's variable moves the target
@@ -146,7 +146,8 @@ def assigned(equation: Equation, graph: Graph) -> Equation:
     return replace(equation, reduce=None, accumulate=False, base=base)
 
 
-def _is_zero(tensor: Tensor, graph: Graph) -> bool:
+def is_zero(tensor: Tensor, graph: Graph) -> bool:
+    """Whether the tensor is made of zeros, and nothing else."""
     makers = [op for op in all_ops(graph.ops) if isinstance(op, Equation) and op.result.name == tensor.name]
     plain = (op.reduce is None and op.base is None and op.body == Const(0.0, op.body.dtype) for op in makers)
     return bool(makers) and all(plain)
