@@ -23,6 +23,7 @@ from polyml.graph.rules.interleaved import fetch_interleaved
 from polyml.graph.rules.laid_out import lay_out
 from polyml.graph.rules.layout_costs import Machine
 from polyml.graph.rules.levels_in_turn import turn_levels
+from polyml.graph.rules.loops_of_sums import sum_loops
 from polyml.graph.rules.masked import skip_masked
 from polyml.graph.rules.narrow import narrow
 from polyml.graph.rules.nested import nest_sums
@@ -130,6 +131,7 @@ RULES: tuple[Rule, ...] = (
     _plain("dead", remove_dead),
     _plain("absorb", absorb_copies),
     _plain("hoist", hoist),
+    _plain("loops of sums", sum_loops, exact=False),
     # Ordering: before the rule that would compute their terms first.
     Rule(
         "phases",
