@@ -1,7 +1,7 @@
 """Neighbouring indices become one where every array has them side by side: y[o, p, q] of a product over 14 x 14 points is one row of 196, which is whole
 vectors but for the last, instead of rows of 14, each of which wastes a part of one. Where extents are symbolic, so that nobody knows how short rows are, all reductions' neighbours become one; and so do all neighbours of regions that go through
 memory without contractions (sums, batch norms, permutations), whose loops are as long as memory allows then.
-So do those of sums of products that use a large operand's elements a few times only: it is read in longer pieces.
+So do those of sums of products that use a large operand's elements a few times only: it is read in longer pieces. And so do the last ones of an operand whose innermost rows are shorter than a vector.
 
 A pair of indices (i, j) may become one, E*i + j, when each access of the statement has both as neighbouring plain subscripts, or neither; the array's dimension of j has E elements, and
 they follow each other without gaps. Where extents are numbers and E is small, i may be moved by other indices: the windows x[i + r, j] of an image whose channels come last are x[E*i + j + E*r]. All accesses to such an array must have pairs there. This is an exact change of names, without dependences: the same instances touch the same memory, and since j follows i
@@ -57,6 +57,7 @@ def joined_indices(scop: Scop, lanes_bytes: int, *, turns: bool = True) -> Scop:
         elif statement.kind == "update":
             scop = _rows(scop, statement.name, lanes_bytes)
             scop = _in_a_row(scop, statement.name)
+            scop = _short_columns(scop, statement.name, lanes_bytes)
     return scop if scop is given else with_used_sizes(scop)
 
 
@@ -139,6 +140,39 @@ def _in_a_row(scop: Scop, name: str) -> Scop:
         if found is None:
             return scop
         scop = joined(scop, *found)
+
+
+def _short_columns(scop: Scop, name: str, lanes_bytes: int) -> Scop:
+    """One statement with the last indices of an operand joined, where the result has both and the inner one is short: a register tile's rows lie side by side then, so that panels are packed from pieces of whole vectors."""
+    while True:
+        statement = scop.statements[name]
+        pair = None if scop.sizes else _short_end(scop, statement, lanes_bytes)
+        found = None if pair is None else Joining(scop).all(name, pair)
+        if found is None:
+            return scop
+        scop = joined(scop, *found)
+
+
+def _short_end(scop: Scop, statement: Statement, lanes_bytes: int) -> tuple[str, str] | None:
+    """The last two indices of the one operand of a contraction that moves along them."""
+    extents = box_extents(scop, statement)
+    if extents is None or not _is_contraction(statement):
+        return None
+    if prod(extent.constant for extent in extents.values()) < LEAST_WORK:
+        return None
+    kept = set(plain_indices(statement.target.subscripts))
+    reads = list(dict.fromkeys(reads_of(statement.value)))
+    for read in reads:
+        outer, inner = (None, None, *plain_indices(read.subscripts))[-2:]
+        if outer is None or inner is None or not {outer, inner} <= kept:
+            continue
+        others = {
+            v for r in reads if r is not read for s in r.subscripts if isinstance(s, Affine) for v in s.variables()
+        }
+        lanes = lanes_bytes // scop.arrays[read.tensor].dtype.itemsize
+        if extents[inner].constant < lanes and not others & {outer, inner}:
+            return outer, inner
+    return None
 
 
 def _read_few_times(scop: Scop, statement: Statement) -> Read | None:
