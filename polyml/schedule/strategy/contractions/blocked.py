@@ -1,6 +1,7 @@
 """The tree of a blocked contraction (see blocking/plan.py):
 
 batch, blocks of the vector side, blocks of the reduction
+  make a block of an operand, where that is part of the nest
   pack the block of the vector operand in panels
   rows of the row side (threads share them), a register tile's at a time; pack those rows, where that pays
   (or the blocks of the reduction come first, and all rows are packed ahead of the blocks of the vector side)
@@ -132,9 +133,11 @@ class _Builder(BlockRows):
             )
 
         rest, array = self.nest.copies.rest_copy, self.nest.copies.rest_array
+        parts: list[Part] = [(self.made, "", self.make)] if self.made else []
+        parts.append((names, "", split))
         if not plan.rest:
-            return around(leaf, loops, split)
-        parts: list[Part] = [(names, "", split), (self.nest.rest, "", self.rest_rows)]
+            return around(leaf, loops, lambda n: self.sequence(n, parts))
+        parts.append((self.nest.rest, "", self.rest_rows))
         if rest is None or array is None:
             return around(leaf, loops, lambda n: self.sequence(n, parts))
         parts.insert(0, ((rest,), "", self.pack_rest))
@@ -164,7 +167,7 @@ class _Builder(BlockRows):
         if sums and self.nest.after and plan.turned and plan.across is None:
             return around(leaf, self.tiles(sides, names, shared), lambda n: self.finished(n, sums, names, shared))
         loops = self.tiles(sums if self.finishing else [*sides, *sums], names, shared)
-        parts: list[Part] = []
+        parts: list[Part] = [(self.made, "", self.make)] if self.made else []
         arrays: list[str] = []
         if vector_copy is not None and array is not None:
             parts.append(((vector_copy,), "", lambda n: self.pack(n, vector_copy, shared)))
@@ -173,7 +176,7 @@ class _Builder(BlockRows):
             parts.append(((copies.rest_copy,), "", self.pack_rest))
             arrays.append(copies.rest_array)
         if not plan.result_order:
-            inner = tuple(name for name in names if name not in (vector_copy, copies.rest_copy))
+            inner = tuple(name for name in names if name not in (*self.made, vector_copy, copies.rest_copy))
             parts.append((inner, "", lambda n: self.rows(n, shared)))
         else:
             if copies.row_copy is not None and copies.row_array is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import islpy as isl
@@ -10,14 +10,16 @@ import islpy as isl
 from polyml.records import dataclass
 from polyml.schedule.blocking.blocks import Blocking
 from polyml.schedule.blocking.copies import BlockedNest, copy_blocks
+from polyml.schedule.blocking.makers import Makers, in_copies
 from polyml.schedule.blocking.rest_columns import rest_name
 from polyml.schedule.pack import Packed
+from polyml.schedule.prologues import applied_in_copy
 from polyml.schedule.strategy.bands import Place, take_band
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import graft, insert_mark, insert_sequence, merge_with_child
 from polyml.schedule.tree import Kind, is_coincident, kind_of, set_names, statements_below
 
-__all__ = ["MARK", "block_contractions"]
+__all__ = ["MARK", "block_contractions", "block_with_makers"]
 
 MARK = "blocked:"
 """The mark `blocked:<statement>` above a leaf stands for the whole nest of that contraction."""
@@ -28,7 +30,8 @@ class _Found:
     plan: Blocking
     statements: tuple[str, ...]
     after: tuple[str, ...]
-    indices: dict[str, dict[str, str]]
+    indices: Mapping[str, Mapping[str, str]]
+    makers: Makers | None = None
 
 
 def block_contractions(
@@ -47,14 +50,7 @@ def block_contractions(
     packed: Packed = facts.packed
     nests: dict[str, BlockedNest] = {}
     for nest in found.values():
-        lanes = {name: nest.indices[name][nest.plan.lanes] for name in nest.statements}
-        packed, copies = copy_blocks(packed, nest.plan, lanes)
-        rest = tuple(map(rest_name, nest.statements)) if nest.plan.rest else ()
-        indices = nest.indices | {rest_name(name): nest.indices[name] for name in nest.statements if rest}
-        names = [*nest.statements, *rest, *nest.after, *copies.statements]
-        domains = {name: packed.scop.statements[name].indices for name in names}
-        made_nest = BlockedNest(nest.plan, copies, nest.statements, nest.after, rest, indices, domains)
-        nests[nest.plan.statement] = made_nest
+        packed, nests[nest.plan.statement] = _with_copies(packed, nest)
     leaf = isl.Schedule.from_domain(packed.scop.domain).get_root().child(0)
     if kind_of(node) != Kind.sequence:
         made = insert_mark(leaf, MARK + found[0].plan.statement)
@@ -68,6 +64,31 @@ def block_contractions(
             inner = insert_mark(inner, MARK + found[k].plan.statement) if k in found else graft(inner, child)
             made = inner.parent().parent()
     return made.get_schedule(), replace(facts, packed=packed, blocked=nests)
+
+
+def block_with_makers(facts: Facts, plan: Blocking, makers: Makers) -> tuple[isl.Schedule, Facts]:
+    """The tree and facts of a contraction with what makes its operand, all in one nest."""
+    statements = tuple(name for name in facts.scop.statements if name not in makers.statements)
+    packed, nest = _with_copies(facts.packed, _Found(plan, statements, (), makers.indices, makers))
+    copy = nest.copies.vector_copy
+    if copy is not None and in_copies(plan, makers.operand, len(makers.begins)):
+        packed, nest = applied_in_copy(packed, copy, makers.steps[0]), replace(nest, makers=None)
+    leaf = isl.Schedule.from_domain(packed.scop.domain).get_root().child(0)
+    tree = insert_mark(leaf, MARK + plan.statement).get_schedule()
+    return tree, replace(facts, packed=packed, blocked={plan.statement: nest})
+
+
+def _with_copies(packed: Packed, found: _Found) -> tuple[Packed, BlockedNest]:
+    """The scop with the copies of a nest, and the nest."""
+    lanes = {name: found.indices[name][found.plan.lanes] for name in found.statements}
+    packed, copies = copy_blocks(packed, found.plan, lanes)
+    rest = tuple(map(rest_name, found.statements)) if found.plan.rest else ()
+    indices = {**found.indices} | {rest_name(name): found.indices[name] for name in found.statements if rest}
+    made = () if found.makers is None else found.makers.statements
+    names = [*made, *found.statements, *rest, *found.after, *copies.statements]
+    domains = {name: packed.scop.statements[name].indices for name in names}
+    nest = BlockedNest(found.plan, copies, found.statements, found.after, rest, indices, domains, found.makers)
+    return packed, nest
 
 
 def _filter(own: isl.UnionSet, found: _Found | None, nests: dict[str, BlockedNest], packed: Packed) -> isl.UnionSet:

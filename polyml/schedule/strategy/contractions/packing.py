@@ -1,10 +1,13 @@
-"""The copies of a blocked contraction (blocked.py): blocks of its operands packed in panels, in the order in which register tiles read them."""
+"""The copies of a blocked contraction (blocked.py): blocks of its operands packed in panels, in the order in which register tiles read them; and blocks of operands that are made rather than copied."""
 
 from __future__ import annotations
+
+from math import ceil
 
 import islpy as isl
 
 from polyml.records import dataclass
+from polyml.schedule.strategy.contractions.parts import Part
 from polyml.schedule.strategy.contractions.threads import BLOCKS, shares_packing, shares_row_packing
 from polyml.schedule.strategy.contractions.tiles import BlockTiles
 from polyml.schedule.transforms import Loop, around, insert_loops
@@ -15,12 +18,31 @@ TOGETHER = 8
 """Rows of the source that are packed side by side, a register tile's part of each: streams that prefetchers follow, and what a panel gets at a time are whole cache lines. Row by row, all
 panels have a line in the making, which lie a panel apart and meet in a few sets of L1. Not where a register tile's part is a line, or a half: that is written at once, and the source is read from end to end."""
 
+MADE_TOGETHER = 4
+"""Vectors of a row of an operand that is made for each block: what is computed of one waits for nothing of the others'."""
+
 
 @dataclass(frozen=True, slots=True)
 class BlockPacking(BlockTiles):
-    """Builds the loops of the copies. threads: that may share them."""
+    """Builds the loops of the copies, and of what makes a block of an operand. threads: that may share them."""
 
     threads: int
+
+    def make(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
+        """What makes a block of an operand, row by row; where the block is summed up, a few vectors of all rows at a time, with the sums in registers."""
+        plan, makers, names = self.nest.plan, self.nest.makers, self.made
+        assert makers is not None, "internal: no operand is made"
+        own = makers.indices[makers.steps[0]]
+        sums = [self.loop(i, makers.steps) for i in plan.reduced if i != makers.lanes]
+        outer = [self.loop(i, names) for i in own if i not in (*plan.batch, *plan.reduced, makers.lanes)]
+        vectors = ceil(plan.sizes.get(makers.lanes, plan.extents[makers.lanes]) * plan.tile.vectors / plan.width)
+        lanes = self.loop(makers.lanes, names).marked(f"vector:{min(MADE_TOGETHER, vectors)}")
+        steps: list[Part] = [((name,), "", lambda n: n) for name in makers.steps]
+        if not makers.begins:
+            return around(leaf, [*outer, *sums, lanes], lambda n: self.sequence(n, steps))
+        parts: list[Part] = [((name,), "", lambda n: n) for name in makers.begins]
+        parts.append((makers.steps, "", lambda n: around(n, sums, lambda inner: self.sequence(inner, steps))))
+        return around(leaf, [*outer, lanes], lambda n: self.sequence(n, parts))
 
     def pack(self, leaf: isl.ScheduleNode, name: str, shared: str | None) -> isl.ScheduleNode:
         """The copy `name` of a block of the vector operand in panels as wide as the register tile, in the order of its source."""

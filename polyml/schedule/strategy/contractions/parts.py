@@ -39,7 +39,12 @@ class BlockParts:
     @property
     def everything(self) -> tuple[str, ...]:
         copies = (self.nest.copies.vector_copy, self.nest.copies.rest_copy)
-        return (*(copy for copy in copies if copy is not None), *self.without_vector_copy)
+        return (*self.made, *(copy for copy in copies if copy is not None), *self.without_vector_copy)
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """What makes an operand, where that is part of the nest."""
+        return () if self.nest.makers is None else self.nest.makers.statements
 
     def loop(self, index: str, names: Sequence[str], *, tile: int | None = None) -> Loop:
         """The loop over `index`, or over its tiles (at the first iteration of each), for the statements that run along it; those of other statements stand
