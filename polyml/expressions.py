@@ -19,6 +19,7 @@ __all__ = [
     "Const",
     "Expr",
     "IndexValue",
+    "Numbered",
     "Read",
     "Subscript",
     "factors_of",
@@ -68,13 +69,29 @@ class Read:
         return f"{self.tensor}[{', '.join(map(str, self.subscripts))}]" if self.subscripts else self.tensor
 
 
+class _Hashed:
+    """A place for a hash, which no copy and no pickle takes along (those of strings are a process's own)."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
 @dataclass(frozen=True, slots=True)
-class Apply:
+class Apply(_Hashed):
     """`op` (a row of polyml.ops.OPS) applied to `args`. For `select` only the chosen value's reads happen."""
 
     op: str
     args: tuple[Expr, ...]
     dtype: DType
+
+    def __hash__(self) -> int:
+        """Kept: the sums of a long chain each contain the one before, and all of them are looked up in sets."""
+        try:
+            return self._hash
+        except AttributeError:
+            found = hash((self.op, self.args, self.dtype))
+            _set_hash(self, found)
+            return found
 
     def __str__(self) -> str:
         if self.op == "cast":
@@ -84,6 +101,8 @@ class Apply:
             return f"({self.args[0]} {symbol} {self.args[1]})"
         return f"{self.op}({', '.join(map(str, self.args))})"
 
+
+_set_hash = vars(_Hashed)["_hash"].__set__  # the class is frozen
 
 _SYMBOLS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "pow": "**",
@@ -170,6 +189,40 @@ def neighbours(expr: Apply) -> Read | None:
             return first if beside else None
         case _:
             return None
+
+
+class Numbered:
+    """Numbers for expressions, one for all that are equal: each node is looked at once, however often it is asked for, where the hash of an expression is that of all below it.
+
+    exactly: 0.0 is not -0.0, nor 1 True.
+    """
+
+    def __init__(self, *, exactly: bool = False) -> None:
+        self._exactly = exactly
+        self._numbers: dict[object, int] = {}
+        self._known: dict[int, tuple[Expr, int]] = {}
+
+    def __call__(self, expr: Expr) -> int:
+        known = self._known.get(id(expr))
+        if known is not None:
+            return known[1]
+        for node in reversed(list(walk(expr))):  # children first
+            if id(node) not in self._known:
+                # With the node, whose id nothing else has while it is kept.
+                self._known[id(node)] = node, self._numbers.setdefault(self._key(node), len(self._numbers))
+        return self._known[id(expr)][1]
+
+    def _key(self, node: Expr) -> object:
+        match node:
+            case Apply():
+                return Apply, node.op, node.dtype, *(self._known[id(arg)][1] for arg in node.args)
+            case Read():
+                places = (s if isinstance(s, Affine) else self._known[id(s)][1] for s in node.subscripts)
+                return Read, node.tensor, node.dtype, *places
+            case Const() if self._exactly:
+                return Const, node.dtype, repr(node.value)
+            case _:
+                return node
 
 
 def substitute(expr: Expr, values: Mapping[str, Affine | int]) -> Expr:
