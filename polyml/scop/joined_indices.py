@@ -1,7 +1,7 @@
 """Neighbouring indices become one where every array has them side by side: y[o, p, q] of a product over 14 x 14 points is one row of 196, which is whole
 vectors but for the last, instead of rows of 14, each of which wastes a part of one. Where extents are symbolic, so that nobody knows how short rows are, all reductions' neighbours become one; and so do all neighbours of regions that go through
 memory without contractions (sums, batch norms, permutations), whose loops are as long as memory allows then.
-So do those of sums of products that use a large operand's elements a few times only: it is read in longer pieces.
+So do those of sums of products that use a large operand's elements a few times only: it is read in longer pieces. And so do the last ones of an operand whose innermost rows are shorter than a register tile.
 
 A pair of indices (i, j) may become one, E*i + j, when each access of the statement has both as neighbouring plain subscripts, or neither; the array's dimension of j has E elements, and
 they follow each other without gaps. Where extents are numbers and E is small, i may be moved by other indices: the windows x[i + r, j] of an image whose channels come last are x[E*i + j + E*r]. All accesses to such an array must have pairs there. This is an exact change of names, without dependences: the same instances touch the same memory, and since j follows i
@@ -33,6 +33,9 @@ VECTORS = 4
 FEW_USES = 16
 """Uses of an operand's elements below which it is read once, in order."""
 
+TILE = 6
+"""Rows of a register tile: a shorter index is none by itself."""
+
 LEAST_WORK = 1 << 15
 """Instances below which nothing is gained."""
 
@@ -57,6 +60,7 @@ def joined_indices(scop: Scop, lanes_bytes: int, *, turns: bool = True) -> Scop:
         elif statement.kind == "update":
             scop = _rows(scop, statement.name, lanes_bytes)
             scop = _in_a_row(scop, statement.name)
+            scop = _short_columns(scop, statement.name)
     return scop if scop is given else with_used_sizes(scop)
 
 
@@ -139,6 +143,41 @@ def _in_a_row(scop: Scop, name: str) -> Scop:
         if found is None:
             return scop
         scop = joined(scop, *found)
+
+
+def _short_columns(scop: Scop, name: str) -> Scop:
+    """One statement with the last indices of an operand joined, all that the result has, where the innermost is short: a register tile's rows lie side by side then, so that panels are packed from pieces of whole vectors."""
+    operand: str | None = None
+    while True:
+        statement = scop.statements[name]
+        read = None if scop.sizes else _with_short_end(scop, statement, operand)
+        outer, inner = (None, None) if read is None else plain_indices(read.subscripts)[-2:]
+        found = None if outer is None or inner is None else Joining(scop).all(name, (outer, inner))
+        if read is None or found is None:
+            return scop
+        scop, operand = joined(scop, *found), read.tensor
+
+
+def _with_short_end(scop: Scop, statement: Statement, operand: str | None) -> Read | None:
+    """The one operand of a contraction that moves along its last two indices, which the result has, the innermost of which has few values; or of this name (None: any)."""
+    extents = box_extents(scop, statement)
+    if extents is None or not _is_contraction(statement):
+        return None
+    if prod(extent.constant for extent in extents.values()) < LEAST_WORK:
+        return None
+    kept = set(plain_indices(statement.target.subscripts))
+    reads = list(dict.fromkeys(reads_of(statement.value)))
+    for read in reads:
+        outer, inner = (None, None, *plain_indices(read.subscripts))[-2:]
+        if outer is None or inner is None or not {outer, inner} <= kept:
+            continue
+        others = {
+            v for r in reads if r is not read for s in r.subscripts if isinstance(s, Affine) for v in s.variables()
+        }
+        fits = extents[inner].constant < TILE if operand is None else read.tensor == operand
+        if fits and not others & {outer, inner}:
+            return read
+    return None
 
 
 def _read_few_times(scop: Scop, statement: Statement) -> Read | None:

@@ -44,6 +44,27 @@ def test_three_dimensions_become_one() -> None:
     np.testing.assert_array_equal(polyml.einsum(text, verify=True)(x, w), np.einsum("cdhw,oc->odhw", x, w))
 
 
+@pytest.mark.parametrize(
+    ("w", "y", "joined"),
+    [
+        ("F C R S", "c r s h", "c_r_s"),
+        ("F C R S", "h c r s", "c_r_s"),
+        ("F C R S", "r c s h", None),
+        ("F R S C", "r s c h", None),
+    ],
+)
+def test_short_rows_of_an_operand(w: str, y: str, joined: str | None) -> None:
+    """What a register tile's rows are lies side by side then; a long last index stays, as it has pieces of whole vectors."""
+    sizes = {"f": 40, "c": 30, "r": 3, "s": 3, "h": 48}
+    read = ", ".join(w.lower().split())
+    text = f'def f(x: f32["F H"], w: f32["{w}"]):\n    y[{", ".join(y.split())}] = x[f, h] * w[{read}]\n    return y\n'
+    x, filters = numbers(40, 48), numbers(*(sizes[i] for i in w.lower().split()), seed=1)
+    found = indices_of(text, x, filters)
+    assert joined in found if joined else not any("_" in index for index in found)
+    pattern = f"fh,{w.lower().replace(' ', '')}->{y.replace(' ', '')}"
+    np.testing.assert_array_equal(polyml.einsum(text, verify=True)(x, filters), np.einsum(pattern, x, filters))
+
+
 STAYS = {
     "a stride": ("x[c, 2*p, 2*q]", (24, 28, 28)),
     "a window": ("x[c, p + 1, q + 1]", (24, 15, 15)),

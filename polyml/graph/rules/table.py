@@ -32,9 +32,11 @@ from polyml.graph.rules.reuse.inline import inline_elementwise
 from polyml.graph.rules.reuse.tables import make_tables
 from polyml.graph.rules.reuse.unseen import leave_unseen
 from polyml.graph.rules.sums.factor import factor_sums
+from polyml.graph.rules.sums.loops_of_sums import sum_loops
 from polyml.graph.rules.sums.masked import skip_masked
 from polyml.graph.rules.sums.narrow import narrow
 from polyml.graph.rules.sums.nested import nest_sums
+from polyml.graph.rules.sums.onto_zeros import sum_alone
 from polyml.graph.rules.sums.pieces import join_pieces
 from polyml.graph.rules.sums.split import split_products
 from polyml.graph.rules.sums.symmetric import mirror_symmetric
@@ -120,6 +122,7 @@ RULES: tuple[Rule, ...] = (
     _plain("dead", remove_dead),
     _plain("absorb", absorb_copies),
     _plain("hoist", hoist),
+    _plain("loops of sums", sum_loops, exact=False),
     # Ordering: before the rule that would compute their terms first.
     Rule(
         "phases",
@@ -129,6 +132,8 @@ RULES: tuple[Rule, ...] = (
     ),
     _plain("terms first", compute_terms_first, exact=False),
     _plain("windows gathered", gather_windows, exact=False),
+    # Ordering: when windows are gathered.
+    _plain("onto zeros", sum_alone, exact=False),
     _plain("restrict", restrict_domains, exact=False),
     _plain("factor", factor_sums, exact=False),
     _plain("combine", combine_terms, exact=False),

@@ -16,7 +16,7 @@ from polyml.codegen.passes.vectors.boundaries import common_range, depends_on, o
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import renewed, walk_nodes, with_body
 from polyml.new_names import fresh
-from polyml.sets.affine import Extremum, affine, minimum
+from polyml.sets.affine import Extremum, affine, maximum, minimum
 
 __all__ = ["cut_triangles"]
 
@@ -101,14 +101,15 @@ def _parts(rows: For) -> Iterator[For]:
 
 
 def _teeth(rows: For, child: For) -> Iterator[For]:
-    """A loop with other bounds in each row: its beginnings, what all rows have, and its ends."""
+    """A loop with other bounds in each row: its beginnings, what all rows have, and its ends. Where both bounds move there may be nothing that all rows have."""
     start, end = common_range(child, rows.variable, (rows.lower, rows.upper - 1))
     edge = replace(child, factor=1)
+    both = rows.variable in child.lower.variables() & child.upper.variables()
     if rows.variable in child.lower.variables():
-        yield _plain(rows, (replace(edge, upper=start),))
+        yield _plain(rows, (replace(edge, upper=minimum([start, child.upper]) if both else start),))
     yield over_lanes(replace(rows, body=(replace(child, lower=start, upper=end),)))
     if rows.variable in child.upper.variables():
-        yield _plain(rows, (replace(edge, lower=end),))
+        yield _plain(rows, (replace(edge, lower=maximum([start, end]) if both else end),))
 
 
 def _plain(rows: For, body: tuple[Node, ...]) -> For:

@@ -1,7 +1,7 @@
 """Elements that nobody reads are not computed, where those that are read are no box: scores beyond a diagonal, exponentials of a half.
 
 Sums and what is made element by element only; a box of which a part is read stays whole, as tiles fill it, and so do sums over windows with edges, which are alike everywhere once there are zeros around
-what they read (windows/filters.py).
+what they read (windows/filters.py), and what is made apart for tiles that are whole (terms_first.py).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def narrow(graph: Graph) -> Graph:
 
 def _only(equation: Equation, points: isl.Set) -> Equation:
     """The equation for these elements of its result."""
-    if equation.base is not None or not equation.is_plain:
+    if equation.base is not None or not equation.is_plain or equation.apart:
         return equation
     if equation.reduce not in (None, "sum") or points.n_basic_set() != 1 or points.is_box():
         return equation

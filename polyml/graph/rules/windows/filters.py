@@ -61,6 +61,9 @@ TAPS = 16
 FEW_FILTERS = 2
 """Filters up to which the same holds for any sum over channels: more of them are a register tile by themselves."""
 
+NARROW, SHORT_SUMS = 5, 64
+"""Rows of the result of so few elements, fewer than a vector has, are no blocks to be transposed while they are in L1. Where sums have so many terms for each lane at most, the result is moved as a whole, neighbouring indices as one, a region later."""
+
 PLACED = 1.0
 """Cycles for an element that changes its place, through registers: of the result, of packed weights, of the padded tensor."""
 
@@ -94,11 +97,11 @@ def lanes_along_filters(
         if not window.filters:
             changed = copied_rows(allowed, window, graph, tensors, lanes=lanes, l1_bytes=l1_bytes, l2_bytes=l2_bytes)
             if changed is None and window.padded and _is_shifted(op, window) and _copy_pays(op, window, lanes):
-                changed = _changed(allowed, window, False, graph, tensors)
+                changed = _changed(allowed, window, graph, tensors)
         elif not plain and _pays(op, window, lanes, constant=constant, turned=turned):
-            changed = _changed(allowed, window, turned, graph, tensors)
+            changed = _changed(allowed, window, graph, tensors, turned=turned, lanes=lanes)
         elif window.padded and _is_ragged(op, window):
-            changed = _changed(allowed, window, False, graph, tensors)
+            changed = _changed(allowed, window, graph, tensors)
         if changed is not None and window.guarded:
             changed += guarded(op, allowed.result, window.other, graph, tensors)
         made += changed or [op]
@@ -284,7 +287,21 @@ def _copy_pays(equation: Equation, window: Window, lanes: int) -> bool:
     return prod((high - low).constant for low, high in padding) * PLACED < products * 0.5
 
 
-def _changed(equation: Equation, window: Window, turned: bool, graph: Graph, tensors: dict[str, Tensor]) -> list[Op]:
+def _is_narrow(equation: Equation, window: Window, lanes: int) -> bool:
+    """Whether a filter's gradient, say, is better moved when all of it is there."""
+    row, depth = window.numbers[window.points[-1]], prod(window.numbers[index] for index in equation.reduced)
+    return row <= NARROW and row < lanes and depth <= SHORT_SUMS * lanes
+
+
+def _changed(
+    equation: Equation,
+    window: Window,
+    graph: Graph,
+    tensors: dict[str, Tensor],
+    *,
+    turned: bool = False,
+    lanes: int = 1,
+) -> list[Op]:
     made: list[Op] = []
     read, other = window.read, window.other
     if window.padded:
@@ -303,7 +320,12 @@ def _changed(equation: Equation, window: Window, turned: bool, graph: Graph, ten
     last = tensors[name] = Tensor(name, equation.result.dtype, shape, equation.result.label)
     indices = (*order, *equation.reduced)
     domain, target = box(name, indices, window.extents, graph.sizes), tuple(map(affine, order))
-    made.append(replace(equation, result=last, indices=indices, domain=domain, target=target, body=body, padded=False))
+    narrow = not window.symbolic and _is_narrow(equation, window, lanes)
+    made.append(
+        replace(
+            equation, result=last, indices=indices, domain=domain, target=target, body=body, padded=False, apart=narrow
+        )
+    )
     names = {index: f"i{k}" for k, index in enumerate(equation.indices[: len(order)])}
     back = Read(name, tuple(affine(names[index]) for index in order), last.dtype)
     made.append(fill(equation.result, back, equation.span))

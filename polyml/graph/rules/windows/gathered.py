@@ -74,7 +74,7 @@ class Windows:
 def _gathered(equation: Equation, taken: set[str]) -> list[Equation]:
     """What the equation becomes, in order; the last one makes its result."""
     found = [equation]
-    while (windows := overlap(found[0])) is not None:
+    while (windows := overlap(found[0], backwards=True)) is not None:
         if windows.even or windows.remainders * len(found) > MOST:
             rest = fresh_name(f"{windows.inside}_rest", found[0].indices)
             found = [_gather(each, windows, affine(rest)) for each in found]
@@ -83,8 +83,8 @@ def _gathered(equation: Equation, taken: set[str]) -> list[Equation]:
     return _chained(found, taken)
 
 
-def overlap(equation: Equation, skipping: Set[str] = frozenset()) -> Windows | None:
-    """Windows that the equation accumulates into, if two of them share elements; none of those whose places are to be skipped."""
+def overlap(equation: Equation, skipping: Set[str] = frozenset(), *, backwards: bool = False) -> Windows | None:
+    """Windows that the equation accumulates into, if two of them share elements; none of those whose places are to be skipped. backwards: also such as have their elements in the other order, `place - inside`."""
     if equation.reduce is None or not equation.accumulate or equation.instances is not None or equation.padded:
         return None
     places = [place for place in equation.target if isinstance(place, Affine)]
@@ -101,10 +101,12 @@ def overlap(equation: Equation, skipping: Set[str] = frozenset()) -> Windows | N
         inside = min((last, first), key=lambda index: extents[index])
         around = first if inside == last else last
         stride, step = strides[around], strides[inside]
-        if stride is None or step is None or stride <= 0 or step <= 0 or extents[inside] > LONGEST:
+        if stride is None or step is None or stride <= 0 or extents[inside] > LONGEST:
+            continue
+        if step == 0 or (step < 0 and not backwards):
             continue
         found = Windows(around, inside, stride, step, int(extents[inside]))
-        if extents[inside] > found.remainders and extents[around] > found.moves:
+        if extents[inside] > found.remainders and extents[around] > abs(found.moves):
             return found
     return None
 

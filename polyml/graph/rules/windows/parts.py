@@ -12,14 +12,26 @@ from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
 from polyml.graph.builder.parts import fill
 from polyml.graph.ir import Equation, Graph, Tensor
-from polyml.graph.rules.boxes import box, holds
+from polyml.graph.rules.boxes import box, holds, hull, symbolic_box
 from polyml.graph.traverse import UNKNOWN_EXTENT, all_ops
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text
 
-__all__ = ["Split", "Window", "assigned", "inside", "meets_all", "padded_copy", "padded_shape", "reach", "target_of"]
+__all__ = [
+    "Split",
+    "Window",
+    "assigned",
+    "cropped",
+    "extents_and_crop",
+    "inside",
+    "meets_all",
+    "padded_copy",
+    "padded_shape",
+    "reach",
+    "target_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,32 @@ def target_of(equation: Equation, sizes: tuple[str, ...]) -> isl.Map:
     return isl.Map(f"{head}{{ {name}[{indices}] -> {name}[{places}] }}")
 
 
+def extents_and_crop(
+    equation: Equation, graph: Graph, tensors: Mapping[str, Tensor]
+) -> tuple[dict[str, Affine], isl.Set | None] | None:
+    """How far each index runs, and the elements of the result that are wanted (None: all that indices give); None where they are restricted by something else."""
+    extents = symbolic_box(equation, graph, tensors)
+    if extents is not None:
+        return extents, None
+    numbers = hull(equation)
+    if numbers is None:
+        return None
+    hit = target_of(equation, graph.sizes)
+    wanted = equation.domain.apply(hit)
+    whole = box(equation.result.name, equation.indices, numbers).intersect(
+        hit.reverse().intersect_domain(wanted).range()
+    )
+    return ({i: affine(n) for i, n in numbers.items()}, wanted) if whole.is_equal(equation.domain) else None
+
+
+def cropped(equation: Equation, wanted: isl.Set | None, graph: Graph) -> Equation:
+    """The equation at the points that go to wanted elements (None: all)."""
+    if wanted is None:
+        return equation
+    points = target_of(equation, graph.sizes).intersect_range(wanted).domain()
+    return replace(equation, domain=equation.domain.intersect(points))
+
+
 def meets_all(equation: Equation, graph: Graph) -> bool:
     """Whether every element of the result is one that such a target hits."""
     names = [f"d{d}" for d in range(len(equation.target))]
@@ -97,7 +135,7 @@ def meets_all(equation: Equation, graph: Graph) -> bool:
 
 def assigned(equation: Equation, graph: Graph) -> Equation:
     """The equation as an assignment, where it adds one term at most to each element of zeros; else as it is."""
-    if equation.reduce != "sum" or equation.reduced or equation.base is None or not _is_zero(equation.base, graph):
+    if equation.reduce != "sum" or equation.reduced or equation.base is None or not is_zero(equation.base, graph):
         return equation
     used = {name for place in equation.target if isinstance(place, Affine) for name in place.variables()}
     if not used <= {*equation.indices, *graph.sizes}:  # a loop's variable moves the target
@@ -108,7 +146,8 @@ def assigned(equation: Equation, graph: Graph) -> Equation:
     return replace(equation, reduce=None, accumulate=False, base=base)
 
 
-def _is_zero(tensor: Tensor, graph: Graph) -> bool:
+def is_zero(tensor: Tensor, graph: Graph) -> bool:
+    """Whether the tensor is made of zeros, and nothing else."""
     makers = [op for op in all_ops(graph.ops) if isinstance(op, Equation) and op.result.name == tensor.name]
     plain = (op.reduce is None and op.base is None and op.body == Const(0.0, op.body.dtype) for op in makers)
     return bool(makers) and all(plain)

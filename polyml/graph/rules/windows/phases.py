@@ -19,9 +19,9 @@ import islpy as isl
 
 from polyml.expressions import Apply, Read, plain_indices
 from polyml.graph.ir import Equation, Graph, Op, Tensor
-from polyml.graph.rules.boxes import box, hull, symbolic_box
+from polyml.graph.rules.boxes import box
 from polyml.graph.rules.windows.gathered import Windows, overlap
-from polyml.graph.rules.windows.parts import assigned, inside, reach, target_of
+from polyml.graph.rules.windows.parts import assigned, cropped, extents_and_crop, inside, reach
 from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
@@ -148,7 +148,7 @@ def _contraction(equation: Equation, graph: Graph, tensors: dict[str, Tensor]) -
         return None
     if len(body.args) != 2 or not equation.reduced:
         return None
-    known = _extents(equation, graph, tensors)
+    known = extents_and_crop(equation, graph, tensors)
     if known is None:
         return None
     extents, wanted = known
@@ -173,24 +173,6 @@ def _contraction(equation: Equation, graph: Graph, tensors: dict[str, Tensor]) -
             continue
         return _Contraction(equation, moved, filters, phases, extents | _new_extents(phases, extents), wanted)
     return None
-
-
-def _extents(
-    equation: Equation, graph: Graph, tensors: dict[str, Tensor]
-) -> tuple[dict[str, Affine], isl.Set | None] | None:
-    """How far each index runs, and the elements of the result that are wanted (None: all that indices give); None where they are restricted by something else."""
-    extents = symbolic_box(equation, graph, tensors)
-    if extents is not None:
-        return extents, None
-    numbers = hull(equation)
-    if numbers is None:
-        return None
-    hit = target_of(equation, graph.sizes)
-    wanted = equation.domain.apply(hit)
-    whole = box(equation.result.name, equation.indices, numbers).intersect(
-        hit.reverse().intersect_domain(wanted).range()
-    )
-    return ({i: affine(n) for i, n in numbers.items()}, wanted) if whole.is_equal(equation.domain) else None
 
 
 def _all_phases(equation: Equation, extents: Mapping[str, Affine]) -> tuple[_Phases, ...]:
@@ -276,8 +258,5 @@ def _placed(found: _Contraction, result: Tensor, graph: Graph) -> Equation:
         body=Read(result.name, tuple(map(affine, left)), result.dtype),
         reduced=(),
     )
-    if found.wanted is not None:
-        placed = replace(
-            placed, domain=domain.intersect(target_of(placed, graph.sizes).intersect_range(found.wanted).domain())
-        )
+    placed = cropped(placed, found.wanted, graph)
     return assigned(placed, graph)

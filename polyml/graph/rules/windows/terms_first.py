@@ -15,12 +15,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
+import islpy as isl
+
 from polyml.expressions import Read, reads_of, substitute
 from polyml.graph.edit import replace_equations, with_name
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
-from polyml.graph.rules.boxes import box, symbolic_box
+from polyml.graph.rules.boxes import box
 from polyml.graph.rules.windows.gathered import overlap
-from polyml.graph.rules.windows.parts import assigned
+from polyml.graph.rules.windows.parts import assigned, cropped, extents_and_crop
 from polyml.graph.traverse import UNKNOWN_EXTENT, all_ops, tensors_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
@@ -55,27 +57,32 @@ def _split(equation: Equation, graph: Graph, tensors: dict[str, Tensor]) -> list
     # Terms in half precision would be rounded once more.
     if equation.result.dtype.is_float and equation.result.dtype.bits < 32:
         return [equation]
-    extents, windows = symbolic_box(equation, graph, tensors), overlap(equation)
+    known, windows = extents_and_crop(equation, graph, tensors), overlap(equation)
     least = RAGGED_DEPTH if windows is not None and windows.is_ragged else DEPTH
-    if extents is None or prod(_count(extents[index]) for index in equation.reduced) < least:
+    if known is None or prod(_count(known[0][index]) for index in equation.reduced) < least:
         return [equation]
-    around = _Around(graph, tensors, extents)
+    if known[1] is not None and not _is_plain(equation):
+        return [equation]
+    around = _Around(graph, tensors, *known)
     order = _order(places, left, around)
     if _bytes(equation, order, around) <= MOST_BYTES:
         made, placed = _pair(equation, order, around)
         return [made, assigned(placed, graph)]
-    if equation.base is None or order[0] != places[0].name or _bytes(equation, order[1:], around) > MOST_BYTES:
+    if equation.base is None or around.wanted is not None or order[0] != places[0].name:
+        return [equation]
+    if _bytes(equation, order[1:], around) > MOST_BYTES:
         return [equation]
     return [_one_by_one(equation, equation.base, order, around)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """What is around an equation: the graph, its tensors by name, with those that are made, and the extents of the equation's indices."""
+    """What is around an equation: the graph, its tensors by name, with those that are made, the extents of the equation's indices, and the elements of the result that are wanted (None: all that indices give)."""
 
     graph: Graph
     tensors: dict[str, Tensor]
     extents: Mapping[str, Affine]
+    wanted: isl.Set | None
 
     def likely(self, index: str) -> int:
         """How many values the index has in the call that the graph is made for."""
@@ -131,6 +138,13 @@ def _is_contraction(equation: Equation, left: tuple[str, ...]) -> bool:
     return len(used) > 1 and all(not set(left) <= names for names in used)
 
 
+def _is_plain(equation: Equation) -> bool:
+    """Whether operands are read by single indices, so that terms that are not wanted find elements, too."""
+    return all(
+        isinstance(s, Affine) and len(s.variables()) <= 1 for read in reads_of(equation.body) for s in read.subscripts
+    )
+
+
 def _count(extent: Affine) -> int:
     return extent.constant if extent.is_constant else UNKNOWN_EXTENT
 
@@ -178,4 +192,4 @@ def _pair(equation: Equation, order: tuple[str, ...], around: _Around) -> tuple[
         reduced=(),
         padded=False,
     )
-    return made, placed
+    return made, cropped(placed, around.wanted, around.graph)

@@ -128,3 +128,22 @@ def f(x: f64["N M"]):
     program = polyml.einsum(text, threads=1)
     np.testing.assert_allclose(program(x), np.triu(x.T @ x), rtol=1e-12)
     assert "not jammed" not in program.explain(x)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 8])
+def test_rows_that_have_nothing_in_common(channels: int) -> None:
+    """Bands that move on by more than they are long: no row goes past its end for what others begin with."""
+    text = """
+    def f(x: f32["C 5 3"], w: f32["C 3 1"]):
+        y: f32["C 5 6"] = 0
+        if 0 <= h - 2*r + 1 < 5 and 0 <= 3*v + s + 1 < 6:
+            y[c, h - 2*r + 1, 3*v + s + 1] += x[c, h, v] * w[c, r, s]
+        return y
+    """
+    rng = np.random.default_rng(channels)
+    x, w = (rng.integers(-3, 4, (channels, *shape)).astype(np.float32) for shape in ((5, 3), (3, 1)))
+    expected = np.zeros((channels, 5, 6))
+    for h, r, v in np.ndindex(5, 3, 2):
+        if 0 <= h - 2 * r + 1 < 5:
+            expected[:, h - 2 * r + 1, 3 * v + 1] += x[:, h, v] * w[:, r, 0]
+    np.testing.assert_array_equal(polyml.einsum(text, verify=True)(x, w), expected)

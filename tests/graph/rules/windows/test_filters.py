@@ -270,6 +270,25 @@ def test_ragged_windows_of_few_filters_get_padding(
     assert np.isnan(function.bind(w=w)(x)).sum() == filters * (-(-(kernel // 2 + 1) // stride)) ** 2
 
 
+@pytest.mark.parametrize(("size", "channels", "regions"), [(7, 40, 3), (14, 33, 3), (40, 24, 2)])
+def test_filters_gradients_are_moved_as_a_whole(size: int, channels: int, regions: int) -> None:
+    """Rows of three places of a filter are no blocks; where sums are long, whoever moves them costs nothing beside them."""
+    program = """
+def gradient(x: f32["C H W"], d: f32["F H W"]):
+    g: f32["F C 3 3"]
+    g[f, c, r, s] = sum[h, v](pad(x, ((0, 0), (1, 1), (1, 1)))[c, h + r, v + s] * d[f, h, v])
+    return g
+"""
+    x, d = numbers(channels, size, size), numbers(50, size, size, seed=1)
+    function = polyml.einsum(program, verify=True, target=Target("x86-64-v4"))
+    lowered = function.lower(x, d)
+    assert len(lowered.stages.regions) == regions
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (size, size), (1, 2))
+    found = polyml.einsum(program)(x, d)
+    np.testing.assert_array_equal(found, np.einsum("crshv,fhv->fcrs", windows, d))
+
+
 @pytest.mark.parametrize(("kernel", "stride"), [(7, 2), (7, 1), (5, 2)])
 def test_lanes_stay_away_from_taps(kernel: int, stride: int) -> None:
     """Adding up a vector's lanes takes longer than the few vectors of a window's rows."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,34 @@ def test_places_that_no_term_reaches_are_no_numbers() -> None:
     x, w = arguments((1, 32, 6, 6, 3, 3, 3), "f8")
     w[0, 0, 2, 1], w[1, 1, 0, 0], x[:, :2] = np.nan, np.inf, 1
     np.testing.assert_array_equal(polyml.einsum(FIRST.format(t="f64", s=1))(x, w), transposed(x, w, 1))
+
+
+CROPPED = """
+def gradient(d: {t}["B K P Q"], w: {t}["K C R S"]):
+    x: {t}["B C {height} {width}"] = 0
+    if 0 <= {s}*p + r - {before} < {height} and 0 <= {s}*q + t - {before} < {width}:
+        x[b, c, {s}*p + r - {before}, {s}*q + t - {before}] += d[b, k, p, q] * w[k, c, r, t]
+    return x
+"""
+
+
+@pytest.mark.parametrize(("height", "width", "before"), [(9, 11, 1), (7, 8, 2), (12, 30, 1), (5, 4, 3)])
+@pytest.mark.parametrize("s", [1, 2, 3])
+@pytest.mark.parametrize("t", ["f32", "f64"])
+def test_terms_beside_the_result(height: int, width: int, before: int, s: int, t: str) -> None:
+    """The gradient of a padded convolution's input: terms are whole boxes, as all of a register tile are, and those beside the result are left."""
+    d, w = arguments((2, 37, 7, 6, 5, 3, 4), t.replace("f32", "f4").replace("f64", "f8"))
+    source = CROPPED.format(t=t, s=s, before=before, height=height, width=width)
+    whole = transposed(d.astype("f8"), w.astype("f8"), s)
+    expected = np.zeros((2, 5, before + max(height, whole.shape[2]), before + max(width, whole.shape[3])))
+    expected[:, :, : whole.shape[2], : whole.shape[3]] = whole
+    expected = expected[:, :, before : before + height, before : before + width]
+    np.testing.assert_array_equal(polyml.einsum(source, verify=True)(d, w), expected)
+    text = graph_of(source, d, w)
+    terms = [line for line in text.splitlines() if "_terms[" in line.split("=")[0]]
+    # Places that nothing of the first image row reaches begin no box.
+    assert len(terms) == (before < 3)
+    assert all(re.fullmatch(r"(0 <= \w+ < \d+( and )?)+", line.split("   for ")[1]) for line in terms)
 
 
 def test_windows_side_by_side_are_assigned() -> None:

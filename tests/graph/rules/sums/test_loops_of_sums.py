@@ -1,0 +1,49 @@
+"""Loops that only add to a tensor become sums over their variable; whatever reads what they add to, or does more, stays a loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+
+PROGRAMS = {
+    "taps": 'y: f64["34"] = 0\n    for r in range(7):\n        y[n] += sum[c](x[c, n + r] * w[c, r])',
+    "from two on": 'y: f64["34"] = 2\n    for r in range(2, 7):\n        y[n] += sum[c](x[c, n + r] * w[c, r] * (r + 1))',
+    "scattered": 'y: f64["46"] = 0\n    for r in range(7):\n        y[n + r] += sum[c](x[c, n] * w[c, r])',
+    "nested": 'y: f64["34"] = 0\n    for c in range(5):\n        for r in range(7):\n            y[n] += x[c, n + r] * w[c, r]',
+    "triangular": 'y: f64["46"] = 0\n    for t in range(3):\n        for r in range(t, 7):\n            y[n + r - t] += x[t, n] * w[t, r]',
+    "of rank one": 'y: f64["N R"] = 0\n    for c in range(5):\n        y[n, r] += x[c, n] * w[c, r]',
+    "of one row each": 'y: f64["5 N"] = 0\n    for t in range(5):\n        y[t, n] += sum[c](x[c, n] * w[c, t])',
+    "subtracted": 'y: f64["N R"] = 0\n    for c in range(5):\n        y[n, r] -= x[c, n] * w[c, r]',
+}
+LOOPS = {
+    "itself": 'y: f64["34"] = 0\n    for r in range(7):\n        y[n] += sum[c](x[c, n + r] * w[c, r]) + y[r]',
+    "a factor": 'y: f64["34"] = 0\n    for r in range(7):\n        y[n] = 2 * y[n] + sum[c](x[c, n + r] * w[c, r])',
+    "two": 'y: f64["34"] = 0\n    z: f64["34"] = 1\n    for r in range(7):\n        y[n] += x[0, n + r] * w[0, r]\n        z[n] = z[n] * y[n]\n    y[n] += z[n]',
+}
+
+
+def function(body: str, **options: object) -> object:
+    return polyml.einsum(f'def f(x: f64["C N"], w: f64["C R"]):\n    {body}\n    return y\n', **options)
+
+
+def arguments() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.integers(-2, 3, (5, 40)).astype(float), rng.integers(-2, 3, (5, 7)).astype(float)
+
+
+@pytest.mark.parametrize("name", [*PROGRAMS, *LOOPS])
+def test_the_same_numbers(name: str) -> None:
+    """As in the written order, of numbers whose sums are exact."""
+    body, given = (PROGRAMS | LOOPS)[name], arguments()
+    expected = function(body, precise=True)(*given)
+    for options in ({}, {"verify": True}, {"threads": 2}, {"dynamic": True}):
+        np.testing.assert_array_equal(function(body, **options)(*given), expected)
+
+
+@pytest.mark.parametrize("name", [*PROGRAMS, *LOOPS])
+def test_which_loops_are_left(name: str) -> None:
+    text = function((PROGRAMS | LOOPS)[name]).lower(*arguments()).text("graph")
+    # The bounds of a loop inside are numbers, too.
+    assert (" in range(" in text) == (name in LOOPS or name in ("triangular", "subtracted"))
