@@ -25,7 +25,7 @@ from polyml.einsum_numpy.calls import FORMS, NUMPY_KEYWORDS, form_for, is_subscr
 from polyml.einsum_numpy.extended import is_extended, program_of, refuse_numpys, request_of
 from polyml.einsum_numpy.path import limited
 from polyml.einsum_numpy.subscripts import subscripts_of_sublists
-from polyml.errors import PolymlError, SubscriptsSyntaxError
+from polyml.errors import EinsumSyntaxError, PolymlError, SubscriptsSyntaxError
 from polyml.options import Options, current
 from polyml.runtime.arguments import AnySize
 from polyml.runtime.dispatch import COMPILE_LOCK, Dispatcher, wanted_of
@@ -118,7 +118,7 @@ class Einsum(Dispatcher):
                 stages, self._lowered = self._stages(key), None
                 return compile_stages(self.program, stages)
             except PolymlError as fault:
-                fixed = self._fixed(key)
+                fixed = () if isinstance(fault, EinsumSyntaxError) else self._fixed(key)
                 if not fixed:
                     raise
                 names = ", ".join(fixed)
@@ -239,7 +239,7 @@ def einsum_path(*operands: object, optimize: object = "greedy") -> tuple[list[An
     return path
 
 
-_PROGRAM = re.compile(r"\bdef\s+\w+\s*\(")
+_PROGRAM = re.compile(r"\bdef\s+\w+\s*\(|^\s*class\s+\w+\s*[(:]")
 
 
 _EXTENDED: dict[tuple[object, ...], Einsum] = {}

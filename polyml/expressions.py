@@ -69,13 +69,29 @@ class Read:
         return f"{self.tensor}[{', '.join(map(str, self.subscripts))}]" if self.subscripts else self.tensor
 
 
+class _Hashed:
+    """A place for a hash, which no copy and no pickle takes along (those of strings are a process's own)."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
 @dataclass(frozen=True, slots=True)
-class Apply:
+class Apply(_Hashed):
     """`op` (a row of polyml.ops.OPS) applied to `args`. For `select` only the chosen value's reads happen."""
 
     op: str
     args: tuple[Expr, ...]
     dtype: DType
+
+    def __hash__(self) -> int:
+        """Kept: the sums of a long chain each contain the one before, and all of them are looked up in sets."""
+        try:
+            return self._hash
+        except AttributeError:
+            found = hash((self.op, self.args, self.dtype))
+            _set_hash(self, found)
+            return found
 
     def __str__(self) -> str:
         if self.op == "cast":
@@ -85,6 +101,8 @@ class Apply:
             return f"({self.args[0]} {symbol} {self.args[1]})"
         return f"{self.op}({', '.join(map(str, self.args))})"
 
+
+_set_hash = vars(_Hashed)["_hash"].__set__  # the class is frozen
 
 _SYMBOLS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "pow": "**",

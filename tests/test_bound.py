@@ -222,3 +222,18 @@ def test_bound_programs_show_their_stages() -> None:
             refused()
     with pytest.raises(ShapeError):
         frozen.lower(numbers(37, 81))
+
+
+def test_constant_subscripts_are_checked_once() -> None:
+    program = polyml.einsum('def f(t: f64["V D"], i: i64["N"]):\n    y[n, d] = t[i[n], d]\n    return y\n')
+    update = polyml.einsum('def f(h: f64["V"], i: i64["N"], x: f64["N"]):\n    h[i[n]] += x[n]\n    return h\n')
+    t, i, h = numbers(5, 3, dtype="f64"), np.array([4, 0, 4]), np.zeros(5)
+    np.testing.assert_array_equal(program.bind(i=i)(t), t[i])
+    np.testing.assert_array_equal(program.bind(t=t, i=i)(), t[i])
+    np.testing.assert_array_equal(update.bind(i=i)(h, np.array([1.0, 2.0, 4.0])), [2, 0, 0, 0, 5])
+    for _ in range(2):  # the flag of the constants is looked at in each call
+        with pytest.raises(IndexError, match="an index into dimension 0 of t"):
+            program.bind(i=i + 1)(t)
+        with pytest.raises(IndexError, match="an index into dimension 0 of h"):
+            update.bind(i=i - 1)(h, np.ones(3))
+    np.testing.assert_array_equal(h, [2, 0, 0, 0, 5])

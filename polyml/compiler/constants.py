@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from polyml.codegen.loops import Function
-from polyml.codegen.passes.hoist_panels import Filling, hoist_panels
+from polyml.codegen.passes.panels.hoist_panels import Filling, hoist_panels
 from polyml.codegen.prefetch.panels import prefetch_panels
 from polyml.compiler.driver import Stages, llvm_text, locked, lower, signature_for, strides_of
 from polyml.compiler.loops import LoweredRegion
@@ -20,8 +20,9 @@ from polyml.errors import ArgumentError
 from polyml.graph.builder.program import build as build_graph
 from polyml.graph.frozen import split_constants
 from polyml.graph.ir import Graph
-from polyml.graph.plan import Argument, Buffer, Launch, Plan
-from polyml.graph.rewrite import RewriteOptions, rewrite
+from polyml.graph.plan import Argument, Buffer, CheckFlag, Launch, Plan
+from polyml.graph.rewrite import rewrite
+from polyml.graph.rules.table import RewriteOptions
 from polyml.graph.traverse import tensors_of
 from polyml.options import Options
 from polyml.records import dataclass
@@ -143,6 +144,9 @@ def _without_fillings(
     steps = tuple(launches[step.region] if isinstance(step, Launch) else step for step in plan.steps)
     used = {a.buffer for step in steps if isinstance(step, Launch) for a in step.arguments} | set(plan.outputs)
     used |= {step.only_if for step in steps if isinstance(step, Launch) and step.only_if is not None}
+    used |= {
+        step.buffer for step in steps if isinstance(step, CheckFlag)
+    }  # subscripts that are constant are looked at once
     packed_names = tuple(filling.packed.name for filling, _ in fillings)
     kept = tuple(name for name in plan.inputs if name in used or name not in constants)
     inputs = (*packed_names, *kept)

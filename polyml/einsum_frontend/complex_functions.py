@@ -92,7 +92,8 @@ def _sqrt(args: tuple[Parts, ...]) -> Parts:
     mean = apply("mul", half, apply("add", select(steep, ratio, one), size))
     major = apply("mul", apply("sqrt", larger), apply("sqrt", mean))
     some = _test("gt", major, 0.0)
-    minor = select(some, apply("div", apply("mul", half, apply("abs", b)), major), apply("abs", b))
+    # Halved last: half of the smallest number is zero.
+    minor = select(some, apply("mul", half, apply("div", apply("abs", b), major)), apply("abs", b))
     positive, endless = _test("ge", a, 0.0), _infinite(b)
     left = _test("lt", a, 0.0)
     real = select(_or(endless, _test("eq", a, float("inf"))), infinity, select(left, minor, major))

@@ -176,7 +176,8 @@ def _round(
         adopted = adopted or _by_sets(variable, fitting[name], inner, outer, span, symbolic, avoid)
         if adopted is None:
             continue
-        if adopted.exact and adopted.may_be_empty and all(use.extent != 0 for use in fitting[name]):
+        empty = adopted.exact and adopted.may_be_empty and all(use.extent != 0 for use in fitting[name])
+        if empty and not _never(outer):
             raise ShapeError(
                 f"no value of {plain_name(name)} keeps every subscript in bounds",
                 span=fitting[name][0].expression.span,
@@ -241,6 +242,20 @@ def _by_symbols(variable: str, uses: Sequence[Use], inner: Mapping[str, Range], 
     return box_range(variable, 0, extent_of(top + 1))
 
 
+def _never(outer: Mapping[str, Range]) -> bool:
+    """Whether a loop around has no iteration, so that nothing has to fit."""
+    names = sorted(outer)
+    context = " and ".join(outer[name].constraint or "true" for name in names) or "true"
+    return bool(isl.Set(f"{parameters_text(names)}{{ : {context} }}").is_empty())
+
+
+def _or_zero(values: Range, head: str, position: int, rank: int) -> isl.Set:
+    """The values as dimension `position` of `rank` ones; 0 where there are none: sizes count as 1 at least."""
+    own = isl.Set(f"{head}{{ [{values.name}] : {values.constraint or 'true'} }}")
+    own = own.union(isl.Set(f"{head}{{ [0] }}").intersect_params(own.params().complement()))
+    return own.insert_dims(isl.dim_type.set, 0, position).add_dims(isl.dim_type.set, rank - position - 1)
+
+
 def _by_sets(
     variable: str,
     uses: Sequence[Use],
@@ -265,13 +280,11 @@ def _by_sets(
     for use in uses:
         assert use.value is not None, "internal: a gather bounds no index"
         text = use.value.isl_text()
-        clauses = [
-            f"({text} < 0 or {text} >= {affine(use.extent).isl_text()})",
-            *(known[name].constraint for name in others),
-        ]
-        body = " and ".join(clauses)
-        exists = f"exists ({', '.join(others)} : {body})" if others else body
-        good = good.subtract(isl.Set(f"{head}{{ [{variable}] : {exists} }}"))
+        outside = f"{text} < 0 or {text} >= {affine(use.extent).isl_text()}"
+        bad = isl.Set(f"{head}{{ [{', '.join([variable, *others])}] : {outside} }}")
+        for position, name in enumerate(others, 1):
+            bad = bad.intersect(_or_zero(known[name], head, position, len(others) + 1))
+        good = good.subtract(bad.project_out(isl.dim_type.set, 1, len(others)))
     if symbolic:
         possible = isl.Set(f"{head}{{ : {' and '.join(context)} }}")
         for name in (name for name in others if not known[name].exact):

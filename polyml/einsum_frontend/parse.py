@@ -56,7 +56,7 @@ def _python_function(source: Source) -> tuple[ast.FunctionDef, Positions]:
     if not body:
         raise EinsumSyntaxError("there is no program in the text", span=_line_span(source, 1), hint=_ONE_FUNCTION)
     if isinstance(body[0], ast.AsyncFunctionDef):
-        raise refusal("a program is not async", at, body[0], _ONE_FUNCTION)
+        raise refusal("a program is not async", at, body[0], "write `def`: a call returns when its results are there")
     if not isinstance(body[0], ast.FunctionDef):
         raise refusal("the text is not a function", at, body[0], _ONE_FUNCTION)
     if len(body) > 1:
@@ -103,9 +103,9 @@ def _parameters(arguments: ast.arguments, at: Positions) -> tuple[Parameter, ...
         if extra is not None:
             raise refusal("a program has no `*` or `**` parameters", at, extra, "name each parameter")
     if arguments.posonlyargs:
-        raise refusal("a program has no `/` among its parameters", at, arguments.posonlyargs[0])
+        raise refusal("a program has no `/` among its parameters", at, arguments.posonlyargs[0], "leave it out")
     if arguments.kwonlyargs:
-        raise refusal("a program has no keyword-only parameters", at, arguments.kwonlyargs[0])
+        raise refusal("a program has no keyword-only parameters", at, arguments.kwonlyargs[0], "leave out the `*`")
     if arguments.defaults:
         raise refusal("a parameter has no default", at, arguments.defaults[0], "pass the value in the call")
     parameters: list[Parameter] = []

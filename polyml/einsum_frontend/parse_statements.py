@@ -10,6 +10,7 @@ from polyml.einsum_frontend.names import RESERVED
 from polyml.einsum_frontend.parse_expressions import parse_expression, refusal, sequence_items
 from polyml.einsum_frontend.parse_shapes import parse_annotation
 from polyml.einsum_frontend.positions import Positions
+from polyml.einsum_frontend.spellings import REFUSED_EXPRESSIONS
 from polyml.einsum_frontend.syntax import (
     Assign,
     CallProgram,
@@ -81,6 +82,9 @@ def _statement(node: ast.stmt, at: Positions) -> Statement:
             return _return(node, at)
         case ast.Expr(value=ast.Call(func=ast.Name(id=name)) as call) if name not in RESERVED:
             return _call_program((), call, node, at)
+        case ast.Expr(value=ast.Yield() | ast.YieldFrom() | ast.Await()):
+            what, hint = REFUSED_EXPRESSIONS[type(node.value)]
+            raise refusal(f"{what} is not in the language", at, node, hint)
         case ast.Expr():
             raise refusal("an expression is no statement", at, node, "assign it: y[n] = ...")
         case _:

@@ -13,8 +13,8 @@ import itertools
 import tokenize
 import warnings
 from collections import ChainMap
-from collections.abc import Callable, Mapping
-from types import CodeType, FunctionType
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, FunctionType, ModuleType
 
 from polyml.dtypes import DType
 from polyml.einsum_frontend.parse import parse
@@ -27,8 +27,10 @@ from polyml.source import Source
 __all__ = ["program_from_function", "program_from_text"]
 
 _FORM_2 = 'give the program as text instead: f = polyml.einsum("""def f(x: f32["N"]): ...""")'
+_ABOVE_DEF = "put @polyml.einsum directly above `def`, below other decorators"
 _AROUND = "__around__"
 _INHERITED_FLAGS = 0
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef
 for _feature in __future__.all_feature_names:
     _INHERITED_FLAGS |= getattr(__future__, _feature).compiler_flag
 
@@ -49,16 +51,32 @@ def program_from_function(function: Callable[..., object]) -> Program:
         EinsumSyntaxError: the source cannot be had, or is not that of `function` (the hint points to form 2), or is no program.
     """
     if not isinstance(function, FunctionType):
-        what = type(function).__name__
-        message = f"polyml.einsum decorates a function, not a {what}"
-        raise EinsumSyntaxError(message, hint="put @polyml.einsum directly above `def`, below other decorators")
+        raise _no_function(function)
     if function.__name__ == "<lambda>":
         raise EinsumSyntaxError("polyml.einsum decorates a function, not a lambda", hint="write it with `def`")
+    if hasattr(function, "__wrapped__"):  # its source would be that of what is inside
+        message = f"another decorator has put a function of its own in the place of {function.__name__!r}"
+        raise EinsumSyntaxError(message, hint=_ABOVE_DEF)
     source = _source_of(function)
     definition = _definition_like(function, source)
     program = parse(source)  # before the annotations are compared: an error in one of them is told better from here
     _compare_annotations(function, definition)
     return resolve(program, _names_around(function))
+
+
+def _no_function(value: object) -> EinsumSyntaxError:
+    """What is wrong with decorating something that `def` has not made."""
+    if isinstance(value, type):
+        return EinsumSyntaxError(
+            f"polyml.einsum decorates a function, and {value.__name__!r} is a class",
+            hint="a program is one function, outside of classes; a method calls it",
+        )
+    if hasattr(value, "program"):
+        return EinsumSyntaxError(f"{value.program.name!r} is an einsum program already", hint="decorate it once")
+    name = type(value).__name__
+    return EinsumSyntaxError(
+        f"polyml.einsum decorates a function that `def` makes, and this is one of type {name}", hint=_ABOVE_DEF
+    )
 
 
 def _source_of(function: FunctionType) -> Source:
@@ -81,16 +99,18 @@ def _names_around(function: FunctionType) -> Mapping[str, object]:
     return ChainMap(cells, function.__globals__)
 
 
-def _definition_like(function: FunctionType, source: Source) -> ast.FunctionDef:
+def _definition_like(function: FunctionType, source: Source) -> _Definition:
     """The definition in `source`; refuses when it gives another function than `function` is."""
     code = function.__code__
-    compiled, definition = _compile_again(function, source)
-    if compiled is None or definition is None or not _same_code(code, compiled, code.co_firstlineno):
-        raise _mismatch(function)
-    return definition
+    modules = [name for name in code.co_names if isinstance(function.__globals__.get(name), ModuleType)]
+    for imported in ([], modules):
+        compiled, definition = _compile_again(function, source, imported)
+        if compiled is not None and definition is not None and _same_code(code, compiled, code.co_firstlineno):
+            return definition
+    raise _mismatch(function)
 
 
-def _compare_annotations(function: FunctionType, definition: ast.FunctionDef) -> None:
+def _compare_annotations(function: FunctionType, definition: _Definition) -> None:
     """Refuses when the annotations of `definition`, which no bytecode shows, are not those of `function`."""
     arguments = [*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs]
     for argument in arguments:
@@ -104,13 +124,21 @@ def _mismatch(function: FunctionType) -> EinsumSyntaxError:
     return EinsumSyntaxError(message, hint=f"load the file again, or {_FORM_2}")
 
 
-def _compile_again(function: FunctionType, source: Source) -> tuple[CodeType | None, ast.FunctionDef | None]:
-    """The code object and definition that `source` gives, in surroundings with the same free variables and future statements."""
+def _compile_again(
+    function: FunctionType, source: Source, imported: Sequence[str]
+) -> tuple[CodeType | None, _Definition | None]:
+    """The code object and definition that `source` gives, in surroundings with the same free variables and future statements.
+
+    Args:
+        imported: names that an import of the module binds, calls of whose attributes (`np.exp(..)`) Python compiles otherwise than those of others.
+    """
     code = function.__code__
     lines = split_lines(source.text)
     first = next((line for line in lines if line.strip()), "")
     if first[:1] in {" ", "\t"}:  # the outer function's parameters become the free variables
         lines = [f"def {_AROUND}({', '.join(code.co_freevars)}):", *lines]
+    if imported:
+        lines = [f"import {', '.join(imported)}", *lines]
     flags = code.co_flags & _INHERITED_FLAGS
     try:
         with warnings.catch_warnings():
@@ -119,7 +147,7 @@ def _compile_again(function: FunctionType, source: Source) -> tuple[CodeType | N
             module = compile(tree, source.filename, "exec", flags=flags, dont_inherit=True)
     except (SyntaxError, ValueError):
         return None, None
-    definition = next((n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name != _AROUND), None)
+    definition = next((n for n in ast.walk(tree) if isinstance(n, _Definition) and n.name != _AROUND), None)
     pending = [module]
     while pending:
         found = pending.pop()

@@ -38,7 +38,7 @@ REFUSED_EXPRESSIONS: dict[type[ast.expr], tuple[str, str | None]] = {
     ast.JoinedStr: ("a string", None),
     ast.Starred: ("`*`", None),
     ast.Slice: ("a slice", "name an index instead: x[n, k]"),
-    ast.Await: ("await", None),
+    ast.Await: ("await", "a program is not async: leave it out"),
     ast.Yield: ("yield", "results are returned: `return y`"),
     ast.YieldFrom: ("yield", "results are returned: `return y`"),
 }

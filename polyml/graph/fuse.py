@@ -6,7 +6,7 @@ Greedy: every equation starts as a region of its own, and the two regions whose 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import combinations
 
@@ -14,7 +14,7 @@ from polyml.graph.builder.state import identifier
 from polyml.graph.fusion_cost import bytes_saved, tiles_worth
 from polyml.graph.ir import Check, Equation, Graph, Loop, Tensor
 from polyml.graph.profiles import Profile, memory_of, profiles
-from polyml.graph.prologues import move_prologues
+from polyml.graph.prologues import join_makers, move_prologues
 from polyml.graph.region import Region
 from polyml.graph.traverse import estimated_bytes, read_names, results_of, tensors_of
 
@@ -30,7 +30,12 @@ _LOOP_GAIN = 16
 
 
 def fuse(
-    graph: Graph, *, cache_bytes: int = 1 << 20, max_equations: int = 12, prologues: bool = False
+    graph: Graph,
+    *,
+    cache_bytes: int = 1 << 20,
+    max_equations: int = 12,
+    prologues: bool = False,
+    makes: Callable[[Region], bool] | None = None,
 ) -> tuple[Region, ...]:
     """The regions of the graph in executable order; every op that is not a Check is in exactly one.
 
@@ -38,6 +43,7 @@ def fuse(
         cache_bytes: of the cache (per core) in which a slice of an intermediate should stay; the L2.
         max_equations: most equations in one region, since isl's cost grows faster than linearly.
         prologues: what makes a large operand of a contraction over no box, element by element, goes with the contraction, which applies it while packing (schedule/prologues.py).
+        makes: whether a region, a contraction and what makes its operand, can run a block of the sum at a time (schedule/blocking/makers.py).
     """
     ops: list[Equation | Loop] = [op for op in graph.ops if not isinstance(op, Check)]
     before = _predecessors(graph, ops)
@@ -48,8 +54,14 @@ def fuse(
     groups = list(chooser.groups.values())
     if prologues and max_equations > 1:
         groups = move_prologues(ops, groups, chooser.users, chooser.kept, before, cache_bytes)
-    ordered = _ordered(groups, before, early)
     name, uses = identifier(graph.name, ()), _Uses(graph, ops)
+    if makes is not None and max_equations > 1:
+
+        def suits(group: _Group) -> bool:
+            return makes(uses.region(name, group))
+
+        groups = join_makers(ops, groups, chooser.users, chooser.kept, before, cache_bytes, suits)
+    ordered = _ordered(groups, before, early)
     return tuple(uses.region(f"{name}_{n}", g) for n, g in enumerate(ordered))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from polyml.codegen.llvm.machine import compile_object, machine_of
 from polyml.codegen.loops import Function
 from polyml.debug import stage
+from polyml.einsum_frontend.signature import result_names
 from polyml.einsum_frontend.syntax import Program
 from polyml.graph.builder.state import identifier
 from polyml.graph.ir import Graph
@@ -94,10 +95,17 @@ def signature_of(
         else:
             parameters.append(ArrayParameter(name=name, dtype=dtype, shape=shape, strides=layout, written=item.written))
     buffers = [plan.buffers[name] for name in dict.fromkeys(plan.outputs)]
+    called = dict(
+        zip(reversed(plan.outputs), reversed(result_names(program)), strict=False)
+    )  # the first name of what several have
     return KernelSignature(
         name=graph.name,
         parameters=tuple(parameters),
-        results=tuple(Result(name=b.name, dtype=b.dtype, shape=b.shape) for b in buffers if b.kind == "output"),
+        results=tuple(
+            Result(name=b.name, dtype=b.dtype, shape=b.shape, called=called.get(b.name, ""))
+            for b in buffers
+            if b.kind == "output"
+        ),
         returned=plan.outputs,
         sizes=graph.sizes,
         requires=graph.requires,

@@ -134,6 +134,8 @@ class Dispatcher:
         except PolymlError:
             if any(isinstance(layout, AnyInt) for layout in special):
                 self._find(special)  # what is wrong may be the int
+            if any(isinstance(layout, Layout) and 0 in layout.shape for layout in special):
+                return None  # an empty dimension may be right where a small one is not, and says nothing about others
             if self._asked:
                 raise
             self._general = None  # the program needs numbers, and is not asked again
@@ -150,7 +152,10 @@ class Dispatcher:
             match argument.value:
                 case np.ndarray() as array if any(extent is not None for extent in shape):
                     extents = (n if e is None else e for n, e in zip(array.shape, shape, strict=True))
-                    key.append(AnySize(from_numpy(array.dtype), tuple(extents), array.shape))
+                    some = tuple(
+                        max(1, number) for number in array.shape
+                    )  # an empty dimension is an example of nothing
+                    key.append(AnySize(from_numpy(array.dtype), tuple(extents), some))
                 case np.ndarray() as array:
                     key.append(None if wanted.rank is None else layout_of(array))
                 case int() as value:

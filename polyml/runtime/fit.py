@@ -55,12 +55,12 @@ def result_arrays(
         dtype = result.dtype.numpy
         if not isinstance(place, np.ndarray) or place.shape != shape or place.dtype.newbyteorder("=") != dtype:
             found = f"{place.dtype} {place.shape}" if isinstance(place, np.ndarray) else type(place).__name__
-            raise ArgumentError(f"out= for {result.name} must be an array of {result.dtype} {shape}, and is {found}")
+            raise ArgumentError(f"out= for {result.label} must be an array of {result.dtype} {shape}, and is {found}")
         if not place.flags.writeable or overlaps_itself(place):
-            raise ArgumentError(f"out= for {result.name} is read-only, or its elements share memory")
+            raise ArgumentError(f"out= for {result.label} is read-only, or its elements share memory")
         for other, before in zip(signature.results, made, strict=False):
             if before[1] is not None and share_memory(place, before[1]):
-                raise ArgumentError(f"out= for {result.name} shares memory with that for {other.name}")
+                raise ArgumentError(f"out= for {result.label} shares memory with that for {other.label}")
         direct = (
             place.flags.aligned
             and place.dtype == dtype

@@ -65,13 +65,19 @@ Parameter = ArrayParameter | ScalarParameter | SizeParameter
 class Result:
     """A new array that the kernel fills (the caller gets a NumPy scalar when `shape` is empty).
 
-    strides: in elements, of constant shapes without gaps in some order of dimensions; None: contiguous, row-major.
+    strides: in elements, of constant shapes without gaps in some order of dimensions; None: contiguous, row-major. called: its name in the program.
     """
 
     name: str
     dtype: DType
     shape: tuple[Affine, ...]
     strides: tuple[int, ...] | None = None
+    called: str = ""
+
+    @property
+    def label(self) -> str:
+        """What a message calls it."""
+        return self.called or self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyml.dtypes import DTYPES, DType, bf16, f32
+from polyml.dtypes import DTYPES, DType, bf16, boolean, f32
 from polyml.einsum_frontend.interpreter.names import children
 from polyml.einsum_frontend.interpreter.types import BINARY_OPS, COMPARE_OPS
 from polyml.einsum_frontend.interpreter.values import Evaluator
@@ -185,6 +185,8 @@ class BoundedEvaluator(Evaluator):
             case Compare() if any(part.bound for part in parts):
                 sides = zip(expr.ops, itertools.pairwise(parts), strict=True)
                 return math.inf if any(_undecided(COMPARE_OPS[op], pair) for op, pair in sides) else 0.0
+            case Call(function=name) if DTYPES.get(name, boolean).is_integer and _leaves(parts[0], DTYPES[name]):
+                return math.inf  # which value it becomes is the machine's
             case Call(function=name) if name in DTYPES and parts[0].bound:
                 ends = {int(end) for end in _ends(parts[0]) if np.isfinite(end)}
                 return 0.0 if len(ends) == 1 else math.inf
@@ -194,9 +196,38 @@ class BoundedEvaluator(Evaluator):
                 return math.inf if any(part.bound for part in parts) else 0.0
 
 
+def _leaves(part: Part, dtype: DType) -> bool:
+    """Whether a float may be none of an integer type's."""
+    if not isinstance(part.value, np.floating):
+        return False
+    limits: Any = np.iinfo(dtype.numpy)
+    return not all(np.isfinite(end) and limits.min <= int(end) <= limits.max for end in _ends(part))
+
+
 def _size(value: Any) -> float:
+    """The absolute value of what is finite of it."""
     size = float(abs(value))
-    return size if size < math.inf or np.isfinite(value) else 0.0
+    if size < math.inf or np.isfinite(value):
+        return size
+    return float(abs(_finite(value))) if isinstance(value, np.complexfloating) else 0.0
+
+
+def _is_moderate(part: Part, dtype: DType) -> bool:
+    """Whether neither an infinite part nor the inverse of a tiny number meets a product in the formula of a complex quotient or power (docs/language.md), which others do not have."""
+    return bool(np.isfinite(part.value)) and not 0 < _size(part.value) < 1 / _limits(dtype)[1]
+
+
+def _finite(value: Any) -> complex:
+    """A complex number without its infinite parts."""
+    real, imag = float(value.real), float(value.imag)
+    return complex(real if math.isfinite(real) else 0.0, imag if math.isfinite(imag) else 0.0)
+
+
+def _endless(value: complex) -> tuple[str, str]:
+    """Which parts are infinite or no number."""
+    kinds = ("" if math.isfinite(part) else str(part) for part in (value.real, value.imag))
+    real, imag = kinds
+    return real, imag
 
 
 def _ends(part: Part) -> tuple[Any, ...]:
@@ -227,18 +258,30 @@ def applied(op: str, parts: Sequence[Part], dtype: DType) -> float:
     meaning: Any = np.conjugate if op == "conj" else OPS[op].meaning
     corners = [complex(meaning(*map(wide.type, ends))) for ends in itertools.product(*map(_ends, parts))]
     center = corners[0]
-    if not np.isfinite(center):
-        return 0.0 if all(c == center or (c != c and center != center) for c in corners) else math.inf
-    if not all(map(np.isfinite, corners)):
-        return math.inf
-    moved = max(abs(corner - center) for corner in corners)
     of_parts = wide.kind == "c"
+    by_formula = of_parts and op in ("pow", "div")
+    if by_formula and not (np.isfinite(center) and all(_is_moderate(part, dtype) for part in parts)):
+        return math.inf
+    if any(_endless(corner) != _endless(center) for corner in corners):
+        return math.inf
+    if not np.isfinite(center):
+        if not of_parts:
+            return 0.0
+        corners = [_finite(corner) for corner in corners]
+        center = corners[0]
+    if of_parts and op == "mul" and parts[0].value.dtype.kind == parts[1].value.dtype.kind == "c":
+        first, second = (_size(part.value) for part in parts)
+        if first * second > _limits(dtype)[1]:
+            return math.inf  # some product of parts may overflow
+    moved = max(abs(corner - center) for corner in corners)
     if op in ("sin", "cos") and not of_parts:  # whose corners may have waves between them
         moved = min(parts[0].bound, 2.0)
     if op in _EXACT and not (of_parts and op == "abs"):
         return moved
     if of_parts:  # the corners of an interval stand for a disc
         moved *= math.sqrt(2)
+    if op == "gelu":  # x P(x), and P is off by units of 1 (docs/numerics.md, Functions)
+        return moved + _FUNCTION_UNITS * unit(dtype) * _size(parts[0].value) + _limits(dtype)[2]
     units = 1.0 if op in ("mul", "div") and not of_parts else _FUNCTION_UNITS
     if of_parts and op == "pow" and center:  # exp(w log z): the exponent's own rounding is what counts
         units += 2 * _FUNCTION_UNITS * abs(complex(parts[1].value)) * abs(complex(np.log(complex(parts[0].value))))
@@ -256,6 +299,9 @@ def _reduced(kind: str, parts: Sequence[Part], dtype: DType) -> float:
         case "prod":
             if any(math.isinf(part.bound) for part in parts):
                 return math.inf
+            growing = math.prod(max(1.0, _size(part.value) + part.bound) for part in parts)
+            if growing > _limits(f32 if dtype.is_half else dtype)[1]:
+                return math.inf  # a partial product may overflow, whatever the factors after it
             # By how much the product of the largest factors is larger, without the difference of both: a unit in the last place of f64 is lost in that.
             size, bound = 1.0, 0.0
             for part in parts:

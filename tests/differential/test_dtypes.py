@@ -237,6 +237,15 @@ def test_complex_functions_have_numpys_values_and_branch_cuts(dtype: str) -> Non
             assert np.array_equal(np.signbit(a[decided]), np.signbit(e[decided])), (name, z[decided])
 
 
+@pytest.mark.parametrize(("dtype", "least"), [("c64", 2.0**-149), ("c128", 2.0**-1074)])
+def test_the_root_of_the_smallest_numbers(dtype: str, least: float) -> None:
+    """Half of them is zero, their root is not."""
+    z = np.array([complex(a, b) for a in (0.0, least, -least) for b in (least, -least, 3 * least)])
+    text = f'def f(z: {dtype}["N"]):\n    y[n] = sqrt(z[n])\n    return y\n'
+    kind = DTYPES[dtype].numpy
+    assert_close(polyml.einsum(text)(z.astype(kind)), np.sqrt(z).astype(kind), reduction_length=1)
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("dtype", COMPLEX)
 def test_complex_powers(dtype: str) -> None:

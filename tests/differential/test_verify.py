@@ -181,3 +181,39 @@ def test_numbers_below_the_normal_ones() -> None:
     """They are rounded by as much as the smallest number is."""
     text = 'def f(x: f16["N"]):\n    y[n] = x[n] * 1e-5\n    z[n] = sin(x[n] * 1e30) + y[n]\n    return y, z\n'
     assert verify(text, np.linspace(-1, 1, 40).astype(np.float16))
+
+
+SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, 1e30, 1.5, -2.5, 1e-310, 1e300, -7.0, -12.0, 5e-324])
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_what_the_language_leaves_to_the_machine_is_no_fault(dtype: str) -> None:
+    """gelu where its sum cancels, and floats that are none of an integer type's (docs/numerics.md)."""
+    x = SPECIAL.astype(polyml.dtypes.DTYPES[dtype].numpy)
+    assert verify(f'def f(x: {dtype}["N"]):\n    y[n] = gelu(x[n])\n    return y\n', x)
+    for kind in ("i8", "u16", "u32", "i64", "u64"):
+        report = verify(f'def f(x: {dtype}["N"]):\n    y[n] = {kind}(x[n])\n    return y\n', x)
+        assert report
+        assert report.open >= 3  # the infinities and NaN; all others that fit are judged
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+@pytest.mark.parametrize("dtype", ["c64", "c128"])
+@pytest.mark.parametrize("op", ["x[n] * z[n]", "x[n] / z[n]", "x[n] ** z[n]", "log(x[n])", "sqrt(x[n])"])
+def test_complex_infinities(dtype: str, op: str) -> None:
+    """A finite part beside an infinite one is judged by itself."""
+    kind = polyml.dtypes.DTYPES[dtype].numpy
+    values = np.array([complex(a, b) for a in SPECIAL for b in SPECIAL]).astype(kind)
+    x, z = np.repeat(values, 9), np.tile(values[::3], 27)
+    assert verify(
+        f'def f(x: {dtype}["N"], z: {dtype}["N"]):\n    y[n] = {op}\n    return y\n', x[: len(z)], z[: len(x)]
+    )
+
+
+def test_a_wrong_part_beside_an_infinite_one_is_found() -> None:
+    x = np.array([complex(-np.inf, 1)])
+    report = verify(
+        'def f(x: c128["N"]):\n    y[n] = log(x[n])\n    return y\n', x, computed_by=lambda x: np.log(x) + 1e-9j
+    )
+    assert report.wrong == 1

@@ -105,7 +105,7 @@ STATEMENTS = [
     ("slice target", "y[«:»] = v[n]", "a slice is not", ""),
     ("return expression", "return «x + 1»", "by name, not expressions", "return y"),
     ("return access", "y[n] = v[n]\n    return y, «v[n]»", "by name, not expressions", ""),
-    ("yield", "«yield x»", "an expression is no statement", ""),
+    ("yield", "«yield x»", "yield is not", "return y"),
     ("raise", "«raise x»", "`raise` is not", ""),
     ("try", "«try:\n        y[n] = v[n]\n    finally:\n        z[n] = v[n]»", "`try` is not", ""),
 ]

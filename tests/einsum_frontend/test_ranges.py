@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from polyml.einsum_frontend.interpreter.execute import interpret
+from polyml.einsum_frontend.parse import parse
 from polyml.einsum_frontend.ranges import Range, box_range, interval
 from polyml.errors import BoundsError, ShapeError, UnboundedDomainError
 from polyml.sets.affine import affine
@@ -133,6 +135,32 @@ def test_refused_no_value() -> None:
         'x: f32["H"], f: f32["R"]', "y[h] = x[«h + r»] * f[r]", "return y",
         arguments=(values(2), values(3)), error=ShapeError, message="no value of h keeps every subscript in bounds",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sizes", "extent"),
+    [((0, 0), 0), ((5, 0), 5), ((0, 3), 0)],  # an empty filter counts as one of size 1, whose sum is 0
+)
+def test_an_empty_range_of_another_index_counts_as_0(sizes: tuple[int, int], extent: int) -> None:
+    source = program('x: f32["H"], f: f32["R"]', "y[h] = x[h + r] * f[r]", "return y")
+    arguments = [values(size) for size in sizes]
+    (result,) = run(source, *arguments)
+    assert result.shape == (extent,)
+    np.testing.assert_array_equal(result, interpret(parse(source.source), *arguments))
+
+
+def test_no_value_of_another_index_in_some_iteration() -> None:
+    lines = ("for t in range(3):", "    s += sum[h](sum[r, r < t](x[h + r]))")
+    source = program('x: f32["H"]', "s: f32 = 0", *lines, "return s")
+    (result,) = run(source, values(6))
+    assert result == interpret(parse(source.source), values(6))
+
+
+def test_a_loop_without_iterations_needs_no_value() -> None:
+    lines = ("for t in range(0, 0, -1):", "    x[H - 1 - h] = f[h // 2 + t]")
+    source = program('x: f32["H"], f: f32["R"]', *lines, "return x")
+    (result,) = run(source, values(6), values(2))
+    np.testing.assert_array_equal(result, values(6))
 
 
 def test_interval_arithmetic() -> None:

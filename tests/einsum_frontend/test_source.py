@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import sys
 import types
@@ -11,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+import polyml
 from polyml import dtypes as pm
 from polyml.einsum_frontend.printer import format_program
 from polyml.einsum_frontend.source import program_from_function, program_from_text
@@ -96,11 +99,55 @@ def test_text_with_a_namespace() -> None:
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [(len, "decorates a function, not a builtin"), (lambda x: x, "not a lambda"), (3, "not a int")],
+    [(len, "one of type builtin"), (lambda x: x, "not a lambda"), (3, "one of type int")],
 )
 def test_only_functions_are_decorated(given: Callable[..., object], message: str) -> None:
     with pytest.raises(EinsumSyntaxError, match=message):
         program_from_function(given)
+
+
+def numpys_names(x: pm.f32["N"]):
+    y[n] = np.exp(x[n])
+    return y
+
+
+async def coroutine(x: pm.f32["N"]):
+    y[n] = 2 * x[n]
+    return y
+
+
+@functools.wraps(numpys_names)
+def wrapped(*args: object) -> None:
+    numpys_names(*args)
+
+
+class Class:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "hint"),
+    [
+        (
+            numpys_names,
+            "'np.exp' is not in the language",
+            "write exp",
+        ),  # Python compiles a call into an imported module otherwise
+        (coroutine, "a program is not async", "write `def`"),
+        (wrapped, "another decorator has put a function of its own in the place of 'numpys_names'", "directly above"),
+        (Class, "'Class' is a class", "a program is one function"),
+        (polyml.einsum('def f(x: f32["N"]):\n    x[n] = 2 * x[n]\n'), "'f' is an einsum program already", "once"),
+    ],
+)
+def test_what_is_wrong_with_a_function_is_said(given: Callable[..., object], message: str, hint: str) -> None:
+    with pytest.raises(EinsumSyntaxError, match=message) as caught:
+        program_from_function(given)
+    assert hint in (caught.value.hint or "")
+
+
+def test_a_class_as_text() -> None:
+    with pytest.raises(EinsumSyntaxError, match="the text is not a function"):
+        polyml.einsum("class f:\n    pass\n")
 
 
 def test_a_function_without_source() -> None:

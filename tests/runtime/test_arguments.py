@@ -303,6 +303,21 @@ def test_out_faults(add: Kernel, operands: Arrays) -> None:
             add(a, b, out=out)
 
 
+def test_out_is_called_as_the_program_calls_it() -> None:
+    """Not by the name of the last of its values in the graph."""
+    program = polyml.einsum(
+        'def f(x: f32["N"]):\n    y: f32["N"] = 1\n    z[n] = x[n]\n    for t in range(3):\n        y[n] = y[n] * x[n]\n    y[n] += 1\n    return z, y\n'
+    )
+    x = np.arange(4, dtype=np.float32)
+    with pytest.raises(ArgumentError, match=r"^out= for y must be an array"):
+        program(x, out=(x.copy(), x[:3].copy()))
+    with pytest.raises(ArgumentError, match=r"^out= for z must be an array"):
+        program(x, out=(x[:3].copy(), x.copy()))
+    both = np.zeros(8, np.float32)
+    with pytest.raises(ArgumentError, match=r"^out= for y shares memory with that for z"):
+        program(x, out=(both[:4], both[3:7]))
+
+
 def test_out_arrays_of_several_results() -> None:
     """Views of one array, apart or not."""
     program = polyml.einsum('def f(x: f32["N"]):\n    y[n] = 2 * x[n]\n    z[n] = y[n] + 1\n    return y, z\n')

@@ -1,4 +1,4 @@
-"""How large a pipeline is (codegen/llvm/pipeline.py). By itself, since the runtime asks, which loads kernels from the cache without the emitter."""
+"""How large a pipeline is (codegen/llvm/functions/pipeline.py). By itself, since the runtime asks, which loads kernels from the cache without the emitter."""
 
 from __future__ import annotations
 

@@ -11,13 +11,14 @@ from dataclasses import replace
 from math import ceil
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
-from polyml.codegen.passes.jam import names_in
+from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.prefetch.dealt_lines import dealt_out, levels_of
 from polyml.codegen.prefetch.inner_loops import inner_loops, put_first
 from polyml.codegen.prefetch.swept_rows import Caches
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import renewed, walk_nodes, with_body
 from polyml.expressions import reads_of
+from polyml.new_names import fresh
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine, minimum
 from polyml.sets.shapes import element_count, is_known
@@ -101,8 +102,7 @@ class _Turned:
             loops = (*around, node) if isinstance(node, For) else around
             return with_body(node, lambda body: self.body(body, loops))
 
-        made = tuple(map(inside, nodes))
-        return renewed(nodes, made)
+        return renewed(nodes, map(inside, nodes))
 
     def asking(self, sums: tuple[Node, ...], found: Sequence[_Rows], around: tuple[For, ...]) -> tuple[Node, ...]:
         """What comes ahead of the layout, with requests for its lines."""

@@ -306,13 +306,24 @@ def _restrict(
         named = free_indices(guard)
         if named <= left:
             outer.append(guard)
-        elif statement.op == "=" or not named <= left | missing:
+        elif statement.op == "=" or not named <= left | missing or not named & missing <= _summed(value):
             unknown = ", ".join(sorted(named - left))
             hint = "put the condition into a reducer"
             raise EinsumSyntaxError(f"the if names {unknown}, not on the left side", span=guard.span, hint=hint)
         else:
             value = _add_condition(value, guard, named & missing)
     return tuple(outer), value
+
+
+def _summed(value: Expression) -> frozenset[str]:
+    """The indices that an implied sum around every additive term binds."""
+    match value:
+        case Binary(op="+" | "-"):
+            return _summed(value.left) & _summed(value.right)
+        case Reducer(implied=True):
+            return frozenset(e.name for e in value.items if isinstance(e, IndexRef))
+        case _:
+            return frozenset()
 
 
 def _add_condition(expr: Expression, condition: Expression, summed: frozenset[str]) -> Expression:

@@ -63,7 +63,7 @@ def infer_ranges(
         values: loop variables and sizes.
 
     Raises:
-        ShapeError: extents of one index differ. UnboundedDomainError: a range follows from nothing.
+        ShapeError: extents of one index differ, or no value fits, whatever the loop variables. UnboundedDomainError: a range follows from nothing.
     """
     restricted = frozenset[str]().union(*(free_indices(g) for g in guards))
     uses = list(_uses(value, extents, restricted, branch=False, condition=False))
@@ -78,8 +78,9 @@ def infer_ranges(
         if isinstance(use.subscript, IndexRef):
             ranges.setdefault(use.subscript.name, range(use.extent))
     _plain(ranges, [*own, *uses], span)
+    conditions = any(_has_loop(bound) for bound in _conditions(value))
     while missing := everything - set(ranges):
-        found = _round([*own, *uses], ranges, missing, values)
+        found = _round([*own, *uses], ranges, missing, values, conditions)
         if not found:
             names = ", ".join(sorted(name.partition("@")[0] for name in missing))
             hint = "declare the left side, or state a condition in a reducer"
@@ -165,13 +166,34 @@ def _plain(ranges: dict[str, range], uses: Iterable[_Use], span: Span) -> None:
             ranges[name] = range(*(free.get(name) or restricted[name]))
 
 
+def _has_loop(expr: Expression) -> bool:
+    return isinstance(expr, LoopRef) or any(map(_has_loop, children(expr)))
+
+
+def _conditions(expr: Expression) -> Iterator[Expression]:
+    """The conditions of all reducers."""
+    if isinstance(expr, Reducer):
+        yield from (item for item in expr.items if not isinstance(item, IndexRef))
+    for e in children(expr):
+        yield from _conditions(e)
+
+
 def _round(
-    uses: Sequence[_Use], ranges: Mapping[str, range], missing: frozenset[str], values: Mapping[str, int]
+    uses: Sequence[_Use],
+    ranges: Mapping[str, range],
+    missing: frozenset[str],
+    values: Mapping[str, int],
+    varying: bool,
 ) -> dict[str, range]:
-    """Rule 3, one round: for each unbounded index the values that keep every subscript with it alone unbounded in bounds."""
+    """Rule 3, one round: for each unbounded index the values that keep every subscript with it alone unbounded in bounds.
+
+    Args:
+        varying: ranges may depend on loop variables: none may be left of them in some iterations.
+    """
     found: dict[str, range] = {}
     for name in sorted(missing):
         good: set[int] | None = None
+        among: list[_Use] = []
         for use in uses:
             names = free_indices(use.subscript)
             if (
@@ -185,8 +207,12 @@ def _round(
             fitting = _fitting(name, use, sorted(names - {name}), ranges, values)
             if fitting is not None:
                 good = fitting if good is None else good & fitting
+                among.append(use)
         if good is None:
             continue
+        if not good and not varying and all(use.extent and not _has_loop(use.subscript) for use in among):
+            span = among[0].subscript.span
+            raise ShapeError(f"no value of {name.partition('@')[0]} keeps every subscript in bounds", span=span)
         if good != set(range(min(good, default=0), max(good, default=-1) + 1)):
             raise UnboundedDomainError(f"the values of {name.partition('@')[0]} that stay in bounds have gaps")
         found[name] = range(min(good, default=0), max(good, default=-1) + 1)
