@@ -86,7 +86,7 @@ def test_how_long_loops_are_is_asked_for_sums_that_go_down_columns_only(monkeypa
         return trips(path, outside)
 
     monkeypatch.setattr(points, "_trips", noted)
-    neighbours = 'def f(x: f32["N"]):\n    y[i] = x[i] + x[i + 1]\n    return y\n'
+    neighbours = 'def f(x: f32["N"]):\n    y[i] = x[i + 0] + x[i + 1]\n    return y\n'
     polyml.einsum(neighbours, target=TARGET, threads=1).lower(np.zeros(1 << 20, np.float32))
     assert not paths
     assert asked(1024, 14)
