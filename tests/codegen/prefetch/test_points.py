@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 import polyml
+from polyml.codegen.loops import For
+from polyml.codegen.prefetch import points
+from polyml.codegen.ranges import Ranges
 from polyml.target import Target
 
 TARGET = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20, cores=1)
@@ -71,3 +75,19 @@ def test_rows_of_windows_under_lanes() -> None:
     loops = polyml.einsum(text.replace("O C", "O C 3 3"), target=near, threads=1).bind(w=w).lower(x).text("loops")
     found = set(re.findall(r"prefetch L2 (x\[.*\]);", loops))
     assert {f"x[c, 2*p + r + 2, 2*q + {q}]" for q in (16, 32, 48, 64)} <= found
+
+
+def test_how_long_loops_are_is_asked_for_sums_that_go_down_columns_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths: list[object] = []
+    trips = points._trips
+
+    def noted(path: Sequence[For], outside: Ranges) -> list[int]:
+        paths.append(path)
+        return trips(path, outside)
+
+    monkeypatch.setattr(points, "_trips", noted)
+    neighbours = 'def f(x: f32["N"]):\n    y[i] = x[i + 0] + x[i + 1]\n    return y\n'
+    polyml.einsum(neighbours, target=TARGET, threads=1).lower(np.zeros(1 << 20, np.float32))
+    assert not paths
+    assert asked(1024, 14)
+    assert paths
