@@ -19,6 +19,7 @@ __all__ = [
     "Const",
     "Expr",
     "IndexValue",
+    "Numbered",
     "Read",
     "Subscript",
     "factors_of",
@@ -188,6 +189,40 @@ def neighbours(expr: Apply) -> Read | None:
             return first if beside else None
         case _:
             return None
+
+
+class Numbered:
+    """Numbers for expressions, one for all that are equal: each node is looked at once, however often it is asked for, where the hash of an expression is that of all below it.
+
+    exactly: 0.0 is not -0.0, nor 1 True.
+    """
+
+    def __init__(self, *, exactly: bool = False) -> None:
+        self._exactly = exactly
+        self._numbers: dict[object, int] = {}
+        self._known: dict[int, tuple[Expr, int]] = {}
+
+    def __call__(self, expr: Expr) -> int:
+        known = self._known.get(id(expr))
+        if known is not None:
+            return known[1]
+        for node in reversed(list(walk(expr))):  # children first
+            if id(node) not in self._known:
+                # With the node, whose id nothing else has while it is kept.
+                self._known[id(node)] = node, self._numbers.setdefault(self._key(node), len(self._numbers))
+        return self._known[id(expr)][1]
+
+    def _key(self, node: Expr) -> object:
+        match node:
+            case Apply():
+                return Apply, node.op, node.dtype, *(self._known[id(arg)][1] for arg in node.args)
+            case Read():
+                places = (s if isinstance(s, Affine) else self._known[id(s)][1] for s in node.subscripts)
+                return Read, node.tensor, node.dtype, *places
+            case Const() if self._exactly:
+                return Const, node.dtype, repr(node.value)
+            case _:
+                return node
 
 
 def substitute(expr: Expr, values: Mapping[str, Affine | int]) -> Expr:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from polyml.codegen.llvm import outline
+from polyml.codegen.llvm.functions import outline
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -17,9 +17,7 @@ os.environ["POLYML_CACHE"] = (
     "0"  # code that an earlier run has kept must not hide a fault; tests of the cache name folders of their own
 )
 
-outline.LIGHT = (
-    0  # threads share what little the tests' loops have to do, too; tests/codegen/test_parallel_work.py has it as it is
-)
+outline.LIGHT = 0  # threads share what little the tests' loops have to do, too; tests/codegen/passes/test_parallel_work.py has it as it is
 
 # Where a run decides about a change the random programs are the same ones each time; elsewhere every run draws new ones.
 settings.register_profile("ci", derandomize=True, database=None)

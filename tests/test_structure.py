@@ -34,7 +34,19 @@ def test_imports_run_one_way() -> None:
 
 
 def test_what_every_stage_shares_imports_no_stage_but_sets() -> None:
-    shared = ("source", "errors", "dtypes", "ops", "expressions", "linear", "shown", "records", "target", "options")
+    shared = (
+        "source",
+        "errors",
+        "dtypes",
+        "ops",
+        "expressions",
+        "linear",
+        "shown",
+        "records",
+        "new_names",
+        "target",
+        "options",
+    )
     for name in shared:
         assert not imports(PACKAGE / f"{name}.py").intersection(PIPELINE[1:]), name
 
@@ -64,3 +76,18 @@ def test_every_view_has_its_line() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     table = page[page.index("| `lowered.show(..)` |") : page.index("`lowered.explain()` says")]
     assert re.findall(r'`"(\w+)"`', table) == list(get_args(View))
+
+
+def test_folders_of_tests_are_those_of_the_package() -> None:
+    for stage in ("graph", "scop", "schedule", "codegen"):
+        for init in (ROOT / "tests" / stage).rglob("__init__.py"):
+            assert (PACKAGE / init.relative_to(ROOT / "tests")).exists(), init
+
+
+def test_every_file_and_folder_says_what_it_is_about() -> None:
+    silent = [
+        str(file.relative_to(ROOT))
+        for file in PACKAGE.rglob("*.py")
+        if not ast.get_docstring(ast.parse(file.read_text()))
+    ]
+    assert not silent

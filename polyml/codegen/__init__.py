@@ -1,0 +1,1 @@
+"""From schedules to loops, and from loops to code."""

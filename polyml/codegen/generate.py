@@ -44,9 +44,9 @@ from polyml.codegen.loops import (
     UpdateArgument,
     Variable,
 )
-from polyml.codegen.rewrite import fresh
 from polyml.dtypes import i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, substitute
+from polyml.new_names import fresh
 from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
 from polyml.schedule.schedule import Schedule, Storage

@@ -90,7 +90,7 @@ def without_divisions(tree: isl.Schedule) -> Quotients | None:
     if not divisions or not alike or any(kind not in _KNOWN for kind in _kinds(root.child(0))):
         return None
     statements = {name: _extended(s.align_params(space), divisions.get(name, {})) for name, s in instances.items()}
-    counts = _counts(bands, statements)
+    counts = _counts(bands)
     extended = isl.UnionSet.empty(space)
     for name, instance in instances.items():
         extended = extended.union(instance.apply(isl.Map.from_multi_aff(statements[name].extend)))
@@ -192,7 +192,7 @@ def _extended_set(instances: isl.Set, statement: _Extended) -> isl.Set:
     return isl.Set.empty(statement.forget.get_domain_space()) if found is None else found
 
 
-def _counts(bands: list[tuple[int, list[_Row]]], statements: dict[str, _Extended]) -> dict[tuple[str, int], int]:
+def _counts(bands: list[tuple[int, list[_Row]]]) -> dict[tuple[str, int], int]:
     """What divides all values of a band's member, wherever a statement meets one at that depth; 1 where no quotient takes part."""
     own: list[tuple[int, _Row, int]] = []
     for depth, rows in bands:

@@ -37,6 +37,7 @@ class Ranges:
     multiples: Multiples = ()
     _around: Ranges | None = field(default=None, compare=False, repr=False)
     _known: dict[tuple[Affine, int], int | None] = field(default_factory=dict, compare=False, repr=False)
+    _simple: dict[Affine, Affine] = field(default_factory=dict, compare=False, repr=False)
     _inside: dict[tuple[object, ...], Ranges] = field(default_factory=dict, compare=False, repr=False)
     _left: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
 
@@ -125,6 +126,12 @@ class Ranges:
         """An equal expression: extrema without operands that never win, divisions with only one possible quotient as that number."""
         if all(isinstance(atom, str) for atom, _ in value.terms):
             return value
+        found = self._simple.get(value)
+        if found is None:
+            found = self._simple[value] = self._simplified(value)
+        return found
+
+    def _simplified(self, value: Affine) -> Affine:
         total = Affine((), value.constant)
         for atom, coefficient in value.terms:
             match atom:

@@ -17,7 +17,6 @@ __all__ = [
     "Use",
     "expressions",
     "flatten",
-    "fresh",
     "map_places",
     "rename_variables",
     "renewed",
@@ -51,9 +50,10 @@ def flatten(nodes: Iterable[Node]) -> tuple[Node, ...]:
     return tuple(flat)
 
 
-def renewed(old: tuple[T, ...], made: tuple[T, ...]) -> tuple[T, ...]:
-    """`made`, but `old` where its elements are the same objects: a pass that changes nothing gives back what it got."""
-    return old if len(made) == len(old) and all(map(operator.is_, made, old)) else made
+def renewed(old: tuple[T, ...], made: Iterable[T]) -> tuple[T, ...]:
+    """`made` as a tuple, but `old` where its elements are the same objects: a pass that changes nothing gives back what it got."""
+    new = tuple(made)
+    return old if len(new) == len(old) and all(map(operator.is_, new, old)) else new
 
 
 def walk_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -244,16 +244,6 @@ def map_expr(expr: Expr, change: Callable[[Read], Expr]) -> Expr:
             return expr if same else Apply(expr.op, args, expr.dtype)
         case _:
             assert_never(expr)
-
-
-def fresh(name: str, taken: set[str]) -> str:
-    """`name`, or the first of name_2, name_3, ... that is not taken; it is added to `taken`."""
-    candidate, number = name, 1
-    while candidate in taken:
-        number += 1
-        candidate = f"{name}_{number}"
-    taken.add(candidate)
-    return candidate
 
 
 def _indirect(place: Place) -> list[Expr]:

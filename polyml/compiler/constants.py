@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from polyml.codegen.loops import Function
-from polyml.codegen.passes.hoist_panels import Filling, hoist_panels
+from polyml.codegen.passes.panels.hoist_panels import Filling, hoist_panels
 from polyml.codegen.prefetch.panels import prefetch_panels
 from polyml.compiler.driver import Stages, llvm_text, locked, lower, signature_for, strides_of
 from polyml.compiler.loops import LoweredRegion
@@ -21,7 +21,8 @@ from polyml.graph.builder.program import build as build_graph
 from polyml.graph.frozen import split_constants
 from polyml.graph.ir import Graph
 from polyml.graph.plan import Argument, Buffer, CheckFlag, Launch, Plan
-from polyml.graph.rewrite import RewriteOptions, rewrite
+from polyml.graph.rewrite import rewrite
+from polyml.graph.rules.table import RewriteOptions
 from polyml.graph.traverse import tensors_of
 from polyml.options import Options
 from polyml.records import dataclass

@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from polyml.codegen.generate import generate
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.loops import Function
 from polyml.compiler.loops import LoweredRegion, to_loops
-from polyml.compiler.region import lower_region
+from polyml.compiler.region import lower_region, makes_operand
 from polyml.compiler.rewriting import may_arrange, rewrite_for
 from polyml.debug import compilation, debug_level, report, stage
 from polyml.einsum_frontend.arguments import ArgumentType, Signature
@@ -119,8 +120,10 @@ def lower(
     """
     with stage("fuse"):
         size = options.machine.l2_bytes
+        arranges, most = may_arrange(options), 12 if options.fusion else 1
+        makes = partial(makes_operand, graph=graph, options=options, strides=strides or {}, constants=constants)
         regions = fuse(
-            graph, cache_bytes=size, max_equations=12 if options.fusion else 1, prologues=may_arrange(options)
+            graph, cache_bytes=size, max_equations=most, prologues=arranges, makes=makes if arranges else None
         )
         memory = plan(graph, regions)
     report("plan", lambda: str(memory), level=2)

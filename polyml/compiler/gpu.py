@@ -25,7 +25,7 @@ from polyml.runtime.cuda.device import CudaCode, Device
 from polyml.runtime.cuda.program import CudaKernel
 from polyml.runtime.cuda.report import usage_lines
 from polyml.schedule.driver import schedule
-from polyml.schedule.strategy.cuda_room import shared_room
+from polyml.schedule.strategy.cuda.room import shared_room
 from polyml.schedule.work import work_text
 
 __all__ = ["compiled_cuda", "cuda_kernel", "cuda_regions", "cuda_text", "kernel_lines"]

@@ -14,8 +14,9 @@ from polyml.expressions import Apply, walk
 from polyml.graph.ir import Equation, Graph
 from polyml.graph.plan import Plan
 from polyml.graph.region import Region
+from polyml.graph.traverse import tensors_of
 from polyml.options import Options
-from polyml.schedule.driver import schedule
+from polyml.schedule.driver import makes_operands, schedule
 from polyml.schedule.schedule import Note
 from polyml.scop.bounds import prove_in_bounds
 from polyml.scop.build import build as build_scop
@@ -27,7 +28,7 @@ from polyml.scop.scop import Scop
 from polyml.scop.values import used_values
 from polyml.sets.budget import BudgetExhausted, operation_budget
 
-__all__ = ["lower_region"]
+__all__ = ["lower_region", "makes_operand"]
 
 
 def lower_region(
@@ -47,7 +48,7 @@ def lower_region(
     """
     if any(isinstance(op, Equation) and op.only_if is not None for op in region.ops):
         options = replace(options, register_tile=(1, 1))  # it hardly ever runs: compiling it is what it costs
-    scop, joined = _scop(region, graph, memory, options, strides, constants)
+    scop, joined = _scop(region, graph, memory.storage, options, strides, constants)
     with stage("dependences"):
         scop, dependences, refused = _dependences(scop, options)
     with stage("schedule"):
@@ -64,10 +65,24 @@ def lower_region(
         return to_loops(region, replace(plain, notes=(*scheduled.notes, dropped, *plain.notes)), options)
 
 
+def makes_operand(
+    region: Region,
+    graph: Graph,
+    options: Options,
+    strides: Mapping[str, tuple[int, ...]],
+    constants: Set[str],
+) -> bool:
+    """Whether the region is a contraction whose operand can be made a block at a time: what fusion asks before it puts the two together."""
+    storage = {tensor.name: tensor.name for tensor in tensors_of(graph).values()}
+    scop, _ = _scop(region, graph, storage, replace(options, verify=False), strides, constants)
+    scop, dependences, _ = _dependences(scop, options)
+    return makes_operands(scop, dependences, options.machine, options)
+
+
 def _scop(
     region: Region,
     graph: Graph,
-    memory: Plan,
+    storage: Mapping[str, str],
     options: Options,
     strides: Mapping[str, tuple[int, ...]],
     constants: Set[str],
@@ -81,12 +96,12 @@ def _scop(
             context=graph.context,
             inputs=region.inputs,
             outputs=region.outputs,
-            storage=memory.storage,
+            storage=storage,
             strides=strides,
         )
     scop = replace(scop, examples=graph.examples)
     if constants:
-        scop = _with_constants(scop, {memory.storage[name] for name in constants})
+        scop = _with_constants(scop, {storage[name] for name in constants})
     notes: tuple[Note, ...] = ()
     if may_arrange(options):
         apart = scop

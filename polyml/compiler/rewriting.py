@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from polyml.graph.ir import Graph
-from polyml.graph.rewrite import RewriteOptions, rewrite
+from polyml.graph.rewrite import rewrite
+from polyml.graph.rules.table import RewriteOptions
 from polyml.options import Options
 
 __all__ = ["may_arrange", "rewrite_for"]

@@ -1,0 +1,1 @@
+"""The surface language: parsing, names and the summation convention, types, index ranges."""

@@ -86,9 +86,11 @@ def map_children(e: Expression, change: Callable[[Expression], Expression]) -> E
 
 def walk(e: Expression) -> Iterator[Expression]:
     """`e` and all that is in it, in reading order."""
-    yield e
-    for child in children(e):
-        yield from walk(child)
+    stack = [e]
+    while stack:  # generators within generators would pass each on once per level
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(children(node)))
 
 
 def index_names(e: Expression) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -11,13 +11,14 @@ import islpy as isl
 from polyml.expressions import Expr, Read, Subscript, map_reads
 from polyml.graph.ir import Carried, Check, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import all_ops
+from polyml.new_names import fresh_name
 from polyml.sets.affine import Affine
 
 __all__ = [
-    "fresh_name",
     "in_order_of_result",
     "map_equations",
     "map_expressions",
+    "new_tensor",
     "protected_names",
     "rename_uses",
     "replace_equations",
@@ -102,6 +103,13 @@ def with_name(equation: Equation, result: Tensor) -> Equation:
     return replace(equation, result=result, domain=equation.domain.set_tuple_name(result.name), instances=instances)
 
 
+def new_tensor(like: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    """Another tensor of the same type, under a name that none of `tensors` has, to which it is added."""
+    tensor = replace(like, name=fresh_name(like.label, tensors))
+    tensors[tensor.name] = tensor
+    return tensor
+
+
 def in_order_of_result(equation: Equation) -> Equation:
     """The equation with the indices of its left side in the order of the result's dimensions, where these are its subscripts: what looks for a product's layout finds it there."""
     names = [s.name for s in equation.target if isinstance(s, Affine) and s.name is not None]
@@ -112,13 +120,3 @@ def in_order_of_result(equation: Equation) -> Equation:
     indices, name = (*names, *equation.reduced), equation.result.name
     order = isl.Map(f"{{ {name}[{', '.join(equation.indices)}] -> {name}[{', '.join(indices)}] }}")
     return replace(equation, indices=indices, domain=equation.domain.apply(order))
-
-
-def fresh_name(wish: str, taken: Iterable[str]) -> str:
-    """The wish, or the wish with a number behind it."""
-    known = set(taken)
-    name, number = wish, 1
-    while name in known:
-        number += 1
-        name = f"{wish}_{number}"
-    return name

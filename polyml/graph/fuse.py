@@ -6,14 +6,15 @@ Greedy: every equation starts as a region of its own, and the two regions whose 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import combinations
 
 from polyml.graph.builder.state import identifier
 from polyml.graph.fusion_cost import bytes_saved, tiles_worth
-from polyml.graph.ir import Check, Equation, Graph, Loop
+from polyml.graph.ir import Check, Equation, Graph, Loop, Tensor
 from polyml.graph.profiles import Profile, memory_of, profiles
-from polyml.graph.prologues import move_prologues
+from polyml.graph.prologues import join_makers, move_prologues
 from polyml.graph.region import Region
 from polyml.graph.traverse import estimated_bytes, read_names, results_of, tensors_of
 
@@ -21,12 +22,20 @@ __all__ = ["fuse"]
 
 _Group = frozenset[int]
 
+_Moves = tuple[int, int, int, int]
+"""Bytes of a tensor: read by all, by the one that reads most, written by all, by the one that writes most."""
+
 _LOOP_GAIN = 16
 """A loop is joined with others when that saves this part of the cache's size at least: isl's work grows, and the loop may schedule less well."""
 
 
 def fuse(
-    graph: Graph, *, cache_bytes: int = 1 << 20, max_equations: int = 12, prologues: bool = False
+    graph: Graph,
+    *,
+    cache_bytes: int = 1 << 20,
+    max_equations: int = 12,
+    prologues: bool = False,
+    makes: Callable[[Region], bool] | None = None,
 ) -> tuple[Region, ...]:
     """The regions of the graph in executable order; every op that is not a Check is in exactly one.
 
@@ -34,23 +43,33 @@ def fuse(
         cache_bytes: of the cache (per core) in which a slice of an intermediate should stay; the L2.
         max_equations: most equations in one region, since isl's cost grows faster than linearly.
         prologues: what makes a large operand of a contraction over no box, element by element, goes with the contraction, which applies it while packing (schedule/prologues.py).
+        makes: whether a region, a contraction and what makes its operand, can run a block of the sum at a time (schedule/blocking/makers.py).
     """
     ops: list[Equation | Loop] = [op for op in graph.ops if not isinstance(op, Check)]
     before = _predecessors(graph, ops)
     early = _needed_by_checks(graph, ops)
-    groups: list[_Group] = [frozenset([k]) for k in range(len(ops))]
     chooser = _Chooser(graph, ops, before, early, cache_bytes, max_equations)
-    while (pair := chooser.best(groups)) is not None:
-        groups = [g for g in groups if g not in pair] + [pair[0] | pair[1]]
+    while (pair := chooser.best()) is not None:
+        chooser.join(*pair)
+    groups = list(chooser.groups.values())
     if prologues and max_equations > 1:
         groups = move_prologues(ops, groups, chooser.users, chooser.kept, before, cache_bytes)
+    name, uses = identifier(graph.name, ()), _Uses(graph, ops)
+    if makes is not None and max_equations > 1:
+
+        def suits(group: _Group) -> bool:
+            return makes(uses.region(name, group))
+
+        groups = join_makers(ops, groups, chooser.users, chooser.kept, before, cache_bytes, suits)
     ordered = _ordered(groups, before, early)
-    name = identifier(graph.name, ())
-    return tuple(_region(graph, f"{name}_{n}", [ops[k] for k in sorted(g)], ops) for n, g in enumerate(ordered))
+    return tuple(uses.region(f"{name}_{n}", g) for n, g in enumerate(ordered))
 
 
 class _Chooser:
-    """Finds the pair of groups that gains most, remembering what was computed."""
+    """Finds the pair of groups that gains most, the first of equals, and joins it.
+
+    Groups have numbers, in the order in which they came about. Pairs wait in a heap with what they gain at most, until they come first and that is computed.
+    """
 
     def __init__(
         self,
@@ -62,7 +81,7 @@ class _Chooser:
         max_equations: int,
     ) -> None:
         self.ops = ops
-        self.before, self.early, self.cache_bytes, self.max_equations = before, early, cache_bytes, max_equations
+        self.early, self.cache_bytes, self.max_equations = early, cache_bytes, max_equations
         self.tensors = tensors_of(graph)
         self.memory = memory_of(ops)
         self.profiles: list[tuple[Profile, ...]] = [profiles(op, self.tensors, self.memory) for op in ops]
@@ -79,49 +98,91 @@ class _Chooser:
         self.kept = self.in_memory(kept)
         self.bytes = {name: estimated_bytes(tensor) for name, tensor in self.tensors.items()}
         self.names: dict[_Group, frozenset[str]] = {}
-        self.saved: dict[_Group, int] = {}
-        self.bounds: dict[tuple[_Group, _Group], int] = {}
-        self.gains: dict[tuple[_Group, _Group], int] = {}
+        self.saved: dict[_Group, dict[str, int]] = {}
+        self.moves: dict[tuple[_Group, str], tuple[_Moves, _Moves]] = {}
+        self.groups: dict[int, _Group] = {k: frozenset([k]) for k in range(len(ops))}
+        self.paths = _Paths(before)
+        self.waiting: list[tuple[int, int, int, bool]] = []
+        """Minus the gain, the numbers of both groups, and whether that is what is gained, not a bound of it."""
+        self.waiting += filter(None, (self.pair(a, b) for a, b in combinations(self.groups, 2)))
+        heapify(self.waiting)
 
     def in_memory(self, names: Iterable[str]) -> set[str]:
         """The first versions of tensors."""
         return {self.memory.get(name, name) for name in names}
 
-    def best(self, groups: Sequence[_Group]) -> tuple[_Group, _Group] | None:
+    def best(self) -> tuple[int, int] | None:
         """The pair that gains most and may be joined; the first of equals."""
-        bounded = [(self.bound(a, b), -n, a, b) for n, (a, b) in enumerate(combinations(groups, 2))]
-        bounded = sorted((c for c in bounded if c[0] > 0), key=lambda c: c[:2], reverse=True)
-        chosen: tuple[_Group, _Group] | None = None
-        most, order = 0, 0
-        for bound, position, a, b in bounded:
-            if bound < most:
-                break
-            gain = self.gain(a, b)
-            better = gain > most or (gain == most > 0 and position > order)
-            if better and _is_convex(a | b, groups, self.before):
-                chosen, most, order = (a, b), gain, position
-        return chosen
+        while self.waiting:
+            _, a, b, exact = self.waiting[0]
+            if a not in self.groups or b not in self.groups or not self.paths.convex(a, b):
+                heappop(self.waiting)  # for good: joining others makes no path shorter
+            elif exact:
+                return a, b
+            elif (gain := self.gain(self.groups[a], self.groups[b])) > 0:
+                heapreplace(self.waiting, (-gain, a, b, True))
+            else:
+                heappop(self.waiting)
+        return None
+
+    def join(self, a: int, b: int) -> None:
+        union = self.groups.pop(a) | self.groups.pop(b)
+        c = self.paths.join(a, b)
+        for other in self.groups:
+            pair = self.pair(other, c, union)
+            if pair is not None:
+                heappush(self.waiting, pair)
+        self.groups[c] = union
+
+    def pair(self, a: int, b: int, group: _Group | None = None) -> tuple[int, int, int, bool] | None:
+        """An entry of the heap, unless nothing is gained; group: that of the second number."""
+        first, second = self.groups[a], self.groups[b] if group is None else group
+        if self.touches(first).isdisjoint(self.touches(second)) or not self.paths.convex(a, b):
+            return None
+        bound = self.bound(first, second)
+        return (-bound, a, b, False) if bound > 0 else None
 
     def bound(self, a: _Group, b: _Group) -> int:
-        """At least what joining the groups can gain: every use of what both touch; 0 where they must stay apart."""
-        found = self.bounds.get((a, b))
-        if found is None:
-            found = self.bounds[a, b] = self._bound(a, b)
-        return found
-
-    def _bound(self, a: _Group, b: _Group) -> int:
+        """At least what joining the groups can gain: as if all that both touch were moved once; 0 where they must stay apart."""
         union = a | b
         equations = sum(len(self.profiles[k]) for k in union)
         if equations > self.max_equations * (2 if union & self.loops and self.max_equations > 1 else 1):
             return 0
-        if union & self.loops and (self.heavy(a) or self.heavy(b) or self.max_equations == 1):
+        heavy = self.heavy(a), self.heavy(b)
+        if union & self.loops and (any(heavy) or self.max_equations == 1):
             return 0
         if len({k in self.early for k in union}) > 1 or union & self.apart:
             return 0
         common = self.touches(a) & self.touches(b)
-        most = sum(self.bytes[name] * sum(name in self.touched[k] for k in union) for name in common)
+        if union & self.loops:  # which may be joined for other reasons
+            return sum(self.bytes[name] * sum(name in self.touched[k] for k in union) for name in common)
+        most = sum(self.moved_less(name, a, b) for name in common)
         # Two contractions are joined only for an intermediate that no cache would hold.
-        return most if most >= 2 * self.cache_bytes or not (self.heavy(a) and self.heavy(b)) else 0
+        return most if most >= 2 * self.cache_bytes or not all(heavy) else 0
+
+    def moved_less(self, name: str, a: _Group, b: _Group) -> int:
+        """What joining can save of moving one tensor that both groups touch: everything goes together, and now what is saved in each."""
+        made = any(name in self.made[k] for k in a | b)
+        which = 0 if made else 1
+        mine, others = self.moves_of(a, name)[which], self.moves_of(b, name)[which]
+        reads, most_read, writes, most_written = _together(mine, others)
+        total = reads - (0 if made else most_read) + writes
+        total -= most_written if name in self.kept or self.users[name] - a - b else 0
+        return total - self.saves(a).get(name, 0) - self.saves(b).get(name, 0)
+
+    def moves_of(self, group: _Group, name: str) -> tuple[_Moves, _Moves]:
+        """What the group moves of a tensor by itself: all of its equations, and those that are no contractions."""
+        found = self.moves.get((group, name))
+        if found is None:
+            each = [
+                (p.heavy, p.read_bytes(self.tensors[name]), p.written_bytes(self.tensors[name]))
+                for k in group
+                for p in self.profiles[k]
+                if name in p.touched
+            ]
+            light = [row for row in each if not row[0]]
+            found = self.moves[group, name] = _moves(each), _moves(light)
+        return found
 
     def touches(self, group: _Group) -> frozenset[str]:
         found = self.names.get(group)
@@ -131,16 +192,13 @@ class _Chooser:
 
     def gain(self, a: _Group, b: _Group) -> int:
         """Bytes saved by joining two groups."""
-        found = self.gains.get((a, b))
-        if found is None:
-            found = self.score(a | b) - self.score(a) - self.score(b)
-            if self.heavy(a) and self.heavy(b):
-                least = max(2 * self.cache_bytes, tiles_worth(p for k in a | b for p in self.profiles[k]))
-                found = 0 if found < least else found
-            if (a | b) & self.loops:
-                found = max(found, self.fills(a, b), self.fills(b, a))
-                found = 0 if found < self.cache_bytes // _LOOP_GAIN else found
-            self.gains[a, b] = found
+        found = self.score(a | b) - self.score(a) - self.score(b)
+        if self.heavy(a) and self.heavy(b):
+            least = max(2 * self.cache_bytes, tiles_worth(p for k in a | b for p in self.profiles[k]))
+            found = 0 if found < least else found
+        if (a | b) & self.loops:
+            found = max(found, self.fills(a, b), self.fills(b, a))
+            found = 0 if found < self.cache_bytes // _LOOP_GAIN else found
         return found
 
     def fills(self, a: _Group, b: _Group) -> int:
@@ -155,6 +213,10 @@ class _Chooser:
         return any(p.heavy for k in group for p in self.profiles[k])
 
     def score(self, group: _Group) -> int:
+        return sum(self.saves(group).values())
+
+    def saves(self, group: _Group) -> dict[str, int]:
+        """Bytes saved by the equations of the group being together, by tensor."""
         found = self.saved.get(group)
         if found is None:
             members = [p for k in sorted(group) for p in self.profiles[k]]
@@ -162,6 +224,15 @@ class _Chooser:
             escaping = {name for name in self.touches(group) if name in self.kept or self.users[name] - group}
             found = self.saved[group] = bytes_saved(members, self.tensors, made, escaping, self.cache_bytes)
         return found
+
+
+def _moves(each: Sequence[tuple[bool, int, int]]) -> _Moves:
+    reads, writes = [row[1] for row in each], [row[2] for row in each]
+    return sum(reads), max(reads, default=0), sum(writes), max(writes, default=0)
+
+
+def _together(a: _Moves, b: _Moves) -> _Moves:
+    return a[0] + b[0], max(a[1], b[1]), a[2] + b[2], max(a[3], b[3])
 
 
 # -- order ------------------------------------------------------------------------------------------------------------------------
@@ -204,25 +275,42 @@ def _needed_by_checks(graph: Graph, ops: Sequence[Equation | Loop]) -> set[int]:
     return found
 
 
-def _is_convex(union: _Group, groups: Sequence[_Group], before: Sequence[set[int]]) -> bool:
-    """True when no path leaves the union and comes back, the other groups being single nodes."""
-    others = [g for g in groups if not g <= union]
-    group_of = {k: n for n, g in enumerate(others) for k in g}
-    # Walk backwards from the union: reaching it again from outside is a path that left it.
-    pending = list({group_of[p] for k in union for p in before[k] if p not in union})
-    seen: set[int] = set()
-    while pending:
-        n = pending.pop()
-        if n in seen:
-            continue
-        seen.add(n)
-        for k in others[n]:
-            for p in before[k]:
-                if p in union:
-                    return False
-                if group_of[p] != n:
-                    pending.append(group_of[p])
-    return True
+class _Paths:
+    """Which groups must run before which, at any distance: sets of numbers as bits."""
+
+    def __init__(self, before: Sequence[set[int]]) -> None:
+        self.earlier: dict[int, int] = {}
+        self.later = dict.fromkeys(range(len(before)), 0)
+        for k, direct in enumerate(before):  # all of them have smaller numbers
+            self.earlier[k] = 0
+            for p in direct:
+                self.earlier[k] |= self.earlier[p] | 1 << p
+            for p in _numbers(self.earlier[k]):
+                self.later[p] |= 1 << k
+        self.next = len(before)
+
+    def convex(self, a: int, b: int) -> bool:
+        """True when no path leaves the two and comes back, the other groups being single nodes."""
+        return not (self.later[a] & self.earlier[b] or self.later[b] & self.earlier[a])
+
+    def join(self, a: int, b: int) -> int:
+        """The number of the group that both become."""
+        c, both = self.next, 1 << a | 1 << b
+        self.next += 1
+        self.earlier[c] = earlier = (self.earlier.pop(a) | self.earlier.pop(b)) & ~both
+        self.later[c] = later = (self.later.pop(a) | self.later.pop(b)) & ~both
+        for n in _numbers(later):
+            self.earlier[n] = self.earlier[n] & ~both | earlier | 1 << c
+        for n in _numbers(earlier):
+            self.later[n] = self.later[n] & ~both | later | 1 << c
+        return c
+
+
+def _numbers(bits: int) -> Iterator[int]:
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
 
 
 def _ordered(groups: Iterable[_Group], before: Sequence[set[int]], early: set[int]) -> list[_Group]:
@@ -239,17 +327,28 @@ def _ordered(groups: Iterable[_Group], before: Sequence[set[int]], early: set[in
     return ordered
 
 
-def _region(graph: Graph, name: str, members: Sequence[Equation | Loop], ops: Sequence[Equation | Loop]) -> Region:
-    tensors: Mapping[str, object] = {t.name: t for op in members for t in results_of(op)}
-    everything = tensors_of(graph)
-    used = dict.fromkeys(n for op in members for n in read_names(op) if n not in tensors)
-    later = {n for op in ops if not any(op is m for m in members) for n in read_names(op)}
-    later |= {t.name for t in graph.outputs} | {i.final.name for i in graph.inputs if i.final is not None}
-    later |= {op.flag.name for op in graph.ops if isinstance(op, Check)}
-    outputs = tuple(t for op in members for t in results_of(op) if t.name in later)
-    return Region(
-        name=name,
-        ops=tuple(members),
-        inputs=tuple(everything[n] for n in used),
-        outputs=outputs,
-    )
+class _Uses:
+    """Who reads what, from which regions take their inputs and outputs."""
+
+    def __init__(self, graph: Graph, ops: Sequence[Equation | Loop]) -> None:
+        self.ops = ops
+        self.tensors = tensors_of(graph)
+        self.read = [read_names(op) for op in ops]
+        self.readers: dict[str, set[int]] = {}
+        for k, names in enumerate(self.read):
+            for name in names:
+                self.readers.setdefault(name, set()).add(k)
+        self.kept = {t.name for t in graph.outputs} | {i.final.name for i in graph.inputs if i.final is not None}
+        self.kept |= {op.flag.name for op in graph.ops if isinstance(op, Check)}
+
+    def region(self, name: str, group: _Group) -> Region:
+        members = sorted(group)
+        made: dict[str, Tensor] = {t.name: t for k in members for t in results_of(self.ops[k])}
+        used = dict.fromkeys(n for k in members for n in self.read[k] if n not in made)
+        results = [t for k in members for t in results_of(self.ops[k])]
+        return Region(
+            name=name,
+            ops=tuple(self.ops[k] for k in members),
+            inputs=tuple(self.tensors[n] for n in used),
+            outputs=tuple(t for t in results if t.name in self.kept or self.readers.get(t.name, set()) - group),
+        )

@@ -41,15 +41,15 @@ _LARGE = 2
 
 def bytes_saved(
     profiles: Sequence[Profile], tensors: dict[str, Tensor], made: Set[str], escaping: Set[str], cache_bytes: int
-) -> int:
-    """Bytes that need not move when these equations run as one region rather than each by itself.
+) -> dict[str, int]:
+    """Bytes that need not move when these equations run as one region rather than each by itself, by tensor.
 
     Args:
         made: memory whose first version the region makes. escaping: what must be in memory after it.
         cache_bytes: of the cache that a slice should stay in; half of it is counted on.
     """
     outer = _outer_classes(profiles)
-    total = 0
+    saved: dict[str, int] = {}
     for name in frozenset().union(*(p.touched for p in profiles)):
         touching = [p for p in profiles if name in p.touched]
         if len(touching) < 2 or (name not in made and not tensors[name].shape):
@@ -69,9 +69,9 @@ def bytes_saved(
             continue
         reads = [p.read_bytes(tensors[name]) for p in movers]
         writes = [p.written_bytes(tensors[name]) for p in movers]
-        total += sum(reads) - (0 if name in made else max(reads, default=0))
-        total += sum(writes) - (max(writes, default=0) if name in escaping else 0)
-    return total
+        saved[name] = sum(reads) - (0 if name in made else max(reads, default=0))
+        saved[name] += sum(writes) - (max(writes, default=0) if name in escaping else 0)
+    return saved
 
 
 def tiles_worth(profiles: Iterable[Profile]) -> int:

@@ -1,22 +1,26 @@
-"""Operands that are made element by element go into the region of the contraction that packs them, which applies what makes them on the way."""
+"""Operands that are made element by element go into the region of the contraction that reads them: one that packs them applies what makes them on the way, others have them made a block of the sum at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from polyml.expressions import Apply, Expr, Read, walk
-from polyml.graph.ir import Equation, Loop
-from polyml.graph.rules.inline import is_elementwise
-from polyml.graph.traverse import estimated_bytes, index_extents
+from polyml.graph.ir import Equation, Loop, Tensor
+from polyml.graph.rules.reuse.inline import is_elementwise
+from polyml.graph.traverse import equation_reads, estimated_bytes, index_extents
 from polyml.sets.affine import Affine
+from polyml.sets.shapes import is_known
 
-__all__ = ["is_prologue", "move_prologues"]
+__all__ = ["is_prologue", "join_makers", "move_prologues"]
 
 CHEAP = frozenset(("add", "sub", "mul", "div", "neg", "abs", "min", "max", "cast"))
 """What may be done in every copy."""
 
 LEAST = 32
 """Of all three loops of the contraction."""
+
+SMALL = 16
+"""What travels to memory and back once more is so much smaller than the operand that does not, at least."""
 
 
 def is_prologue(body: Expr) -> bool:
@@ -60,6 +64,61 @@ def move_prologues(
         if _has_order(trial, before):
             found = trial
     return found
+
+
+def join_makers(
+    ops: Sequence[Equation | Loop],
+    groups: Sequence[frozenset[int]],
+    users: Mapping[str, set[int]],
+    kept: set[str],
+    before: Sequence[set[int]],
+    cache_bytes: int,
+    suits: Callable[[frozenset[int]], bool],
+) -> list[frozenset[int]]:
+    """The groups, those of a contraction and of what makes its operand (and sums over that) joined where an order of the groups is left. Arguments as above; suits: whether a group can run so."""
+    found = list(groups)
+    for k, op in enumerate(ops):
+        if not isinstance(op, Equation) or op.result.name in kept or op.apart or not is_elementwise(op):
+            continue
+        if not is_known(op.result.shape) or estimated_bytes(op.result) <= cache_bytes:
+            continue
+        readers = users.get(op.result.name, set()) - {k}
+        if not all(_is_sum(ops[reader]) for reader in readers):
+            continue
+        joined = [g for g in found if g & (readers | {k})]
+        union = frozenset((*readers, k))
+        if len(joined) < 2 or not any(_multiplies(ops[reader]) for reader in readers):
+            continue
+        # What is computed of the contraction's result comes after all blocks.
+        behind = [g - union for g in joined if g - union]
+        if any(not _only_follows(g, ops, readers, op.result) for g in joined if g - union):
+            continue
+        trial = [g for g in found if g not in joined] + [union, *behind]
+        if _has_order(trial, before) and suits(union):
+            found = trial
+    return found
+
+
+def _only_follows(group: frozenset[int], ops: Sequence[Equation | Loop], readers: Set[int], operand: Tensor) -> bool:
+    """Whether the group is one of the operand's readers, a contraction, and what is computed of its result, which is small beside the operand."""
+    own = group & readers
+    if len(own) != 1:
+        return False
+    (reader,) = own
+    op = ops[reader]
+    small = isinstance(op, Equation) and SMALL * estimated_bytes(op.result) <= estimated_bytes(operand)
+    return small and _multiplies(op) and all(k >= reader for k in group)
+
+
+def _is_sum(op: Equation | Loop) -> bool:
+    return (
+        isinstance(op, Equation) and op.reduce is not None and op.base is None and not op.apart and op.only_if is None
+    )
+
+
+def _multiplies(op: Equation | Loop) -> bool:
+    """Whether it is a sum over products of what two tensors hold."""
+    return isinstance(op, Equation) and op.reduce == "sum" and len({read.tensor for read in equation_reads(op)}) > 1
 
 
 def _packs(op: Equation | Loop) -> bool:

@@ -14,6 +14,7 @@ import islpy as isl
 from polyml.expressions import Read
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import read_names, results_of, tensors_of
+from polyml.new_names import underscored
 from polyml.records import dataclass
 from polyml.sets.affine import affine
 from polyml.sets.spaces import parameters_text
@@ -80,9 +81,7 @@ class _Copies:
     sizes: tuple[str, ...]
 
     def add(self, source: Tensor, wish: str, ops: list[Op]) -> Tensor:
-        name = wish
-        while name in self.tensors:
-            name += "_"
+        name = underscored(wish, self.tensors)
         result = self.tensors[name] = replace(source, name=name)
         indices = tuple(f"e{d}" for d in range(len(source.shape)))
         limits = [f"0 <= {e} < {extent.isl_text()}" for e, extent in zip(indices, source.shape, strict=True)]

@@ -1,0 +1,1 @@
+"""What runs a compiled program: entry points, argument checks, threads, memory, caches on disk."""

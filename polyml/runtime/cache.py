@@ -12,7 +12,6 @@ import contextlib
 import functools
 import hashlib
 import os
-import secrets
 import stat
 import sys
 import time
@@ -162,7 +161,7 @@ def _private(status: os.stat_result) -> bool:
 
 def _write(folder: int, name: str, data: bytes) -> None:
     """A new file under a name of its own, then renamed."""
-    temporary = f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
+    temporary = f".{name}.{os.getpid()}.{os.urandom(4).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, 0o600, dir_fd=folder)
     try:

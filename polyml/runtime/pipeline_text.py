@@ -1,4 +1,4 @@
-"""The text of what pipelined loops call (polyml.codegen.llvm.pipeline says how they run).
+"""The text of what pipelined loops call (polyml.codegen.llvm.functions.pipeline says how they run).
 
 A pipeline, in words of 8 bytes: 0 the next row, 8 lower, 9 upper, 10 step, 11 the caller's thread, 12 its cpu, from 16 on a ring of (row, progress). Progress is a value before which all stages of this row and of those before it are done, the greatest integer when these rows are. Rows
 end in order: those that are not done are the last ones that were taken. A place in the ring is taken again when the row behind the one that it was for is done, since only that one looks at it.

@@ -16,7 +16,7 @@ With several callers (or a loop inside a loop) each has a slot, and workers help
 
 from __future__ import annotations
 
-from polyml.codegen.llvm.pipeline import RING
+from polyml.codegen.llvm.ring import RING
 from polyml.runtime.pipeline_text import PIPELINE
 from polyml.runtime.pool_system import PLACE_ANYWHERE, PLACE_LINUX, SLEEP_FUTEX, SLEEP_PTHREAD
 from polyml.runtime.pool_text import HELP, RUN

@@ -25,6 +25,7 @@ from polyml.schedule.ways.layouts import (
     by_turned,
     by_turns,
 )
+from polyml.schedule.ways.makers import blocks_with_makers, by_makers
 from polyml.schedule.ways.pivots import by_pivots, by_slants
 from polyml.schedule.ways.rescaled import by_rescaled
 from polyml.schedule.ways.strategic import as_written, by_ilp, by_isl, without_marks
@@ -36,7 +37,7 @@ from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted, operation_budget
 from polyml.target import Target
 
-__all__ = ["schedule", "schedule_at_hand", "schedule_few_rows", "schedule_few_steps"]
+__all__ = ["makes_operands", "schedule", "schedule_at_hand", "schedule_few_rows", "schedule_few_steps"]
 
 Way = Callable[[Task], Schedule | None]
 """Finds a schedule that is not proved yet; None where it does not apply."""
@@ -54,6 +55,7 @@ WAYS: Mapping[str, tuple[tuple[str, Way], ...]] = {
         ("sums that are rescaled", by_rescaled),
         ("blocks at the pivots", by_pivots),
         ("blocks of a slanted contraction", by_slants),
+        ("an operand made for each block of a sum", by_makers),
         ("several steps in a sweep", by_row_blocks),
         ("batches last", by_batch),
         ("columns as rows", by_turned),
@@ -107,6 +109,20 @@ def schedule(
         elif found is not None:
             return _finished(found, task, tuple(refused))
     raise SchedulerFailed(f"no schedule for {scop.name}: {'; '.join(note.text for note in refused)}")
+
+
+def makes_operands(scop: Scop, dependences: Dependences, target: Target, options: Options) -> bool:
+    """Whether the scop is a contraction with what makes its operand, which is then made a block at a time (schedule/ways/makers.py)."""
+    if options.scheduler != "ilp":
+        return False
+    try:
+        with operation_budget(options.budget, phase="scheduling"):
+            return (
+                blocks_with_makers(Task(scop, dependences, target, options, frozenset(), True).of_suited_length())
+                is not None
+            )
+    except BudgetExhausted:
+        return False
 
 
 def schedule_few_rows(

@@ -16,8 +16,9 @@ import islpy as isl
 from polyml.expressions import Read, map_reads, plain_index, reads_of
 from polyml.records import dataclass
 from polyml.schedule.copies import universe, with_copies
-from polyml.schedule.cost import StatementModel, register_tile
+from polyml.schedule.cost import StatementModel
 from polyml.schedule.large_enough import extents_of
+from polyml.schedule.register_tiles import register_tile
 from polyml.schedule.schedule import Note, Product, Storage
 from polyml.schedule.sweeps.row_cuts import elements_of
 from polyml.scop.dependences import Dependences

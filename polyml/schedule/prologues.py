@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+import islpy as isl
+
 from polyml.expressions import Read, plain_indices, reads_of, substitute
 from polyml.graph.prologues import is_prologue
+from polyml.schedule.pack import Packed
 from polyml.schedule.pivots.parts import PivotParts
 from polyml.scop.dependences import analyse
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
 
-__all__ = ["applied_in_copies", "maker_of"]
+__all__ = ["applied_in_copies", "applied_in_copy", "maker_of"]
 
 
 def maker_of(scop: Scop, array: str) -> Statement | None:
@@ -48,6 +51,29 @@ def applied_in_copies(parts: PivotParts) -> PivotParts:
         return parts
     made = rebuilt(scop, changed, scop.arrays)
     return replace(parts, scop=made, dependences=analyse(made))
+
+
+def applied_in_copy(packed: Packed, copy: str, maker: str) -> Packed:
+    """The scop with the copy of an operand, which runs once for each element, computing what the maker has made for it alone."""
+    scop, dependences = packed.scop, packed.dependences
+    made = _computing(scop.statements[copy], scop.statements[maker])
+    gone, own = scop.statements[maker].domain.to_union_set(), made.domain.to_union_set()
+    statements = {name: made if name == copy else s for name, s in scop.statements.items() if name != maker}
+    array = scop.statements[maker].target.array
+    readers = [s.name for s in statements.values() if any(read.tensor == array for read in reads_of(s.value))]
+    assert not readers, f"internal: {array} is gone, which {', '.join(readers)} read"
+    new = rebuilt(scop, statements, scop.arrays)
+
+    def rest(relation: isl.UnionMap) -> isl.UnionMap:
+        return relation.subtract_domain(gone).subtract_range(gone)
+
+    before = new.reads.intersect_domain(own)
+    kept = replace(
+        dependences,
+        flow=rest(dependences.flow), anti=rest(dependences.anti), output=rest(dependences.output),
+        reduction=rest(dependences.reduction), live_in=rest(dependences.live_in).union(before), live_out=rest(dependences.live_out),
+    )  # fmt: skip
+    return replace(packed, scop=new, dependences=kept)
 
 
 def _copies(statement: Statement, copies: Collection[str]) -> bool:

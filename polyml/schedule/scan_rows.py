@@ -1,4 +1,4 @@
-"""Statements that carry a recurrence of first order along contiguous rows: innermost loops of theirs get lanes as scans (codegen/passes/scans.py).
+"""Statements that carry a recurrence of first order along contiguous rows: innermost loops of theirs get lanes as scans (codegen/passes/sums/scans.py).
 
 Running sums, maxima and minima, x[j] = max(a[j] + x[j - 1], p[j]), and x[j] = a * x[j - 1] + p[j] with a constant a, of which powers are made when code is compiled. Where each step has a factor of its own, products of a vector's factors could overflow
 though no element of the result does; with other rows to run beside it such a recurrence keeps its order.
@@ -9,8 +9,7 @@ from __future__ import annotations
 from polyml.expressions import Const, Expr, Read, reads_of
 from polyml.linear import recurrence_of
 from polyml.records import dataclass
-from polyml.schedule.cost import memory_strides
-from polyml.scop.scop import Array, Scop, Statement
+from polyml.scop.scop import Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine
 
 __all__ = ["RowScan", "row_scan"]

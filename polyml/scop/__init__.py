@@ -1,0 +1,1 @@
+"""Regions as statements over integer sets, their accesses and exact dependences."""

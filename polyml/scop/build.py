@@ -14,6 +14,7 @@ import islpy as isl
 from polyml.dtypes import DType
 from polyml.expressions import Const, Expr, Read, Subscript, map_reads, plain_indices, substitute
 from polyml.graph.ir import Carried, Check, Equation, Loop, Op, Tensor
+from polyml.new_names import underscored
 from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
 from polyml.scop.accesses import access_map, guarded_reads
@@ -74,9 +75,7 @@ class _Builder:
 
     def local(self, wish: str, dtype: DType, shape: tuple[Affine, ...]) -> str:
         """A new array of the region's own."""
-        name = wish
-        while name in self.arrays:
-            name += "_"
+        name = underscored(wish, self.arrays)
         self.arrays[name] = (dtype, shape)
         return name
 
@@ -294,9 +293,7 @@ class _Builder:
         argument_value: Affine | None = None,
         span: Span | None = None,
     ) -> None:
-        name = f"S_{wish}"
-        while name in self.statements:
-            name += "_"
+        name = underscored(f"S_{wish}", self.statements)
         dims = (*(level.variable for level in loops), *indices)
         for position, dim in enumerate(dims):
             domain = domain.set_dim_name(isl.dim_type.set, position, dim)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import IndexValue, reads_of, walk
+from polyml.new_names import underscored
 from polyml.scop.relations import in_order, rebuilt
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine
@@ -33,10 +34,8 @@ def product_of(scop: Scop, extents: Sequence[Affine]) -> tuple[Scop, Affine]:
     for name, known in scop.products.items():
         if known == made:
             return scop, affine(name)
-    wish = "_".join(factor.name or "n" for factor in others)
     taken = {*scop.sizes, *scop.arrays, *(index for s in scop.statements.values() for index in s.indices)}
-    while wish in taken:
-        wish += "_"
+    wish = underscored("_".join(factor.name or "n" for factor in others), taken)
     sizes = (*scop.sizes, wish)
     context = scop.context.intersect(isl.Set(f"{parameters_text(sizes)}{{ : {wish} >= 1 }}"))
     made_with = replace(scop, sizes=sizes, context=context, products={**scop.products, wish: made})

@@ -17,10 +17,11 @@ from polyml.dtypes import DType
 from polyml.expressions import Expr, Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
+from polyml.sets.shapes import row_major_strides
 from polyml.shown import Shown
 from polyml.source import Span
 
-__all__ = ["Access", "Array", "ArrayKind", "Scop", "Statement", "StatementKind"]
+__all__ = ["Access", "Array", "ArrayKind", "Scop", "Statement", "StatementKind", "memory_strides"]
 
 ArrayKind = Literal["input", "output", "inout", "local"]
 StatementKind = Literal["assign", "init", "update", "copy"]
@@ -119,3 +120,8 @@ class Scop(Shown):
         for statement in self.statements.values():
             total = total.union(statement.domain.to_union_set())
         return total
+
+
+def memory_strides(array: Array) -> tuple[int | None, ...]:
+    """Elements between neighbours per dimension; None where that depends on sizes."""
+    return row_major_strides(array.shape) if array.strides is None else array.strides

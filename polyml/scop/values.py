@@ -14,6 +14,7 @@ from math import prod
 import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
+from polyml.new_names import underscored
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine
@@ -99,9 +100,7 @@ def _with_webs(scop: Scop, values: isl.UnionMap, links: Set[Link]) -> Scop:
         if array.kind != "local":
             continue
         for number, web in enumerate(list(_webs(array, scop, values, links))[1:], start=1):
-            name = f"{array.name}_web{number}"
-            while name in arrays:
-                name += "_"
+            name = underscored(f"{array.name}_web{number}", arrays)
             arrays[name] = replace(array, name=name)
             names |= {(array.name, role): name for role in web}
     if not names:

@@ -69,7 +69,7 @@ def test_tiles_of_any_size_and_in_loops_compile(tmp_path: Path) -> None:
     "names", [("attention", "tccg_15"), pytest.param((), marks=pytest.mark.slow)], ids=["some", "all"]
 )
 def test_the_benchmarks_kernels_spill_nothing(tmp_path: Path, names: tuple[str, ...]) -> None:
-    """At their sizes; and of tiles a core holds 16 warps, as the model of registers has it (strategy/cuda_tiles.py)."""
+    """At their sizes; and of tiles a core holds 16 warps, as the model of registers has it (strategy/cuda/tiles.py)."""
     for case in [*BENCHMARK, *contractions()]:
         if not case.name.startswith(names or ""):
             continue

@@ -68,13 +68,13 @@ def check(seed: int, count: int, *, verify: bool) -> None:
 
 @needs_gxx
 def test_random_contractions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyml.schedule.strategy.cuda_tiles.LEAST_TILE", 0)
+    monkeypatch.setattr("polyml.schedule.strategy.cuda.tiles.LEAST_TILE", 0)
     check(1, 6, verify=False)
 
 
 @needs_gxx
 @pytest.mark.slow
 def test_random_contractions_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyml.schedule.strategy.cuda_tiles.LEAST_TILE", 0)
+    monkeypatch.setattr("polyml.schedule.strategy.cuda.tiles.LEAST_TILE", 0)
     for seed in range(10):
         check(seed, 30, verify=seed % 2 == 0)

@@ -127,7 +127,7 @@ def test_nothing_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_gxx
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_loops_of_launches(monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
-    monkeypatch.setattr("polyml.schedule.strategy.cuda_nests.LAUNCH", 1)
+    monkeypatch.setattr("polyml.schedule.strategy.cuda.nests.LAUNCH", 1)
     cases = LOOPS[1:2] if dynamic else LOOPS
     batch = compile_batch([(text, given) for text, given, _ in cases], target=SMALL, dynamic=dynamic)
     for number, (text, given, exact) in enumerate(cases):
@@ -172,7 +172,6 @@ AMONG_OTHERS = [
     (ATTENTION, small((2, 67, 40), (2, 67, 40), (2, 67, 40)), attended),
     (LAYER, [*small((70, 33), (33, 50)), np.ones(50, np.float32)], layer),
 ]
-
 
 TURNED = 'def f(x: f32["A D B"], y: f32["C D"]):\n    z[c, b, a] = x[a, d, b] * y[c, d]\n    return z\n'
 PAIRS = 'def f(x: f32["E A D"], y: f32["B C D"]):\n    z[e, b, c, a] = x[e, a, d] * y[b, c, d]\n    return z\n'
@@ -219,7 +218,7 @@ def without_barriers(node: Node) -> Node:
 
 def test_storage_and_barriers_are_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     """`verify` asks isl for both; without a barrier the second proof fails."""
-    monkeypatch.setattr("polyml.schedule.strategy.cuda_nests.LAUNCH", 1)
+    monkeypatch.setattr("polyml.schedule.strategy.cuda.nests.LAUNCH", 1)
     for text, given, dynamic in ((MATMUL, arrays((40, 40), (40, 40)), True), (POWER, LOOPS[1][1], False)):
         program = polyml.einsum(text, target=SMALL, dynamic=dynamic, verify=True)
         stages = lower_program(program.program, program.key_of(*given), program.options)

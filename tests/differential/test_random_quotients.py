@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 import polyml
-from polyml.graph.rules import window_rows, windows
+from polyml.graph.rules.windows import filters, rows
 from polyml.target import Target
 from polyml.testing import verify
 
@@ -153,8 +153,8 @@ def test_random_quotients_long(forced: bool, monkeypatch: pytest.MonkeyPatch) ->
 
 def _all_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ones, too, are arranged for lanes and copied."""
-    for rules in (windows, window_rows):
+    for rules in (filters, rows):
         monkeypatch.setattr(rules, "LEAST_WORK", 1)
-    monkeypatch.setattr(windows, "LEAST_GUARDED", 1)
-    monkeypatch.setattr(windows, "DEPTH", 1)
-    monkeypatch.setattr(window_rows, "LEAST_ROWS", 1)
+    monkeypatch.setattr(filters, "LEAST_GUARDED", 1)
+    monkeypatch.setattr(filters, "DEPTH", 1)
+    monkeypatch.setattr(rows, "LEAST_ROWS", 1)

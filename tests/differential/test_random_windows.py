@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 import polyml
-from polyml.graph.rules import terms_first
+from polyml.graph.rules.windows import terms_first
 
 Array = npt.NDArray[Any]
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+from random import Random
+
 import numpy as np
 import pytest
 
 import polyml
+from polyml.graph import fuse as fusion
 from polyml.graph.fuse import fuse
 from polyml.graph.ir import Graph
 from polyml.graph.region import Region
 from polyml.graph.rewrite import rewrite
 from polyml.graph.traverse import all_ops, read_names, results_of
+from polyml.testing.einsum_calls import RandomChooser
+from polyml.testing.generate import generate
 from tests.graph import programs
 from tests.graph.graph_text import graph
 
@@ -241,3 +247,87 @@ def carried(x: f64["N N"], T: int):
 """
     regions = polyml.einsum(text).lower(np.zeros((2000, 2000)), 3).stages.regions
     assert len(regions) == 1
+
+
+class EveryPair(fusion._Chooser):
+    """Looks at all pairs each time."""
+
+    def best(self) -> tuple[int, int] | None:
+        pairs = [(self.gain_of(a, b), -a, -b) for a, b in combinations(self.groups, 2)]
+        most, a, b = max((p for p in pairs if self.may(-p[1], -p[2])), default=(0, 0, 0))
+        return (-a, -b) if most > 0 else None
+
+    def gain_of(self, a: int, b: int) -> int:
+        first, second = self.groups[a], self.groups[b]
+        return self.gain(first, second) if self.bound(first, second) > 0 else 0
+
+    def may(self, a: int, b: int) -> bool:
+        """No path leaves both and comes back, looked for op by op."""
+        union = self.groups[a] | self.groups[b]
+        group_of = {k: g for g in self.groups.values() if not g <= union for k in g}
+        before = [{p for name in read_names(op) for p, q in self.makers() if q == name} for op in self.ops]
+        seen: set[int] = set()
+        pending = [p for k in union for p in before[k] if p not in union]
+        while pending:
+            k = pending.pop()
+            if k in union:
+                return False
+            if k not in seen:
+                seen |= group_of[k]
+                pending += [p for member in group_of[k] for p in before[member]]
+        return True
+
+    def makers(self) -> list[tuple[int, str]]:
+        return [(k, t.name) for k, op in enumerate(self.ops) for t in results_of(op)]
+
+
+@pytest.mark.parametrize("cache_bytes", [1 << 8, 1 << 14])
+def test_the_pair_that_gains_most_is_found_without_a_look_at_all(
+    cache_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = 0
+    for seed in range(12):
+        case = generate(RandomChooser(Random(seed)), 8)
+        try:
+            g = polyml.einsum(case.text).trace(*case.fresh_arguments())
+        except polyml.PolymlError:
+            continue
+        found = fuse(g, cache_bytes=cache_bytes)
+        with monkeypatch.context() as patch:
+            patch.setattr(fusion, "_Chooser", EveryPair)
+            assert fuse(g, cache_bytes=cache_bytes) == found
+        joined += len(g.ops) - len(found)
+    assert joined > 10
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "h{n}[i, j] = x[i, j] * {n} + sin(x[i, j])",  # all read one tensor
+        "h{n}[i, j] = relu({last}[i, k] * w[{n}, k, j] + b[{n}, j])",  # a chain, each reading its part of one
+    ],
+)
+def test_what_joining_gains_is_asked_of_few_pairs(statement: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = 60
+    lines = [statement.format(n=n, last=f"h{n - 1}" if n else "x") for n in range(layers)]
+    text = "\n    ".join(
+        [
+            'def deep(x: f32["N N"], w: f32["L N N"], b: f32["L N"]):',
+            *lines,
+            f"return {', '.join(f'h{n}' for n in range(layers))}",
+        ]
+    )
+    program = polyml.einsum(text)
+    g = program.trace(np.zeros((32, 32), "f4"), np.zeros((layers, 32, 32), "f4"), np.zeros((layers, 32), "f4"))
+    asked = 0
+    gain = fusion._Chooser.gain
+
+    def counted(self: fusion._Chooser, a: frozenset[int], b: frozenset[int]) -> int:
+        nonlocal asked
+        asked += 1
+        return gain(self, a, b)
+
+    monkeypatch.setattr(fusion._Chooser, "gain", counted)
+    fuse(g)
+    assert layers <= len(g.ops)
+    assert asked < 4 * len(g.ops)

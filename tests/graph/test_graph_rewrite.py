@@ -16,15 +16,16 @@ from polyml.graph.ir import Equation, Graph, Loop
 from polyml.graph.plan import plan
 from polyml.graph.printer import graph_text, op_lines
 from polyml.graph.reference import execute
-from polyml.graph.rewrite import LAST_RULES, RULES, RewriteOptions, rewrite
-from polyml.graph.rules.absorb import absorb_copies
-from polyml.graph.rules.common import share_equal
-from polyml.graph.rules.dead import remove_dead
-from polyml.graph.rules.factor import factor_sums
-from polyml.graph.rules.hoist import hoist
-from polyml.graph.rules.inline import inline_elementwise
-from polyml.graph.rules.simplify import simplify
-from polyml.graph.rules.single_values import drop_single_values
+from polyml.graph.rewrite import rewrite
+from polyml.graph.rules.algebra.simplify import simplify
+from polyml.graph.rules.algebra.single_values import drop_single_values
+from polyml.graph.rules.reuse.absorb import absorb_copies
+from polyml.graph.rules.reuse.common import share_equal
+from polyml.graph.rules.reuse.dead import remove_dead
+from polyml.graph.rules.reuse.hoist import hoist
+from polyml.graph.rules.reuse.inline import inline_elementwise
+from polyml.graph.rules.sums.factor import factor_sums
+from polyml.graph.rules.table import LAST_RULES, RULES, RewriteOptions
 from polyml.graph.verify import verify
 from tests.graph import programs
 from tests.graph.graph_text import graph

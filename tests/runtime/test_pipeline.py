@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from polyml.codegen.llvm.pipeline import BYTES, RING
+from polyml.codegen.llvm.ring import BYTES, RING
 from polyml.runtime.support import load_support, support
 
 I64 = ctypes.c_int64

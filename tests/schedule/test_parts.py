@@ -10,13 +10,13 @@ import pytest
 
 import polyml
 from polyml.options import Options
-from polyml.schedule.cost import register_tile
 from polyml.schedule.driver import schedule
 from polyml.schedule.ilp.driver import schedule_by_ilp
 from polyml.schedule.isl_scheduler import schedule_by_isl, tree_from_written_order
 from polyml.schedule.legality import check_tree
 from polyml.schedule.matching import Matcher
 from polyml.schedule.pack import pack_operands
+from polyml.schedule.register_tiles import register_tile
 from polyml.schedule.storage_check import storage_faults
 from polyml.schedule.strategy.facts import model_statements
 from polyml.schedule.transforms import (

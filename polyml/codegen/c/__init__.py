@@ -1,0 +1,1 @@
+"""Loops as C99 with OpenMP pragmas."""

@@ -13,6 +13,7 @@ from polyml.codegen.c.helpers import c_type
 from polyml.codegen.c.names import RESERVED, words_of
 from polyml.codegen.loops import Function
 from polyml.graph.plan import Allocate, Buffer, CheckFlag, Free, Launch, Plan
+from polyml.new_names import underscored
 from polyml.sets.affine import Affine
 
 __all__ = ["NO_MEMORY", "c_name", "program_text"]
@@ -100,9 +101,7 @@ def _with_empty_arrays(plan: Plan, functions: Sequence[Function]) -> set[str]:
 def _buffer_names(plan: Plan, taken: set[str]) -> dict[str, str]:
     names: dict[str, str] = {}
     for buffer in plan.buffers:
-        name = buffer
-        while name in taken | RESERVED:
-            name += "_"
+        name = underscored(buffer, taken, RESERVED)
         taken = taken | {name}
         names[buffer] = name
     return names

@@ -1,4 +1,4 @@
-"""Pipelined loops in C: what they call, with OpenMP's threads (polyml.codegen.llvm.pipeline says how they run).
+"""Pipelined loops in C: what they call, with OpenMP's threads (polyml.codegen.llvm.functions.pipeline says how they run).
 
     row_progress *rows = new_rows(n);       of a loop with n iterations; rows[0] is done, iteration k has rows[k + 1]
     begin_stage(row, v);                    all of this row before v is done; returns when the row before has gone beyond v

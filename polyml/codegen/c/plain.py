@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from polyml.codegen.loops import Function
-from polyml.codegen.passes.scalar_replacement import scalar_replacement
+from polyml.codegen.passes.registers.scalar_replacement import scalar_replacement
 from polyml.codegen.passes.simplify import simplify
-from polyml.codegen.passes.triangles import cut_triangles
-from polyml.codegen.passes.unroll import unroll
-from polyml.codegen.passes.unroll_and_jam import unroll_and_jam
+from polyml.codegen.passes.unrolling.triangles import cut_triangles
+from polyml.codegen.passes.unrolling.unroll import unroll
+from polyml.codegen.passes.unrolling.unroll_and_jam import unroll_and_jam
 
 __all__ = ["plain_loops"]
 

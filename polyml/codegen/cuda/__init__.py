@@ -1,0 +1,1 @@
+"""Loops as kernels in CUDA C, and the host program that launches them."""

@@ -2,7 +2,7 @@
 
     for thread k: m = max(m, x[k])     becomes     own = -inf; for thread k: own = max(own, x[k]);  m = max(m, own) across
 
-As the vectorizer does for lanes (passes/privatize.py).
+As the vectorizer does for lanes (passes/vectors/privatize.py).
 """
 
 from __future__ import annotations
@@ -27,17 +27,11 @@ from polyml.codegen.loops import (
     UpdateArgument,
     Variable,
 )
-from polyml.codegen.passes.jam import names_in
-from polyml.codegen.rewrite import (
-    expressions,
-    fresh,
-    subscript_variables,
-    uses,
-    walk_nodes,
-    with_body,
-)
+from polyml.codegen.passes.unrolling.jam import names_in
+from polyml.codegen.rewrite import expressions, subscript_variables, uses, walk_nodes, with_body
 from polyml.dtypes import DType, i64
 from polyml.expressions import Const, Expr, Read, Subscript, reads_of
+from polyml.new_names import fresh
 from polyml.ops import REDUCTIONS
 from polyml.sets.affine import Affine, affine, operands
 

@@ -35,12 +35,13 @@ from polyml.codegen.loops import (
     UpdateArgument,
     Variable,
 )  # fmt: skip
-from polyml.codegen.passes.jam import names_in
+from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import expressions, fresh, map_places, uses, walk_nodes
+from polyml.codegen.rewrite import expressions, map_places, uses, walk_nodes
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue, Read, reads_of
 from polyml.gpu_core import Core, staging_pays
+from polyml.new_names import fresh
 from polyml.records import dataclass
 from polyml.schedule.storage import interval
 from polyml.sets.affine import Affine, affine, minimum

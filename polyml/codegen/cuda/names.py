@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from polyml.codegen.loops import Allocate, For, Function
-from polyml.codegen.rewrite import fresh, walk_nodes
+from polyml.codegen.rewrite import walk_nodes
+from polyml.new_names import fresh
 
 __all__ = ["c_names"]
 

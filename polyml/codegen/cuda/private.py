@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Function, Node, Place, Variable
-from polyml.codegen.passes.jam import names_in
-from polyml.codegen.rewrite import fresh, map_places, uses, walk_nodes, with_body
+from polyml.codegen.passes.unrolling.jam import names_in
+from polyml.codegen.rewrite import map_places, uses, walk_nodes, with_body
 from polyml.expressions import Expr, Read, Subscript
+from polyml.new_names import fresh
 from polyml.sets.affine import Affine
 from polyml.sets.shapes import element_count
 

@@ -29,9 +29,9 @@ from polyml.codegen.loops import (
     UpdateArgument,
     Variable,
 )
-from polyml.codegen.passes.scalar_replacement import scalar_replacement
+from polyml.codegen.passes.registers.scalar_replacement import scalar_replacement
 from polyml.codegen.passes.simplify import simplify
-from polyml.codegen.passes.unroll_and_jam import unroll_and_jam
+from polyml.codegen.passes.unrolling.unroll_and_jam import unroll_and_jam
 from polyml.codegen.rewrite import expressions, flatten, uses, variables_of, walk_nodes, with_body
 from polyml.errors import CodegenError
 from polyml.gpu_core import Core, core_of

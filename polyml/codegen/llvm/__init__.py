@@ -1,0 +1,1 @@
+"""Loops as LLVM IR."""

@@ -7,31 +7,38 @@ A parallel loop's body becomes a function of its own (outline.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import assert_never
 
-from polyml.codegen.llvm.across import best_of_run, combine_run, run_across, run_of_arguments
-from polyml.codegen.llvm.addresses import Level
 from polyml.codegen.llvm.arithmetic import cast
-from polyml.codegen.llvm.column_stores import run_of_columns, store_columns
+from polyml.codegen.llvm.conditions import is_of_sizes, version, zero_lead
 from polyml.codegen.llvm.expression import evaluate
-from polyml.codegen.llvm.extrema import emit_extrema, extrema_of
 from polyml.codegen.llvm.few_steps import emit_few_steps, is_few_steps
-from polyml.codegen.llvm.frame import finish
-from polyml.codegen.llvm.ir import INDEX, Lines, Module, Value, integer
-from polyml.codegen.llvm.masks import lanes_before, lanes_from, leading
-from polyml.codegen.llvm.memory import access, is_apart, prefetch
-from polyml.codegen.llvm.neighbours import emit_shifted, neighbouring_rows
-from polyml.codegen.llvm.numbers_ahead import look_ahead
-from polyml.codegen.llvm.outline import argument_name, emit_apart, emit_parallel, new_state, size_name, stands_apart
-from polyml.codegen.llvm.phases import phases_of, written_phases
-from polyml.codegen.llvm.pipeline import emit_pipelined, emit_stage, has_stages
-from polyml.codegen.llvm.reductions import assign, update_argument
-from polyml.codegen.llvm.scan import assign_scanned, with_lanes
-from polyml.codegen.llvm.state import Lanes, Slot, State
-from polyml.codegen.llvm.storage import add_slot, leave_room, make_room
-from polyml.codegen.llvm.transpose import transpose_block
+from polyml.codegen.llvm.functions.frame import finish
+from polyml.codegen.llvm.functions.outline import (
+    argument_name,
+    emit_apart,
+    emit_parallel,
+    new_state,
+    size_name,
+    stands_apart,
+)
+from polyml.codegen.llvm.functions.pipeline import emit_pipelined, emit_stage, has_stages
+from polyml.codegen.llvm.ir import INDEX, Lines, Module, Value
+from polyml.codegen.llvm.iterations import add_lead, inside_loop
+from polyml.codegen.llvm.masks import lanes_from, leading
+from polyml.codegen.llvm.memory.access import access, is_apart, prefetch
+from polyml.codegen.llvm.memory.column_stores import run_of_columns, store_columns
+from polyml.codegen.llvm.memory.neighbours import emit_shifted, neighbouring_rows
+from polyml.codegen.llvm.memory.storage import add_slot, leave_room, make_room
+from polyml.codegen.llvm.memory.transpose import transpose_block
+from polyml.codegen.llvm.reductions.across import best_of_run, combine_run, run_across, run_of_arguments
+from polyml.codegen.llvm.reductions.combine import assign, update_argument
+from polyml.codegen.llvm.reductions.extrema import emit_extrema, extrema_of
+from polyml.codegen.llvm.reductions.numbers_ahead import look_ahead
+from polyml.codegen.llvm.reductions.scan import assign_scanned, with_lanes
+from polyml.codegen.llvm.state import Slot, State
 from polyml.codegen.llvm.unchanging import Unchanging, choose_divisions, compute_ahead, unchanging
 from polyml.codegen.loops import (
     Allocate,
@@ -40,17 +47,13 @@ from polyml.codegen.loops import (
     For,
     Function,
     If,
-    Lead,
     Node,
     Prefetch,
     Scan,
     UpdateArgument,
     Variable,
 )
-from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import boolean
-from polyml.expressions import Apply, Const, Expr, IndexValue, walk
-from polyml.sets.affine import affine
 
 __all__ = ["emit_function", "emit_module"]
 
@@ -92,7 +95,7 @@ def emit_function(module: Module, function: Function, *, precise: bool = False, 
     state = new_state(module, function.name, function.sizes, variables, precise=precise, parallel=parallel)
     for lead in function.leads:
         if not lead.inside:
-            _add_lead(state, lead)
+            add_lead(state, lead)
     state.leads = function.leads
     parameters = [_pointer_parameter(v, written=v.name in function.written) for v in function.arguments]
     parameters += [f"i64 %{size_name(name)}" for name in function.sizes]
@@ -104,17 +107,6 @@ def _pointer_parameter(variable: Variable, *, written: bool) -> str:
     alignment = max(variable.alignment or 1, variable.dtype.alignment)
     access = "" if written else " readonly"
     return f"ptr noalias nonnull{access} align {alignment} %{argument_name(variable.name)}"
-
-
-def _add_lead(state: State, lead: Lead) -> None:
-    """The integer that the lead names: elements until the row's first aligned address."""
-    b, slot, level = state.builder, state.slots[lead.array], len(state.nest.levels) - 1
-    first = access(state, lead.array, lead.row, evaluate).pointer if lead.row else slot.pointer
-    with b.into(state.nest.levels[-1].lines):
-        address = b.emit(INDEX, f"ptrtoint {first} to i64")
-        ahead = b.binary("and", b.binary("sub", integer(0), address), integer(lead.bytes - 1))
-        elements = b.binary("lshr", ahead, integer(slot.variable.dtype.itemsize.bit_length() - 1))
-    state.nest.variables[lead.name] = (level, elements)
 
 
 # -- nodes ------------------------------------------------------------------------------------------------------------------------
@@ -200,7 +192,7 @@ def _emit_allocate(state: State, node: Allocate, after: tuple[Node, ...]) -> Non
 
 def _emit_if(state: State, node: If) -> None:
     b = state.builder
-    chooses = len(state.nest.levels) == 1 and state.lanes is None and _is_of_sizes(state, node.condition)
+    chooses = len(state.nest.levels) == 1 and state.lanes is None and is_of_sizes(state, node.condition)
     with b.into(state.nest.levels[0].lines) if chooses else nullcontext():
         value = lanes_from(state, node.condition)
         condition = value or cast(b, evaluate(state, node.condition), node.condition.dtype, boolean)
@@ -214,53 +206,17 @@ def _emit_if(state: State, node: If) -> None:
     then, otherwise, after = b.fresh("then"), b.fresh("else"), b.fresh("endif")
     b.branch(condition, then, otherwise if node.otherwise else after)
     b.start(then)
-    with _zero_lead(state, node.condition), _version(state, condition if chooses else None):
+    with zero_lead(state, node.condition), version(state, condition if chooses else None):
         _emit_nodes(state, node.then)
     b.jump(after)
     if node.otherwise:
         b.start(otherwise)
         with b.into(state.nest.levels[0].lines) if chooses else nullcontext():
             opposite = b.negate(condition) if chooses else None
-        with _version(state, opposite):
+        with version(state, opposite):
             _emit_nodes(state, node.otherwise)
         b.jump(after)
     b.start(after)
-
-
-@contextmanager
-def _version(state: State, condition: Value | None) -> Iterator[None]:
-    """In nodes that run under the condition only, which is known from the start (None: it is not)."""
-    if condition is not None:
-        state.versions.append(condition)
-    yield
-    if condition is not None:
-        state.versions.pop()
-
-
-def _is_of_sizes(state: State, condition: Expr) -> bool:
-    """Whether the condition is about sizes, and nothing else."""
-    leads = {lead.name for lead in state.leads}
-    for node in walk(condition):
-        if isinstance(node, IndexValue):
-            if not all(name in state.nest.variables and name not in leads for name in node.affine.variables()):
-                return False
-        elif not isinstance(node, Apply | Const):
-            return False
-    return True
-
-
-@contextmanager
-def _zero_lead(state: State, condition: Expr) -> Iterator[None]:
-    """Where `lead == 0` is the condition, addresses are compared as if the lead were 0."""
-    grids, names = state.nest.grids, {lead.name for lead in state.leads}
-    match condition:
-        case Apply(op="eq", args=(IndexValue(affine=value), Const(value=0))) if value.name in names:
-            assert value.name is not None, "internal: a lead without a name"
-            grids[value.name] = (affine(0), 0)
-            yield
-            del grids[value.name]
-        case _:
-            yield
 
 
 def _emit_for(state: State, node: For) -> None:
@@ -309,7 +265,7 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
     rows = neighbouring_rows(state, node) if trips is None or trips > _FEW else []
     if rows:
         emit_shifted(
-            state, node, (lower, upper), rows, lambda value: _inside(state, node, value, upper, None),
+            state, node, (lower, upper), rows, lambda value: inside_loop(state, node, value, upper, None),
             lambda: _emit_nodes(state, node.body), evaluate, lambda: compute_ahead(state, node, unchanging(node)),
         )  # fmt: skip
         b.depth = max(b.depth, 1)
@@ -356,51 +312,8 @@ def _emit_body(state: State, node: For, current: Value, upper: Value, ragged: tu
     if node.kind == "stage" and state.pipeline is not None:
         emit_stage(state, node, current, upper, _emit_counted)
         return
-    with _inside(state, node, current, upper, ragged):
+    with inside_loop(state, node, current, upper, ragged):
         if node.kind == "transpose":
             transpose_block(state, node, upper, evaluate)
         else:
             _emit_nodes(state, node.body)
-
-
-@contextmanager
-def _inside(
-    state: State, node: For, current: Value, upper: Value, ragged: tuple[Value, Value] | None
-) -> Iterator[None]:
-    """In an iteration of the loop: its variable is `current`, and its lanes are those that act."""
-    b, nest, lanes = state.builder, state.nest, state.lanes
-    assert node.variable not in nest.variables, f"internal: two loops around have the variable {node.variable}"
-    b.known = {}  # subscripts with this variable mean other elements now
-    preamble: Lines = []
-    b.lines.append(preamble)
-    nest.levels.append(Level(preamble))
-    nest.variables[node.variable] = (len(nest.levels) - 1, current)
-    nest.grids[node.variable] = (node.lower, node.step)
-    rows = [lead for lead in state.leads if lead.inside == node.variable and _uses(node.body, lead.name)]
-    for lead in rows:
-        _add_lead(state, lead)
-    if node.kind == "vector" and node.width > 1:
-        assert lanes is None, "internal: a vector loop inside another"
-        mask = lanes_before(state, node, upper) if node.masked else None
-        lanes = Lanes(node.variable, node.width, mask, leading=leading(node) if mask is not None else None)
-        state.phases, state.written = phases_of(node, state.flat), written_phases(node, state.flat)
-    elif ragged is not None:
-        position = b.splat(current, ragged[0].lanes)
-        reached = b.compare("sle", ragged[0], position)
-        lanes = state.where(b.binary("and", reached, b.compare("slt", position, ragged[1])))
-    with state.within(lanes):
-        yield
-        if state.hope is not None:
-            state.hope.end_round()
-    b.known = {}
-    nest.levels.pop()
-    for name in (node.variable, *(lead.name for lead in rows)):
-        del nest.variables[name]
-    del nest.grids[node.variable]
-
-
-def _uses(nodes: tuple[Node, ...], name: str) -> bool:
-    """Whether the bounds of a loop among these nodes use the integer."""
-    return any(
-        isinstance(node, For) and name in node.lower.variables() | node.upper.variables() for node in walk_nodes(nodes)
-    )

@@ -9,7 +9,8 @@ from polyml.codegen.llvm.half import half_constant
 from polyml.codegen.llvm.ir import Lines, Value, constant, type_of
 from polyml.codegen.llvm.math import MATH, vector_math
 from polyml.codegen.llvm.math.quotient import divide_by_one, parts_of, pays
-from polyml.codegen.llvm.memory import is_known, load, load_part
+from polyml.codegen.llvm.memory.known_elements import is_known
+from polyml.codegen.llvm.memory.loads import load, load_part
 from polyml.codegen.llvm.pairs import dot_of_pairs, pair
 from polyml.codegen.llvm.power import float_power, integer_power
 from polyml.codegen.llvm.state import State
@@ -76,7 +77,7 @@ def _apply(state: State, expr: Apply, args: tuple[Value, ...]) -> Value:
             return cast(b, args[0], dtype, expr.dtype)
         case "pow":
             exponent = expr.args[1].value if isinstance(expr.args[1], Const) else None
-            return (float_power if dtype.is_float else integer_power)(b, args[0], args[1], dtype, exponent)
+            return (float_power if dtype.is_float else integer_power)(b, args[0], args[1], exponent)
         case "real" | "imag":
             return b.part_of(args[0], int(expr.op == "imag"))
         case "dot_bf16" | "dot_i16" | "dot_i8":

@@ -11,11 +11,7 @@ from functools import cache, lru_cache
 
 import llvmlite
 import llvmlite.binding as llvm
-from llvmlite.binding.newpassmanagers import (
-    ModulePassManager,
-    NewPassManager,
-    create_new_module_pass_manager,
-)
+from llvmlite.binding.newpassmanagers import ModulePassManager, NewPassManager, create_new_module_pass_manager
 
 from polyml.records import dataclass
 from polyml.target import Target
@@ -89,7 +85,7 @@ def _pass_builder(machine: Machine) -> llvm.PassBuilder:
 def _few_passes() -> ModulePassManager:
     """A pipeline, which runs once only: functions that are to be inlined, registers for variables, arithmetic and blocks made simple.
 
-    The emitter leaves no more to do (`unchanging.py`, `passes/carried.py`). LLVM's own simplifications, at their first level, take five times as long for code of the same speed: they rotate
+    The emitter leaves no more to do (`unchanging.py`, `passes/registers/carried.py`). LLVM's own simplifications, at their first level, take five times as long for code of the same speed: they rotate
     loops, hoist from them, count them otherwise, and do the above several times over.
     """
     manager = create_new_module_pass_manager()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from polyml.codegen.llvm.arithmetic import multiply_add
 from polyml.codegen.llvm.ir import Builder, Value, constant, type_of
-from polyml.codegen.llvm.memory import Evaluate, load_neighbours
+from polyml.codegen.llvm.memory.access import Evaluate
+from polyml.codegen.llvm.memory.loads import load_neighbours
 from polyml.codegen.llvm.state import State
 from polyml.expressions import Apply, neighbours
 

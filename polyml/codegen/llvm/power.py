@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from polyml.codegen.llvm.ir import Builder, Value, constant
 from polyml.codegen.llvm.math import vector_math
-from polyml.dtypes import DType
 
 __all__ = ["float_power", "integer_power"]
 
 _LARGEST_MULTIPLIED_EXPONENT = 4
 
 
-def float_power(b: Builder, x: Value, y: Value, dtype: DType, exponent: float | None) -> Value:
+def float_power(b: Builder, x: Value, y: Value, exponent: float | None) -> Value:
     """`x ** y`; a constant integer exponent up to 4 in size becomes multiplications."""
     if exponent is not None and exponent == int(exponent) and 1 <= abs(exponent) <= _LARGEST_MULTIPLIED_EXPONENT:
         power = _multiplied(b, "fmul", x, abs(int(exponent)))
@@ -33,7 +32,7 @@ def _multiplied(b: Builder, op: str, x: Value, exponent: int) -> Value:
     return result
 
 
-def integer_power(b: Builder, x: Value, y: Value, dtype: DType, exponent: float | None) -> Value:
+def integer_power(b: Builder, x: Value, y: Value, exponent: float | None) -> Value:
     """`x ** y`, wrapping; a negative exponent (an error in NumPy) gives some value."""
     if exponent is not None and exponent >= 1:
         return _multiplied(b, "mul", x, int(exponent))

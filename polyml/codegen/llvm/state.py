@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field, replace
 
-from polyml.codegen.llvm.addresses import Nest
-from polyml.codegen.llvm.hope import Hope
 from polyml.codegen.llvm.ir import Builder, Lines, Type, Value, type_of
 from polyml.codegen.llvm.math.quotient import Reciprocal
-from polyml.codegen.llvm.phases import Phase, Rows
+from polyml.codegen.llvm.memory.addresses import Nest
+from polyml.codegen.llvm.memory.phases import Phase, Rows
+from polyml.codegen.llvm.reductions.hope import Hope
 from polyml.codegen.loops import Lead, Scan, Variable
 from polyml.expressions import Expr, Subscript
 from polyml.records import dataclass

@@ -11,7 +11,7 @@ from dataclasses import field, replace
 
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.math.quotient import parts_of, pays
-from polyml.codegen.llvm.scan import scan_numbers
+from polyml.codegen.llvm.reductions.scan import scan_numbers
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Allocate, Assign, Block, For, Node, UpdateArgument
 from polyml.codegen.rewrite import walk_nodes

@@ -1,0 +1,1 @@
+"""Passes from loops to loops, in the order that lower.py gives them."""

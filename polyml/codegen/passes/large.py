@@ -10,10 +10,11 @@ from dataclasses import replace
 from functools import reduce
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Lead, Node
-from polyml.codegen.passes.jam import names_in
-from polyml.codegen.rewrite import fresh, rename_variables, substitute_nodes, walk_nodes, with_body
+from polyml.codegen.passes.unrolling.jam import names_in
+from polyml.codegen.rewrite import rename_variables, substitute_nodes, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue
+from polyml.new_names import fresh
 from polyml.records import dataclass
 from polyml.schedule.schedule import Product
 from polyml.sets.affine import Affine, affine

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
-from polyml.codegen.passes.carried import carry_values
-from polyml.codegen.passes.chained_sums import chain_sums
-from polyml.codegen.passes.collapse_copies import collapse_copies
-from polyml.codegen.passes.common_sums import share_sums
-from polyml.codegen.passes.cut_edges import cut_edges, cut_vectors
-from polyml.codegen.passes.pack_in_tiles import pack_in_tiles
-from polyml.codegen.passes.partial_sums import sum_in_parts
-from polyml.codegen.passes.ragged_tiles import widen_tiles
-from polyml.codegen.passes.recurrences import order_sums
-from polyml.codegen.passes.scalar_replacement import scalar_replacement
-from polyml.codegen.passes.scans import find_scans
+from polyml.codegen.passes.panels.pack_in_tiles import pack_in_tiles
+from polyml.codegen.passes.panels.tile_stage import stage_tiles
+from polyml.codegen.passes.panels.tile_streams import stream_tiles
+from polyml.codegen.passes.registers.carried import carry_values
+from polyml.codegen.passes.registers.scalar_replacement import scalar_replacement
 from polyml.codegen.passes.simplify import simplify
-from polyml.codegen.passes.sums_by_place import order_by_place
-from polyml.codegen.passes.tile_stage import stage_tiles
-from polyml.codegen.passes.tile_streams import stream_tiles
-from polyml.codegen.passes.transpose_copies import transpose_copies
-from polyml.codegen.passes.transposes import transpose_rows
-from polyml.codegen.passes.triangles import cut_triangles
-from polyml.codegen.passes.unroll import unroll
-from polyml.codegen.passes.unroll_and_jam import unroll_and_jam
-from polyml.codegen.passes.unroll_sums import unroll_sums
-from polyml.codegen.passes.vectorize import vectorize
-from polyml.codegen.passes.window_taps import write_taps
+from polyml.codegen.passes.sums.chained_sums import chain_sums
+from polyml.codegen.passes.sums.common_sums import share_sums
+from polyml.codegen.passes.sums.partial_sums import sum_in_parts
+from polyml.codegen.passes.sums.recurrences import order_sums
+from polyml.codegen.passes.sums.scans import find_scans
+from polyml.codegen.passes.sums.sums_by_place import order_by_place
+from polyml.codegen.passes.sums.window_taps import write_taps
+from polyml.codegen.passes.transposes.collapse_copies import collapse_copies
+from polyml.codegen.passes.transposes.transpose_copies import transpose_copies
+from polyml.codegen.passes.transposes.transposes import transpose_rows
+from polyml.codegen.passes.unrolling.triangles import cut_triangles
+from polyml.codegen.passes.unrolling.unroll import unroll
+from polyml.codegen.passes.unrolling.unroll_and_jam import unroll_and_jam
+from polyml.codegen.passes.unrolling.unroll_sums import unroll_sums
+from polyml.codegen.passes.vectors.cut_edges import cut_edges, cut_vectors
+from polyml.codegen.passes.vectors.ragged_tiles import widen_tiles
+from polyml.codegen.passes.vectors.vectorize import vectorize
 from polyml.codegen.prefetch.along import prefetch_along
 from polyml.codegen.prefetch.blocks import prefetch_blocks
 from polyml.codegen.prefetch.columns import prefetch_columns
@@ -55,7 +55,7 @@ class LoopOptions:
     """vector_bytes: of one vector register, of which there are so many. precise: floating-point sums and products keep their order.
     l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched. rows_ahead, asks_near: Target's.
     large: what codegen/passes/large.py asks for holds. scans: recurrences may get lanes. near, far: arguments of symbolic size that are known to be no larger than L2, or larger.
-    constants: arguments that are the same in every call: what is packed of them stays a copy of its own, which codegen/passes/hoist_panels.py moves out."""
+    constants: arguments that are the same in every call: what is packed of them stays a copy of its own, which codegen/passes/panels/hoist_panels.py moves out."""
 
     vector_bytes: int
     vector_registers: int = 32

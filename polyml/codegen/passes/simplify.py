@@ -28,8 +28,7 @@ def simplify_nodes(nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
 
 
 def _body(nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
-    made = tuple(new for node in nodes for new in _node(node, ranges))
-    return renewed(nodes, made)
+    return renewed(nodes, (new for node in nodes for new in _node(node, ranges)))
 
 
 def _node(node: Node, ranges: Ranges) -> tuple[Node, ...]:

@@ -1,0 +1,1 @@
+"""Passes that ask for cache lines before they are read or written."""

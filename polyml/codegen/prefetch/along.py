@@ -5,13 +5,13 @@ The prefetchers of some processors follow fewer streams than that, or start too 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 
-from polyml.codegen.loops import Assign, For, Function, Place, Variable
-from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.loops import Assign, For, Function, Place
+from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.swept_rows import AHEAD, Caches
-from polyml.codegen.prefetch.tile_sums import affine_subscripts, fetching, large_inputs, map_tiles
+from polyml.codegen.prefetch.tile_fetches import TileFetches
+from polyml.codegen.prefetch.tile_sums import affine_subscripts, large_inputs
 from polyml.codegen.ranges import Ranges
 from polyml.expressions import reads_of
 from polyml.records import dataclass
@@ -31,22 +31,12 @@ def prefetch_along(function: Function, caches: Caches) -> tuple[Function, tuple[
         for (k0..; k0 += 8) for (j0..; j0 += 64) vector for (j..) for (k = k0; k < k0 + 8; k++) t += x[k] * y[k, j]
         -> for (k0..) for (j0..) vector for (j..) for (k..) { prefetch y[k, j + 256]; t += x[k] * y[k, j]; }
     """
-    if not caches.l2:
-        return function, ()
-    large = large_inputs(function, caches.l2)
-    pass_ = _Along(large, caches, [])
-    body = map_tiles(function.body, fetching(pass_.lines, least=1)) if large else function.body
-    return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
+    large = large_inputs(function, caches.l2) if caches.l2 else {}
+    return _Along(large, caches, []).within(function, least=1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Along:
-    """arguments: large inputs, by name."""
-
-    arguments: Mapping[str, Variable]
-    caches: Caches
-    notes: list[Note]
-
+class _Along(TileFetches):
     def lines(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[Place]:
         """What an iteration of the sums asks for: the lines that it reads, further along."""
         rows = Ranges(loops).constant(sums.upper - sums.lower)

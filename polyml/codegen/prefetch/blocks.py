@@ -1,20 +1,22 @@
 """Blocks of a reduction that register tiles read where they lie: meanwhile the rows of the next block come into L2, a line at a time.
 
 Rows that lie one after the other are a stream for the hardware's prefetchers only while the first tile goes down a block; those behind it find the block in cache, and memory idles. So each of them asks for one
-line of every row of the next block, at the step of its own sums.
+line of every row of the next block, at the step of its own sums. Where an operand is made for each block, each of them asks for what that is made from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from math import ceil, prod
 
-from polyml.codegen.loops import Assign, For, Function, Place, Variable
-from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.loops import Assign, For, Function, Place
+from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.swept_rows import Caches
-from polyml.codegen.prefetch.tile_sums import fetching, large_inputs, map_tiles, turn_of
+from polyml.codegen.prefetch.tile_fetches import TileFetches
+from polyml.codegen.prefetch.tile_sums import large_inputs, turn_of
 from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Read, reads_of
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
@@ -33,22 +35,12 @@ def prefetch_blocks(function: Function, caches: Caches) -> tuple[Function, tuple
         for (s..; s += 208) for (d..; d += 13) vector for (e..) for (k = s; k < s + 208; k++) t += x[k, d] * v[k, e]; ..
         -> for (s..) for (d..) vector for (e..) for (k = s; ..) { prefetch x[k + 208, 16*(d//13)], v[k + 208, 16*(d//13)]; t += x[k, d] * v[k, e]; .. }
     """
-    if not caches.l2:
-        return function, ()
-    large = large_inputs(function, caches.l2)
-    pass_ = _Blocks(large, caches, [])
-    body = map_tiles(function.body, fetching(pass_.lines)) if large else function.body
-    return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
+    large = large_inputs(function, caches.l2) if caches.l2 else {}
+    return _Blocks(large, caches, []).within(function)
 
 
 @dataclass(frozen=True, slots=True)
-class _Blocks:
-    """arguments: large inputs, by name."""
-
-    arguments: Mapping[str, Variable]
-    caches: Caches
-    notes: list[Note]
-
+class _Blocks(TileFetches):
     def lines(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[Place]:
         """What an iteration of the sums asks for: in each tile another line of its row, as long as there are enough tiles."""
         at = next((k for k, loop in enumerate(loops) if sums.lower == affine(loop.variable)), None)
@@ -61,7 +53,8 @@ class _Blocks:
         counts = [ceil((span or 0) / loop.step) for loop, span in zip(between, trips, strict=True)]
         turn, tiles = turn_of(between, counts), prod(counts)
         inner = {lanes.variable, *(loop.variable for loop in between)}
-        reads = dict.fromkeys(r for node in sums.body if isinstance(node, Assign) for r in reads_of(node.value))
+        reads = dict.fromkeys(_reads(sums))
+        reads |= dict.fromkeys(_made_from(block, sums, {read.tensor for read in reads}))
         for read in {read.tensor: read for read in reversed(reads)}.values():
             across = self.row_lines(read, sums, inner)
             if not across or across * sums.step > tiles:
@@ -87,3 +80,19 @@ class _Blocks:
         step = variable.strides[-1] if variable.strides is not None else 1
         lines, rest = divmod(row * variable.dtype.itemsize, self.caches.line)
         return lines if step == 1 and flat.stride(sums.variable) == row and not rest else 0
+
+
+def _reads(loop: For) -> Iterator[Read]:
+    return (read for node in walk_nodes(loop.body) if isinstance(node, Assign) for read in reads_of(node.value))
+
+
+def _made_from(block: For, sums: For, arrays: Set[str]) -> Iterator[Read]:
+    """What an array that the sums read is made from in the same block, as if they read that at its place."""
+    for loop in walk_nodes(block.body):
+        if not isinstance(loop, For) or (loop.lower, loop.upper) != (sums.lower, sums.upper):
+            continue
+        if any(isinstance(node, Assign) and node.target.variable in arrays for node in walk_nodes(loop.body)):
+            for read in _reads(loop):
+                here = {loop.variable: affine(sums.variable)}
+                places = [s.substitute(here) if isinstance(s, Affine) else s for s in read.subscripts]
+                yield replace(read, subscripts=tuple(places))

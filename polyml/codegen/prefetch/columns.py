@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import prod
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
-from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.swept_rows import AHEAD, SOME_SIZE, Caches
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import expressions, renewed, walk_nodes, with_body
@@ -73,8 +73,7 @@ class _Columns:
     notes: list[Note]
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
-        made = tuple(self.node(node, ranges) for node in nodes)
-        return renewed(nodes, made)
+        return renewed(nodes, (self.node(node, ranges) for node in nodes))
 
     def node(self, node: Node, ranges: Ranges) -> Node:
         if not isinstance(node, For):

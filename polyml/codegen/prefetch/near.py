@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
-from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.tile_sums import LEAST, affine_subscripts, map_tiles, with_prefetches
 from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Read, reads_of

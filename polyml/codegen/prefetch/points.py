@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import ceil, prod
 
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
-from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.inner_loops import inner_loops, put_first
 from polyml.codegen.prefetch.swept_rows import Caches
 from polyml.codegen.ranges import Ranges
@@ -49,9 +49,10 @@ def prefetch_points(function: Function, caches: Caches) -> Function:
     """
     arrays = {v.name: v for v in function.arguments if _bytes(v) * LEAST_SHARE > caches.l2} if caches.l2 else {}
     wanted: dict[int, tuple[Node, ...]] = {}
+    known = Ranges()
     for path in inner_loops(function.body) if arrays else ():
         for reads in _elements(path, arrays):
-            found = _next(path, reads, arrays, caches.line)
+            found = _next(path, reads, arrays, caches.line, known)
             if found is not None:
                 loop, places = found
                 wanted[id(loop)] = tuple(Prefetch(place, 2) for place in places)
@@ -76,7 +77,7 @@ def _elements(path: Sequence[For], arrays: Mapping[str, Variable]) -> list[list[
 
 
 def _next(
-    path: Sequence[For], reads: Sequence[Read], arrays: Mapping[str, Variable], line: int
+    path: Sequence[For], reads: Sequence[Read], arrays: Mapping[str, Variable], line: int, outside: Ranges
 ) -> tuple[For, list[Place]] | None:
     """The loop of the sums whose iterations are lines apart, and the last elements that the next tile reads in the same one; None where they are not of this kind."""
     array = arrays[reads[0].tensor]
@@ -90,8 +91,10 @@ def _next(
     steps = [(known[0].stride(loop.variable) or 0) * loop.step for loop in path]
     lanes = max((k for k, loop in enumerate(path) if loop.kind == "vector"), default=-1)
     at = next((k for k in range(len(path) - 1, lanes, -1) if steps[k] >= NEAR * line), None)
-    trips = [_trips(path[: k + 1]) for k in range(len(path))]
-    if at is None or any(loop.kind != "sequential" for loop in path[lanes + 1 :]) or not all(trips[lanes + 1 :]):
+    if at is None or any(loop.kind != "sequential" for loop in path[lanes + 1 :]):
+        return None
+    trips = _trips(path, outside)
+    if not all(trips[lanes + 1 :]):
         return None
     across = 0 if lanes < 0 else (known[0].stride(path[lanes].variable) or 0) * (path[lanes].width - 1)
     if across and (across < 0 or path[lanes].masked or at == len(path) - 1):
@@ -135,7 +138,12 @@ def _pieces(away: Sequence[int], inside: int, line: int) -> list[tuple[int, int]
     return found
 
 
-def _trips(path: Sequence[For]) -> int:
-    """How often the last of these loops runs at most; 0 where that is no number."""
-    span = Ranges(tuple(path[:-1])).highest(path[-1].upper - path[-1].lower)
-    return 0 if span is None else ceil(span / path[-1].step)
+def _trips(path: Sequence[For], outside: Ranges) -> list[int]:
+    """How often each of these loops runs at most, within those before it; 0 where that is no number."""
+    found: list[int] = []
+    ranges = outside
+    for loop in path:
+        span = ranges.highest(loop.upper - loop.lower)
+        found.append(0 if span is None else ceil(span / loop.step))
+        ranges = ranges.enter(loop)
+    return found

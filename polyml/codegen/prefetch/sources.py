@@ -6,24 +6,16 @@ tiles along the rows read the same panels, and each asks for a line or two of ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from math import ceil, prod
 
-from polyml.codegen.loops import Assign, For, Function, Place, Variable
-from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.loops import Assign, For, Function, Place
+from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.coming_lines import Coming
 from polyml.codegen.prefetch.swept_rows import Caches
-from polyml.codegen.prefetch.tile_sums import (
-    affine_subscripts,
-    asked_in,
-    copies_of,
-    fetching,
-    large_inputs,
-    map_tiles,
-    turn_of,
-)
+from polyml.codegen.prefetch.tile_fetches import TileFetches
+from polyml.codegen.prefetch.tile_sums import affine_subscripts, asked_in, copies_of, large_inputs, turn_of
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Read, reads_of
@@ -45,19 +37,14 @@ def prefetch_sources(function: Function, caches: Caches) -> tuple[Function, tupl
         -> for (s..) { pack p from v; for (n..) for (m..) for (k..) { prefetch v[k + 288 + n//8 % 2, m + 16*(n//16 % 3) + 15]; t += r[n, k] * p[(m - m0)/48, k - s, 0]; .. } }
     """
     large = large_inputs(function, caches.l2) if caches.l2 else {}
-    pass_ = _Sources(large, caches, outside(function), [])
-    body = map_tiles(function.body, fetching(pass_.lines, beside=True)) if large else function.body
-    return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
+    return _Sources(large, caches, [], outside(function)).within(function, beside=True)
 
 
 @dataclass(frozen=True, slots=True)
-class _Sources:
-    """arguments: large inputs, by name."""
+class _Sources(TileFetches):
+    """known: of the function's sizes."""
 
-    arguments: Mapping[str, Variable]
-    caches: Caches
     known: Ranges
-    notes: list[Note]
 
     def lines(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[Place]:
         """What an iteration of the sums asks for."""

@@ -12,19 +12,12 @@ from dataclasses import replace
 from functools import reduce
 from math import ceil, prod
 
-from polyml.codegen.loops import Assign, For, Function, If, Place, Variable
-from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.loops import Assign, For, Function, If, Place
+from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.coming_lines import Coming
 from polyml.codegen.prefetch.swept_rows import Caches
-from polyml.codegen.prefetch.tile_sums import (
-    affine_subscripts,
-    asked_in,
-    copies_of,
-    fetching,
-    large_inputs,
-    map_tiles,
-    turn_of,
-)
+from polyml.codegen.prefetch.tile_fetches import TileFetches
+from polyml.codegen.prefetch.tile_sums import affine_subscripts, asked_in, copies_of, large_inputs, turn_of
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Expr, IndexValue, Read, Subscript, reads_of, walk
@@ -51,19 +44,14 @@ def prefetch_strips(
         return function, ()
     large = large_inputs(function, caches.l2 // SHARE)
     large |= {v.name: v for v in function.arguments if v.name in far and v.name not in function.written}
-    pass_ = _Strips(large, caches, outside(function), [])
-    body = map_tiles(function.body, fetching(pass_.lines, beside=True)) if large else function.body
-    return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
+    return _Strips(large, caches, [], outside(function)).within(function, beside=True)
 
 
 @dataclass(frozen=True, slots=True)
-class _Strips:
-    """arguments: large inputs, by name."""
+class _Strips(TileFetches):
+    """known: of the function's sizes."""
 
-    arguments: Mapping[str, Variable]
-    caches: Caches
     known: Ranges
-    notes: list[Note]
 
     def lines(self, lanes: For, sums: For, loops: tuple[For, ...]) -> Iterator[Place]:
         """What an iteration of the sums asks for."""

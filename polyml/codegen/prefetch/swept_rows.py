@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, Node, Place, Prefetch, Variable
-from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.rewrite import expressions, renewed, walk_nodes, with_body
 from polyml.expressions import Read, reads_of
 from polyml.records import dataclass
-from polyml.schedule.cost import operations_of
 from polyml.schedule.schedule import Note
+from polyml.schedule.statement_models import operations_of
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import element_count, is_known
 
@@ -27,7 +27,6 @@ AHEAD = 16_384
 
 HEAVY = 8
 """Instructions per vector that is read, from which on a loop is too slow for the hardware's prefetchers, which stop at the end of every page, to keep memory busy."""
-
 
 PAGE = 4096
 """Bytes that the hardware's prefetchers follow a row without a stop."""
@@ -88,8 +87,7 @@ class _Prefetch:
         self.notes: list[Note] = []
 
     def body(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        made = tuple(self.node(node) for node in nodes)
-        return renewed(nodes, made)
+        return renewed(nodes, (self.node(node) for node in nodes))
 
     def node(self, node: Node) -> Node:
         node = with_body(node, self.body)

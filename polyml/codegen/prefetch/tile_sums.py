@@ -53,8 +53,7 @@ def map_tiles(nodes: tuple[Node, ...], change: Change, loops: tuple[For, ...] = 
             return change(node, loops)
         return with_body(node, lambda body: map_tiles(body, change, (*loops, node)))
 
-    made = tuple(map(changed, nodes))
-    return renewed(nodes, made)
+    return renewed(nodes, map(changed, nodes))
 
 
 def fetching(

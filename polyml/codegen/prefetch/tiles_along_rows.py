@@ -14,7 +14,7 @@ from math import ceil, prod
 
 from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Prefetch, Variable
-from polyml.codegen.passes.streams import flat_element
+from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.swept_rows import Caches
 from polyml.codegen.prefetch.tile_sums import LEAST, affine_subscripts, map_tiles, only_sums, with_prefetches
 from polyml.codegen.ranges import Ranges
@@ -193,7 +193,7 @@ class _Tiles:
 
 
 def _without_own(between: tuple[For, ...], lanes: For) -> tuple[For, ...]:
-    """The loops without the one over tiles whose vectors overlap at the end (passes/overlap.py), as if the vector loop went over them itself: columns of unknown number may be those of one tile."""
+    """The loops without the one over tiles whose vectors overlap at the end (passes/vectors/overlap.py), as if the vector loop went over them itself: columns of unknown number may be those of one tile."""
     if not between or lanes.upper != lanes.lower + lanes.width or lanes.lower != affine(between[-1].variable):
         return between
     return between[:-1] if between[-1].step > lanes.step else between

@@ -11,13 +11,14 @@ from dataclasses import replace
 from math import ceil
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
-from polyml.codegen.passes.jam import names_in
+from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.prefetch.dealt_lines import dealt_out, levels_of
 from polyml.codegen.prefetch.inner_loops import inner_loops, put_first
 from polyml.codegen.prefetch.swept_rows import Caches
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import fresh, renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import renewed, walk_nodes, with_body
 from polyml.expressions import reads_of
+from polyml.new_names import fresh
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine, minimum
 from polyml.sets.shapes import element_count, is_known
@@ -43,7 +44,7 @@ def prefetch_turned(function: Function, caches: Caches) -> Function:
     if not caches.l2:
         return function
     large = {v.name: v for v in function.arguments if _bytes(v) * SHARE > caches.l2}
-    if not large.keys() & function.written:
+    if not large.keys() & function.written or not any(map(_turns, walk_nodes(function.body))):
         return function
     body = _Turned(large, caches.line, names_in(function), outside(function)).body(function.body, ())
     return function if body is function.body else replace(function, body=body)
@@ -101,8 +102,7 @@ class _Turned:
             loops = (*around, node) if isinstance(node, For) else around
             return with_body(node, lambda body: self.body(body, loops))
 
-        made = tuple(map(inside, nodes))
-        return renewed(nodes, made)
+        return renewed(nodes, map(inside, nodes))
 
     def asking(self, sums: tuple[Node, ...], found: Sequence[_Rows], around: tuple[For, ...]) -> tuple[Node, ...]:
         """What comes ahead of the layout, with requests for its lines."""
@@ -169,8 +169,11 @@ class _Turned:
 def _is_turn(node: Node) -> bool:
     """Whether it does nothing but lay out."""
     inside = list(walk_nodes((node,)))
-    turns = any(isinstance(n, For) and n.kind == "transpose" for n in inside)
-    return turns and not any(isinstance(n, Assign) and n.reduction is not None for n in inside)
+    return any(map(_turns, inside)) and not any(isinstance(n, Assign) and n.reduction is not None for n in inside)
+
+
+def _turns(node: Node) -> bool:
+    return isinstance(node, For) and node.kind == "transpose"
 
 
 def _stores(nodes: Sequence[Node], loops: tuple[For, ...]) -> Iterator[tuple[Assign, tuple[For, ...]]]:

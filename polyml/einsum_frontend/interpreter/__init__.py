@@ -1,0 +1,1 @@
+"""An oracle: executes a parsed program instance by instance."""

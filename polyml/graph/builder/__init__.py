@@ -1,0 +1,1 @@
+"""From a resolved program to a graph."""

@@ -1,1 +1,1 @@
-"""The rewrite rules, one idea per file; rewrite.py holds the table that puts them in order."""
+"""The rewrite rules, one idea per file, in folders by what they are about; table.py puts them in order."""

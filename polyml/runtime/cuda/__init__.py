@@ -1,0 +1,1 @@
+"""What runs kernels on a GPU: compilers, memory, streams."""

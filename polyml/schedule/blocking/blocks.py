@@ -1,4 +1,4 @@
-"""What a blocked contraction is made of: the roles of its indices, the register tile and the sizes of its blocks (blocking/plan.py decides them, strategy/blocked.py carries them out)."""
+"""What a blocked contraction is made of: the roles of its indices, the register tile and the sizes of its blocks (blocking/plan.py decides them, strategy/contractions/blocked.py carries them out)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import field
 from polyml.records import dataclass
 from polyml.schedule.blocking.sides import Sides
 from polyml.schedule.blocking.sizes import by_stride
-from polyml.schedule.cost import RegisterTile, StatementModel
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.register_tiles import RegisterTile
 from polyml.schedule.schedule import Product
 from polyml.sets.affine import Affine
 from polyml.shown import counted
@@ -133,7 +134,7 @@ def _source_order(sides: Sides, model: StatementModel, vector: int) -> list[str]
     order = by_stride([*sides.columns, *sides.reduced, sides.lanes], sides.operand)
     if sides.first == sides.lanes:
         return order
-    # Rows of the operand along its own contiguous index, a vector of them at a time, are transposed in registers; short ones with those that follow in memory (codegen/passes/collapse_copies.py).
+    # Rows of the operand along its own contiguous index, a vector of them at a time, are transposed in registers; short ones with those that follow in memory (codegen/passes/transposes/collapse_copies.py).
     rows = [sides.first]
     before = [i for i in sides.reduced if i != sides.first]
     while sides.reduced[-1] == sides.first and before and model.extents[sides.first] < vector:

@@ -15,6 +15,7 @@ import islpy as isl
 from polyml.expressions import Read, map_reads, reads_of
 from polyml.records import dataclass
 from polyml.schedule.blocking.blocks import Blocking
+from polyml.schedule.blocking.makers import Makers
 from polyml.schedule.blocking.rest_columns import cut_rest, rest_copy, rest_storage
 from polyml.schedule.blocking.strips import WAY
 from polyml.schedule.copies import universe, with_copies
@@ -54,7 +55,7 @@ class BlockCopies:
 
 @dataclass(frozen=True, slots=True)
 class BlockedNest:
-    """A contraction with what surrounds it. statements: in order, the contraction among them; after: those that follow when rows of C are finished, where the plan is turned, or all of it, where V streams; rest: what `statements` are for the columns that are left;
+    """A contraction with what surrounds it. statements: in order, the contraction among them; after: those that follow when rows of C are finished, where the plan is turned, or all of it, where V streams; makers: what makes an operand, a block at a time; rest: what `statements` are for the columns that are left;
     indices: per statement, the name of each index of C."""
 
     plan: Blocking
@@ -64,6 +65,7 @@ class BlockedNest:
     rest: tuple[str, ...]
     indices: Mapping[str, Mapping[str, str]]
     domains: Mapping[str, tuple[str, ...]]
+    makers: Makers | None = None
 
 
 def block_index(index: str) -> str:

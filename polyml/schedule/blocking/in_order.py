@@ -11,7 +11,8 @@ from polyml.schedule.blocking.sides import Sides
 from polyml.schedule.blocking.sizes import streamed_sizes
 from polyml.schedule.blocking.symbolic import Contraction, at_large
 from polyml.schedule.blocking.worth import MIN_DEPTH, MIN_REUSE
-from polyml.schedule.cost import FEW_ROWS, RegisterTile, StatementModel
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.register_tiles import FEW_ROWS, RegisterTile
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Scop
 from polyml.target import Target

@@ -8,7 +8,8 @@ from math import ceil, prod
 from polyml.schedule.blocking.order import rows_to_l1
 from polyml.schedule.blocking.sides import Sides
 from polyml.schedule.blocking.strips import WAY
-from polyml.schedule.cost import RegisterTile, StatementModel
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.register_tiles import RegisterTile
 from polyml.scop.scop import Scop
 from polyml.sets.shapes import element_count
 from polyml.target import Target

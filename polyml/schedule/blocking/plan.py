@@ -43,7 +43,8 @@ from polyml.schedule.blocking.worth import (
     packing_worth,
     suits_lanes_along_sum,
 )
-from polyml.schedule.cost import RegisterTile, StatementModel
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.register_tiles import RegisterTile
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Scop
 from polyml.target import Target

@@ -10,7 +10,8 @@ from math import ceil, prod
 
 from polyml.schedule.blocking.shares import MEETING, unevenness
 from polyml.schedule.blocking.sides import Sides, exchanged
-from polyml.schedule.cost import TALLEST, RegisterTile, StatementModel
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.register_tiles import TALLEST, RegisterTile
 from polyml.target import Target
 
 __all__ = [
@@ -25,7 +26,6 @@ __all__ = [
 
 APART = 0.9
 """Cost of a register tile, relative to one whose rows are neighbours in C, at which rows that are further apart are worth it."""
-
 
 EVEN = 1.02
 """Parts of the busiest of several threads, relative to even ones, up to which another register tile gains nothing."""
@@ -149,7 +149,7 @@ def tile_and_rest(
 
 
 def tile_across(model: StatementModel, sides: Sides, target: Target) -> tuple[Sides, RegisterTile] | None:
-    """The sides and the tile with lanes across the rows of the result, whose blocks are transposed when they are stored (codegen/llvm/column_stores.py); None where lanes along the rows are as good.
+    """The sides and the tile with lanes across the rows of the result, whose blocks are transposed when they are stored (codegen/llvm/memory/column_stores.py); None where lanes along the rows are as good.
 
     50 columns take four vectors of 16 in each of 320 rows; the rows are 20 vectors, whole ones."""
     across = exchanged(sides)
@@ -218,7 +218,7 @@ def _parts(extent: int, step: int) -> list[tuple[int, int]]:
 
 def _vector_parts(extent: int, vectors: int, width: int) -> list[tuple[int, int]]:
     full, rest = divmod(extent, vectors * width)
-    # Vectors of the rest overlap (codegen/passes/overlap.py).
+    # Vectors of the rest overlap (codegen/passes/vectors/overlap.py).
     parts = [(full, vectors), (1, -(-rest // width))]
     return [(count, size) for count, size in parts if count and size]
 

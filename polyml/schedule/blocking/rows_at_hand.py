@@ -17,8 +17,9 @@ from polyml.schedule.blocking.sizes import streamed_sizes
 from polyml.schedule.blocking.symbolic import Contraction, at_hand
 from polyml.schedule.blocking.tile_limits import REST_AT_HAND
 from polyml.schedule.blocking.worth import MIN_DEPTH, MIN_REUSE
-from polyml.schedule.cost import RegisterTile, StatementModel
+from polyml.schedule.cost import StatementModel
 from polyml.schedule.large_enough import within
+from polyml.schedule.register_tiles import RegisterTile
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Scop
 from polyml.target import Target

@@ -21,8 +21,8 @@ MEETING = 15_000
 NARROW = 0.05
 """What a block of a single panel costs: a register tile's rows come from L2 for each block."""
 
-LATE = 0.05
-"""The part of a piece that others wait for at the end."""
+LAST_BLOCK = 0.05
+"""The part of a block that others wait for at the end, as the choice of a block's size counts it (the choice of a loop to share counts less: strategy/contractions/threads.py)."""
 
 PARALLEL_CYCLES = 20_000
 """Estimated cycles below which waking threads costs more than it saves."""
@@ -54,7 +54,7 @@ def even_for_threads(extent: int, most: int, step: int, threads: int) -> int:
 
     def cycles(size: int) -> float:
         busiest = unevenness(extent, size, threads)
-        return busiest * (1 + NARROW * step / size) + LATE * threads * min(size, extent) / extent
+        return busiest * (1 + NARROW * step / size) + LAST_BLOCK * threads * min(size, extent) / extent
 
     count = max(most // step, 1)
     return min((step * k for k in range(count, max(count - ceil(extent / step), 0), -1)), key=cycles)

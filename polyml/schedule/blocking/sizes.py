@@ -10,7 +10,8 @@ from math import ceil, prod
 
 from polyml.expressions import reads_of
 from polyml.schedule.blocking.sides import Sides
-from polyml.schedule.cost import AccessModel, RegisterTile, StatementModel
+from polyml.schedule.cost import AccessModel, StatementModel
+from polyml.schedule.register_tiles import RegisterTile
 from polyml.scop.scop import Scop, Statement
 from polyml.target import Target
 

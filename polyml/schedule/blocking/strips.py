@@ -19,7 +19,8 @@ from polyml.expressions import reads_of
 from polyml.schedule.blocking.blocks import Blocking, blocks_of
 from polyml.schedule.blocking.sides import Sides, is_plain
 from polyml.schedule.blocking.sizes import even
-from polyml.schedule.cost import RegisterTile, StatementModel
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.register_tiles import RegisterTile
 from polyml.scop.scop import Scop
 from polyml.target import Target
 

@@ -16,7 +16,8 @@ from polyml.schedule.blocking.operands import has_panels
 from polyml.schedule.blocking.register_tile import contraction_tile
 from polyml.schedule.blocking.sides import Sides, is_plain
 from polyml.schedule.blocking.sizes import even
-from polyml.schedule.cost import RegisterTile, StatementModel
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.register_tiles import RegisterTile
 from polyml.scop.scop import Scop
 from polyml.target import Target
 

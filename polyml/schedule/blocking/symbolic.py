@@ -14,7 +14,8 @@ import islpy as isl
 from polyml.expressions import Read, Subscript, is_number, reads_of
 from polyml.records import dataclass
 from polyml.schedule.blocking.sides import Sides, is_plain, sides_of
-from polyml.schedule.cost import StatementModel, model_statement
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.statement_models import model_statement
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text

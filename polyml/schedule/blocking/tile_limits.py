@@ -14,7 +14,8 @@ from polyml.schedule.blocking.sizes import by_stride
 from polyml.schedule.blocking.strips import WAY
 from polyml.schedule.blocking.sums import sums_in_blocks
 from polyml.schedule.blocking.symbolic import Contraction
-from polyml.schedule.cost import TALLEST, RegisterTile, StatementModel
+from polyml.schedule.cost import StatementModel
+from polyml.schedule.register_tiles import TALLEST, RegisterTile
 from polyml.sets.affine import Affine
 from polyml.target import Target
 

@@ -75,7 +75,7 @@ def _waits_for_rows(model: StatementModel, sides: Sides, target: Target) -> bool
 
 
 def suits_lanes_along_sum(given: Contraction, target: Target) -> bool:
-    """Whether fewer columns than lanes would leave many of these idle, and both operands are contiguous along the sum: lanes run along that then (strategy/side_by_side.py), and nothing is turned."""
+    """Whether fewer columns than lanes would leave many of these idle, and both operands are contiguous along the sum: lanes run along that then (strategy/contractions/side_by_side.py), and nothing is turned."""
     model, sides = given.model, given.sides
     operand, columns = sides.operand, model.extents[sides.lanes]
     lanes = target.lanes(model.itemsize)

@@ -13,13 +13,13 @@ from polyml.schedule.gpu.rescaled_tiles import rescaled_scop
 from polyml.schedule.matching import Matcher
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage import contract_storage
-from polyml.schedule.strategy.cuda import apply_cuda_strategy
-from polyml.schedule.strategy.cuda_atomics import row_cuts
-from polyml.schedule.strategy.cuda_model import CudaModel
-from polyml.schedule.strategy.cuda_nests import Staged, stage_contractions
-from polyml.schedule.strategy.cuda_rescaled import rescaled_tree
-from polyml.schedule.strategy.cuda_rescaled_tiles import plan_rescaled
-from polyml.schedule.strategy.cuda_room import SharedRoom, shared_room
+from polyml.schedule.strategy.cuda.atomics import row_cuts
+from polyml.schedule.strategy.cuda.model import CudaModel
+from polyml.schedule.strategy.cuda.nests import Staged, stage_contractions
+from polyml.schedule.strategy.cuda.rescaled import rescaled_tree
+from polyml.schedule.strategy.cuda.rescaled_tiles import plan_rescaled
+from polyml.schedule.strategy.cuda.room import SharedRoom, shared_room
+from polyml.schedule.strategy.cuda.strategy import apply_cuda_strategy
 from polyml.schedule.strategy.facts import model_statements
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Scop

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import islpy as isl
 
 from polyml.expressions import Apply, Read, reads_of, walk
-from polyml.schedule.strategy.cuda_tile_plan import TilePlan
+from polyml.schedule.strategy.cuda.tile_plan import TilePlan
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.sets.spaces import parameters_text

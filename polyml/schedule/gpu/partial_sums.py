@@ -17,6 +17,7 @@ from math import ceil, prod
 import islpy as isl
 
 from polyml.expressions import Const, Read, substitute
+from polyml.new_names import underscored
 from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
@@ -219,8 +220,7 @@ def _product(left: isl.Set, right: isl.Set) -> isl.Set:
 
 
 def _fresh(wish: str, taken: set[str]) -> str:
-    name = wish
-    while name in taken:
-        name += "_"
+    """The name, which is taken from then on."""
+    name = underscored(wish, taken)
     taken.add(name)
     return name

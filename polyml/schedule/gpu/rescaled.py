@@ -21,6 +21,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Apply, Expr, IndexValue, Read, plain_indices, reads_of, substitute, walk
+from polyml.new_names import underscored
 from polyml.records import dataclass
 from polyml.schedule.boxes import box_of
 from polyml.schedule.gpu.rescaled_degrees import Factor, degree_of
@@ -135,7 +136,7 @@ class _Search:
                 if len(left) == 1 and set(self.rows) == set(own.values()) and self._like_maximum(s, left[0]):
                     own[left[0]] = self.key
                 elif len(left) == 1 and len(own) == len(self.rows) + 1 and self.key in own.values():
-                    own[left[0]] = self._fresh(left[0], inside=left[0] not in names)
+                    own[left[0]] = self._beside(left[0], inside=left[0] not in names)
                 elif not left and s.target.array not in self.dims:
                     self.dims[s.target.array] = tuple(own[i] for i in names)
                     for access in accesses:
@@ -157,14 +158,12 @@ class _Search:
         reads = {substitute(r, own) for r in reads_of(s.value) if r.tensor not in self.made}
         return any(r in reads and _names(Access(r.tensor, r.subscripts)) for r in reads_of(self.maximum.value))
 
-    def _fresh(self, index: str, *, inside: bool) -> str:
+    def _beside(self, index: str, *, inside: bool) -> str:
         """The name of the index that a contraction has beside the rows and the key."""
         known = self.depth if inside else self.column
         if known is not None:
             return known
-        name = index
-        while name in self.taken:
-            name += "_"
+        name = underscored(index, self.taken)
         self.taken.add(name)
         if inside:
             self.depth = name

@@ -9,11 +9,12 @@ import islpy as isl
 
 from polyml.dtypes import DType
 from polyml.expressions import Expr, Subscript, reads_of
+from polyml.new_names import array_name, underscored
 from polyml.records import dataclass
 from polyml.schedule.gpu.rescaled import Weighted
 from polyml.schedule.schedule import Storage
-from polyml.schedule.strategy.cuda_rescaled_tiles import Operand, RescaledPlan, tile_shape
-from polyml.schedule.strategy.cuda_tile_plan import Side
+from polyml.schedule.strategy.cuda.rescaled_tiles import Operand, RescaledPlan, tile_shape
+from polyml.schedule.strategy.cuda.tile_plan import Side
 from polyml.scop.scop import Access, Array, Scop, Statement, StatementKind
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text
@@ -64,18 +65,14 @@ class TiledStatements:
         taken = {*self.found.rows, *self.found.extents, *self.scop.sizes}
         made = []
         for name in ("u", "x", "z", "t"):
-            while name in taken:
-                name += "_"
-            taken.add(name)
-            made.append(name)
+            made.append(underscored(name, taken))
+            taken.add(made[-1])
         return Names(*made)
 
     def fresh(self, name: str) -> str:
         """A name for an array, and with S_ for a statement, that nobody has."""
         taken = {*self.arrays, *self.statements, *self.scop.arrays, *self.scop.statements}
-        while name in taken or f"S_{name}" in taken:
-            name += "_"
-        return name
+        return array_name(name, taken)
 
     def own(self, name: str, dtype: DType, sides: Sequence[Side], *, thread: bool = False, tiles: bool = False) -> str:
         """An array of a thread's own elements: of rows (which each of the threads of a row has), or of rows and another side; `tiles`: for each tile."""
@@ -104,9 +101,7 @@ class TiledStatements:
         value: Expr, *, tile: str | None = None, reduction: str | None = None,
     ) -> str:  # fmt: skip
         """A statement behind those that are there. limits: extents of its indices. tile: the number of its tile."""
-        name = f"S_{name}"
-        while name in self.statements or name in self.scop.statements:
-            name += "_"
+        name = underscored(f"S_{name}", self.statements, self.scop.statements)
         texts = [f"0 <= {i} < {limits[i].isl_text()}" for i in indices]
         space = f"{name}[{', '.join(indices)}]"
         domain = isl.Set(f"{parameters_text(self.scop.sizes)}{{ {space} : {' and '.join(texts)} }}")

@@ -25,7 +25,7 @@ from polyml.records import dataclass
 from polyml.schedule.gpu.rescaled_parts import Names
 from polyml.schedule.gpu.rescaled_values import TiledValues, scaled
 from polyml.schedule.schedule import Storage
-from polyml.schedule.strategy.cuda_rescaled_tiles import Operand, RescaledPlan, split_weight
+from polyml.schedule.strategy.cuda.rescaled_tiles import Operand, RescaledPlan, split_weight
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Scop, Statement
 from polyml.sets.affine import Affine, affine

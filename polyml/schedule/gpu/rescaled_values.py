@@ -8,7 +8,7 @@ from polyml.dtypes import DType, boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, map_reads
 from polyml.records import dataclass
 from polyml.schedule.gpu.rescaled_parts import TiledStatements
-from polyml.schedule.strategy.cuda_rescaled_tiles import Operand
+from polyml.schedule.strategy.cuda.rescaled_tiles import Operand
 from polyml.scop.scop import Access, Statement, StatementKind
 from polyml.sets.affine import Affine, affine
 

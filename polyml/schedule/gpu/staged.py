@@ -10,21 +10,21 @@ Source: Volkov and Demmel, "Benchmarking GPUs to tune dense linear algebra" (SC 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import islpy as isl
 
 from polyml.expressions import Read, Subscript, map_reads, reads_of
+from polyml.new_names import array_name
 from polyml.records import dataclass
-from polyml.schedule.cost import memory_strides
 from polyml.schedule.gpu.padded_tiles import can_pad, padded_domain, padding_of
 from polyml.schedule.schedule import Storage
-from polyml.schedule.strategy.cuda_tile_plan import Side, TilePlan
+from polyml.schedule.strategy.cuda.tile_plan import Side, TilePlan
 from polyml.schedule.written import with_inserted
 from polyml.scop.accesses import access_map
 from polyml.scop.dependences import Dependences, analyse
-from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text
 
@@ -126,7 +126,7 @@ def stage_operands(
 def _own(scop: Scop, plan: TilePlan, update: Statement) -> Array:
     """The sums, by the digits of their indices."""
     target = scop.arrays[update.target.array]
-    name = _fresh(f"{target.name}_own", {*scop.arrays, *scop.statements})
+    name = array_name(f"{target.name}_own", {*scop.arrays, *scop.statements})
     return Array(name=name, dtype=target.dtype, shape=_digit_extents(plan), kind="local")
 
 
@@ -180,12 +180,6 @@ def _reading(s: Statement, target: Access, own: Array, names: Mapping[str, str],
         return Read(own.name, _digits(plan, names), read.dtype) if read.tensor == target.array else read
 
     return replace(s, value=map_reads(s.value, change))
-
-
-def _fresh(name: str, taken: Collection[str]) -> str:
-    while name in taken or f"S_{name}" in taken:
-        name += "_"
-    return name
 
 
 def _renamed(access: Access, names: Mapping[str, str]) -> Access:
@@ -289,7 +283,7 @@ def _tile(scop: Scop, plan: TilePlan, read: Read, taken: set[str]) -> Tile:
     assert isinstance(last, Affine), "internal: a staged operand has computed subscripts"
     source = scop.arrays[read.tensor]
     width = 16 // source.dtype.itemsize
-    name = _fresh(f"{read.tensor}_tile", taken)
+    name = array_name(f"{read.tensor}_tile", taken)
     taken |= {name, f"S_{name}"}
     moving = last.variables() & plan.extents.keys()
     whole = last.variables() == moving and all(plan.size(index) % width == 0 for index in moving)

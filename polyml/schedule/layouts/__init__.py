@@ -1,0 +1,1 @@
+"""Scops in which arrays are laid out anew, for as long as loops run."""

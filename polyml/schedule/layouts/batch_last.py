@@ -20,9 +20,8 @@ from typing import TypeVar
 import islpy as isl
 
 from polyml.expressions import plain_index
-from polyml.schedule.cost import memory_strides
 from polyml.schedule.layouts.relaid import Layout, Relaid, accesses_of, extents_of, line_rows, redirected, relaid
-from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 

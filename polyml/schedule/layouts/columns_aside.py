@@ -16,10 +16,9 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Read, Subscript, map_reads, plain_indices, reads_of
-from polyml.schedule.cost import memory_strides
 from polyml.scop.dependences import values_of
 from polyml.scop.relations import rebuilt
-from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine
 from polyml.sets.shapes import element_count, is_known
 from polyml.target import Target

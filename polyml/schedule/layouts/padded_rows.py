@@ -1,7 +1,7 @@
 """Arrays that a sequential loop sweeps over again and again, with rows of whole cache lines meanwhile.
 
 A vector of a row that starts anywhere crosses two lines, at the price of two for a load and of more for a store. Where rows are whole lines all rows of an array lie alike, and vector loops start where most of
-their accesses are aligned (codegen/passes/streams.py); but two arrays of a caller need not begin at the same place of a line. The arrays themselves belong to the caller: local ones with longer rows stand in for them while the loop runs (layouts/relaid.py).
+their accesses are aligned (codegen/passes/vectors/streams.py); but two arrays of a caller need not begin at the same place of a line. The arrays themselves belong to the caller: local ones with longer rows stand in for them while the loop runs (layouts/relaid.py).
 
 Rewrite: for t: .. A[i, j - 1] ..  ->  A_rows[i, j] = A[i, j]; for t: .. A_rows[i, j - 1] ..; A[i, j] = A_rows[i, j]
 
@@ -17,7 +17,6 @@ from dataclasses import replace
 from math import inf, prod
 
 from polyml.records import dataclass
-from polyml.schedule.cost import memory_strides
 from polyml.schedule.large_enough import within
 from polyml.schedule.layouts.relaid import (
     Layout,
@@ -30,7 +29,7 @@ from polyml.schedule.layouts.relaid import (
     trips_of,
 )
 from polyml.schedule.schedule import Product
-from polyml.scop.scop import Access, Array, Scop
+from polyml.scop.scop import Access, Array, Scop, memory_strides
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 

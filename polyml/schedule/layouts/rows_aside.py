@@ -6,7 +6,7 @@ It is a transformation of the Scop, before scheduling: all statements that write
 
 Rewrite: y[n, k] = f(y[n - 1, k], x[n, k])  ->  y_rows[n, k] = f(y_rows[n - 1, k], x[n, k]); y[n, k] = y_rows[n, k]
 
-When: the result is so large that its stores should bypass the caches (`schedule/streams.py`), nothing but what writes it reads it, in other rows at the same place, and the recurrence goes row by row (`strategy/row_order.py`).
+When: the result is so large that its stores should bypass the caches (`schedule/streams.py`), nothing but what writes it reads it, in other rows at the same place, and the recurrence goes row by row (`strategy/recurrences/row_order.py`).
 Rows are whole lines, since halves of lines that bypass the caches are what memory takes worst; not so short that their ends matter; and L1 holds them.
 """
 
@@ -19,11 +19,10 @@ import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
 from polyml.records import dataclass
-from polyml.schedule.cost import memory_strides
 from polyml.schedule.scan_rows import row_scan
 from polyml.schedule.streams import is_large
 from polyml.scop.relations import rebuilt
-from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine
 from polyml.target import Target
 

@@ -23,14 +23,13 @@ from polyml.errors import IllegalScheduleError, TransformError
 from polyml.expressions import Read, map_reads
 from polyml.records import dataclass
 from polyml.schedule.copies import universe
-from polyml.schedule.cost import memory_strides
 from polyml.schedule.layouts.relaid import Layout, Relaid, accesses_of, line_rows, relaid
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.window import slide_storage
 from polyml.scop.dependences import values_of
 from polyml.scop.expansion import common_loops
 from polyml.scop.relations import rebuilt
-from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import maps_of, parameters_text
 from polyml.target import Target

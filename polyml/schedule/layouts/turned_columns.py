@@ -21,11 +21,10 @@ from math import prod
 
 from polyml.expressions import plain_index, plain_indices, reads_of
 from polyml.records import dataclass
-from polyml.schedule.cost import memory_strides
 from polyml.schedule.large_enough import bytes_at_hand, within
 from polyml.schedule.layouts.relaid import Layout, Relaid, accesses_of, extents_of, line_rows, redirected, relaid
 from polyml.schedule.schedule import Product
-from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 

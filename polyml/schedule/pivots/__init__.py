@@ -1,0 +1,1 @@
+"""Factorizations, triangular systems and triangular products in blocks."""

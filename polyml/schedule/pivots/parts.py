@@ -15,14 +15,13 @@ import islpy as isl
 
 from polyml.expressions import Read, Subscript, map_reads
 from polyml.records import dataclass
-from polyml.schedule.cost import memory_strides
 from polyml.schedule.large_enough import extents_of
 from polyml.schedule.pivots.joined_updates import renamed
 from polyml.schedule.pivots.plan import Loops3, Pivots
 from polyml.schedule.schedule import Storage
 from polyml.scop.accesses import access_map, guarded_reads
 from polyml.scop.dependences import Dependences
-from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text
 

@@ -15,12 +15,13 @@ from math import lcm
 
 from polyml.expressions import Read, reads_of
 from polyml.records import dataclass
-from polyml.schedule.cost import RegisterTile, StatementModel, memory_strides
+from polyml.schedule.cost import StatementModel
 from polyml.schedule.large_enough import at_least
+from polyml.schedule.register_tiles import RegisterTile
 from polyml.schedule.schedule import Product
 from polyml.schedule.shared_loops import Order, assign
 from polyml.scop.dependences import Dependences
-from polyml.scop.scop import Scop, Statement
+from polyml.scop.scop import Scop, Statement, memory_strides
 from polyml.sets.affine import Affine
 from polyml.shown import counted
 from polyml.target import Target

@@ -13,13 +13,13 @@ from math import ceil
 import islpy as isl
 
 from polyml.expressions import Read, Subscript, reads_of
-from polyml.schedule.cost import StatementModel, memory_strides
+from polyml.schedule.cost import StatementModel
 from polyml.schedule.large_enough import at_least
 from polyml.schedule.pivots.parts import PivotParts, with_panels
 from polyml.schedule.pivots.plan import Loops3, Pivots, moves, roles_of, widest_tile
 from polyml.schedule.prologues import maker_of
 from polyml.scop.dependences import Dependences
-from polyml.scop.scop import Scop
+from polyml.scop.scop import Scop, memory_strides
 from polyml.sets.affine import Affine
 from polyml.sets.spaces import maps_of
 from polyml.target import Target

@@ -1,0 +1,1 @@
+"""Heuristics: which loops of an ordered tree are tiled, vectorized, unrolled and jammed, shared by threads."""

@@ -9,7 +9,7 @@ import islpy as isl
 
 from polyml.expressions import reads_of
 from polyml.records import dataclass
-from polyml.schedule.cost import register_tile
+from polyml.schedule.register_tiles import register_tile
 from polyml.schedule.strategy.bands import Band, Place, has_band_below, has_inner_loops, near_rows, take_band
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import lanes_here

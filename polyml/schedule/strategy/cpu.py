@@ -25,13 +25,12 @@ import islpy as isl
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note, Product
 from polyml.schedule.strategy.bands import Band, Place, descend, has_band_below, has_lanes_above, take_band
-from polyml.schedule.strategy.blocked import build_blocked
 from polyml.schedule.strategy.blocks import BlockPlan, groups_of, plan_block
 from polyml.schedule.strategy.choices import NestChoice
-from polyml.schedule.strategy.column_tiles import build_column_tiles, plan_column_tiles, row_columns
-from polyml.schedule.strategy.contractions import MARK
+from polyml.schedule.strategy.contractions.blocked import build_blocked
+from polyml.schedule.strategy.contractions.nests import MARK
+from polyml.schedule.strategy.contractions.side_by_side import SideBySide, plan_side_by_side
 from polyml.schedule.strategy.facts import Facts
-from polyml.schedule.strategy.followers import join_followers
 from polyml.schedule.strategy.lanes import (
     carries_only_reductions,
     lane_cost,
@@ -41,15 +40,16 @@ from polyml.schedule.strategy.lanes import (
     scalar_cost,
 )
 from polyml.schedule.strategy.nest import build_copy, build_nest, plan_nest
-from polyml.schedule.strategy.row_blocks import build_row_blocks
-from polyml.schedule.strategy.row_order import ROW_ORDER, RowOrder, build_row_order, plan_row_order
+from polyml.schedule.strategy.recurrences.followers import join_followers
+from polyml.schedule.strategy.recurrences.row_order import ROW_ORDER, RowOrder, build_row_order, plan_row_order
+from polyml.schedule.strategy.recurrences.walks import walk_side_by_side
+from polyml.schedule.strategy.sequential.column_tiles import build_column_tiles, plan_column_tiles, row_columns
+from polyml.schedule.strategy.sequential.row_blocks import build_row_blocks
+from polyml.schedule.strategy.sequential.step_blocks import STEPS, StepPlan, build_step_blocks, plan_step_blocks
+from polyml.schedule.strategy.sequential.sweep_blocks import build_sweep_blocks, plan_sweep_blocks
+from polyml.schedule.strategy.sequential.time_tiles import build_time_tiles, plan_time_tiles
 from polyml.schedule.strategy.short_rows import plan_short_rows
-from polyml.schedule.strategy.side_by_side import SideBySide, plan_side_by_side
-from polyml.schedule.strategy.step_blocks import STEPS, StepPlan, build_step_blocks, plan_step_blocks
-from polyml.schedule.strategy.sweep_blocks import build_sweep_blocks, plan_sweep_blocks
 from polyml.schedule.strategy.threads import even_tile, is_heavy, most_even
-from polyml.schedule.strategy.time_tiles import build_time_tiles, plan_time_tiles
-from polyml.schedule.strategy.walks import walk_side_by_side
 from polyml.schedule.sweeps.row_blocks import RowBlocks
 from polyml.schedule.transforms import Loop, distribute_band, merge_with_child, nest_loops, tile_loop
 from polyml.schedule.tree import Kind, is_coincident, kind_of, mark_name

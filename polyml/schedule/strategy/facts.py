@@ -10,9 +10,10 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.blocking.copies import BlockedNest
-from polyml.schedule.cost import StatementModel, model_statement
+from polyml.schedule.cost import StatementModel
 from polyml.schedule.matching import Matcher
 from polyml.schedule.pack import Packed
+from polyml.schedule.statement_models import model_statement
 from polyml.schedule.sweeps.row_blocks import RowBlocks
 from polyml.scop.scop import Scop, Statement
 from polyml.target import Target

@@ -73,7 +73,7 @@ def _cost_inside(name: str, band: Band, facts: Facts) -> float:
 
 
 def _scan_cost(name: str, band: Band, facts: Facts) -> float | None:
-    """Vector instructions per element where the one loop below the band is a scan (codegen/passes/scans.py): a shuffle and an operation for each time that the lanes halve, and the start of
+    """Vector instructions per element where the one loop below the band is a scan (codegen/passes/sums/scans.py): a shuffle and an operation for each time that the lanes halve, and the start of
     each row. It beats rows that are transposed (16 lanes: four shuffles for each vector that is read or written) in cache, and twofold in memory, where these are 32 streams a page apart."""
     model, scan = facts.models[name], row_scan(facts.scop.statements[name], facts.scop)
     if scan is None or not (scan.exact or facts.options.relax_reductions):
@@ -127,7 +127,7 @@ def _may_be_private(name: str, index: str, facts: Facts) -> bool:
 
 
 def plain_vectors(band: Band, facts: Facts) -> int:
-    """Vectors at once in a loop without reductions: two hide latencies where the body is short. One where neighbours in L1 are shifted out of loaded vectors (codegen/llvm/neighbours.py)."""
+    """Vectors at once in a loop without reductions: two hide latencies where the body is short. One where neighbours in L1 are shifted out of loaded vectors (codegen/llvm/memory/neighbours.py)."""
     if any(_shifts_neighbours(name, facts) for name in band.statements):
         return 1
     return 2 if _heaviest(band, facts) < 12 and len(band.statements) < 4 else 1

@@ -8,14 +8,15 @@ from math import ceil, prod
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.cost import FEW_ROWS, TALLEST, RegisterTile, StatementModel, register_tile
+from polyml.schedule.cost import StatementModel
 from polyml.schedule.pack import Panel
+from polyml.schedule.register_tiles import FEW_ROWS, TALLEST, RegisterTile, register_tile
 from polyml.schedule.strategy.bands import Band, has_inner_loops, near_rows
 from polyml.schedule.strategy.choices import NestChoice
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import plain_vectors
 from polyml.schedule.strategy.neighbours import neighbouring_rows
-from polyml.schedule.strategy.recurrences import has_recurrence, recurrence_vectors
+from polyml.schedule.strategy.recurrences.vectors import has_recurrence, recurrence_vectors
 from polyml.schedule.strategy.threads import even_tile, is_heavy, most_even, wanted_iterations
 from polyml.schedule.transforms import Loop, nest_loops, tile_loop
 
@@ -26,7 +27,6 @@ CHUNK = 16_384
 
 MAX_ROWS = 512
 """Jammed iterations per cache tile, at most."""
-
 
 TURNED = 128
 """Rows of an operand that lies side by side across the lanes: a line of each stays in L1, also where they are a power of two apart, and the address of its page where that is looked up first."""

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import islpy as isl
 
 from polyml.schedule.strategy.bands import Band, Place, is_flat, take_band
+from polyml.schedule.strategy.contractions.side_by_side import SideBySide
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import carries_only_reductions, lane_cost, scalar_cost
-from polyml.schedule.strategy.side_by_side import SideBySide
 from polyml.schedule.tree import Kind, kind_of
 from polyml.sets.shapes import element_count
 

@@ -1,0 +1,1 @@
+"""Several passes over the rows of an array as one."""

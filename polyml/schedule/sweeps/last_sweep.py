@@ -23,10 +23,10 @@ import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
 from polyml.records import dataclass
-from polyml.schedule.cost import operations_of
 from polyml.schedule.ilp.driver import Around, Outline
 from polyml.schedule.matching import Matcher
 from polyml.schedule.pieces import Pieces
+from polyml.schedule.statement_models import operations_of
 from polyml.schedule.sweeps.row_sums import cut
 from polyml.schedule.written import in_order, with_statements
 from polyml.scop.dependences import Dependences, analyse

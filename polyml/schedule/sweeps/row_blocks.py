@@ -22,11 +22,13 @@ from math import prod
 
 from polyml.expressions import plain_indices, reads_of
 from polyml.records import dataclass
-from polyml.schedule.cost import UNKNOWN_EXTENT, RegisterTile, StatementModel, memory_strides
+from polyml.schedule.cost import StatementModel
 from polyml.schedule.pivots.plan import widest_tile
+from polyml.schedule.register_tiles import RegisterTile
 from polyml.schedule.schedule import Product
+from polyml.schedule.statement_models import UNKNOWN_EXTENT
 from polyml.scop.expansion import expanded_along_loops
-from polyml.scop.scop import Array, Scop, Statement
+from polyml.scop.scop import Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine
 from polyml.sets.shapes import is_known
 from polyml.target import Target

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import ceil, prod
 
 from polyml.records import dataclass
-from polyml.schedule.cost import UNKNOWN_EXTENT
 from polyml.schedule.schedule import Product
+from polyml.schedule.statement_models import UNKNOWN_EXTENT
 from polyml.scop.scop import Array
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import element_count

@@ -14,7 +14,7 @@ not, A (A^T y) does). Contractions are left to tiles.
 Sizes that stay symbolic count as large; whether they are is asked at each call (`RowSums.worth`). Blocks of 16 rows are then dealt out to eight parts in turns.
 
 Source: loop fusion for BLAS-2 sequences, Howell, Demmel, Fulton, Hammarling and Marmol, "Cache efficient bidiagonalization using BLAS 2.5 operators" (ACM TOMS 34, 2008); partial
-sums are rfactor's (codegen/passes/partial_sums.py).
+sums are rfactor's (codegen/passes/sums/partial_sums.py).
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from math import inf
 import islpy as isl
 
 from polyml.expressions import reads_of, substitute
+from polyml.new_names import underscored
 from polyml.records import dataclass
-from polyml.schedule.cost import StatementModel, memory_strides
+from polyml.schedule.cost import StatementModel
 from polyml.schedule.gpu.partial_sums import parts_of_sum
 from polyml.schedule.ilp.driver import Around, Outline
 from polyml.schedule.matching import Matcher
@@ -35,7 +36,7 @@ from polyml.schedule.schedule import Product
 from polyml.schedule.sweeps.row_cuts import any_cut, elements_of, known_cut
 from polyml.schedule.sweeps.row_registers import Together, sums_together
 from polyml.schedule.written import in_order, with_statements
-from polyml.scop.scop import Access, Array, Scop, Statement
+from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import is_known
 from polyml.target import Target
@@ -291,9 +292,7 @@ def _plan(
 
 def cut(s: Statement, index: str, size: int, wish: str) -> Statement:
     """The statement with `size * block + index` for the index, the block its first index."""
-    block = wish
-    while block in s.indices:
-        block += "_"
+    block = underscored(wish, s.indices)
     value = {index: affine(block) * size + affine(index)}
     indices = (block, *s.indices)
     old = ", ".join(f"{size}*{block} + {index}" if i == index else i for i in s.indices)

@@ -12,6 +12,7 @@ import islpy as isl
 
 from polyml.errors import TransformError
 from polyml.expressions import Const, Read
+from polyml.new_names import fresh
 from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
 from polyml.schedule.schedule import Schedule
@@ -83,16 +84,16 @@ def _partials(scop: Scop, old: Statement, number: tuple[Affine, Affine], loop: s
     whole = scop.arrays[old.target.array]
     taken = {*scop.arrays, *scop.sizes, *old.indices}
     outer = old.indices[: old.loop_depth]
-    count = _fresh(loop, taken)
+    count = fresh(loop, taken)
     subscripts = [s for s in old.target.subscripts if isinstance(s, Affine)]
     if len(subscripts) != len(old.target.subscripts):
         raise TransformError(f"{old.name} updates elements that are computed")
     elements: list[str] = []
     for s in subscripts:
         plain = s.name is not None and s.name not in (*outer, *elements)
-        elements.append(s.name if plain and s.name is not None else _fresh("e", taken))
+        elements.append(s.name if plain and s.name is not None else fresh("e", taken))
     array = Array(
-        name=_fresh(f"{whole.name}_part", taken), dtype=whole.dtype, shape=(number[1], *whole.shape), kind="local"
+        name=fresh(f"{whole.name}_part", taken), dtype=whole.dtype, shape=(number[1], *whole.shape), kind="local"
     )
     head = parameters_text(scop.sizes)
     made = [f"S_{array.name}_init", f"S_{array.name}_combine"]
@@ -225,12 +226,3 @@ def _named(domain: isl.Set, indices: Sequence[str]) -> isl.Set:
     for position, index in enumerate(indices):
         domain = domain.set_dim_name(isl.dim_type.set, position, index)
     return domain
-
-
-def _fresh(wish: str, taken: set[str]) -> str:
-    name, number = wish, 1
-    while name in taken:
-        number += 1
-        name = f"{wish}_{number}"
-    taken.add(name)
-    return name

@@ -1,0 +1,1 @@
+"""The ways to schedule a region: candidates, of which the first that is proved is taken."""

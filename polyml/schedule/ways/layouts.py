@@ -20,9 +20,9 @@ from polyml.schedule.pack import Packed
 from polyml.schedule.schedule import Product, Schedule
 from polyml.schedule.storage import contract_storage
 from polyml.schedule.strategy.cpu import apply_strategy
-from polyml.schedule.strategy.row_order import ROW_ORDER
-from polyml.schedule.strategy.step_blocks import STEPS
-from polyml.schedule.strategy.time_tiles import TIME_TILES
+from polyml.schedule.strategy.recurrences.row_order import ROW_ORDER
+from polyml.schedule.strategy.sequential.step_blocks import STEPS
+from polyml.schedule.strategy.sequential.time_tiles import TIME_TILES
 from polyml.schedule.streams import streamed_arrays
 from polyml.schedule.ways.orders import ilp_tree
 from polyml.schedule.ways.strategic import by_ilp

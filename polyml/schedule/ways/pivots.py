@@ -17,7 +17,7 @@ from polyml.schedule.prologues import applied_in_copies
 from polyml.schedule.schedule import Note, Product, Schedule, Storage
 from polyml.schedule.storage import contract_storage
 from polyml.schedule.strategy.cpu import apply_strategy
-from polyml.schedule.strategy.pivoted import build_pivoted, build_slanted
+from polyml.schedule.strategy.sequential.pivoted import build_pivoted, build_slanted
 from polyml.schedule.ways.orders import ilp_tree
 from polyml.schedule.ways.strategic import arranged
 from polyml.schedule.ways.task import Task

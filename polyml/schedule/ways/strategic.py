@@ -19,10 +19,10 @@ from polyml.schedule.layouts.rows_in_turns import in_two_rows
 from polyml.schedule.pack import Packed, pack_operands
 from polyml.schedule.schedule import Product, Schedule, Storage
 from polyml.schedule.storage import contract_storage
-from polyml.schedule.strategy.contractions import block_contractions
+from polyml.schedule.strategy.contractions.nests import block_contractions
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.strategy.facts import Facts
-from polyml.schedule.strategy.row_order import ROW_ORDER
+from polyml.schedule.strategy.recurrences.row_order import ROW_ORDER
 from polyml.schedule.streams import streamed_sums
 from polyml.schedule.ways.orders import Order, ilp_tree, isl_tree
 from polyml.schedule.ways.task import Task

@@ -10,7 +10,7 @@ from polyml.schedule.blocking.in_order import plan_few_rows
 from polyml.schedule.blocking.rows_at_hand import plan_rows_at_hand
 from polyml.schedule.layouts.padded_rows import few_steps, pad_rows
 from polyml.schedule.schedule import Schedule
-from polyml.schedule.strategy.time_tiles import TIME_TILES
+from polyml.schedule.strategy.sequential.time_tiles import TIME_TILES
 from polyml.schedule.ways.orders import ilp_tree
 from polyml.schedule.ways.strategic import Planner, by_ilp, planned, strategic
 from polyml.schedule.ways.task import Task

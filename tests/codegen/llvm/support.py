@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 
 from polyml.codegen.llvm.emit import emit_module
+from polyml.codegen.llvm.functions.outline import PARALLEL
 from polyml.codegen.llvm.machine import Loaded, Machine, compile_object, host, load_object
-from polyml.codegen.llvm.outline import PARALLEL
-from polyml.codegen.llvm.storage import SCRATCH, SCRATCH_FREE
+from polyml.codegen.llvm.memory.storage import SCRATCH, SCRATCH_FREE
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Scope, Variable
 from polyml.dtypes import DType, from_numpy
 from polyml.expressions import Apply, Const, Expr, Read, Subscript

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from polyml.codegen.llvm.expression import EMITTED
-from polyml.codegen.llvm.reductions import COMBINED
+from polyml.codegen.llvm.reductions.combine import COMBINED
 from polyml.codegen.loops import Allocate, Node, Place, UpdateArgument
 from polyml.dtypes import COMPUTED, DTYPES, DType, boolean, f32, f64, i64
 from polyml.expressions import Const, IndexValue

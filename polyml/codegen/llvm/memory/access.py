@@ -1,0 +1,158 @@
+"""The elements that an access names: their address, and how it moves along the lanes, which decides between broadcast, contiguous, reversed, strided and gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from polyml.codegen.llvm.ir import POINTER, Type, Value, integer, type_of
+from polyml.codegen.llvm.memory.addresses import Offset, Term
+from polyml.codegen.llvm.state import Lanes, Slot, State, stored_type
+from polyml.expressions import Expr, Subscript
+from polyml.records import dataclass
+from polyml.sets.affine import Affine
+
+__all__ = [
+    "Access",
+    "Evaluate",
+    "access",
+    "is_apart",
+    "part_pointers",
+    "pointers_of",
+    "prefetch",
+    "reverse",
+    "reversed_lanes",
+]
+
+
+Evaluate = Callable[[State, Expr], Value]
+"""Computes the expression of a gathered subscript."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The elements that an access names. stride: along the lanes, in elements (0: one element for all), `pointer` is the first lane's;
+    None: `pointer` holds one address per lane. flat: the (first lane's) element, counted from the array's start; None: not known as one expression."""
+
+    slot: Slot
+    pointer: Value
+    stride: int | None
+    flat: Affine | None
+
+
+def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate) -> Access:
+    """Computes the address of `name[subscripts]`."""
+    slot = state.slots[name]
+    assert len(subscripts) == len(slot.strides), (
+        f"internal: {name} has {len(slot.strides)} dimensions, not {len(subscripts)}"
+    )
+    flat = Affine()
+    symbolic: dict[str, Affine] = {}
+    gathered: list[tuple[Value, int | str]] = []
+    for subscript, stride in zip(subscripts, slot.strides, strict=True):
+        if not isinstance(subscript, Affine):
+            gathered.append((_as_index(state, evaluate(state, subscript), subscript), stride))
+        elif isinstance(stride, int):
+            flat = flat + subscript * stride
+        else:
+            symbolic[stride] = symbolic.get(stride, Affine()) + subscript
+    parts: list[tuple[str | None, Affine]] = [(None, flat), *symbolic.items()]
+    pointer, lane_stride, varying = _regular(state, slot, parts)
+    whole = None if symbolic or gathered else flat
+    if slot.variable.lanes > 1 and slot.variable.scope != "register":  # the lanes' copies of an element are neighbours
+        lane_stride += 1
+    element = stored_type(slot.variable)
+    for value, stride in gathered:
+        scaled = _scaled(state, value, stride)
+        if scaled.lanes == 1:
+            pointer = state.builder.emit(POINTER, f"getelementptr {element}, {pointer}, {scaled}")
+        else:
+            varying = scaled if varying is None else state.builder.binary("add", varying, scaled)
+    if varying is None:
+        return Access(slot, pointer, lane_stride, whole)
+    if lane_stride != 0:
+        varying = state.builder.binary("add", varying, state.builder.iota(state.width, lane_stride))
+    pointers = state.builder.emit(type_of("ptr", state.width), f"getelementptr {element}, {pointer}, {varying}")
+    return Access(slot, pointers, None, None)
+
+
+def _regular(state: State, slot: Slot, parts: list[tuple[str | None, Affine]]) -> tuple[Value, int, Value | None]:
+    """Pointer to the first lane's element, the constant stride along the lanes, and what of the offset varies otherwise (or None)."""
+    variable = state.lanes.variable if state.lanes is not None and state.lanes.width > 1 else None
+    nest = state.nest
+    terms: list[tuple[Term, int]] = []
+    shift, lane_stride = 0, 0
+    varying: Value | None = None
+    for key, part in parts:
+        stride = 0 if variable is None else nest.lane_stride(part, variable, state.width)
+        irregular = stride is None or (key is not None and stride != 0)
+        if irregular:
+            assert variable is not None
+            fixed = tuple(t for t in part.terms if nest.lane_stride(Affine((t,)), variable, state.width) == 0)
+            rest = part - Affine(fixed, part.constant)
+            part = part - rest
+            along = _scaled(state, nest.lanes_index(rest, variable, state.width), 1 if key is None else key)
+            varying = along if varying is None else state.builder.binary("add", varying, along)
+        elif stride:
+            lane_stride = stride
+        terms.extend(((atom, key), coefficient) for atom, coefficient in part.terms)
+        if key is None:
+            shift = part.constant
+        elif part.constant:
+            terms.append(((None, key), part.constant))
+    name = slot.variable.name
+    pointer = nest.address(name, slot.pointer, stored_type(slot.variable), Offset(tuple(terms), shift))
+    return pointer, lane_stride, varying
+
+
+def _as_index(state: State, value: Value, subscript: Expr) -> Value:
+    signed = subscript.dtype.kind == "i"
+    return state.builder.convert("sext" if signed else "zext", value, "i64")
+
+
+def _scaled(state: State, value: Value, stride: int | str) -> Value:
+    if stride == 1:
+        return value
+    factor = integer(stride) if isinstance(stride, int) else state.nest.strides[stride]
+    return state.builder.binary("mul", value, state.builder.splat(factor, value.lanes))
+
+
+def is_apart(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate) -> bool:
+    """Whether lanes read the element from places that are not side by side: strided or gathered."""
+    if state.lanes is None or state.slots[name].variable.scope == "register":
+        return False
+    return access(state, name, subscripts, evaluate).stride not in (0, 1, -1)
+
+
+def part_pointers(state: State, pointers: Value, type_: Type) -> tuple[Value, Value]:
+    """The addresses of the real and of the imaginary parts."""
+    return pointers, state.builder.emit(pointers.type, f"getelementptr {type_.part.of(1)}, {pointers}, i64 1")
+
+
+def reverse(state: State, value: Value) -> Value:
+    """The lanes in the opposite order."""
+    return state.builder.shuffle(value, range(value.lanes - 1, -1, -1))
+
+
+def reversed_lanes(state: State) -> Lanes:
+    """The lanes with their mask in the opposite order."""
+    lanes = state.lanes
+    assert lanes is not None
+    return lanes if lanes.mask is None else replace(lanes, mask=reverse(state, lanes.mask), leading=None)
+
+
+def pointers_of(state: State, where: Access) -> Value:
+    """One address per lane."""
+    if where.stride is None:
+        return where.pointer
+    element = stored_type(where.slot.variable)
+    steps = state.builder.iota(state.width, where.stride)
+    return state.builder.emit(type_of("ptr", state.width), f"getelementptr {element}, {where.pointer}, {steps}")
+
+
+def prefetch(state: State, where: Access, level: int, *, write: bool) -> None:
+    """Asks for the cache line of the (first lane's) element; an address outside of all memory does no harm."""
+    b = state.builder
+    pointer = where.pointer if where.stride is not None else b.extract(where.pointer, 0)
+    b.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
+    b.write(f"call void @llvm.prefetch.p0({pointer}, i32 {int(write)}, i32 {4 - level}, i32 1)")

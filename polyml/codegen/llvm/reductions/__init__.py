@@ -1,0 +1,1 @@
+"""Combining: targets with values, lanes with each other, and recurrences in lanes."""

@@ -1,0 +1,110 @@
+"""Recurrences in lanes: what a `Scan` of first order computes, and where its carry lives (second_order_scan.py: those of second order)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyml.codegen.llvm.expression import evaluate
+from polyml.codegen.llvm.ir import Type, Value, constant, type_of
+from polyml.codegen.llvm.reductions.combine import masked, read_place, write_place
+from polyml.codegen.llvm.reductions.scan_lanes import earlier_bits, earlier_lanes, last_lane, neutral_lanes, resets
+from polyml.codegen.llvm.reductions.scan_steps import Steps, is_harmless, settled, stays_normal, step_by_step
+from polyml.codegen.llvm.reductions.second_order_scan import assign_second_order, second_order_numbers
+from polyml.codegen.llvm.state import State
+from polyml.codegen.loops import Allocate, Assign, For, If, Place, Scan, Variable
+from polyml.codegen.rewrite import walk_nodes
+from polyml.expressions import Expr
+from polyml.ops import REDUCTIONS
+
+__all__ = ["assign_scanned", "scan_numbers", "with_lanes"]
+
+
+def with_lanes(node: Allocate) -> Variable:
+    """The variable; the carry of scans holds its value in every lane, so that a vector waits for one multiply-add of the one before, and for no shuffle."""
+    variable = node.variable
+    if variable.scope != "register" or variable.shape or variable.lanes > 1:
+        return variable
+    match node.body:
+        case (Assign(target=Place(variable=first)), *rest) | (
+            If(then=(Assign(target=Place(variable=first)), *rest)),
+        ) if first == variable.name:
+            widths = {loop.width for loop in walk_nodes(rest) if isinstance(loop, For) and _carries(loop, first)}
+            return replace(variable, lanes=widths.pop()) if len(widths) == 1 else variable
+        case _:
+            return variable
+
+
+def _carries(loop: For, name: str) -> bool:
+    """Whether a scan right in the loop moves that carry on."""
+    return loop.kind == "vector" and any(
+        isinstance(inner, Assign) and inner.scan is not None and inner.scan.carries == (name,)
+        for inner in walk_nodes(loop.body)
+    )
+
+
+def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
+    """Writes the values of a recurrence in all lanes, from those of its inhomogeneous part; the carry moves on to the last lane's.
+
+    Pairs (factor, value) of functions that are linear in the reduction's semiring are composed over 1, 2, 4, ... lanes (Kogge and Stone, "A parallel algorithm for the efficient solution
+    of a general class of recurrence equations", IEEE Trans. Computers, 1973); lanes that do not act hand on what they get.
+    """
+    if scan.second is not None:
+        assign_second_order(state, node, scan)
+        return
+    b, width, reduction = state.builder, state.width, node.reduction or "sum"
+    slot = state.slots[scan.carry]
+    dtype = slot.variable.dtype
+    identity = REDUCTIONS[reduction].identity(dtype)
+    assert identity is not None, "internal: a scan of argmax or argmin"
+    rest = masked(state, replace(node, reduction=reduction), evaluate(state, node.value), dtype)
+    neutral = neutral_lanes(state, rest.type, reduction, identity)
+    steps = Steps(state, reduction, dtype, is_harmless(scan.factor, dtype), neutral)
+    acts = None if state.lanes is None else state.lanes.mask
+    totals = state.prepared.get(scan, ()) if acts is None else ()
+    if not totals and scan.factor is not None:
+        totals = _totals(state, scan.factor, reduction, rest.type, acts)
+    factor, total = (totals[0], totals[-1]) if totals else (None, None)
+    reset = None if scan.reset is None else resets(state, scan.reset)
+    value, cut = rest, reset
+    for number, step in enumerate(1 << k for k in range(width.bit_length() - 1)):
+        made_of = totals[number] if totals else None
+        value = steps.taken(made_of, earlier_lanes(b, value, step, neutral), value, cut, beside=step)
+        if cut is not None:
+            cut = b.binary("or", cut, earlier_bits(b, cut, step))
+    carry = read_place(state, Place(scan.carry, ()))
+    last = last_lane(b, value, carry.lanes)
+    value = steps.taken(total, b.splat(carry, width), value, cut)
+    if cut is None:
+        # The last lane by itself, with the same operation: all that the next vector waits for.
+        following = steps.taken(None if total is None else last_lane(b, total, carry.lanes), carry, last)
+    else:
+        following = last_lane(b, value, carry.lanes)
+    if factor is not None and reduction != "sum" and not dtype.is_float:
+        value, following = settled(steps, factor, rest, reset, b.splat(carry, width), value, following)
+    elif factor is not None and scan.factor is not None and reduction == "sum" and not stays_normal(scan.factor, width):
+        single, wide = evaluate(state, scan.factor), b.splat(carry, width)
+        value, following = step_by_step(steps, single, factor, rest, reset, wide, value, following)
+    b.write(f"store {following}, {slot.pointer}, align {dtype.alignment}")
+    write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
+
+
+def scan_numbers(state: State, node: Assign, scan: Scan, width: int) -> tuple[Value, ...]:
+    """What a scan needs that follows from its factors alone, which are the same in all lanes and iterations."""
+    assert scan.factor is not None, "internal: a scan without factors"
+    type_ = type_of(node.value.dtype, width)
+    if scan.second is not None:
+        return second_order_numbers(state, scan, type_)
+    return _totals(state, scan.factor, node.reduction or "sum", type_, None)
+
+
+def _totals(state: State, factor: Expr, reduction: str, type_: Type, acts: Value | None) -> tuple[Value, ...]:
+    """The factors of a vector's lanes, and those of 2, 4, .. lanes together, up to all lanes before each one and itself. acts: the lanes that do."""
+    b, one = state.builder, constant(type_, 1 if reduction == "sum" else 0)
+    total = b.splat(evaluate(state, factor), type_.lanes)
+    if acts is not None:
+        total = b.select(acts, total, one)
+    found = [total]
+    for step in (1 << k for k in range(type_.lanes.bit_length() - 1)):
+        earlier = earlier_lanes(b, found[-1], step, one)
+        found.append(b.arithmetic("mul" if reduction == "sum" else "add", found[-1], earlier))
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Packed panels, and what register tiles write past the caches."""

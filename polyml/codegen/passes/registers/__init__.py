@@ -1,0 +1,1 @@
+"""Array elements in registers, and stores and scratch memory that nothing needs any more."""

@@ -1,0 +1,39 @@
+"""Scratch memory and registers that nothing reads, and the assignments to them, left out."""
+
+from __future__ import annotations
+
+from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node
+from polyml.codegen.rewrite import renewed, uses, walk_nodes, with_body
+
+__all__ = ["without_never_read"]
+
+
+def without_never_read(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The nodes without scratch memory and registers that nothing reads, and without the assignments to them."""
+    read = {name for node in walk_nodes(nodes) for name in _reads(node)}
+    unread = {n.variable.name for n in walk_nodes(nodes) if isinstance(n, Allocate)} - read
+    return _without(nodes, unread) if unread else nodes
+
+
+def _reads(node: Node) -> set[str]:
+    """The variables that a node reads; a reduction does not count as a read of its target, unless it is a scan's, whose values go somewhere."""
+    return {u.variable for u in uses(node) if u.read and not (isinstance(node, Assign) and u.write and not node.scan)}
+
+
+def _without(nodes: tuple[Node, ...], names: set[str]) -> tuple[Node, ...]:
+    """The nodes without assignments to the variables, their allocation, and loops and branches that this empties."""
+    made: list[Node] = []
+    for node in nodes:
+        if isinstance(node, Assign) and node.target.variable in names:
+            continue
+        changed = with_body(node, lambda body: _without(body, names))
+        if isinstance(changed, Allocate) and changed.variable.name in names:
+            made.extend(changed.body)
+            continue
+        empty = changed is not node and (
+            (isinstance(changed, For | Allocate | Block) and not changed.body)
+            or (isinstance(changed, If) and not changed.then and not changed.otherwise)
+        )
+        if not empty:
+            made.append(changed)
+    return renewed(nodes, made)

@@ -1,0 +1,154 @@
+"""Register tiles over windows: the taps of a small window written out, in the order of the places that they read, so that rows which share a place load it once.
+
+Three rows of a filter over four rows of results read six rows, each as often as it is part of a window. Tap by tap, each of these is a load:
+
+    for (r = 0; r < 3; r++) { y0 += x[p + r, q] * w[r]; y1 += x[p + 1 + r, q] * w[r]; .. }
+    -> y0 += x[p, q] * w[0]; y0 += x[p + 1, q] * w[1]; y1 += x[p + 1, q] * w[0]; y0 += x[p + 2, q] * w[2]; y1 += x[p + 2, q] * w[1]; ..
+
+Where a vector is as long as a line such loads cross lines, at the price of two, and take longer than the sums. Each sum keeps the order of its terms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from polyml.codegen.loops import Assign, For, Function, Node, Place
+from polyml.codegen.rewrite import renewed, subscript_variables, with_body
+from polyml.expressions import Read, reads_of, substitute
+from polyml.records import dataclass
+from polyml.schedule.register_tiles import MOST_TERMS
+from polyml.sets.affine import Affine, affine
+
+__all__ = ["write_taps"]
+
+SHARED = 0.75
+"""Loads that are left of those that there were, at most."""
+
+
+def write_taps(function: Function) -> Function:
+    """The function with loops over the taps of windows written out where sums in lanes, which stay put, read common vectors in different iterations."""
+    body = _body(function.body, None)
+    return function if body is function.body else replace(function, body=body)
+
+
+def _body(nodes: tuple[Node, ...], lane: str | None) -> tuple[Node, ...]:
+    return renewed(nodes, (new for node in nodes for new in _node(node, lane)))
+
+
+def _node(node: Node, lane: str | None) -> tuple[Node, ...]:
+    if isinstance(node, For):
+        if lane is not None and node.kind == "sequential" and (written := _written(node, lane)) is not None:
+            return written
+        lane = node.variable if node.kind == "vector" and node.width > 1 else lane
+    return (with_body(node, lambda body: _body(body, lane)),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """A sum's term, and the vector that it reads: what its subscripts have in common with those of other terms, and the place beside that."""
+
+    node: Assign
+    base: tuple[str, tuple[Affine, ...]]
+    place: tuple[int, ...]
+
+    @staticmethod
+    def of(node: Assign, lane: str) -> _Term:
+        (vector,) = _vectors(node, lane)
+        subscripts = [s for s in vector.subscripts if isinstance(s, Affine)]
+        place = tuple(s.constant for s in subscripts)
+        return _Term(node, (vector.tensor, tuple(replace(s, constant=0) for s in subscripts)), place)
+
+    @property
+    def element(self) -> tuple[object, tuple[int, ...]]:
+        return self.base, self.place
+
+
+def _written(loop: For, lane: str) -> tuple[Node, ...] | None:
+    """All iterations, vector by vector; None where that is nothing to gain from, or not known."""
+    if not _only_sums(loop.body, lane):
+        return None
+    taps, sums = _taps(loop)
+    # Sums that are scattered, each tap to a place of its own, share no register.
+    if {tap.variable for tap in taps} & {v for node in sums for v in subscript_variables(node.target.subscripts)}:
+        return None
+    rounds = _rounds(taps, {}, MOST_TERMS // len(sums))
+    if rounds is None:
+        return None
+    loads = 0
+    terms: list[_Term] = []
+    for values in rounds:
+        made = [_Term.of(replace(node, value=substitute(node.value, values)), lane) for node in sums]
+        loads += len({term.element for term in made})
+        terms += made
+    return _in_order(terms) if len({term.element for term in terms}) <= SHARED * loads else None
+
+
+def _taps(loop: For) -> tuple[list[For], list[Assign]]:
+    """The loops over the taps, and the sums inside of them."""
+    match loop.body:
+        case (For() as inner,):
+            loops, sums = _taps(inner)
+            return [loop, *loops], sums
+        case _:
+            return [loop], [node for node in loop.body if isinstance(node, Assign)]
+
+
+def _only_sums(nodes: tuple[Node, ...], lane: str) -> bool:
+    """Whether there is one loop, or sums only, of terms with one vector each."""
+    match nodes:
+        case (For(kind="sequential", body=inner),):
+            return _only_sums(inner, lane)
+        case _:
+            sums = [
+                node for node in nodes if isinstance(node, Assign) and node.reduction is not None and not node.across
+            ]
+            return 0 < len(sums) == len(nodes) and all(len(_vectors(node, lane)) == 1 for node in sums)
+
+
+def _vectors(node: Assign, lane: str) -> list[Read]:
+    """What the lanes read; nothing where some of it does not lie side by side."""
+    reads = [read for read in dict.fromkeys(reads_of(node.value)) if lane in subscript_variables(read.subscripts)]
+    return reads if all(_is_row(read, lane) for read in reads) else []
+
+
+def _is_row(read: Read, lane: str) -> bool:
+    *around, last = read.subscripts
+    still = all(isinstance(s, Affine) and lane not in s.variables() for s in around)
+    return still and isinstance(last, Affine) and last.stride(lane) == 1
+
+
+def _rounds(loops: list[For], around: dict[str, Affine], most: int) -> list[dict[str, Affine]] | None:
+    """The variables' values in each innermost iteration; None where bounds are not known, or it is more than `most` iterations."""
+    if not loops:
+        return [around]
+    loop, *inner = loops
+    lower, upper = loop.lower.substitute(around), loop.upper.substitute(around)
+    if not (lower.is_constant and upper.is_constant) or upper.constant - lower.constant > most * loop.step:
+        return None
+    found: list[dict[str, Affine]] = []
+    for value in range(lower.constant, upper.constant, loop.step):
+        rounds = _rounds(inner, {**around, loop.variable: affine(value)}, most - len(found))
+        if rounds is None:
+            return None
+        found += rounds
+    return found if len(found) <= most else None
+
+
+def _in_order(terms: list[_Term]) -> tuple[Node, ...] | None:
+    """The terms place by place, from the one that the first sum begins with on; None where a sum would have another order."""
+    own: dict[Place, list[_Term]] = {}
+    for term in terms:
+        own.setdefault(term.node.target, []).append(term)
+    first = next(iter(own.values()))
+    signs = [1 if last >= start else -1 for start, last in zip(first[0].place, first[-1].place, strict=True)]
+    bases = {base: k for k, base in enumerate(dict.fromkeys(term.base for term in terms))}
+
+    def key(term: _Term) -> tuple[int, ...]:
+        return (*(sign * at for sign, at in zip(signs, term.place, strict=True)), bases[term.base])
+
+    if any(len(term.place) != len(signs) for term in terms):
+        return None
+    if any(key(one) > key(other) for sums in own.values() for one, other in pairwise(sums)):
+        return None
+    return tuple(term.node for term in sorted(terms, key=key))

@@ -1,0 +1,1 @@
+"""Blocks that are transposed in registers: rows of recurrences, and copies."""

@@ -1,0 +1,1 @@
+"""Copies of loop bodies: unrolling, and unroll-and-jam."""

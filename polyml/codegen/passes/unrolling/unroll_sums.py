@@ -1,0 +1,115 @@
+"""Innermost loops that only add up are unrolled a little: counting and jumping take issue slots that the sums of a register tile would use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyml.codegen.loops import Assign, For, Function, Node
+from polyml.codegen.passes.sums.chained_sums import IN_FLIGHT
+from polyml.codegen.ranges import Ranges, outside
+from polyml.codegen.rewrite import renewed, subscript_variables, with_body
+from polyml.expressions import reads_of, substitute
+from polyml.records import dataclass
+from polyml.sets.affine import affine
+
+__all__ = ["unroll_sums"]
+
+LEAST = 4
+"""A loop of fewer sums waits for their latency anyway."""
+
+LEAST_SHARED = 9
+"""Of sums that share one vector: up to eight wait for the one before (4 cycles, two a cycle) with slots to spare for counting, and read little. Not where sizes are symbolic:
+distances of rows are no constants then, and batches of 128 x 128 took 8 % longer."""
+
+MOST = 48
+"""Sums in the unrolled body, at most: beyond, compiling takes longer and nothing runs faster."""
+
+EXTREMUM = 3
+"""As so many sums a minimum or a maximum counts: candidates are made first, and NaN wins."""
+
+MANY = 16
+"""Sums from which on two copies are enough, so that a rest, another copy of a large body, is avoided where another number of copies leaves none."""
+
+ALONE = 8
+"""Sums that are unrolled inside another loop, too, when there is a rest."""
+
+_FACTOR = 4
+
+SHORT = 32
+"""Iterations up to which a loop for a rest would show: fewer copies leave none in most blocks of a sum."""
+
+
+def unroll_sums(function: Function, *, chains: bool = False) -> Function:
+    """The function with its innermost loops in lanes marked for unrolling, where they do nothing but reductions into elements that stay put; the copies
+    follow one another, so that each sum keeps its order. chains: few sums will be several chains each (passes/sums/chained_sums.py)."""
+    rule = _Rule(LEAST if function.sizes else LEAST_SHARED, IN_FLIGHT if chains else 0)
+    body = _body(function.body, outside(function), rule, lane=None, nested=False)
+    return function if body is function.body else replace(function, body=body)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """shared: sums of one vector that are enough. few: sums below which copies become chains."""
+
+    shared: int
+    few: int
+
+
+def _body(nodes: tuple[Node, ...], ranges: Ranges, rule: _Rule, *, lane: str | None, nested: bool) -> tuple[Node, ...]:
+    return renewed(nodes, (_node(node, ranges, rule, lane=lane, nested=nested) for node in nodes))
+
+
+def _node(node: Node, ranges: Ranges, rule: _Rule, *, lane: str | None, nested: bool) -> Node:
+    """lane: the variable of the vector loop around the node. nested: the node is all that a loop of sums in lanes has."""
+    if not isinstance(node, For):
+        return with_body(node, lambda body: _body(body, ranges, rule, lane=lane, nested=False))
+    if lane is not None and node.kind == "sequential" and _only_sums(node, lane, rule):
+        factor = min(_FACTOR, MOST // sum(_weight(inner) for inner in node.body))
+        trips = ranges.highest(node.upper - node.lower)
+        if trips is not None and trips <= SHORT * node.step and ranges.constant(node.upper - node.lower) is None:
+            factor = next((f for f in range(factor, 1, -1) if trips % (f * node.step) == 0), factor)
+        # With a second loop for the rest inside another, or under a condition, LLVM's allocator was seen to keep most sums of a large tile in memory.
+        nested = nested or not ranges.is_positive(node.upper - node.lower)
+        if len(node.body) >= MANY:
+            times = ranges.multiple(node.upper - node.lower)
+            factor = next((f for f in range(factor, 1, -1) if times % (f * node.step) == 0), factor)
+        ragged = factor > 1 and len(node.body) > ALONE and ranges.multiple(node.upper - node.lower) % factor
+        left = nested and (ragged or _overlaps(node))
+        return node if factor < 2 or left or (trips is not None and trips < 2 * factor) else _marked(node, factor)
+    inner = ranges.enter(node)
+    lanes = node.variable if node.kind == "vector" and node.width > 1 else lane
+    sums = lane is not None and node.kind == "sequential" and len(node.body) == 1
+    return with_body(node, lambda body: _body(body, inner, rule, lane=lanes, nested=sums))
+
+
+def _marked(loop: For, factor: int) -> For:
+    return replace(loop, kind="unroll", factor=factor)
+
+
+def _overlaps(loop: For) -> bool:
+    """Whether so many sums that registers are full read in one step what others read in the next (windows): LLVM would keep that in registers too, from copy to copy, and the sums in memory."""
+    reads = {read for node in loop.body if isinstance(node, Assign) for read in reads_of(node.value)}
+    later = {loop.variable: affine(loop.variable) + loop.step}
+    return len(loop.body) > ALONE and any(
+        moved != read and moved in reads for read in reads for moved in (substitute(read, later),)
+    )
+
+
+def _weight(node: Node) -> int:
+    return EXTREMUM if isinstance(node, Assign) and node.reduction in ("min", "max") else 1
+
+
+def _only_sums(loop: For, lane: str, rule: _Rule) -> bool:
+    """Whether the loop does nothing else than sums that stay put, and enough of them, or few enough."""
+    sums = [node for node in loop.body if isinstance(node, Assign) and node.reduction is not None]
+    moving = any(loop.variable in subscript_variables(node.target.subscripts) for node in sums)
+    if moving or not 0 < len(sums) == len(loop.body):
+        return False
+    if len(sums) < rule.few and all(node.reduction == "sum" for node in sums):
+        return True
+    if len(sums) < LEAST:
+        return False
+    if sum(map(_weight, sums)) >= rule.shared:
+        return True
+    vectors = {read for node in sums for read in reads_of(node.value) if lane in subscript_variables(read.subscripts)}
+    return len(vectors) > 1

@@ -1,0 +1,1 @@
+"""Vector loops: their parts, their ends, where they begin, and sums that lanes share."""

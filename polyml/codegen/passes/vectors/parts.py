@@ -1,0 +1,149 @@
+"""The parts that a vector loop is cut into: a masked first vector where others lie at lines, a main loop over several vectors at once, a loop over single vectors, and a masked end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from polyml.codegen.loops import Allocate, For, If, Node
+from polyml.codegen.passes.unrolling.jam import jam
+from polyml.codegen.passes.vectors.privatize import Accumulators, Partial, private_body
+from polyml.codegen.passes.vectors.streams import Leads
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.dtypes import boolean, i64
+from polyml.expressions import Apply, IndexValue
+from polyml.records import dataclass
+from polyml.sets.affine import Affine, affine, maximum, minimum
+
+__all__ = ["VectorPlan", "loops_of", "plan_parts", "with_lanes"]
+
+_INDEPENDENT = 4
+"""Accumulators that hide the latency of one addition: at least so many vectors are in flight in a reducing loop."""
+
+_STRIP = 32
+"""A loop of an unknown number of iterations, but fewer vectors than this, runs one by one: code for several at once would hardly be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorPlan:
+    """Width and number of vectors of one loop, and its parts as ends of ranges: masked until `start`, main until `middle`, single vectors until `end`,
+    then masked."""
+
+    width: int
+    vectors: int
+    start: Affine
+    middle: Affine
+    end: Affine
+    has_main: bool
+    has_single: bool
+    has_tail: bool
+    has_head: bool = False
+
+
+def plan_parts(loop: For, ranges: Ranges, width: int, *, leads: Leads, vector_bytes: int, sums: int) -> VectorPlan:
+    """How the loop is cut. leads: what is known of where rows begin. sums: of results that all lanes share."""
+    span = loop.upper - loop.lower
+    trips = ranges.constant(span)
+    # Copies of a jammed loop around have accumulators of their own.
+    copies = prod(outer.factor for outer in ranges.loops if outer.kind == "jam")
+    vectors = max(loop.factor, -(-_INDEPENDENT // copies) if sums and not _has_loops(loop.body) else 1)
+    if trips is None and not sums and not _has_loops(loop.body):
+        most = ranges.highest(span)
+        vectors = 1 if most is not None and most < _STRIP * width else vectors
+    head = leads.before_aligned(loop, ranges, width, vector_bytes, sums=sums)
+    if head is not None:
+        start = loop.lower + head
+        if trips is None or trips < width:
+            start = minimum([start, loop.upper])
+        whole = loop.upper - start
+        middle, end = start + whole // (vectors * width) * (vectors * width), start + whole // width * width
+        return VectorPlan(width, vectors, start, middle, end, True, vectors > 1, True, True)
+    if trips is None:
+        low = ranges.lowest(span)
+        span = span if low is not None and low >= 0 else maximum([span, affine(0)])
+        middle = loop.lower + span // (vectors * width) * (vectors * width)
+        end = loop.lower + span // width * width
+        many = vectors > 1
+        return VectorPlan(width, vectors, loop.lower, middle if many else loop.lower, end, many, True, True)
+    if trips < width:
+        width = max(2, 1 << (trips - 1).bit_length())
+    vectors = max(1, min(vectors, trips // width))
+    middle = loop.lower + trips // (vectors * width) * (vectors * width)
+    end = loop.lower + trips // width * width
+    main = trips >= vectors * width
+    return VectorPlan(width, vectors, loop.lower, middle, end, main, trips // width % vectors > 0, trips % width > 0)
+
+
+def loops_of(
+    plan: VectorPlan,
+    loop: For,
+    partials: tuple[Partial, ...],
+    accumulators: Accumulators,
+    *,
+    leads: Leads,
+    taken: set[str],
+) -> Iterator[Node]:
+    """The masked first vector, the main loop, the loop over single vectors, and the masked one."""
+    width = plan.width
+    body = with_lanes(loop.body, width)
+    body = private_body(body, partials)
+    shape = replace(loop, kind="vector", factor=1, width=width)
+    # All parts but the main one use the first accumulators.
+    first = accumulators.names[:1]
+    if plan.has_head:
+        body = leads.marked(body, loop, width)
+    single = jam(body, loop.variable, [affine(loop.variable)], taken=set(), names=first)
+    if plan.has_head:
+        before = jam(body, loop.variable, [affine(loop.variable)], taken=set(), names=accumulators.names[-1:])
+        yield _head(replace(shape, upper=plan.start, step=width, masked=True, body=before), loop.lower)
+    start = plan.start
+    if plan.has_main:
+        values = [affine(loop.variable) + u * width for u in range(plan.vectors)]
+        copies = jam(body, loop.variable, values, taken=taken, names=accumulators.names)
+        yield replace(shape, lower=start, upper=plan.middle, step=plan.vectors * width, body=copies)
+        start = plan.middle
+    if plan.has_head and partials:
+        rest = replace(shape, lower=start, step=plan.vectors * width, masked=True)
+        yield _in_turns(rest, body, accumulators)
+        return
+    if plan.has_single:
+        yield replace(shape, lower=start, upper=plan.end, step=width, body=single)
+        start = plan.end
+    if plan.has_tail:
+        yield replace(shape, lower=start, step=width, masked=True, body=single)
+
+
+def _in_turns(rest: For, body: tuple[Node, ...], accumulators: Accumulators) -> For:
+    """What is left behind the main loop of a sum that starts where vectors lie at lines: once more as many vectors, under masks. So an element's accumulator, and its order there, are the same wherever the array lies;
+    only lanes are rotated, and what combines them by halves does not see that."""
+    made: list[Node] = []
+    for u, names in enumerate(accumulators.names):
+        here = affine(rest.variable) + u * rest.width
+        inside = Apply("lt", (IndexValue(here, i64), IndexValue(rest.upper, i64)), boolean)
+        made.append(If(condition=inside, then=jam(body, rest.variable, [here], taken=set(), names=(names,))))
+    return replace(rest, body=tuple(made))
+
+
+def _head(part: For, first: Affine) -> For:
+    """The part before the first whole vector, from iteration `first` on: that vector's predecessor, without the lanes before `first`, so that it lies as whole ones do and its accesses cross lines where theirs do."""
+    inside = Apply("le", (IndexValue(first, i64), IndexValue(affine(part.variable), i64)), boolean)
+    lower = part.upper - (part.upper - first + (part.width - 1)) // part.width * part.width
+    return replace(part, lower=lower, body=(If(condition=inside, then=part.body),))
+
+
+def with_lanes(nodes: tuple[Node, ...], width: int) -> tuple[Node, ...]:
+    """The nodes with lanes in the registers and the scratch memory that they make."""
+
+    def visit(node: Node) -> Node:
+        node = with_body(node, lambda body: tuple(visit(child) for child in body))
+        if isinstance(node, Allocate):
+            return replace(node, variable=replace(node.variable, lanes=width))
+        return node
+
+    return tuple(visit(node) for node in nodes)
+
+
+def _has_loops(nodes: tuple[Node, ...]) -> bool:
+    return any(isinstance(node, For) for node in walk_nodes(nodes))

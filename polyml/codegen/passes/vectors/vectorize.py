@@ -1,0 +1,285 @@
+"""Loops asked to be vector loops get lanes: a main loop over several vectors at once, a loop over single vectors, and a masked end.
+
+A register tile whose columns are no whole vectors has a last vector that overlaps the one before instead (passes/vectors/overlap.py).
+
+Notation stays scalar: inside a vector loop of width W its variable stands for W consecutive values, registers that live inside have W lanes, and emitters choose
+broadcast, contiguous, strided or gathering accesses by strides. A reduction whose element does not move along the lanes goes into registers of W
+lanes (accumulators) around the loops, which are combined at the end (passes/vectors/privatize.py). A loop that cannot have lanes is left sequential, with a Note.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
+from polyml.codegen.passes.simplify import simplify_nodes
+from polyml.codegen.passes.unrolling.jam import CannotJam, jam, names_in
+from polyml.codegen.passes.vectors.boundaries import cut_interior, depends_on, over_hull, over_lanes
+from polyml.codegen.passes.vectors.check import NotVectorizable, check_lanes, lane_dtypes
+from polyml.codegen.passes.vectors.overlap import clamped_tiles, overlapping_starts, overlapping_tiles, settled
+from polyml.codegen.passes.vectors.parts import VectorPlan, loops_of, plan_parts, with_lanes
+from polyml.codegen.passes.vectors.privatize import Accumulators, shared_targets
+from polyml.codegen.passes.vectors.streams import Leads
+from polyml.codegen.ranges import Ranges, outside
+from polyml.codegen.rewrite import renewed, walk_nodes, with_body
+from polyml.dtypes import DType
+from polyml.expressions import Read, reads_of
+from polyml.new_names import fresh
+from polyml.schedule.schedule import Note
+from polyml.sets.affine import Affine, affine, minimum
+from polyml.shown import counted
+
+__all__ = ["vectorize"]
+
+_LONG = 4
+"""An interior of so many vectors is worth code of its own."""
+
+_ROWS = 16
+"""Rows that are copied side by side, at most: blocks of so many columns and rows are transposed in registers."""
+
+
+def vectorize(
+    function: Function, *, vector_bytes: int, precise: bool = False, large: bool = False
+) -> tuple[Function, tuple[Note, ...]]:
+    """The function with its vector loops carried out: their width is `vector_bytes` over the size of the widest element that a lane computes with.
+
+    That the lanes are independent, reductions apart, is the schedule's promise. Loops inside a vector loop stay as they are; a vector loop inside another
+    is sequential.
+
+    Args:
+        vector_bytes: of one vector register, a power of two.
+        precise: floating-point sums and products keep their order, so that they cannot have lanes.
+        large: what codegen/passes/large.py asks for holds.
+    """
+    taken = names_in(function)
+    arguments = {v.name: v for v in function.arguments}
+    leads_ = Leads(arguments, taken, large, frozenset(function.sizes), scratch=_scratch(function.body))
+    made = (n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate))
+    types = {v.name: v.dtype for v in (*function.arguments, *made)}
+    pass_ = _Vectorize(vector_bytes, precise, taken, leads_, types)
+    body = pass_.body(function.body, outside(function))
+    if body is function.body:
+        return function, tuple(pass_.notes)
+    leads = (*function.leads, *pass_.leads.found.values())
+    needs = tuple(sorted(leads_.needs, key=str))
+    return replace(function, body=body, leads=leads, needs=needs), tuple(pass_.notes)
+
+
+def _scratch(nodes: tuple[Node, ...]) -> dict[str, Variable]:
+    """Memory of the function's own that exists as long as it runs, by name."""
+    found: dict[str, Variable] = {}
+    for node in nodes:
+        if isinstance(node, Allocate) and node.variable.scope == "local":
+            found |= {node.variable.name: node.variable, **_scratch(node.body)}
+    return found
+
+
+class _Vectorize:
+    def __init__(
+        self, vector_bytes: int, precise: bool, taken: set[str], leads: Leads, types: dict[str, DType]
+    ) -> None:
+        self.vector_bytes = vector_bytes
+        self.precise = precise
+        self.taken = taken
+        self.leads = leads
+        self.types = types
+        self.notes: list[Note] = []
+
+    def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
+        return renewed(nodes, (new for node in nodes for new in self.node(node, ranges)))
+
+    def node(self, node: Node, ranges: Ranges) -> tuple[Node, ...]:
+        if not isinstance(node, For):
+            return (with_body(node, lambda body: self.body(body, ranges)),)
+        if node.kind == "vector" and node.width == 1:
+            try:
+                return self.pieces(node, ranges)
+            except (NotVectorizable, CannotJam) as refusal:
+                self.notes.append(Note("vector", _subject(node), f"the loop stays scalar: {refusal}"))
+                node = replace(node, kind="sequential", factor=1)
+        inner = ranges.enter(node)
+        return (with_body(node, lambda body: self.body(body, inner)),)
+
+    def pieces(self, loop: For, ranges: Ranges) -> tuple[Node, ...]:
+        """The loops that replace `loop`, its edges apart where inner bounds are different there."""
+        if loop.step != 1:
+            raise NotVectorizable(f"its step is {loop.step}")
+        loop = replace(loop, body=_without_vectors(loop.body))
+        width = self.width(loop)
+        known, made = len(self.notes), list[Node]()
+        for piece in cut_interior(loop, ranges, grain=width, at_least=_LONG * width):
+            body = simplify_nodes(piece.body, ranges.enter(piece))
+            piece = over_hull(replace(piece, body=body), ranges)
+            try:
+                made += self.strips(piece, ranges) if depends_on(piece) else self.vector_loop(piece, ranges)
+            except (NotVectorizable, CannotJam):
+                del self.notes[known:]
+                raise
+        return tuple(made)
+
+    def strips(self, loop: For, ranges: Ranges) -> tuple[Node, ...]:
+        """A loop over single vectors, whose inner loops run as far as some lane does; and the masked end."""
+        width = self.width(loop)
+        if _reduces_across(loop, ranges, precise=self.precise):
+            raise NotVectorizable("the bounds of an inner loop differ between lanes that share a sum")
+        plan = self.plan(replace(loop, factor=1), ranges, width, sums=0)
+        start = fresh(f"{loop.variable}_strip", self.taken)
+        strip = replace(loop, lower=affine(start), upper=affine(start) + plan.width, factor=1)
+        outer = replace(
+            loop, variable=start, upper=plan.end, step=plan.width, kind="sequential", factor=1, body=(strip,)
+        )
+        inside = ranges.enter(outer)
+        made: list[Node] = []
+        if plan.has_main or plan.has_single:
+            strip = over_lanes(strip)
+            strip = replace(strip, body=simplify_nodes(strip.body, inside.enter(strip)))
+            made.append(replace(outer, body=self.vector_loop(strip, inside)))
+        if plan.has_tail:
+            tail = over_lanes(replace(loop, lower=plan.end, factor=1))
+            tail = replace(tail, body=simplify_nodes(tail.body, ranges.enter(tail)))
+            made += self.vector_loop(tail, ranges)
+        return tuple(made)
+
+    def width(self, loop: For) -> int:
+        widest = max((dtype.itemsize for dtype in lane_dtypes(loop)), default=self.vector_bytes)
+        if self.vector_bytes <= widest:
+            raise NotVectorizable("one element fills a vector")
+        width = self.vector_bytes // widest
+        return min(width, _ROWS) if _copied_row(loop) is not None else width
+
+    def vector_loop(self, loop: For, ranges: Ranges) -> tuple[Node, ...]:
+        """The loops that replace `loop`, in lanes."""
+        inner = ranges.enter(loop)
+        partials = shared_targets(loop, inner, precise=self.precise)
+        check_lanes(loop, partials)
+        overlapped = None if partials else self.overlapped(loop, ranges)
+        if overlapped is not None:
+            return (overlapped,)
+        copied = self.copied(loop, ranges)
+        if copied is not None:
+            return (copied,)
+        taps = () if partials else self.taps(loop, ranges)
+        if taps:
+            return taps
+        plan = self.plan(loop, ranges, self.width(loop), sums=len(partials))
+        clamped = () if partials else self.clamped(loop, plan, ranges)
+        if clamped:
+            return clamped
+        count = plan.vectors if plan.has_main else 1
+        accumulators = Accumulators.make(partials, plan.width, count, self.taken)
+        parts = tuple(loops_of(plan, loop, partials, accumulators, leads=self.leads, taken=self.taken))
+        about = f"{plan.width} lanes" + (f", {counted(plan.vectors, 'vector')} at once" if plan.has_main else "")
+        about += f", reduces {', '.join(str(p.target) for p in partials)} in lanes" if partials else ""
+        self.notes.append(Note("vector", _subject(loop), about))
+        return accumulators.around(parts, self.taken)
+
+    def overlapped(self, loop: For, ranges: Ranges) -> For | None:
+        """All vectors of a register tile side by side, where its columns are no whole number of them."""
+        width, trips = self.width(loop), ranges.constant(loop.upper - loop.lower)
+        if trips is None or not width < trips < loop.factor * width or trips % width == 0:
+            return None
+        body = settled(loop, self.types, self.taken)
+        if body is None:
+            return None
+        starts = overlapping_starts(loop, trips, width)
+        copies = jam(with_lanes(body, width), loop.variable, starts, taken=self.taken)
+        self.notes.append(
+            Note("vector", _subject(loop), f"{width} lanes, {len(starts)} vectors at once, the last one overlapping")
+        )
+        return replace(loop, kind="vector", factor=1, upper=loop.lower + width, step=width, width=width, body=copies)
+
+    def taps(self, loop: For, ranges: Ranges) -> tuple[Node, ...]:
+        """The vectors of a register tile over windows in one loop, of which the last ones overlap at its end: so there is one tile, whose taps are written out (passes/sums/window_taps.py); nothing where that does not do."""
+        width, trips = self.width(loop), ranges.constant(loop.upper - loop.lower)
+        if trips is None or trips < width or trips % (loop.factor * width) == 0 or not _shares_rows(loop, ranges):
+            return ()
+        body = settled(loop, self.types, self.taken)
+        if body is None:
+            return ()
+        vectors = min(loop.factor, -(-trips // width))
+        self.notes.append(
+            Note(
+                "vector",
+                _subject(loop),
+                f"{width} lanes, {counted(vectors, 'vector')} at once, the last ones overlapping at the end",
+            )
+        )
+        return (clamped_tiles(loop, with_lanes(body, width), vectors, width, self.taken),)
+
+    def copied(self, loop: For, ranges: Ranges) -> For | None:
+        """Blocks of rows that are copied, the last of which overlaps the one before, where rows are no whole number of vectors but more than one."""
+        width, span = self.width(loop), loop.upper - loop.lower
+        least = ranges.lowest(span)
+        move = _copied_row(loop)
+        if move is None or move.target.variable in {r.tensor for r in reads_of(move.value)}:
+            return None
+        if least is None or least < width or ranges.multiple(span) % width == 0:
+            return None
+        start = fresh(f"{loop.variable}_rows", self.taken)
+        first = minimum([affine(start), loop.upper - width])
+        lanes = replace(loop, kind="vector", factor=1, lower=first, upper=first + width, step=width, width=width)
+        self.notes.append(Note("vector", _subject(loop), f"{width} lanes, the last ones overlapping"))
+        return replace(loop, variable=start, step=width, kind="sequential", factor=1, body=(lanes,))
+
+    def clamped(self, loop: For, plan: VectorPlan, ranges: Ranges) -> tuple[Node, ...]:
+        """Several vectors of a register tile at once as long as more than one is left, of which the last ones overlap at the end, and the masked one; nothing where that does not do."""
+        known = ranges.constant(loop.upper - loop.lower) is not None
+        if known or plan.vectors < 2 or plan.has_head:
+            return ()
+        body = settled(loop, self.types, self.taken)
+        if body is None:
+            return ()
+        how = f"{plan.width} lanes, {plan.vectors} vectors at once, the last ones overlapping at the end"
+        self.notes.append(Note("vector", _subject(loop), how))
+        return overlapping_tiles(loop, with_lanes(body, plan.width), plan.vectors, plan.width, self.taken)
+
+    def plan(self, loop: For, ranges: Ranges, width: int, *, sums: int) -> VectorPlan:
+        return plan_parts(loop, ranges, width, leads=self.leads, vector_bytes=self.vector_bytes, sums=sums)
+
+
+def _subject(loop: For) -> str:
+    """The loop's variable and what it makes; of copies of a register, which differ by a number, the first."""
+    nodes = [node for node in walk_nodes(loop.body) if isinstance(node, Assign)]
+    made = dict.fromkeys(node.target.variable for node in nodes)
+    first = [name for name in made if name.rstrip("0123456789").rstrip("_") not in made or name[-1] not in "0123456789"]
+    return f"{loop.variable} ({', '.join(first)})" if first else loop.variable
+
+
+def _without_vectors(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The nodes with vector loops turned sequential."""
+
+    def visit(node: Node) -> Node:
+        node = with_body(node, lambda body: tuple(visit(child) for child in body))
+        if isinstance(node, For) and node.kind == "vector":
+            return replace(node, kind="sequential", factor=1)
+        return node
+
+    return tuple(visit(node) for node in nodes)
+
+
+def _reduces_across(loop: For, ranges: Ranges, *, precise: bool) -> bool:
+    return bool(shared_targets(loop, ranges.enter(loop), precise=precise))
+
+
+def _copied_row(loop: For) -> Assign | None:
+    """What the loop does where each lane copies a row (passes/transposes/transpose_copies.py)."""
+    match loop.body:
+        case (For(kind="sequential", body=(Assign(value=Read(), reduction=None) as move,)),):
+            return move
+        case _:
+            return None
+
+
+def _shares_rows(loop: For, ranges: Ranges) -> bool:
+    """Whether sums inside read windows along this loop and along a jammed one, whose rows are read by several of them."""
+    loops = [node for node in walk_nodes(loop.body) if isinstance(node, For)]
+    inner = {node.variable for node in loops}
+    if not all(node.lower.variables() | node.upper.variables() <= inner for node in loops):
+        return False  # rows with edges of their own are not jammed
+    jammed = {outer.variable for outer in ranges.loops if outer.kind == "jam" and outer.factor > 1}
+    sums = (node for node in walk_nodes(loop.body) if isinstance(node, Assign) and node.reduction is not None)
+    places = [
+        s.variables() for node in sums for r in reads_of(node.value) for s in r.subscripts if isinstance(s, Affine)
+    ]
+    moved = [names for names in places if names & inner]
+    return any(loop.variable in names for names in moved) and any(names & jammed for names in moved)

@@ -1,0 +1,238 @@
+"""Results whose rows end in a few channels, of operands that lie in another way: a statement for each channel.
+
+    y[h, w, c] = x[c, h, w] * m[h, w]      becomes      y[h, w, 0] = x[0, h, w] * m[h, w];  y[h, w, 1] = x[1, h, w] * m[h, w];  ...
+
+Where all that is read lies like the result, both indices become one row (scop/joined_indices.py, rules/layouts/repeated_rows.py). Else lanes run along the pixels, and the channels of a vector of these are put between each other in registers (codegen/llvm/memory/phases.py); alone,
+each channel would store one element after another, or have lanes of its own, of which there are three. Sums over the channels of a pixel, each of which is used a few times, are written out for the same reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from polyml.expressions import Apply, IndexValue, Read, reads_of, substitute, walk
+from polyml.graph.ir import Equation, Graph, Op, Tensor
+from polyml.graph.rules.boxes import box, box_extents
+from polyml.graph.traverse import tensors_of
+from polyml.new_names import fresh_name
+from polyml.ops import REDUCTIONS
+from polyml.sets.affine import Affine, affine
+from polyml.sets.turns import MOST_GAP
+
+__all__ = ["part_channels"]
+
+FEW = 4
+"""Channels, at most."""
+
+LEAST_WORK = 1 << 12
+"""Elements of the result below which statements of their own cost more than they gain."""
+
+LEAST_ROW = 16
+"""Pixels of a row."""
+
+_TWO_SOURCES = 64
+"""Bytes of vectors that come with shuffles of two registers in any order; shorter ones take twice as many."""
+
+_ROW, _TERM = 1.0, 0.5
+"""Cycles of a pixel whose sums are lanes, and of one term of these."""
+
+_EACH, _EACH_SHORT, _PIXEL = 0.35, 0.25, 1.5
+"""Cycles of an instruction other than a shuffle, of one of a single pixel, and of that pixel's loop."""
+
+
+def part_channels(graph: Graph, *, vector_bytes: int) -> Graph:
+    """The graph with such equations in parts; those in loops stay as they are."""
+    tensors = tensors_of(graph)
+    ops = [_spelled(op, tensors, vector_bytes) if isinstance(op, Equation) else op for op in graph.ops]
+    summed = {op.result.name for op in ops if isinstance(op, Equation) and op.reduced}
+    made: list[Op] = []
+    for op in ops:
+        inner = op.indices[-1:] if isinstance(op, Equation) else ()
+        # What follows a contraction is done where its sums are.
+        follows = isinstance(op, Equation) and any(
+            read.tensor in summed and _moves(read, *inner) for read in reads_of(op.body) if inner
+        )
+        made += _parts(op, tensors, vector_bytes) if isinstance(op, Equation) and not follows else [op]
+    same = len(made) == len(graph.ops) and all(new is old for new, old in zip(made, graph.ops, strict=True))
+    return graph if same else replace(graph, ops=tuple(made))
+
+
+def _spelled(equation: Equation, tensors: Mapping[str, Tensor], vector_bytes: int) -> Equation:
+    """A sum (or extremum) over the channels of pixels, each of which is used a few times, with its terms written out: `y[i] = x[i, c] * x[i, c]` adds up three products."""
+    op = REDUCTIONS[equation.reduce].combine if equation.reduce is not None else None
+    plain = equation.base is None and equation.only_if is None and not equation.apart and not equation.padded
+    if op not in ("add", "max", "min") or not plain or len(equation.reduced) != 1 or not equation.is_plain:
+        return equation
+    extents = box_extents(equation)
+    if extents is None or equation.instances is not None or not equation.left:
+        return equation
+    (inner,) = equation.reduced
+    few = len(equation.left) > 1 and extents[equation.left[-1]] <= FEW
+    along, count = equation.left[-2 if few else -1], extents[inner]
+    uses = extents[equation.left[-1]] if few else 1
+    if not 1 < count <= FEW or extents[along] < LEAST_ROW or prod(extents.values()) < LEAST_WORK:
+        return equation
+    moving = [read for read in reads_of(equation.body) if _moves(read, along)]
+    if not moving or not all(_is_pixel(read, along, inner, tensors[read.tensor], count) for read in moving):
+        return equation
+    elements = (prod(extent.constant for extent in tensors[read.tensor].shape) for read in moving)
+    if any(prod(extents.values()) > uses * size for size in elements):
+        return equation
+    if few and not _is_less_than_rows(equation, uses, count, vector_bytes):
+        return equation
+    body = substitute(equation.body, {inner: 0})
+    for number in range(1, count):
+        body = Apply(op, (body, substitute(equation.body, {inner: number})), body.dtype)
+    domain = box(equation.result.name, equation.left, {index: extents[index] for index in equation.left})
+    return replace(equation, indices=equation.left, domain=domain, body=body, reduce=None, reduced=())
+
+
+def _is_less_than_rows(equation: Equation, results: int, count: int, vector_bytes: int) -> bool:
+    """Whether pixels of a few sums each take fewer cycles so than one after the other, with lanes along the sums."""
+    shuffles = count * (count - 1) + results * (results - 1)
+    apart = shuffles * (1.0 if vector_bytes >= _TWO_SOURCES else 2.0) + _EACH * (count + results * (count + 1))
+    return apart < vector_bytes // equation.result.dtype.itemsize * (_ROW + _TERM * count)
+
+
+def _moves(read: Read, along: str) -> bool:
+    return any(not isinstance(s, Affine) or along in s.variables() for s in read.subscripts)
+
+
+def _is_pixel(read: Read, along: str, inner: str, tensor: Tensor, count: int) -> bool:
+    """Whether the element is a channel of the pixel at that place of a row."""
+    places = [s for s in read.subscripts if isinstance(s, Affine)]
+    if len(places) < len(read.subscripts) or len(places) < 2 or not all(e.is_constant for e in tensor.shape):
+        return False
+    whole = places[-1] == affine(inner) and tensor.shape[-1] == affine(count)
+    return whole and places[-2] == affine(along) and not any(inner in place.variables() for place in places[:-1])
+
+
+def _parts(equation: Equation, tensors: dict[str, Tensor], vector_bytes: int) -> list[Op]:
+    count = _channels(equation, tensors, vector_bytes)
+    if count is None:
+        return [equation]
+    inner, result = equation.indices[-1], equation.result
+    extents = box_extents(equation)
+    assert extents is not None, "internal: pixels that are no box"
+    del extents[inner]
+    made: list[Op] = []
+    base: Tensor | None = None
+    for channel in range(count):
+        last = channel == count - 1
+        part = result if last else replace(result, name=fresh_name(result.name, tensors))
+        tensors[part.name] = part
+        one = replace(
+            equation,
+            result=part,
+            indices=equation.left[:-1],
+            domain=box(part.name, equation.left[:-1], extents),
+            target=(*equation.target[:-1], affine(channel)),
+            body=substitute(equation.body, {inner: channel}),
+            base=base,
+        )
+        made.append(one)
+        base = part
+    return made
+
+
+def _channels(equation: Equation, tensors: dict[str, Tensor], vector_bytes: int) -> int | None:
+    """How many channels an elementwise equation over pixels has; None where something else serves it."""
+    if equation.reduce is not None or equation.base is not None or equation.only_if is not None or equation.apart:
+        return None
+    if len(equation.indices) < 2 or not equation.is_plain:
+        return None
+    extents = box_extents(equation)
+    if extents is None:
+        return None
+    along, inner = equation.indices[-2:]
+    count = extents[inner]
+    if not 1 < count <= FEW or prod(extents.values()) < LEAST_WORK or extents[along] < LEAST_ROW:
+        return None
+    reads = list(dict.fromkeys(reads_of(equation.body)))
+    if isinstance(equation.body, Read) and _ends_elsewhere(equation.body, inner):
+        return None
+    values = (node.affine.variables() for node in walk(equation.body) if isinstance(node, IndexValue))
+    alike = not any(variables & {along, inner} for variables in values)
+    if alike and all(_lies_alike(r, along, inner, tensors[r.tensor], count) for r in reads):
+        return None
+    rows = _rows(reads, along, inner, tensors, count)
+    return count if rows is not None and _is_less(equation, reads, rows, count, tensors, vector_bytes) else None
+
+
+def _rows(reads: Sequence[Read], along: str, inner: str, tensors: Mapping[str, Tensor], count: int) -> list[int] | None:
+    """How far apart the elements of neighbouring pixels are in each row that vectors are shuffled out of; None where lanes along the pixels would gather."""
+    places: dict[tuple[str, Affine], set[int]] = {}
+    for read in reads:
+        place = _flat(read, tensors[read.tensor])
+        if place is None or place.stride(along) is None or place.stride(inner) is None:
+            return None
+        step = place.stride(inner) or 0
+        for channel in range(count):
+            at = place.constant + channel * step
+            base = place - place.constant - affine(inner) * step
+            places.setdefault((read.tensor, base), set()).add(at)
+    found: list[int] = []
+    for (_, base), touched in places.items():
+        gap = base.stride(along) or 0
+        if gap not in (-1, 0, 1):
+            if not 1 < gap <= MOST_GAP or any(not _in_whole(at, gap, touched) for at in touched):
+                return None
+            found += [gap] * (len(touched) // gap)
+    return found
+
+
+def _in_whole(place: int, gap: int, touched: set[int]) -> bool:
+    return any(touched.issuperset(range(first, first + gap)) for first in range(place - gap + 1, place + 1))
+
+
+def _is_less(
+    equation: Equation,
+    reads: Sequence[Read],
+    rows: Sequence[int],
+    count: int,
+    tensors: Mapping[str, Tensor],
+    vector_bytes: int,
+) -> bool:
+    """Whether so many pixels take fewer cycles than one after the other, with lanes along the channels, where what is read has these side by side."""
+    inner = equation.indices[-1]
+    places = [_flat(read, tensors[read.tensor]) for read in reads]
+    if any(place is None or place.stride(inner) not in (0, 1) for place in places):
+        return True
+    operations = len({node for node in walk(equation.body) if isinstance(node, Apply) and node.op != "cast"})
+    lanes = vector_bytes // max(
+        tensor.dtype.itemsize for tensor in (equation.result, *(tensors[r.tensor] for r in reads))
+    )
+    shuffles = sum(gap * (gap - 1) for gap in (*rows, count))
+    apart = shuffles * (1.0 if vector_bytes >= _TWO_SOURCES else 2.0) + _EACH * (sum(rows) + count * (operations + 1))
+    return apart < lanes * (_PIXEL + _EACH_SHORT * (len(reads) + operations + 2))
+
+
+def _flat(read: Read, tensor: Tensor) -> Affine | None:
+    """The element, counted from the tensor's first one; None where it is gathered, or extents are no numbers."""
+    place, step = Affine(), 1
+    for subscript, extent in zip(reversed(read.subscripts), reversed(tensor.shape), strict=True):
+        if not isinstance(subscript, Affine) or not extent.is_constant:
+            return None
+        place = place + subscript * step
+        step *= extent.constant
+    return place
+
+
+def _ends_elsewhere(read: Read, inner: str) -> bool:
+    """Whether a copy's source has the channels as a dimension of its own, but not as its last one: a transposition, which has blocks of its own."""
+    names = [s.name if isinstance(s, Affine) else None for s in read.subscripts]
+    return inner in names[:-1]
+
+
+def _lies_alike(read: Read, along: str, inner: str, tensor: Tensor, count: int) -> bool:
+    """Whether the element lies as the result's does, or is one for a row."""
+    places = [s for s in read.subscripts if isinstance(s, Affine)]
+    if len(places) < len(read.subscripts):
+        return False
+    if not any(place.variables() & {along, inner} for place in places):
+        return True
+    if len(places) < 2 or places[-1] != affine(inner) or tensor.shape[-1] != affine(count):
+        return False
+    return places[-2].stride(along) == 1 and inner not in places[-2].variables()

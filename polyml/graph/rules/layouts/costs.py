@@ -1,0 +1,255 @@
+"""What a product of two tensors costs in the layouts that its operands and its result have: an estimate in cycles, for choosing among layouts (rules/layouts/laid_out.py).
+
+Lanes run along the result's last index, and along what lies beside it in the operand that has it. Short rows leave lanes idle, and few rows of the other operand leave a register tile bound by its loads. An operand that
+is contiguous along an index that both have, beside the result, is read with the distance of its rows, for each value of that index again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import ceil, inf, prod
+
+from polyml.records import dataclass
+
+__all__ = ["PLACED", "Layout", "Machine", "Roles", "copy_cost", "product_cost", "roles_of", "side_by_side_cost"]
+
+TALLEST, WIDEST = 14, 4
+"""Rows and vectors of a register tile, at most."""
+
+COPIED, PLACED, SCATTERED = 0.4, 1.3, 4.0
+"""Cycles for an element that is copied as it lies, that changes its place in blocks that registers transpose, and that goes there alone."""
+
+FAR = 24.0
+"""Cycles for an element of what no cache holds that comes alone, a line for each."""
+
+MIN_REUSE = 16
+"""Rows from which on operands are packed (schedule/blocking/worth.py)."""
+
+MOST_ROWS = 1024
+"""Terms of a strip (schedule/blocking/strips.py)."""
+
+LARGE = 8
+"""How many times as much as that cache a tensor takes whose lines are gone before the next row of one is needed."""
+
+BLOCK = 8
+"""Neighbours that go together, for what is copied to cost no more than that."""
+
+BYTES = 7.0
+"""That memory delivers or takes in a cycle."""
+
+STORED = 2.0
+"""Cycles for a vector of the result, which may be part of one."""
+
+NEAR = 64
+"""Half of L1 is this part of the cache that a core keeps close: an operand that fits is not packed (schedule/blocking/worth.py)."""
+
+LOADED = 1.5
+"""Cycles of sums side by side for each one of multiply-adds: each term of each row and column is loaded for a few of them."""
+
+REGION = 4000.0
+"""Cycles for a loop nest of its own, short as it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Of a core: bytes of a vector, vector registers, whether vectors are executed in two halves, and bytes of the cache that it keeps close."""
+
+    vector_bytes: int
+    registers: int
+    split: bool
+    cache: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The indices of both operands and of the result, in the order of memory. constant: whether the operands are, so that panels of them are made once."""
+
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    result: tuple[str, ...]
+    constant: tuple[bool, bool] = (False, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Indices of the result that only the left operand has, those that only the right one has, those that both have; and of the sum, which both have."""
+
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    batch: tuple[str, ...]
+    reduced: tuple[str, ...]
+
+
+def roles_of(layout: Layout) -> Roles | None:
+    """None where this is no product of two operands that have all of the sum's indices."""
+    left, right, result = (set(order) for order in (layout.left, layout.right, layout.result))
+    reduced = tuple(i for i in layout.left if i not in result)
+    if not result <= left | right or set(reduced) != right - result or not reduced:
+        return None
+    return Roles(
+        tuple(i for i in layout.result if i not in right),
+        tuple(i for i in layout.result if i not in left),
+        tuple(i for i in layout.result if i in left and i in right),
+        reduced,
+    )
+
+
+def product_cost(layout: Layout, extents: Mapping[str, int], itemsize: int, machine: Machine) -> float:
+    """Cycles of the sums, and of bringing the operands there."""
+    roles = roles_of(layout)
+    assert roles is not None, "internal: no product"
+    last = layout.result[-1]
+    lanes = max(1, machine.vector_bytes // itemsize)
+    work = prod(extents.values())
+    result = prod(extents[i] for i in layout.result) * itemsize
+    written = result / BYTES if result > machine.cache else 0.0
+    if last in roles.batch:
+        return written + min(
+            _batch_lanes(layout, extents, lanes), _other_lanes(layout, roles, extents, itemsize, machine)
+        )
+    ours = last in roles.left
+    vectors, others = (layout.left, layout.right) if ours else (layout.right, layout.left)
+    columns, rows = (roles.left, roles.right) if ours else (roles.right, roles.left)
+    row = _beside(layout.result, vectors, columns, extents)
+    most = max((extents[i] for i in rows), default=1)
+    sums = work / (row * most) * _tile(row, most, lanes, machine)
+    once = layout.constant[0 if ours else 1]
+    cycles = sums if once else sums + _vectors(vectors, last, roles, extents, itemsize, machine)
+    unpacked = prod(extents[i] for i in vectors) * itemsize <= machine.cache // NEAR
+    brought = _rows(others, rows, roles, extents, itemsize, machine, unpacked=unpacked)
+    # Rows that are read where they lie come while others are multiplied with; so do strips of the other operand (schedule/blocking/strips.py), but not what longer sums are packed from.
+    hidden = others[-1] in roles.reduced and prod(extents[i] for i in roles.reduced) > MOST_ROWS
+    cycles += max(0.0, brought - sums) if hidden else brought
+    return written + cycles + STORED * prod(extents[i] for i in layout.result) / row * ceil(row / lanes)
+
+
+def copy_cost(
+    source: Sequence[str], target: Sequence[str], extents: Mapping[str, int], itemsize: int, machine: Machine
+) -> float:
+    """Cycles for all elements to change their places; none where they have them."""
+    if tuple(source) == tuple(target):
+        return 0.0
+    elements = prod(extents[i] for i in source)
+    run, k = 1, 1
+    while k <= len(source) and source[-k] == target[-k]:
+        run, k = run * extents[source[-k]], k + 1
+    if run > 1:
+        each = COPIED + (PLACED - COPIED) * min(1.0, BLOCK / run)
+        # Short rows of a large tensor come alone, too.
+        each = max(each, FAR / run) if elements * itemsize > LARGE * machine.cache else each
+    else:
+        each = min(SCATTERED, PLACED * max(1.0, BLOCK / min(extents[source[-1]], extents[target[-1]])))
+    moved = 2 * elements * itemsize
+    return elements * each + (moved / BYTES if moved > 2 * machine.cache else 0.0) + REGION
+
+
+def side_by_side_cost(layout: Layout, extents: Mapping[str, int], itemsize: int, machine: Machine) -> float | None:
+    """Cycles of the sums where lanes run along them, few rows and some columns side by side in registers (schedule/strategy/contractions/side_by_side.py); None where the operands do not lie so."""
+    roles, lanes = roles_of(layout), max(1, machine.vector_bytes // itemsize)
+    assert roles is not None, "internal: no product"
+    rows = roles.right if layout.result[-1] in roles.left else roles.left
+    if layout.left[-1] != layout.right[-1] or prod(extents[i] for i in rows) >= MIN_REUSE:
+        return None
+    sums = prod(extents.values()) / lanes * _idle(extents[layout.left[-1]], lanes) * (1.0 if machine.split else 0.5)
+    return LOADED * sums
+
+
+def _idle(row: int, lanes: int) -> float:
+    """Lanes that are there for each that is used."""
+    return ceil(row / lanes) * lanes / row
+
+
+def _batch_lanes(layout: Layout, extents: Mapping[str, int], lanes: int) -> float:
+    """Cycles of the sums where lanes run along an index of both operands: two loads for each product, of what is contiguous along it or a copy."""
+    last = layout.result[-1]
+    turned = [order for order in (layout.left, layout.right) if order[-1] != last]
+    copied = PLACED * sum(prod(extents[i] for i in order) for order in turned)
+    return copied + prod(extents.values()) / lanes * _idle(extents[last], lanes)
+
+
+def _other_lanes(layout: Layout, roles: Roles, extents: Mapping[str, int], itemsize: int, machine: Machine) -> float:
+    """The same with lanes along what an operand is contiguous along, each element of the result in its place; twice that where each element of a large other operand brings a line."""
+    lanes, best = max(1, machine.vector_bytes // itemsize), inf
+    for own, other in ((layout.left, layout.right), (layout.right, layout.left)):
+        large = prod(extents[i] for i in other) * itemsize > machine.cache // 8
+        if own[-1] not in roles.batch:
+            waits = 2.0 if large and other[-1] not in roles.reduced else 1.0
+            best = min(best, waits * _idle(extents[own[-1]], lanes))
+    cycles = prod(extents.values()) / lanes * best * (1.0 if machine.split else 0.5)
+    return cycles + PLACED * prod(extents[i] for i in layout.result)
+
+
+def _beside(result: Sequence[str], operand: Sequence[str], columns: Sequence[str], extents: Mapping[str, int]) -> int:
+    """Elements of the result's last indices that lie side by side in the operand, too: they are one index."""
+    found, at = extents[result[-1]], operand.index(result[-1])
+    for k in range(2, len(result) + 1):
+        before = at - k + 1
+        if before < 0 or result[-k] not in columns or operand[before] != result[-k]:
+            break
+        found *= extents[result[-k]]
+    return found
+
+
+def _vectors(
+    order: Sequence[str],
+    last: str,
+    roles: Roles,
+    extents: Mapping[str, int],
+    itemsize: int,
+    machine: Machine,
+) -> float:
+    """Cycles for the operand that has the lanes, which is packed."""
+    elements, first = prod(extents[i] for i in order), order[-1]
+    far = elements * itemsize > machine.cache
+    if first == last:
+        each = COPIED
+    elif first in roles.batch:
+        each = FAR if far else SCATTERED
+    else:
+        each = min(SCATTERED, PLACED * max(1.0, BLOCK / extents[first]))
+    return max(elements * each, elements * itemsize / BYTES if far else 0.0)
+
+
+def _rows(
+    order: Sequence[str],
+    rows: Sequence[str],
+    roles: Roles,
+    extents: Mapping[str, int],
+    itemsize: int,
+    machine: Machine,
+    *,
+    unpacked: bool,
+) -> float:
+    """The same for the operand whose elements are broadcast."""
+    elements, first = prod(extents[i] for i in order), order[-1]
+    far = elements * itemsize > machine.cache
+    if first in roles.reduced or elements * itemsize < machine.cache // 8:
+        each = 0.0
+    elif first in roles.batch:
+        each = FAR if far else SCATTERED
+    else:
+        # Beside an operand that is read where it lies, tiles run along whichever rows suit them; beside panels along the last ones.
+        each = COPIED if first == rows[-1] or (unpacked and extents[first] >= BLOCK) else SCATTERED
+    return max(elements * each, elements * itemsize / BYTES if far else 0.0)
+
+
+@lru_cache(maxsize=512)
+def _tile(columns: int, rows: int, lanes: int, machine: Machine) -> float:
+    """Cycles of one term of `rows` times `columns` sums, in the best register tile, edges included."""
+    best = 0.0
+    for width, cost in ((lanes, 1.0 if machine.split else 0.5), *(((lanes // 2, 0.5),) if machine.split else ())):
+        for vectors in range(1, min(WIDEST, ceil(columns / width)) + 1):
+            room = (machine.registers - 3 - vectors) // vectors
+            for tall in range(1, min(TALLEST, room, rows) + 1):
+                full, rest = divmod(columns, vectors * width)
+                wide = ((full, vectors), (1, ceil(rest / width)))
+                high = ((rows // tall, tall), (1, rows % tall))
+                cycles = sum(
+                    a * b * (max(cost * r * v, (r + v) / 2, 4.0) + 0.1 * r + 0.25 * v)
+                    for a, v in wide
+                    for b, r in high
+                    if v and r
+                )
+                best = min(best, cycles) if best else cycles
+    return best

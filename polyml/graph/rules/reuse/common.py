@@ -1,0 +1,110 @@
+"""Common-subexpression elimination: equations that say the same are computed once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import islpy as isl
+
+from polyml.expressions import Numbered, Read, Subscript, substitute
+from polyml.graph.edit import protected_names, rename_uses
+from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
+from polyml.graph.traverse import all_ops, is_cheap
+from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_text
+
+__all__ = ["share_equal"]
+
+_Key = tuple[object, ...]
+
+
+def share_equal(graph: Graph) -> Graph:
+    """The graph with later equal equations replaced by the first.
+
+    A tensor that an update or a loop may overwrite in place is left alone: sharing it would cost a copy. One that is returned becomes a copy of the first.
+    """
+    overwritten = set[str]()
+    for op in all_ops(graph.ops):
+        if isinstance(op, Equation) and op.base is not None:
+            overwritten.add(op.base.name)
+        elif isinstance(op, Loop):
+            overwritten |= {c.initial.name for c in op.carried} | {c.inner.name for c in op.carried}
+    # Exactly: 0.0 and -0.0 are not the same.
+    ops = _share(graph.ops, {}, overwritten, protected_names(graph), Numbered(exactly=True))
+    return graph if ops is graph.ops else replace(graph, ops=ops)
+
+
+def _share(
+    ops: tuple[Op, ...], outer: dict[_Key, Tensor], overwritten: set[str], protected: set[str], numbered: Numbered
+) -> tuple[Op, ...]:
+    seen = dict(outer)
+    kept: list[Op] = []
+    names: dict[str, Tensor] = {}
+    for op in ops:
+        if names:
+            (op,) = rename_uses((op,), names)
+        match op:
+            case Loop():
+                body = _share(op.body, seen, overwritten, protected, numbered)
+                op = op if body is op.body else replace(op, body=body)
+            case Equation() if op.result.name not in overwritten:
+                first = seen.setdefault(_key(op, numbered), op.result)
+                if first is not op.result:
+                    if op.result.name not in protected:
+                        names[op.result.name] = first
+                        continue
+                    op = _copy(op, first)
+        kept.append(op)
+    same = len(kept) == len(ops) and all(new is old for new, old in zip(kept, ops, strict=True))
+    return ops if same else tuple(kept)
+
+
+def _key(equation: Equation, numbered: Numbered) -> _Key:
+    """Equal for equations that differ in names of indices and results only."""
+    plain = {name: affine(f"i{d}_") for d, name in enumerate(equation.indices)}
+
+    def subscript(s: Subscript) -> object:
+        return s.substitute(plain) if isinstance(s, Affine) else numbered(substitute(s, plain))
+
+    return (
+        equation.result.dtype,
+        equation.result.shape,
+        tuple(map(subscript, equation.target)),
+        numbered(substitute(equation.body, plain)),
+        equation.reduce,
+        len(equation.reduced),
+        equation.accumulate,
+        equation.base.name if equation.base is not None else None,
+        _text(equation.domain),
+        _text(equation.instances) if equation.instances is not None else None,
+        equation.padded,
+        equation.only_if.name if equation.only_if is not None else None,
+    )
+
+
+def _text(domain: isl.Set) -> str:
+    """The set's text without names of the tuple and its dimensions; equal text is equal sets (not the other way round)."""
+    bare = domain.set_tuple_name("E")
+    for position in range(domain.dim(isl.dim_type.set)):
+        bare = bare.set_dim_name(isl.dim_type.set, position, f"i{position}_")
+    return str(bare)
+
+
+def _copy(equation: Equation, first: Tensor) -> Equation:
+    """`result = first`, unless computing it again costs no more than copying."""
+    if equation.reduce is None and is_cheap(equation.body):
+        return equation
+    elements = tuple(f"e{d}" for d in range(len(first.shape)))
+    limits = [f"0 <= {e} < {n.isl_text()}" for e, n in zip(elements, first.shape, strict=True)]
+    sizes = sorted({name for extent in first.shape for name in extent.variables()})
+    where = f" : {' and '.join(limits)}" if limits else ""
+    domain = isl.Set(f"{parameters_text(sizes)}{{ {equation.result.name}[{', '.join(elements)}]{where} }}")
+    places = tuple(affine(e) for e in elements)
+    return Equation(
+        result=equation.result,
+        indices=elements,
+        domain=domain,
+        target=places,
+        body=Read(first.name, places, first.dtype),
+        span=equation.span,
+    )

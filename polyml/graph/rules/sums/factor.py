@@ -1,0 +1,182 @@
+"""Factors that do not depend on the reduced indices moved out of sums: `sum_k a[n] * x[n, k]` becomes `a[n] * sum_k x[n, k]`.
+
+Where some elements have nothing to sum (half a matrix), they must stay zero whatever the factor is, unless nobody reads them; where they keep a base's, only the others are scaled.
+
+The factor may sit in an elementwise producer that only scales: attention's `sum_j (e[i, j] / z[i]) * v[j, d]` divides once per result instead of once per weight.
+The language allows it; results may differ in rounding (so it is off where the written order is asked for).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import islpy as isl
+
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, plain_indices, product_of, walk
+from polyml.graph.edit import protected_names
+from polyml.graph.elements import all_elements, elements_read
+from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
+from polyml.graph.rules.reuse.inline import is_elementwise, read_through
+from polyml.graph.traverse import all_ops, equation_reads, read_names, tensors_of, users_of
+from polyml.new_names import fresh_name
+from polyml.records import dataclass
+from polyml.sets.affine import Affine
+
+__all__ = ["factor_sums"]
+
+
+def factor_sums(graph: Graph) -> Graph:
+    """The graph with the factors that a sum's reduced indices do not reach applied after the sum."""
+    once = {name for name, n in users_of(graph.ops).items() if n == 1} - protected_names(graph)
+    ops = _factor_block(graph.ops, once, set(tensors_of(graph)), graph)
+    return graph if ops is graph.ops else replace(graph, ops=ops)
+
+
+def _factor_block(ops: tuple[Op, ...], once: set[str], taken: set[str], graph: Graph) -> tuple[Op, ...]:
+    result: list[Op] = []
+    scalings: dict[str, Equation] = {}
+    overwritten = {op.base.name for op in all_ops(ops) if isinstance(op, Equation) and op.base is not None}
+    overwritten |= {c.initial.name for op in all_ops(ops) if isinstance(op, Loop) for c in op.carried}
+    for op in ops:
+        match op:
+            case Loop():
+                body = _factor_block(op.body, once, taken, graph)
+                result.append(op if body is op.body else replace(op, body=body))
+            case Equation():
+                pair = _factored(op, scalings, taken, graph)
+                result += [op] if pair is None else pair
+                if _is_scaling(op) and op.result.name in once and not overwritten & set(read_names(op)):
+                    scalings[op.result.name] = op
+            case _:
+                result.append(op)
+    same = len(result) == len(ops) and all(new is old for new, old in zip(result, ops, strict=True))
+    return ops if same else tuple(result)
+
+
+@dataclass(slots=True)
+class _Product:
+    """A body as a product: what stays in the sum, and what is multiplied with or divided by afterwards."""
+
+    inside: list[Expr]
+    times: list[Expr]
+    over: list[Expr]
+
+
+def _factored(equation: Equation, scalings: Mapping[str, Equation], taken: set[str], graph: Graph) -> list[Op] | None:
+    """The sum without its invariant factors and the equation that applies them; None when there are none."""
+    numeric = equation.result.dtype.is_float or equation.result.dtype.is_integer
+    if equation.reduce != "sum" or not equation.reduced or equation.accumulate or not numeric:
+        return None
+    product = _Product([], [], [])
+    _split(equation.body, equation, scalings, product)
+    if not product.inside or not (product.times or product.over):
+        return None
+    left = equation.left
+    if tuple(plain_indices(equation.target)) != left:
+        return None
+    points = equation.domain.reset_tuple_id().project_out(isl.dim_type.set, len(left), len(equation.reduced))
+    whole = all_elements(equation.result)
+    if equation.base is not None:
+        whole = points if equation.instances is None else equation.instances.reset_tuple_id()
+    if not whole.intersect_params(graph.context).is_subset(points) and not _read_within(equation, points, graph):
+        return None
+    dtype = equation.result.dtype
+    name = fresh_name(f"{equation.result.name}_sum", taken)
+    taken.add(name)
+    partial = Tensor(name, dtype, equation.result.shape, equation.result.label)
+    body: Expr = Read(name, equation.target, dtype)
+    for factor in product.times:
+        body = Apply("mul", (body, factor), dtype)
+    for divisor in product.over:
+        body = Apply("div", (body, divisor), dtype)
+    summed = replace(
+        equation,
+        result=partial,
+        domain=equation.domain.set_tuple_name(name),
+        body=product_of(product.inside),
+        base=None,
+        instances=None,
+    )
+    scaled = replace(
+        equation,
+        indices=left,
+        domain=whole.set_tuple_name(equation.result.name),
+        body=body,
+        reduce=None,
+        reduced=(),
+        instances=None,
+    )
+    return [summed, scaled]
+
+
+def _split(expr: Expr, equation: Equation, scalings: Mapping[str, Equation], product: _Product) -> None:
+    """Sorts the factors of an expression."""
+    if not _depends(expr, equation.reduced):
+        product.times.append(expr)
+        return
+    match expr:
+        case Apply(op="mul", args=(x, y)):
+            _split(x, equation, scalings, product)
+            _split(y, equation, scalings, product)
+        case Apply(op="div", args=(x, y)) if expr.dtype.is_float and not _depends(y, equation.reduced):
+            _split(x, equation, scalings, product)
+            product.over.append(y)
+        case Read() if expr.tensor in scalings:
+            through = read_through(scalings[expr.tensor], expr)
+            trial = _Product([], [], [])
+            if through is not None:
+                _split(through, equation, {}, trial)
+            if len(trial.inside) == 1 and isinstance(trial.inside[0], Read):
+                product.inside += trial.inside
+                product.times += trial.times
+                product.over += trial.over
+            else:
+                product.inside.append(expr)
+        case _:
+            product.inside.append(expr)
+
+
+def _is_scaling(equation: Equation) -> bool:
+    return (
+        is_elementwise(equation)
+        and isinstance(equation.body, Apply)
+        and equation.body.op in ("mul", "div")
+        and equation.result.dtype.is_float
+    )
+
+
+def _depends(expr: Expr, indices: Sequence[str]) -> bool:
+    """True when the value changes with one of the indices."""
+    names = set(indices)
+    for node in walk(expr):
+        match node:
+            case IndexValue():
+                if names & node.affine.variables():
+                    return True
+            case Read():
+                if any(isinstance(s, Affine) and names & s.variables() for s in node.subscripts):
+                    return True
+            case Const() | Apply():
+                pass
+    return False
+
+
+def _read_within(equation: Equation, points: isl.Set, graph: Graph) -> bool:
+    """Whether elements without anything to sum, which must stay zero, are read by nobody."""
+    name = equation.result.name
+    if name in protected_names(graph):
+        return False
+    for op in all_ops(graph.ops):
+        match op:
+            case Equation():
+                reads = [read for read in equation_reads(op) if read.tensor == name]
+                kept = op.base is not None and op.base.name == name
+                read_elements = (elements_read(op, read).intersect_params(graph.context) for read in reads)
+                if kept or not all(elements.is_subset(points) for elements in read_elements):
+                    return False
+            case Loop() if any(name in (c.initial.name, c.next.name) for c in op.carried):
+                return False
+            case _:
+                pass
+    return True

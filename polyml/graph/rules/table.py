@@ -1,0 +1,183 @@
+"""The table of rules: those that are applied in order until nothing changes, and those that are applied once, after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from polyml.graph.ir import Graph
+from polyml.graph.rules.algebra.combine import combine_terms
+from polyml.graph.rules.algebra.restrict import restrict_domains
+from polyml.graph.rules.algebra.simplify import simplify
+from polyml.graph.rules.algebra.single_values import drop_single_values
+from polyml.graph.rules.layouts.channels_apart import part_channels
+from polyml.graph.rules.layouts.costs import Machine
+from polyml.graph.rules.layouts.interleaved import fetch_interleaved
+from polyml.graph.rules.layouts.laid_out import lay_out
+from polyml.graph.rules.layouts.reader_order import order_like_readers
+from polyml.graph.rules.layouts.repeated_rows import repeat_rows
+from polyml.graph.rules.layouts.turned_results import turn_results
+from polyml.graph.rules.numbers.compared import compare_narrowly
+from polyml.graph.rules.numbers.pairs import pair_products
+from polyml.graph.rules.numbers.short_numbers import shorten_numbers
+from polyml.graph.rules.recurrences.coupled import decouple
+from polyml.graph.rules.recurrences.levels_in_turn import turn_levels
+from polyml.graph.rules.recurrences.once import recur_once
+from polyml.graph.rules.recurrences.two_places import alternate_places
+from polyml.graph.rules.reuse.absorb import absorb_copies
+from polyml.graph.rules.reuse.ahead import compute_once
+from polyml.graph.rules.reuse.common import share_equal
+from polyml.graph.rules.reuse.dead import remove_dead
+from polyml.graph.rules.reuse.hoist import hoist
+from polyml.graph.rules.reuse.inline import inline_elementwise
+from polyml.graph.rules.reuse.tables import make_tables
+from polyml.graph.rules.reuse.unseen import leave_unseen
+from polyml.graph.rules.sums.factor import factor_sums
+from polyml.graph.rules.sums.masked import skip_masked
+from polyml.graph.rules.sums.narrow import narrow
+from polyml.graph.rules.sums.nested import nest_sums
+from polyml.graph.rules.sums.pieces import join_pieces
+from polyml.graph.rules.sums.split import split_products
+from polyml.graph.rules.sums.symmetric import mirror_symmetric
+from polyml.graph.rules.windows.filters import lanes_along_filters
+from polyml.graph.rules.windows.gathered import gather_windows
+from polyml.graph.rules.windows.phases import convolve_phases
+from polyml.graph.rules.windows.terms_first import compute_terms_first
+from polyml.records import dataclass
+
+__all__ = ["LAST_RULES", "RULES", "RewriteOptions", "Rule"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteOptions:
+    """What rules may do, and what they know of the machine and of the inputs; 0: not known.
+
+    precise: leave out the rules that may change rounding. l1_bytes, l2_bytes, vector_registers, split_vectors: of Target. vector_bytes: of Target, where sums may be arranged for lanes.
+    dot_bf16, dot_i16, dot_i8: of Target, where sums may use the instructions (rules/numbers/pairs.py). strided: inputs whose last dimension is not contiguous. constants: inputs that never change.
+    """
+
+    precise: bool = False
+    l1_bytes: int = 0
+    l2_bytes: int = 0
+    vector_bytes: int = 0
+    vector_registers: int = 0
+    split_vectors: bool = False
+    dot_bf16: float = 0.0
+    dot_i16: float = 0.0
+    dot_i8: float = 0.0
+    strided: frozenset[str] = frozenset()
+    constants: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`apply` gives an equal graph. exact: no result changes, not even in rounding. needs: the numbers of RewriteOptions without which it is not tried."""
+
+    name: str
+    apply: Callable[[Graph, RewriteOptions], Graph]
+    exact: bool = True
+    needs: tuple[str, ...] = ()
+
+    def suits(self, options: RewriteOptions) -> bool:
+        return (self.exact or not options.precise) and all(getattr(options, name) for name in self.needs)
+
+
+def _plain(name: str, apply: Callable[[Graph], Graph], *, exact: bool = True, needs: tuple[str, ...] = ()) -> Rule:
+    """A rule to which options are all the same."""
+    return Rule(name, lambda graph, _: apply(graph), exact, needs)
+
+
+def _paired(graph: Graph, given: RewriteOptions) -> Graph:
+    """Sums of pairs of whole numbers are exact, those of bf16 are not."""
+    dot_bf16 = 0.0 if given.precise else given.dot_bf16
+    return pair_products(graph, dot_bf16, given.dot_i16, given.dot_i8, given.strided)
+
+
+def _windows(graph: Graph, given: RewriteOptions) -> Graph:
+    return lanes_along_filters(
+        graph,
+        vector_bytes=given.vector_bytes,
+        l1_bytes=given.l1_bytes,
+        l2_bytes=given.l2_bytes,
+        constants=given.constants,
+    )
+
+
+def _laid_out(graph: Graph, given: RewriteOptions) -> Graph:
+    machine = Machine(given.vector_bytes, given.vector_registers, given.split_vectors, given.l2_bytes)
+    return lay_out(graph, machine=machine, strided=given.strided, constants=given.constants)
+
+
+RULES: tuple[Rule, ...] = (
+    # Ordering: dead code goes first, so that use counts are true; it follows inlining for the same reason.
+    _plain("dead", remove_dead),
+    _plain("simplify", simplify),
+    _plain("compared", compare_narrowly),
+    _plain("single values", drop_single_values),
+    _plain("common", share_equal),
+    # Ordering: what is left of an expression may be inlined.
+    _plain("tables", make_tables),
+    _plain("inline", inline_elementwise),
+    _plain("dead", remove_dead),
+    _plain("absorb", absorb_copies),
+    _plain("hoist", hoist),
+    # Ordering: before the rule that would compute their terms first.
+    Rule(
+        "phases",
+        lambda graph, given: convolve_phases(graph, vector_bytes=given.vector_bytes),
+        exact=False,
+        needs=("vector_bytes",),
+    ),
+    _plain("terms first", compute_terms_first, exact=False),
+    _plain("windows gathered", gather_windows, exact=False),
+    _plain("restrict", restrict_domains, exact=False),
+    _plain("factor", factor_sums, exact=False),
+    _plain("combine", combine_terms, exact=False),
+)
+
+
+# Ordering: behind the others, since inlining would undo them.
+LAST_RULES: tuple[Rule, ...] = (
+    _plain("masked", skip_masked, exact=False, needs=("vector_bytes",)),
+    _plain("coupled", decouple, exact=False, needs=("vector_bytes",)),
+    _plain("once", recur_once),
+    Rule("pairs", _paired),
+    _plain("ahead", compute_once),
+    _plain("levels in turn", turn_levels),
+    _plain("two places", alternate_places),
+    _plain("narrow", narrow, exact=False, needs=("vector_bytes",)),
+    Rule(
+        "nested",
+        lambda graph, given: nest_sums(graph, given.l2_bytes, given.vector_bytes),
+        exact=False,
+        needs=("l2_bytes",),
+    ),
+    Rule("split", lambda graph, given: split_products(graph, given.l2_bytes), exact=False, needs=("l2_bytes",)),
+    # Ordering: of sums as they are computed, before their domains are taken for boxes.
+    _plain("symmetric", mirror_symmetric, exact=False, needs=("vector_bytes", "l2_bytes")),
+    # Ordering: before the rules below make products in other orders than what reads them.
+    _plain("reader order", order_like_readers, exact=False, needs=("vector_bytes", "vector_registers", "l2_bytes")),
+    Rule("windows", _windows, exact=False, needs=("vector_bytes",)),
+    Rule("laid out", _laid_out, exact=False, needs=("vector_bytes", "vector_registers", "l2_bytes")),
+    Rule(
+        "turned",
+        lambda graph, given: turn_results(graph, cache=given.l2_bytes),
+        exact=False,
+        needs=("vector_bytes", "l2_bytes"),
+    ),
+    _plain("short numbers", shorten_numbers, needs=("vector_bytes",)),
+    Rule(
+        "repeated rows",
+        lambda graph, given: repeat_rows(graph, l2_bytes=given.l2_bytes),
+        exact=False,
+        needs=("vector_bytes", "l2_bytes"),
+    ),
+    Rule(
+        "channels apart",
+        lambda graph, given: part_channels(graph, vector_bytes=given.vector_bytes),
+        exact=False,
+        needs=("vector_bytes",),
+    ),
+    _plain("interleaved", fetch_interleaved, exact=False, needs=("vector_bytes",)),
+    _plain("pieces", join_pieces, exact=False, needs=("vector_bytes",)),
+    _plain("unseen", leave_unseen),
+)

@@ -1,0 +1,158 @@
+"""Sums scattered into overlapping windows, gathered: `y[h + r] += x[h] * w[r]` becomes `y[h] += sum[r](x[h - r] * w[r])`.
+
+Scattered, an element is loaded, added to and stored once per term, and neighbours that write one element cannot run side by side. Gathered, it is stored once, and the lanes run along `h`. Where
+the windows move by more than one, `y[s*h + e*r]`, the terms of an element have every `s/gcd(s, e)`-th r (a strided convolution's gradient, a transposed convolution: s*s dense ones). What remains of r
+is an index of the result; where some remainders have more terms than others, sums would be ragged along it, and each gets an equation of its own, as long as these are few.
+
+Source: Shi et al., "Is the deconvolution layer the same as a convolutional layer?" (arXiv 1609.07009), on transposed convolutions as dense ones over sub-pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+from math import gcd, inf
+
+import islpy as isl
+
+from polyml.expressions import substitute
+from polyml.graph.edit import replace_equations, with_name
+from polyml.graph.ir import Equation, Graph, Tensor
+from polyml.graph.traverse import tensors_of
+from polyml.new_names import fresh_name
+from polyml.records import dataclass
+from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import parameters_of, parameters_text
+
+__all__ = ["Windows", "gather_windows", "overlap"]
+
+LONGEST = 32
+"""Elements of a window along one dimension, at most."""
+
+MOST = 4
+"""Equations that one becomes, at most."""
+
+
+def gather_windows(graph: Graph) -> Graph:
+    """The graph whose sums into windows are sums over windows. No element's terms change, only their order."""
+    taken = set(tensors_of(graph))
+    ops = replace_equations(graph.ops, lambda equation: _gathered(equation, taken))
+    return graph if ops is graph.ops else replace(graph, ops=ops)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """A subscript `stride * place + step * inside + ...` that meets elements more than once; `inside` is the short index, of so many values."""
+
+    place: str
+    inside: str
+    stride: int
+    step: int
+    length: int
+
+    @property
+    def remainders(self) -> int:
+        """Every so-manieth value of `inside` meets the same elements."""
+        return self.stride // gcd(self.stride, self.step)
+
+    @property
+    def even(self) -> bool:
+        """Whether there are as many values of `inside` for each remainder, and more than one remainder."""
+        return self.remainders > 1 and self.length % self.remainders == 0
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether sums stay ragged: the remainders, of which some have more values of `inside`, are too many for an equation each."""
+        return self.length % self.remainders != 0 and self.remainders > MOST
+
+    @property
+    def moves(self) -> int:
+        """How far `place` goes back for the next of those."""
+        return self.step // gcd(self.stride, self.step)
+
+
+def _gathered(equation: Equation, taken: set[str]) -> list[Equation]:
+    """What the equation becomes, in order; the last one makes its result."""
+    found = [equation]
+    while (windows := overlap(found[0])) is not None:
+        if windows.even or windows.remainders * len(found) > MOST:
+            rest = fresh_name(f"{windows.inside}_rest", found[0].indices)
+            found = [_gather(each, windows, affine(rest)) for each in found]
+        else:
+            found = [_gather(each, windows, affine(rest)) for each in found for rest in range(windows.remainders)]
+    return _chained(found, taken)
+
+
+def overlap(equation: Equation, skipping: Set[str] = frozenset()) -> Windows | None:
+    """Windows that the equation accumulates into, if two of them share elements; none of those whose places are to be skipped."""
+    if equation.reduce is None or not equation.accumulate or equation.instances is not None or equation.padded:
+        return None
+    places = [place for place in equation.target if isinstance(place, Affine)]
+    if len(places) < len(equation.target):
+        return None
+    left = equation.left
+    for place in places:
+        others = {name for other in places if other is not place for name in other.variables()}
+        strides = {index: place.stride(index) for index in left if index in place.variables()}
+        if len(strides) != 2 or others & strides.keys() or skipping & strides.keys():
+            continue
+        extents = {index: _extent(equation, index) for index in strides}
+        first, last = strides
+        inside = min((last, first), key=lambda index: extents[index])
+        around = first if inside == last else last
+        stride, step = strides[around], strides[inside]
+        if stride is None or step is None or stride <= 0 or step <= 0 or extents[inside] > LONGEST:
+            continue
+        found = Windows(around, inside, stride, step, int(extents[inside]))
+        if extents[inside] > found.remainders and extents[around] > found.moves:
+            return found
+    return None
+
+
+def _extent(equation: Equation, index: str) -> float:
+    """From its least to its largest value; infinite where that is no number."""
+    position = equation.indices.index(index)
+    low, high = equation.domain.dim_min_val(position), equation.domain.dim_max_val(position)
+    return high.to_python() - low.to_python() + 1 if low.is_int() and high.is_int() else inf
+
+
+def _gather(equation: Equation, windows: Windows, rest: Affine) -> Equation:
+    """The terms whose `inside` leaves the remainder, a number or a new index of the left side, summed over it; `place` counts from the first of the windows that an element is in."""
+    every = affine(windows.inside) * windows.remainders + rest
+    values = {windows.place: affine(windows.place) - affine(windows.inside) * windows.moves, windows.inside: every}
+    left = [i for i in equation.indices if i not in equation.reduced and i != windows.inside]
+    left += [] if rest.is_constant else sorted(rest.variables())
+    indices = (*left, *equation.reduced, windows.inside)
+    return replace(
+        equation,
+        indices=indices,
+        domain=_moved(equation, indices, values, f"0 <= {rest} < {windows.remainders}"),
+        target=tuple(place.substitute(values) for place in equation.target if isinstance(place, Affine)),
+        body=substitute(equation.body, values),
+        reduced=(*equation.reduced, windows.inside),
+    )
+
+
+def _moved(equation: Equation, indices: Sequence[str], values: Mapping[str, Affine], where: str) -> isl.Set:
+    """The points over the new indices with the condition for which the old ones, by their values, are in the domain."""
+    domain = equation.domain
+    head = parameters_text(parameters_of(domain))
+    old = ", ".join(values.get(index, affine(index)).isl_text() for index in equation.indices)
+    new = f"{equation.result.name}[{', '.join(indices)}]"
+    moved = domain.preimage_multi_aff(isl.MultiAff(f"{head}{{ {new} -> {equation.result.name}[{old}] }}"))
+    return moved.intersect(isl.Set(f"{head}{{ {new} : {where} }}"))
+
+
+def _chained(pieces: list[Equation], taken: set[str]) -> list[Equation]:
+    """The equations one after the other: each adds to what the one ahead of it made."""
+    chain: list[Equation] = []
+    base = pieces[0].base
+    for position, piece in enumerate(pieces):
+        result = piece.result
+        if position < len(pieces) - 1:
+            name = fresh_name(f"{result.name}_{position}", taken)
+            taken.add(name)
+            result = Tensor(name, result.dtype, result.shape, result.label)
+        chain.append(piece if len(pieces) == 1 else replace(with_name(piece, result), base=base))
+        base = result
+    return chain

@@ -1,0 +1,215 @@
+"""Sums over windows without filters (depthwise convolutions, blurs): what windows read is copied first where lanes along the row gain by that.
+
+- With the padding around it: rows have no edges of their own then, and several share a register tile, in which each element is loaded once (codegen/passes/sums/window_taps.py).
+- Rows with gaps (stride 2) in phases, so that all taps read neighbours: `y[p, q] = sum[r, s](x[2 p + r, 2 q + s] * w[r, s])` becomes
+
+      x_padded[h, b, v] = x[h, 2 v + b]
+      y[p, q] = sum[r, b, u](x_padded[2 p + r, b, q + u] * w[r, 2 u + b]), where 2 u + b is a tap
+
+  Each element is shuffled once, not for each tap.
+- Where nothing else reads the result: in blocks of rows that stay in L1, each with the rows below it that its windows reach, which the next block copies again:
+
+      x_padded[B, h, v] = x[16 B + h, v]
+      y[16 B + p, q] = sum[r, s](x_padded[B, p + r, q + s] * w[r, s])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+import islpy as isl
+
+from polyml.expressions import Apply
+from polyml.graph.ir import Equation, Graph, Op, Tensor
+from polyml.graph.rules.boxes import box
+from polyml.graph.rules.windows.parts import Split, Window, padded_copy, padded_shape
+from polyml.graph.traverse import read_names
+from polyml.new_names import fresh_name
+from polyml.records import dataclass
+from polyml.sets.affine import Affine, affine
+from polyml.sets.shapes import element_count, is_known
+
+__all__ = ["copied_rows"]
+
+LEAST_WORK = 1 << 16
+"""Products below which it does not matter."""
+
+SHORT = 2
+"""Vectors of a row in which edges are so much of it that padding is better copied than asked for, whatever rows share."""
+
+TAPS = 16
+"""Places of a window from which on it is better copied where sizes are symbolic, too: each of them has edges of its own, and rows whose edges differ share no register tile."""
+
+FAR = 8
+"""So many times L2 are no more in a core's share of the last level: rows in place come and go in a stream then, while copies wait for memory and sums for copies."""
+
+MOST_GAP = 4
+"""Gaps up to which rows are copied in phases."""
+
+LEAST_ROWS = 4
+"""Of a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A dimension of windows: the index of the result that moves along it, by so many places, and the taps from place to place; its number."""
+
+    number: int
+    index: str
+    step: int
+    taps: tuple[str, ...]
+
+
+def copied_rows(
+    equation: Equation,
+    window: Window,
+    graph: Graph,
+    tensors: dict[str, Tensor],
+    *,
+    lanes: int,
+    l1_bytes: int,
+    l2_bytes: int,
+) -> list[Op] | None:
+    """The copy and the sum that reads it; None where the sum stays as it is."""
+    extents, points = window.numbers, window.points
+    rows = _rows(equation, window)
+    if not rows or prod(extents[i] for i in (*points, *equation.reduced)) < LEAST_WORK:
+        return None
+    last = rows[-1] if rows[-1].number == len(window.read.subscripts) - 1 else None
+    shared = [row for row in rows if row is not last and _reach(window, row) > row.step]
+    gap = None if last is None or window.symbolic else _gap(window, last)
+    short = window.padded and extents[points[-1]] <= SHORT * lanes
+    taps = prod(extents[tap] for row in rows for tap in row.taps)
+    far = _bytes(equation, tensors[window.read.tensor], extents) > FAR * l2_bytes
+    ragged = window.padded and (taps >= TAPS or (shared and not window.symbolic and not far))
+    if not (gap or short or ragged):
+        return None
+    made = _Change(equation, window, graph)
+    if last is not None and gap:
+        made.in_phases(last)
+    # What reads the result goes along its rows, not its blocks, and would follow when all are finished.
+    read = any(equation.result.name in read_names(op) for op in graph.ops)
+    if shared and not window.symbolic and not read:
+        made.in_blocks(shared[-1], tensors[window.read.tensor].dtype.itemsize, l1_bytes // 2)
+    return made.ops(tensors)
+
+
+def _bytes(equation: Equation, source: Tensor, extents: Mapping[str, int]) -> int:
+    """Of what windows read and of the result, where sizes are numbers."""
+    read = element_count(source.shape) if is_known(source.shape) else 0
+    return equation.body.dtype.itemsize * (
+        read + prod(extents[i] for i in equation.indices if i not in equation.reduced)
+    )
+
+
+def _rows(equation: Equation, window: Window) -> list[_Row]:
+    """The dimensions that windows move along, outermost first."""
+    found = []
+    for number, place in enumerate(window.read.subscripts):
+        if not isinstance(place, Affine) or place.name is not None:
+            continue
+        moved = [index for index in window.points if index in place.variables()]
+        taps = tuple(index for index in equation.reduced if index in place.variables())
+        step = place.stride(moved[0]) if len(moved) == 1 else None
+        if step is not None and step > 0 and taps:
+            found.append(_Row(number, moved[0], step, taps))
+    return found
+
+
+def _reach(window: Window, row: _Row) -> int:
+    """The places from the first tap to behind the last."""
+    place = window.read.subscripts[row.number]
+    assert isinstance(place, Affine), "internal: a window with a computed subscript"
+    return 1 + sum(abs(place.stride(tap) or 0) * (window.numbers[tap] - 1) for tap in row.taps)
+
+
+def _gap(window: Window, row: _Row) -> int | None:
+    """The gap between neighbours where the taps are single steps over more than one place."""
+    place = window.read.subscripts[row.number]
+    assert isinstance(place, Affine), "internal: a window with a computed subscript"
+    steps = len(row.taps) == 1 and place.stride(row.taps[0]) == 1 and window.numbers[row.taps[0]] > 1
+    return row.step if steps and 1 < row.step <= MOST_GAP and row.index == window.points[-1] else None
+
+
+class _Change:
+    """The equation's indices, some in two parts, and how the copy's dimensions are split for that."""
+
+    def __init__(self, equation: Equation, window: Window, graph: Graph) -> None:
+        self.equation, self.window, self.graph = equation, window, graph
+        self.parts: dict[str, tuple[str, str]] = {}
+        self.values: dict[str, Affine] = {}
+        self.extents = dict(window.extents)
+        self.splits: dict[int, Split] = {}
+        self.shape = [(high - low) for low, high in padded_shape(window, window.extents)]
+
+    def _place(self, row: _Row) -> Affine:
+        """From the copy's first element on, the index's own part left out."""
+        place = self.window.read.subscripts[row.number]
+        assert isinstance(place, Affine), "internal: a window with a computed subscript"
+        low = padded_shape(self.window, self.window.extents)[row.number][0]
+        return place - low
+
+    def _part(self, index: str, factor: int, outer: int, inner: int, *, turned: bool = False) -> tuple[str, str]:
+        """The index as `factor * outer + inner`; turned: the loop over the inner part goes around the other."""
+        names: list[str] = []
+        for suffix in ("block", "row") if not turned else ("step", "phase"):
+            names.append(fresh_name(f"{index}_{suffix}", {*self.extents, *names}))
+        self.values[index] = factor * affine(names[0]) + affine(names[1])
+        self.extents |= {names[0]: affine(outer), names[1]: affine(inner)}
+        self.parts[index] = (names[1], names[0]) if turned else (names[0], names[1])
+        return names[0], names[1]
+
+    def in_phases(self, row: _Row) -> None:
+        (tap,), gap = row.taps, row.step
+        step, phase = self._part(tap, gap, -(-self.window.numbers[tap] // gap), gap, turned=True)
+        steps = -(-self.shape[row.number].constant // gap)
+        read = (affine(phase), affine(row.index) + affine(step))
+        self.splits[row.number] = Split((gap, steps), (1, gap), read)
+        self.shape[row.number] = affine(gap * steps)
+
+    def in_blocks(self, row: _Row, itemsize: int, most: int) -> None:
+        """Blocks of as many rows as fit in so many bytes, where they are whole."""
+        plain = [
+            d
+            for d, s in enumerate(self.window.read.subscripts)
+            if isinstance(s, Affine) and s.name in self.window.points
+        ]
+        bytes_ = itemsize * prod(e.constant for d, e in enumerate(self.shape) if d != row.number and d not in plain)
+        high, reach = self.window.numbers[row.index], _reach(self.window, row)
+        if bytes_ * self.shape[row.number].constant <= most:
+            return
+        fitting = (n for n in range(high - 1, LEAST_ROWS - 1, -1) if high % n == 0)
+        count = next((n for n in fitting if bytes_ * ((n - 1) * row.step + reach) <= most), None)
+        if count is None:
+            return
+        place = self._place(row)
+        block, inner = self._part(row.index, count, high // count, count)
+        read = (affine(block), place.substitute({row.index: affine(inner)}))
+        self.splits[row.number] = Split((high // count, (count - 1) * row.step + reach), (count * row.step, 1), read)
+
+    def ops(self, tensors: dict[str, Tensor]) -> list[Op]:
+        equation, window = self.equation, self.window
+        read, copy = padded_copy(equation, window, self.graph, tensors, self.splits)
+        other = replace(window.other, subscripts=self._substituted(window.other.subscripts))
+        kept = equation.left
+        reduced = self._indices(equation.reduced)
+        indices = (*self._indices(kept), *reduced)
+        name = equation.result.name
+        domain = box(name, indices, self.extents, self.graph.sizes)
+        for index, value in self.values.items():
+            limit = f"{value.isl_text()} < {window.extents[index].isl_text()}"
+            domain = domain.intersect(isl.Set(f"{{ {name}[{', '.join(indices)}] : {limit} }}"))
+        target = self._substituted(equation.target)
+        body = Apply("mul", (read, other), equation.body.dtype)
+        made = replace(
+            equation, indices=indices, reduced=reduced, domain=domain, target=target, body=body, padded=False
+        )
+        return [copy, made]
+
+    def _indices(self, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(part for name in names for part in self.parts.get(name, (name,)))
+
+    def _substituted(self, subscripts: Sequence[object]) -> tuple[Affine, ...]:
+        return tuple(s.substitute(self.values) for s in subscripts if isinstance(s, Affine))

@@ -1,0 +1,115 @@
+"""Which register tile of accumulators keeps a machine's arithmetic busy: a model of the cycles of one step of the loop inside it."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from polyml.records import dataclass
+from polyml.schedule.cost import SHUFFLED, AccessModel, StatementModel
+from polyml.target import Target
+
+__all__ = ["FEW_ROWS", "MOST_TERMS", "TALLEST", "RegisterTile", "register_tile"]
+
+TALLEST = 14
+"""Rows of a register tile, at most."""
+
+FEW_ROWS = 4
+"""Rows at most where a number that is not known is small in most calls: what is left of them takes tiles of half as many, and so on."""
+
+REST_OF_WINDOWS = 1.1
+"""Factor on the cost of a tile over windows where its height does not divide the rows: those that are left go one by one, and share no loads."""
+
+MOST_TERMS = 192
+"""Terms of a register tile over windows that are written out, at most: more take longer to compile than they gain."""
+
+_PIECE = 1.0
+"""Cost of going on elsewhere in what is read once: rows of few vectors each are lines far apart, which no prefetcher of the hardware follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTile:
+    """`rows` copies of the jammed index times `vectors` vectors of the vector index; cost: cycles per vector operation."""
+
+    rows: int
+    vectors: int
+    cost: float
+
+
+def register_tile(
+    model: StatementModel, jam: str | None, vector: str, target: Target, *, max_rows: int = TALLEST
+) -> RegisterTile:
+    """The tile of accumulators that keeps the arithmetic busy: few loads per operation, no spills, little waste at the edges.
+
+    Model: two arithmetic and two load instructions a cycle, latency 4. Registers: the accumulators, one per vector that several rows share,
+    and two in flight.
+    """
+    lanes = target.lanes(model.itemsize)
+    reads = [a for a in model.accesses if not a.write]
+    rows_limit = 1 if jam is None else max(1, min(max_rows, model.extents[jam]))
+    best: RegisterTile | None = None
+    for vectors in range(1, min(4, ceil(model.extents[vector] / lanes)) + 1):
+        waste = _waste(model.extents[vector], vectors * lanes)
+        single = _tile_cycles(model, reads, None, vector, 1, vectors, target) * waste / vectors
+        for rows in range(1, rows_limit + 1):
+            shared = sum(vectors for a in reads if a.stride(vector) != 0 and (jam is None or a.stride(jam) == 0))
+            if rows * vectors + shared + 2 > target.vector_registers and (rows, vectors) != (1, 1):
+                continue
+            cost = single
+            if jam is not None:
+                cost = _tile_cycles(model, reads, jam, vector, rows, vectors, target) * waste / (rows * vectors)
+                rest = model.extents[jam] % rows / model.extents[jam]
+                cost = ((1 - rest) * cost + rest * single) * (
+                    1.0 if not rest else REST_OF_WINDOWS if model.taps else 1.02
+                )
+            if best is None or cost < best.cost * 0.99:
+                best = RegisterTile(rows, vectors, cost)
+    assert best is not None, "internal: no register tile at all"
+    return best
+
+
+def _tile_cycles(
+    model: StatementModel,
+    reads: list[AccessModel],
+    jam: str | None,
+    vector: str,
+    rows: int,
+    vectors: int,
+    target: Target,
+) -> float:
+    """Cycles of one step of the loop inside a tile."""
+    loads, lanes = 0.0, target.lanes(model.itemsize)
+    for access in reads:
+        along = access.stride(vector)
+        few = along is not None and 1 < along <= SHUFFLED
+        each = 1.0 if along in (0, 1) else min(2.0 * (along or 0) - 1, float(lanes)) if few else float(lanes)
+        if along == 1 and vector in model.overlapping:
+            # Taps begin anywhere in a line: so many vectors are two loads.
+            each += lanes * model.itemsize / target.line_bytes
+        loads += each * _copies(model, access, jam, vector, rows, vectors) * (vectors if along != 0 else 1)
+    arithmetic = max(model.operations, 1.0) * rows * vectors / 2
+    # Loads that hide under arithmetic still cost: broadcasts little, vectors more, which stream from L2, and from memory in pieces where each element is read once.
+    streamed = pieces = 0.0
+    for access in reads:
+        if access.stride(vector) != 0:
+            copies = _copies(model, access, jam, vector, rows, vectors)
+            streamed += vectors * copies
+            pieces += copies if all(access.stride(i) != 0 for i in model.extents) and not model.taps else 0
+    return max(arithmetic, loads / 2, 4.0) + 0.1 * loads + 0.2 * streamed + _PIECE * pieces
+
+
+def _copies(model: StatementModel, access: AccessModel, jam: str | None, vector: str, rows: int, vectors: int) -> float:
+    """Rows of the tile that load the access for themselves; rows of small windows share what they have in common (codegen/passes/sums/window_taps.py)."""
+    step = 0 if jam is None else access.stride(jam)
+    if step == 0:
+        return 1.0
+    contiguous = {jam, vector} <= model.overlapping and access.stride(vector) == 1
+    shared = contiguous and model.terms * rows * vectors <= MOST_TERMS
+    for tap in model.taps if shared else ():
+        along = access.stride(tap)
+        if step and along and step % along == 0 and step // along < model.extents[tap]:
+            return (rows - 1) * (step // along) / model.extents[tap] + 1.0
+    return float(rows)
+
+
+def _waste(extent: int, step: int) -> float:
+    return ceil(extent / step) * step / extent

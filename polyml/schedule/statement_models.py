@@ -1,0 +1,186 @@
+"""From a statement to its model (cost.py): strides of its accesses in memory, windows, neighbours, and the instructions of its expression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from polyml.expressions import Apply, Expr, Read, Subscript, neighbours, reads_of, walk
+from polyml.schedule.cost import AccessModel, StatementModel
+from polyml.scop.scop import Array, Scop, Statement, memory_strides
+from polyml.sets.affine import Affine
+from polyml.sets.turns import MOST_ROWS, rows_in_turn
+
+__all__ = ["UNKNOWN_EXTENT", "model_statement", "operations_of"]
+
+UNKNOWN_EXTENT = 1_024
+"""What a loop whose length depends on sizes is taken for."""
+
+UNKNOWN_WINDOW = 8
+"""The same for a sum over the places of a window: an index that moves what is read together with one of the result's (`x[i + r]`). Windows are short, and lanes along a long one are no better than lanes along the result."""
+
+_WEIGHTS = {
+    "div": 6.0, "mod": 20.0, "floordiv": 20.0, "sqrt": 6.0, "rsqrt": 10.0, "exp": 12.0, "log": 14.0, "log1p": 22.0, "atan2": 24.0, "tanh": 16.0, "sigmoid": 16.0,
+    "erf": 20.0, "gelu": 24.0, "sin": 14.0, "cos": 14.0, "pow": 60.0, "min": 2.0, "max": 2.0, "real": 0.25, "imag": 0.25, "complex": 1.0, "pair_bf16": 0.0,
+}  # fmt: skip
+
+
+def model_statement(statement: Statement, scop: Scop, extents: Mapping[str, int | None]) -> StatementModel:
+    """The model of one statement. extents: width of its box per index, None where it depends on sizes."""
+    accesses = [_model_read(scop, expr, statement.indices) for expr in dict.fromkeys(_elements(statement.value))]
+    accesses.append(
+        _model_access(scop.arrays[statement.target.array], statement.target.subscripts, statement.indices, write=True)
+    )
+    accesses = _with_neighbours(statement, scop, accesses)
+    sizes = [scop.arrays[a.array].dtype.part.itemsize for a in accesses]
+    combine = 1.0 if statement.kind == "update" else 0.0
+    taps, overlapping = _windows(statement)
+    return StatementModel(
+        name=statement.name,
+        extents={i: extents[i] or (UNKNOWN_WINDOW if i in taps else UNKNOWN_EXTENT) for i in statement.indices},
+        accesses=tuple(accesses),
+        operations=_fused(operations_of(statement.value), combine),
+        itemsize=max(sizes),
+        is_update=statement.kind == "update",
+        overlapping=overlapping,
+        taps=taps,
+        copies=isinstance(statement.value, Read),
+        elementwise=_is_elementwise(scop, statement, accesses),
+    )
+
+
+def _with_neighbours(statement: Statement, scop: Scop, accesses: list[AccessModel]) -> list[AccessModel]:
+    """The accesses of an elementwise statement with what is accessed near them."""
+    if statement.kind != "assign" or not any(
+        step is not None and step > 1 for access in accesses for step in access.strides.values()
+    ):
+        return accesses
+    places: dict[tuple[str, bool, Affine], set[int]] = {}
+    own: list[tuple[str, bool, Affine] | None] = []
+    constants: list[int] = []
+    for other in (statement, *(s for s in scop.statements.values() if s is not statement and s.kind == "assign")):
+        elements: list[tuple[str, tuple[Subscript, ...], bool]] = [
+            (expr.tensor, expr.subscripts, False) if isinstance(expr, Read) else ("", (), False)
+            for expr in dict.fromkeys(_elements(other.value))
+        ]
+        for name, subscripts, write in (*elements, (other.target.array, other.target.subscripts, True)):
+            place = _flat(scop.arrays[name], subscripts) if name else None
+            key = None if place is None else (name, write, place - place.constant)
+            if key is not None and place is not None:
+                places.setdefault(key, set()).add(place.constant)
+            if other is statement:
+                own.append(key)
+                constants.append(0 if place is None else place.constant)
+    return [
+        access if key is None else replace(access, near=frozenset(at - here for at in places[key]))
+        for access, key, here in zip(accesses, own, constants, strict=True)
+    ]
+
+
+def _flat(array: Array, subscripts: tuple[Subscript, ...]) -> Affine | None:
+    """The element in memory, counted from the array's start; None where that is not known."""
+    place = Affine()
+    for subscript, step in zip(subscripts, memory_strides(array), strict=True):
+        if not isinstance(subscript, Affine) or step is None:
+            return None
+        place = place + subscript * step
+    return place
+
+
+def _is_elementwise(scop: Scop, statement: Statement, accesses: list[AccessModel]) -> bool:
+    """Whether it is no sum, and its elements are numbers of one part each and of one size."""
+    types = [scop.arrays[access.array].dtype for access in accesses]
+    same = len({dtype.itemsize for dtype in types}) == 1 and all(dtype.kind not in "bc" for dtype in types)
+    return same and statement.kind == "assign"
+
+
+def _windows(statement: Statement) -> tuple[frozenset[str], frozenset[str]]:
+    """Indices of an update's sum that share a subscript with indices of its result, so that neighbouring results read what they read; and those of the result."""
+    if statement.kind != "update":
+        return frozenset(), frozenset()
+    kept = frozenset(i for s in statement.target.subscripts if isinstance(s, Affine) for i in s.variables())
+    own = frozenset(statement.indices)
+    shared: frozenset[str] = frozenset()
+    for read in reads_of(statement.value):
+        for subscript in read.subscripts:
+            together = subscript.variables() & own if isinstance(subscript, Affine) else frozenset()
+            if together & kept and together - kept:
+                shared |= together
+    return shared - kept, shared & kept
+
+
+def _elements(expr: Expr) -> Iterator[Read | Apply]:
+    """What is read, gathered subscripts included: elements, and neighbours that are read at once (an Apply)."""
+    match expr:
+        case Apply(op="pair_bf16") if neighbours(expr) is not None:
+            yield expr
+        case Apply(args=args):
+            for arg in args:
+                yield from _elements(arg)
+        case Read():
+            yield expr
+            for subscript in expr.subscripts:
+                if not isinstance(subscript, Affine):
+                    yield from _elements(subscript)
+
+
+def _model_read(scop: Scop, expr: Read | Apply, indices: tuple[str, ...]) -> AccessModel:
+    read = expr if isinstance(expr, Read) else neighbours(expr)
+    assert read is not None, "internal: a pair of elements that are no neighbours"
+    model = _model_access(scop.arrays[read.tensor], read.subscripts, indices, write=False)
+    if expr is read:
+        return model
+    strides = {i: step if step is None or step % 2 else step // 2 for i, step in model.strides.items()}
+    return replace(model, strides=strides)
+
+
+def _fused(operations: float, combine: float) -> float:
+    """A product that is added up is one instruction."""
+    return max(operations, combine) if operations <= 1 else operations - 1 + combine
+
+
+def operations_of(value: Expr) -> float:
+    """Vector instructions that computing the expression takes, reads not counted."""
+    distinct = dict.fromkeys(node for node in walk(value) if isinstance(node, Apply))
+    return sum(_WEIGHTS.get(node.op, 1.0) for node in distinct)
+
+
+def _model_access(
+    array: Array, subscripts: tuple[Subscript, ...], indices: tuple[str, ...], *, write: bool
+) -> AccessModel:
+    steps = memory_strides(array)
+    strides: dict[str, int | None] = {}
+    for index in indices:
+        total: int | None = 0
+        for subscript, step in zip(subscripts, steps, strict=True):
+            along = subscript.stride(index) if isinstance(subscript, Affine) else _indirect(subscript, index)
+            total = None if along is None or total is None or (along and step is None) else total + along * (step or 0)
+        if total != 0:
+            strides[index] = total
+    turns = {
+        index: rows for index in indices if strides.get(index, 0) is None and (rows := _turns(subscripts, steps, index))
+    }
+    return AccessModel(array.name, strides, write, turns)
+
+
+def _turns(subscripts: tuple[Subscript, ...], steps: Sequence[int | None], index: str) -> int | None:
+    """The number of rows that the index goes through in turn, if that is few."""
+    place = Affine()
+    for subscript, step in zip(subscripts, steps, strict=True):
+        if not isinstance(subscript, Affine) or (step is None and index in subscript.variables()):
+            return None
+        place = place + subscript * (step or 0)
+    found = rows_in_turn(place, index)
+    return found[0] if found is not None and found[0] <= MOST_ROWS else None
+
+
+def _indirect(subscript: Expr, index: str) -> int | None:
+    """0 when a gathered subscript does not depend on the index, else None."""
+    for node in walk(subscript):
+        for read in reads_of(node):
+            if any(isinstance(s, Affine) and index in s.variables() for s in read.subscripts):
+                return None
+        affine = getattr(node, "affine", None)
+        if isinstance(affine, Affine) and index in affine.variables():
+            return None
+    return 0

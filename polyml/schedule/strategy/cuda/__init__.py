@@ -1,0 +1,1 @@
+"""The strategy for GPUs: blocks and threads, tiles in shared memory."""

@@ -1,0 +1,1 @@
+"""Recurrences within vectorized loops, and loops that run along with them."""

@@ -1,0 +1,52 @@
+"""Elements in registers where nothing but a loop is sure to write them."""
+
+from __future__ import annotations
+
+from polyml.codegen.loops import Assign, For, If
+from polyml.codegen.passes.registers.scalar_replacement import scalar_replacement
+from polyml.codegen.printer import loops_text
+from polyml.codegen.rewrite import walk_nodes
+from polyml.expressions import reads_of
+from polyml.sets.affine import affine
+from tests.codegen.programs import agree, array, at, call, function, loop, number, put
+
+
+def test_a_loop_that_may_be_empty_beside_a_read_under_a_condition() -> None:
+    """The sum has a register for as long as its loop runs; the condition's read stays what it was."""
+    add = Assign(target=put("y", "i"), value=at("x", "i", "k"), reduction="sum")
+    take = Assign(target=put("z", "i"), value=at("y", "i"))
+    positive = call("gt", at("x", "i", 0), number(0.0))
+    nest = loop("i", 0, 6, loop("k", 3, affine("i"), add), If(condition=positive, then=(take,)))
+    program = function(nest, arguments=[array("x", 6, 6), array("y", 6), array("z", 6)], written="y z")
+    after = scalar_replacement(program)
+    (sums,) = (n for n in walk_nodes(after.body) if isinstance(n, For) and n.variable == "k")
+    (inside,) = (n for n in sums.body if isinstance(n, Assign))
+    assert not inside.target.subscripts, loops_text(after)
+    kept = {
+        r.tensor
+        for n in walk_nodes(after.body)
+        if isinstance(n, Assign) and n.target.variable == "z"
+        for r in reads_of(n.value)
+    }
+    assert kept == {"y"}, loops_text(after)
+    agree(program, after, {})
+
+
+def test_loops_of_one_name() -> None:
+    """One of them passes the element that the other one stops short of: it stays in memory."""
+    before = Assign(target=put("y", "k"), value=call("sub", at("x", "k"), at("y", "k")))
+    add = Assign(target=put("z", "k"), value=at("y", "i"), reduction="sum")
+    take = Assign(target=put("y", "i"), value=call("sub", at("y", "i"), at("z", "k")))
+    for second in (loop("i", 0, affine("k"), take), loop("i", affine("k") + 1, 6, take)):
+        nest = loop("k", 0, 6, before, loop("i", 0, 6, add), second, before)
+        program = function(nest, arguments=[array("x", 6), array("y", 6), array("z", 6)], written="y z")
+        after = scalar_replacement(program)
+        agree(program, after, {})
+        text = loops_text(after)
+        assert "y_value" not in text, text
+        # Without the loop that passes it nothing keeps it from being one.
+        nest = loop("k", 0, 6, before, second, before)
+        program = function(nest, arguments=[array("x", 6), array("y", 6), array("z", 6)], written="y")
+        after = scalar_replacement(program)
+        agree(program, after, {})
+        assert "y_value" in loops_text(after)

@@ -1,0 +1,122 @@
+"""Results that are the same with two indices exchanged: which are made by half, where a chain of them is mirrored, and that values are the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.graph.ir import Equation
+from polyml.graph.printer import graph_text
+from polyml.graph.reference import execute
+from polyml.graph.rewrite import rewrite
+from polyml.graph.rules.sums.symmetric import LEAST_ROWS, LEAST_TERMS
+from polyml.graph.rules.table import RewriteOptions
+from polyml.graph.verify import verify
+from tests.graph.built import graph, program, values
+
+GIVEN = RewriteOptions(vector_bytes=64, l2_bytes=1 << 20)
+
+GRAM = ("y[a, b] = x[n, a] * x[n, b]",)
+OF_ROWS = ("y[a, b] = x[a, n] * x[b, n]",)
+WEIGHTED = ("y[a, b] = sum[n](x[n, a] * w[n] * x[n, b])",)
+DISTANCES = ("y[a, b] = sum[n]((x[n, a] - x[n, b]) ** 2)",)
+MANHATTAN = ("y[a, b] = sum[n](abs(x[n, a] - x[n, b]))",)
+KERNEL = ("d[a, b] = sum[n]((x[n, a] - x[n, b]) ** 2)", "y[a, b] = exp(-0.1 * d[a, b])")
+SCALED = ("c[a, b] = x[n, a] * x[n, b]", "y[a, b] = c[a, b] * x[0, a] * x[0, b] + where(a == b, 1.0, 0.0)")
+TURNED = ("c[a, b] = x[n, a] * x[n, b]", "y[a, b] = c[b, a] + c[a, b]")
+BOTH = ("c[a, b] = x[n, a] * x[n, b]", "y[a, b] = sqrt(abs(c[a, b]))", "z[a] = sum[b](c[a, b])")
+
+SYMMETRIC = (GRAM, WEIGHTED, DISTANCES, MANHATTAN, KERNEL, SCALED, TURNED, BOTH)
+
+
+def halves(lines: tuple[str, ...], rows: int = 130, terms: int = 70, **options: bool) -> list[Equation]:
+    """The equations over half of their results, of the rewritten graph, which is checked on the way."""
+    returned = "return y, z" if any(line.startswith("z[") for line in lines) else "return y"
+    shape = (rows, terms) if lines == OF_ROWS else (terms, rows)
+    declared = 'x: f32["D N"]' if lines == OF_ROWS else 'x: f32["N D"]'
+    arguments = [values(*shape), values(terms)]
+    made = graph(program(f'{declared}, w: f32["N"]', *lines, returned), *arguments)
+    found = rewrite(made, RewriteOptions(vector_bytes=64, l2_bytes=1 << 20, **options))
+    verify(found)
+    for result, expected in zip(execute(found, arguments), execute(made, arguments), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
+    return [op for op in found.ops if isinstance(op, Equation) and op.base is None and not op.domain.is_box()]
+
+
+@pytest.mark.parametrize("lines", [*SYMMETRIC, OF_ROWS])
+def test_symmetric_results_are_made_by_half(lines: tuple[str, ...]) -> None:
+    found = halves(lines)
+    assert found
+    assert any(op.reduce == "sum" for op in found)
+
+
+def test_a_chain_is_mirrored_at_its_end() -> None:
+    made = [op.result.name for op in halves(KERNEL)]
+    assert made == ["d", "y_half"]
+    # What somebody else reads is mirrored at once, and what follows is made from all of it.
+    assert [op.result.name for op in halves(BOTH)] == ["c_half"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("y[a, b] = sum[n](x[n, a] * w[n] - x[n, b])",),
+        ("y[a, b] = sum[n](x[n, a] - x[n, b])",),
+        ("y[a, b] = sum[n](exp(x[n, a] - x[n, b]))",),
+        ("y[a, b] = sum[n](x[n, a] * x[n, a] * x[n, b])",),
+        ("y[a, b] = max[n](x[n, a] * x[n, b])",),
+    ],
+)
+def test_others_are_not(lines: tuple[str, ...]) -> None:
+    assert not halves(lines)
+
+
+def test_what_is_made_of_one_and_is_not_symmetric_itself_reads_all_of_it() -> None:
+    lines = ("c[a, b] = x[n, a] * x[n, b]", "y[a, b] = exp(c[a, b]) * x[0, a]")
+    assert [op.result.name for op in halves(lines)] == ["c_half"]
+
+
+def test_small_ones_and_short_sums_stay_whole() -> None:
+    assert not halves(GRAM, rows=LEAST_ROWS - 1)
+    assert not halves(GRAM, terms=LEAST_TERMS - 1)
+    assert halves(GRAM, rows=LEAST_ROWS, terms=LEAST_TERMS)
+    assert not halves(GRAM, precise=True)
+
+
+def test_the_other_half_is_a_copy() -> None:
+    made = graph(program('x: f32["N D"]', *GRAM, "return y"), values(70, 130))
+    text = graph_text(rewrite(made, GIVEN))
+    assert "y_half[a, b] = sum_n x[n, a] * x[n, b]" in text
+    assert "y_half[b, a]" in text.split("\n")[2]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("lines", SYMMETRIC)
+@pytest.mark.parametrize(("terms", "rows", "threads"), [(64, 96, 1), (150, 131, 2), (333, 217, 7)])
+def test_compiled(lines: tuple[str, ...], terms: int, rows: int, dtype: str, threads: int) -> None:
+    returned = "return y, z" if any(line.startswith("z[") for line in lines) else "return y"
+    body = "\n    ".join((*lines, returned))
+    text = 'def f(x: {0}["N D"], w: {0}["N"]):\n    {1}\n'
+    f = polyml.einsum(text.format(dtype, body), threads=threads)
+    rng = np.random.default_rng(terms)
+    kind = "f4" if dtype == "f32" else "f8"
+    x, w = rng.standard_normal((terms, rows)).astype(kind), rng.standard_normal(terms).astype(kind)
+    kept = x.copy()
+    found = f(x, w)
+    exact = polyml.einsum(text.format("f64", body), precise=True)(x.astype("f8"), w.astype("f8"))
+    found, exact = (r if isinstance(r, tuple) else (r,) for r in (found, exact))
+    for result, expected in zip(found, exact, strict=True):
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(result, expected, rtol=0, atol=scale * (2e-5 if dtype == "f32" else 1e-13))
+    assert np.array_equal(found[0], found[0].T)
+    assert np.array_equal(x, kept)
+
+
+def test_infinities_and_nans_stay_where_they_are() -> None:
+    x = np.random.default_rng(0).standard_normal((70, 130)).astype("f4")
+    x[3, 5], x[4, 7] = np.nan, np.inf
+    f = polyml.einsum('def f(x: f32["N D"]):\n    y[a, b] = x[n, a] * x[n, b]\n    return y\n')
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(np.isnan(f(x)), np.isnan(x.T @ x))
+        np.testing.assert_array_equal(np.isinf(f(x)), np.isinf(x.T @ x))
