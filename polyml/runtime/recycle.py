@@ -108,7 +108,13 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
     size = prod(shape) * dtype.itemsize
     if LARGE <= size <= KEPT:
         return _POOL.empty(shape, dtype)
-    return _aligned(np.empty(size + ALIGNMENT, np.uint8), shape, dtype) if size >= ALIGNED else np.empty(shape, dtype)
+    if size < ALIGNED:
+        return np.empty(shape, dtype)
+    try:
+        memory = np.empty(size + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError):  # the latter for more bytes than an address can count
+        raise MemoryError(f"no memory for a result of {dtype} {shape}") from None
+    return _aligned(memory, shape, dtype)
 
 
 def _aligned(buffer: Array, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:

@@ -118,3 +118,14 @@ def test_threads_of_one_process(memory: Failing) -> None:
     assert False not in outcomes
     assert True in outcomes
     assert None in outcomes
+
+
+@pytest.mark.parametrize("extent", [10**7, 2**31, 2**32, 6_074_001_000])
+def test_results_that_no_memory_holds(extent: int) -> None:
+    """Also where the number of bytes leaves 64 bits, at the first call and later."""
+    f = polyml.einsum('def f(x: f32["N"], n: int):\n    y: f32["n n"] = 1\n    y[0, 0] = x[0]\n    return y\n')
+    x = np.zeros(3, np.float32)
+    for _ in range(2):
+        with pytest.raises(MemoryError, match=rf"no memory for a result of float32 \({extent}, {extent}\)"):
+            f(x, extent)
+        assert f(x, 2).tolist() == [[0, 1], [1, 1]]
