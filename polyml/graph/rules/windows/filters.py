@@ -161,6 +161,10 @@ def _roles(equation: Equation, read: Read, other: Read, graph: Graph, tensors: d
     places = [s for s in read.subscripts if isinstance(s, Affine) and s.name is None]
     if not all(holds(low, graph) or holds(-low, graph) for low, _ in (reach(place, extents) for place in places)):
         return None
+    # Nor is a row beside the tensor, of a result that is longer, any of its windows.
+    rows = [(s, n) for s, n in zip(read.subscripts, shape, strict=True) if isinstance(s, Affine) and s.name is not None]
+    if not all(holds(n - extents[s.name], graph) for s, n in rows if s.name is not None):
+        return None
     known, sizes = graph.context, graph.sizes
     domain = equation.domain.intersect_params(known)
     whole = box(equation.result.name, equation.indices, extents, sizes).intersect_params(known)

@@ -353,3 +353,18 @@ def f(x: f32["A B C"], w: f32["R C F"]):
     found = polyml.einsum(program, verify=True)
     for behind in (False, True):
         assert np.array_equal(found(guarded(x, behind), w), plain)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rows_beside_the_tensor_have_no_terms(dynamic: bool) -> None:
+    """A window of one row, and more rows of the result: elements without terms are zeros, whatever lies behind the tensor."""
+    program = """
+def f(x: f32["C 30 29"], w: f32["K C 1 3"]):
+    y: f32["K 33 29"]
+    y[k, h, v] = sum[c, r, s, 0 <= h - 2*r < 30, 0 <= v + 2*s - 3 < 29](x[c, h - 2*r, v + 2*s - 3] * w[k, c, r, s])
+    return y
+"""
+    x, w = numbers(33, 30, 29), numbers(40, 33, 1, 3, seed=1)
+    padded = np.pad(x, ((0, 0), (0, 3), (3, 3)))
+    taps = sum(np.einsum("chv,kc->khv", padded[:, :, 2 * s : 2 * s + 29], w[:, :, 0, s]) for s in range(3))
+    np.testing.assert_array_equal(polyml.einsum(program, dynamic=dynamic)(x, w), taps)
