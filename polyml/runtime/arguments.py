@@ -173,10 +173,17 @@ def _index(wanted: Wanted, given: object) -> int:
         raise ArgumentError(f"argument {wanted.name} must be an integer, and is {given!r}", span=wanted.span) from None
 
 
+def _shown(number: object) -> str:
+    """As text, which Python refuses for thousands of digits."""
+    if isinstance(number, int) and number.bit_length() > 256:
+        return f"a number of {number.bit_length()} bits"
+    return str(number)
+
+
 def _integer(wanted: Wanted, given: object) -> int:
     value = _index(wanted, given)
     if not -(2**63) <= value < 2**63:
-        raise ArgumentError(f"argument {wanted.name} = {value} does not fit into 64 bits", span=wanted.span)
+        raise ArgumentError(f"argument {wanted.name} = {_shown(value)} does not fit into 64 bits", span=wanted.span)
     return value
 
 
@@ -201,7 +208,7 @@ def _scalar(wanted: Wanted, dtype: DType, given: object) -> Array:
     if dtype.is_integer:
         info = np.iinfo(f"{dtype.kind}{dtype.itemsize}")
         if not info.min <= number <= info.max:
-            raise ArgumentError(f"argument {wanted.name} = {number} does not fit {dtype}", span=wanted.span)
+            raise ArgumentError(f"argument {wanted.name} = {_shown(number)} does not fit {dtype}", span=wanted.span)
     with np.errstate(over="ignore"):  # a float that f32 cannot hold becomes infinite, as in the compiled entry point
         return np.array(number).astype(dtype.numpy)
 
@@ -211,7 +218,7 @@ def _float(wanted: Wanted, number: int) -> float:
         return float(number)
     except OverflowError:
         raise ArgumentError(
-            f"argument {wanted.name} = {number} does not fit {wanted.dtype}", span=wanted.span
+            f"argument {wanted.name} = {_shown(number)} does not fit {wanted.dtype}", span=wanted.span
         ) from None
 
 

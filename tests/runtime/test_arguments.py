@@ -165,6 +165,9 @@ def test_scalars(wanted: Wanted, given: object, value: object) -> None:
         (Wanted("s", boolean, None), 1, "argument s must be a bool number"),
         (Wanted("n", None, None), 1.0, r"argument n must be an integer, and is 1\.0"),
         (Wanted("n", None, None), 2**63, "does not fit into 64 bits"),
+        (Wanted("n", None, None), 10**4000, "n = a number of 13288 bits does not fit into 64 bits"),
+        (Wanted("s", u16, None), 10**4000, "s = a number of 13288 bits does not fit u16"),
+        (Wanted("s", f32, None), 10**4000, "s = a number of 13288 bits does not fit f32"),
     ],
 )
 def test_scalar_faults(wanted: Wanted, given: object, message: str) -> None:
