@@ -56,9 +56,13 @@ def fuse(
         groups = move_prologues(ops, groups, chooser.users, chooser.kept, before, cache_bytes)
     name, uses = identifier(graph.name, ()), _Uses(graph, ops)
     if makes is not None and max_equations > 1:
+        overwritten = {i.final.name: i.tensor.name for i in graph.inputs if i.final is not None}
 
         def suits(group: _Group) -> bool:
-            return makes(uses.region(name, group))
+            region = uses.region(name, group)
+            # What a result takes the place of is needed until all blocks are done.
+            kept = {overwritten.get(tensor.name) for tensor in region.outputs}
+            return not any(tensor.name in kept for tensor in region.inputs) and makes(region)
 
         groups = join_makers(ops, groups, chooser.users, chooser.kept, before, cache_bytes, suits)
     ordered = _ordered(groups, before, early)

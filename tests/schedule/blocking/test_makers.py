@@ -153,6 +153,24 @@ def means(l: f32["N K"], x: f32["N D"]):
     np.testing.assert_allclose(polyml.einsum(text, threads=1, target=SMALL)(l, x), exact, rtol=1e-4, atol=1e-5)
 
 
+def test_what_a_result_takes_the_place_of_is_read_by_a_region_of_its_own() -> None:
+    text = """
+def step(a: f32["N N"], w: f32["N N"]):
+    v[i, j] = tanh(w[i, j])
+    w[i, j] = a[i, k] * v[k, j]
+    return w
+"""
+    rng = np.random.default_rng(4)
+    a, w = rng.standard_normal((203, 203)).astype(np.float32), rng.standard_normal((203, 203)).astype(np.float32)
+    exact = a.astype(np.float64) @ np.tanh(w.astype(np.float64))
+    assert "2 regions" in explained(text, a, w)
+    assert "made for each block" in explained(
+        text.replace("    w[i, j] =", "    y[i, j] =").replace("return w", "return y"), a, w
+    )
+    polyml.einsum(text, threads=1, target=SMALL)(a, w)
+    assert np.abs(w - exact).max() <= 1e-5 * np.abs(exact).max()
+
+
 def test_threads_have_blocks_of_their_own() -> None:
     k, v = operands(8, 1000, 32, 32)
     assert "made for each block" in explained(WEIGHTED, k, v, threads=2)
