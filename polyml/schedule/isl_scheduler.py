@@ -21,6 +21,8 @@ from polyml.sets.spaces import maps_of
 
 __all__ = ["schedule_by_isl", "tree_by_isl", "tree_from_written_order"]
 
+PHASE = "isl's scheduler"
+
 FIRST = 2000
 """Operations that isl's scheduler may take at first; half as many again each time that they did not suffice, at most three times what one run takes."""
 
@@ -64,18 +66,32 @@ def _compute(constraints: isl.ScheduleConstraints, budget: int) -> isl.Schedule:
     operations = min(FIRST, budget)
     before, time_before, spent = 0, 0.0, 0.0
     while True:
-        start = thread_time()
-        try:
-            with operation_budget(operations, phase="isl's scheduler"):
-                return constraints.compute_schedule()
-        except BudgetExhausted:
-            time = thread_time() - start
-            each = (time - time_before) / (operations - before)
-            spent += time
-            if operations == budget or each > SLOW or (each > GROWING and spent > PATIENCE):
-                raise
-        before, time_before = operations, time
+        tried = _attempt(constraints, operations)
+        if not isinstance(tried, float):
+            return tried
+        spent += tried
+        each = (tried - time_before) / (operations - before)
+        if (
+            each > SLOW and tried < PATIENCE
+        ):  # the machine may have been away meanwhile (another process, a collection of garbage): growing numbers take their time again
+            again = _attempt(constraints, operations)
+            assert isinstance(again, float), "as many operations did not suffice before"
+            tried = min(tried, again)
+            each = (tried - time_before) / (operations - before)
+        if operations == budget or each > SLOW or (each > GROWING and spent > PATIENCE):
+            raise BudgetExhausted(PHASE, operations)
+        before, time_before = operations, tried
         operations = min(budget, operations + operations // (2 if each < GROWING else 40))
+
+
+def _attempt(constraints: isl.ScheduleConstraints, operations: int) -> isl.Schedule | float:
+    """The schedule, or the seconds of this thread after which the operations were used up."""
+    start = thread_time()
+    try:
+        with operation_budget(operations, phase=PHASE):
+            return constraints.compute_schedule()
+    except BudgetExhausted:
+        return thread_time() - start
 
 
 @contextmanager

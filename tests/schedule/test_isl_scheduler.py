@@ -38,20 +38,33 @@ def test_numbers_that_grow() -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("seconds", "tries"), [(0.0, 4), (1.0, 1)])
-def test_more_operations_while_they_are_cheap(seconds: float, tries: int) -> None:
+STEPS = [FIRST, FIRST * 3 // 2, FIRST * 9 // 4, 3 * FIRST]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps"),
+    [
+        pytest.param([0.0], STEPS, id="cheap"),
+        pytest.param([1.0], [FIRST, FIRST], id="dear"),
+        pytest.param([10.0], [FIRST], id="far too dear"),
+        pytest.param([1.0, 0.0], [FIRST, *STEPS], id="the machine was away"),
+        pytest.param([0.0, 1.0, 0.0], [FIRST, *STEPS[1:2], *STEPS[1:]], id="away later"),
+    ],
+)
+def test_more_operations_while_they_are_cheap(seconds: list[float], steps: list[int]) -> None:
+    """What takes long is tried again before it is given up. `seconds`: of each try, the last one's of all that follow."""
     clock, asked = [0.0], list[int]()
 
     def exhausted(constraints: isl.ScheduleConstraints) -> isl.Schedule:
         asked.append(isl.DEFAULT_CONTEXT.get_max_operations())
-        clock[0] += seconds
+        clock[0] += seconds[min(len(asked), len(seconds)) - 1]
         raise BudgetExhausted("test", asked[-1])
 
     constraints = mock.Mock()
     constraints.compute_schedule = lambda: exhausted(constraints)
     with mock.patch.object(isl_scheduler, "thread_time", side_effect=lambda: clock[0]), pytest.raises(BudgetExhausted):
         isl_scheduler._compute(constraints, 3 * FIRST)
-    assert asked == [FIRST, FIRST * 3 // 2, FIRST * 9 // 4, 3 * FIRST][:tries]
+    assert asked == steps
 
 
 @pytest.mark.parametrize(("each", "most"), [(1e-6, 20), (1e-5, 40), (1e-4, 1)])
