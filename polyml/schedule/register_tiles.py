@@ -8,7 +8,7 @@ from polyml.records import dataclass
 from polyml.schedule.cost import SHUFFLED, AccessModel, StatementModel
 from polyml.target import Target
 
-__all__ = ["FEW_ROWS", "MOST_TERMS", "TALLEST", "RegisterTile", "register_tile"]
+__all__ = ["FEW_ROWS", "MOST_TERMS", "TALLEST", "RegisterTile", "again", "register_tile"]
 
 TALLEST = 14
 """Rows of a register tile, at most."""
@@ -21,6 +21,9 @@ REST_OF_WINDOWS = 1.1
 
 MOST_TERMS = 192
 """Terms of a register tile over windows that are written out, at most: more take longer to compile than they gain."""
+
+IN_FLIGHT = 2
+"""Registers of vectors that have been loaded, beside those that stay."""
 
 _PIECE = 1.0
 """Cost of going on elsewhere in what is read once: rows of few vectors each are lines far apart, which no prefetcher of the hardware follows."""
@@ -52,7 +55,7 @@ def register_tile(
         single = _tile_cycles(model, reads, None, vector, 1, vectors, target) * waste / vectors
         for rows in range(1, rows_limit + 1):
             shared = sum(vectors for a in reads if a.stride(vector) != 0 and (jam is None or a.stride(jam) == 0))
-            if rows * vectors + shared + 2 > target.vector_registers and (rows, vectors) != (1, 1):
+            if rows * vectors + shared + IN_FLIGHT > target.vector_registers and (rows, vectors) != (1, 1):
                 continue
             cost = single
             if jam is not None:
@@ -67,6 +70,12 @@ def register_tile(
     return best
 
 
+def again(coefficients: int, sums: int, registers: int) -> float:
+    """The part of a window's coefficients, each in all lanes of a register, for which there is no register beside the sums of a tile and two vectors in flight: each sum of the tile loads them for itself."""
+    left = coefficients - max(0, registers - sums - IN_FLIGHT)
+    return max(0, left) / coefficients
+
+
 def _tile_cycles(
     model: StatementModel,
     reads: list[AccessModel],
@@ -78,6 +87,7 @@ def _tile_cycles(
 ) -> float:
     """Cycles of one step of the loop inside a tile."""
     loads, lanes = 0.0, target.lanes(model.itemsize)
+    written = _written_taps(model, jam, vector, rows, vectors, target.vector_registers)
     for access in reads:
         along = access.stride(vector)
         few = along is not None and 1 < along <= SHUFFLED
@@ -85,30 +95,55 @@ def _tile_cycles(
         if along == 1 and vector in model.overlapping:
             # Taps begin anywhere in a line: so many vectors are two loads.
             each += lanes * model.itemsize / target.line_bytes
-        loads += each * _copies(model, access, jam, vector, rows, vectors) * (vectors if along != 0 else 1)
+        if along == 0 and any(access.stride(tap) != 0 for tap in model.taps):
+            each += written.again * (rows * vectors - 1)
+        loads += each * _copies(model, access, jam, written, rows) * (vectors if along != 0 else 1)
     arithmetic = max(model.operations, 1.0) * rows * vectors / 2
     # Loads that hide under arithmetic still cost: broadcasts little, vectors more, which stream from L2, and from memory in pieces where each element is read once.
     streamed = pieces = 0.0
     for access in reads:
         if access.stride(vector) != 0:
-            copies = _copies(model, access, jam, vector, rows, vectors)
+            copies = _copies(model, access, jam, written, rows)
             streamed += vectors * copies
             pieces += copies if all(access.stride(i) != 0 for i in model.extents) and not model.taps else 0
     return max(arithmetic, loads / 2, 4.0) + 0.1 * loads + 0.2 * streamed + _PIECE * pieces
 
 
-def _copies(model: StatementModel, access: AccessModel, jam: str | None, vector: str, rows: int, vectors: int) -> float:
-    """Rows of the tile that load the access for themselves; rows of small windows share what they have in common (codegen/passes/sums/window_taps.py)."""
-    step = 0 if jam is None else access.stride(jam)
-    if step == 0:
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """taps: those that are written out. again: the part of their coefficients that are loaded again."""
+
+    taps: frozenset[str] = frozenset()
+    again: float = 0.0
+
+
+def _written_taps(
+    model: StatementModel, jam: str | None, vector: str, rows: int, vectors: int, registers: int
+) -> _Written:
+    """Which taps of a small window are written out around a tile (codegen/passes/sums/window_taps.py): all of them where their coefficients stay in registers, else those along the rows alone."""
+    if jam is None or not {jam, vector} <= model.overlapping:
+        return _Written()
+    sums = rows * vectors
+    along = {tap for a in model.accesses if a.stride(vector) == 1 for tap in model.taps if _shares(model, a, jam, tap)}
+    choices = [(model.taps, model.terms), *((frozenset({tap}), model.extents[tap]) for tap in sorted(along))]
+    found = [_Written(taps, again(n, sums, registers)) for taps, n in choices if n * sums <= MOST_TERMS]
+    return min(found, key=lambda written: written.again, default=_Written())
+
+
+def _copies(model: StatementModel, access: AccessModel, jam: str | None, written: _Written, rows: int) -> float:
+    """Rows of the tile that load the access for themselves; rows of small windows share what they have in common."""
+    if jam is None or access.stride(jam) == 0:
         return 1.0
-    contiguous = {jam, vector} <= model.overlapping and access.stride(vector) == 1
-    shared = contiguous and model.terms * rows * vectors <= MOST_TERMS
-    for tap in model.taps if shared else ():
-        along = access.stride(tap)
-        if step and along and step % along == 0 and step // along < model.extents[tap]:
-            return (rows - 1) * (step // along) / model.extents[tap] + 1.0
+    for tap in sorted(written.taps):
+        if _shares(model, access, jam, tap):
+            return (rows - 1) * ((access.stride(jam) or 0) // (access.stride(tap) or 1)) / model.extents[tap] + 1.0
     return float(rows)
+
+
+def _shares(model: StatementModel, access: AccessModel, jam: str, tap: str) -> bool:
+    """Whether a row of the tile reads at other taps what the one before it reads."""
+    step, along = access.stride(jam), access.stride(tap)
+    return bool(step and along and step % along == 0 and step // along < model.extents[tap])
 
 
 def _waste(extent: int, step: int) -> float:

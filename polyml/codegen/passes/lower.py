@@ -105,7 +105,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("cut_vectors", lambda f, _: (cut_vectors(f), ())),
     Pass("unroll_and_jam", lambda f, _: unroll_and_jam(f)),
     # Ordering: when register tiles have their copies; before loops over taps are unrolled in another way.
-    Pass("write_taps", lambda f, _: (write_taps(f), ())),
+    Pass("write_taps", lambda f, o: (write_taps(f, vector_registers=o.vector_registers, precise=o.precise), ())),
     # Ordering: when register tiles have their copies; before "unroll", which carries it out.
     Pass("unroll_sums", lambda f, o: (unroll_sums(f, chains=not o.precise), ())),
     # Ordering: when loops have been chosen for vectors, and before "unroll".

@@ -33,12 +33,17 @@ def window(rows: int, columns: int, taps: tuple[int, int], *, sign: int = 1, ste
     return function(nest, arguments=[x, array("w", *taps), array("y", rows, columns)], written="y")
 
 
-def lowered(made: Function) -> Function:
-    return lower_loops(made, options=LoopOptions(vector_bytes=32, precise=True))[0]
+def lowered(made: Function, *, precise: bool = True, registers: int = 32) -> Function:
+    options = LoopOptions(vector_bytes=32, vector_registers=registers, precise=precise)
+    return lower_loops(made, options=options)[0]
+
+
+def loops_left(made: Function) -> set[str]:
+    return {node.variable for node in walk_nodes(made.body) if isinstance(node, For)} & {"r", "s"}
 
 
 def written_out(made: Function) -> bool:
-    return not any(isinstance(node, For) and node.variable in ("r", "s") for node in walk_nodes(made.body))
+    return not loops_left(made)
 
 
 @pytest.mark.parametrize("rows", [4, 8, 9, 11])
@@ -61,17 +66,41 @@ def test_what_is_written_out() -> None:
     assert not written_out(lowered(window(8, 16, (3, 3), step=3))), "rows have nothing in common"
     assert not written_out(lowered(window(8, 16, (9, 9)))), "too many terms"
     plain = window(8, 16, (3, 3))
-    assert write_taps(plain) is plain, "no lanes yet"
+    assert write_taps(plain, vector_registers=32) is plain, "no lanes yet"
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-def test_tiles_load_each_vector_once_and_spill_nothing(stride: int) -> None:
+def test_what_is_written_out_in_one_direction() -> None:
+    """Where coefficients are more than registers hold, and sums need not keep their order."""
+    assert loops_left(lowered(window(8, 16, (7, 7)), precise=False)) == {"s"}
+    assert loops_left(lowered(window(8, 16, (7, 7)), precise=True)) == {"r", "s"}
+    assert loops_left(lowered(window(8, 16, (5, 5)), precise=False)) == set()
+    assert loops_left(lowered(window(8, 16, (5, 5)), precise=False, registers=16)) == {"s"}
+    assert loops_left(lowered(window(8, 16, (3, 3)), precise=False, registers=16)) == set()
+    assert loops_left(lowered(window(8, 16, (7, 7), step=7), precise=False)) == {"r", "s"}, "nothing in common"
+
+
+@pytest.mark.parametrize("rows", [4, 9, 11])
+@pytest.mark.parametrize("columns", [8, 19])
+@pytest.mark.parametrize(("taps", "sign", "step"), [((7, 5), 1, 1), ((9, 9), -1, 1), ((11, 3), 1, 2), ((3, 13), 1, 1)])
+def test_sums_in_another_order(rows: int, columns: int, taps: tuple[int, int], sign: int, step: int) -> None:
+    made = window(rows, columns, taps, sign=sign, step=step)
+    rng = np.random.default_rng(rows * columns)
+    arrays = {v.name: rng.integers(-4, 5, [e.constant for e in v.shape]).astype("f4") for v in made.arguments}
+    wanted = {name: value.copy() for name, value in arrays.items()}
+    interpret(made, wanted)
+    interpret(lowered(made, precise=False, registers=16), arrays)
+    np.testing.assert_array_equal(arrays["y"], wanted["y"])
+
+
+@pytest.mark.parametrize(("taps", "stride"), [(3, 1), (3, 2), (5, 1), (7, 1), (7, 2)])
+def test_tiles_load_each_vector_once_and_spill_nothing(taps: int, stride: int) -> None:
+    edge = (taps // 2, taps // 2)
     text = f"""
 def layer(x: f32["C H W"], w: f32["C R S"]):
-    y[c, p, q] = pad(x, ((0, 0), (1, 1), (1, 1)))[c, {stride}*p + r, {stride}*q + s] * w[c, r, s]
+    y[c, p, q] = pad(x, ((0, 0), {edge}, {edge}))[c, {stride}*p + r, {stride}*q + s] * w[c, r, s]
     return y
 """
-    x, w = np.zeros((64, 56, 56), np.float32), np.zeros((64, 3, 3), np.float32)
+    x, w = np.zeros((64, 56, 56), np.float32), np.zeros((64, taps, taps), np.float32)
     target = Target("x86-64-v4", l1_bytes=32 * 1024, l2_bytes=1 << 20)
     layer = polyml.einsum(text, target=target, threads=1).bind(w=w).lower(x)
     loops = layer.text("loops")
