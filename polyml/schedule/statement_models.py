@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from polyml.expressions import Apply, Expr, Read, Subscript, neighbours, reads_of, walk
+from polyml.expressions import Apply, Const, Expr, Read, Subscript, neighbours, reads_of, walk
 from polyml.schedule.cost import AccessModel, StatementModel
 from polyml.scop.scop import Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine
@@ -39,7 +39,7 @@ def model_statement(statement: Statement, scop: Scop, extents: Mapping[str, int 
         name=statement.name,
         extents={i: extents[i] or (UNKNOWN_WINDOW if i in taps else UNKNOWN_EXTENT) for i in statement.indices},
         accesses=tuple(accesses),
-        operations=_fused(operations_of(statement.value), combine),
+        operations=_fused(operations_of(_without_masks(statement.value) if taps else statement.value), combine),
         itemsize=max(sizes),
         is_update=statement.kind == "update",
         overlapping=overlapping,
@@ -137,6 +137,17 @@ def _model_read(scop: Scop, expr: Read | Apply, indices: tuple[str, ...]) -> Acc
 def _fused(operations: float, combine: float) -> float:
     """A product that is added up is one instruction."""
     return max(operations, combine) if operations <= 1 else operations - 1 + combine
+
+
+def _without_masks(value: Expr) -> Expr:
+    """The expression without the conditions on places under which windows read zeros: masks of loads, which take no instructions of their own."""
+    match value:
+        case Apply(op="select", args=(condition, inside, Const(value=0))) if not list(reads_of(condition)):
+            return _without_masks(inside)
+        case Apply(args=args):
+            return replace(value, args=tuple(map(_without_masks, args)))
+        case _:
+            return value
 
 
 def operations_of(value: Expr) -> float:

@@ -18,6 +18,7 @@ from polyml.codegen.loops import Assign, For, Function, Node, Place
 from polyml.codegen.rewrite import renewed, subscript_variables, with_body
 from polyml.expressions import Read, reads_of, substitute
 from polyml.records import dataclass
+from polyml.schedule.cost import SHUFFLED
 from polyml.schedule.register_tiles import MOST_TERMS, again
 from polyml.sets.affine import Affine, affine
 
@@ -160,7 +161,7 @@ def _vectors(node: Assign, lane: str) -> list[Read]:
 def _is_row(read: Read, lane: str) -> bool:
     *around, last = read.subscripts
     still = all(isinstance(s, Affine) and lane not in s.variables() for s in around)
-    return still and isinstance(last, Affine) and last.stride(lane) == 1
+    return still and isinstance(last, Affine) and 0 < (last.stride(lane) or 0) <= SHUFFLED
 
 
 def _rounds(loops: list[For], around: dict[str, Affine], most: int) -> list[dict[str, Affine]] | None:

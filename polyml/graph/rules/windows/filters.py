@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import replace
 from math import ceil, prod
+from operator import is_
 
 from polyml.expressions import Apply, Read, is_number
 from polyml.graph.builder.parts import fill
@@ -105,7 +106,7 @@ def lanes_along_filters(
         if changed is not None and window.guarded:
             changed += guarded(op, allowed.result, window.other, graph, tensors)
         made += changed or [op]
-    return graph if len(made) == len(graph.ops) else replace(graph, ops=tuple(made))
+    return graph if len(made) == len(graph.ops) and all(map(is_, made, graph.ops)) else replace(graph, ops=tuple(made))
 
 
 def _window(equation: Equation, graph: Graph, tensors: dict[str, Tensor], constants: Set[str]) -> Window | None:

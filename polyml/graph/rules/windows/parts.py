@@ -27,6 +27,7 @@ __all__ = [
     "extents_and_crop",
     "inside",
     "meets_all",
+    "padded",
     "padded_copy",
     "padded_shape",
     "reach",
@@ -159,8 +160,8 @@ def padded_copy(
     """The read from a tensor with the padding around it, and the equation that makes it. splits: by dimensions of what windows read."""
     source = tensors[window.read.tensor]
     name = fresh_name(f"{source.name}_padded", tensors)
-    conditions: list[Expr] = []
     places: list[Affine] = []
+    reaches: list[tuple[Affine, Affine]] = []
     subscripts: list[Affine] = []
     shape: list[Affine] = []
     for d, (place, extent, (low, high)) in enumerate(
@@ -183,15 +184,24 @@ def padded_copy(
             high = low + (one * (split.shape[0] - 1) + other * (split.shape[1] - 1) + 1)
             subscripts += split.read
             shape += map(affine, split.shape)
+        places.append(inner)
+        reaches.append((low, high))
+    tensor = tensors[name] = Tensor(name, source.dtype, tuple(shape), name)
+    value = padded(Read(source.name, tuple(places), source.dtype), source.shape, reaches, graph)
+    return Read(name, tuple(subscripts), source.dtype), fill(tensor, value, equation.span)
+
+
+def padded(read: Read, shape: Sequence[Affine], reaches: Sequence[tuple[Affine, Affine]], graph: Graph) -> Read | Apply:
+    """The element that is read, zero where there is none. reaches: per dimension the first place that is read, and the one behind the last."""
+    conditions: list[Expr] = []
+    for place, extent, (low, high) in zip(read.subscripts, shape, reaches, strict=True):
+        assert isinstance(place, Affine), "internal: a window with a computed subscript"
         if not holds(low, graph):
-            conditions.append(Apply("ge", (IndexValue(inner, i64), Const(0, i64)), boolean))
+            conditions.append(Apply("ge", (IndexValue(place, i64), Const(0, i64)), boolean))
         if not holds(extent - high, graph):
             end = Const(extent.constant, i64) if extent.is_constant else IndexValue(extent, i64)
-            conditions.append(Apply("lt", (IndexValue(inner, i64), end), boolean))
-        places.append(inner)
-    tensor = tensors[name] = Tensor(name, source.dtype, tuple(shape), name)
-    value: Expr = Read(source.name, tuple(places), source.dtype)
-    if conditions:
-        condition = functools.reduce(lambda a, b: Apply("and", (a, b), boolean), conditions)
-        value = Apply("select", (condition, value, Const(0.0, source.dtype)), source.dtype)
-    return Read(name, tuple(subscripts), source.dtype), fill(tensor, value, equation.span)
+            conditions.append(Apply("lt", (IndexValue(place, i64), end), boolean))
+    if not conditions:
+        return read
+    condition = functools.reduce(lambda a, b: Apply("and", (a, b), boolean), conditions)
+    return Apply("select", (condition, read, Const(0.0, read.dtype)), read.dtype)

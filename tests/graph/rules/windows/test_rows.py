@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -70,7 +72,7 @@ def test_rows_with_gaps_are_copied_in_phases() -> None:
 
 
 def test_large_planes_are_copied_in_blocks_of_rows() -> None:
-    target = Target("host", l1_bytes=32 * 1024, l2_bytes=1 << 20)
+    target = Target("x86-64-v3", l1_bytes=32 * 1024, l2_bytes=1 << 20)
     x, w = numbers(16, 112, 112), numbers(16, 3, 3, seed=1)
     assert copies(program(1, (1, 1)), x, w, target=target) == {"x_padded": (16, 4, 30, 114)}
     assert copies(program(1, (2, 2)), x, w, target=target) == {"x_padded": (16, 4, 29, 2, 57)}
@@ -82,10 +84,27 @@ def test_large_planes_are_copied_in_blocks_of_rows() -> None:
     assert "local f32 x_padded[1, 1, 30, 128]" in text, "rows of a block begin at lines"
 
 
+def test_small_windows_stay_in_place_under_masks() -> None:
+    """Where lanes have masks of their own, rows are whole register tiles, and rows with gaps are one vector."""
+    target = Target("x86-64-v4", l1_bytes=32 * 1024, l2_bytes=1 << 20)
+    x, w = numbers(16, 112, 112), numbers(16, 3, 3, seed=1)
+    assert copies(program(1, (1, 1)), x, w, target=target) == {}
+    assert copies(program(1, (2, 2)), x, w, target=target) == {"x_padded": (16, 4, 29, 2, 57)}
+    assert copies(program(1, (2, 2)), numbers(64, 28, 28), numbers(64, 3, 3), target=target) == {}
+    assert copies(program(1, (1, 1)), numbers(16, 113, 112), w, target=target) == {"x_padded": (16, 115, 114)}
+    assert copies(program(2, (1, 1)), x, numbers(16, 5, 5), target=target).keys() == {"x_padded"}
+    far = polyml.einsum(program(1, (1, 1)), target=replace(target, l2_bytes=64 * 1024), threads=1).lower(x, w)
+    assert "jam p by 14" in far.explain(), "planes that no cache holds have register tiles, too"
+    kernel = polyml.einsum(program(1, (1, 1)), target=target, threads=1).bind(w=w).lower(x)
+    assert "for (r" not in kernel.text("loops"), "taps are written out"
+    assert "for (s" not in kernel.text("loops")
+
+
+@pytest.mark.parametrize("high", [41, 42])
 @pytest.mark.parametrize("steps", [(1, 1), (2, 2)])
-def test_what_is_no_number_stays_in_its_windows(steps: tuple[int, int]) -> None:
-    x, w = np.ones((24, 41, 43), np.float32), np.ones((24, 3, 3), np.float32)
-    x[::2, 0, 0], x[1::2, 40, 42], x[5, 20, 20] = np.nan, np.inf, np.nan
+def test_what_is_no_number_stays_in_its_windows(steps: tuple[int, int], high: int) -> None:
+    x, w = np.ones((24, high, 43), np.float32), np.ones((24, 3, 3), np.float32)
+    x[::2, 0, 0], x[1::2, high - 1, 42], x[5, 20, 20] = np.nan, np.inf, np.nan
     w[3] = np.inf
     with np.errstate(invalid="ignore"):
         wanted = expected(x, w, 1, steps)
