@@ -99,12 +99,13 @@ class _Prefetch:
             return beside
         if len(loops) == 1:
             pieces = self.with_next_pieces(node, loops[0])
-            return replace(node, body=self.with_coming_lines(node.body, loops[0])) if pieces is node else pieces
-        sweeps = [sweep for loop in loops for sweep in self.sweeps(loop, node)]
+            return replace(node, body=self.with_coming_lines(node.body, loops[0], node)) if pieces is node else pieces
+        between = _read_by_rows(node.body)
+        sweeps = [sweep for loop in loops for sweep in self.sweeps(loop, node) if sweep.array not in between]
         fetching = self.with_next_rows(node, loops, sweeps)
         readers = [loop for loop in loops if self.streams(loop)]
         if fetching is node and len(readers) == 1:  # what the others do is adding up lanes, or short
-            return replace(node, body=self.with_coming_lines(node.body, readers[0]))
+            return replace(node, body=self.with_coming_lines(node.body, readers[0], node))
         return fetching
 
     def streams(self, loop: For) -> Mapping[tuple[str, Affine], tuple[Read, ...]]:
@@ -139,12 +140,18 @@ class _Prefetch:
         return variable.name in self.symbolic or size > self.caches.l2
 
     def with_next_rows(self, outer: For, loops: list[For], sweeps: list[_Sweep]) -> For:
-        """The loop with prefetches of each row of the sweeps, in one of its loops as long as the row: one that is no row's first sweep, else one that sweeps this row again."""
+        """The loop with prefetches of each row of the sweeps, in one of its loops as long as the row: one that is no row's first sweep, or that of the row before as well, else one that sweeps this row again. Where that computes little,
+        of several rows that are swept once every other one is asked for in its first sweep, so that fewer lines at a time are on their way."""
         chosen: dict[int, list[Node]] = {}
         rows = {
             (s.array, s.start): max(o.bytes for o in sweeps if (o.array, o.start) == (s.array, s.start)) for s in sweeps
         }
         first_sweeps = {id(next(s for s in sweeps if (s.array, s.start) == row).loop) for row in rows}
+        first_sweeps -= {
+            id(s.loop) for s in sweeps if len(self.new_reads(s.array, s.start, s.reads, outer)) < len(s.reads)
+        }
+        once = [row for row in rows if sum((s.array, s.start) == row for s in sweeps) == 1]
+        early = once[: len(once) & ~1 : 2] if self.caches.ahead >= AHEAD else []
         for (array, start), size in rows.items():
             same = [s for s in sweeps if (s.array, s.start) == (array, start) and 2 * s.bytes > size]
             first = same[0]
@@ -155,6 +162,8 @@ class _Prefetch:
                 continue
             distance, level = found
             host = max(hosts, key=_suitable)
+            if (array, start) in early and not _is_heavy(host) and _suitable(first.loop)[0]:
+                host = first.loop
             longest = max(rows.values())
             if self.is_light(host) and PAGE // 2 <= longest <= PAGE:
                 continue
@@ -169,14 +178,15 @@ class _Prefetch:
             else:
                 moved[outer.variable] = affine(outer.variable) + distance * outer.step
                 ahead = f"{distance * outer.step} {outer.variable}"
-            nodes = [Prefetch(place, level) for place in self.lines(first.reads, first.loop, host, moved)]
+            new = self.new_reads(array, start, first.reads, outer)
+            nodes = [Prefetch(place, level) for place in self.lines(new, first.loop, host, moved)]
             chosen.setdefault(id(host), []).extend(nodes)
             text = f"the row of {array} {ahead} ahead, into L{level}"
             self.notes.append(Note("prefetch", outer.variable, text))
         return outer if not chosen else replace(outer, body=_with_nodes(outer.body, chosen))
 
-    def with_coming_lines(self, nodes: tuple[Node, ...], loop: For) -> tuple[Node, ...]:
-        """The nodes with prefetches of lines further on in what their only loop reads, if it computes so much that the hardware does not see far enough ahead.
+    def with_coming_lines(self, nodes: tuple[Node, ...], loop: For, outer: For | None = None) -> tuple[Node, ...]:
+        """The nodes, which are what is inside of the outer loop, with prefetches of lines further on in what their only loop reads, if it computes so much that the hardware does not see far enough ahead.
         Inputs only: what the function writes itself, step after step in tiles, comes from a cache. Not several streams on a core whose loads wait for lines that are on their way into L1."""
         streams = {key: reads for key, reads in self.streams(loop).items() if key[0] not in self.written}
         enough = bool(streams) and _suitable(loop)[1] * loop.width >= HEAVY * len(streams)
@@ -184,13 +194,21 @@ class _Prefetch:
         if not enough or several or 3 * self.caches.l1 < 4 * AHEAD:
             return nodes
         made: list[Node] = []
-        for (array, _), reads in streams.items():
+        for (array, start), reads in streams.items():
             ahead = AHEAD // len(streams) // self.caches.line * self.caches.line
             elements = ahead // self.arguments[array].dtype.itemsize
             moved = {loop.variable: affine(loop.variable) + elements}
-            made += [Prefetch(place, 1) for place in self.lines(reads, loop, loop, moved)]
+            new = self.new_reads(array, start, reads, outer)
+            made += [Prefetch(place, 1) for place in self.lines(new, loop, loop, moved)]
             self.notes.append(Note("prefetch", loop.variable, f"{array} {ahead} bytes ahead, into L1"))
         return _with_nodes(nodes, {id(loop): made})
+
+    def new_reads(self, array: str, start: Affine, reads: Sequence[Read], outer: For | None) -> tuple[Read, ...]:
+        """Those that do not read what another one has read an iteration of the outer loop before."""
+        step = 0 if outer is None else (start.stride(outer.variable) or 0) * outer.step
+        variable = self.arguments[array]
+        there = {_constant_of(variable, read) for read in reads} if step else set[int]()
+        return tuple(read for read in reads if _constant_of(variable, read) + step not in there)
 
     def with_next_pieces(self, outer: For, loop: For) -> For:
         """The loop with prefetches of pieces of coming rows, where its only loop runs over pieces of rows with a recurrence from row to row: the hardware's prefetchers start anew with every piece.
@@ -251,7 +269,7 @@ class _Prefetch:
 
     def is_light(self, host: For) -> bool:
         """Whether memory is hardly ever idle in the loop, on a core whose loads wait for lines that are on their way into L1: of rows within a page the hardware fetches what comes next by itself."""
-        return self.caches.ahead < AHEAD and _suitable(host)[1] * host.width < HEAVY
+        return self.caches.ahead < AHEAD and not _is_heavy(host)
 
     def is_host(self, loop: For, sweep: _Sweep) -> bool:
         """Whether the loop runs over at least half as many elements as the row has."""
@@ -307,6 +325,10 @@ def _suitable(loop: For) -> tuple[bool, float]:
     return not streams, (work + sum(operations_of(e) + 1 for node in nodes for e in expressions(node))) / loop.step
 
 
+def _is_heavy(loop: For) -> bool:
+    return _suitable(loop)[1] * loop.width >= HEAVY
+
+
 def _whole_loops(nodes: tuple[Node, ...]) -> list[For]:
     """The vector loops among the nodes, one of the pieces that a loop was cut into for each: without those under masks (the first and the last vector of a row), those that go on
     with single vectors where another ends, and those that contain others."""
@@ -317,6 +339,12 @@ def _whole_loops(nodes: tuple[Node, ...]) -> list[For]:
         if loop.kind == "vector" and not (loop.masked or rest or inner):
             whole.append(loop)
     return whole
+
+
+def _read_by_rows(nodes: tuple[Node, ...]) -> set[str]:
+    """What loops over rows among the nodes read: the row that comes next is one of theirs."""
+    loops = (n for n in _directly_inside(nodes) if n.kind != "vector")
+    return {r.tensor for loop in loops for n in walk_nodes(loop.body) for e in expressions(n) for r in reads_of(e)}
 
 
 def _directly_inside(nodes: tuple[Node, ...]) -> Iterator[For]:

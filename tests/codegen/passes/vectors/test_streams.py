@@ -130,10 +130,13 @@ def standardized_rows(rows: int, columns: int) -> Function:
 def test_a_loop_that_leaves_memory_idle_fetches_rows_that_are_swept_once() -> None:
     program, _ = vectorize(standardized_rows(4096, 1024), vector_bytes=64)
     after, _ = prefetch(program, CACHES)
-    host, rest = (
+    first, host, rest = (
         n for n in walk_nodes(after.body) if isinstance(n, For) and any(isinstance(c, Prefetch) for c in n.body)
     )
-    assert {p.place.variable for p in host.body if isinstance(p, Prefetch)} >= {"x", "r"}
+    # Neither computes much: each asks for a row of what is swept once.
+    asked = [{p.place.variable for p in n.body if isinstance(p, Prefetch)} for n in (first, host)]
+    assert asked == [{"x"}, {"r", "h"}]
+    assert {str(p.place) for p in first.body if isinstance(p, Prefetch)} == {"x[i + 2, j]"}
     assert rest.masked
     assert rest.lower == host.upper
     assert not any(isinstance(node, Assign) and node.streaming for node in host.body)
@@ -185,7 +188,9 @@ def test_a_sum_that_computes_much_fetches_what_comes() -> None:
     assert {str(p.place) for p in prefetches(after)} == {f"x[i, j + {4096 + 16 * k}]" for k in range(4)}
 
 
-def test_rows_side_by_side_are_all_fetched() -> None:
+@pytest.mark.parametrize(("step", "rows"), [(2, (4, 5)), (1, (5,))])
+def test_rows_side_by_side_are_all_fetched(step: int, rows: tuple[int, ...]) -> None:
+    """But those that the iteration before has read."""
     both = call("add", at("x", "i", "j"), at("x", affine("i") + 1, "j"))
     sweeps = (
         Assign(target=put("s", "i"), value=both, reduction="sum"),
@@ -193,9 +198,11 @@ def test_rows_side_by_side_are_all_fetched() -> None:
     )
     body = (loop("j", 0, 1024, sweep, kind="vector") for sweep in sweeps)
     arguments = [array("x", 4097, 1024), array("s", 4096), array("t", 4096)]
-    program, _ = vectorize(function(loop("i", 0, 4096, *body), arguments=arguments, written="st"), vector_bytes=64)
+    program, _ = vectorize(
+        function(loop("i", 0, 4096, *body, step=step), arguments=arguments, written="st"), vector_bytes=64
+    )
     places = {str(p.place) for p in prefetches(prefetch(program, CACHES)[0])}
-    assert places == {f"x[i + {row}, j{k}]" for row in (4, 5) for k in ("", " + 16", " + 32", " + 48")}
+    assert places == {f"x[i + {row}, j{k}]" for row in rows for k in ("", " + 16", " + 32", " + 48")}
 
 
 def test_distance_and_level_follow_the_row() -> None:
