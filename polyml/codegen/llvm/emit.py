@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import nullcontext
+from functools import partial
 from typing import assert_never
 
 from polyml.codegen.llvm.arithmetic import cast
@@ -36,6 +37,7 @@ from polyml.codegen.llvm.memory.transpose import transpose_block
 from polyml.codegen.llvm.reductions.across import best_of_run, combine_run, run_across, run_of_arguments
 from polyml.codegen.llvm.reductions.combine import assign, update_argument
 from polyml.codegen.llvm.reductions.extrema import emit_extrema, extrema_of
+from polyml.codegen.llvm.reductions.numbers_across import emit_numbers, run_of_extrema
 from polyml.codegen.llvm.reductions.numbers_ahead import look_ahead
 from polyml.codegen.llvm.reductions.scan import assign_scanned, with_lanes
 from polyml.codegen.llvm.state import Slot, State
@@ -112,12 +114,18 @@ def _pointer_parameter(variable: Variable, *, written: bool) -> str:
 # -- nodes ------------------------------------------------------------------------------------------------------------------------
 
 
-def _emit_nodes(state: State, nodes: Iterable[Node], after: tuple[Node, ...] = ()) -> None:
-    """The nodes; those `after` them are emitted next."""
+def _emit_nodes(state: State, nodes: Iterable[Node], after: tuple[Node, ...] = (), *, looked_at: bool = False) -> None:
+    """The nodes; those `after` them are emitted next. looked_at: for NaN among the registers that they put together."""
     nodes = tuple(nodes)
     done = 0
     for position, node in enumerate(nodes):
         if position < done:
+            continue
+        extrema = run_of_extrema(state, nodes[position:]) if not looked_at else ()
+        if extrema:
+            done = position + len(extrema)
+            following = (*nodes[done:], *after)
+            emit_numbers(state, extrema, partial(_emit_nodes, state, after=following, looked_at=True))
             continue
         run = run_across(state, nodes[position:])
         if len(run) > 1:
@@ -227,7 +235,7 @@ def _emit_for(state: State, node: For) -> None:
         if extrema is None:
             _emit_counted(state, node, lower, upper, None)
         else:
-            emit_extrema(state, extrema, lambda: _emit_counted(state, extrema, lower, upper, None))
+            emit_extrema(state, extrema, lambda loop: _emit_counted(state, loop, lower, upper, None))
         return
     # Bounds differ between lanes: from the least to the greatest, each lane masked to its own part.
     b = state.builder

@@ -92,6 +92,50 @@ def steps(x: f64["N"]):
     assert np.isnan(pm.einsum(text, threads=1)(x))
 
 
+BESIDE = """
+def beside(x: {dtype}["N K"], z: {dtype}["N K"]):
+    h[n, k] = x[n, k] + z[n, k]
+    m[n] = {op}[k](h[n, k])
+    s[n] = sum[k](h[n, k] * z[n, k])
+    return h, m, s
+"""
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize(("op", "dtype"), [("max", "f32"), ("min", "f64")])
+def test_what_the_loop_does_besides_it_does_once(op: str, dtype: str) -> None:
+    program = pm.einsum(BESIDE.format(op=op, dtype=dtype), threads=1)
+    rng = np.random.default_rng(8)
+    for n, k in ((7, 70), (3, 1000)):
+        for name, spoil in SPOILERS.items():
+            x, z = (rng.standard_normal((n, k)).astype(f"f{int(dtype[1:]) // 8}") for _ in range(2))
+            spoil(x, rng)
+            h, m, s = program(x, z)
+            np.testing.assert_array_equal(h, x + z, err_msg=name)
+            np.testing.assert_array_equal(m, {"max": np.max, "min": np.min}[op](x + z, axis=1), err_msg=name)
+            np.testing.assert_allclose(s, ((x + z) * z).sum(axis=1), rtol=1e-3, err_msg=name)
+
+
+def _blocks(text: str, target: pm.Target, *arguments: np.ndarray) -> list[str]:
+    """The basic blocks of its assembly."""
+    return re.split(r"^\.L\w+:\n", pm.einsum(text, target=target, threads=1).lower(*arguments).text("asm"), flags=re.M)
+
+
+def test_a_loop_that_does_more_has_one_instruction_for_each_too() -> None:
+    x = np.zeros((64, 1024), "f")
+    blocks = _blocks(BESIDE.format(op="max", dtype="f32"), AVX512, x, x)
+    (loop,) = (b for b in blocks if "vcmpordps" in b and "vfmadd" in b)
+    assert loop.count("vmaxps") == 2 * loop.count("vcmpordps") and "vcmpunordps" not in loop
+
+
+def test_lanes_without_nan_are_put_together_by_one_instruction_a_step() -> None:
+    x = np.zeros((64, 1024), "f")
+    blocks = _blocks(ROWS.format(op="max", dtype="f32"), AVX512, x)
+    steps = [b for b in blocks if "vextractf128" in b and "vmaxps" in b]
+    assert any("{%k" not in b for b in steps) and any("{%k" in b for b in steps)
+    assert all("vcmpunordps" in b for b in _blocks(ROWS.format(op="max", dtype="f32"), AVX2, x) if "vextractf128" in b)
+
+
 CHOICES = """
 def choices(x: {dtype}["N K"]):
     r[n] = {op}[k](x[n, k])
