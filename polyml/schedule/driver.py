@@ -29,7 +29,7 @@ from polyml.schedule.ways.makers import blocks_with_makers, by_makers
 from polyml.schedule.ways.pivots import by_pivots, by_slants
 from polyml.schedule.ways.rescaled import by_rescaled
 from polyml.schedule.ways.strategic import as_written, by_ilp, by_isl, without_marks
-from polyml.schedule.ways.sweeps import by_last_sweep, by_row_blocks, by_row_sums
+from polyml.schedule.ways.sweeps import by_first_sweep, by_last_sweep, by_row_blocks, by_row_sums
 from polyml.schedule.ways.task import Task
 from polyml.schedule.ways.versions import for_few_rows, for_few_steps, for_sizes_at_hand
 from polyml.scop.dependences import Dependences
@@ -66,6 +66,7 @@ WAYS: Mapping[str, tuple[tuple[str, Way], ...]] = {
         ("rows in turns", by_turns),
         ("sums over blocks of rows", by_row_sums),
         ("rows with a late last sweep", by_last_sweep),
+        ("rows with an early first sweep", by_first_sweep),
         ("the schedule by integer programs", by_ilp),
         *_BY_ISL,
     ),

@@ -127,7 +127,7 @@ def _run(found: Schedule, passes: LoopOptions | None) -> dict[str, np.ndarray]:
 def test_one_thread_has_no_parallel_loop() -> None:
     scop, dependences = programs.program(programs.SOFTMAX, N=4096, M=1024)
     found = schedule(scop, dependences, WIDE, Options(target=WIDE, threads=1))
-    assert "parallel" not in print_tree(found.tree, scop)
+    assert "parallel" not in print_tree(found.tree, found.scop)
 
 
 def test_precise_reductions_stay_in_order() -> None:
@@ -160,7 +160,7 @@ def test_exhausted_budget_falls_back_and_says_so() -> None:
 def test_next_to_no_budget_leaves_the_written_order() -> None:
     scop, dependences = programs.program(programs.ATTENTION, B=1, H=2, S=8, D=4)
     found = schedule(scop, dependences, WIDE, Options(target=WIDE, budget=50))
-    assert [note.stage for note in found.notes].count("fallback") == 3
+    assert [note.stage for note in found.notes].count("fallback") == 4
     assert found.tree.plain_is_equal(tree_from_written_order(scop))
     check(found)
 

@@ -34,7 +34,7 @@ from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import maps_of, parameters_text
 from polyml.target import Target
 
-__all__ = ["Steps", "Turns", "distances", "in_two_rows", "take_turns"]
+__all__ = ["Steps", "Turns", "distances", "in_few_rows", "take_turns"]
 
 _IN, _OUT = isl.dim_type.in_, isl.dim_type.out
 
@@ -187,11 +187,11 @@ def _in_rows(scop: Scop, layout: Layout, steps: Steps, ages: Mapping[str, int], 
     return rebuilt(scop, changed, {**scop.arrays, rows.name: rows})
 
 
-def in_two_rows(schedule: Schedule, rows: Sequence[str]) -> Schedule | None:
-    """The schedule with two places for each array's rows; None where its order keeps more of them alive."""
-    for name in rows:
+def in_few_rows(schedule: Schedule, rows: Mapping[str, int]) -> Schedule | None:
+    """The schedule with so many places for each array's rows; None where its order keeps more of them alive."""
+    for name, places in rows.items():
         try:
-            schedule = slide_storage(schedule, name, (2, *(None for _ in schedule.scop.arrays[name].shape[1:])))
+            schedule = slide_storage(schedule, name, (places, *(None for _ in schedule.scop.arrays[name].shape[1:])))
         except (IllegalScheduleError, TransformError):
             return None
     return schedule

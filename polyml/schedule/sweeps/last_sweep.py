@@ -16,7 +16,7 @@ Source: shifted fusion is loop alignment, Allen, Callahan and Kennedy, "Automati
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 import islpy as isl
@@ -34,7 +34,17 @@ from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.shapes import element_count
 from polyml.target import Target
 
-__all__ = ["LastSweep", "one_row_late"]
+__all__ = [
+    "HEAVY",
+    "LateRows",
+    "Order",
+    "bytes_of_rows",
+    "in_pieces",
+    "is_by_rows",
+    "one_row_late",
+    "rows_of_block",
+    "sums_before",
+]
 
 HEAVY = 8.0
 """Operations of an element from which on a sweep computes so much that stores beside it cost nothing."""
@@ -47,20 +57,20 @@ MOST_ROWS, LEAST_ROWS, BLOCKS = 32, 8, 16
 
 
 @dataclass(frozen=True, slots=True)
-class LastSweep:
-    """The scop in pieces, its dependences, and what runs one after the other. kept: arrays of which two rows are alive, other than numbers. late: what waits. size: rows of a block."""
+class LateRows:
+    """The scop in pieces, its dependences, and what runs one after the other. kept: local arrays of more than numbers, and how many of their rows are alive. late: what waits. size: rows of a block."""
 
     scop: Scop
     dependences: Dependences
     outline: Outline
-    kept: tuple[str, ...]
+    kept: Mapping[str, int]
     late: tuple[str, ...]
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
-    """The statements by where they run for a row: ahead of the sweep that computes most, in it, behind it, and in the last one."""
+class Order:
+    """The statements by where they run for a row: ahead of the sweep that two rows share, in it, and behind it. late: those that run for the row before."""
 
     before: tuple[str, ...]
     host: tuple[str, ...]
@@ -68,24 +78,19 @@ class _Order:
     late: tuple[str, ...]
 
 
-def one_row_late(scop: Scop, matcher: Matcher, streamed: Set[str], target: Target) -> LastSweep | None:
+def one_row_late(scop: Scop, matcher: Matcher, streamed: Set[str], target: Target) -> LateRows | None:
     """The scop with the sweep that writes the streamed arrays one row late; None where that does not pay."""
     order = _order(scop, matcher, streamed)
     size = 0 if order is None else _rows_of_block(scop, order, matcher, target)
-    return None if order is None or not size else _pieces(scop, order, size)
+    return None if order is None or not size else in_pieces(scop, order, size)
 
 
-def _order(scop: Scop, matcher: Matcher, streamed: Set[str]) -> _Order | None:
+def _order(scop: Scop, matcher: Matcher, streamed: Set[str]) -> Order | None:
     statements = scop.statements
     late = tuple(name for name, s in statements.items() if s.target.array in streamed)
-    plain = all(s.indices and s.argument is None and s.domain.is_box() for s in statements.values())
-    if not late or not plain or scop.sizes or not in_order(scop):
+    if not late or not is_by_rows(scop, matcher):
         return None
-    if len({matcher.values(name, 0) for name in statements}) > 1 or not matcher.carries_nothing(
-        dict.fromkeys(statements, 0)
-    ):
-        return None
-    level = _levels(scop, matcher)
+    level = sums_before(scop, matcher)
     early = [name for name in statements if name not in late]
     sweeps = [level[name] for name in early if len(statements[name].indices) > 1]
     if not sweeps or any(level[name] <= max(sweeps) for name in late):
@@ -96,10 +101,20 @@ def _order(scop: Scop, matcher: Matcher, streamed: Set[str]) -> _Order | None:
     before = tuple(name for name in early if name not in (*host, *after))
     if sum(operations_of(statements[name].value) for name in host) < HEAVY:
         return None
-    return _Order(before, host, after, late)
+    return Order(before, (*host, *late), after, late)
 
 
-def _levels(scop: Scop, matcher: Matcher) -> dict[str, int]:
+def is_by_rows(scop: Scop, matcher: Matcher) -> bool:
+    """Whether all statements run along the same rows, none of which needs anything of another."""
+    statements = scop.statements
+    plain = all(s.indices and s.argument is None and s.domain.is_box() for s in statements.values())
+    if not plain or scop.sizes or not in_order(scop):
+        return False
+    same = len({matcher.values(name, 0) for name in statements}) == 1
+    return same and matcher.carries_nothing(dict.fromkeys(statements, 0))
+
+
+def sums_before(scop: Scop, matcher: Matcher) -> dict[str, int]:
     """How many sums must be complete before a statement runs for a row."""
     found: dict[str, int] = {}
     for name, s in scop.statements.items():
@@ -112,57 +127,77 @@ def _is_sum(source: Statement, sink: Statement) -> bool:
     return source.kind == "update" and not (sink.kind == "update" and sink.target.array == source.target.array)
 
 
-def _rows_of_block(scop: Scop, order: _Order, matcher: Matcher, target: Target) -> int:
+def _rows_of_block(scop: Scop, order: Order, matcher: Matcher, target: Target) -> int:
     """How many; 0 where rows are few, or short, or no whole lines (vectors would cross those of two rows), or so long that two of each do not stay in L2."""
-    rows = matcher.extent(order.late[0], 0) or 0
-    size = min(MOST_ROWS, rows // BLOCKS)
-    if size < LEAST_ROWS:
-        return 0
-    row = {a.name: a.dtype.itemsize * element_count(a.shape) // rows for a in scop.arrays.values()}
+    row = bytes_of_rows(scop, matcher)
     written = [row[scop.statements[name].target.array] for name in order.late]
     if min(written) < LONG * target.line_bytes or any(length % target.line_bytes for length in written):
         return 0
-    return size if 4 * sum(row.values()) <= target.l2_bytes else 0
+    return rows_of_block(scop, matcher, target)
 
 
-def _pieces(scop: Scop, order: _Order, size: int) -> LastSweep:
+def rows_of_block(scop: Scop, matcher: Matcher, target: Target) -> int:
+    """How many, without a rest where that is possible; 0 where rows are few, or so long that two of each do not stay in L2."""
+    rows = _rows(scop, matcher)
+    most = min(MOST_ROWS, rows // BLOCKS)
+    if most < LEAST_ROWS or 4 * sum(bytes_of_rows(scop, matcher).values()) > target.l2_bytes:
+        return 0
+    least = max(LEAST_ROWS, most // 2)
+    return next((size for size in range(most, least - 1, -1) if rows % size == 0), most)
+
+
+def bytes_of_rows(scop: Scop, matcher: Matcher) -> dict[str, int]:
+    """Of each array what there is for a row."""
+    rows = max(1, _rows(scop, matcher))
+    return {a.name: a.dtype.itemsize * element_count(a.shape) // rows for a in scop.arrays.values()}
+
+
+def _rows(scop: Scop, matcher: Matcher) -> int:
+    return matcher.extent(next(iter(scop.statements)), 0) or 0
+
+
+def in_pieces(scop: Scop, order: Order, size: int) -> LateRows:
+    """The scop in blocks of so many rows, in that order."""
     statements, arrays, copies = _with_copies(scop, order)
     cuts = {name: cut(s, s.indices[0], size, "block") for name, s in statements.items()}
     blocks = with_statements(scop, cuts, arrays)
     made = Pieces(blocks)
-    first: dict[str, list[str]] = {"before": [], "host": [], "after": []}
-    main: dict[str, list[str]] = {"before": [], "host": [], "after": []}
-    last: list[str] = []
-    for part, members in (("before", order.before), ("host", order.host), ("after", (*order.after, *copies))):
+    parts = (order.before, order.host, (*order.after, *copies))
+    first: list[list[str]] = [[] for _ in parts]
+    main: list[list[str]] = [[] for _ in parts]
+    last: list[list[str]] = [[] for _ in parts]
+    for part, members in enumerate(parts):
         for name in members:
             s = cuts[name]
-            start = s.domain.intersect(_first(s))
-            first[part] += made.add(s, start, ending="_first")
-            main[part] += made.add(s, s.domain.subtract(start))
-    for name in order.late:
-        s = cuts[name]
-        followed = _followed(s)
-        last += made.add(s, s.domain.subtract(followed), ending="_last")
-        main["host"] += made.add(s, followed, late=s.indices[1])
-    groups = tuple(tuple(main[part]) for part in main if main[part])
+            if name in order.late:
+                followed = _followed(s)
+                last[part] += made.add(s, s.domain.subtract(followed), ending="_last")
+                main[part] += made.add(s, followed, late=s.indices[1])
+            else:
+                start = s.domain.intersect(_first(s))
+                first[part] += made.add(s, start, ending="_first")
+                main[part] += made.add(s, s.domain.subtract(start))
+    starts, groups, ends = (tuple(tuple(group) for group in every if group) for every in (first, main, last))
     inside = [name for group in groups for name in group]
     index = {name: made.statements[name].indices[1] for name in inside}
-    starts = tuple(tuple(first[part]) for part in first if first[part])
     loop = Around(index, parallel=False, inside=groups, carries=True)
-    everything = [*(name for group in starts for name in group), *inside, *last]
+    everything = [*(name for group in starts for name in group), *inside, *(name for group in ends for name in group)]
     around = Around(
         {name: made.statements[name].indices[0] for name in everything},
         parallel=True,
-        inside=(*starts, loop, tuple(last)),
+        inside=(*starts, loop, *ends),
     )
+    early = {s.target.array for name, s in statements.items() if name not in order.late}
     read = {r.tensor for name in order.late for r in reads_of(statements[name].value)}
-    kept = tuple(a.name for a in blocks.arrays.values() if a.kind == "local" and a.name in read and len(a.shape) > 1)
-    return LastSweep(made.scop(everything), made.dependences(analyse(blocks)), (around,), kept, order.late, size)
+    rows = (a for a in blocks.arrays.values() if a.kind == "local" and a.name in read and len(a.shape) > 1)
+    kept = {a.name: 2 if a.name in early else 1 for a in rows}
+    return LateRows(made.scop(everything), made.dependences(analyse(blocks)), (around,), kept, order.late, size)
 
 
-def _with_copies(scop: Scop, order: _Order) -> tuple[dict[str, Statement], dict[str, Array], tuple[str, ...]]:
+def _with_copies(scop: Scop, order: Order) -> tuple[dict[str, Statement], dict[str, Array], tuple[str, ...]]:
     """The statements in order, the arrays, and the names of copies of sums that the last sweep reads: while it does, the next row's are made in their place."""
-    found = {name: scop.statements[name] for name in (*order.before, *order.host, *order.after)}
+    early = [name for name in (*order.before, *order.host, *order.after) if name not in order.late]
+    found = {name: scop.statements[name] for name in early}
     read = {r.tensor for name in order.late for r in reads_of(scop.statements[name].value)}
     arrays, copies = dict(scop.arrays), dict[str, str]()
     for s in [s for s in found.values() if s.kind == "init" and s.target.array in read]:

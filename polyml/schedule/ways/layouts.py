@@ -13,7 +13,7 @@ from polyml.schedule.layouts.padded_rows import pad_rows
 from polyml.schedule.layouts.relaid import Relaid
 from polyml.schedule.layouts.row_pieces import cut_rows
 from polyml.schedule.layouts.rows_aside import with_rows_aside
-from polyml.schedule.layouts.rows_in_turns import in_two_rows, take_turns
+from polyml.schedule.layouts.rows_in_turns import in_few_rows, take_turns
 from polyml.schedule.layouts.sums_ahead import sum_ahead
 from polyml.schedule.layouts.turned_columns import turn_columns
 from polyml.schedule.pack import Packed
@@ -134,7 +134,7 @@ def _relaid(
         return None
     worth = tuple(dict.fromkeys((*worth, *more)))
     made = Schedule(scop=relaid.scop, dependences=dependences, tree=tree, storage={}, notes=notes, worth=worth)
-    in_turns = in_two_rows(made, rows)
+    in_turns = in_few_rows(made, dict.fromkeys(rows, 2))
     if in_turns is None:
         return None
     # What copies fill ahead of all loops, and write back behind them, is there in full.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from math import prod
+from types import MappingProxyType
 
 import islpy as isl
 
@@ -15,7 +16,7 @@ from polyml.schedule.blocking.plan import plan_blocking
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.isl_scheduler import tree_from_written_order
 from polyml.schedule.large_enough import far_arrays, within
-from polyml.schedule.layouts.rows_in_turns import in_two_rows
+from polyml.schedule.layouts.rows_in_turns import in_few_rows
 from polyml.schedule.pack import Packed, pack_operands
 from polyml.schedule.schedule import Product, Schedule, Storage
 from polyml.schedule.storage import contract_storage
@@ -59,8 +60,10 @@ def as_written(task: Task) -> Schedule:
     return Schedule(scop=task.scop, dependences=task.dependences, tree=tree, storage={})
 
 
-def strategic(task: Task, order: Order, *, planner: Planner = plan_blocking, rows: tuple[str, ...] = ()) -> Schedule:
-    """The order of the statements, the target's strategy, contracted storage; for a CPU packed operands as well. rows: of arrays of which two are alive at a time."""
+def strategic(
+    task: Task, order: Order, *, planner: Planner = plan_blocking, rows: Mapping[str, int] = MappingProxyType({})
+) -> Schedule:
+    """The order of the statements, the target's strategy, contracted storage; for a CPU packed operands as well. rows: of arrays of which so few are alive at a time."""
     if task.target.is_cuda:
         from polyml.schedule.gpu.mapped import map_to_gpu  # what only a GPU needs
 
@@ -88,9 +91,9 @@ def strategic(task: Task, order: Order, *, planner: Planner = plan_blocking, row
         worth=worth,
         streamed=streamed_sums(task.scop, task.target, task.results, sums, far=far),
     )
-    in_turns = in_two_rows(made, rows)
+    in_turns = in_few_rows(made, rows)
     if in_turns is None:
-        raise SchedulerFailed(f"more than two rows of {', '.join(rows)} are alive")
+        raise SchedulerFailed(f"more rows of {', '.join(rows)} are alive")
     made = contract_storage(in_turns, in_lanes=partial(_in_lanes, task))
     return slide_rows(made, task.target.l2_bytes) if any(note.stage == ROW_ORDER for note in notes) else made
 

@@ -10,6 +10,7 @@ from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage import contract_storage
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.streams import streamed_arrays
+from polyml.schedule.sweeps.first_sweep import one_row_ahead
 from polyml.schedule.sweeps.last_sweep import one_row_late
 from polyml.schedule.sweeps.row_blocks import plan_row_blocks
 from polyml.schedule.sweeps.row_registers import rows_side_by_side
@@ -20,7 +21,7 @@ from polyml.schedule.ways.strategic import planned, strategic
 from polyml.schedule.ways.task import Task
 from polyml.scop.dependences import analyse
 
-__all__ = ["by_last_sweep", "by_row_blocks", "by_row_sums"]
+__all__ = ["by_first_sweep", "by_last_sweep", "by_row_blocks", "by_row_sums"]
 
 
 def by_row_blocks(task: Task) -> Schedule | None:
@@ -72,3 +73,17 @@ def by_last_sweep(task: Task) -> Schedule | None:
     late = replace(task, scop=plan.scop, dependences=plan.dependences, pack=False)
     made = strategic(late, partial(ilp_tree, late, outline=plan.outline), rows=plan.kept)
     return made.noted("rows", " ".join(plan.late), f"one row behind the others, in blocks of {plan.size} rows")
+
+
+def by_first_sweep(task: Task) -> Schedule | None:
+    """Rows whose first sweep runs beside the row before; None where there are none."""
+    if not task.may_block():
+        return None
+    plan = one_row_ahead(task.scop, task.known()[0], task.target)
+    if plan is None:
+        return None
+    ahead = replace(task, scop=plan.scop, dependences=plan.dependences, pack=False)
+    made = strategic(ahead, partial(ilp_tree, ahead, outline=plan.outline), rows=plan.kept)
+    return made.noted(
+        "rows", " ".join(plan.late), f"behind the first sweep of the next row, in blocks of {plan.size} rows"
+    )
