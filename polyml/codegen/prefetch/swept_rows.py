@@ -93,6 +93,7 @@ class _Prefetch:
         node = with_body(node, self.body)
         if not isinstance(node, For) or node.kind == "vector":
             return node
+        node = self.with_ends_of_blocks(node)
         loops = _whole_loops(node.body)
         beside = self.with_rows_beside(node, loops)
         if beside is not node:
@@ -209,6 +210,35 @@ class _Prefetch:
         variable = self.arguments[array]
         there = {_constant_of(variable, read) for read in reads} if step else set[int]()
         return tuple(read for read in reads if _constant_of(variable, read) + step not in there)
+
+    def with_ends_of_blocks(self, outer: For) -> For:
+        """The loop with prefetches in sweeps over a first row ahead of a loop over rows, or over the last one behind it, of the row that an iteration more would ask for: else each block of rows has one that nobody has asked for."""
+        nodes = list(_directly_inside(outer.body))
+        walks = [k for k, node in enumerate(nodes) if node.kind != "vector"]
+        if not walks:
+            return outer
+        walk = nodes[walks[-1]]
+        asked = {node.place.variable: node.place for node in walk_nodes(walk.body) if isinstance(node, Prefetch)}
+        chosen: dict[int, list[Node]] = {}
+        behind = {id(node) for node in nodes[walks[-1] :]}
+        for loop in _whole_loops(tuple(nodes)):
+            streams = {key: reads for key, reads in self.streams(loop).items() if key[0] in asked}
+            trips = self.trips(loop)
+            if not streams or not trips or trips < 0 or not _is_heavy(loop) or not _suitable(loop)[0]:
+                continue
+            found = self.distance(sum(trips * self.arguments[array].dtype.itemsize for array, _ in streams))
+            for (array, _), reads in streams.items():
+                steps = [s.stride(walk.variable) for s in asked[array].subscripts if isinstance(s, Affine)]
+                if found is None or None in steps or not any(steps):
+                    continue
+                distance, level = found
+                moved = {loop.variable: affine(loop.variable)}
+                rows = [(step or 0) * walk.step * (distance + (id(loop) in behind)) for step in steps]
+                for place in self.lines(reads, loop, loop, moved):
+                    there = zip(place.subscripts, rows, strict=True)
+                    ahead = Place(array, tuple(s + row for s, row in there if isinstance(s, Affine)))
+                    chosen.setdefault(id(loop), []).append(Prefetch(ahead, level))
+        return outer if not chosen else replace(outer, body=_with_nodes(outer.body, chosen))
 
     def with_next_pieces(self, outer: For, loop: For) -> For:
         """The loop with prefetches of pieces of coming rows, where its only loop runs over pieces of rows with a recurrence from row to row: the hardware's prefetchers start anew with every piece.
