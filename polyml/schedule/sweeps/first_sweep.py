@@ -20,7 +20,7 @@ from __future__ import annotations
 from polyml.expressions import reads_of
 from polyml.schedule.matching import Matcher
 from polyml.schedule.statement_models import operations_of
-from polyml.schedule.sweeps.last_sweep import (
+from polyml.schedule.sweeps.late_rows import (
     HEAVY,
     LateRows,
     Order,
