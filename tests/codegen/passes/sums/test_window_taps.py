@@ -104,7 +104,7 @@ def layer(x: f32["C H W"], w: f32["C R S"]):
     target = Target("x86-64-v4", l1_bytes=32 * 1024, l2_bytes=1 << 20)
     layer = polyml.einsum(text, target=target, threads=1).bind(w=w).lower(x)
     loops = layer.text("loops")
-    places = re.findall(r"\+= x_padded\[([^]]*)\]", loops)
+    places = re.findall(r"\+=.* x(?:_padded)?\[([^]]*)\]", loops)
     assert len(places) > 1.4 * len(set(places)) > 0
     blocks = re.split(r"^\.L\w+:\n|^\tj\w+\t.*\n", layer.text("asm"), flags=re.M)
     tiles = [block for block in blocks if block.count("vfmadd") >= 54]
