@@ -12,6 +12,7 @@ import polyml
 from polyml.codegen.loops import For, If, Prefetch
 from polyml.codegen.rewrite import walk_nodes
 from polyml.lowered import Lowered
+from polyml.options import FusionPolicy
 from polyml.target import Target
 
 SMALL_CACHES = Target("host", l1_bytes=2 << 10, l2_bytes=8 << 10)
@@ -139,6 +140,17 @@ def test_rows_of_tiles_lie_near_each_other() -> None:
     loops = f.lower(np.ones((3, 4, 5)), np.ones((5, 5))).text("loops")
     assert "y[r, q + 1, p] = " in loops
     assert "y[r + 1, q, p] = " not in loops
+
+
+@pytest.mark.parametrize("fusion", ["smart", "maximal"])
+def test_products_that_share_their_loops_have_no_version_of_their_own(fusion: FusionPolicy) -> None:
+    text = 'def f(x: f32["N K"], y: f32["K M"]):\n    z[n, m] = x[n, k] * y[k, m]\n    s[k] = max[m](y[k, m])\n    return z, s\n'
+    f = polyml.einsum(text, dynamic=True, fusion=fusion)
+    for n, k, m in ((3, 65, 37), (70, 5, 90)):
+        x, y = np.ones((n, k), np.float32), np.arange(k * m, dtype=np.float32).reshape(k, m) % 7
+        z, s = f(x, y)
+        assert np.array_equal(z, x @ y)
+        assert np.array_equal(s, y.max(1))
 
 
 def versions(lowered: Lowered) -> list[If]:

@@ -11,7 +11,7 @@ What changes the matrix element by element goes with them: then one of the two s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from polyml.expressions import reads_of
 from polyml.records import dataclass
@@ -32,7 +32,8 @@ __all__ = ["Together", "rows_side_by_side", "sums_together"]
 class Together:
     """The statements, with what each calls the rows and the columns.
 
-    late: those that go through a block while the others go through the next one (sweeps/rows_late.py). behind: what makes for these something of a row's sum, when that is finished.
+    late: those that go through a block while the others go through the next one (sweeps/rows_late.py). behind: what needs something of theirs, of the same row, and runs when the block's
+    rows are through.
     """
 
     rows: Mapping[str, str]
@@ -71,20 +72,32 @@ def sums_together(
     ranges = {matcher.values(name, scop.statements[name].indices.index(index)) for name, index in columns.items()}
     if over_columns == len(sums) or (over_columns == 0 and len(sums) == len(taken)) or len(ranges) > 1:
         return None
-    # What else there is runs ahead, for a whole block.
-    ahead = rows.keys() - {s.name for s in taken if s.target.array == matrix}
-    edges = [(source, sink) for source, sink in matcher.edges if source != sink and {source, sink} <= ahead]
+    changes = {s.name for s in taken if s.target.array == matrix}
+    pairs = [(source, sink) for source, sink in matcher.edges if source != sink and {source, sink} <= rows.keys()]
+    edges = [(source, sink) for source, sink in pairs if not {source, sink} & changes]
     by_row = {s.name for s in sums if _sums_over(s, columns[s.name])}
-    found = by_row
-    while new := {sink for source, sink in edges if source in found} - found:
-        found = found | new
-    late, behind = frozenset(found & columns.keys() - by_row), frozenset(found - columns.keys())
+    found = _reached(by_row, edges)
+    late = frozenset(found & columns.keys() - by_row)
     # Sums down the columns are nobody's business before all rows are through.
-    if any((sink in by_row and source in found) or source in columns.keys() - by_row for source, sink in edges):
+    if any(
+        (sink in by_row and source in found) or source in columns.keys() - changes - by_row for source, sink in edges
+    ):
         return None
-    if (behind and not late) or (late and sums != taken):
+    if late and sums != taken:
+        return None
+    # What else there is runs for a whole block: ahead, unless it needs something of these.
+    behind = frozenset(_reached(by_row | changes, pairs) - columns.keys())
+    if not late and any(source in behind and sink in columns for source, sink in pairs):
         return None
     return Together(rows={name: rows[name] for name in columns}, columns=columns, late=late, behind=behind)
+
+
+def _reached(names: Set[str], edges: Sequence[tuple[str, str]]) -> Set[str]:
+    """These and whatever needs something of them."""
+    found = names
+    while new := {sink for source, sink in edges if source in found} - found:
+        found = found | new
+    return found
 
 
 def _is_plain(s: Statement, matrix: str, row: str, column: str, along: int) -> bool:

@@ -75,8 +75,9 @@ class RowSums:
         """The loops around the statements."""
         rows: Outline = (self.rows,)
         if self.together is not None:
-            ahead = tuple(name for name in self.rows if name not in self.together.rows)
-            rows = (*((ahead,) if ahead else ()), self.together.loops)
+            behind = tuple(name for name in self.rows if name in self.together.behind)
+            ahead = tuple(name for name in self.rows if name not in self.together.rows and name not in behind)
+            rows = (*((ahead,) if ahead else ()), self.together.loops, *((behind,) if behind else ()))
         blocks = Around(self.blocks, parallel=False, inside=rows)
         parts = Around(self.parts, parallel=True, inside=(self.starts, blocks))
         return tuple(stage for stage in (self.before, parts, self.after) if stage)

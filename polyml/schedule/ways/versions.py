@@ -37,8 +37,9 @@ def for_few_steps(task: Task) -> Schedule | None:
 
 
 def _with_plans(task: Task, planner: Planner) -> Schedule | None:
-    """The strategy around contractions of symbolic sizes in blocks that another planner than usual decides; None where it decides none."""
+    """The strategy around contractions of symbolic sizes in blocks that another planner than usual decides; None where it decides none, or those share their loops with others."""
     others = replace(task, pack=False)
     if not task.scop.sizes or not planned(others, task.known()[1], planner):
         return None
-    return strategic(others, partial(ilp_tree, others), planner=planner)
+    made = strategic(others, partial(ilp_tree, others), planner=planner)
+    return made if made.worth else None

@@ -122,6 +122,26 @@ def test_what_changes_the_matrix_goes_with_its_sums(sums: int, threads: int, sha
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
 
 
+def test_what_reads_the_changed_matrix_runs_behind_its_rows() -> None:
+    """A product that takes no elements with the others is made when the block's are there."""
+    text = """
+def f(a: f32["N K"], c: i8["K M"]):
+    x[k, m] = f32(c[k, m]) * 2.0
+    z[m] = x[k, m]
+    y[n, m] = a[n, k] * x[k, m]
+    return y, z
+"""
+    rng = np.random.default_rng(0)
+    a, c = rng.integers(-3, 4, (5, 400)).astype(np.float32), rng.integers(-9, 9, (400, 37), np.int8)
+    program = polyml.einsum(text, target=SMALL, verify=True)
+    (note,) = blocks(program, a, c)
+    assert "each element loaded once for all sums; z, y: summed" in note
+    y, z = program(a, c)
+    x = np.float32(2) * c
+    assert np.array_equal(y, a @ x)
+    assert np.array_equal(z, x.sum(0))
+
+
 def test_sums_of_a_matrix_that_is_made_of_other_rows() -> None:
     text = CHANGED.replace("+= u[i] * v[j]", "= 0.5 * B[i, j] + u[i] * B[N - 1 - i, j]").replace("A: f64", "B: f64")
     program = polyml.einsum(text.format("", ""), target=SMALL, verify=True)
