@@ -166,14 +166,14 @@ def search(strategy: SearchStrategy[Any], check: Callable[[Any], None], number: 
 
 
 def fuzz(seconds: float, first_seed: int = 0) -> int:
-    """Searches until the time is up or a failure is found; prints what it did. 0: nothing found; 1: a failure, printed."""
+    """Searches, once at least, until the time is up or a failure is found; prints what it did. 0: nothing found; 1: a failure, printed."""
     faulthandler.enable(sys.__stderr__ or 2)  # a crash shows where; the line above it shows the seed
     end = time.monotonic() + seconds
     trials = st.builds(Trial, programs(), st.sampled_from(VARIANTS))
     large = st.builds(Trial, programs(large=True), st.sampled_from(VARIANTS))
     counts = {"calls": 0, "programs": 0, "large programs": 0, "other types": 0}
     number = first_seed
-    while time.monotonic() < end:
+    while number == first_seed or time.monotonic() < end:
         for name, strategy, check, examples in (
             ("calls", einsum_calls(), check_call, 40),
             ("programs", trials, check_program, 8),

@@ -148,7 +148,7 @@ def test_a_lost_context_is_left_behind(a_device: pytest.MonkeyPatch, capsys: pyt
     assert main([]) == 1
     ((*_, after, name, _, seconds),) = commands
     assert (after, name) == ("--after", "sum")
-    assert 400 < float(seconds) <= 420
+    assert 0 < float(seconds) <= 420
     assert "context is lost with sum" in capsys.readouterr().out
     a_device.setattr(script, "measure", lambda case: [row_of(case.name, "polyml")])
     assert main(["--after", "sum"]) == 0

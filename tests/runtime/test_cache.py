@@ -243,10 +243,10 @@ SECOND = """
 import sys, time
 import numpy as np, llvmlite.binding, polyml, polyml.runtime.cached
 x = np.ones((8, 8), np.float32)
-start, used = time.perf_counter(), time.process_time()
+used = time.process_time()
 f = polyml.einsum('def mm(x: f32["N K"], w: f32["K M"]):\\n    y[n, m] = x[n, k] * w[k, m]\\n    return y\\n')
 assert (f(x, x) == 8).all()
-print(time.perf_counter() - start, time.process_time() - used)
+print(time.process_time() - used)
 assert sys.argv[1] == "cold" or not {"islpy", "highspy", "polyml.compiler", "polyml.codegen.loops"} & set(sys.modules), sys.modules
 import gc
 assert gc.isenabled()  # it rests while the compiler is imported
@@ -266,5 +266,7 @@ def test_a_second_process_runs_no_compiler(folder: Path) -> None:
             text=True,
         )
         assert done.returncode == 0, done.stderr
-        seconds.append(min(map(float, done.stdout.split())))
-    assert min(seconds[1:]) < 0.02, "the first call of a cached kernel"
+        seconds.append(float(done.stdout))
+    assert min(seconds[1:]) < seconds[0] / 5, (
+        "the first call of a cached kernel: some 10 ms of 600, whoever else computes"
+    )

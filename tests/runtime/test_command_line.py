@@ -214,8 +214,7 @@ def test_a_reader_may_leave_early(programs: str) -> None:
 def test_measured_balance_is_plausible() -> None:
     target = polyml.Target.host()
     single = fma_peak()
-    assert 1e8 < single < 1e13
     assert fma_peak() == single
-    assert 0.3 < fma_peak(polyml.f64) / single < 1.1
-    assert read_bandwidth(1) > 1e8
+    assert all(1e8 < peak < 1e13 for peak in (single, fma_peak(polyml.f64)))
+    assert 1e7 < read_bandwidth(1) < 1e13
     assert target.cores >= 1
