@@ -239,7 +239,8 @@ def einsum_path(*operands: object, optimize: object = "greedy") -> tuple[list[An
     return path
 
 
-_PROGRAM = re.compile(r"\bdef\s+\w+\s*\(|^\s*class\s+\w+\s*[(:]")
+_PROGRAM = re.compile(r"\bdef\s+\w+\s*\(|^\s*class\s+\w+\s*[(:]|\w\[[^\]]*\]\s*[-+*]?=")
+"""What a program has, or is meant to have: subscripts in numpy.einsum's form have neither a function nor an assignment."""
 
 
 _EXTENDED: dict[tuple[object, ...], Einsum] = {}

@@ -11,6 +11,7 @@ from polyml.einsum_frontend.syntax import Expression, Parameter, Program, SizeRe
 from polyml.errors import DTypeError, NotAffineError, ShapeError
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, affine
+from polyml.shown import counted
 
 __all__ = ["ArgumentType", "Signature", "bind_sizes", "check_argument"]
 
@@ -95,7 +96,7 @@ def check_argument(parameter: Parameter, given: ArgumentType) -> None:
     rank = len(parameter.shape or ())
     if len(given.shape) != rank:
         raise ShapeError(
-            f"argument {parameter.name} has {len(given.shape)} dimensions {given.shape}, and the program declares {rank}",
+            f"argument {parameter.name} has {counted(len(given.shape), 'dimension')} {given.shape}, and the program declares {rank}",
             span=parameter.span,
         )
 

@@ -62,6 +62,6 @@ def fresh_name(base: str, taken: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """A hint with the known name closest to `name`, or None."""
-    close = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)
+    """A hint with the known name closest to `name`, or None. Who mistypes a name has its first letter right: `softmax` is not meant for `max`."""
+    close = difflib.get_close_matches(name, sorted({k for k in known if k[:1] == name[:1]}), n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else None

@@ -153,6 +153,10 @@ def _subscript(node: ast.Subscript, at: Positions) -> Subscript:
             raise refusal("only a tensor can be subscripted", at, other, "subscript each tensor of the expression")
 
 
+_BY_POSITION = "pass the arguments by position"
+_SIZES = "name the sizes in the parameter's annotation: x: f32['N K'], and use N"
+
+
 def _joined(inner: ast.Subscript, outer: ast.Subscript) -> str:
     items = [*sequence_items(inner.slice), *sequence_items(outer.slice)]
     return f"{ast.unparse(inner.value)}[{', '.join(map(ast.unparse, items))}]"
@@ -161,7 +165,9 @@ def _joined(inner: ast.Subscript, outer: ast.Subscript) -> str:
 def _call(node: ast.Call, at: Positions) -> Expression:
     if node.keywords:
         keyword = node.keywords[0]
-        raise refusal("keyword arguments are not in the language", at, keyword.value, "pass the arguments by position")
+        reducer = isinstance(node.func, ast.Name) and node.func.id in _REDUCERS
+        hint = f"name the indices that it reduces: {ast.unparse(node.func)}[k](x[n, k])" if reducer else _BY_POSITION
+        raise refusal("keyword arguments are not in the language", at, keyword.value, hint)
     match node.func:
         case ast.Subscript(value=ast.Name(id=name)) if name in _REDUCERS:
             return _reducer(name, node, node.func, at)
@@ -185,7 +191,7 @@ def _call(node: ast.Call, at: Positions) -> Expression:
             hint = f"name the indices that it reduces: {name}[k](x[k])"
             raise refusal(f"`{name}` reduces over no index here", at, node, hint)
         case ast.Name(id=name):
-            known = did_you_mean(name, [*FUNCTIONS, *DTYPES, *_REDUCERS])
+            known = _SIZES if name == "len" else did_you_mean(name, [*FUNCTIONS, *DTYPES, *_REDUCERS])
             other = "another einsum program is called in a statement of its own: t = f(x)"
             raise refusal(f"unknown function {name!r}", at, node.func, known or other)
         case other:

@@ -14,6 +14,7 @@ from polyml.einsum_frontend.names import CONSTANTS, RESERVED, did_you_mean, fres
 from polyml.einsum_frontend.syntax import Expression, LoopRef, Number, Program, SizeRef, Subscript
 from polyml.errors import EinsumSyntaxError
 from polyml.records import dataclass
+from polyml.shown import counted
 from polyml.source import Span
 
 __all__ = ["Scope", "Tensor", "holds_program", "wrong_rank"]
@@ -163,9 +164,12 @@ class Scope:
             hint = "declare it before the loop, so that an iteration can read what the one before wrote"
             return EinsumSyntaxError(f"{name!r} is read before this iteration makes it", span=span, hint=hint)
         if name in self.local:
-            return EinsumSyntaxError(f"{name!r} is read before it is assigned", span=span)
+            again = f"declare it, and write a loop: for t in range(1, N): {name}[t] = {name}[t - 1] + ..."
+            hint = f"assign it first; where its elements are made of earlier ones of its own, {again}"
+            return EinsumSyntaxError(f"{name!r} is read before it is assigned", span=span, hint=hint)
         known = [*self.tensors, *self.sizes, *self.loops, *RESERVED]
-        return EinsumSyntaxError(f"undefined name {name!r}", span=span, hint=hint or did_you_mean(name, known))
+        hint = hint or did_you_mean(name, known) or f"what comes from outside is a parameter: {name}: f32, or f32[...]"
+        return EinsumSyntaxError(f"undefined name {name!r}", span=span, hint=hint)
 
     def assigned_somewhere_in_a_loop(self, name: str) -> bool:
         """Whether the body of an enclosing `for` assigns `name`: an earlier iteration may have."""
@@ -192,6 +196,5 @@ def wrong_rank(name: str, rank: int, given: int, span: Span) -> EinsumSyntaxErro
     """The error for an access with another number of subscripts than the tensor has dimensions."""
     if rank == 0:
         return EinsumSyntaxError(f"{name!r} is a scalar and has no subscripts", span=span, hint=f"write {name}")
-    dimensions = f"{rank} dimension{'s' if rank > 1 else ''}"
-    message = f"{name!r} has {dimensions}, but {given} subscript{'s' if given > 1 else ''}"
+    message = f"{name!r} has {counted(rank, 'dimension')}, but {counted(given, 'subscript')}"
     return EinsumSyntaxError(message, span=span, hint="one subscript for each dimension")

@@ -21,10 +21,11 @@ from polyml.einsum_frontend.syntax import Program
 from polyml.einsum_numpy.path import Path, find_path, with_limit
 from polyml.einsum_numpy.semirings import SEMIRINGS, Semiring, semiring_of
 from polyml.einsum_numpy.steps import Value, read, statements
-from polyml.einsum_numpy.subscripts import labels_of
+from polyml.einsum_numpy.subscripts import labels_of, wrong_number, wrong_rank
 from polyml.errors import ArgumentError, ShapeError, SubscriptsSyntaxError
 from polyml.records import dataclass
 from polyml.runtime.foreign import seen
+from polyml.shown import counted
 from polyml.source import Source, Span
 
 __all__ = ["Request", "is_extended", "program_of", "refuse_numpys", "request_of"]
@@ -187,15 +188,16 @@ def _subscripts(request: Request) -> tuple[list[tuple[str, ...]], tuple[str, ...
     pieces = left.split(",") + ([] if request.mask is None else [request.mask])
     if len(pieces) != len(request.operands):
         count = len(request.operands) - (request.mask is not None)
-        raise ShapeError(f"the subscripts name {left.count(',') + 1} operands, but {count} are given", span=everything)
+        raise wrong_number(left.count(",") + 1, count, everything)
     accesses = []
-    for piece, (_, shape) in zip(pieces, request.operands, strict=True):
+    for position, (piece, (_, shape)) in enumerate(zip(pieces, request.operands, strict=True)):
         entries = tuple(piece.split())
         if bad := [entry for entry in entries if not _ENTRY.fullmatch(entry)]:
             hint = "subscripts are separated by spaces, operands by commas: 'n c h+r, k c r -> n k h'"
             raise SubscriptsSyntaxError(f"{bad[0]!r} is no subscript", span=everything, hint=hint)
         if len(entries) != len(shape):
-            raise ShapeError(f"an operand has {len(shape)} dimensions, but {len(entries)} subscripts", span=everything)
+            hint = "beside sums, digits and the like subscripts are separated by spaces: 'n c h+r, k c r -> n k h'"
+            raise wrong_rank(position, len(shape), counted(len(entries), "subscript"), everything, hint)
         accesses.append(entries)
     result = tuple(right.split())
     if not all(_NAME.fullmatch(name) for name in result) or len(set(result)) != len(result):

@@ -46,6 +46,7 @@ def label_sizes(labels: Labels, shapes: Sequence[tuple[int, ...]]) -> dict[str, 
         ShapeError: they do not agree.
     """
     sizes: dict[str, int] = {}
+    given_by: dict[str, int] = {}
     for position, (operand, shape) in enumerate(zip(labels.operands, shapes, strict=True)):
         own: dict[str, int] = {}
         for label, extent in zip(operand, shape, strict=True):
@@ -54,8 +55,10 @@ def label_sizes(labels: Labels, shapes: Sequence[tuple[int, ...]]) -> dict[str, 
         for label, extent in own.items():
             known = sizes.get(label, 1)
             if extent != known and 1 not in (extent, known):
-                raise ShapeError(f"{label!r} has size {known}, and {extent} in operand {position}")
-            sizes[label] = extent if known == 1 else known
+                where = f"operand {given_by[label]}, and {extent} in operand {position}"
+                raise ShapeError(f"{label!r} has size {known} in {where}")
+            if known == 1:
+                sizes[label], given_by[label] = extent, position
     return sizes
 
 

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 
 from polyml.errors import ShapeError, SubscriptsSyntaxError
 from polyml.records import dataclass
+from polyml.shown import counted
 from polyml.source import Source, Span
 
-__all__ = ["Labels", "labels_of", "subscripts_of_sublists"]
+__all__ = ["Labels", "labels_of", "subscripts_of_sublists", "wrong_number", "wrong_rank"]
 
 _ELLIPSIS = "..."
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase
@@ -41,15 +42,26 @@ def labels_of(subscripts: str, ranks: Sequence[int]) -> Labels:
         raise _error(whole, subscripts.rindex("->"), 2, "the subscripts have more than one '->'")
     pieces = left.split(",")
     if len(pieces) != len(ranks):
-        message = f"the subscripts name {len(pieces)} operands, but {len(ranks)} are given"
-        raise ShapeError(message, span=Span(whole, 1, 0, 1, max(1, len(left))))
+        raise wrong_number(len(pieces), len(ranks), Span(whole, 1, 0, 1, max(1, len(left))))
     labels: list[tuple[str, ...]] = []
     offset = 0
-    for piece, rank in zip(pieces, ranks, strict=True):
-        labels.append(_operand_labels(piece, rank, offset, whole))
+    for position, (piece, rank) in enumerate(zip(pieces, ranks, strict=True)):
+        labels.append(_operand_labels(piece, position, rank, offset, whole))
         offset += len(piece) + 1
     result = _result_labels(right, len(left) + len(arrow), labels, whole) if arrow else _implicit_result(labels)
     return Labels(tuple(labels), tuple(result))
+
+
+def wrong_number(named: int, given: int, span: Span) -> ShapeError:
+    """The error for subscripts of more or fewer operands than there are."""
+    are = "is" if given == 1 else "are"
+    return ShapeError(f"the subscripts name {counted(named, 'operand')}, but {given} {are} given", span=span)
+
+
+def wrong_rank(position: int, rank: int, subscripts: str, span: Span, hint: str | None = None) -> ShapeError:
+    """The error for another number of subscripts than the operand has dimensions."""
+    message = f"operand {position} has {counted(rank, 'dimension')}, but {subscripts}"
+    return ShapeError(message, span=span, hint=hint)
 
 
 def subscripts_of_sublists(arguments: Sequence[object]) -> tuple[str, tuple[object, ...]]:
@@ -83,18 +95,18 @@ def _sublist(sublist: object) -> str:
     return "".join(letters)
 
 
-def _operand_labels(piece: str, rank: int, offset: int, whole: Source) -> tuple[str, ...]:
+def _operand_labels(piece: str, position: int, rank: int, offset: int, whole: Source) -> tuple[str, ...]:
     parts = _split(piece, offset, whole)
     letters = len(parts) - (_ELLIPSIS in parts)
     span = Span(whole, 1, offset, 1, offset + max(1, len(piece)))
     if _ELLIPSIS in parts:
         if letters > rank:
-            raise ShapeError(f"an operand has {rank} dimensions, but at least {letters} subscripts", span=span)
+            raise wrong_rank(position, rank, f"at least {counted(letters, 'subscript')}", span)
         at = parts.index(_ELLIPSIS)
         hidden = [f"d{n}" for n in reversed(range(rank - letters))]
         return (*parts[:at], *hidden, *parts[at + 1 :])
     if letters != rank:
-        raise ShapeError(f"an operand has {rank} dimensions, but {letters} subscripts", span=span)
+        raise wrong_rank(position, rank, counted(letters, "subscript"), span)
     return tuple(parts)
 
 

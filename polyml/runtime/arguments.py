@@ -18,6 +18,7 @@ from polyml.dtypes import DType, boolean, from_numpy
 from polyml.errors import ArgumentError, DTypeError, ShapeError
 from polyml.records import dataclass
 from polyml.sets.affine import Extent
+from polyml.shown import counted
 from polyml.source import Span
 
 __all__ = [
@@ -125,16 +126,12 @@ def prepare(wanted: Wanted, given: object) -> Prepared:
         return Prepared(_scalar(wanted, wanted.dtype, given), given, copied=True)
     array = _array(wanted, given)
     fresh = not isinstance(given, np.ndarray)
-    if (
-        fresh
-        and isinstance(given, list | tuple | int | float | bool)
-        and np.can_cast(array.dtype, wanted.dtype.numpy, "same_kind")
-    ):
-        array = array.astype(wanted.dtype.numpy)
+    if fresh and isinstance(given, list | tuple | int | float | bool):
+        array = _in_type(wanted, wanted.dtype, array)
     _check_dtype(wanted, wanted.dtype, array)
     if array.ndim != wanted.rank:
         raise ShapeError(
-            f"argument {wanted.name} has {array.ndim} dimensions {array.shape}, and the program declares {wanted.rank}",
+            f"argument {wanted.name} has {counted(array.ndim, 'dimension')} {array.shape}, and the program declares {wanted.rank}",
             span=wanted.span,
         )
     if array.dtype != wanted.dtype.numpy or not array.flags.aligned or any(s % array.itemsize for s in array.strides):
@@ -149,9 +146,23 @@ def _array(wanted: Wanted, given: object) -> Array:
         raise ArgumentError(f"argument {wanted.name} is no array: {fault}", span=wanted.span) from None
 
 
+def _in_type(wanted: Wanted, dtype: DType, array: Array) -> Array:
+    """Python's own numbers, which have no width, in the parameter's type; as they are, where it is of another kind."""
+    integers = array.dtype.kind in "iu" and dtype.is_integer
+    if not integers and not np.can_cast(array.dtype, dtype.numpy, "same_kind"):
+        return array
+    made = array.astype(dtype.numpy)
+    if integers and (lost := made != array).any():
+        raise ArgumentError(f"argument {wanted.name} has {array[lost][0]}, which {dtype} cannot hold", span=wanted.span)
+    return made
+
+
 def _check_dtype(wanted: Wanted, dtype: DType, array: Array) -> None:
     if array.dtype == dtype.numpy:
         return
+    if array.ndim == 0 and array.dtype.kind in "OUS":  # what NumPy makes of anything that is no array
+        found = "None" if array[()] is None else f"of type {type(array[()]).__name__}"
+        raise DTypeError(f"argument {wanted.name} must be an array of {dtype}, and is {found}", span=wanted.span)
     hint = f"convert it to {dtype}"
     try:
         found = str(from_numpy(array.dtype))

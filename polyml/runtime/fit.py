@@ -56,8 +56,10 @@ def result_arrays(
         if not isinstance(place, np.ndarray) or place.shape != shape or place.dtype.newbyteorder("=") != dtype:
             found = f"{place.dtype} {place.shape}" if isinstance(place, np.ndarray) else type(place).__name__
             raise ArgumentError(f"out= for {result.label} must be an array of {result.dtype} {shape}, and is {found}")
-        if not place.flags.writeable or overlaps_itself(place):
-            raise ArgumentError(f"out= for {result.label} is read-only, or its elements share memory")
+        if not place.flags.writeable:
+            raise ArgumentError(f"out= for {result.label} is read-only")
+        if overlaps_itself(place):
+            raise ArgumentError(f"out= for {result.label} has elements that share memory")
         for other, before in zip(signature.results, made, strict=False):
             if before[1] is not None and share_memory(place, before[1]):
                 raise ArgumentError(f"out= for {result.label} shares memory with that for {other.label}")

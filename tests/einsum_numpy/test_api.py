@@ -166,6 +166,10 @@ def test_without_operands_it_is_a_callable() -> None:
     for malformed in ("", "ij->k", "i;j"):
         with pytest.raises(ValueError, match=r"einstein|Number|operand"):
             polyml.einsum(malformed)
+    with pytest.raises(SyntaxError, match="the text is not a function"):
+        polyml.einsum("y[n] = 2 * x[n]")
+    with pytest.raises(ValueError, match="'j' has size 4 in operand 1, and 5 in operand 2"):
+        polyml.einsum("ij,ij,jk->ik", np.ones((3, 1)), np.ones((3, 4)), np.ones((5, 2)))
 
 
 def test_keywords() -> None:

@@ -127,8 +127,14 @@ def test_a_call_is_one_program_for_all_shapes() -> None:
     ("arguments", "keywords", "error", "message"),
     [
         (("i+1 j", np.ones((2, 2))), {}, SubscriptsSyntaxError, "need one '->'"),
-        (("i+1 j -> i", np.ones(2)), {}, ShapeError, "1 dimensions, but 2 subscripts"),
-        (("i+1 -> i", np.ones(2), np.ones(2)), {}, ShapeError, "name 1 operands, but 2"),
+        (("i+1 j -> i", np.ones(2)), {}, ShapeError, "operand 0 has 1 dimension, but 2 subscripts"),
+        (
+            ("i, i1 -> i", np.ones(2), np.ones((2, 2))),
+            {},
+            ShapeError,
+            "operand 1 .* 1 subscript\n(.*\n)*.*separated by spaces",
+        ),
+        (("i+1 -> i", np.ones(2), np.ones(2)), {}, ShapeError, "name 1 operand, but 2 are given"),
         (("i+1 -> i i", np.ones(2)), {}, SubscriptsSyntaxError, "different indices"),
         (("i+$ -> i", np.ones(2)), {}, SubscriptsSyntaxError, "is no subscript"),
         (("i*j -> i", np.ones(2)), {}, ValueError, "affine"),

@@ -114,15 +114,29 @@ def test_what_is_converted(given: object) -> None:
         (np.zeros(3, np.complex64), DTypeError, "argument x has dtype c64"),
         (np.zeros(3, np.longdouble), DTypeError, f"argument x has dtype {np.dtype(np.longdouble)}"),
         (["a"], DTypeError, "argument x has dtype <U1"),
-        (None, DTypeError, "argument x has dtype object"),
+        (None, DTypeError, "argument x must be an array of f32, and is None"),
+        ({}, DTypeError, "argument x must be an array of f32, and is of type dict"),
+        ([None], DTypeError, "argument x has dtype object"),
         (np.zeros((3, 3), np.float32), ShapeError, r"argument x has 2 dimensions \(3, 3\), and the program declares 1"),
         (1.0, ShapeError, "argument x has 0 dimensions"),
+        (np.zeros((1, 1), np.float32)[0, 0], ShapeError, "argument x has 0 dimensions"),
         ([[1, 2], [3]], ArgumentError, "argument x is no array"),
     ],
 )
 def test_array_faults(given: object, error: type[PolymlError], message: str) -> None:
     with pytest.raises(error, match=message):
         prepare(X, given)
+
+
+def test_lists_of_integers_fit_or_are_refused() -> None:
+    for dtype in (i8, u16, u64):
+        value = prepare(Wanted("x", dtype, 1), [1, 100]).value
+        assert isinstance(value, np.ndarray)
+        assert value.dtype == dtype.numpy
+        assert value.tolist() == [1, 100]
+    for dtype, numbers in ((i8, [1, 300]), (i8, [2**31]), (u16, [5, -1]), (u64, [-1])):
+        with pytest.raises(ArgumentError, match=f"argument x has {numbers[-1]}, which {dtype} cannot hold"):
+            prepare(Wanted("x", dtype, 1), numbers)
 
 
 @pytest.mark.parametrize(
@@ -319,6 +333,11 @@ def test_out_is_called_as_the_program_calls_it() -> None:
     both = np.zeros(8, np.float32)
     with pytest.raises(ArgumentError, match=r"^out= for y shares memory with that for z"):
         program(x, out=(both[:4], both[3:7]))
+    both.flags.writeable = False
+    with pytest.raises(ArgumentError, match=r"^out= for z is read-only"):
+        program(x, out=(both[:4], x.copy()))
+    with pytest.raises(ArgumentError, match=r"^out= for z has elements that share memory"):
+        program(x, out=(np.lib.stride_tricks.as_strided(x.copy(), (4,), (0,)), x.copy()))
 
 
 def test_out_arrays_of_several_results() -> None:
