@@ -3,8 +3,10 @@
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import polyml
 from polyml.errors import PolymlError
 from polyml.target import Target, _cache_sizes_sysfs, available_cores, named_targets
 
@@ -83,3 +85,25 @@ def test_cache_sizes_of_a_container_without_sysfs(tmp_path: Path) -> None:
         for file, text in (("level", level), ("type", kind), ("size", size), ("coherency_line_size", "64")):
             (folder / file).write_text(f"{text}\n")
     assert _cache_sizes_sysfs(tmp_path) == {"l1": 48 * 1024, "l2": 2 * 1024 * 1024, "line": 64}
+
+
+def test_caches_may_be_as_small_as_somebody_says() -> None:
+    """Sizes of tiles are at least one, whatever a model divides."""
+    tiny = Target("host", l1_bytes=512, l2_bytes=256, l3_bytes=0, cores=1)
+    product = 'def f(x: f32["N K"], w: f32["K M"]):\n    y[n, m] = x[n, k] * w[k, m]\n    return y\n'
+    x, w = np.ones((32, 2048), np.float32), np.ones((2048, 64), np.float32)
+    assert (polyml.einsum(product, target=tiny)(x, w) == 2048).all()
+    sweeps = """
+def f(u: f64["N M"], T: int):
+    for t in range(T):
+        for i in range(1, N - 1):
+            for j in range(1, M - 1):
+                u[i, j] = u[i - 1, j] + u[i, j - 1] - u[i + 1, j] + u[i, j + 1]
+    return u
+"""
+    u = np.arange(30 * 50).reshape(30, 50) % 7.0
+    given = (u.copy() for _ in range(2))
+    found, plain = (
+        polyml.einsum(sweeps, dynamic=True, **o)(next(given), 3) for o in ({"target": tiny}, {"scheduler": "written"})
+    )
+    assert np.array_equal(found, plain)

@@ -92,7 +92,7 @@ def chosen_tile(
         )
 
     rows, tile = best(limits.rows, limits.tallest)
-    ways = target.l1_bytes // WAY
+    ways = max(1, target.l1_bytes // WAY)
     if tile.rows > ways and not (given.ends or turned) and waits_in_l1(model, sides, rows, tile, target):
         rows, tile = best([rows], ways)
     return rows, tile, {}

@@ -148,7 +148,7 @@ class Sweep:
     def longest(self, rows: Sequence[str]) -> int:
         """Elements of a row of unknown length, at most, where rows are not cut: those of the smallest blocks stay near."""
         one = self.block_bytes(dict.fromkeys(rows, LEAST_ROWS), 1)
-        return self.facts.target.l2_bytes // 8 // one
+        return max(1, self.facts.target.l2_bytes // 8 // one)
 
     def block_bytes(self, heights: Mapping[str, int], strip: int) -> int:
         """Bytes of a block of rows and strips."""
