@@ -94,13 +94,14 @@ def settled(loop: For, types: Mapping[str, DType], taken: set[str]) -> tuple[Nod
 
     plain: Callable[[Node], Node] = lambda node: replace(node, streaming=False) if isinstance(node, Assign) else node  # noqa: E731
     made: list[Node] = []
+    known = {registers[name]: Read(name, start.target.subscripts, types[name]) for name, start in starts.items()}
     for node in map_places(loop.body, place=place, read=read):
-        if isinstance(node, If):
-            begun = [n.target for n in node.then if isinstance(n, Assign)]
-            known = {
-                registers[name]: Read(name, start.target.subscripts, types[name]) for name, start in starts.items()
-            }
+        assigned = [n.target for n in (node.then if isinstance(node, If) else (node,)) if isinstance(n, Assign)]
+        if isinstance(node, If):  # a register that has its value already keeps it
+            begun = [target for target in assigned if target.variable in known]
             node = replace(node, otherwise=tuple(Assign(target=t, value=known[t.variable]) for t in begun))
+        for target in assigned:
+            known.pop(target.variable, None)
         made.append(plain(node))
     for name, start in starts.items():
         made.append(replace(start, value=Read(registers[name], (), types[name])))

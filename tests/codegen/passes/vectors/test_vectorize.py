@@ -201,10 +201,10 @@ def test_whole_narrow_and_long_rows_do_not_overlap(columns: int, factor: int) ->
     np.testing.assert_array_equal(run(after, {})["z"], run(before, {})["z"])
 
 
-def any_tile(*first: Assign | If, factor: int = 3) -> Function:
-    """The same over the columns from C to M, of which nobody knows how many there are."""
+def any_tile(*first: Assign | If, factor: int = 3, last: tuple[If, ...] = ()) -> Function:
+    """The same over the columns from C to M, of which nobody knows how many there are. last: what follows the sum."""
     update = Assign(target=put("z", "a"), value=call("mul", at("x", "k"), at("y", "k", "a")), reduction="sum")
-    body = loop("a", affine("C"), affine("M"), *first, loop("k", 0, 9, update), kind="vector", factor=factor)
+    body = loop("a", affine("C"), affine("M"), *first, loop("k", 0, 9, update), *last, kind="vector", factor=factor)
     arguments = [array("x", 9), array("y", 9, "M"), array("z", "M")]
     return function(body, arguments=arguments, written="z", sizes=("M", "C", "B"))
 
@@ -212,6 +212,18 @@ def any_tile(*first: Assign | If, factor: int = 3) -> Function:
 BEGINS = Assign(target=put("z", "a"), value=number(0.0))
 FIRST_BLOCK = If(condition=call("eq", index("B"), index(0)), then=(BEGINS,))
 """Sums begin in the first of several blocks, and go on in others."""
+
+
+@pytest.mark.parametrize("first", [BEGINS, FIRST_BLOCK], ids=["begins", "goes on"])
+@pytest.mark.parametrize("block", [0, 1, 2])
+def test_sums_that_a_condition_leaves_alone_keep_what_they_have(first: Assign | If, block: int) -> None:
+    finish = Assign(target=put("z", "a"), value=call("add", at("z", "a"), number(2.0)))
+    before = any_tile(first, last=(If(condition=call("eq", index("B"), index(1)), then=(finish,)),))
+    after, (note,) = vectorize(before, vector_bytes=64)
+    assert "overlapping" in note.text
+    for columns in (30, 50, 130):
+        sizes = {"C": 0, "M": columns, "B": block}
+        np.testing.assert_array_equal(run(after, sizes)["z"], run(before, sizes)["z"], err_msg=str(sizes))
 
 
 @pytest.mark.parametrize("first", [BEGINS, FIRST_BLOCK], ids=["begins", "goes on"])
