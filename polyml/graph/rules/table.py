@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from polyml.graph.ir import Graph
 from polyml.graph.rules.algebra.combine import combine_terms
+from polyml.graph.rules.algebra.determined import replace_determined
 from polyml.graph.rules.algebra.restrict import restrict_domains
 from polyml.graph.rules.algebra.simplify import simplify
 from polyml.graph.rules.algebra.single_values import drop_single_values
@@ -115,6 +116,7 @@ RULES: tuple[Rule, ...] = (
     _plain("simplify", simplify),
     _plain("compared", compare_narrowly),
     _plain("single values", drop_single_values),
+    _plain("determined", replace_determined),
     _plain("common", share_equal),
     # Ordering: what is left of an expression may be inlined.
     _plain("tables", make_tables),

@@ -57,11 +57,13 @@ def depths(
     """Block of the reduction: a tile's rows of the broadcast operand take a quarter of L1, and up to three eighths where they are contiguous along it:
     whole lines, and each block fewer is a sweep over C less. Two thirds where a panel of the vector operand takes more than half of L1 even so, since rows are pushed out by panels then.
 
-    Whole where something else follows in the region: it needs the finished sum while that is in registers.
+    Whole where something else follows in the region, which needs the finished sum while that is in registers, or puts other values in its place.
     """
     out = statement.target.array
-    later = (s for s in scop.statements.values() if s.name != statement.name)
-    if any(read.tensor == out for s in later for read in reads_of(s.value)):
+    names = list(scop.statements)
+    others = {name: s for name, s in scop.statements.items() if name != statement.name}
+    overwritten = any(others[name].target.array == out for name in names[names.index(statement.name) + 1 :])
+    if overwritten or any(read.tensor == out for s in others.values() for read in reads_of(s.value)):
         return {i: model.extents[i] for i in sides.reduced}
     return shares(model, sides, tile, target)
 
