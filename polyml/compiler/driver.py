@@ -38,6 +38,7 @@ from polyml.runtime.dispatch import COMPILE_LOCK
 from polyml.runtime.keys import Key, with_numbers
 from polyml.runtime.signature import KernelSignature
 from polyml.schedule.schedule import Schedule
+from polyml.schedule.sweeps.row_cuts import BEYOND
 from polyml.sets.affine import Affine
 
 __all__ = [
@@ -119,11 +120,17 @@ def lower(
         strides: of input tensors that are not contiguous, in elements, by the tensor's name. constants: names of inputs that never change.
     """
     with stage("fuse"):
-        size = options.machine.l2_bytes
+        machine, size = options.machine, options.machine.l2_bytes
+        rows = BEYOND * (size if machine.is_cuda else machine.l1_bytes)
         arranges, most = may_arrange(options), 12 if options.fusion else 1
         makes = partial(makes_operand, graph=graph, options=options, strides=strides or {}, constants=constants)
         regions = fuse(
-            graph, cache_bytes=size, max_equations=most, prologues=arranges, makes=makes if arranges else None
+            graph,
+            cache_bytes=size,
+            rows_bytes=rows,
+            max_equations=most,
+            prologues=arranges,
+            makes=makes if arranges else None,
         )
         memory = plan(graph, regions)
     report("plan", lambda: str(memory), level=2)

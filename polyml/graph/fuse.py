@@ -33,6 +33,7 @@ def fuse(
     graph: Graph,
     *,
     cache_bytes: int = 1 << 20,
+    rows_bytes: int = 1 << 21,
     max_equations: int = 12,
     prologues: bool = False,
     makes: Callable[[Region], bool] | None = None,
@@ -41,6 +42,7 @@ def fuse(
 
     Args:
         cache_bytes: of the cache (per core) in which a slice of an intermediate should stay; the L2.
+        rows_bytes: of a tensor whose rows equations may share though some reduce over them: more than L1 holds, where blocks of rows stay there (schedule/sweeps/row_sums.py).
         max_equations: most equations in one region, since isl's cost grows faster than linearly.
         prologues: what makes a large operand of a contraction over no box, element by element, goes with the contraction, which applies it while packing (schedule/prologues.py).
         makes: whether a region, a contraction and what makes its operand, can run a block of the sum at a time (schedule/blocking/makers.py).
@@ -48,7 +50,7 @@ def fuse(
     ops: list[Equation | Loop] = [op for op in graph.ops if not isinstance(op, Check)]
     before = _predecessors(graph, ops)
     early = _needed_by_checks(graph, ops)
-    chooser = _Chooser(graph, ops, before, early, cache_bytes, max_equations)
+    chooser = _Chooser(graph, ops, before, early, cache_bytes, rows_bytes, max_equations)
     while (pair := chooser.best()) is not None:
         chooser.join(*pair)
     groups = list(chooser.groups.values())
@@ -82,10 +84,16 @@ class _Chooser:
         before: Sequence[set[int]],
         early: set[int],
         cache_bytes: int,
+        rows_bytes: int,
         max_equations: int,
     ) -> None:
         self.ops = ops
-        self.early, self.cache_bytes, self.max_equations = early, cache_bytes, max_equations
+        self.early, self.cache_bytes, self.rows_bytes, self.max_equations = (
+            early,
+            cache_bytes,
+            rows_bytes,
+            max_equations,
+        )
         self.tensors = tensors_of(graph)
         self.memory = memory_of(ops)
         self.profiles: list[tuple[Profile, ...]] = [profiles(op, self.tensors, self.memory) for op in ops]
@@ -226,7 +234,9 @@ class _Chooser:
             members = [p for k in sorted(group) for p in self.profiles[k]]
             made = {name for k in group for name in self.made[k]}
             escaping = {name for name in self.touches(group) if name in self.kept or self.users[name] - group}
-            found = self.saved[group] = bytes_saved(members, self.tensors, made, escaping, self.cache_bytes)
+            found = self.saved[group] = bytes_saved(
+                members, self.tensors, made, escaping, self.cache_bytes, self.rows_bytes
+            )
         return found
 
 

@@ -35,18 +35,20 @@ _IMMENSE = 1 << 30
 _TILED = 80
 """Operations of a contraction that cost as much more time in one nest with others as a byte from memory: an eighth of what a core does meanwhile."""
 
-_LARGE = 2
-"""Tensors of so many times the cache's size are read row by row together, though some reduce over the rows."""
-
 
 def bytes_saved(
-    profiles: Sequence[Profile], tensors: dict[str, Tensor], made: Set[str], escaping: Set[str], cache_bytes: int
+    profiles: Sequence[Profile],
+    tensors: dict[str, Tensor],
+    made: Set[str],
+    escaping: Set[str],
+    cache_bytes: int,
+    rows_bytes: int,
 ) -> dict[str, int]:
     """Bytes that need not move when these equations run as one region rather than each by itself, by tensor.
 
     Args:
         made: memory whose first version the region makes. escaping: what must be in memory after it.
-        cache_bytes: of the cache that a slice should stay in; half of it is counted on.
+        cache_bytes: of the cache that a slice should stay in; half of it is counted on. rows_bytes: tensors as large as that are read row by row together, though some reduce over the rows.
     """
     outer = _outer_classes(profiles)
     saved: dict[str, int] = {}
@@ -64,7 +66,7 @@ def bytes_saved(
         most = size * sum(touched == name for p in touching for touched, _ in dict.fromkeys(p.accesses))
         fits = fits and all(_keeps_reuse(p, name, shared, outer, tensors, cache_bytes, most) for p in touching)
         # Sizes that stay symbolic count as large: small ones have a version of their own.
-        large = size >= _LARGE * cache_bytes or not is_known(tensors[name].shape)
+        large = size >= rows_bytes or not is_known(tensors[name].shape)
         if not fits and not (large and _shares_rows(name, profiles, tensors, cache_bytes)):
             continue
         reads = [p.read_bytes(tensors[name]) for p in movers]

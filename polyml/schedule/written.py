@@ -26,12 +26,16 @@ def in_order(scop: Scop) -> bool:
     return True
 
 
-def with_statements(scop: Scop, statements: Mapping[str, Statement], arrays: Mapping[str, Array]) -> Scop:
-    """The scop (`in_order`) with these statements, in their order."""
-    depth = max(len(s.indices) for s in statements.values())
+def with_statements(
+    scop: Scop, statements: Mapping[str, Statement], arrays: Mapping[str, Array], *, loops: tuple[str, ...] = ()
+) -> Scop:
+    """The scop (`in_order`) with these statements, in their order. loops: the sequential loops around all of them, in whose iterations that is their order."""
+    depth = max(len(s.indices) for s in statements.values()) - len(loops)
+    around = [place for loop in loops for place in ("0", loop)]
     initial = isl.UnionMap.empty(scop.context.get_space())
     for position, s in enumerate(statements.values()):
-        time = [str(position), *s.indices, *("0" for _ in range(depth - len(s.indices)))]
+        own = s.indices[len(loops) :]
+        time = [*around, str(position), *own, *("0" for _ in range(depth - len(own)))]
         text = f"{parameters_text(scop.sizes)}{{ {s.name}[{', '.join(s.indices)}] -> [{', '.join(time)}] }}"
         initial = initial.union(isl.Map(text).intersect_domain(s.domain).to_union_map())
     return replace(rebuilt(scop, statements, arrays), initial=initial)

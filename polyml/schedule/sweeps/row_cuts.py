@@ -13,13 +13,28 @@ from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import element_count
 from polyml.target import Target
 
-__all__ = ["RowCut", "any_cut", "elements_of", "known_cut"]
+__all__ = ["BEYOND", "RowCut", "any_cut", "elements_of", "known_cut"]
+
+BEYOND = 2
+"""Times L1 from which on a matrix is worth blocks of rows."""
 
 STREAMS = 16
 """Rows of a block where they are long: as many streams as a core's prefetcher follows with ease."""
 
 LEAST_ROWS = 4
 """Rows of a block: with fewer, sums are loaded and stored as often as the matrix."""
+
+BESIDE = 2
+"""Rows' worth of vectors that L1 holds beside a block: what its rows are multiplied with, and the sums down its columns."""
+
+MOST_NEAR = 64
+"""Rows of a block in L1, at most: more save nothing."""
+
+NEAR_PARTS = 4
+"""Parts of a matrix as large as L2, where no more than L1 is asked of a block."""
+
+NEAR_PART_ROWS = 128
+"""Rows of such a part, at least: what starts and combines its sums is nothing beside them."""
 
 MOST_PARTS = 32
 """Parts with sums of their own."""
@@ -33,12 +48,13 @@ LEAST_BLOCKS = 2
 
 @dataclass(frozen=True, slots=True)
 class RowCut:
-    """size: rows of a block. part: rows of a part; None: blocks are dealt out to the parts in turns. count: of the parts. worth: what must hold for it to pay."""
+    """size: rows of a block. near: which L1 holds. part: rows of a part; None: blocks are dealt out to the parts in turns. count: of the parts. worth: what must hold for it to pay."""
 
     size: int
     part: int | None
     count: int
     worth: tuple[Product, ...] = ()
+    near: bool = False
 
 
 def elements_of(array: Array) -> int:
@@ -46,17 +62,48 @@ def elements_of(array: Array) -> int:
     return element_count(array.shape, UNKNOWN_EXTENT)
 
 
-def known_cut(array: Array, along: int, sums: Sequence[Array], target: Target) -> RowCut | None:
-    """For extents that are numbers; None where blocks or sums do not fit in cache. along: the dimension of rows; sums: the arrays over them."""
+def known_cut(array: Array, along: int, sums: Sequence[Array], target: Target, *, once: bool) -> RowCut | None:
+    """For extents that are numbers; None where blocks or sums do not fit in cache, or nothing is gained.
+
+    Args:
+        along: the dimension of rows. sums: the arrays over them. once: each element is loaded once for all sums, so that it is no matter where a block stays.
+    """
     whole, extent = elements_of(array) * array.dtype.itemsize, array.shape[along].constant
     row = whole // extent
-    size = min(max(STREAMS, target.l1_bytes // 2 // row), target.l2_bytes // 2 // row, extent)
     longest = max(elements_of(summed) for summed in sums)
-    if size < LEAST_ROWS or longest * array.dtype.itemsize > target.l2_bytes // 4:
+    if longest * array.dtype.itemsize > target.l2_bytes // 4:
         return None
-    wanted = max(1, min(MOST_PARTS, whole // target.l2_bytes))
-    part = size * ceil(extent / (size * wanted))
-    return RowCut(size, part, ceil(extent / part))
+    near = None if once else _near_size(row, extent, target)
+    size = near or min(max(STREAMS, target.l1_bytes // 2 // row), target.l2_bytes // 2 // row, extent)
+    if size < LEAST_ROWS or (near is None and not once and whole <= target.l2_bytes):
+        return None
+    several = whole // target.l2_bytes
+    if near or once:
+        several = max(several, min(NEAR_PARTS * whole // target.l2_bytes, extent // NEAR_PART_ROWS))
+    return _in_parts(size, extent, several, near=near is not None)
+
+
+def _near_size(row: int, extent: int, target: Target) -> int | None:
+    """Rows of a block that L1 holds beside a row of each vector that the sums take and make, side by side where that is possible and in blocks of one size where that divides their number; None where
+    L1 holds too few."""
+    room = min(target.l1_bytes // row - BESIDE, extent) if row else 0
+    step = next((step for step in (2 * LEAST_ROWS, LEAST_ROWS) if room >= step), None)
+    if step is None:
+        return None
+    # Beyond what goes side by side half of L1, since the next block's lines come meanwhile.
+    most = min(room, max(step, target.l1_bytes // 2 // row), MOST_NEAR) // step * step
+    return next((size for size in range(most, most // 2, -step) if extent % size == 0), most)
+
+
+def _in_parts(size: int, extent: int, wanted: int, *, near: bool) -> RowCut:
+    """So many parts as are wanted, or somewhat more where all are of one size then."""
+    blocks, wanted = ceil(extent / size), max(1, min(MOST_PARTS, wanted))
+    if extent % size == 0:
+        wanted = next(
+            (count for count in range(wanted, min(MOST_PARTS, 2 * wanted) + 1) if blocks % count == 0), wanted
+        )
+    part = size * ceil(blocks / wanted)
+    return RowCut(size, part, ceil(extent / part), near=near)
 
 
 def any_cut(array: Array, along: int, sums: Sequence[Array], target: Target) -> RowCut | None:

@@ -8,7 +8,7 @@ Rewrite: for i, j: q[i] += A[i, j] * p[j];  for j, i: s[j] += r[i] * A[i, j]
     ->  for parts c: (for j: s_part[c, j] = 0;  for blocks b: (for i in b, j: q[i] += A[i, j] * p[j];  for j, i in b: s_part[c, j] += r[i] * A[i, j]));
         for j, c: s[j] += s_part[c, j]
 
-When: the matrix does not fit in L2, one statement sums over its rows and another does not, and nothing that follows the rows needs a sum over all of them (A^T (A x) does
+When: the matrix does not fit in L2, or in L1 where that holds blocks of it, one statement sums over its rows and another does not, and nothing that follows the rows needs a sum over all of them (A^T (A x) does
 not, A (A^T y) does). Contractions are left to tiles.
 
 Sizes that stay symbolic count as large; whether they are is asked at each call (`RowSums.worth`). Blocks of 16 rows are then dealt out to eight parts in turns.
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import groupby
 from math import inf
 
 import islpy as isl
@@ -33,7 +34,7 @@ from polyml.schedule.gpu.partial_sums import parts_of_sum
 from polyml.schedule.ilp.driver import Around, Outline
 from polyml.schedule.matching import Matcher
 from polyml.schedule.schedule import Product
-from polyml.schedule.sweeps.row_cuts import any_cut, elements_of, known_cut
+from polyml.schedule.sweeps.row_cuts import BEYOND, any_cut, elements_of, known_cut
 from polyml.schedule.sweeps.row_registers import Together, sums_together
 from polyml.schedule.written import in_order, with_statements
 from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
@@ -42,6 +43,9 @@ from polyml.sets.shapes import is_known
 from polyml.target import Target
 
 __all__ = ["RowSums", "cut", "large_matrices", "plan_row_sums"]
+
+_ROW = 3
+"""Indices of a statement that has one instance for each row: the part's, the block's and the row's."""
 
 _HEAVY = 6
 """Instances per element touched from which a statement counts as a contraction."""
@@ -53,7 +57,7 @@ class RowSums:
 
     before, starts, rows, after: its statements by the place where they run: ahead, at the start of each part, in each block, at the end.
     parts, blocks: the loops around them, an index for each statement. size: rows of a block. matrix, sums: what they are called, for notes.
-    worth: what must hold at a call for it to pay. together: those of `rows` that take elements of the matrix together.
+    worth: what must hold at a call for it to pay. together: those of `rows` that take elements of the matrix together. near: L1 holds a block.
     """
 
     scop: Scop
@@ -69,11 +73,12 @@ class RowSums:
     sums: tuple[str, ...]
     worth: tuple[Product, ...] = ()
     together: Together | None = None
+    near: bool = False
 
     @property
     def outline(self) -> Outline:
         """The loops around the statements."""
-        rows: Outline = (self.rows,)
+        rows: Outline = self._by_kind() if self.near else (self.rows,)
         if self.together is not None:
             behind = tuple(name for name in self.rows if name in self.together.behind)
             ahead = tuple(name for name in self.rows if name not in self.together.rows and name not in behind)
@@ -81,6 +86,13 @@ class RowSums:
         blocks = Around(self.blocks, parallel=False, inside=rows)
         parts = Around(self.parts, parallel=True, inside=(self.starts, blocks))
         return tuple(stage for stage in (self.before, parts, self.after) if stage)
+
+    def _by_kind(self) -> Outline:
+        """What follows the rows, in its order, with numbers of a row by themselves: these have lanes across the rows of a block, sums theirs along the rows."""
+        along = {
+            name: s.kind in ("init", "update") or len(s.indices) > _ROW for name, s in self.scop.statements.items()
+        }
+        return tuple(tuple(names) for _, names in groupby(self.rows, key=along.__getitem__))
 
     def __str__(self) -> str:
         how = " for all that reads them" if self.together is None else ", each element loaded once for all sums"
@@ -97,15 +109,14 @@ def large_matrices(scop: Scop, target: Target) -> list[Array]:
     found = (
         a
         for a in scop.arrays.values()
-        if len(a.shape) > 1 and (not is_known(a.shape) or elements_of(a) * a.dtype.itemsize > target.l2_bytes)
+        if len(a.shape) > 1 and (not is_known(a.shape) or elements_of(a) * a.dtype.itemsize >= BEYOND * target.l1_bytes)
     )
     return sorted((a for a in found if sum(a.name in t for t in touched) > 1), key=elements_of, reverse=True)
 
 
 def plan_row_sums(scop: Scop, matcher: Matcher, models: Mapping[str, StatementModel], target: Target) -> RowSums | None:
     """The blocks for the largest matrix that has such readers; None when there is none. The new scop's dependences are to be computed."""
-    plain = all(s.argument is None and not s.loop_depth for s in scop.statements.values())
-    if not plain or not in_order(scop):
+    if any(s.argument is not None for s in scop.statements.values()) or not in_order(scop):
         return None
     for array in large_matrices(scop, target):
         rows = _rows(scop, array, matcher, models)
@@ -147,7 +158,7 @@ def _rows(scop: Scop, array: Array, matcher: Matcher, models: Mapping[str, State
         return None
     if not all(isinstance(place, Affine) for name in sums for place in scop.statements[name].target.subscripts):
         return None  # a part's sums are those of elements that are known ahead
-    if not scop.sizes and ranges != {(0, array.shape[along].constant - 1)}:
+    if is_known(array.shape) and ranges != {(0, array.shape[along].constant - 1)}:
         return None
     if any(_is_heavy(scop.statements[name], scop, models[name]) for name in index):
         return None
@@ -184,9 +195,11 @@ def _with_neighbours(scop: Scop, matcher: Matcher, index: dict[str, str], sums: 
         grown = False
         positions = {n: scop.statements[n].indices.index(i) for n, i in found.items() if n not in sums}
         for name, s in scop.statements.items():
-            if name in found or not any(matcher.related(name, other) for other in positions):
+            if name in found:
                 continue
             for k, i in enumerate(s.indices):
+                if not any(matcher.aligned(name, k, other, position) for other, position in positions.items()):
+                    continue
                 free = matcher.values(name, k) in wanted and not _sums_over(s, i)
                 if free and s.domain.is_box() and matcher.carries_nothing({**positions, name: k}):
                     found[name], grown = i, True
@@ -240,7 +253,12 @@ def _plan(
     target: Target,
 ) -> RowSums | None:
     sums = [scop.arrays[scop.statements[name].target.array] for name in rows.sums]
-    cut_at = (any_cut if scop.sizes else known_cut)(array, rows.along, sums, target)
+    together = sums_together(scop, array.name, rows.index, rows.along, rows.ordered, matcher)
+    if all(is_known(a.shape) for a in (array, *sums)):
+        once = together is not None and not together.late
+        cut_at = known_cut(array, rows.along, sums, target, once=once)
+    else:
+        cut_at = any_cut(array, rows.along, sums, target)
     if cut_at is None:
         return None
     size, part, count = cut_at.size, cut_at.part, cut_at.count
@@ -283,11 +301,12 @@ def _plan(
     last = {n: scop.statements[n] for n in first} | {c.name: c for c in combined.values()}
     last |= {n: scop.statements[n] for n in after if n not in last}
     made = with_statements(scop, ordered | last, arrays)
-    found = sums_together(scop, array.name, rows.index, rows.along, rows.ordered, matcher)
-    together = None if found is None else replace(found, rows={name: within[name] for name in found.rows})
+    if together is not None:
+        # Nothing waits for a block that is in L1.
+        together = None if cut_at.near else replace(together, rows={name: within[name] for name in together.rows})
     return RowSums(
         made, before, tuple(starts), tuple(inside), tuple(last), parts, blocks, size, count, array.name,
-        tuple(scop.statements[name].target.array for name in rows.sums), cut_at.worth, together,
+        tuple(scop.statements[name].target.array for name in rows.sums), cut_at.worth, together, cut_at.near,
     )  # fmt: skip
 
 

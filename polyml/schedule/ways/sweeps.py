@@ -12,6 +12,7 @@ from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.streams import streamed_arrays
 from polyml.schedule.sweeps.first_sweep import one_row_ahead
 from polyml.schedule.sweeps.last_sweep import one_row_late
+from polyml.schedule.sweeps.loop_bodies import body_of
 from polyml.schedule.sweeps.row_blocks import plan_row_blocks
 from polyml.schedule.sweeps.row_registers import rows_side_by_side
 from polyml.schedule.sweeps.row_sums import large_matrices, plan_row_sums
@@ -46,14 +47,23 @@ def by_row_sums(task: Task) -> Schedule | None:
     asked = task.may_block(sized=True) and not task.options.precise and (task.pack or not task.scop.sizes)
     if not asked or not large_matrices(task.scop, task.target):
         return None
-    matcher, models = task.known()
-    plan = plan_row_sums(task.scop, matcher, models, task.target)
-    if plan is None or (plan.worth and any(not contraction.streams for contraction in planned(task, models))):
+    body = body_of(task.scop)
+    if body is None:
         return None
-    scop, dependences, outline = plan.scop, analyse(plan.scop), plan.outline
-    if plan.together is not None and plan.together.late:
-        late = one_block_late(plan, plan.together, dependences)
-        scop, dependences, outline = late.scop, late.dependences, late.outline
+    matcher, models = task.known_of(body.scop) if body.loops else task.known()
+    plan = plan_row_sums(body.scop, matcher, models, task.target)
+    if plan is None or (plan.worth and body.loops):  # what no call is asked about in loops
+        return None
+    if plan.worth and any(not contraction.streams for contraction in planned(task, models)):
+        return None
+    late = plan.together if plan.together is not None and plan.together.late else None
+    if body.loops and late is not None:  # dependences of the next iteration are not known piece by piece
+        late, plan = None, replace(plan, together=None)
+    scop, outline = body.in_loops(plan.scop, plan.outline)
+    dependences = analyse(scop)
+    if late is not None:
+        pieces = one_block_late(plan, late, dependences)
+        scop, dependences, outline = pieces.scop, pieces.dependences, pieces.outline
     swept = replace(task, scop=scop, dependences=dependences, pack=False)
     made = strategic(swept, partial(ilp_tree, swept, outline=outline))
     if plan.together is not None:

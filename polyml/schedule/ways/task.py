@@ -14,7 +14,7 @@ from polyml.schedule.pack import Packed
 from polyml.schedule.strategy.facts import Facts, StrategyOptions, model_statements
 from polyml.schedule.sweeps.row_blocks import RowBlocks
 from polyml.schedule.vector_length import suited_length
-from polyml.scop.dependences import Dependences
+from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted
 from polyml.target import Target
@@ -44,6 +44,11 @@ class Task:
             matcher = self.matcher(self.scop, self.dependences)
             self._known.append((matcher, model_statements(self.scop, matcher)))
         return self._known[0]
+
+    def known_of(self, scop: Scop) -> tuple[Matcher, dict[str, StatementModel]]:
+        """The same of another scop that is made of the task's."""
+        matcher = self.matcher(scop, analyse(scop))
+        return matcher, model_statements(scop, matcher)
 
     def of_suited_length(self) -> Task:
         """The same with vectors that suit the region, where the caller leaves it to us."""

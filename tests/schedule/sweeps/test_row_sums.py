@@ -71,7 +71,7 @@ def pair(A: f32["N M"], x: f32["M"]):
     a, x = rng.standard_normal((301, 77), np.float32), rng.standard_normal(77, np.float32)
     assert len(program.lower(a, x).stages.regions) == 1
     (note,) = blocks(program, a, x)
-    assert note == "blocks of 16 rows of A, S_z one block late; z: summed over 2 parts"
+    assert note == "blocks of 8 rows of A for all that reads them; z: summed over 2 parts"
     y, z = program(a, x)
     wide = a.astype(float)
     np.testing.assert_allclose(y, wide @ x, rtol=1e-4, atol=1e-4)
@@ -190,6 +190,89 @@ def test_what_is_made_of_a_rows_sum_waits_for_it(shape: tuple[int, int], threads
         np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
+STEPS = """
+def steps(A: f64["N M"], b: f64["N"], T: int):
+    x: f64["M"] = 0
+    h: f64["T N"]
+    for t in range(T):
+        e[i] = 1 / (1 + exp(-(sum[j](A[i, j] * x[j])))) - b[i] + t / 64
+        x[j] -= sum[i](A[i, j] * e[i]) / N
+        h[t, i] = e[i]
+    return x, h
+"""
+
+
+def stepped(a: np.ndarray, b: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    x, h = np.zeros(a.shape[1]), np.zeros((count, len(a)))
+    for t in range(count):
+        h[t] = 1 / (1 + np.exp(-(a @ x))) - b + t / 64
+        x = x - a.T @ h[t] / len(a)
+    return x, h
+
+
+@pytest.mark.parametrize(("shape", "rows"), [((203, 13), 16), ((256, 40), 8), ((97, 65), 4), ((64, 401), 5)])
+def test_steps_of_a_loop_go_through_the_rows_once_each(shape: tuple[int, int], rows: int) -> None:
+    """Blocks that L1 holds, of which 203 and 97 rows leave a part, and blocks that L2 holds; threads change no result."""
+    rng = np.random.default_rng(2)
+    a, b = rng.random(shape), rng.random(shape[0])
+    found = []
+    for threads in (1, 2):
+        program = polyml.einsum(STEPS, target=SMALL, threads=threads, verify=threads == 1)
+        (note,) = blocks(program, a, b, 3)
+        assert note.startswith(f"blocks of {rows} rows of A for all that reads them; x_sum: summed over")
+        for count in (3, 1, 0):
+            found.append(program(a, b, count))
+            for got, want in zip(found[-1], stepped(a, b, count), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-15)
+    assert all(
+        np.array_equal(x, y)
+        for one, two in zip(found[:3], found[3:], strict=True)
+        for x, y in zip(one, two, strict=True)
+    )
+
+
+def test_loops_within_loops_go_through_the_rows_once_each() -> None:
+    program = polyml.einsum(
+        """
+def balanced(A: f64["N M"], x: f64["M"], w: f64["3"], T: int):
+    for s in range(3):
+        for t in range(T):
+            y[i] = 1 / sum[j](A[i, j] * x[j])
+            x[j] = w[s] / sum[i](A[i, j] * y[i])
+    return x
+""",
+        target=SMALL,
+        verify=True,
+    )
+    rng = np.random.default_rng(0)
+    a, x, w = rng.random((150, 40)), rng.random(40), rng.random(3)
+    assert blocks(program, a, x, w, 2)
+    want = x.copy()
+    for s in (0, 0, 1, 1, 2, 2):
+        want = w[s] / (a.T @ (1 / (a @ want)))
+    np.testing.assert_allclose(program(a, x.copy(), w, 2), want, rtol=1e-12)
+
+
+def test_rows_that_a_step_leaves_out_stay() -> None:
+    """Which rows there are depends on the step."""
+    program = polyml.einsum(
+        """
+def some(A: f64["N M"], x: f64["M"], T: int):
+    for t in range(T):
+        y[i] = sum[j, i >= t](A[i, j] * x[j])
+        x[j] -= sum[i, i >= t](A[i, j] * y[i]) / N
+    return x
+""",
+        target=SMALL,
+        verify=True,
+    )
+    a, x = np.random.default_rng(0).random((110, 40)), np.random.default_rng(1).random(40)
+    want = x.copy()
+    for t in range(3):
+        want = want - a[t:].T @ (a[t:] @ want) / len(a)
+    np.testing.assert_allclose(program(a, x.copy(), 3), want, rtol=1e-12)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_sums_that_wait_at_any_size(threads: int) -> None:
     program = polyml.einsum(GRADIENT, target=SMALL, threads=threads, dynamic=True, verify=True)
@@ -245,7 +328,7 @@ def test_precise_sums_and_small_matrices_stay() -> None:
     kernel = KERNELS["bicg"]
     arguments = kernel.data({"N": 150, "M": 170}, np.random.default_rng(1))
     assert not blocks(kernel.program(target=SMALL, precise=True), *arguments)
-    assert not blocks(kernel.program(target=Target("host", l2_bytes=1 << 20)), *arguments)
+    assert not blocks(kernel.program(target=Target("host", l1_bytes=128 * 1024, l2_bytes=1 << 20)), *arguments)
 
 
 MENU = {

@@ -196,6 +196,8 @@ class Leads:
             return None
         found: dict[Affine, Variable] = {}
         for name, subscripts, _ in accesses:
+            if all(isinstance(s, Affine) and s.stride(loop.variable) == 0 for s in subscripts):
+                continue
             variable = self.arguments.get(name)
             flat = None if variable is None else flat_element(variable, subscripts)
             if flat is not None and not flat.stride(loop.variable):
