@@ -13,6 +13,7 @@ from math import ceil, gcd, prod
 import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
+from polyml.new_names import array_name
 from polyml.records import dataclass
 from polyml.schedule.blocking.blocks import Blocking
 from polyml.schedule.blocking.makers import Makers
@@ -85,13 +86,13 @@ def copy_blocks(packed: Packed, plan: Blocking, lanes: Mapping[str, str]) -> tup
     layouts: dict[str, tuple[str, tuple[str, ...]]] = {}
     copies = BlockCopies()
     if plan.packed and not plan.in_place:
-        panels = f"{plan.vector_operand}_panels"
+        panels = array_name(f"{plan.vector_operand}_panels", scop.arrays)
         layout = (*plan.batch, *plan.vector_side, "", *plan.reduced, plan.lanes)
         made[panels] = vector = _copy(scop, plan, plan.vector_operand, panels, layout, ())
         copies = BlockCopies(vector_copy=vector[1].name, vector_array=panels)
         layouts[plan.vector_operand] = panels, layout
     if plan.row_operand is not None:
-        name = f"{plan.row_operand}_panels"
+        name = array_name(f"{plan.row_operand}_panels", {*scop.arrays, *made})
         layout = (*plan.batch, *plan.row_side, "", *plan.reduced, plan.rows)
         repeats = tuple(i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i) and not plan.rows_ahead)
         rows = _copy(scop, plan, plan.row_operand, name, layout, repeats)
@@ -101,7 +102,7 @@ def copy_blocks(packed: Packed, plan: Blocking, lanes: Mapping[str, str]) -> tup
     changed = _redirected(statement, layouts)
     readers = dict.fromkeys(made, changed)
     if plan.rest and plan.rest_lanes in plan.reduced:
-        name = f"{plan.vector_operand}_rest"
+        name = array_name(f"{plan.vector_operand}_rest", {*scop.arrays, *made})
         array, copy, readers[name] = rest_copy(scop, plan, name)
         made[name] = array, copy
         copies = replace(copies, rest_copy=copy.name, rest_array=name)

@@ -160,7 +160,7 @@ def _symbolic_box(
     ends: dict[str, Affine] = {}
     for array, subscripts in accesses:
         for subscript, extent in zip(subscripts, scop.arrays[array].shape, strict=True):
-            if isinstance(subscript, Affine) and subscript.name is not None:
+            if isinstance(subscript, Affine) and subscript.name in statement.indices:
                 ends.setdefault(subscript.name, extent)
     if set(ends) != set(statement.indices):
         return None

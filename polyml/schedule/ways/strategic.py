@@ -32,7 +32,17 @@ from polyml.scop.scop import Array, Scop
 from polyml.sets.affine import affine
 from polyml.target import Target
 
-__all__ = ["Planner", "arranged", "as_written", "by_ilp", "by_isl", "planned", "strategic", "without_marks"]
+__all__ = [
+    "Planner",
+    "arranged",
+    "as_written",
+    "by_ilp",
+    "by_isl",
+    "contracted",
+    "planned",
+    "strategic",
+    "without_marks",
+]
 
 Planner = Callable[[Scop, StatementModel, Target], Blocking | None]
 """Decides the blocks of a contraction."""
@@ -94,8 +104,13 @@ def strategic(
     in_turns = in_few_rows(made, rows)
     if in_turns is None:
         raise SchedulerFailed(f"more rows of {', '.join(rows)} are alive")
-    made = contract_storage(in_turns, in_lanes=partial(_in_lanes, task))
+    made = contracted(task, in_turns)
     return slide_rows(made, task.target.l2_bytes) if any(note.stage == ROW_ORDER for note in notes) else made
+
+
+def contracted(task: Task, made: Schedule) -> Schedule:
+    """The schedule with local arrays as small as they may be."""
+    return contract_storage(made, in_lanes=partial(_in_lanes, task))
 
 
 def planned(task: Task, models: Mapping[str, StatementModel], planner: Planner = plan_blocking) -> tuple[Blocking, ...]:

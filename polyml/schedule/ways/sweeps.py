@@ -18,7 +18,8 @@ from polyml.schedule.sweeps.row_registers import rows_side_by_side
 from polyml.schedule.sweeps.row_sums import large_matrices, plan_row_sums
 from polyml.schedule.sweeps.rows_late import one_block_late
 from polyml.schedule.ways.orders import ilp_tree
-from polyml.schedule.ways.strategic import planned, strategic
+from polyml.schedule.ways.steps import in_loops
+from polyml.schedule.ways.strategic import arranged, planned, strategic
 from polyml.schedule.ways.task import Task
 from polyml.scop.dependences import analyse
 
@@ -59,13 +60,16 @@ def by_row_sums(task: Task) -> Schedule | None:
     late = plan.together if plan.together is not None and plan.together.late else None
     if body.loops and late is not None:  # dependences of the next iteration are not known piece by piece
         late, plan = None, replace(plan, together=None)
-    scop, outline = body.in_loops(plan.scop, plan.outline)
-    dependences = analyse(scop)
+    scop, dependences, outline = plan.scop, analyse(plan.scop), plan.outline
     if late is not None:
         pieces = one_block_late(plan, late, dependences)
         scop, dependences, outline = pieces.scop, pieces.dependences, pieces.outline
     swept = replace(task, scop=scop, dependences=dependences, pack=False)
-    made = strategic(swept, partial(ilp_tree, swept, outline=outline))
+    order = partial(ilp_tree, swept, outline=outline)
+    found = arranged(swept, order, ()) if body.loops else None
+    made = strategic(swept, order) if found is None else in_loops(task, body, *found)
+    if made is None:
+        return None
     if plan.together is not None:
         made = rows_side_by_side(made, plan.together, task.target)
     notes = (Note("blocking", " ".join(plan.rows), str(plan)), *made.notes)

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from itertools import product
 from math import ceil, prod
 
-import islpy as isl
-
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.strategy.bands import Band, Place, has_inner_loops, take_band
@@ -44,9 +42,9 @@ def plan_side_by_side(band: Band, facts: Facts, place: Place) -> SideBySide | No
     """The tile for a band of parallel loops around one cheap reduction with lanes along it; None where there is something else inside, or nothing to gain."""
     model = facts.models[band.core]
     inside = [name for name in band.statements if has_inner_loops(name, band, facts)]
-    if inside != [band.core] or not model.is_update or not facts.options.relax_reductions:
+    if not facts.scop.statements[band.core].domain.is_box():
         return None
-    if not _has_known_box(band, facts):
+    if inside != [band.core] or not model.is_update or facts.scop.sizes or not facts.options.relax_reductions:
         return None
     inner = _reduction(band, facts, place)
     if inner is None:
@@ -69,21 +67,6 @@ def plan_side_by_side(band: Band, facts: Facts, place: Place) -> SideBySide | No
         for k, own in enumerate(band.indices)
     }
     return SideBySide(factors, tuple(sorted(range(len(band.loops)), key=lambda k: (k in factors, -size[k]))))
-
-
-def _has_known_box(band: Band, facts: Facts) -> bool:
-    """Whether the core's loops from the band on have numbers of iterations, each the same whatever the others are. Within blocks of a loop those of the band may be fewer at its end, and there may be
-    sizes elsewhere; where nothing is in blocks, sums of symbolic programs come from memory as often as not, and gain nothing."""
-    s, above = facts.scop.statements[band.core], band.above[band.core]
-    if not above - set(s.indices[: s.loop_depth]):
-        return not facts.scop.sizes and s.domain.is_box()
-    domain = s.domain
-    for k in reversed(range(len(s.indices))):
-        if s.indices[k] in above:
-            domain = domain.move_dims(isl.dim_type.param, domain.dim(isl.dim_type.param), isl.dim_type.set, k, 1)
-        elif facts.matcher.extent(s.name, k) is None:
-            return False
-    return domain.is_box()
 
 
 def _reduction(band: Band, facts: Facts, place: Place) -> Band | None:
