@@ -12,6 +12,7 @@ from polyml.compiler.driver import Stages, c_text, compile_stages, llvm_text, wi
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
 from polyml.graph.printer import graph_html, graph_latex, graph_text
+from polyml.nesting import deeply_nested
 from polyml.records import dataclass
 from polyml.runtime.kernel import Kernel
 from polyml.runtime.native import load_compiled
@@ -35,6 +36,7 @@ class Lowered:
     program: Program
     stages: Stages
 
+    @deeply_nested()
     def text(self, what: View = "loops") -> str:
         """One view as text: graph, plan, domains, accesses, dependences, schedule, loops, llvm, asm or c; for a GPU cuda in place of the last three.
 
@@ -85,6 +87,7 @@ class Lowered:
         """Prints one view (see `text`)."""
         print(self.text(what))
 
+    @deeply_nested()
     def explain(self) -> str:
         """What was fused, tiled, vectorized, parallelized and stored where; what was refused, and which dependence or resource refused it."""
         graph = self.stages.graph
@@ -169,6 +172,7 @@ class Lowered:
         regions = counted(len(self.stages.regions), "region")
         return f"<polyml.Lowered {self.program.name}: {regions}; show(..) prints {', '.join(self.views)}>"
 
+    @deeply_nested()
     def _repr_html_(self) -> str:
         """Every stage down to the loops, for a notebook; the graph, the schedule trees and the loops are open."""
         texts = ((name, preformatted(self.text(name))) for name in ("domains", "accesses", "dependences"))
@@ -186,6 +190,7 @@ class Lowered:
             for name, part in parts.items()
         )
 
+    @deeply_nested()
     def _repr_latex_(self) -> str:
         """The graph's equations."""
         return graph_latex(self.stages.graph)

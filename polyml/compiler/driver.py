@@ -29,6 +29,7 @@ from polyml.graph.ir import Graph
 from polyml.graph.plan import Plan, plan
 from polyml.graph.printer import graph_text
 from polyml.graph.verify import verify
+from polyml.nesting import deeply_nested
 from polyml.options import Options
 from polyml.records import dataclass
 from polyml.runtime.arguments import AnyInt, AnySize, Layout
@@ -65,10 +66,10 @@ def locked(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            with COMPILE_LOCK:
+            with COMPILE_LOCK, deeply_nested():
                 return function(*args, **kwargs)
         except RecursionError:
-            hint = "give parts of its long expressions (200 terms and more) names of their own"
+            hint = "give parts of its long expressions (1000 terms and more) names of their own"
             raise EinsumSyntaxError("an expression of the program is nested too deeply", hint=hint) from None
 
     return run
@@ -155,6 +156,7 @@ def with_schedules(stages: Stages, schedules: Mapping[str, Schedule]) -> Stages:
     return replace(stages, regions=regions)
 
 
+@locked
 def llvm_text(functions: Sequence[Function], options: Options) -> str:
     """The regions as one LLVM module, not yet optimized."""
     with stage("emit"):

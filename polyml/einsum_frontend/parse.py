@@ -12,6 +12,7 @@ from polyml.einsum_frontend.parse_statements import parse_block
 from polyml.einsum_frontend.positions import Positions, split_lines
 from polyml.einsum_frontend.syntax import Parameter, Program
 from polyml.errors import EinsumSyntaxError
+from polyml.nesting import deeply_nested
 from polyml.source import Source, Span
 
 __all__ = ["parse"]
@@ -19,6 +20,7 @@ __all__ = ["parse"]
 _ONE_FUNCTION = "a program is one function: def name(x: f32['N']): ... return y"
 
 
+@deeply_nested()
 def parse(source: Source) -> Program:
     """The program in `source`, in parsed form. Decorator lines are skipped; the text may be indented as a whole.
 

@@ -31,6 +31,7 @@ from polyml.einsum_frontend.syntax import (
     Subscript,
     Unary,
 )
+from polyml.nesting import deeply_nested
 
 __all__ = ["format_expression", "format_program"]
 
@@ -38,6 +39,7 @@ _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _SIGN, _POWER, _ATOM = range(9)
 _LEVELS = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "//": _PRODUCT, "%": _PRODUCT, "**": _POWER}
 
 
+@deeply_nested()
 def format_program(program: Program) -> str:
     """The program's text. Implied sums of a resolved program are written out: `y[n] = sum[k](x[n, k])`.
 

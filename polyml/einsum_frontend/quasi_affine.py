@@ -77,8 +77,9 @@ def to_affine(node: Expression, names: Names) -> Affine | None:
             operand = to_affine(node.operand, names)
             return None if operand is None else -operand
         case Binary():
-            left = to_affine(node.left, names)
-            right = None if left is None else to_affine(node.right, names)
+            # The right side first: of a sum of elements it has one term, while the left one has all others, and each of these sums is asked.
+            right = to_affine(node.right, names)
+            left = None if right is None else to_affine(node.left, names)
             return None if left is None or right is None else combine(node.op, left, right)
         case _:
             return None

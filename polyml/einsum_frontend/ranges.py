@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from polyml.einsum_frontend.quasi_affine import Names, nodes, to_affine
 from polyml.einsum_frontend.syntax import (
@@ -113,28 +113,31 @@ def uses_of(
     names: Names,
     extents: Callable[[Subscript], Sequence[Extent]],
     restricting: frozenset[str] = frozenset(),
-    branch: bool = False,
-    condition: bool = False,
-) -> Iterator[Use]:
+) -> list[Use]:
     """All subscripts of all accesses in an expression, in the order of the text."""
-    match expr:
-        case Subscript():
-            for subscript, extent in zip(expr.subscripts, extents(expr), strict=True):
-                yield Use(subscript, to_affine(subscript, names), extent, restricting, branch, condition)
-                yield from uses_of(subscript, names, extents, restricting, branch, condition)
-        case Call(function="where"):
-            test, *values = expr.args
-            yield from uses_of(test, names, extents, restricting, branch, True)
-            inside = restricting | index_names(test)
-            for value in values:
-                yield from uses_of(value, names, extents, inside, True, condition)
-        case Reducer():
-            conditions = [item for item in expr.items if not isinstance(item, IndexRef)]
-            inside = restricting.union(*(index_names(c) for c in conditions))
-            yield from uses_of(expr.body, names, extents, inside, branch, condition)
-        case _:
-            for child in children(expr):
-                yield from uses_of(child, names, extents, restricting, branch, condition)
+    found: list[Use] = []
+
+    def visit(node: Expression, restricting: frozenset[str], branch: bool, condition: bool) -> None:
+        match node:
+            case Subscript():
+                for subscript, extent in zip(node.subscripts, extents(node), strict=True):
+                    found.append(Use(subscript, to_affine(subscript, names), extent, restricting, branch, condition))
+                    visit(subscript, restricting, branch, condition)
+            case Call(function="where"):
+                test, *values = node.args
+                visit(test, restricting, branch, True)
+                inside = restricting | index_names(test)
+                for value in values:
+                    visit(value, inside, True, condition)
+            case Reducer():
+                conditions = [item for item in node.items if not isinstance(item, IndexRef)]
+                visit(node.body, restricting.union(*map(index_names, conditions)), branch, condition)
+            case _:
+                for child in children(node):
+                    visit(child, restricting, branch, condition)
+
+    visit(expr, restricting, False, False)
+    return found
 
 
 def plain_name(name: str) -> str:

@@ -46,12 +46,14 @@ from polyml.einsum_frontend.syntax import (
 )
 from polyml.einsum_frontend.walk import assigned_names, walk, words
 from polyml.errors import EinsumSyntaxError
+from polyml.nesting import deeply_nested
 from polyml.records import dataclass
 from polyml.source import Span
 
 __all__ = ["resolve"]
 
 
+@deeply_nested()
 def resolve(program: Program, namespace: Mapping[str, object]) -> Program:
     """The resolved form of a parsed program. `namespace`: the enclosing scope; only numbers and objects with a resolved `program` are read from it.
 

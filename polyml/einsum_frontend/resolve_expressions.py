@@ -12,7 +12,7 @@ refused; so is a reducer that binds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import field, replace
 
 from polyml.einsum_frontend.affine_form import require_affine, require_condition
@@ -66,26 +66,22 @@ class Names:
 
 def free_indices(e: Expression, scope: Scope, left: frozenset[str]) -> frozenset[str]:
     """The names that stand in a subscript of the parsed `e` and are indices which no reducer inside it binds."""
-    return frozenset(_subscript_names(e, scope, left, frozenset(), inside=False))
-
-
-def _subscript_names(
-    e: Expression, scope: Scope, left: frozenset[str], bound: frozenset[str], *, inside: bool
-) -> Iterator[str]:
-    match e:
-        case Name(identifier=name):
-            if inside and name not in bound and scope.may_be_index(name):
-                yield name
-        case Subscript():
-            for subscript in e.subscripts:
-                yield from _subscript_names(subscript, scope, left, bound, inside=True)
-        case Reducer():
-            within = bound | set(_binds(e, scope, left, bound))
-            for child in children(e):
-                yield from _subscript_names(child, scope, left, within, inside=False)
-        case _:
-            for child in children(e):
-                yield from _subscript_names(child, scope, left, bound, inside=inside)
+    found: set[str] = set()
+    stack: list[tuple[Expression, frozenset[str], bool]] = [(e, frozenset(), False)]
+    while stack:
+        node, bound, inside = stack.pop()
+        match node:
+            case Name(identifier=name):
+                if inside and name not in bound and scope.may_be_index(name):
+                    found.add(name)
+            case Subscript():
+                stack.extend((subscript, bound, True) for subscript in node.subscripts)
+            case Reducer():
+                within = bound | set(_binds(node, scope, left, bound))
+                stack.extend((child, within, False) for child in children(node))
+            case _:
+                stack.extend((child, bound, inside) for child in children(node))
+    return frozenset(found)
 
 
 def _binds(e: Reducer, scope: Scope, left: frozenset[str], bound: frozenset[str]) -> dict[str, Span]:

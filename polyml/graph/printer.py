@@ -12,6 +12,7 @@ import islpy as isl
 from polyml.expressions import Subscript
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.notation import LATEX, LATEX_REDUCERS, TEXT, latex_index, latex_name, latex_read, precedence
+from polyml.nesting import deeply_nested
 from polyml.sets.affine import Affine
 from polyml.shown import html_of, latex_of, text_of
 
@@ -21,6 +22,7 @@ __all__ = ["equation_text", "graph_html", "graph_latex", "graph_text", "op_lines
 
 
 @text_of.register
+@deeply_nested()
 def graph_text(graph: Graph) -> str:
     """The graph as a program: a header, one line per equation with its domain, loops indented, results."""
     sizes = [f"{size}: int" for size in graph.sizes]

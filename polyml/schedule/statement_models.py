@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from polyml.expressions import Apply, Const, Expr, Read, Subscript, neighbours, reads_of, walk
@@ -109,19 +109,23 @@ def _windows(statement: Statement) -> tuple[frozenset[str], frozenset[str]]:
     return shared - kept, shared & kept
 
 
-def _elements(expr: Expr) -> Iterator[Read | Apply]:
+def _elements(expr: Expr) -> list[Read | Apply]:
     """What is read, gathered subscripts included: elements, and neighbours that are read at once (an Apply)."""
-    match expr:
-        case Apply(op="pair_bf16") if neighbours(expr) is not None:
-            yield expr
-        case Apply(args=args):
-            for arg in args:
-                yield from _elements(arg)
-        case Read():
-            yield expr
-            for subscript in expr.subscripts:
-                if not isinstance(subscript, Affine):
-                    yield from _elements(subscript)
+    found: list[Read | Apply] = []
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        match node:
+            case Apply(op="pair_bf16") if neighbours(node) is not None:
+                found.append(node)
+            case Apply():
+                stack.extend(reversed(node.args))
+            case Read():
+                found.append(node)
+                stack.extend(s for s in reversed(node.subscripts) if not isinstance(s, Affine))
+            case _:
+                pass
+    return found
 
 
 def _model_read(scop: Scop, expr: Read | Apply, indices: tuple[str, ...]) -> AccessModel:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import assert_never
 
 import islpy as isl
 
@@ -53,24 +54,29 @@ def condition_text(condition: Expr) -> str | None:
             return None
 
 
-def guarded_reads(expr: Expr, guard: tuple[str, ...] = ()) -> Iterator[tuple[Read, tuple[str, ...]]]:
-    """Every read with the affine conditions of the `select` branches that it stands in (isl constraints, to be conjoined)."""
-    match expr:
-        case Const() | IndexValue():
-            return
-        case Read():
-            yield expr, guard
-            for subscript in expr.subscripts:
-                if not isinstance(subscript, Affine):
-                    yield from guarded_reads(subscript, guard)
-        case Apply(op="select", args=(condition, chosen, other)):
-            yield from guarded_reads(condition, guard)
-            text = condition_text(condition)
-            yield from guarded_reads(chosen, guard if text is None else (*guard, f"({text})"))
-            yield from guarded_reads(other, guard if text is None else (*guard, f"not ({text})"))
-        case Apply():
-            for arg in expr.args:
-                yield from guarded_reads(arg, guard)
+def guarded_reads(expr: Expr) -> list[tuple[Read, tuple[str, ...]]]:
+    """Every read in the order of the text, with the affine conditions of the `select` branches that it stands in (isl constraints, to be conjoined)."""
+    found: list[tuple[Read, tuple[str, ...]]] = []
+    stack: list[tuple[Expr, tuple[str, ...]]] = [(expr, ())]
+    while stack:
+        node, guard = stack.pop()
+        match node:
+            case Const() | IndexValue():
+                pass
+            case Read():
+                found.append((node, guard))
+                stack.extend((s, guard) for s in reversed(node.subscripts) if not isinstance(s, Affine))
+            case Apply(op="select", args=(condition, chosen, other)):
+                text = condition_text(condition)
+                where, elsewhere = (
+                    (guard, guard) if text is None else ((*guard, f"({text})"), (*guard, f"not ({text})"))
+                )
+                stack += [(other, elsewhere), (chosen, where), (condition, guard)]
+            case Apply():
+                stack.extend((arg, guard) for arg in reversed(node.args))
+            case _:
+                assert_never(node)
+    return found
 
 
 def access_map(

@@ -257,7 +257,7 @@ def _references(scop: Scop) -> dict[str, tuple[list[_Reference], list[_Reference
     found: dict[str, tuple[list[_Reference], list[_Reference]]] = {array: ([], []) for array in scop.arrays}
     for statement in scop.statements.values():
         accesses = [a for a in (statement.target, statement.argument) if a is not None]
-        reads = list(guarded_reads(statement.value))
+        reads = guarded_reads(statement.value)
         for access in accesses:
             reads += [r for s in access.subscripts if not isinstance(s, Affine) for r in guarded_reads(s)]
             own = statement.kind == "update"

@@ -25,7 +25,7 @@ class Relations:
         self.reads = self.may_writes = self.must_writes = self.reductions = empty
 
     def add(self, statement: Statement) -> None:
-        reads = list(guarded_reads(statement.value))
+        reads = guarded_reads(statement.value)
         for access in (statement.target, statement.argument):
             if access is None:
                 continue
@@ -37,7 +37,7 @@ class Relations:
             if statement.kind == "update":
                 self.reads = self.reads.union(relation)
                 self.reductions = self.reductions.union(relation)
-        for read, guard in reads:
+        for read, guard in dict.fromkeys(reads):
             self.reads = self.reads.union(self.relation(statement, read.tensor, read.subscripts, guard))
 
     def relation(

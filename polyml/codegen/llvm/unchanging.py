@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import field, replace
+from typing import Literal, assert_never
 
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.math.quotient import parts_of, pays
@@ -50,16 +51,16 @@ def unchanging(loop: For, is_apart: Callable[[Read], bool] | None = None) -> Unc
     same = _Same(loop.variable, _written(loop) if values or scans else set(), found, is_apart)
     for node in scans:  # what a scan makes of its factor has blocks of its own, which LLVM moves no loads across
         factor = None if node.scan is None else node.scan.factor
-        if isinstance(factor, Read) and same.stays(factor):
+        if isinstance(factor, Read) and same.change(factor) == "stays":
             found.reads[factor] = None
-        elif isinstance(factor, Apply) and same.stays(factor):
+        elif isinstance(factor, Apply) and same.change(factor) == "stays":
             found.values[factor] = None
     for node in scans if loop.kind == "vector" and not loop.masked else ():
         factors = () if node.scan is None else (node.scan.factor, node.scan.second)
-        if all(factor is None or _is_constant(factor) or same.stays(factor) for factor in factors):
+        if all(factor is None or same.change(factor) != "moves" for factor in factors):
             found.scans.append(node)
     for value in values:
-        if same.stays(value):
+        if same.change(value) == "stays":
             found.values[value] = None
     return found
 
@@ -137,37 +138,38 @@ class _Same:
     found: Unchanging
     is_apart: Callable[[Read], bool] | None
 
-    def stays(self, expr: Expr) -> bool:
-        """Whether a value that is no constant stays the same. Where it does not, those of its parts are found that do."""
+    def change(self, expr: Expr) -> Literal["constant", "stays", "moves"]:
+        """Whether a value stays the same; constants are told apart. Where it moves, those of its parts are found that stay."""
         match expr:
+            case Const():
+                return "constant"
             case Read():
-                return expr.tensor not in self.written and not any(map(self.moves, expr.subscripts))
+                same = expr.tensor not in self.written and not any(map(self.is_moved, expr.subscripts))
+                return "stays" if same else "moves"
             case IndexValue():
-                return self.variable not in expr.affine.variables()
+                return "moves" if self.variable in expr.affine.variables() else "stays"
             case Apply():
                 pass
             case _:
-                return False
+                assert_never(expr)
         # What a condition chooses between is not always computed.
         always = 1 if expr.op == "select" else len(expr.args)
-        found = [self.stays(arg) for arg in expr.args[:always]]
+        found = [self.change(arg) for arg in expr.args[:always]]
         if always < len(expr.args):
             chosen = replace(self, found=Unchanging())
-            found += [chosen.stays(arg) for arg in expr.args[always:]]
-        if all(one or _is_constant(arg) for one, arg in zip(found, expr.args, strict=True)):
-            return any(found)
-        for position, arg in enumerate(expr.args[:always]):
-            if found[position] and expr.op == "div" and position == 1:
+            found += [chosen.change(arg) for arg in expr.args[always:]]
+        if "moves" not in found:
+            return "stays" if "stays" in found else "constant"
+        for position, (arg, change) in enumerate(zip(expr.args[:always], found, strict=False)):
+            if change != "stays":
+                continue
+            if expr.op == "div" and position == 1:
                 self.found.divisors[arg] = None
-            elif found[position] and isinstance(arg, Apply):
+            elif isinstance(arg, Apply):
                 self.found.values[arg] = None
-            elif found[position] and isinstance(arg, Read) and self.is_apart is not None and self.is_apart(arg):
+            elif isinstance(arg, Read) and self.is_apart is not None and self.is_apart(arg):
                 self.found.reads[arg] = None
-        return False
+        return "moves"
 
-    def moves(self, subscript: Subscript) -> bool:
+    def is_moved(self, subscript: Subscript) -> bool:
         return not isinstance(subscript, Affine) or self.variable in subscript.variables()
-
-
-def _is_constant(expr: Expr) -> bool:
-    return isinstance(expr, Const) or (isinstance(expr, Apply) and all(map(_is_constant, expr.args)))

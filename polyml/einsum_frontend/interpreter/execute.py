@@ -18,12 +18,14 @@ from polyml.einsum_frontend.interpreter.types import Type
 from polyml.einsum_frontend.interpreter.values import Array, Cell, convert, storage
 from polyml.einsum_frontend.syntax import Parameter, Program
 from polyml.errors import DTypeError, PolymlError, ShapeError
+from polyml.nesting import deeply_nested
 
 __all__ = ["interpret"]
 
 MakeRun = Callable[[ReadyProgram, dict[str, Cell], Mapping[str, int], bool], Run]
 
 
+@deeply_nested()
 def interpret(
     program: Program, *args: object, wide: bool = False, run: MakeRun = Run
 ) -> Array | tuple[Array, ...] | None:

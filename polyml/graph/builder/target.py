@@ -79,7 +79,7 @@ def statement_ranges(
     def extents(node: Subscript) -> tuple[Extent, ...]:
         return extents_of(state, names, node)
 
-    uses = list(uses_of(statement.value, names, extents, restricting))
+    uses = uses_of(statement.value, names, extents, restricting)
     for subscript in left:
         uses += uses_of(subscript, names, extents, restricting)
     own: list[Use] = []

@@ -78,26 +78,29 @@ def neighbouring_rows(state: State, node: For) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Sums that stand at several places in the loop's expressions. places: by what they are at place 0, the largest first."""
+    """Sums that stand at several places in the loop's expressions. places: by what they are at place 0, the largest first; placed: what a sum is at place 0, and its place, by its id."""
 
     node: For
     assigns: list[Assign]
     places: dict[Expr, dict[int, Expr]]
+    placed: dict[int, tuple[Expr, int]]
 
     @staticmethod
     def of(state: State, node: For, assigns: list[Assign]) -> _Sums:
         places: dict[Expr, dict[int, Expr]] = {}
+        placed: dict[int, tuple[Expr, int]] = {}
         sums, sizes = _sums_of(assigns)
         often = Counter(sizes)
         for expr, size in zip(sums, sizes, strict=True):
             found = base_of(expr, node.variable) if often[size] > 1 else None
             if found is None:
                 continue
+            placed[id(expr)] = found
             if all(_is_plain(state, read, node) and _stays(read, assigns) for read in reads_of(expr)):
                 base, place = found
                 places.setdefault(base, {})[place] = expr
         largest = sorted(places, key=lambda base: -sum(1 for _ in walk(base)))
-        return _Sums(node, assigns, {base: places[base] for base in largest if len(places[base]) > 1})
+        return _Sums(node, assigns, {base: places[base] for base in largest if len(places[base]) > 1}, placed)
 
     def found(self) -> tuple[list[Row], list[Read]]:
         """The rows of sums, and the reads outside of them. A sum within another one of these is at hand where that begins."""
@@ -106,7 +109,7 @@ class _Sums:
             outer: dict[Expr, set[int]] = {base: set() for base in kept}
             reads: list[Read] = []
             for inner in self.assigns:
-                _outermost(inner.value, kept, self.node.variable, outer, reads)
+                self._outermost(inner.value, kept, outer, reads)
             rows = []
             for base, places in kept.items():
                 here = min(places, key=lambda place: (abs(place), place))
@@ -119,6 +122,20 @@ class _Sums:
             else:
                 return rows, reads
 
+    def _outermost(
+        self, expr: Expr, kept: Mapping[Expr, object], found: dict[Expr, set[int]], reads: list[Read]
+    ) -> None:
+        """Adds the places of kept sums that stand in no other, and the reads outside of them."""
+        if isinstance(expr, Apply):
+            placed = self.placed.get(id(expr))
+            if placed is not None and placed[0] in kept:
+                found[placed[0]].add(placed[1])
+                return
+            for arg in expr.args:
+                self._outermost(arg, kept, found, reads)
+        else:
+            reads += reads_of(expr)
+
 
 def _sums_of(assigns: list[Assign]) -> tuple[list[Apply], list[int]]:
     """All sums within the values, and of how many operations they are: only those of the same size may be the same."""
@@ -130,21 +147,6 @@ def _sums_of(assigns: list[Assign]) -> tuple[list[Apply], list[int]]:
             sizes[id(node)] = 1 + sum(sizes[id(arg)] for arg in node.args) if isinstance(node, Apply) else 0
         sums += (n for n in nodes if isinstance(n, Apply) and n.op in ("add", "sub") and n.dtype.is_float)
     return sums, [sizes[id(expr)] for expr in sums]
-
-
-def _outermost(
-    expr: Expr, kept: Mapping[Expr, object], variable: str, found: dict[Expr, set[int]], reads: list[Read]
-) -> None:
-    """Adds the places of kept sums that stand in no other, and the reads outside of them."""
-    if isinstance(expr, Apply):
-        placed = base_of(expr, variable) if kept and expr.op in ("add", "sub") else None
-        if placed is not None and placed[0] in kept:
-            found[placed[0]].add(placed[1])
-            return
-        for arg in expr.args:
-            _outermost(arg, kept, variable, found, reads)
-    else:
-        reads += reads_of(expr)
 
 
 def _stays(read: Read, assigns: list[Assign]) -> bool:

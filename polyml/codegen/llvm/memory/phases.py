@@ -130,12 +130,14 @@ def _touched_otherwise(nodes: Iterable[Node], straight: Iterable[Assign]) -> Ite
             yield from (node.best.variable, node.argument.variable)
 
 
-def _surely_read(value: Expr) -> Iterator[Read]:
-    match value:
-        case Read():
-            yield value
-        case Apply(op="select"):
-            return
-        case Apply():
-            for arg in value.args:
-                yield from _surely_read(arg)
+def _surely_read(value: Expr) -> list[Read]:
+    """What is read whatever conditions say, in the order of the text."""
+    found: list[Read] = []
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Read):
+            found.append(node)
+        elif isinstance(node, Apply) and node.op != "select":
+            stack.extend(reversed(node.args))
+    return found
