@@ -12,6 +12,7 @@ from typing import assert_never
 
 from polyml.dtypes import DType
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine
 
 __all__ = [
@@ -65,6 +66,11 @@ class Read:
     subscripts: tuple[Subscript, ...]
     dtype: DType
 
+    def at(self, subscripts: Iterable[Subscript]) -> Read:
+        """The tensor's element at others; itself where they are the same objects."""
+        made = renewed(self.subscripts, subscripts)
+        return self if made is self.subscripts else Read(self.tensor, made, self.dtype)
+
     def __str__(self) -> str:
         return f"{self.tensor}[{', '.join(map(str, self.subscripts))}]" if self.subscripts else self.tensor
 
@@ -92,6 +98,11 @@ class Apply(_Hashed):
             found = hash((self.op, self.args, self.dtype))
             _set_hash(self, found)
             return found
+
+    def with_args(self, args: Iterable[Expr]) -> Apply:
+        """The op applied to others; itself where they are the same objects."""
+        made = renewed(self.args, args)
+        return self if made is self.args else Apply(self.op, made, self.dtype)
 
     def __str__(self) -> str:
         if self.op == "cast":
@@ -239,12 +250,7 @@ def substitute(expr: Expr, values: Mapping[str, Affine | int]) -> Expr:
             )
             return expr if subscripts == expr.subscripts else Read(expr.tensor, subscripts, expr.dtype)
         case Apply():
-            args = tuple(substitute(arg, values) for arg in expr.args)
-            return (
-                expr
-                if all(new is old for new, old in zip(args, expr.args, strict=True))
-                else Apply(expr.op, args, expr.dtype)
-            )
+            return expr.with_args(substitute(arg, values) for arg in expr.args)
         case _:
             assert_never(expr)
 
@@ -258,11 +264,6 @@ def map_reads(expr: Expr, change: Callable[[Read], Expr]) -> Expr:
             subscripts = tuple(s if isinstance(s, Affine) else map_reads(s, change) for s in expr.subscripts)
             return change(expr if subscripts == expr.subscripts else Read(expr.tensor, subscripts, expr.dtype))
         case Apply():
-            args = tuple(map_reads(arg, change) for arg in expr.args)
-            return (
-                expr
-                if all(new is old for new, old in zip(args, expr.args, strict=True))
-                else Apply(expr.op, args, expr.dtype)
-            )
+            return expr.with_args(map_reads(arg, change) for arg in expr.args)
         case _:
             assert_never(expr)

@@ -7,13 +7,14 @@ by the stride of its address along that variable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Literal
 
 from polyml.dtypes import DType
 from polyml.expressions import Expr, Subscript
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine
 from polyml.shown import Shown
 
@@ -70,6 +71,11 @@ class Place:
 
     variable: str
     subscripts: tuple[Subscript, ...]
+
+    def at(self, subscripts: Iterable[Subscript]) -> Place:
+        """The variable's element at others; itself where they are the same objects."""
+        made = renewed(self.subscripts, subscripts)
+        return self if made is self.subscripts else Place(self.variable, made)
 
     def __str__(self) -> str:
         return f"{self.variable}[{', '.join(map(str, self.subscripts))}]" if self.subscripts else self.variable

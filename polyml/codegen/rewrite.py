@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TypeVar, assert_never
+from typing import assert_never
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, Prefetch, Scan, UpdateArgument
 from polyml.dtypes import boolean
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, reads_of, substitute, walk
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "flatten",
     "map_places",
     "rename_variables",
-    "renewed",
     "subscript_variables",
     "substitute_nodes",
     "uses",
@@ -27,9 +26,6 @@ __all__ = [
     "walk_nodes",
     "with_body",
 ]
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +44,6 @@ def flatten(nodes: Iterable[Node]) -> tuple[Node, ...]:
     for node in nodes:
         flat.extend(flatten(node.body) if isinstance(node, Block) else (node,))
     return tuple(flat)
-
-
-def renewed(old: tuple[T, ...], made: Iterable[T]) -> tuple[T, ...]:
-    """`made` as a tuple, but `old` where its elements are the same objects: a pass that changes nothing gives back what it got."""
-    new = tuple(made)
-    return old if len(new) == len(old) and all(map(operator.is_, new, old)) else new
 
 
 def walk_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -235,13 +225,9 @@ def map_expr(expr: Expr, change: Callable[[Read], Expr]) -> Expr:
         case Const() | IndexValue():
             return expr
         case Read():
-            subscripts = tuple(s if isinstance(s, Affine) else map_expr(s, change) for s in expr.subscripts)
-            same = all(a is b for a, b in zip(subscripts, expr.subscripts, strict=True))
-            return change(expr if same else Read(expr.tensor, subscripts, expr.dtype))
+            return change(expr.at(s if isinstance(s, Affine) else map_expr(s, change) for s in expr.subscripts))
         case Apply():
-            args = tuple(map_expr(arg, change) for arg in expr.args)
-            same = all(a is b for a, b in zip(args, expr.args, strict=True))
-            return expr if same else Apply(expr.op, args, expr.dtype)
+            return expr.with_args(map_expr(arg, change) for arg in expr.args)
         case _:
             assert_never(expr)
 
@@ -251,12 +237,7 @@ def _indirect(place: Place) -> list[Expr]:
 
 
 def _map_place(place: Place, read: Callable[[Read], Expr]) -> Place:
-    subscripts = tuple(s if isinstance(s, Affine) else map_expr(s, read) for s in place.subscripts)
-    return (
-        place
-        if all(a is b for a, b in zip(subscripts, place.subscripts, strict=True))
-        else Place(place.variable, subscripts)
-    )
+    return place.at(s if isinstance(s, Affine) else map_expr(s, read) for s in place.subscripts)
 
 
 def _substitute_place(place: Place, values: Mapping[str, Affine | int]) -> Place:

@@ -30,6 +30,7 @@ from polyml.einsum_frontend.syntax import (
     Subscript,
     Unary,
 )
+from polyml.renewed import renewed
 
 __all__ = ["assigned_names", "children", "index_names", "map_children", "walk", "words"]
 
@@ -59,8 +60,8 @@ def children(e: Expression) -> tuple[Expression, ...]:
 def map_children(e: Expression, change: Callable[[Expression], Expression]) -> Expression:
     """`e` with `change` applied to each direct subexpression; `e` itself when nothing changed."""
     old = children(e)
-    new = tuple(map(change, old))
-    if all(a is b for a, b in zip(old, new, strict=True)):
+    new = renewed(old, map(change, old))
+    if new is old:
         return e
     match e:
         case Number() | Name() | IndexRef() | LoopRef() | SizeRef():

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
 import islpy as isl
 
-from polyml.expressions import Expr, Read, Subscript, map_reads
+from polyml.expressions import Expr, Read, map_reads
 from polyml.graph.ir import Carried, Check, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import all_ops
 from polyml.new_names import fresh_name
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine
 
 __all__ = [
@@ -23,7 +24,14 @@ __all__ = [
     "rename_uses",
     "replace_equations",
     "with_name",
+    "with_ops",
 ]
+
+
+def with_ops(graph: Graph, ops: Iterable[Op]) -> Graph:
+    """The graph with other ops; itself where they are those that it has."""
+    made = renewed(graph.ops, ops)
+    return graph if made is graph.ops else replace(graph, ops=made)
 
 
 def map_equations(ops: tuple[Op, ...], change: Callable[[Equation], Equation]) -> tuple[Op, ...]:
@@ -45,17 +53,15 @@ def replace_equations(ops: tuple[Op, ...], change: Callable[[Equation], Sequence
                 changed.append(op)
             case _:
                 assert_never(op)
-    same = len(changed) == len(ops) and all(new is old for new, old in zip(changed, ops, strict=True))
-    return ops if same else tuple(changed)
+    return renewed(ops, changed)
 
 
 def map_expressions(equation: Equation, change: Callable[[Expr], Expr]) -> Equation:
     """The equation with its body, and the expressions among its target's subscripts, changed."""
     body = change(equation.body)
-    target: tuple[Subscript, ...] = tuple(s if isinstance(s, Affine) else change(s) for s in equation.target)
-    if body is equation.body and all(new is old for new, old in zip(target, equation.target, strict=True)):
-        return equation
-    return replace(equation, body=body, target=target)
+    target = renewed(equation.target, (s if isinstance(s, Affine) else change(s) for s in equation.target))
+    same = body is equation.body and target is equation.target
+    return equation if same else replace(equation, body=body, target=target)
 
 
 def rename_uses(ops: tuple[Op, ...], names: Mapping[str, Tensor]) -> tuple[Op, ...]:
@@ -87,7 +93,7 @@ def rename_uses(ops: tuple[Op, ...], names: Mapping[str, Tensor]) -> tuple[Op, .
                 assert_never(op)
 
     changed = tuple(map(rename, ops))
-    return ops if all(new is old for new, old in zip(changed, ops, strict=True)) else changed
+    return renewed(ops, changed)
 
 
 def protected_names(graph: Graph) -> set[str]:

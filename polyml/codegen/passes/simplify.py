@@ -9,8 +9,9 @@ from typing import assert_never
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, UpdateArgument
 from polyml.codegen.passes.guards import difference_of
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import renewed, substitute_nodes
+from polyml.codegen.rewrite import substitute_nodes
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine, maximum, minimum, operands
 
 __all__ = ["simplify", "simplify_nodes"]
@@ -114,9 +115,7 @@ def _if(node: If, ranges: Ranges) -> tuple[Node, ...]:
 
 
 def _place(place: Place, ranges: Ranges) -> Place:
-    subscripts = tuple(ranges.simplify(s) if isinstance(s, Affine) else _expr(s, ranges) for s in place.subscripts)
-    same = all(a is b for a, b in zip(subscripts, place.subscripts, strict=True))
-    return place if same else Place(place.variable, subscripts)
+    return place.at(ranges.simplify(s) if isinstance(s, Affine) else _expr(s, ranges) for s in place.subscripts)
 
 
 def _expr(expr: Expr, ranges: Ranges) -> Expr:
@@ -127,11 +126,7 @@ def _expr(expr: Expr, ranges: Ranges) -> Expr:
             simple = ranges.simplify(expr.affine)
             return expr if simple is expr.affine else IndexValue(simple, expr.dtype)
         case Read():
-            subscripts = tuple(
-                ranges.simplify(s) if isinstance(s, Affine) else _expr(s, ranges) for s in expr.subscripts
-            )
-            same = all(a is b for a, b in zip(subscripts, expr.subscripts, strict=True))
-            return expr if same else Read(expr.tensor, subscripts, expr.dtype)
+            return expr.at(ranges.simplify(s) if isinstance(s, Affine) else _expr(s, ranges) for s in expr.subscripts)
         case Apply(op="select", args=(condition, if_true, if_false)):
             decided = ranges.decide(condition)
             if decided is not None:
@@ -151,5 +146,4 @@ def _apply(expr: Apply, ranges: Ranges) -> Expr:
         for known, other in ((left, expr.args[1]), (right, expr.args[0])):
             if known is not None:
                 return Const(ends, expr.dtype) if known == ends else _expr(other, ranges)
-    args = tuple(_expr(arg, ranges) for arg in expr.args)
-    return expr if all(a is b for a, b in zip(args, expr.args, strict=True)) else Apply(expr.op, args, expr.dtype)
+    return expr.with_args(_expr(arg, ranges) for arg in expr.args)

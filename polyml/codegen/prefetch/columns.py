@@ -16,9 +16,10 @@ from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Nod
 from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.swept_rows import AHEAD, SOME_SIZE, Caches
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import expressions, renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import expressions, walk_nodes, with_body
 from polyml.expressions import reads_of
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine, minimum
 from polyml.sets.shapes import is_known

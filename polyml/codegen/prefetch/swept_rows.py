@@ -12,9 +12,10 @@ from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.vectors.streams import flat_element
-from polyml.codegen.rewrite import expressions, renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import expressions, walk_nodes, with_body
 from polyml.expressions import Read, reads_of
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.schedule.schedule import Note
 from polyml.schedule.statement_models import operations_of
 from polyml.sets.affine import Affine, affine

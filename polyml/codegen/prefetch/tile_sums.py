@@ -7,8 +7,9 @@ from dataclasses import replace
 from math import prod
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
-from polyml.codegen.rewrite import renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.expressions import Read, Subscript
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine, operands
 
 __all__ = [

@@ -14,8 +14,9 @@ from polyml.codegen.loops import Assign, For, Function, If, Node, Place, Prefetc
 from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.swept_rows import Caches
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import renewed, subscript_variables, walk_nodes, with_body
+from polyml.codegen.rewrite import subscript_variables, walk_nodes, with_body
 from polyml.expressions import Read, reads_of
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["prefetch_tiles"]

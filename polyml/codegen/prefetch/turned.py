@@ -16,10 +16,11 @@ from polyml.codegen.prefetch.dealt_lines import dealt_out, levels_of
 from polyml.codegen.prefetch.inner_loops import inner_loops, put_first
 from polyml.codegen.prefetch.swept_rows import Caches
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.expressions import reads_of
 from polyml.new_names import fresh
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine, minimum
 from polyml.sets.shapes import element_count, is_known
 

@@ -16,10 +16,11 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, V
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.expressions import Read
 from polyml.new_names import fresh
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import is_known
 

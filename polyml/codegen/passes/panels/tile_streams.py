@@ -13,10 +13,11 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, If, Lead, Node
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.streams import flat_element, is_zero
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.dtypes import boolean
 from polyml.expressions import Apply, Read
 from polyml.new_names import fresh
+from polyml.renewed import renewed
 from polyml.sets.affine import affine
 
 __all__ = ["stream_tiles"]

@@ -15,11 +15,12 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Plac
 from polyml.codegen.passes.registers.unread import without_unread
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import map_places, renewed, subscript_variables, walk_nodes, with_body
+from polyml.codegen.rewrite import map_places, subscript_variables, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue, Read, Subscript
 from polyml.new_names import fresh
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["carry_values"]

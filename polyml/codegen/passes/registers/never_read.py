@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node
-from polyml.codegen.rewrite import renewed, uses, walk_nodes, with_body
+from polyml.codegen.rewrite import uses, walk_nodes, with_body
+from polyml.renewed import renewed
 
 __all__ = ["without_never_read"]
 

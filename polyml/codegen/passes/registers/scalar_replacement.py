@@ -39,6 +39,7 @@ from polyml.codegen.rewrite import subscript_variables, uses, walk_nodes, with_b
 from polyml.dtypes import DType
 from polyml.new_names import fresh
 from polyml.records import dataclass
+from polyml.renewed import renewed
 
 __all__ = ["scalar_replacement"]
 
@@ -117,7 +118,7 @@ class _Replacement:
             changed = self.inside(with_registers(node, here), ranges, lanes)
             made.append(guarded_loop(changed, guarded) if guarded else changed)
             made += [p.write_back() for p in row_by_row(p for p in here if p.last == position and p.guard is None)]
-        if len(made) == len(nodes) and all(a is b for a, b in zip(made, nodes, strict=True)):
+        if renewed(nodes, made) is nodes:
             return nodes
         body = loaded_where_kept(made, lanes)
         for promotion in reversed(promotions):

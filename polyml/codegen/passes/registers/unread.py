@@ -9,9 +9,10 @@ from typing import TypeGuard
 from polyml.codegen.element_accesses import accesses_of
 from polyml.codegen.loops import Allocate, Assign, For, Node
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import renewed, with_body
+from polyml.codegen.rewrite import with_body
 from polyml.expressions import Subscript
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["without_unread"]

@@ -13,10 +13,11 @@ from dataclasses import replace
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.expressions import Const, Read, reads_of
 from polyml.new_names import fresh
 from polyml.records import dataclass
+from polyml.renewed import renewed
 
 __all__ = ["IN_FLIGHT", "chain_sums"]
 

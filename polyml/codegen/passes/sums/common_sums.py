@@ -24,9 +24,10 @@ from dataclasses import replace
 
 from polyml.codegen.loops import Assign, For, Function, Node
 from polyml.codegen.passes.sums.sums_by_place import base_of, sum_of, terms_of
-from polyml.codegen.rewrite import renewed, with_body
+from polyml.codegen.rewrite import with_body
 from polyml.expressions import Apply, Expr, walk
 from polyml.records import dataclass
+from polyml.renewed import renewed
 
 __all__ = ["share_sums"]
 

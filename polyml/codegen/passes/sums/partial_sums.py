@@ -17,10 +17,11 @@ from math import prod
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.expressions import Const, Read, reads_of
 from polyml.new_names import fresh
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import affine, minimum
 
 __all__ = ["sum_in_parts"]

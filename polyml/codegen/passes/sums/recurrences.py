@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node
-from polyml.codegen.rewrite import renewed, variables_of, walk_nodes, with_body
+from polyml.codegen.rewrite import variables_of, walk_nodes, with_body
 from polyml.expressions import Apply, Const, Expr, Read, reads_of, walk
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine
 
 __all__ = ["order_sums"]
@@ -89,8 +90,7 @@ def _sorted(expr: Expr, wait: _Wait) -> Expr:
     if not isinstance(expr, Apply):
         return expr
     if expr.op not in ("add", "sub") or not expr.dtype.is_float:
-        args = tuple(_sorted(arg, wait) for arg in expr.args)
-        made = expr if all(a is b for a, b in zip(args, expr.args, strict=True)) else replace(expr, args=args)
+        made = expr.with_args(_sorted(arg, wait) for arg in expr.args)
         return _divided_out(_multiplied_out(made, wait), wait)
     terms = [(sign, _sorted(term, wait)) for sign, term in _terms(expr, 1)]
     waits = [wait.of(term) for _, term in terms]

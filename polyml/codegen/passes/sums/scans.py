@@ -12,12 +12,13 @@ from dataclasses import replace
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Scan, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import expressions, renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import expressions, walk_nodes, with_body
 from polyml.dtypes import boolean, f64, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of, walk
 from polyml.linear import recurrence_of, second_order_of
 from polyml.new_names import fresh
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine
 

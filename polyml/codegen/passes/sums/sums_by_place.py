@@ -16,8 +16,9 @@ from dataclasses import replace
 from itertools import combinations
 
 from polyml.codegen.loops import Assign, For, Function, Node
-from polyml.codegen.rewrite import renewed, with_body
+from polyml.codegen.rewrite import with_body
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, substitute, walk
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["LINE", "base_of", "order_by_place", "sum_of", "terms_of"]
@@ -47,9 +48,8 @@ def _node(node: Node) -> Node:
         return with_body(node, _body)
     if not all(isinstance(inner, Assign) for inner in node.body):
         return node
-    made = tuple(_assign(inner, node.variable) for inner in node.body if isinstance(inner, Assign))
-    same = all(a is b for a, b in zip(made, node.body, strict=True))
-    return node if same else replace(node, body=made, factor=1)
+    made = renewed(node.body, (_assign(inner, node.variable) for inner in node.body if isinstance(inner, Assign)))
+    return node if made is node.body else replace(node, body=made, factor=1)
 
 
 def _assign(node: Assign, variable: str) -> Assign:
@@ -62,8 +62,7 @@ def _ordered(expr: Expr, variable: str) -> Expr:
         return expr
     if expr.op in ("add", "sub") and expr.dtype.is_float:
         return _by_place(expr, variable)
-    args = tuple(_ordered(arg, variable) for arg in expr.args)
-    return expr if all(a is b for a, b in zip(args, expr.args, strict=True)) else replace(expr, args=args)
+    return expr.with_args(_ordered(arg, variable) for arg in expr.args)
 
 
 def _by_place(total: Apply, variable: str) -> Expr:

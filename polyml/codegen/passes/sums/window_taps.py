@@ -15,9 +15,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 from polyml.codegen.loops import Assign, For, Function, Node, Place
-from polyml.codegen.rewrite import renewed, subscript_variables, with_body
+from polyml.codegen.rewrite import subscript_variables, with_body
 from polyml.expressions import Read, reads_of, substitute
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.schedule.cost import SHUFFLED
 from polyml.schedule.register_tiles import MOST_TERMS, again
 from polyml.sets.affine import Affine, affine

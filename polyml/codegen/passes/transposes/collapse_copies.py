@@ -13,10 +13,11 @@ from math import prod
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.streams import flat_element
-from polyml.codegen.rewrite import renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.expressions import Read, Subscript
 from polyml.new_names import fresh
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["collapse_copies"]

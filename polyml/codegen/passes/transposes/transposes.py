@@ -16,9 +16,10 @@ from polyml.codegen.passes.transposes.transposed_strips import Rows, Strips
 from polyml.codegen.passes.transposes.transposed_values import values_of_rows
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.expressions import Subscript
 from polyml.new_names import fresh
+from polyml.renewed import renewed
 from polyml.schedule.cost import LEAST_COLUMNS
 from polyml.sets.affine import Affine, affine
 

@@ -14,8 +14,9 @@ from polyml.codegen.passes.simplify import simplify_nodes
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.boundaries import common_range, depends_on, over_lanes
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.new_names import fresh
+from polyml.renewed import renewed
 from polyml.sets.affine import Extremum, affine, maximum, minimum
 
 __all__ = ["cut_triangles"]

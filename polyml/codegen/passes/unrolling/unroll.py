@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from polyml.codegen.loops import For, Function, Node
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import renewed, substitute_nodes, with_body
+from polyml.codegen.rewrite import substitute_nodes, with_body
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine, maximum
 
 __all__ = ["unroll"]

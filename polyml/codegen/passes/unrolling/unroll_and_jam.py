@@ -10,9 +10,10 @@ from polyml.codegen.passes.simplify import simplify_nodes
 from polyml.codegen.passes.unrolling.jam import CannotJam, jam, names_in
 from polyml.codegen.passes.vectors.boundaries import cut_interior, depends_on
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import renewed, with_body
+from polyml.codegen.rewrite import with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue
+from polyml.renewed import renewed
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine, maximum
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from polyml.codegen.loops import Assign, For, Function, Node
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import renewed, with_body
+from polyml.codegen.rewrite import with_body
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine
 
 __all__ = ["unroll_scatters"]

@@ -7,9 +7,10 @@ from dataclasses import replace
 from polyml.codegen.loops import Assign, For, Function, Node
 from polyml.codegen.passes.sums.chained_sums import IN_FLIGHT
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import renewed, subscript_variables, with_body
+from polyml.codegen.rewrite import subscript_variables, with_body
 from polyml.expressions import reads_of, substitute
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import affine
 
 __all__ = ["unroll_sums"]

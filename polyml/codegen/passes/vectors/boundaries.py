@@ -12,9 +12,10 @@ from dataclasses import replace
 
 from polyml.codegen.loops import For, If, Node
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, maximum, minimum
 
 __all__ = ["common_range", "cut_interior", "depends_on", "extreme", "over_hull", "over_lanes", "within"]

@@ -19,9 +19,10 @@ from polyml.codegen.passes.guards import difference_of
 from polyml.codegen.passes.simplify import simplify_nodes
 from polyml.codegen.passes.unrolling.jam import jam
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import renewed, with_body
+from polyml.codegen.rewrite import with_body
 from polyml.dtypes import boolean
 from polyml.expressions import Apply, Const, Expr, walk
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine, maximum, minimum
 
 __all__ = ["cut_edges", "cut_vectors"]
@@ -171,8 +172,7 @@ def _known(loop: For, conditions: Collection[Expr], *, value: bool) -> Node:
             return Const(value, boolean)
         if not isinstance(expr, Apply):
             return expr
-        args = tuple(map(changed, expr.args))
-        return expr if all(a is b for a, b in zip(args, expr.args, strict=True)) else replace(expr, args=args)
+        return expr.with_args(map(changed, expr.args))
 
     def visit(node: Node) -> Node:
         if isinstance(node, Assign):

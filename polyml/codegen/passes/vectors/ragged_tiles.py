@@ -14,9 +14,10 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Plac
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.boundaries import extreme, within
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.expressions import Const, Read, reads_of
 from polyml.new_names import fresh
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, Extremum, affine
 
 __all__ = ["widen_tiles"]

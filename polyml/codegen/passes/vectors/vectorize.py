@@ -21,10 +21,11 @@ from polyml.codegen.passes.vectors.parts import VectorPlan, loops_of, plan_parts
 from polyml.codegen.passes.vectors.privatize import Accumulators, shared_targets
 from polyml.codegen.passes.vectors.streams import Leads
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import renewed, walk_nodes, with_body
+from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.dtypes import DType
 from polyml.expressions import Read, reads_of
 from polyml.new_names import fresh
+from polyml.renewed import renewed
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine, minimum
 from polyml.shown import counted

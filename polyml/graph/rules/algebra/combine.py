@@ -17,6 +17,7 @@ from polyml.dtypes import DType
 from polyml.expressions import Apply, Const, Expr, Numbered, Read, walk
 from polyml.graph.ir import Equation, Graph, Loop, Op
 from polyml.records import dataclass
+from polyml.renewed import renewed
 
 __all__ = ["combine_terms"]
 
@@ -32,7 +33,7 @@ def combine_terms(graph: Graph) -> Graph:
 
 def _block(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     made = tuple(_op(op) for op in ops)
-    return ops if all(new is old for new, old in zip(made, ops, strict=True)) else made
+    return renewed(ops, made)
 
 
 def _op(op: Op) -> Op:
@@ -52,8 +53,7 @@ def _combined(expr: Expr, numbered: Numbered, combinations: Set[int]) -> Expr:
         return expr
     if _is_sum(expr) and id(expr) in combinations and expr.dtype.is_float and expr.dtype.itemsize >= 4:
         return _combined_sum(expr, numbered, combinations)
-    args = tuple(_combined(arg, numbered, combinations) for arg in expr.args)
-    return expr if all(a is b for a, b in zip(args, expr.args, strict=True)) else replace(expr, args=args)
+    return expr.with_args(_combined(arg, numbered, combinations) for arg in expr.args)
 
 
 def _is_sum(expr: Expr) -> TypeGuard[Apply]:

@@ -40,13 +40,9 @@ def simplify_expression(expr: Expr) -> Expr:
         case IndexValue():
             return Const(expr.affine.constant, expr.dtype) if expr.affine.is_constant else expr
         case Read():
-            subscripts = tuple(map(_simplify_subscript, expr.subscripts))
-            same = all(new is old for new, old in zip(subscripts, expr.subscripts, strict=True))
-            return expr if same else Read(expr.tensor, subscripts, expr.dtype)
+            return expr.at(map(_simplify_subscript, expr.subscripts))
         case Apply():
-            args = tuple(map(simplify_expression, expr.args))
-            same = all(new is old for new, old in zip(args, expr.args, strict=True))
-            applied = expr if same else Apply(expr.op, args, expr.dtype)
+            applied = expr.with_args(map(simplify_expression, expr.args))
             for rule in (_fold, *RULES.get(expr.op, ())):
                 simpler = rule(applied)
                 if simpler is not None and simpler.dtype == expr.dtype:

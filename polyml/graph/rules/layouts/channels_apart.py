@@ -13,6 +13,7 @@ from dataclasses import replace
 from math import prod
 
 from polyml.expressions import Apply, IndexValue, Read, reads_of, substitute, walk
+from polyml.graph.edit import with_ops
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, box_extents
 from polyml.graph.traverse import tensors_of
@@ -55,8 +56,7 @@ def part_channels(graph: Graph, *, vector_bytes: int) -> Graph:
             read.tensor in summed and _moves(read, *inner) for read in reads_of(op.body) if inner
         )
         made += _parts(op, tensors, vector_bytes) if isinstance(op, Equation) and not follows else [op]
-    same = len(made) == len(graph.ops) and all(new is old for new, old in zip(made, graph.ops, strict=True))
-    return graph if same else replace(graph, ops=tuple(made))
+    return with_ops(graph, made)
 
 
 def _spelled(equation: Equation, tensors: Mapping[str, Tensor], vector_bytes: int) -> Equation:

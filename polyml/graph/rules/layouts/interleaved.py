@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from polyml.expressions import substitute
 from polyml.graph.builder.parts import fill
+from polyml.graph.edit import with_ops
 from polyml.graph.ir import Equation, Graph, Op
 from polyml.graph.rules.windows.parts import meets_all
 from polyml.sets.affine import Affine, affine
@@ -22,8 +23,7 @@ __all__ = ["fetch_interleaved"]
 def fetch_interleaved(graph: Graph) -> Graph:
     """The graph whose elements that are moved so, within rows, are fetched; those of loops stay."""
     ops: list[Op] = [_fetched(op, graph) if isinstance(op, Equation) else op for op in graph.ops]
-    same = all(new is old for new, old in zip(ops, graph.ops, strict=True))
-    return graph if same else replace(graph, ops=tuple(ops))
+    return with_ops(graph, ops)
 
 
 def _fetched(equation: Equation, graph: Graph) -> Equation:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyml.expressions import Apply, Read, map_reads, reads_of
-from polyml.graph.edit import in_order_of_result, protected_names
+from polyml.graph.edit import in_order_of_result, protected_names, with_ops
 from polyml.graph.ir import Equation, Graph, Op
 from polyml.graph.rules.reuse.inline import is_elementwise
 from polyml.graph.traverse import users_of
@@ -35,9 +35,7 @@ def order_like_readers(graph: Graph) -> Graph:
             assert isinstance(user, Equation), "internal: a reader that is no equation"
             if users[name] == 1:
                 made[makers[name]], made[position] = _reordered(product, user)
-    return (
-        graph if all(new is old for new, old in zip(made, graph.ops, strict=True)) else replace(graph, ops=tuple(made))
-    )
+    return with_ops(graph, made)
 
 
 def _reordered(product: Equation, user: Equation) -> tuple[Equation, Equation]:

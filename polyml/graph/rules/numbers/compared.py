@@ -33,9 +33,7 @@ def compare_narrowly(graph: Graph) -> Graph:
 def _changed(expr: Expr, equation: Equation) -> Expr:
     if not isinstance(expr, Apply):
         return expr
-    args = tuple(_changed(arg, equation) for arg in expr.args)
-    same = all(new is old for new, old in zip(args, expr.args, strict=True))
-    found = expr if same else Apply(expr.op, args, expr.dtype)
+    found = expr.with_args(_changed(arg, equation) for arg in expr.args)
     if found.op not in _TURNED or found.args[0].dtype != i64:
         return found
     for op, (wide, value) in ((found.op, found.args), (_TURNED[found.op], found.args[::-1])):

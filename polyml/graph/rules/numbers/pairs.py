@@ -20,6 +20,7 @@ from math import prod
 from polyml.dtypes import DType, bf16, boolean, f32, i8, i16, i32, i64, u8, u32
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
 from polyml.graph.builder.parts import fill
+from polyml.graph.edit import with_ops
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, box_extents
 from polyml.graph.rules.windows.padding import with_padding
@@ -98,8 +99,7 @@ def pair_products(graph: Graph, dot_bf16: float, dot_i16: float, dot_i8: float, 
             made += _in_place(op, product, tensors)
         else:
             made.append(op)
-    same = len(made) == len(graph.ops) and all(new is old for new, old in zip(made, graph.ops, strict=True))
-    return graph if same else replace(graph, ops=tuple(made))
+    return with_ops(graph, made)
 
 
 def _kind(equation: Equation, kinds: Sequence[_Kind]) -> _Kind | None:

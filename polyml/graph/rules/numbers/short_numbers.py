@@ -93,9 +93,7 @@ def _shortened(expr: Expr, ranges: Mapping[str, Range]) -> Expr:
                 made = _in_short(inner, ranges, dtype)
                 if made is not None:
                     return made if expr.dtype == dtype else Apply("cast", (made,), expr.dtype)
-    args = tuple(_shortened(arg, ranges) for arg in expr.args)
-    same = all(new is old for new, old in zip(args, expr.args, strict=True))
-    return expr if same else Apply(expr.op, args, expr.dtype)
+    return expr.with_args(_shortened(arg, ranges) for arg in expr.args)
 
 
 def _in_short(expr: Expr, ranges: Mapping[str, Range], dtype: DType) -> Expr | None:

@@ -25,6 +25,7 @@ from polyml.graph.traverse import equation_reads, tensors_of
 from polyml.linear import recurrence_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 from polyml.sets.budget import BudgetExhausted, operation_budget
 
@@ -56,8 +57,7 @@ def _changed(ops: tuple[Op, ...], around: tuple[Loop, ...], tensors: dict[str, T
         body = _changed(op.body, (*around, op), tensors)
         loop = op if body is op.body else replace(op, body=body)
         made += _decoupled(loop, around, tensors) or [loop]
-    same = len(made) == len(ops) and all(new is old for new, old in zip(made, ops, strict=True))
-    return ops if same else tuple(made)
+    return renewed(ops, made)
 
 
 def _decoupled(loop: Loop, around: tuple[Loop, ...], tensors: dict[str, Tensor]) -> list[Op] | None:

@@ -29,6 +29,7 @@ from polyml.graph.rules.reuse.dead import remove_dead
 from polyml.graph.traverse import equation_reads, tensors_of, users_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine, maximum
 
 __all__ = ["turn_levels"]
@@ -59,8 +60,7 @@ def _changed(
         loop = op if body is op.body else replace(op, body=body)
         levels = _levels(loop, seen)
         made += [loop] if levels is None else _Turning(loop, levels, tensors, parameters).ops()
-    same = len(made) == len(ops) and all(new is old for new, old in zip(made, ops, strict=True))
-    return ops if same else tuple(made)
+    return renewed(ops, made)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import equation_reads, tensors_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine, maximum
 
 __all__ = ["LEAST_STEPS", "MOST_EQUATIONS", "alternate_places", "at_step", "moves_on", "number_of_steps"]
@@ -47,8 +48,7 @@ def _changed(ops: tuple[Op, ...], tensors: dict[str, Tensor], parameters: tuple[
         loop = op if body is op.body else replace(op, body=body)
         moved = _moved(loop)
         made += _Turns(loop, moved, tensors, parameters).ops() if moved else [loop]
-    same = len(made) == len(ops) and all(new is old for new, old in zip(made, ops, strict=True))
-    return ops if same else tuple(made)
+    return renewed(ops, made)
 
 
 def _moved(loop: Loop) -> list[Carried]:

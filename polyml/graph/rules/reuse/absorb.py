@@ -9,6 +9,7 @@ from polyml.graph.edit import in_order_of_result, protected_names, with_name
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.reuse.inline import is_elementwise
 from polyml.graph.traverse import all_ops, users_of
+from polyml.renewed import renewed
 
 __all__ = ["absorb_copies"]
 
@@ -47,8 +48,7 @@ def _absorb(ops: tuple[Op, ...], single: set[str], late: set[str]) -> tuple[Op, 
                 continue
         makers[op.result.name] = position
     kept = tuple(op for op in result if op is not None)
-    same = len(kept) == len(ops) and all(new is old for new, old in zip(kept, ops, strict=True))
-    return ops if same else kept
+    return renewed(ops, kept)
 
 
 def _copied(equation: Equation) -> Read | None:

@@ -19,6 +19,7 @@ from polyml.graph.edit import map_equations
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import estimated_bytes, index_extents, is_cheap, made_within, tensors_of
 from polyml.new_names import fresh_name
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["compute_once"]
@@ -54,8 +55,7 @@ def _block(ops: tuple[Op, ...], tensors: dict[str, Tensor]) -> tuple[Op, ...]:
                     result.append(equation)
             op = replace(op, body=_replaced(op.body, made, tensors)) if made else op
         result.append(op)
-    same = len(result) == len(ops) and all(new is old for new, old in zip(result, ops, strict=True))
-    return ops if same else tuple(result)
+    return renewed(ops, result)
 
 
 def _worth(equation: Equation, tensors: dict[str, Tensor]) -> Iterator[tuple[Apply, Tensor]]:
@@ -183,6 +183,4 @@ def _replaced(expr: Expr, made: dict[Expr, Tensor], tensors: dict[str, Tensor]) 
     whole = _over_a_tensor(expr, tensors)
     if whole is not None and (tensor := made.get(whole[0])) is not None:
         return Read(tensor.name, whole[1].subscripts, tensor.dtype)
-    args = tuple(_replaced(arg, made, tensors) for arg in expr.args)
-    same = all(new is old for new, old in zip(args, expr.args, strict=True))
-    return expr if same else Apply(expr.op, args, expr.dtype)
+    return expr.with_args(_replaced(arg, made, tensors) for arg in expr.args)

@@ -10,6 +10,7 @@ from polyml.expressions import Numbered, Read, Subscript, substitute
 from polyml.graph.edit import protected_names, rename_uses
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import all_ops, is_cheap
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text
 
@@ -55,8 +56,7 @@ def _share(
                         continue
                     op = _copy(op, first)
         kept.append(op)
-    same = len(kept) == len(ops) and all(new is old for new, old in zip(kept, ops, strict=True))
-    return ops if same else tuple(kept)
+    return renewed(ops, kept)
 
 
 def _key(equation: Equation, numbered: Numbered) -> _Key:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op
 from polyml.graph.traverse import read_names
+from polyml.renewed import renewed
 
 __all__ = ["remove_dead"]
 
@@ -47,8 +48,7 @@ def _live(ops: tuple[Op, ...], needed: set[str]) -> tuple[Op, ...]:
             kept.append(live)
             needed.update(read_names(live))
     kept.reverse()
-    same = len(kept) == len(ops) and all(new is old for new, old in zip(kept, ops, strict=True))
-    return ops if same else tuple(kept)
+    return renewed(ops, kept)
 
 
 def _live_loop(loop: Loop, needed: set[str]) -> Loop | None:

@@ -19,6 +19,7 @@ from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import equation_reads, estimated_bytes, read_names, results_of, tensors_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_of, parameters_text
 
@@ -48,8 +49,7 @@ def _hoist_block(
             result += [*ahead, loop]
         else:
             result.append(op)
-    same = len(result) == len(ops) and all(new is old for new, old in zip(result, ops, strict=True))
-    return ops if same else tuple(result)
+    return renewed(ops, result)
 
 
 def _split(loop: Loop, protected: set[str], tensors: dict[str, Tensor], context: isl.Set) -> tuple[list[Op], Loop]:

@@ -15,6 +15,7 @@ from polyml.graph.edit import map_expressions, protected_names
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op
 from polyml.graph.traverse import equation_reads, estimated_bytes, index_extents, is_cheap, read_names, results_of
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine
 
 __all__ = ["inline_elementwise", "read_through"]
@@ -163,8 +164,7 @@ def _inline_block(
                 pass
         result.append(op)
         producers = _without(producers, gone)
-    same = all(new is old for new, old in zip(result, ops, strict=True))
-    return ops if same else tuple(result)
+    return renewed(ops, result)
 
 
 def _without(producers: dict[str, _Producer], gone: set[str]) -> dict[str, _Producer]:

@@ -61,9 +61,7 @@ class _Tables:
         table = self.table(expr)
         if table is not None:
             return table
-        args = tuple(map(self.replaced, expr.args))
-        same = all(new is old for new, old in zip(args, expr.args, strict=True))
-        return expr if same else Apply(expr.op, args, expr.dtype)
+        return expr.with_args(map(self.replaced, expr.args))
 
     def table(self, expr: Apply) -> Read | None:
         nodes = list(walk(expr))

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.graph.edit import protected_names
+from polyml.graph.edit import protected_names, with_ops
 from polyml.graph.elements import all_elements, elements_at, elements_read
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op
 from polyml.graph.rules.reuse.dead import remove_dead
@@ -38,9 +38,8 @@ def leave_unseen(graph: Graph) -> Graph:
             case Loop() | Check():
                 made.append(op)
                 seen.update(dict.fromkeys((*read_names(op), *(t.name for t in results_of(op)))))
-    ops = tuple(reversed(made))
-    same = all(new is old for new, old in zip(ops, graph.ops, strict=True))
-    return graph if same else remove_dead(replace(graph, ops=ops))
+    changed = with_ops(graph, reversed(made))
+    return graph if changed is graph else remove_dead(changed)
 
 
 def _starts_apart(equation: Equation) -> bool:

@@ -21,6 +21,7 @@ from polyml.graph.rules.reuse.inline import is_elementwise, read_through
 from polyml.graph.traverse import all_ops, equation_reads, read_names, tensors_of, users_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine
 
 __all__ = ["factor_sums"]
@@ -50,8 +51,7 @@ def _factor_block(ops: tuple[Op, ...], once: set[str], taken: set[str], graph: G
                     scalings[op.result.name] = op
             case _:
                 result.append(op)
-    same = len(result) == len(ops) and all(new is old for new, old in zip(result, ops, strict=True))
-    return ops if same else tuple(result)
+    return renewed(ops, result)
 
 
 @dataclass(slots=True)

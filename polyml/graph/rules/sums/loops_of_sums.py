@@ -14,6 +14,7 @@ from polyml.graph.edit import with_name
 from polyml.graph.flow import Place, points_of
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import equation_reads
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_of, parameters_text
 
@@ -38,8 +39,7 @@ def _changed(ops: tuple[Op, ...]) -> tuple[Op, ...]:
         body = _changed(op.body)
         loop = op if body is op.body else replace(op, body=body)
         made.append(_sum(loop) or loop)
-    same = all(new is old for new, old in zip(made, ops, strict=True))
-    return ops if same else tuple(made)
+    return renewed(ops, made)
 
 
 def _sum(loop: Loop) -> Equation | None:

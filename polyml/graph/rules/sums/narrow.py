@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.graph.edit import protected_names
+from polyml.graph.edit import protected_names, with_ops
 from polyml.graph.elements import all_elements, elements_read
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op
 from polyml.graph.traverse import equation_reads, read_names
@@ -43,8 +43,7 @@ def narrow(graph: Graph) -> Graph:
                 made.append(op)
                 needed.update(dict.fromkeys(read_names(op)))
     ops = tuple(reversed(made))
-    same = all(new is old for new, old in zip(ops, graph.ops, strict=True))
-    return graph if same else replace(graph, ops=ops)
+    return with_ops(graph, ops)
 
 
 def _only(equation: Equation, points: isl.Set) -> Equation:

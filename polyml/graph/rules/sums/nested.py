@@ -23,6 +23,7 @@ from polyml.graph.rules.boxes import any_box, box
 from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 from polyml.sets.weighed import Term, Weighed, term, total
 
@@ -105,8 +106,7 @@ def _block(ops: tuple[Op, ...], work: _Work) -> tuple[Op, ...]:
                 result += _nested(op, work)
             case _:
                 result.append(op)
-    same = len(result) == len(ops) and all(new is old for new, old in zip(result, ops, strict=True))
-    return ops if same else tuple(result)
+    return renewed(ops, result)
 
 
 def _nested(equation: Equation, work: _Work) -> Iterator[Equation]:

@@ -12,6 +12,7 @@ from polyml.expressions import Apply, Expr, Read, reads_of
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import estimated_bytes, tensors_of
 from polyml.new_names import fresh_name
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine
 
 __all__ = ["split_products"]
@@ -34,8 +35,7 @@ def _block(ops: tuple[Op, ...], tensors: dict[str, Tensor], cache: int) -> tuple
             result += _split(op, terms, tensors)
         else:
             result.append(op)
-    same = len(result) == len(ops) and all(new is old for new, old in zip(result, ops, strict=True))
-    return ops if same else tuple(result)
+    return renewed(ops, result)
 
 
 def _terms_of(equation: Equation, tensors: dict[str, Tensor], cache: int) -> list[tuple[Expr, bool]]:
