@@ -154,7 +154,7 @@ class _Carries:
 
     def carries(self, loop: For, ranges: Ranges, lanes: Lanes | None) -> list[_Carry]:
         """The groups that go into registers, those that the loop writes first; none when it writes none of them."""
-        if loop.step != 1:
+        if loop.step != 1 or not _writes_on(loop):
             return []
         groups, strange = self.groups(loop, ranges)
         found: list[_Carry] = []
@@ -231,6 +231,14 @@ class _Carries:
         )  # fmt: skip
         least = 1 + max(min(d for d in near if d >= first) - first for first in range(1, max(near) + 1))
         return _Carry(group, leading, max(near), store, least, registers)
+
+
+def _writes_on(loop: For) -> bool:
+    """Whether there is an assignment, no update, to elements that move with the loop: most innermost loops are sums, and that is quick to see."""
+    return any(
+        isinstance(n, Assign) and n.reduction is None and loop.variable in subscript_variables(n.target.subscripts)
+        for n in loop.body
+    )
 
 
 def _with_registers(node: Node, position: int, carries: Sequence[_Carry], loop: For) -> list[Node]:

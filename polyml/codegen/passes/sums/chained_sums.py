@@ -7,7 +7,6 @@ finishes until the first is done, and reading the operands is what takes time ag
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Prefetch, Variable
@@ -48,9 +47,9 @@ def _has_lanes(variable: Variable) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Chains:
-    """registers: those with lanes in scope, by name. taken: names in use. room: registers for chains; with more LLVM keeps some in memory."""
+    """variables: those allocated around the node that is looked at, by name. taken: names in use. room: registers for chains; with more LLVM keeps some in memory."""
 
-    registers: Mapping[str, Variable]
+    variables: dict[str, Variable]
     taken: set[str]
     room: int
 
@@ -60,10 +59,14 @@ class _Chains:
     def node(self, node: Node, ranges: Ranges) -> Node:
         if isinstance(node, Allocate):
             # Parts of a loop have variables of the same names and other lanes.
-            others = {name: variable for name, variable in self.registers.items() if name != node.variable.name}
-            own = {node.variable.name: node.variable} if _has_lanes(node.variable) else {}
-            inside = replace(self, registers=others | own)
-            return with_body(node, lambda body: inside.body(body, ranges))
+            around, name = self.variables.get(node.variable.name), node.variable.name
+            self.variables[name] = node.variable
+            changed = with_body(node, lambda body: self.body(body, ranges))
+            if around is None:
+                del self.variables[name]
+            else:
+                self.variables[name] = around
+            return changed
         if not isinstance(node, For):
             return with_body(node, lambda body: self.body(body, ranges))
         copies = self.copies(node)
@@ -83,7 +86,7 @@ class _Chains:
         sums = Counter(node.target.variable for node in terms)
         if not plain or not 0 < len(sums) < IN_FLIGHT or len(set(sums.values())) > 1:
             return 0
-        known = all(name in self.registers and self.registers[name].dtype.is_float for name in sums)
+        known = all((own := self.variables.get(name)) and _has_lanes(own) and own.dtype.is_float for name in sums)
         read = {read.tensor for node in terms for read in reads_of(node.value)}
         return 0 if not known or read & set(sums) else next(iter(sums.values()))
 
@@ -102,11 +105,11 @@ class _Chains:
         adds: list[Node] = []
         for chain in range(1, chains):
             for name, own in names.items():
-                dtype = self.registers[name].dtype
+                dtype = self.variables[name].dtype
                 zeros.append(Assign(target=Place(own[chain], ()), value=Const(0.0, dtype)))
                 adds.append(Assign(target=Place(name, ()), value=Read(own[chain], (), dtype), reduction="sum"))
         made: tuple[Node, ...] = (*zeros, replace(loop, body=tuple(body)), *adds)
         for name, own in names.items():
             for other in own[1:]:
-                made = (Allocate(variable=replace(self.registers[name], name=other), body=made),)
+                made = (Allocate(variable=replace(self.variables[name], name=other), body=made),)
         return made[0]

@@ -11,6 +11,7 @@ registers hold beside the sums: then the taps along the rows are written out ins
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -50,22 +51,25 @@ def _node(node: Node, lane: str | None, registers: int) -> tuple[Node, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A sum's term, and the vector that it reads: what its subscripts have in common with those of other terms, and the place beside that."""
+    """A sum's term in one iteration, and the vector that it reads: what its subscripts have in common with those of other terms, and the place beside that."""
 
     node: Assign
-    base: tuple[str, tuple[Affine, ...]]
+    values: Mapping[str, Affine]
+    base: tuple[str, tuple[object, ...]]
     place: tuple[int, ...]
 
     @staticmethod
-    def of(node: Assign, lane: str) -> _Term:
-        (vector,) = _vectors(node, lane)
-        subscripts = [s for s in vector.subscripts if isinstance(s, Affine)]
+    def of(node: Assign, vector: Read, values: Mapping[str, Affine]) -> _Term:
+        subscripts = [s.substitute(values) for s in vector.subscripts if isinstance(s, Affine)]
         place = tuple(s.constant for s in subscripts)
-        return _Term(node, (vector.tensor, tuple(replace(s, constant=0) for s in subscripts)), place)
+        return _Term(node, values, (vector.tensor, tuple(s.terms for s in subscripts)), place)
 
     @property
     def element(self) -> tuple[object, tuple[int, ...]]:
         return self.base, self.place
+
+    def written(self) -> Assign:
+        return replace(self.node, value=substitute(self.node.value, self.values))
 
 
 def _written(loop: For, lane: str, registers: int) -> tuple[Node, ...] | None:
@@ -78,7 +82,7 @@ def _written(loop: For, lane: str, registers: int) -> tuple[Node, ...] | None:
     if not found:
         return None
     inner, written = min(found, key=lambda one: (one[1].again(registers), one[1].left) if registers else (0.0, 0.0))
-    nodes = written.nodes
+    nodes: tuple[Node, ...] = written.nodes
     for tap in reversed(taps):
         nodes = nodes if any(tap is own for own in inner) else (replace(tap, body=nodes),)
     return nodes
@@ -91,9 +95,10 @@ def _bounds(loop: For) -> frozenset[str]:
 
 def _taps_of_sums(loop: For, lane: str) -> tuple[list[For], list[Assign]]:
     """The loops over the taps, and the sums inside of them, if there is nothing else."""
-    if not _only_sums(loop.body, lane):
-        return [], []
     taps, sums = _taps(loop)
+    # Most loops are longer, which takes no look at their terms to see.
+    if not sums or all(_rounds([tap], {}, MOST_TERMS) is None for tap in taps) or not _only_sums(loop.body, lane):
+        return [], []
     # Sums that are scattered, each tap to a place of its own, share no register.
     scattered = {tap.variable for tap in taps} & {v for n in sums for v in subscript_variables(n.target.subscripts)}
     return ([], []) if scattered else (taps, sums)
@@ -103,7 +108,7 @@ def _taps_of_sums(loop: For, lane: str) -> tuple[list[For], list[Assign]]:
 class _Taps:
     """Taps written out. left: part of the loads; coefficients: what is the same for all lanes."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[Assign, ...]
     left: float
     sums: int
     coefficients: int
@@ -119,15 +124,16 @@ def _shared(taps: list[For], sums: list[Assign], lane: str) -> _Taps | None:
         return None
     loads = 0
     terms: list[_Term] = []
+    vectors = [_vectors(node, lane)[0] for node in sums]
     for values in rounds:
-        made = [_Term.of(replace(node, value=substitute(node.value, values)), lane) for node in sums]
+        made = [_Term.of(node, vector, values) for node, vector in zip(sums, vectors, strict=True)]
         loads += len({term.element for term in made})
         terms += made
     left = len({term.element for term in terms}) / loads
     nodes = _in_order(terms) if left <= SHARED else None
     if nodes is None:
         return None
-    still = {r for t in terms for r in reads_of(t.node.value) if lane not in subscript_variables(r.subscripts)}
+    still = {r for n in nodes for r in reads_of(n.value) if lane not in subscript_variables(r.subscripts)}
     return _Taps(nodes, left, len(sums), len(still))
 
 
@@ -182,7 +188,7 @@ def _rounds(loops: list[For], around: dict[str, Affine], most: int) -> list[dict
     return found if len(found) <= most else None
 
 
-def _in_order(terms: list[_Term]) -> tuple[Node, ...] | None:
+def _in_order(terms: list[_Term]) -> tuple[Assign, ...] | None:
     """The terms place by place, from the one that the first sum begins with on; None where a sum would have another order."""
     own: dict[Place, list[_Term]] = {}
     for term in terms:
@@ -198,4 +204,4 @@ def _in_order(terms: list[_Term]) -> tuple[Node, ...] | None:
         return None
     if any(key(one) > key(other) for sums in own.values() for one, other in pairwise(sums)):
         return None
-    return tuple(term.node for term in sorted(terms, key=key))
+    return tuple(term.written() for term in sorted(terms, key=key))
