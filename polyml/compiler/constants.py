@@ -83,7 +83,7 @@ def lower_bound(program: Program, key: Key, options: Options, bound: Set[str]) -
         strides = strides_of(program, key, graph)
         once, rest = _split(graph, constants, options, strides)
         made = {t.name for t in once.outputs} if once is not None else set()
-        stages = lower(rest, options, strides, constants | made)
+        stages = lower(rest, options, strides, constants | made, share=False)  # each fills panels of its own
         before = None if once is None else lower(once, options, {n: s for n, s in strides.items() if n in constants})
     functions, fillings, plan = _without_fillings(stages, constants | made)
     whole = signature_of(

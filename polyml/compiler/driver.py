@@ -24,10 +24,12 @@ from polyml.einsum_frontend.arguments import ArgumentType, Signature
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import EinsumSyntaxError, PolymlError
 from polyml.graph.builder.program import build as build_graph
+from polyml.graph.equal_regions import share_equal_regions
 from polyml.graph.fuse import fuse
 from polyml.graph.ir import Graph
 from polyml.graph.plan import Plan, plan
 from polyml.graph.printer import graph_text
+from polyml.graph.region import Region
 from polyml.graph.verify import verify
 from polyml.nesting import deeply_nested
 from polyml.options import Options
@@ -114,11 +116,14 @@ def lower(
     options: Options,
     strides: Mapping[str, tuple[int, ...]] | None = None,
     constants: Set[str] = frozenset(),
+    *,
+    share: bool = True,
 ) -> Stages:
     """Regions, their schedules and their loops.
 
     Args:
         strides: of input tensors that are not contiguous, in elements, by the tensor's name. constants: names of inputs that never change.
+        share: regions that are the same but for names are one.
     """
     with stage("fuse"):
         machine, size = options.machine, options.machine.l2_bytes
@@ -134,13 +139,25 @@ def lower(
             makes=makes if arranges else None,
         )
         memory = plan(graph, regions)
+        results = _only_results(regions, memory.storage)
+        kept = list(range(len(regions)))
+        if share and not options.machine.is_cuda:
+            kept, memory = share_equal_regions(regions, memory, strides or {}, results)
     report("plan", lambda: str(memory), level=2)
-    lowered = []
-    for number, region in enumerate(regions):
-        later = {memory.storage[t.name] for other in regions[number + 1 :] for t in other.inputs}
-        results = {memory.storage[t.name] for t in region.outputs} - later
-        lowered.append(lower_region(region, graph, memory, options, strides or {}, results, constants))
-    return Stages(graph=graph, plan=memory, regions=tuple(lowered), options=options)
+    lowered = tuple(
+        lower_region(regions[k], graph, memory, options, strides or {}, results[k], constants) for k in kept
+    )
+    return Stages(graph=graph, plan=memory, regions=lowered, options=options)
+
+
+def _only_results(regions: Sequence[Region], storage: Mapping[str, str]) -> list[set[str]]:
+    """Per region the arrays that nothing reads after it but the caller."""
+    later: set[str] = set()
+    found: list[set[str]] = []
+    for region in reversed(regions):
+        found.append({storage[t.name] for t in region.outputs} - later)
+        later |= {storage[t.name] for t in region.inputs}
+    return found[::-1]
 
 
 @locked

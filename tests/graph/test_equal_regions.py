@@ -1,0 +1,113 @@
+"""Regions that are the same but for names: one is compiled, and launched with the arrays of each; what differs in anything else stays apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.graph.host_steps import Launch
+
+
+def launches(text: str, *arguments: object, **options: object) -> list[int]:
+    """The numbers of the regions in the order in which they run, each statement a region of its own."""
+    options = {"fusion": False, **options}
+    program = polyml.einsum(text, **options)
+    stages = program.lower(*arguments).stages
+    found = [step.region for step in stages.plan.steps if isinstance(step, Launch)]
+    assert sorted(set(found)) == list(range(len(stages.regions)))
+    return found
+
+
+def program(lines: Sequence[str], *, results: str, parameters: str = 'x: f32["N N"]') -> str:
+    return f"def f({parameters}):\n    " + "\n    ".join([*lines, f"return {results}"]) + "\n"
+
+
+def x(n: int = 8) -> np.ndarray:
+    return np.random.default_rng(0).random((n, n), np.float32)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_layers_are_one_region(dynamic: bool) -> None:
+    layers = [f"h{k + 1}[i,j] = h{k}[i,k]*w{k}[k,j]" for k in range(1, 6)]
+    weights = ", ".join(f'w{k}: f32["N N"]' for k in range(1, 6))
+    text = program(layers, results="h6", parameters=f'h1: f32["N N"], {weights}')
+    arguments = [x(), *(x() + k for k in range(5))]
+    # The last one's result is the caller's alone.
+    assert launches(text, *arguments, dynamic=dynamic) == [0, 0, 0, 0, 1]
+    expected = arguments[0]
+    for weight in arguments[1:]:
+        expected = expected @ weight
+    np.testing.assert_allclose(polyml.einsum(text, fusion=False, dynamic=dynamic)(*arguments), expected, rtol=1e-5)
+
+
+def test_names_of_indices_and_loops_do_not_count() -> None:
+    def steps(variable: str, index: str, name: str) -> list[str]:
+        loop = [f"for {variable} in range(1, N):", f"    {name}[{variable},{index}] += {name}[{variable}-1,{index}]"]
+        return [f"{name}[{index},z] = x[{index},z]*2", *loop]
+
+    text = program([*steps("t", "i", "a"), *steps("s", "j", "b")], results="a, b")
+    assert launches(text, x()) == [0, 1, 0, 1]
+    for made in polyml.einsum(text, fusion=False)(x()):
+        np.testing.assert_allclose(made, np.cumsum(2 * x(), axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("x[i,j] + 1", "x[i,j] + 2"),
+        ("x[i,j] * 0.5", "x[i,j] * 0.25"),
+        ("x[i,j] + 0.0", "x[i,j] - 0.0"),
+        ("exp(x[i,j])", "log(x[i,j])"),
+        ("x[i,j] + x[j,i]", "x[j,i] + x[j,i]"),
+        ("x[i,j] * y[i,j]", "x[i,j] * x[i,j]"),
+        ("sum[k](x[i,k] + y[j,k])", "max[k](x[i,k] + y[j,k])"),
+        ("sum[k, k < i](x[i,k] + y[j,k])", "sum[k, k <= i](x[i,k] + y[j,k])"),
+        ("x[i,j] + i", "x[i,j] + j"),
+    ],
+)
+def test_other_computations_are_other_regions(one: str, other: str) -> None:
+    text = program([f"a[i,j] = {one}", f"b[i,j] = {other}"], results="a, b", parameters='x: f32["N N"], y: f32["N N"]')
+    assert launches(text, x(), x() + 1) == [0, 1]
+
+
+def test_shapes_types_and_strides_count() -> None:
+    lines = ["a[i,j] = v[i,j] * 3", "b[i,j] = w[i,j] * 3"]
+    parameters = 'v: f32["N M"], w: f32["K L"]'
+    assert launches(program(lines, results="a, b", parameters=parameters), x(8), x(8)) == [0, 0]
+    assert launches(program(lines, results="a, b", parameters=parameters), x(8), x(9)) == [0, 1]
+    assert launches(program(lines, results="a, b", parameters=parameters), x(8), x(8).T) == [0, 1]
+    parameters = 'v: f32["N M"], w: f64["K L"]'
+    assert launches(program(lines, results="a, b", parameters=parameters), x(8), x(8).astype("f8")) == [0, 1]
+
+
+def test_updates_in_place_are_told_from_new_results() -> None:
+    text = program(
+        ["v[i,j] = 2*v[i,j] + 1", "a[i,j] = 2*w[i,j] + 1"], results="a", parameters='v: f32["N N"], w: f32["N N"]'
+    )
+    assert launches(text, x(), x()) == [0, 1]
+
+
+def test_two_updates_in_place_are_one_region() -> None:
+    lines = ["v[i,j] = 2*v[i,j] + 1", "w[i,j] = 2*w[i,j] + 1"]
+    text = f'def f(v: f32["N N"], w: f32["N N"]):\n    {lines[0]}\n    {lines[1]}\n'
+    v, w = x(), x() + 1
+    assert launches(text, v, w) == [0, 0]
+    polyml.einsum(text, fusion=False)(v, w)
+    np.testing.assert_array_equal(v, 2 * x() + 1)
+    np.testing.assert_array_equal(w, 2 * (x() + 1) + 1)
+
+
+def test_a_schedule_by_hand_and_c_are_those_of_the_one_region() -> None:
+    text = program(
+        ["a[i,j] = v[i,j] * 3", "b[i,j] = w[i,j] * 3"], results="a, b", parameters='v: f32["N N"], w: f32["N N"]'
+    )
+    lowered = polyml.einsum(text, fusion=False).lower(x(), x() + 1)
+    (schedule,) = lowered.schedules.values()
+    a, b = lowered.with_schedule(schedule).compile()(x(), x() + 1)
+    np.testing.assert_array_equal(a, 3 * x())
+    np.testing.assert_array_equal(b, 3 * (x() + 1))
+    assert lowered.text("c").count("* 3") <= 2
+    assert lowered.text("plan").count("launch region 0") == 2
