@@ -1,9 +1,18 @@
 """`dataclass`, several times faster to create: the standard library compiles six functions one by one for each frozen class, this one three, once for all classes
-with as many fields of the same kinds, and puts their names into the code.
+with as many fields of the same kinds.
 
 A compiler written in dataclasses has hundreds of them, and before its first kernel a process waits for all: with the standard library's decorator (0.5 ms each, Python
 3.11 to 3.13) they took a third of the time that a small program's first call took. Type checkers see the standard library's, and what it makes
 (fields, `replace`, `match`, `FrozenInstanceError`) works here too. Left out is what polyml does not use: `order`, `unsafe_hash`, `weakref_slot`, `InitVar`.
+
+How classes share code: a method is written with numbers in place of the names of fields. For all classes of two fields, frozen and with slots, the text is the same,
+
+    def __init__(self, _0_, _1_):
+        _set_0_(self, _0_)
+        _set_1_(self, _1_)
+
+and it is compiled once (`_compiled`). Code refers to names by their positions in a few tuples of its own (parameters, attributes, strings), and to globals by name; so a class gets a copy of the code
+object with its fields' names in these tuples (`_renamed`, by the documented `code.replace`), and a function with globals of its own, which hold defaults and setters (`_initializer`).
 """
 
 from __future__ import annotations

@@ -44,6 +44,9 @@ def test_what_every_stage_shares_imports_no_stage_but_sets() -> None:
         "shown",
         "records",
         "new_names",
+        "renewed",
+        "nesting",
+        "disjoint_sets",
         "target",
         "options",
     )

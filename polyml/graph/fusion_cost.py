@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from math import prod
 
+from polyml.disjoint_sets import DisjointSets
 from polyml.graph.ir import Tensor
 from polyml.graph.profiles import HEAVY, Profile
 from polyml.graph.traverse import estimated_bytes
@@ -98,21 +99,14 @@ def _outer_classes(profiles: Sequence[Profile]) -> dict[tuple[str, str], tuple[s
 
 def _classes(profiles: Sequence[Profile]) -> dict[tuple[str, str], tuple[str, str]]:
     """Per (equation, index) its class: what follows the same dimension of a tensor is in one."""
-    parent = {(p.result, i): (p.result, i) for p in profiles for i in p.extents}
-
-    def find(key: tuple[str, str]) -> tuple[str, str]:
-        while parent[key] != key:
-            parent[key] = key = parent[parent[key]]
-        return key
-
+    classes = DisjointSets((p.result, i) for p in profiles for i in p.extents)
     along: dict[tuple[str, int], tuple[str, str]] = {}
     for p in profiles:
         for name, dimensions in p.accesses:
             for d, index in enumerate(dimensions):
                 if index is not None:
-                    first = along.setdefault((name, d), (p.result, index))
-                    parent[find((p.result, index))] = find(first)
-    return {key: find(key) for key in parent}
+                    classes.join((p.result, index), along.setdefault((name, d), (p.result, index)))
+    return classes.roots()
 
 
 def _class_extent(c: tuple[str, str], p: Profile, outer: dict[tuple[str, str], tuple[str, str]]) -> int:

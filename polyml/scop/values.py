@@ -13,6 +13,7 @@ from math import prod
 
 import islpy as isl
 
+from polyml.disjoint_sets import DisjointSets
 from polyml.expressions import Read, map_reads, reads_of
 from polyml.new_names import underscored
 from polyml.scop.relations import rebuilt
@@ -112,30 +113,18 @@ def _webs(array: Array, scop: Scop, values: isl.UnionMap, links: Set[Link]) -> I
     """The uses of the array in groups that no value goes between, in written order."""
     writers = [n for n, s in scop.statements.items() if array.name in _written(s)]
     readers = [n for n, s in scop.statements.items() if array.name in _read(s)]
-    parent: dict[Role, Role] = {role: role for role in [*((n, True) for n in writers), *((n, False) for n in readers)]}
-
-    def find(role: Role) -> Role:
-        while parent[role] != role:
-            parent[role] = role = parent[parent[role]]
-        return role
-
+    webs = DisjointSets[Role]([*((n, True) for n in writers), *((n, False) for n in readers)])
     for name in writers:
         if scop.statements[name].kind == "update":
-            parent[find((name, False))] = find((name, True))
+            webs.join((name, False), (name, True))
     for source in writers:
         for sink in readers:
-            joined = find((source, True)) == find((sink, False))
-            if (
-                not joined
-                and (source == sink or (source, sink) in links)
-                and _passes(array.name, source, sink, scop, values)
-            ):
-                parent[find((sink, False))] = find((source, True))
-    groups: dict[Role, list[Role]] = {}
-    for role in parent:
-        groups.setdefault(find(role), []).append(role)
+            joined = webs.root((source, True)) == webs.root((sink, False))
+            linked = source == sink or (source, sink) in links
+            if not joined and linked and _passes(array.name, source, sink, scop, values):
+                webs.join((sink, False), (source, True))
     # What is read but never written here is no value of its own.
-    yield from (frozenset(group) for group in groups.values() if any(writes for _, writes in group))
+    yield from (frozenset(group) for group in webs.groups() if any(writes for _, writes in group))
 
 
 def _passes(array: str, source: str, sink: str, scop: Scop, values: isl.UnionMap) -> bool:
