@@ -20,10 +20,11 @@ from polyml.errors import ArgumentError
 from polyml.graph.builder.program import build as build_graph
 from polyml.graph.frozen import split_constants
 from polyml.graph.ir import Graph
-from polyml.graph.plan import Argument, Buffer, CheckFlag, Launch, Plan
+from polyml.graph.plan import Argument, Buffer, CheckFlag, Launch, Plan, Step
 from polyml.graph.rewrite import rewrite
 from polyml.graph.rules.table import RewriteOptions
 from polyml.graph.traverse import tensors_of
+from polyml.new_names import fresh_name
 from polyml.options import Options
 from polyml.records import dataclass
 from polyml.runtime.arguments import Layout
@@ -32,6 +33,7 @@ from polyml.runtime.compiled import Compiled
 from polyml.runtime.keys import Key
 from polyml.runtime.signature import ArrayParameter, KernelSignature, Result, SizeParameter
 from polyml.schedule.schedule import Note
+from polyml.target import Target
 
 __all__ = ["BoundCode", "lower_bound"]
 
@@ -83,9 +85,9 @@ def lower_bound(program: Program, key: Key, options: Options, bound: Set[str]) -
         strides = strides_of(program, key, graph)
         once, rest = _split(graph, constants, options, strides)
         made = {t.name for t in once.outputs} if once is not None else set()
-        stages = lower(rest, options, strides, constants | made, share=False)  # each fills panels of its own
+        stages = lower(rest, options, strides, constants | made)
         before = None if once is None else lower(once, options, {n: s for n, s in strides.items() if n in constants})
-    functions, fillings, plan = _without_fillings(stages, constants | made)
+    regions, filled, plan = _without_fillings(stages, constants | made)
     whole = signature_of(
         program,
         replace(stages.graph, inputs=stages.graph.inputs[: len(graph.inputs)]),
@@ -95,9 +97,9 @@ def lower_bound(program: Program, key: Key, options: Options, bound: Set[str]) -
     )
     return BoundCode(
         options=options,
-        once=_once(graph, before, fillings, whole, constants),
-        calls=(_signature_of_calls(whole, bound, names, plan), plan, functions),
-        stages=replace(stages, plan=plan, regions=_hoisted(stages, functions, fillings)),
+        once=_once(graph, before, filled, whole, constants),
+        calls=(_signature_of_calls(whole, bound, names, plan), plan, tuple(region.loops for region in regions)),
+        stages=replace(stages, plan=plan, regions=regions),
     )
 
 
@@ -116,61 +118,64 @@ def _split(
     return rewrite(once, RewriteOptions(precise=options.precise, l2_bytes=options.machine.l2_bytes)), rest
 
 
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """A buffer that is filled once. place: the buffers of the filling's arguments, this one included."""
+
+    filling: Filling
+    buffer: str
+    place: Mapping[str, str]
+
+
 def _without_fillings(
     stages: Stages, constants: Set[str]
-) -> tuple[tuple[Function, ...], tuple[tuple[Filling, dict[str, str]], ...], Plan]:
-    """The functions of the calls, what fills their packed arrays (with the buffers of its arguments), and the plan with these arrays as inputs."""
-    plan, machine = stages.plan, stages.options.machine
-    functions: list[Function] = []
-    fillings: list[tuple[Filling, dict[str, str]]] = []
+) -> tuple[tuple[LoweredRegion, ...], tuple[_Filled, ...], Plan]:
+    """The regions with the functions of the calls, what is filled once, and the plan with that as inputs: each launch of a region has packed arrays of its own."""
+    plan = stages.plan
+    hoisted: dict[int, tuple[LoweredRegion, tuple[Filling, ...]]] = {}
+    filled: list[_Filled] = []
+    steps: list[Step] = []
     buffers = dict(plan.buffers)
-    places = {
-        step.region: {a.array: a.buffer for a in step.arguments} for step in plan.steps if isinstance(step, Launch)
-    }
-    launches = {step.region: step for step in plan.steps if isinstance(step, Launch)}
-    for number, lowered in enumerate(stages.functions):
-        place = places[number]
-        known = {array for array, buffer in place.items() if buffer in constants}
-        function, found = hoist_panels(lowered, known)
-        panels = {filling.packed.name: filling.blocks for filling in found}
-        function = prefetch_panels(function, panels, l2_bytes=machine.l2_bytes, line_bytes=machine.line_bytes)
-        functions.append(function)
-        for filling in found:
-            packed = filling.packed
-            fillings.append((filling, place))
-            buffers[packed.name] = Buffer(name=packed.name, kind="input", dtype=packed.dtype, shape=packed.shape)
-        arguments = tuple(Argument(v.name, place.get(v.name, v.name)) for v in function.arguments)
-        launches[number] = replace(launches[number], arguments=arguments)
-    steps = tuple(launches[step.region] if isinstance(step, Launch) else step for step in plan.steps)
+    for step in plan.steps:
+        if not isinstance(step, Launch):
+            steps.append(step)
+            continue
+        place = {a.array: a.buffer for a in step.arguments}
+        if step.region not in hoisted:
+            known = {array for array, buffer in place.items() if buffer in constants}
+            hoisted[step.region] = _hoisted(stages.regions[step.region], known, stages.options.machine)
+        region, fillings = hoisted[step.region]
+        for packed in (filling.packed for filling in fillings):
+            place[packed.name] = name = fresh_name(packed.name, buffers)
+            buffers[name] = Buffer(name=name, kind="input", dtype=packed.dtype, shape=packed.shape)
+        filled += [_Filled(filling, place[filling.packed.name], place) for filling in fillings]
+        arguments = tuple(Argument(v.name, place[v.name]) for v in region.loops.arguments)
+        steps.append(replace(step, arguments=arguments))
     used = {a.buffer for step in steps if isinstance(step, Launch) for a in step.arguments} | set(plan.outputs)
     used |= {step.only_if for step in steps if isinstance(step, Launch) and step.only_if is not None}
     used |= {
         step.buffer for step in steps if isinstance(step, CheckFlag)
     }  # subscripts that are constant are looked at once
-    packed_names = tuple(filling.packed.name for filling, _ in fillings)
     kept = tuple(name for name in plan.inputs if name in used or name not in constants)
-    inputs = (*packed_names, *kept)
-    return tuple(functions), tuple(fillings), replace(plan, buffers=buffers, steps=steps, inputs=inputs)
+    inputs = (*(one.buffer for one in filled), *kept)
+    regions = tuple(hoisted[number][0] for number in range(len(stages.regions)))
+    return regions, tuple(filled), replace(plan, buffers=buffers, steps=tuple(steps), inputs=inputs)
 
 
-def _hoisted(
-    stages: Stages, functions: Sequence[Function], fillings: Sequence[tuple[Filling, dict[str, str]]]
-) -> tuple[LoweredRegion, ...]:
-    """The regions with the functions of the calls, and a note for each array that is filled once."""
-    regions = []
-    for region, function in zip(stages.regions, functions, strict=True):
-        mine = {v.name for v in function.arguments}
-        notes = tuple(
-            Note(
-                "constants",
-                filling.packed.name,
-                f"filled once, from {', '.join(v.name for v in filling.function.arguments[:-1])}",
-            )
-            for filling, _ in fillings
-            if filling.packed.name in mine
+def _hoisted(region: LoweredRegion, known: Set[str], machine: Target) -> tuple[LoweredRegion, tuple[Filling, ...]]:
+    """The region with the function of the calls, and a note for each array that is filled once, from arrays that are known."""
+    function, fillings = hoist_panels(region.loops, known)
+    panels = {filling.packed.name: filling.blocks for filling in fillings}
+    function = prefetch_panels(function, panels, l2_bytes=machine.l2_bytes, line_bytes=machine.line_bytes)
+    notes = tuple(
+        Note(
+            "constants",
+            filling.packed.name,
+            f"filled once, from {', '.join(v.name for v in filling.function.arguments[:-1])}",
         )
-        regions.append(replace(region, loops=function, notes=(*region.notes, *notes)))
-    return tuple(regions)
+        for filling in fillings
+    )
+    return replace(region, loops=function, notes=(*region.notes, *notes)), fillings
 
 
 def _signature_of_calls(whole: KernelSignature, bound: Set[str], names: dict[str, str], plan: Plan) -> KernelSignature:
@@ -190,12 +195,12 @@ def _signature_of_calls(whole: KernelSignature, bound: Set[str], names: dict[str
 def _once(
     graph: Graph,
     before: Stages | None,
-    fillings: Sequence[tuple[Filling, dict[str, str]]],
+    filled: Sequence[_Filled],
     whole: KernelSignature,
     constants: Set[str],
 ) -> tuple[KernelSignature, Plan, tuple[Function, ...]] | None:
     """What runs once: the equations of constants, then the fillings."""
-    if before is None and not fillings:
+    if before is None and not filled:
         return None
     tensors = tensors_of(graph)
     functions = list(before.functions) if before is not None else []
@@ -207,13 +212,16 @@ def _once(
     for parameter in inputs:
         tensor = tensors[parameter.name]
         buffers[tensor.name] = Buffer(name=tensor.name, kind="input", dtype=tensor.dtype, shape=tensor.shape)
-    for filling, place in fillings:
-        packed = filling.packed
-        buffers[packed.name] = Buffer(name=packed.name, kind="output", dtype=packed.dtype, shape=packed.shape)
-        outputs.append(packed.name)
-        arguments = tuple(Argument(v.name, place.get(v.name, v.name)) for v in filling.function.arguments)
-        steps.append(Launch(len(functions), arguments))
-        functions.append(filling.function)
+    numbers: dict[int, int] = {}
+    for one in filled:
+        function, packed = one.filling.function, one.filling.packed
+        buffers[one.buffer] = Buffer(name=one.buffer, kind="output", dtype=packed.dtype, shape=packed.shape)
+        outputs.append(one.buffer)
+        if id(function) not in numbers:  # of the region's first launch
+            numbers[id(function)] = len(functions)
+            functions.append(function)
+        arguments = tuple(Argument(v.name, one.place[v.name]) for v in function.arguments)
+        steps.append(Launch(numbers[id(function)], arguments))
     plan = Plan(
         buffers=buffers,
         steps=tuple(steps),

@@ -116,14 +116,11 @@ def lower(
     options: Options,
     strides: Mapping[str, tuple[int, ...]] | None = None,
     constants: Set[str] = frozenset(),
-    *,
-    share: bool = True,
 ) -> Stages:
     """Regions, their schedules and their loops.
 
     Args:
         strides: of input tensors that are not contiguous, in elements, by the tensor's name. constants: names of inputs that never change.
-        share: regions that are the same but for names are one.
     """
     with stage("fuse"):
         machine, size = options.machine, options.machine.l2_bytes
@@ -141,8 +138,8 @@ def lower(
         memory = plan(graph, regions)
         results = _only_results(regions, memory.storage)
         kept = list(range(len(regions)))
-        if share and not options.machine.is_cuda:
-            kept, memory = share_equal_regions(regions, memory, strides or {}, results)
+        if not options.machine.is_cuda:
+            kept, memory = share_equal_regions(regions, memory, strides or {}, results, constants)
     report("plan", lambda: str(memory), level=2)
     lowered = tuple(
         lower_region(regions[k], graph, memory, options, strides or {}, results[k], constants) for k in kept

@@ -22,19 +22,24 @@ _SET, _PARAM = isl.dim_type.set, isl.dim_type.param
 
 
 def share_equal_regions(
-    regions: Sequence[Region], plan: Plan, strides: Mapping[str, tuple[int, ...]], results: Sequence[Set[str]]
+    regions: Sequence[Region],
+    plan: Plan,
+    strides: Mapping[str, tuple[int, ...]],
+    results: Sequence[Set[str]],
+    constants: Set[str] = frozenset(),
 ) -> tuple[list[int], Plan]:
     """The numbers of the regions that differ, and the plan that launches these, by their places among them.
 
     Args:
         strides: of inputs that are not contiguous, in elements, by the tensor's name. results: per region the arrays that nothing reads after it but the caller.
+        constants: names of inputs that never change.
     """
     outsides = [_outside(region) for region in regions]
     first: dict[str, int] = {}
     same: list[int] = []
     for number, region in enumerate(regions):
         alone = outsides.count(outsides[number]) == 1
-        text = "" if alone else _Text(plan.storage, strides).of(region, results[number])
+        text = "" if alone else _Text(plan.storage, strides, constants).of(region, results[number])
         same.append(number if alone else first.setdefault(text, number))
     kept = [number for number, other in enumerate(same) if other == number]
     if len(kept) == len(regions):
@@ -60,15 +65,15 @@ def _outside(region: Region) -> object:
 class _Text:
     """Writes one region down. storage: per tensor its array."""
 
-    def __init__(self, storage: Mapping[str, str], strides: Mapping[str, tuple[int, ...]]) -> None:
-        self.storage, self.strides = storage, strides
+    def __init__(self, storage: Mapping[str, str], strides: Mapping[str, tuple[int, ...]], constants: Set[str]) -> None:
+        self.storage, self.strides, self.constants = storage, strides, constants
         self.tensors: dict[str, int] = {}
         self.arrays: dict[str, int] = {}
         self.loops: dict[str, Affine] = {}
 
     def of(self, region: Region, results: Set[str]) -> str:
         outside = [
-            *((self.tensor(t), self.strides.get(t.name)) for t in region.inputs),
+            *((self.tensor(t), self.strides.get(t.name), t.name in self.constants) for t in region.inputs),
             *(self.tensor(t) for t in region.outputs),
         ]
         ended = sorted(self.array(name) for name in results)

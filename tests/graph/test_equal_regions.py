@@ -111,3 +111,34 @@ def test_a_schedule_by_hand_and_c_are_those_of_the_one_region() -> None:
     np.testing.assert_array_equal(b, 3 * (x() + 1))
     assert lowered.text("c").count("* 3") <= 2
     assert lowered.text("plan").count("launch region 0") == 2
+
+
+def test_bound_weights_are_packed_once_each_by_one_function() -> None:
+    n = 256
+    rng = np.random.default_rng(0)
+    weights = {f"w{k}": rng.standard_normal((n, n), np.float32) / 16 for k in range(4)}
+    layers = [f"h{k + 1}[i,j] = relu(h{k}[i,k]*w{k}[k,j])" for k in range(4)]
+    parameters = 'h0: f32["M N"], ' + ", ".join(f'{name}: f32["N N"]' for name in weights)
+    x = rng.standard_normal((32, n), np.float32)
+    expected = x
+    for weight in weights.values():
+        expected = np.maximum(expected @ weight, 0)
+    text = program(layers, results="h4", parameters=parameters)
+    bound = polyml.einsum(text).bind(**weights)
+    stages = bound.lower(x).stages
+    launched = [step for step in stages.plan.steps if isinstance(step, Launch)]
+    assert [step.region for step in launched] == [0, 0, 0, 1]
+    packed = [a.buffer for step in launched for a in step.arguments if "panels" in a.array]
+    assert len(packed) == len(set(packed)) == 4
+    for _ in range(2):
+        np.testing.assert_allclose(bound(x), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_bound_weight_is_told_from_one_that_is_given() -> None:
+    parameters = 'x: f32["N N"], v: f32["N N"], w: f32["N N"]'
+    text = program(["a[i,j] = x[i,k]*v[k,j]", "b[i,j] = x[i,k]*w[k,j]"], results="a, b", parameters=parameters)
+    stages = polyml.einsum(text, fusion=False).bind(v=x(48)).lower(x(48), x(48) + 1).stages
+    assert len(stages.regions) == 2
+    a, b = polyml.einsum(text, fusion=False).bind(v=x(48))(x(48), x(48) + 1)
+    np.testing.assert_allclose(a, x(48) @ x(48), rtol=1e-5)
+    np.testing.assert_allclose(b, x(48) @ (x(48) + 1), rtol=1e-5)
