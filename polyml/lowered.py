@@ -11,6 +11,7 @@ from polyml.codegen.printer import loops_html, loops_text
 from polyml.compiler.driver import Stages, c_text, compile_stages, llvm_text, with_schedules
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
+from polyml.graph.plan import Launch
 from polyml.graph.printer import graph_html, graph_latex, graph_text
 from polyml.nesting import deeply_nested
 from polyml.records import dataclass
@@ -104,9 +105,12 @@ class Lowered:
         lines += [f"  for any {', '.join(graph.sizes)}"] if graph.sizes else []
         lines += [f"  where {value.nonnegative_text()}" for value in graph.requires]
         lines += ["  where the order of its sums suits the sizes, as it does those of this call"] if graph.suits else []
-        for lowered in self.stages.regions:
+        launches = Counter(step.region for step in self.stages.plan.steps if isinstance(step, Launch))
+        for number, lowered in enumerate(self.stages.regions):
             made = ", ".join(lowered.scop.statements)
             lines.append(f"region {lowered.region.name}: statements {made}")
+            if launches[number] > 1:
+                lines.append(f"  launched {launches[number]} times, for what is the same but for names")
             notes = Counter(f"{note.stage}: {note.subject}: {note.text}" for note in lowered.notes)
             lines += [f"  {note}" + (f" ({count} times)" if count > 1 else "") for note, count in notes.items()]
         if self.stages.options.machine.is_cuda:

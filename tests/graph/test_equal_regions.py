@@ -130,6 +130,7 @@ def test_bound_weights_are_packed_once_each_by_one_function() -> None:
     assert [step.region for step in launched] == [0, 0, 0, 1]
     packed = [a.buffer for step in launched for a in step.arguments if "panels" in a.array]
     assert len(packed) == len(set(packed)) == 4
+    assert "launched 3 times" in bound.lower(x).explain()
     for _ in range(2):
         np.testing.assert_allclose(bound(x), expected, rtol=1e-3, atol=1e-4)
 
