@@ -15,6 +15,7 @@ from typing import ParamSpec, TypeVar
 
 from polyml.codegen.generate import generate
 from polyml.codegen.llvm.emit import emit_module
+from polyml.codegen.llvm.ir import Instructions
 from polyml.codegen.loops import Function
 from polyml.compiler.loops import LoweredRegion, to_loops
 from polyml.compiler.region import lower_region, makes_operand
@@ -174,17 +175,8 @@ def with_schedules(stages: Stages, schedules: Mapping[str, Schedule]) -> Stages:
 def llvm_text(functions: Sequence[Function], options: Options) -> str:
     """The regions as one LLVM module, not yet optimized."""
     with stage("emit"):
-        text = emit_module(
-            functions,
-            precise=options.precise,
-            parallel=options.parallel,
-            scalef=options.machine.scalef,
-            division=options.machine.division,
-            half=options.machine.converts_half,
-            dot_bf16=options.machine.multiplies_bf16,
-            dot_i16=options.machine.multiplies_i16 != "",
-            dot_i8=options.machine.multiplies_i8,
-        )
+        instructions = Instructions.of(options.machine)
+        text = emit_module(functions, instructions, precise=options.precise, parallel=options.parallel)
     report("llvm", text, level=4, suffix="ll")
     return text
 

@@ -48,35 +48,7 @@ def to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredRe
             notes=scheduled.notes,
         )  # fmt: skip
     with stage("loop passes"):
-        passes = LoopOptions(
-            vector_bytes=scheduled.vector_bytes or options.machine.vector_bytes,
-            vector_registers=options.machine.vector_registers,
-            precise=options.precise,
-            l1_bytes=options.machine.l1_bytes,
-            l2_bytes=options.machine.l2_bytes,
-            line_bytes=options.machine.line_bytes,
-            rows_ahead=options.machine.rows_ahead,
-            asks_near=options.machine.asks_near,
-            scans=options.vectorize,
-            near=near_arrays(scheduled.scop, scheduled.worth, options.machine.l2_bytes),
-            far=far_arrays(scheduled.scop, scheduled.worth, options.machine.l2_bytes),
-            constants=frozenset(name for name, array in scheduled.scop.arrays.items() if array.constant),
-        )
-        loops, notes = lower_loops(
-            generated,
-            options=passes,
-            on_pass=lambda name, made: report(f"{region.name} after {name}", lambda: loops_text(made), level=5),
-        )
-        if scheduled.streamed_when_large:
-            written = {s.argument.array for s in scheduled.scop.statements.values() if s.argument is not None}
-            again = streaming(generated, scheduled.streamed_when_large.keys() - written)
-            large, more = lower_loops(again, options=replace(passes, large=True))
-            both = either(large, loops, least=scheduled.streamed_when_large)
-            if both is not loops:
-                loops, notes = (
-                    both,
-                    (*notes, *more, Note("streaming", region.name, "past the caches where results are large")),
-                )
+        loops, notes = _lowered(region, scheduled, generated, _loop_options(scheduled, options))
     report(f"loops of {region.name}", lambda: loops_text(loops), level=4)
     decisions = (*scheduled.notes, *notes)
     report(
@@ -90,3 +62,41 @@ def to_loops(region: Region, scheduled: Schedule, options: Options) -> LoweredRe
         loops=loops,
         notes=decisions,
     )
+
+
+def _loop_options(scheduled: Schedule, options: Options) -> LoopOptions:
+    machine = options.machine
+    return LoopOptions(
+        vector_bytes=scheduled.vector_bytes or machine.vector_bytes,
+        vector_registers=machine.vector_registers,
+        precise=options.precise,
+        l1_bytes=machine.l1_bytes,
+        l2_bytes=machine.l2_bytes,
+        line_bytes=machine.line_bytes,
+        rows_ahead=machine.rows_ahead,
+        asks_near=machine.asks_near,
+        scans=options.vectorize,
+        near=near_arrays(scheduled.scop, scheduled.worth, machine.l2_bytes),
+        far=far_arrays(scheduled.scop, scheduled.worth, machine.l2_bytes),
+        constants=frozenset(name for name, array in scheduled.scop.arrays.items() if array.constant),
+    )
+
+
+def _lowered(
+    region: Region, scheduled: Schedule, generated: Function, passes: LoopOptions
+) -> tuple[Function, tuple[Note, ...]]:
+    """The loops after all passes; twice, where results may be large, with stores past the caches for these."""
+    loops, notes = lower_loops(
+        generated,
+        options=passes,
+        on_pass=lambda name, made: report(f"{region.name} after {name}", lambda: loops_text(made), level=5),
+    )
+    if not scheduled.streamed_when_large:
+        return loops, notes
+    written = {s.argument.array for s in scheduled.scop.statements.values() if s.argument is not None}
+    again = streaming(generated, scheduled.streamed_when_large.keys() - written)
+    large, more = lower_loops(again, options=replace(passes, large=True))
+    both = either(large, loops, least=scheduled.streamed_when_large)
+    if both is loops:
+        return loops, notes
+    return both, (*notes, *more, Note("streaming", region.name, "past the caches where results are large"))

@@ -26,7 +26,7 @@ from polyml.codegen.llvm.functions.outline import (
     stands_apart,
 )
 from polyml.codegen.llvm.functions.pipeline import emit_pipelined, emit_stage, has_stages
-from polyml.codegen.llvm.ir import INDEX, Lines, Module, Value
+from polyml.codegen.llvm.ir import INDEX, Instructions, Lines, Module, Value
 from polyml.codegen.llvm.iterations import add_lead, inside_loop
 from polyml.codegen.llvm.masks import lanes_from, leading
 from polyml.codegen.llvm.memory.access import access, is_apart, prefetch
@@ -69,24 +69,18 @@ gains nothing: what an outer loop advances by is computed once per round. The lo
 
 def emit_module(
     functions: Iterable[Function],
+    instructions: Instructions | None = None,
     *,
     precise: bool = False,
     parallel: bool = True,
-    scalef: bool = False,
-    division: float = 20.0,
-    half: bool = True,
-    dot_bf16: bool = False,
-    dot_i16: bool = False,
-    dot_i8: bool = False,
 ) -> str:
     """The functions as the text of one LLVM module, without a target.
 
-    precise: no contraction of products into sums. parallel: False runs parallel loops in place, on the calling thread. scalef, division, half, dot_bf16, dot_i16, dot_i8: see Module; without scalef
-    and these three the text serves every target that converts f16 itself.
+    precise: no contraction of products into sums. parallel: False runs parallel loops in place, on the calling thread.
     """
-    module = Module(scalef=scalef, division=division, half=half, dot_bf16=dot_bf16, dot_i16=dot_i16, dot_i8=dot_i8)
+    module = Module(instructions or Instructions())
     for function in functions:
-        ahead = look_ahead(function) if scalef else function
+        ahead = look_ahead(function) if module.instructions.scalef else function
         emit_function(module, ahead, precise=precise, parallel=parallel)
     return module.text()
 

@@ -23,7 +23,7 @@ def widened(b: Builder, a: Value, source: DType) -> Value:
     """The 16 bits as an f32, exactly."""
     if source.name == "bf16":
         return _as_float(b, _shift(b, "shl", b.convert("zext", a, "i32"), 16))
-    if b.module.half:
+    if b.module.instructions.half:
         return b.convert("fpext", b.convert("bitcast", a, "half"), "float")
     bits = b.convert("zext", a, "i32")
     rest = _shift(b, "shl", _and(b, bits, 0x7FFF), 13)
@@ -43,7 +43,7 @@ def narrowed(b: Builder, a: Value, target: DType) -> Value:
     """An f32 as 16 bits, rounded to nearest even; NaN stays NaN."""
     if target.name == "bf16":
         return _to_bf16(b, a)
-    if b.module.half:
+    if b.module.instructions.half:
         return b.convert("bitcast", b.convert("fptrunc", a, "half"), "i16")
     bits = _as_bits(b, a)
     sign = _and(b, bits, -(1 << 31))

@@ -13,6 +13,7 @@ from functools import cache
 
 from polyml.dtypes import DType
 from polyml.records import dataclass
+from polyml.target import Target
 
 __all__ = [
     "BIT",
@@ -21,6 +22,7 @@ __all__ = [
     "INDEX",
     "POINTER",
     "Builder",
+    "Instructions",
     "Lines",
     "Module",
     "Type",
@@ -155,22 +157,41 @@ Lines = list["str | Lines"]
 """Text under construction: a nested list can still grow after what follows it was written."""
 
 
-@dataclass(slots=True)
-class Module:
-    """What functions of one module share: declarations and helper definitions, each written once.
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """What the emitter has to know of a machine's instructions; as it is, the text serves every target that converts f16 itself.
 
-    scalef: AVX-512's instructions may be named (polyml.codegen.llvm.math.scaling); else the text serves every target.
-    division: multiply-adds of a vector that take as long as a division of one (Target.division). half: the target converts f16 itself (Target.converts_half). dot_bf16: it adds up products of pairs of bf16 itself (Target.multiplies_bf16); dot_i16: of pairs of i16 (Target.multiplies_i16); dot_i8: of four numbers of 8 bits (Target.multiplies_i8).
+    scalef: AVX-512's instructions may be named (polyml.codegen.llvm.math.scaling). division: multiply-adds of a vector that take as long as a division of one (Target.division).
+    half: the target converts f16 itself (Target.converts_half). dot_bf16: it adds up products of pairs of bf16 itself (Target.multiplies_bf16); dot_i16: of pairs of i16 (Target.multiplies_i16); dot_i8: of four
+    numbers of 8 bits (Target.multiplies_i8).
     """
 
     scalef: bool = False
     division: float = 20.0
-    declarations: dict[str, str] = field(default_factory=dict)
-    definitions: dict[str, str] = field(default_factory=dict)
     half: bool = True
     dot_bf16: bool = False
     dot_i16: bool = False
     dot_i8: bool = False
+
+    @staticmethod
+    def of(target: Target) -> Instructions:
+        return Instructions(
+            scalef=target.scalef,
+            division=target.division,
+            half=target.converts_half,
+            dot_bf16=target.multiplies_bf16,
+            dot_i16=target.multiplies_i16 != "",
+            dot_i8=target.multiplies_i8,
+        )
+
+
+@dataclass(slots=True)
+class Module:
+    """What functions of one module share: declarations and helper definitions, each written once."""
+
+    instructions: Instructions = field(default_factory=Instructions)
+    declarations: dict[str, str] = field(default_factory=dict)
+    definitions: dict[str, str] = field(default_factory=dict)
 
     def declare(self, name: str, result: str, parameters: Iterable[str], attributes: str = "") -> None:
         """An external function or intrinsic."""

@@ -36,7 +36,8 @@ def pair(state: State, expr: Apply, evaluate: Evaluate) -> Value:
 def dot_of_pairs(b: Builder, op: str, x: Value, y: Value, total: Value) -> Value:
     """total + x0*y0 + x1*y1 (+ x2*y2 + x3*y3), all with the same lanes. op: dot_bf16, dot_i16 or dot_i8."""
     lanes = total.lanes
-    if lanes > 16 or not {"dot_bf16": b.module.dot_bf16, "dot_i16": b.module.dot_i16, "dot_i8": b.module.dot_i8}[op]:
+    known = b.module.instructions
+    if lanes > 16 or not {"dot_bf16": known.dot_bf16, "dot_i16": known.dot_i16, "dot_i8": known.dot_i8}[op]:
         return {"dot_bf16": _in_f32, "dot_i16": _of_halves, "dot_i8": _of_bytes}[op](b, x, y, total)
     native = max(lanes, 4)
     if lanes == 1:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from polyml.codegen.llvm.emit import emit_module
+from polyml.codegen.llvm.ir import Instructions
 from polyml.codegen.llvm.machine import compile_object, load_object, machine_of
 from polyml.codegen.loops import Function
 from polyml.dtypes import DType
@@ -33,7 +34,10 @@ def math_kernel(op: str, dtype: DType, lanes: int, machine: str = "host", repeat
         body=(loop("r", 0, repeat, over_all),),
     )
     loaded = load_object(
-        compile_object(emit_module([function], scalef=Target(machine).scalef), machine_of(Target(machine))), ("kernel",)
+        compile_object(
+            emit_module([function], Instructions(scalef=Target(machine).scalef)), machine_of(Target(machine))
+        ),
+        ("kernel",),
     )
     pointers = [ctypes.c_void_p] * (1 + arguments)
     kernel = ctypes.CFUNCTYPE(None, *pointers, ctypes.c_int64)(loaded.addresses["kernel"])

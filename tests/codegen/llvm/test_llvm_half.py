@@ -10,6 +10,7 @@ import pytest
 
 from polyml.codegen.c.emit import assemble, function_text
 from polyml.codegen.llvm.emit import emit_module
+from polyml.codegen.llvm.ir import Instructions
 from polyml.codegen.llvm.machine import assembly, compile_object, host, load_object, machine_of
 from polyml.codegen.loops import Function
 from polyml.dtypes import DType, bf16, f16, f32, f64, i32
@@ -34,7 +35,7 @@ def conversion(source: DType, target: DType, size: int, width: int) -> Function:
 
 def converted(x: np.ndarray, source: DType, target: DType, width: int, *, half: bool) -> np.ndarray:
     function = conversion(source, target, x.size, width)
-    loaded = load_object(compile_object(emit_module([function], half=half), host()), ("kernel",))
+    loaded = load_object(compile_object(emit_module([function], Instructions(half=half)), host()), ("kernel",))
     y = np.zeros(x.size, target.numpy)
     kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(loaded.addresses["kernel"])
     kernel(y.ctypes.data, x.ctypes.data)
@@ -124,11 +125,11 @@ def test_no_target_calls_a_library(name: str) -> None:
     for width in (1, target.lanes(4)):
         for dtype in HALVES:
             for source, goal in ((dtype, f32), (f32, dtype), (f64, dtype), (dtype, f64)):
-                text = emit_module([conversion(source, goal, 100, width)], half=target.converts_half)
+                text = emit_module([conversion(source, goal, 100, width)], Instructions(half=target.converts_half))
                 found = re.findall(r"\b_*(?:extend|trunc)\w*f\d\b|__gnu_\w+", assembly(text, machine_of(target)))
                 assert not found, f"{source} to {goal}"
     if name in ("x86-64-v3", "x86-64-v4"):
-        code = assembly(emit_module([conversion(f16, f32, 100, 8)], half=True), machine_of(target))
+        code = assembly(emit_module([conversion(f16, f32, 100, 8)]), machine_of(target))
         assert "vcvtph2ps" in code
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from polyml.codegen.llvm.emit import emit_module
-from polyml.codegen.llvm.ir import Builder, Lines, Module, Value, type_of
+from polyml.codegen.llvm.ir import Builder, Instructions, Lines, Module, Value, type_of
 from polyml.codegen.llvm.machine import assembly, machine_of
 from polyml.codegen.llvm.math import MATH
 from polyml.codegen.llvm.math.kit import Number, horner
@@ -191,7 +191,9 @@ def test_exp_is_one_straight_line_where_an_instruction_scales() -> None:
     body = (vector("i", "N", 16, store("y", "i", Apply("exp", (read("x", f32, "i"),), f32))),)
     function = Function(name="kernel", arguments=arguments, written=frozenset("y"), sizes=("N",), body=body)
     target = Target("x86-64-v4")
-    scaled, portable = (assembly(emit_module([function], scalef=s), machine_of(target)) for s in (target.scalef, False))
+    scaled, portable = (
+        assembly(emit_module([function], Instructions(scalef=s)), machine_of(target)) for s in (target.scalef, False)
+    )
     assert "vscalefps" in scaled
     assert "call" not in scaled
     assert "vscalefps" not in portable

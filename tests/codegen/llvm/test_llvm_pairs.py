@@ -9,6 +9,7 @@ import pytest
 
 from polyml.codegen.c.emit import assemble, function_text
 from polyml.codegen.llvm.emit import emit_module
+from polyml.codegen.llvm.ir import Instructions
 from polyml.codegen.llvm.machine import compile_object, host, load_object
 from polyml.codegen.loops import Function
 from polyml.dtypes import bf16, f32, u32
@@ -64,7 +65,7 @@ def called(address: int) -> np.ndarray:
 @pytest.mark.parametrize("native", FORMS)
 @pytest.mark.parametrize("reduction", [None, "sum"])
 def test_products_of_pairs(width: int, native: bool, reduction: str | None) -> None:
-    text = emit_module([kernel(width, reduction=reduction)], dot_bf16=native)
+    text = emit_module([kernel(width, reduction=reduction)], Instructions(dot_bf16=native))
     assert ("dpbf16ps" in text) == (native and width <= 16)
     loaded = load_object(compile_object(text, host()), ("kernel",))
     np.testing.assert_array_equal(called(loaded.addresses["kernel"]), expected(reduction))

@@ -9,6 +9,7 @@ import pytest
 
 from polyml.codegen.c.emit import assemble, function_text
 from polyml.codegen.llvm.emit import emit_module
+from polyml.codegen.llvm.ir import Instructions
 from polyml.codegen.llvm.machine import compile_object, host, load_object
 from polyml.codegen.loops import Function
 from polyml.dtypes import DType, i8, i16, i32, u8, u32
@@ -78,7 +79,7 @@ def forms(dot: str) -> list[bool]:
 def test_products(dot: str, native: bool, width: int, reduction: str | None) -> None:
     if native and 4 * width > Target.host().vector_bytes:
         pytest.skip("vectors of this machine are shorter")
-    text = emit_module([kernel(dot, width, reduction=reduction)], dot_i16=native, dot_i8=native)
+    text = emit_module([kernel(dot, width, reduction=reduction)], Instructions(dot_i16=native, dot_i8=native))
     assert ("@llvm.x86" in text) == (native and width <= 16)
     loaded = load_object(compile_object(text, host()), ("kernel",))
     np.testing.assert_array_equal(called(dot, loaded.addresses["kernel"]), expected(dot, reduction))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from polyml.codegen.llvm.emit import emit_module
+from polyml.codegen.llvm.ir import Instructions
 from polyml.codegen.llvm.unchanging import unchanging
 from polyml.codegen.loops import Assign, For, Function, If
 from polyml.dtypes import boolean, f64, i64
@@ -148,7 +149,7 @@ def test_reciprocals_where_they_save_time(vectors: int, division: float, recipro
     nest = replace(loop("i", 0, extent, store("y", [I], apply("div", Y, S))), kind="vector", width=8, step=8)
     arguments = (variable("y", f64, extent), variable("s", f64))
     made = Function(name="nest", arguments=arguments, written=frozenset({"y"}), sizes=(), body=(nest,))
-    text = emit_module([made], division=division)
+    text = emit_module([made], Instructions(division=division))
     assert ("@polyml.quotient" in text) is reciprocals
     y = np.arange(1.0, extent + 1)
     np.testing.assert_array_equal(run_function(made, {"y": y.copy(), "s": np.array(3.0)}, {})["y"], y / 3.0)

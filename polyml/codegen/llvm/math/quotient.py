@@ -48,7 +48,7 @@ def pays(b: Builder, bits: int, lanes: int, vectors: int | None) -> bool:
     """Whether quotients of vectors by one number of so many bits take less time this way. vectors: how many; None: not known, taken for many."""
     if bits * lanes < WIDE:
         return False
-    gain = b.module.division * (LONGER_F64 if bits == 64 else 1.0) - WORK
+    gain = b.module.instructions.division * (LONGER_F64 if bits == 64 else 1.0) - WORK
     return gain > 0 and (vectors is None or gain * vectors > AHEAD)
 
 

@@ -19,7 +19,7 @@ _REGISTERS = (256, 512)
 
 def scales(x: Number) -> bool:
     """Whether the instructions exist for numbers like x."""
-    return x.builder.module.scalef and x.type.is_float
+    return x.builder.module.instructions.scalef and x.type.is_float
 
 
 def in_registers(recipe: Callable[[Number], Number], x: Number) -> Number:

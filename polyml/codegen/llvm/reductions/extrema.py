@@ -42,7 +42,9 @@ LEAST = 16
 
 def extrema_of(state: State, node: For) -> For | None:
     """The loop with its steps as reductions, where it finds minima and maxima of floats, of what it does not change, and NaN is dear here."""
-    if not state.builder.module.scalef or state.hope is not None or node.kind not in ("sequential", "vector"):
+    if not state.builder.module.instructions.scalef:
+        return None
+    if state.hope is not None or node.kind not in ("sequential", "vector"):
         return None
     if node.masked or (node.kind == "vector" and state.lanes is not None):
         return None
