@@ -88,7 +88,7 @@ def main() -> int:
             f"import numpy as np, polyml; f = polyml.einsum({text!r}); a = [np.ones(s, np.float32) for s in {shapes!r}]"
         )
         report(f"first call of {title}", setup, "f(*a)")
-        report("the same, from the cache", f"{setup}; import polyml.runtime.cached", "f(*a)", cached=True)
+        report("the same, from the cache", f"{setup}; import polyml.runtime.cache.kernels", "f(*a)", cached=True)
     return 0
 
 

@@ -29,7 +29,7 @@ from polyml.errors import EinsumSyntaxError, PolymlError, SubscriptsSyntaxError
 from polyml.options import Options, current
 from polyml.runtime.arguments import AnySize
 from polyml.runtime.dispatch import COMPILE_LOCK, Dispatcher, wanted_of
-from polyml.runtime.foreign import seen
+from polyml.runtime.foreign.arrays import seen
 from polyml.target import Target
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Einsum(Dispatcher):
     def _compile_key(self, key: Key) -> Kernel:
         if self.options.target is not None and self.options.target.is_cuda:
             return self._for_gpu(key)
-        from polyml.runtime.cached import cached_kernel
+        from polyml.runtime.cache.kernels import cached_kernel
 
         def compile() -> Compiled:
             from polyml.compiler.driver import compile_stages
@@ -145,7 +145,7 @@ class Einsum(Dispatcher):
 
     def _dispatch(self, *args: object, **keywords: object) -> object:
         if self.options.target is not None and self.options.target.is_cuda:
-            from polyml.runtime.device_arrays import call_on_device
+            from polyml.runtime.foreign.device_arrays import call_on_device
 
             given = call_on_device(self, args, keywords)
             if given is not NotImplemented:
@@ -280,7 +280,7 @@ def _look(options: Mapping[str, object]) -> Callable[[object], np.ndarray[Any, A
     """How operands are seen as NumPy arrays, of which only type and shape are asked."""
     if not _for_a_gpu(options):
         return seen
-    from polyml.runtime.device_arrays import seen_anywhere
+    from polyml.runtime.foreign.device_arrays import seen_anywhere
 
     return seen_anywhere
 

@@ -21,7 +21,7 @@ from polyml.errors import ArgumentError
 from polyml.options import Options
 from polyml.runtime.arguments import Array, Prepared, Wanted, layout_of, prepare
 from polyml.runtime.dispatch import Dispatcher, wanted_of
-from polyml.runtime.foreign import viewed
+from polyml.runtime.foreign.arrays import viewed
 from polyml.runtime.keys import Key
 from polyml.runtime.signature import KernelSignature, ScalarParameter, SizeParameter
 
@@ -67,7 +67,7 @@ class Bound(Dispatcher):
         return self.lower(*args, **keywords).explain()
 
     def _compile_bound(self, key: Key) -> Kernel:
-        from polyml.runtime.cached import cached_kernel
+        from polyml.runtime.cache.kernels import cached_kernel
 
         whole = _whole_key(self.program, key, self._bound)
 

@@ -14,7 +14,7 @@ from polyml.bound import prepared_constants
 from polyml.errors import ArgumentError
 from polyml.runtime.arguments import Array, bind
 from polyml.runtime.cuda.memory import ON_DEVICE
-from polyml.runtime.device_arrays import is_device_array, stand_in
+from polyml.runtime.foreign.device_arrays import is_device_array, stand_in
 
 if TYPE_CHECKING:
     from polyml.api import Einsum

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from polyml.errors import DeviceUnavailableError, PolymlError
 from polyml.options import VARIABLES
 from polyml.records import dataclass
-from polyml.runtime.cache import store
+from polyml.runtime.cache.files import store
 from polyml.runtime.cuda.compile import NO_COMPILER, find_nvcc
 from polyml.runtime.cuda.nvrtc import find_nvrtc
 from polyml.runtime.cuda.pycuda_device import device_names
@@ -110,7 +110,10 @@ def _machine() -> Iterator[Finding]:
 
 
 def _threads() -> Iterator[Finding]:
-    from polyml.runtime.threads import find_openmp, thread_count  # reads the environment, which may be at fault
+    from polyml.runtime.threads.parallel import (  # reads the environment, which may be at fault
+        find_openmp,
+        thread_count,
+    )
 
     try:
         count = thread_count()
@@ -128,7 +131,7 @@ def _threads() -> Iterator[Finding]:
 
 
 def _entry_points() -> Finding:
-    from polyml.runtime.layout import array_header  # looks into an array
+    from polyml.runtime.entry.layout import array_header  # looks into an array
 
     if array_header() is not None:
         return Finding("entry points", "calls go straight into machine code")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from polyml.codegen.cuda.barrier_check import barrier_faults
-from polyml.codegen.cuda.block_check import block_faults
-from polyml.codegen.cuda.emit import emit_cuda
 from polyml.codegen.cuda.limits import require_fits
 from polyml.codegen.cuda.program import CudaRegion
+from polyml.codegen.cuda.proofs.barriers import barrier_faults
+from polyml.codegen.cuda.proofs.blocks import block_faults
 from polyml.codegen.cuda.split import split_kernels
+from polyml.codegen.cuda.text.emit import emit_cuda
 from polyml.codegen.generate import generate
 from polyml.compiler.driver import Stages, locked
 from polyml.compiler.loops import LoweredRegion

@@ -28,7 +28,7 @@ from polyml.einsum_numpy.subscripts import labels_of
 from polyml.errors import ArgumentError, PolymlError
 from polyml.options import Options
 from polyml.runtime.dispatch import COMPILE_LOCK
-from polyml.runtime.foreign import through_numpy
+from polyml.runtime.foreign.arrays import through_numpy
 
 __all__ = ["FORMS", "NUMPY_KEYWORDS", "Form", "form_for", "is_subscripts"]
 

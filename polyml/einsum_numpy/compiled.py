@@ -171,7 +171,7 @@ def compile_planned(planned: Planned, options: Mapping[str, object]) -> Compiled
     Raises:
         PolymlError: what the compiler refuses.
     """
-    from polyml.runtime.cached import cached_kernel  # LLVM, when the first kernel is needed
+    from polyml.runtime.cache.kernels import cached_kernel  # LLVM, when the first kernel is needed
 
     given = planned.contraction
     program = resolve(parse(Source(planned.text, "<einsum>")), {})

@@ -24,7 +24,7 @@ from polyml.einsum_numpy.steps import Value, read, statements
 from polyml.einsum_numpy.subscripts import labels_of, wrong_number, wrong_rank
 from polyml.errors import ArgumentError, ShapeError, SubscriptsSyntaxError
 from polyml.records import dataclass
-from polyml.runtime.foreign import seen
+from polyml.runtime.foreign.arrays import seen
 from polyml.shown import counted
 from polyml.source import Source, Span
 

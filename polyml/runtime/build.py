@@ -14,9 +14,9 @@ from polyml.graph.builder.state import identifier
 from polyml.graph.ir import Graph
 from polyml.graph.plan import CheckFlag, Plan
 from polyml.runtime.compiled import Compiled
-from polyml.runtime.entry import emit_entry
+from polyml.runtime.entry.function import emit_entry
+from polyml.runtime.entry.layout import array_header
 from polyml.runtime.host import emit_host
-from polyml.runtime.layout import array_header
 from polyml.runtime.load import compile_plainly
 from polyml.runtime.signature import (
     ArrayParameter,

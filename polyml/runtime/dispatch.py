@@ -15,7 +15,7 @@ from polyml.einsum_frontend.any_size import AnyShapes
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
 from polyml.runtime.arguments import AnyInt, AnySize, Layout, Prepared, Wanted, bind, layout_of, prepare
-from polyml.runtime.foreign import through_numpy, viewed
+from polyml.runtime.foreign.arrays import through_numpy, viewed
 from polyml.runtime.keys import KernelTable, Key
 from polyml.runtime.signature import LARGEST_INT
 

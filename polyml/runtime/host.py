@@ -4,7 +4,7 @@
 
 polyml.runtime.signature says what both hold and what it returns. It calls each region's function with the addresses of its arrays and then the sizes (`i32`: not 0 where it found no memory), and needs
 neither the GIL nor Python. Small temporaries live on the stack, the others are scratch memory
-(polyml.runtime.scratch_text) and are given back on every way out.
+(polyml.runtime.support.scratch_text) and are given back on every way out.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from polyml.runtime.arguments import (
     prepare,
 )
 from polyml.runtime.fit import check_writes, fit, result_arrays
-from polyml.runtime.foreign import through_numpy
+from polyml.runtime.foreign.arrays import through_numpy
 from polyml.runtime.signature import (
     LARGEST_INT,
     ArrayParameter,

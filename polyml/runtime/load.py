@@ -9,8 +9,8 @@ from collections.abc import Callable
 import llvmlite.binding as llvm
 
 from polyml.codegen.llvm.machine import Machine, compiler, host
-from polyml.runtime.cache import store
-from polyml.runtime.fingerprint import digest, versions
+from polyml.runtime.cache.files import store
+from polyml.runtime.cache.fingerprint import digest, versions
 
 __all__ = ["builtin_function", "compile_plainly"]
 

@@ -14,11 +14,11 @@ from polyml.errors import SubscriptError
 from polyml.records import dataclass
 from polyml.runtime.arguments import Array, Prepared
 from polyml.runtime.compiled import Compiled
-from polyml.runtime.entry import entry_objects
+from polyml.runtime.entry.function import entry_objects
 from polyml.runtime.kernel import Kernel
 from polyml.runtime.load import builtin_function
 from polyml.runtime.signature import NO_MEMORY, OK, ScalarParameter
-from polyml.runtime.support import parallel_limited, support
+from polyml.runtime.support.module import parallel_limited, support
 
 __all__ = ["Code", "NativeKernel", "load_compiled"]
 

@@ -22,7 +22,7 @@ from polyml.errors import ArgumentError, PolymlError
 from polyml.records import dataclass
 from polyml.runtime.arguments import prepare
 from polyml.runtime.dispatch import wanted_of
-from polyml.runtime.foreign import viewed
+from polyml.runtime.foreign.arrays import viewed
 from polyml.testing.cases import Argument, copy_with_layout
 from polyml.testing.rounding import least_step, unit
 from polyml.testing.watch import Instance, Record, Watch

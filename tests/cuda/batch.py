@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.codegen.cuda.emit import emit_cuda
+from polyml.codegen.cuda.text.emit import emit_cuda
 from polyml.compiler.driver import lower_program
 from polyml.compiler.gpu import cuda_kernel, cuda_regions
 from polyml.gpu_core import Limits

@@ -10,9 +10,9 @@ import pytest
 
 import polyml
 from benchmarks.polybench import KERNELS
-from polyml.codegen.cuda.barrier_check import barrier_faults
-from polyml.codegen.cuda.block_check import block_faults
 from polyml.codegen.cuda.program import Kernel
+from polyml.codegen.cuda.proofs.barriers import barrier_faults
+from polyml.codegen.cuda.proofs.blocks import block_faults
 from polyml.codegen.loops import Assign, Block, Node, Place
 from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.compiler.driver import lower_program

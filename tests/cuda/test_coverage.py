@@ -12,8 +12,8 @@ import pytest
 
 import polyml
 from benchmarks.polybench import KERNELS
-from polyml.codegen.cuda.emit import emit_cuda
 from polyml.codegen.cuda.program import CudaRegion
+from polyml.codegen.cuda.text.emit import emit_cuda
 from polyml.codegen.loops import For, Function, Node
 from polyml.codegen.rewrite import with_body
 from polyml.compiler.driver import Stages, lower_program

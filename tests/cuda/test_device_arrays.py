@@ -14,8 +14,8 @@ import pytest
 import polyml
 import polyml.runtime.cuda.pycuda_device as cuda
 from polyml.errors import ArgumentError
-from polyml.runtime.device_arrays import MAKERS
-from polyml.runtime.dlpack_device import _Tensor, _Versioned
+from polyml.runtime.foreign.device_arrays import MAKERS
+from polyml.runtime.foreign.dlpack_device import _Tensor, _Versioned
 from tests.cuda.batch import needs_gxx
 from tests.cuda.emulator.device import EmulatedDevice
 
@@ -223,7 +223,7 @@ def test_libraries_without_streams_get_finished_results(
     device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     """JAX's arrays: its classes come from either package."""
-    monkeypatch.setattr("polyml.runtime.device_arrays._package", lambda owner: package)
+    monkeypatch.setattr("polyml.runtime.foreign.device_arrays._package", lambda owner: package)
     monkeypatch.setitem(MAKERS, package, MAKERS["tests"])
     f = polyml.einsum(TEXT, target="cuda")
     y = f(OnDevice.of(X), OnDevice.of(B), 3.0)

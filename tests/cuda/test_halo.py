@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.codegen.cuda.barrier_check import barrier_faults
+from polyml.codegen.cuda.proofs.barriers import barrier_faults
 from polyml.compiler.driver import lower_program
 from polyml.compiler.gpu import cuda_kernel, cuda_regions, cuda_text
 from polyml.target import Target

@@ -13,7 +13,7 @@ import pytest
 import polyml
 from benchmarks.cuda_cases import CASES as BENCHMARK
 from benchmarks.cuda_cases import contractions
-from polyml.codegen.cuda.emit import emit_cuda
+from polyml.codegen.cuda.text.emit import emit_cuda
 from polyml.compiler.driver import lower_program
 from polyml.compiler.gpu import cuda_regions
 from polyml.errors import CodegenError

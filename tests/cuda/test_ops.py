@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.codegen.cuda.expression import EMITTED
-from polyml.codegen.cuda.helpers import HELPERS
-from polyml.codegen.cuda.types import C_TYPES, c_constant
+from polyml.codegen.cuda.text.expression import EMITTED
+from polyml.codegen.cuda.text.helpers import HELPERS
+from polyml.codegen.cuda.text.types import C_TYPES, c_constant
 from polyml.dtypes import DTYPES, DType, f32, f64, i8, i32, i64, u32, u64
 from polyml.errors import PolymlError
 from polyml.ops import FUNCTIONS, OPS, REDUCTIONS

@@ -10,7 +10,7 @@ import pytest
 
 import polyml
 import polyml.runtime.cuda.pycuda_device as cuda
-from polyml.codegen.cuda.barrier_check import barrier_faults
+from polyml.codegen.cuda.proofs.barriers import barrier_faults
 from polyml.codegen.loops import Allocate, Block, Node
 from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.compiler.driver import lower_program

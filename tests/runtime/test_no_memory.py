@@ -11,7 +11,7 @@ import pytest
 
 import polyml
 from polyml.runtime import native
-from polyml.runtime.support import Support, support
+from polyml.runtime.support.module import Support, support
 
 Allocator = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)
 Free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

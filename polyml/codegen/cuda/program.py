@@ -43,7 +43,7 @@ class Kernel:
 
     @property
     def exchange_bytes(self) -> int:
-        """Shared memory in which its warps combine what they have: an element per warp, for each type (uniform.py)."""
+        """Shared memory in which its warps combine what they have: an element per warp, for each type (cuda/blocks/uniform.py)."""
         found: dict[str, int] = {}
         for node in walk_nodes(self.function.body):
             match node:

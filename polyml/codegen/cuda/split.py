@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import assert_never
 
-from polyml.codegen.cuda.asynchronous import without_waiting
-from polyml.codegen.cuda.barriers import place_barriers
-from polyml.codegen.cuda.cooperate import cooperate, settle_scopes
-from polyml.codegen.cuda.halo import stage_windows
-from polyml.codegen.cuda.private import private_registers
+from polyml.codegen.cuda.blocks.asynchronous import without_waiting
+from polyml.codegen.cuda.blocks.barriers import place_barriers
+from polyml.codegen.cuda.blocks.cooperate import cooperate, settle_scopes
+from polyml.codegen.cuda.blocks.halo import stage_windows
+from polyml.codegen.cuda.blocks.private import private_registers
+from polyml.codegen.cuda.blocks.whole import split_whole_tiles
 from polyml.codegen.cuda.program import AXES, Branch, CudaRegion, DeviceArray, HostStep, Kernel, Launch, Repeat
-from polyml.codegen.cuda.whole import split_whole_tiles
 from polyml.codegen.loops import (
     Allocate,
     Assign,

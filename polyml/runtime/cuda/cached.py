@@ -16,10 +16,10 @@ from polyml.einsum_frontend.syntax import Program
 from polyml.graph.host_steps import Plan
 from polyml.options import Options
 from polyml.records import dataclass
-from polyml.runtime.cache import store
+from polyml.runtime.cache.files import store
+from polyml.runtime.cache.fingerprint import digest, versions
 from polyml.runtime.cuda.device import CudaCode, Device
 from polyml.runtime.cuda.program import CudaKernel
-from polyml.runtime.fingerprint import digest, versions
 from polyml.runtime.keys import Key, ints_of
 from polyml.runtime.signature import KernelSignature
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from polyml.errors import CodegenError, DeviceUnavailableError, PolymlError
 from polyml.records import dataclass
-from polyml.runtime.cache import store
+from polyml.runtime.cache.files import store
 from polyml.runtime.cuda.device import CudaCode
 from polyml.runtime.cuda.nvrtc import find_nvrtc
 

@@ -88,7 +88,7 @@ class CudaKernel(CompiledKernel):
 class Resident:
     """A program's arguments and results on the device, from `with` on. Called it runs; `fetch` copies results and updated arguments to the host arrays.
 
-    Arrays that are device memory already (see polyml.runtime.device_arrays) are used where they are.
+    Arrays that are device memory already (see polyml.runtime.foreign.device_arrays) are used where they are.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from polyml.codegen.llvm.memory.storage import SCRATCH, SCRATCH_FREE
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Scope, Variable
 from polyml.dtypes import DType, from_numpy
 from polyml.expressions import Apply, Const, Expr, Read, Subscript
-from polyml.runtime.support import support
+from polyml.runtime.support.module import support
 from polyml.sets.affine import Affine, affine
 
 __all__ = [

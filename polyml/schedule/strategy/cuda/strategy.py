@@ -12,7 +12,7 @@
 5. By option (`atomics`): an update that would leave most of the device idle is a grid over all its loops, threads update elements by atomic operations; where it is a reduction
    of rows, a block's threads share a piece of the row first.
 
-Every `block` and `thread` loop is proved free of dependences by legality.py; barriers are put where threads exchange something (codegen/cuda/barriers.py).
+Every `block` and `thread` loop is proved free of dependences by legality.py; barriers are put where threads exchange something (codegen/cuda/blocks/barriers.py).
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class CudaStrategy:
         return None
 
     def _halo_tile(self, node: isl.ScheduleNode, x: int, y: int) -> tuple[int, int] | None:
-        """Several rows per thread where windows of neighbouring rows overlap: a tile in shared memory (codegen/cuda/halo.py) has less of a rim then."""
+        """Several rows per thread where windows of neighbouring rows overlap: a tile in shared memory (codegen/cuda/blocks/halo.py) has less of a rim then."""
         found, extents = members(node, self.model.scop), self.model.extents(node)
         rows, columns = HALO_TILE
         blocks = prod(extents) // (rows * self.row_threads * columns * WARP)

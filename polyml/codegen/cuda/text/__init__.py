@@ -1,0 +1,1 @@
+"""CUDA C as text: names, types, expressions, statements, kernels."""
