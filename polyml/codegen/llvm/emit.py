@@ -249,38 +249,44 @@ def _unchanging(state: State, node: For) -> Unchanging:
 
 
 def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: tuple[Value, Value] | None) -> None:
-    """The loop as a test and a do-while; one that runs once has no loop, its variable is a number."""
-    b = state.builder
-    trips = None
-    if lower.is_constant and upper.is_constant:
-        trips = max(0, -((int(lower.text) - int(upper.text)) // node.step))
-    elif node.masked and ragged is None and leading(node) is not None:
-        trips = 1
+    """The loop in the cheapest form: not at all, once, a few times written out, with vectors that are shifted on, or as a loop."""
+    trips = _trips(node, lower, upper, ragged)
     if trips == 0:
         return
-    outside = dict(state.held), dict(state.reciprocals), dict(state.prepared)
-    if trips == 1:
-        choose_divisions(state, node)
-        _emit_body(state, node, lower, upper, ragged)
-        state.reciprocals = outside[1]
-        return
-    rows = neighbouring_rows(state, node) if trips is None or trips > _FEW else []
-    if rows:
-        emit_shifted(
-            state, node, (lower, upper), rows, lambda value: inside_loop(state, node, value, upper, None),
-            lambda: _emit_nodes(state, node.body), evaluate, lambda: compute_ahead(state, node, unchanging(node)),
-        )  # fmt: skip
-        b.depth = max(b.depth, 1)
-        state.held, state.reciprocals, state.prepared = outside
-        return
-    if trips is not None and ragged is None and is_few_steps(state, node, trips):
-        compute_ahead(state, node, _unchanging(state, node))
-        emit_few_steps(state, node, (lower, upper), trips, lambda value: _emit_body(state, node, value, upper, None))
-        state.held, state.reciprocals, state.prepared = outside
-        return
+    with state.with_values_ahead():
+        if trips == 1:
+            choose_divisions(state, node)
+            _emit_body(state, node, lower, upper, ragged)
+        elif rows := neighbouring_rows(state, node) if trips is None or trips > _FEW else []:
+            emit_shifted(
+                state, node, (lower, upper), rows, lambda value: inside_loop(state, node, value, upper, None),
+                lambda: _emit_nodes(state, node.body), evaluate, lambda: compute_ahead(state, node, unchanging(node)),
+            )  # fmt: skip
+            state.builder.depth = max(state.builder.depth, 1)
+        elif trips is not None and ragged is None and is_few_steps(state, node, trips):
+            compute_ahead(state, node, _unchanging(state, node))
+            emit_few_steps(
+                state, node, (lower, upper), trips, lambda value: _emit_body(state, node, value, upper, None)
+            )
+        else:
+            _emit_loop(state, node, lower, upper, ragged, runs=trips is not None)
+
+
+def _trips(node: For, lower: Value, upper: Value, ragged: tuple[Value, Value] | None) -> int | None:
+    """How many iterations the loop has, where that is known; one that runs once has no loop, its variable is a number."""
+    if lower.is_constant and upper.is_constant:
+        return max(0, -((int(lower.text) - int(upper.text)) // node.step))
+    return 1 if node.masked and ragged is None and leading(node) is not None else None
+
+
+def _emit_loop(
+    state: State, node: For, lower: Value, upper: Value, ragged: tuple[Value, Value] | None, *, runs: bool
+) -> None:
+    """The loop as a test, where it is not sure to run, and a do-while."""
+    b = state.builder
     loop, after = b.fresh("loop"), b.fresh("after")
     same = _unchanging(state, node) if ragged is None else None  # a lane without iterations computes nothing
-    if trips is None:
+    if not runs:
         entered = b.fresh("entered") if same else loop
         b.branch(b.compare("slt", lower, upper), entered, after)
         if same:
@@ -288,7 +294,7 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
     if same:
         compute_ahead(state, node, same)
     before = b.block
-    if trips is not None or same:
+    if runs or same:
         b.jump(loop)
     b.start(loop)
     current, following = Value(INDEX, f"%{b.fresh(node.variable)}"), b.fresh("%next")
@@ -300,7 +306,6 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
     known = _KNOWN_LEVELS if b.keeps or state.holding else 1
     inner, b.depth = b.depth, max(siblings, b.depth + 1)
     b.keeps = b.keeps or held
-    state.held, state.reciprocals, state.prepared = outside
     counter = current.text if inner < known else b.fresh("%counter")
     b.write(f"{following} = add nsw i64 {counter}, {node.step}")
     head.append(f"  {counter} = phi i64 [{lower.text}, %{before}], [{following}, %{b.block}]")
