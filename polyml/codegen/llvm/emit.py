@@ -253,23 +253,22 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
     trips = _trips(node, lower, upper, ragged)
     if trips == 0:
         return
-    with state.with_values_ahead():
-        if trips == 1:
-            choose_divisions(state, node)
-            _emit_body(state, node, lower, upper, ragged)
-        elif rows := neighbouring_rows(state, node) if trips is None or trips > _FEW else []:
-            emit_shifted(
-                state, node, (lower, upper), rows, lambda value: inside_loop(state, node, value, upper, None),
-                lambda: _emit_nodes(state, node.body), evaluate, lambda: compute_ahead(state, node, unchanging(node)),
-            )  # fmt: skip
-            state.builder.depth = max(state.builder.depth, 1)
-        elif trips is not None and ragged is None and is_few_steps(state, node, trips):
-            compute_ahead(state, node, _unchanging(state, node))
-            emit_few_steps(
-                state, node, (lower, upper), trips, lambda value: _emit_body(state, node, value, upper, None)
-            )
-        else:
-            _emit_loop(state, node, lower, upper, ragged, runs=trips is not None)
+    outside = dict(state.held), dict(state.reciprocals), dict(state.prepared)
+    if trips == 1:
+        choose_divisions(state, node)
+        _emit_body(state, node, lower, upper, ragged)
+    elif rows := neighbouring_rows(state, node) if trips is None or trips > _FEW else []:
+        emit_shifted(
+            state, node, (lower, upper), rows, lambda value: inside_loop(state, node, value, upper, None),
+            lambda: _emit_nodes(state, node.body), evaluate, lambda: compute_ahead(state, node, unchanging(node)),
+        )  # fmt: skip
+        state.builder.depth = max(state.builder.depth, 1)
+    elif trips is not None and ragged is None and is_few_steps(state, node, trips):
+        compute_ahead(state, node, _unchanging(state, node))
+        emit_few_steps(state, node, (lower, upper), trips, lambda value: _emit_body(state, node, value, upper, None))
+    else:
+        _emit_loop(state, node, lower, upper, ragged, runs=trips is not None)
+    state.held, state.reciprocals, state.prepared = outside  # what was computed ahead of the loop is no more
 
 
 def _trips(node: For, lower: Value, upper: Value, ragged: tuple[Value, Value] | None) -> int | None:

@@ -116,13 +116,6 @@ class State:
         finally:
             self.lanes = saved
 
-    @contextmanager
-    def with_values_ahead(self) -> Iterator[None]:
-        """Values that are computed ahead of a loop meanwhile (`held`, `reciprocals`, `prepared`) are forgotten behind it."""
-        outside = dict(self.held), dict(self.reciprocals), dict(self.prepared)
-        yield
-        self.held, self.reciprocals, self.prepared = outside
-
     def where(self, condition: Value) -> Lanes:
         """The lanes narrowed to those where the condition holds."""
         lanes = self.lanes
