@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import replace
 from math import ceil, prod
-from operator import is_
 
 from polyml.expressions import Apply, Read, is_number
 from polyml.graph.builder.parts import fill
+from polyml.graph.edit import with_ops
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, holds, hull_extents
 from polyml.graph.rules.windows.guarded import guarded, with_zeros
@@ -106,7 +106,7 @@ def lanes_along_filters(
         if changed is not None and window.guarded:
             changed += guarded(op, allowed.result, window.other, graph, tensors)
         made += changed or [op]
-    return graph if len(made) == len(graph.ops) and all(map(is_, made, graph.ops)) else replace(graph, ops=tuple(made))
+    return with_ops(graph, made)
 
 
 def _window(equation: Equation, graph: Graph, tensors: dict[str, Tensor], constants: Set[str]) -> Window | None:
