@@ -166,9 +166,10 @@ def combine(state: State, reduction: str, old: Value, new: Value, dtype: DType) 
     lanes = max(old.lanes, new.lanes)
     b = state.builder
     new, old = b.splat(new, lanes), b.splat(old, lanes)
-    if state.hope is not None and op in ("max", "min"):
+    extremum = op in ("max", "min") and dtype.is_float
+    if state.hope is not None and extremum:
         return state.hope.extremum(new, old, {"max": "ogt", "min": "olt"}[op])
-    if state.numbers and op in ("max", "min"):
+    if state.numbers and extremum:
         return b.select(b.compare({"max": "ogt", "min": "olt"}[op], new, old), new, old)
     return ARITHMETIC[op](b, (new, old), dtype)
 

@@ -48,10 +48,13 @@ def extrema_of(state: State, node: For) -> For | None:
         return None
     if node.masked or (node.kind == "vector" and state.lanes is not None):
         return None
+    lanes = node.width if node.kind == "vector" else state.width
     for step in walk_nodes(node.body):
         if isinstance(step, For | If | Block):
             return None
-    lanes = node.width if node.kind == "vector" else state.width
+        # Whole numbers, and what is in no register, have no second run.
+        if isinstance(step, Assign) and step.reduction in ("min", "max") and _extremum(state, step, lanes) is None:
+            return None
     body = _reductions(state, node.body, lanes)
     steps = list(walk_nodes(body))
     found = [step for step in steps if _is_extremum(step)]

@@ -197,3 +197,24 @@ def test_lanes_of_several_rows_are_combined_together() -> None:
     (together,) = re.findall(r"^together[.\d]*:\n(.*?)^single", text, flags=re.M | re.S)
     assert "fcmp uno <" not in together
     assert len(re.findall(r"fcmp olt <4 x float>", together)) == len(re.findall(r"icmp ult <4 x i32>", together)) > 0
+
+
+@pytest.mark.parametrize("columns", [17, 300, 1000])
+def test_whole_numbers_beside_floats(columns: int) -> None:
+    """Which have no NaN, and comparisons of their own."""
+    program = """
+    def f(x: f32["N M"], k: i32["N M"]):
+        a[n] = max[m](x[n, m])
+        b[n] = max[m](k[n, m])
+        c[n] = min[m](k[n, m])
+        d[n] = min[m](x[n, m])
+        return a, b, c, d
+    """
+    rng = np.random.default_rng(columns)
+    x = rng.standard_normal((5, columns)).astype(np.float32)
+    k = rng.integers(-9, 9, (5, columns)).astype(np.int32)
+    function = pm.einsum(program)
+    for _ in range(2):
+        for found, expected in zip(function(x, k), (x.max(1), k.max(1), k.min(1), x.min(1)), strict=True):
+            np.testing.assert_array_equal(found, expected)
+        x[2, columns // 2] = np.nan
