@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ import numpy as np
 from benchmarks.polybench.kernel import Kernel
 from polyml.dtypes import f64
 from polyml.expressions import Apply, Expr, walk
+from polyml.graph.host_steps import Launch
 from polyml.runtime.balance import fma_peak, read_bandwidth
 from polyml.scop.scop import Statement
 
@@ -39,9 +41,10 @@ def work_of(kernel: Kernel, size: str) -> Work:
     sizes = kernel.sizes(size)
     values = {"T": sizes.get("TSTEPS", sizes.get("TMAX", 0))}
     flops = 0
-    for region in stages.regions:
+    launches = Counter(step.region for step in stages.plan.steps if isinstance(step, Launch))
+    for number, region in enumerate(stages.regions):
         for statement in region.scop.statements.values():
-            each = _operations(statement)
+            each = launches[number] * _operations(statement)
             flops += each * count_points(statement.domain, values) if each else 0
     buffers = (stages.plan.buffers[name] for name in dict.fromkeys((*stages.plan.inputs, *stages.plan.outputs)))
     return Work(flops, sum(buffer.size_in_bytes(values) for buffer in buffers))

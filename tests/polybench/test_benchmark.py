@@ -40,6 +40,8 @@ def test_flops() -> None:
     assert work_of(KERNELS["gemm"], "SMALL").flops == 2 * product + 3 * n["NI"] * n["NJ"]
     steps, n = (KERNELS["seidel-2d"].sizes("SMALL")[k] for k in ("TSTEPS", "N"))
     assert work_of(KERNELS["seidel-2d"], "SMALL").flops == 9 * steps * (n - 2) ** 2
+    n = KERNELS["gesummv"].sizes("SMALL")["N"]
+    assert work_of(KERNELS["gesummv"], "SMALL").flops == 4 * n * n + 3 * n, "two regions that are one but for names"
     assert work_of(KERNELS["atax"], "SMALL").bytes == 8 * (116 * 124 + 2 * 124)
 
 
