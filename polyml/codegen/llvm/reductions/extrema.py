@@ -25,6 +25,7 @@ from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.ir import BIT, Lines, Type, Value, constant, type_of
 from polyml.codegen.llvm.reductions.combine import read_place
 from polyml.codegen.llvm.reductions.hope import Hope
+from polyml.codegen.llvm.reductions.numbers_across import emit_for_numbers
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, Prefetch, UpdateArgument
 from polyml.codegen.rewrite import walk_nodes, with_body
@@ -160,17 +161,7 @@ def _emit_known(state: State, loop: For, emit: Callable[[For], None]) -> None:
     b = state.builder
     flags = [evaluate(state, Read(flag, (), boolean)) for flag in loop.if_numbers]
     known = reduce(lambda one, other: b.binary("and", one, other), flags)
-    numbers, exact, after = b.fresh("numbers"), b.fresh("exact"), b.fresh("after")
-    b.branch(b.negate(known), exact, numbers, rare=True)
-    b.start(numbers)
-    state.numbers = True
-    emit(loop)
-    state.numbers = False
-    b.jump(after)
-    b.start(exact)
-    emit(loop)
-    b.jump(after)
-    b.start(after)
+    emit_for_numbers(state, known, lambda: emit(loop))
 
 
 def _emit_hopeful(state: State, loop: For, emit: Callable[[For], None]) -> None:

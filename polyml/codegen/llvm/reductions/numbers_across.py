@@ -17,7 +17,7 @@ from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Assign, For, Node, Place
 from polyml.expressions import Read
 
-__all__ = ["emit_numbers", "run_of_extrema"]
+__all__ = ["emit_for_numbers", "emit_numbers", "run_of_extrema"]
 
 
 def run_of_extrema(state: State, nodes: Sequence[Node]) -> tuple[Node, ...]:
@@ -74,14 +74,20 @@ def emit_numbers(state: State, run: Sequence[Node], emit: Callable[[Sequence[Nod
         mask = reduce(lambda x, y: b.binary("and", x, y), (b.compare("ord", one, other) for one, other in pairs))
         flags.append(mask if mask.lanes == 1 else b.intrinsic("vector.reduce.and", mask, result=BIT))
     usual = reduce(lambda x, y: b.binary("and", x, y), flags)
+    emit_for_numbers(state, usual, lambda: emit(run))
+
+
+def emit_for_numbers(state: State, usual: Value, emit: Callable[[], None]) -> None:
+    """What `emit` writes, twice: without regard to NaN for where the bit `usual` is set, and as it is."""
+    b = state.builder
     numbers, exact, after = b.fresh("numbers"), b.fresh("exact"), b.fresh("after")
     b.branch(b.negate(usual), exact, numbers, rare=True)
     b.start(numbers)
     state.numbers = True
-    emit(run)
+    emit()
     state.numbers = False
     b.jump(after)
     b.start(exact)
-    emit(run)
+    emit()
     b.jump(after)
     b.start(after)

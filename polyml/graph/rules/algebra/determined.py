@@ -13,6 +13,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import substitute
+from polyml.graph.edit import with_ops
 from polyml.graph.ir import Equation, Graph
 from polyml.sets.affine import Affine, affine
 from polyml.sets.from_isl import affine_of
@@ -22,8 +23,7 @@ __all__ = ["replace_determined"]
 
 def replace_determined(graph: Graph) -> Graph:
     """The graph with such indices replaced by their values, and fewer loops."""
-    ops = tuple(_replaced(op) if isinstance(op, Equation) else op for op in graph.ops)
-    return graph if all(new is old for new, old in zip(ops, graph.ops, strict=True)) else replace(graph, ops=ops)
+    return with_ops(graph, (_replaced(op) if isinstance(op, Equation) else op for op in graph.ops))
 
 
 def _replaced(equation: Equation) -> Equation:

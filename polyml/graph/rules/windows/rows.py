@@ -57,7 +57,7 @@ MASK_BYTES = 64
 """Of vectors whose lanes have masks in registers of their own (AVX-512). As AVX2 code depthwise layers took 1.1 to 1.7 times as long under masks as from copies."""
 
 SMALL = 9
-"""Taps of a window that is read in place, at most: 3x3 took 0.67 to 1.0 of the time that it took from copies, 5x5 0.73 to 1.2, 7x7 up to 1.5."""
+"""Taps of a window that is read in place, at most: 3x3 took 0.6 to 1.05 of the time that it took from copies, 5x5 0.73 to 1.3, 7x7 0.9 to 1.5."""
 
 MOST_ROWS = 14
 """Of a register tile, at most."""
