@@ -33,7 +33,7 @@ from polyml.codegen.llvm.memory.access import access, is_apart, prefetch
 from polyml.codegen.llvm.memory.column_stores import run_of_columns, store_columns
 from polyml.codegen.llvm.memory.neighbours import emit_shifted, neighbouring_rows
 from polyml.codegen.llvm.memory.storage import add_slot, leave_room, make_room
-from polyml.codegen.llvm.memory.transpose import transpose_block
+from polyml.codegen.llvm.memory.transpose import has_many_blocks, transpose_block
 from polyml.codegen.llvm.reductions.across import best_of_run, combine_run, run_across, run_of_arguments
 from polyml.codegen.llvm.reductions.combine import assign, update_argument
 from polyml.codegen.llvm.reductions.extrema import emit_extrema, extrema_of
@@ -93,6 +93,7 @@ def emit_function(module: Module, function: Function, *, precise: bool = False, 
         if not lead.inside:
             add_lead(state, lead)
     state.leads = function.leads
+    module.calls_blocks = has_many_blocks(function)
     parameters = [_pointer_parameter(v, written=v.name in function.written) for v in function.arguments]
     parameters += [f"i64 %{size_name(name)}" for name in function.sizes]
     _emit_nodes(state, function.body)

@@ -28,6 +28,7 @@ __all__ = [
     "Type",
     "Value",
     "constant",
+    "flat",
     "integer",
     "type_of",
 ]
@@ -157,6 +158,15 @@ Lines = list["str | Lines"]
 """Text under construction: a nested list can still grow after what follows it was written."""
 
 
+def flat(lines: Lines) -> Iterator[str]:
+    """The lines, nested ones in their places."""
+    for line in lines:
+        if isinstance(line, str):
+            yield line
+        else:
+            yield from flat(line)
+
+
 @dataclass(frozen=True, slots=True)
 class Instructions:
     """What the emitter has to know of a machine's instructions; as it is, the text serves every target that converts f16 itself.
@@ -187,11 +197,16 @@ class Instructions:
 
 @dataclass(slots=True)
 class Module:
-    """What functions of one module share: declarations and helper definitions, each written once."""
+    """What functions of one module share: declarations and helper definitions, each written once.
+
+    calls_blocks: blocks of rows are transposed by functions, whose names are in `blocks`, by what such blocks have in common (transpose.py).
+    """
 
     instructions: Instructions = field(default_factory=Instructions)
     declarations: dict[str, str] = field(default_factory=dict)
     definitions: dict[str, str] = field(default_factory=dict)
+    calls_blocks: bool = False
+    blocks: dict[object, str] = field(default_factory=dict)
 
     def declare(self, name: str, result: str, parameters: Iterable[str], attributes: str = "") -> None:
         """An external function or intrinsic."""

@@ -7,9 +7,8 @@ address is the last word of the loop's context; the function leaves behind the l
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 
-from polyml.codegen.llvm.ir import ENTRY, I32, POINTER, Lines, Value
+from polyml.codegen.llvm.ir import ENTRY, I32, POINTER, Lines, Value, flat
 from polyml.codegen.llvm.memory.storage import release
 from polyml.codegen.llvm.state import State
 
@@ -64,7 +63,7 @@ def finish(state: State, header: str, *, status: bool) -> None:
         b.write(f"ret {_status(state) if state.failure is not None else 'i32 0'}" if status else "ret void")
     # Vectors that registers do not hold lie in whole lines then; LLVM finds out too late that it needs them for a frame, and leaves those at any multiple of 16 bytes.
     attributes = 'nounwind "prefer-vector-width"="512" "stackrealign"'
-    body = "\n".join(_flat([*made, last]))
+    body = "\n".join(flat([*made, last]))
     b.module.definitions[state.name] = f"{header} {attributes} {{\n{body}\n}}"
 
 
@@ -81,11 +80,3 @@ def _unless_missing(state: State) -> Lines:
         b.jump(_LEAVE)
     b.block = block
     return lines
-
-
-def _flat(lines: Lines) -> Iterable[str]:
-    for line in lines:
-        if isinstance(line, str):
-            yield line
-        else:
-            yield from _flat(line)

@@ -2,22 +2,35 @@
 (Eklundh, "A fast computer method for matrix transposing", IEEE Trans. Computers, 1972).
 
 Where all lanes and columns act, the round that exchanges halves of registers costs no shuffle: halves of rows are loaded and stored.
+
+A block of 16 lanes is a hundred instructions and more, four hundred with masks. A function of MANY blocks calls one function for all blocks of a kind; what differs between these, addresses, distances and masks, are its arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
 
-from polyml.codegen.llvm.ir import POINTER, Builder, Type, Value, integer, type_of
-from polyml.codegen.llvm.memory.access import Access, Evaluate, access
+from polyml.codegen.llvm.ir import POINTER, Builder, Lines, Type, Value, flat, integer, type_of
+from polyml.codegen.llvm.memory.access import Evaluate, access
 from polyml.codegen.llvm.memory.known_elements import forget
 from polyml.codegen.llvm.state import Lanes, State, stored_type
-from polyml.codegen.loops import Assign, For
+from polyml.codegen.loops import Assign, For, Function
+from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Read, Subscript, substitute
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["transpose_block", "transposed"]
+__all__ = ["has_many_blocks", "transpose_block", "transposed"]
+
+MANY = 24
+"""Blocks of a function; with more of them they are called. A call costs a few cycles of some fifty, and registers around it are saved."""
+
+
+def has_many_blocks(function: Function) -> bool:
+    """Whether the function's blocks are called."""
+    return sum(isinstance(n, For) and n.kind == "transpose" for n in walk_nodes(function.body)) > MANY
 
 
 def transpose_block(state: State, loop: For, upper: Value, evaluate: Evaluate) -> None:
@@ -45,11 +58,26 @@ def transpose_block(state: State, loop: For, upper: Value, evaluate: Evaluate) -
         step = _step(state, *near, loop.variable)
     reverse = across == -1 if across is not None else _is_reversed(far[1], loop.variable)
     active = _active(state, loop, upper)
-    block = _Block(state, rows, columns, step, count, reverse, active, move.streaming and move.aligned)
-    if loads:
-        block.load()
+    assert state.lanes is not None, "internal: a transpose loop outside a vector loop"
+    block = _Block(
+        state.builder,
+        stored_type(rows.slot.variable, state.width),
+        rows.pointer,
+        rows.stride,
+        columns.pointer,
+        step,
+        count,
+        reverse,
+        active,
+        state.lanes.mask,
+        columns.slot.variable.lanes > 1,
+        move.streaming and move.aligned,
+    )
+    state.streams |= block.streaming and block.whole and (loads or block.width > 2)
+    if state.builder.module.calls_blocks and not isinstance(step, list):
+        _call(block, loads=loads)
     else:
-        block.store()
+        block.move(loads=loads)
     forget(state, target.variable)
 
 
@@ -61,17 +89,36 @@ def _make(state: State, loop: For, move: Assign, upper: Value, evaluate: Evaluat
     columns = access(state, *to, evaluate)
     extent = loop.upper - loop.lower
     count = extent.constant if extent.is_constant else width
-    block = _Block(
-        state, columns, columns, _step(state, *to, loop.variable), count, False, _active(state, loop, upper), False
-    )
+    step, active = _step(state, *to, loop.variable), _active(state, loop, upper)
+    variable, pointer = columns.slot.variable, columns.pointer
+    type_, roomy = stored_type(variable, width), variable.lanes > 1
+    block = _Block(b, type_, pointer, 0, pointer, step, count, False, active, lanes.mask, roomy, streaming=False)
     made: list[Value] = []
     for row in range(width):
         value = substitute(move.value, {lanes.variable: affine(lanes.variable) + row})
         with state.within(Lanes(loop.variable, width, block.mask(row))):
             made.append(b.splat(evaluate(state, value), width))
     for column, one in enumerate(transposed(b, made, range(width.bit_length() - 1))[:count]):
-        _write(state, block.column(column), one, block.side_by_side)
+        _write(b, block.column(column), one, block.side_by_side)
     forget(state, move.target.variable)
+
+
+def _call(block: _Block, *, loads: bool) -> None:
+    """The block by the function of its kind, which is written when the first of them comes."""
+    b, module = block.builder, block.builder.module
+    values = {f.name: getattr(block, f.name) for f in fields(block) if f.name != "builder"}
+    arguments = {name: v for name, v in values.items() if isinstance(v, Value) and not v.is_constant}
+    kind = (loads, *((name, v) for name, v in values.items() if name not in arguments), *arguments)
+    name = module.blocks.setdefault(kind, f"transpose.{len(module.blocks)}")
+    if name not in module.definitions:
+        lines: Lines = []
+        names: dict[str, Any] = {n: Value(v.type, f"%{n}") for n, v in arguments.items()}
+        replace(block, builder=Builder(module, lines), **names).move(loads=loads)
+        parameters = ", ".join(f"{v.type} %{n}" for n, v in arguments.items())
+        attributes = 'noinline nounwind "prefer-vector-width"="512"'
+        body = "\n".join(["entry:", *flat(lines), "  ret void"])
+        module.definitions[name] = f"define internal void @{name}({parameters}) {attributes} {{\n{body}\n}}"
+    b.write(f"call void @{name}({', '.join(map(str, arguments.values()))})")
 
 
 def _step(state: State, name: str, subscripts: Sequence[Subscript], variable: str) -> int | Value:
@@ -119,39 +166,41 @@ def _active(state: State, loop: For, upper: Value) -> Value | None:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """rows: the first column's element of each lane's row. columns: where the first column's lanes are side by side; the next are `step` elements further, `count` in all (or where each of them is). reversed: rows run towards smaller addresses.
-    active: the columns that act (None: all). streaming: whole rows or columns are written past the caches, to aligned addresses."""
+    """type: of a row or column. rows: the first column's element of each lane's row, elements `stride` apart (None: one address per lane). columns: where the first column's lanes are side by side; the next are `step` elements further, `count` in all (or where each of them is).
+    reversed: rows run towards smaller addresses. active: the columns that act (None: all); lanes: the lanes that do; roomy: columns are scratch memory, which has room for all lanes. streaming: whole rows or columns are written past the caches, to aligned addresses."""
 
-    state: State
-    rows: Access
-    columns: Access
+    builder: Builder
+    type: Type
+    rows: Value
+    stride: int | None
+    columns: Value
     step: int | Value | list[Value]
     count: int
     reversed: bool
     active: Value | None
+    lanes: Value | None
+    roomy: bool
     streaming: bool
 
     @property
-    def builder(self) -> Builder:
-        return self.state.builder
-
-    @property
     def width(self) -> int:
-        return self.state.width
-
-    @property
-    def type(self) -> Type:
-        return stored_type(self.rows.slot.variable, self.width)
+        return self.type.lanes
 
     @property
     def align(self) -> int:
-        return self.rows.slot.variable.dtype.alignment
+        return _bytes(self.type)
 
     @property
     def whole(self) -> bool:
         """Whether all lanes and columns act."""
-        lanes = self.state.lanes
-        return self.active is None and lanes is not None and lanes.mask is None
+        return self.active is None and self.lanes is None
+
+    def move(self, *, loads: bool) -> None:
+        """Rows to columns (loads), or columns to rows."""
+        if loads:
+            self.load()
+        else:
+            self.store()
 
     def load(self) -> None:
         width, half = self.width, self.width // 2
@@ -166,17 +215,16 @@ class _Block:
         else:
             made = transposed(self.builder, [self.row(r) for r in range(width)], range(width.bit_length() - 1))
         past = self.streaming and self.whole
-        self.state.streams |= past
         for column, value in enumerate((made[::-1] if self.reversed else made)[: self.count]):
             if past:
-                how = f"align {self.rows.slot.variable.dtype.itemsize * width}, !nontemporal !{{i32 1}}"
+                how = f"align {self.type.bits // 8 * width}, !nontemporal !{{i32 1}}"
                 self.builder.write(f"store {value}, {self.column(column)}, {how}")
             else:
-                _write(self.state, self.column(column), value, self.side_by_side)
+                _write(self.builder, self.column(column), value, self.side_by_side)
 
     def store(self) -> None:
         width, half = self.width, self.width // 2
-        columns = [_read(self.state, self.column(k), self.type, self.side_by_side) for k in range(self.count)]
+        columns = [_read(self.builder, self.column(k), self.type, self.side_by_side) for k in range(self.count)]
         columns += [Value(self.type, "poison")] * (width - self.count)
         columns = columns[::-1] if self.reversed else columns
         if self.whole and width > 2:
@@ -184,8 +232,7 @@ class _Block:
             how = f"align {self.align}"
             if self.streaming:
                 # Both halves of a line follow each other, so that it leaves the core in one piece.
-                how = f"align {self.rows.slot.variable.dtype.itemsize * half}, !nontemporal !{{i32 1}}"
-                self.state.streams = True
+                how = f"align {self.type.bits // 8 * half}, !nontemporal !{{i32 1}}"
             for row in range(width):
                 for part in range(2):
                     # The last exchange: row r's second half is the same half of the register half a block further on.
@@ -195,7 +242,7 @@ class _Block:
                     self.builder.write(f"store {value}, {self.half_of(row, part)}, {how}")
             return
         for row, value in enumerate(transposed(self.builder, columns, range(width.bit_length() - 1))):
-            self.write_row(row, value)
+            _write(self.builder, self.start(row), value, self.mask(row))
 
     # -- memory -----------------------------------------------------------------------------------------------------------------
 
@@ -204,8 +251,8 @@ class _Block:
         if isinstance(self.step, list):
             return self.step[number]
         if isinstance(self.step, int):
-            return self.moved(self.columns.pointer, number * self.step)
-        return self.moved(self.columns.pointer, self.builder.binary("mul", self.step, integer(number)))
+            return self.moved(self.columns, number * self.step)
+        return self.moved(self.columns, self.builder.binary("mul", self.step, integer(number)))
 
     def moved(self, pointer: Value, elements: int | Value) -> Value:
         if elements == 0:
@@ -216,9 +263,9 @@ class _Block:
     def start(self, row: int) -> Value:
         """The address of the least of a row's elements in the block."""
         back = 1 - self.width if self.reversed else 0
-        if self.rows.stride is None:
-            return self.moved(self.builder.extract(self.rows.pointer, row), back)
-        return self.moved(self.rows.pointer, row * self.rows.stride + back)
+        if self.stride is None:
+            return self.moved(self.builder.extract(self.rows, row), back)
+        return self.moved(self.rows, row * self.stride + back)
 
     def half_of(self, row: int, part: int) -> Value:
         return self.moved(self.start(row), part * self.width // 2)
@@ -228,32 +275,32 @@ class _Block:
         half = self.type.of(self.width // 2)
         return self.builder.emit(half, f"load {half}, {self.half_of(row, part)}, align {self.align}")
 
+    def row(self, row: int) -> Value:
+        return _read(self.builder, self.start(row), self.type, self.mask(row))
+
     def mask(self, row: int) -> Value | None:
         """The elements of a row that act; None: all of them."""
-        b, lanes = self.builder, self.state.lanes
-        columns = self.active
+        b, columns = self.builder, self.active
         if columns is not None and self.reversed:
             columns = b.shuffle(columns, range(self.width - 1, -1, -1))
-        if lanes is None or lanes.mask is None:
+        if self.lanes is None:
             return columns
-        mine = b.splat(b.extract(lanes.mask, row), self.width)
+        mine = b.splat(b.extract(self.lanes, row), self.width)
         return mine if columns is None else b.binary("and", mine, columns)
 
     @property
     def side_by_side(self) -> Value | None:
-        """The mask of a column's lanes; scratch memory has room for all of them."""
-        lanes = self.state.lanes
-        return None if lanes is None or self.columns.slot.variable.lanes > 1 else lanes.mask
-
-    def row(self, row: int) -> Value:
-        return _read(self.state, self.start(row), self.type, self.mask(row))
-
-    def write_row(self, row: int, value: Value) -> None:
-        _write(self.state, self.start(row), value, self.mask(row))
+        """The mask of a column's lanes."""
+        return None if self.roomy else self.lanes
 
 
-def _read(state: State, pointer: Value, type_: Type, mask: Value | None) -> Value:
-    b, align = state.builder, (type_.part if type_.is_pair else type_).bits // 8
+def _bytes(type_: Type) -> int:
+    """Of an element; of a pair, of one of the two."""
+    return (type_.part if type_.is_pair else type_).bits // 8
+
+
+def _read(b: Builder, pointer: Value, type_: Type, mask: Value | None) -> Value:
+    align = _bytes(type_)
     if mask is None:
         return b.emit(type_, f"load {type_}, {pointer}, align {align}")
     mask = b.twice(mask) if type_.is_pair else mask
@@ -262,9 +309,8 @@ def _read(state: State, pointer: Value, type_: Type, mask: Value | None) -> Valu
     return b.emit(type_, f"call {type_} @{name}(ptr align {align} {pointer.text}, {mask}, {type_} zeroinitializer)")
 
 
-def _write(state: State, pointer: Value, value: Value, mask: Value | None) -> None:
-    b, type_ = state.builder, value.type
-    align = (type_.part if type_.is_pair else type_).bits // 8
+def _write(b: Builder, pointer: Value, value: Value, mask: Value | None) -> None:
+    type_, align = value.type, _bytes(value.type)
     if mask is None:
         b.write(f"store {value}, {pointer}, align {align}")
         return

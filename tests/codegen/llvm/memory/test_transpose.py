@@ -1,0 +1,57 @@
+"""Blocks that are transposed by functions of their own: what they compute, and that blocks of a kind share one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyml.codegen.interpret import interpret
+from polyml.codegen.llvm.emit import emit_module
+from polyml.codegen.llvm.memory import transpose
+from polyml.codegen.loops import Assign, Function
+from polyml.codegen.passes.lower import LoopOptions, lower_loops
+from polyml.dtypes import f32
+from tests.codegen.llvm.support import run_function
+from tests.codegen.passes.transposes.test_transpose_copies import transposed
+from tests.codegen.passes.transposes.test_transposes import backwards, both_sides, forwards
+from tests.codegen.programs import array, at, function, loop, put, random_arrays
+
+
+def checked(program: Function, sizes: dict[str, int], vector_bytes: int) -> None:
+    after = lower_loops(program, options=LoopOptions(vector_bytes=vector_bytes))[0]
+    arrays = random_arrays(program, sizes)
+    expected = {name: values.copy() for name, values in arrays.items()}
+    interpret(program, expected, sizes)
+    found = run_function(after, arrays, sizes)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-5)
+    assert "call void @transpose." in emit_module([after])
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize(("n", "m", "vector_bytes"), [(33, 47, 64), (7, 20, 32)])
+def test_copies(n: int, m: int, vector_bytes: int, back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transpose, "MANY", 0)
+    checked(transposed(n, m, 0, m, f32, back=back), {}, vector_bytes)
+    checked(transposed(n, 48, 2, "N", f32, back=back), {"N": m}, vector_bytes)  # as many columns as only the call knows
+
+
+def test_rows_of_recurrences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transpose, "MANY", 0)
+    for make in (forwards, backwards, both_sides):
+        checked(make(35, 67), {}, 64)
+
+
+def test_blocks_of_a_kind_share_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole blocks and those at the edge are kinds of their own; so are other distances between rows."""
+    x, y, z = array("x", 40, 40), array("y", 40, 40), array("z", 40, 80)
+    nests = [
+        loop("j", 0, 32, loop("k", 0, 32, Assign(target=put("y", "k", "j"), value=at(name, "j", "k"))), kind="vector")
+        for name in ("x", "x", "z", "x")
+    ]
+    after = lower_loops(function(*nests, arguments=[x, y, z], written="y"), options=LoopOptions(vector_bytes=64))[0]
+    assert "@transpose." not in emit_module([after])
+    monkeypatch.setattr(transpose, "MANY", 3)
+    text = emit_module([after])
+    assert text.count("define internal void @transpose.") == 2
+    assert text.count("call void @transpose.") == 4
