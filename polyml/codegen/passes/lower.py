@@ -19,6 +19,7 @@ from polyml.codegen.passes.sums.scans import find_scans
 from polyml.codegen.passes.sums.sums_by_place import order_by_place
 from polyml.codegen.passes.sums.window_taps import write_taps
 from polyml.codegen.passes.transposes.collapse_copies import collapse_copies
+from polyml.codegen.passes.transposes.lanes_last import lanes_last
 from polyml.codegen.passes.transposes.transpose_copies import transpose_copies
 from polyml.codegen.passes.transposes.transposes import transpose_rows
 from polyml.codegen.passes.unrolling.triangles import cut_triangles
@@ -115,6 +116,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("simplify_copies", lambda f, _: (simplify(f), ())),
     # Ordering: when copies stand side by side, and before elements become registers.
     Pass("share_sums", lambda f, o: (f if o.precise else share_sums(f), ())),
+    # Ordering: when all lanes are known; before copies and rows are transposed, which need not be then.
+    Pass("lanes_last", lambda f, _: (lanes_last(f), ())),
     # Ordering: before "transpose_rows", which would go through scratch memory.
     Pass("collapse_copies", lambda f, _: (collapse_copies(f), ())),
     Pass("transpose_copies", lambda f, _: (transpose_copies(f), ())),

@@ -1,0 +1,102 @@
+"""Scratch arrays that lanes run through along one dimension only have that dimension last: lanes are neighbours in memory then, and nothing is gathered or transposed.
+
+A region's local array has the order of the tensor that it is a part of. Where lanes are channels, and points of a row are innermost in memory, each access is a gather, a scatter or a block that is transposed in registers. Where sizes are known such arrays mostly shrink to registers;
+where they are not, what a condition leaves out of a sum keeps whole rows alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from polyml.codegen.loops import Allocate, Block, For, Function, If, Node, Place, Prefetch, UpdateArgument, Variable
+from polyml.codegen.rewrite import map_places, uses, walk_nodes, with_body
+from polyml.expressions import Expr, Read, Subscript
+from polyml.records import dataclass
+from polyml.renewed import renewed
+from polyml.sets.affine import Affine
+
+__all__ = ["lanes_last"]
+
+T = TypeVar("T")
+
+
+def lanes_last(function: Function) -> Function:
+    """The function with such dimensions last.
+
+    Rewrite:
+        local f32 y[64, W]; vector(16) for (c ..) { for (w ..) y[c, w] = ..; for (w ..) z[w, c] = y[c, w]; }
+        -> local f32 y[W, 64]; vector(16) for (c ..) { for (w ..) y[w, c] = ..; for (w ..) z[w, c] = y[w, c]; }
+    """
+    nodes = [n for n in walk_nodes(function.body) if isinstance(n, Allocate)]
+    arrays = {n.variable.name: n.variable for n in nodes if _is_plain(n.variable)}
+    found: dict[str, set[int | None]] = {name: set() for name in arrays}
+    if arrays:
+        _look(function.body, None, found)
+    last = {name: along.pop() for name, along in found.items() if len(along) == 1}
+    moved = {name: d for name, d in last.items() if d is not None and d != len(arrays[name].shape) - 1}
+    return replace(function, body=_Order(moved).changed(function.body)) if moved else function
+
+
+def _is_plain(variable: Variable) -> bool:
+    return variable.scope == "local" and len(variable.shape) > 1 and variable.lanes == 1 and variable.strides is None
+
+
+def _look(nodes: Iterable[Node], lanes: str | None, found: Mapping[str, set[int | None]]) -> None:
+    """Collects for each array the dimensions along which lanes run; None: other steps than from element to element, or what is left as it is."""
+    for node in nodes:
+        for use in uses(node):
+            if use.variable in found:
+                found[use.variable] |= _along(use.subscripts, lanes)
+        match node:
+            case Prefetch() if node.place.variable in found:
+                found[node.place.variable].add(None)
+            case UpdateArgument():
+                for place in (node.best, node.argument):
+                    if place.variable in found:
+                        found[place.variable].add(None)
+            case For():
+                _look(node.body, node.variable if node.kind == "vector" else lanes, found)
+            case If():
+                _look((*node.then, *node.otherwise), lanes, found)
+            case Allocate() | Block():
+                _look(node.body, lanes, found)
+            case _:
+                pass
+
+
+def _along(subscripts: tuple[Subscript, ...], lanes: str | None) -> set[int | None]:
+    """The dimension that lanes run along; nothing where all of them have one element."""
+    strides = [s.stride(lanes) if isinstance(s, Affine) and lanes is not None else 0 for s in subscripts]
+    moving = [d for d, stride in enumerate(strides) if stride != 0]
+    if any(not isinstance(s, Affine) for s in subscripts) or len(moving) > 1:
+        return {None}
+    return {d if strides[d] == 1 else None for d in moving}
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """moved: by the array, the dimension that goes last."""
+
+    moved: Mapping[str, int]
+
+    def changed(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        nodes = map_places(nodes, place=self.place, read=self.read)
+        return renewed(nodes, map(self.declared, nodes))
+
+    def declared(self, node: Node) -> Node:
+        if isinstance(node, Allocate) and node.variable.name in self.moved:
+            shape = self.order(node.variable.name, node.variable.shape)
+            node = replace(node, variable=replace(node.variable, shape=shape))
+        return with_body(node, lambda body: renewed(body, map(self.declared, body)))
+
+    def place(self, old: Place) -> Place:
+        return old.at(self.order(old.variable, old.subscripts)) if old.variable in self.moved else old
+
+    def read(self, old: Read) -> Expr:
+        return replace(old, subscripts=self.order(old.tensor, old.subscripts)) if old.tensor in self.moved else old
+
+    def order(self, name: str, items: tuple[T, ...]) -> tuple[T, ...]:
+        at = self.moved[name]
+        return (*items[:at], *items[at + 1 :], items[at])
