@@ -107,16 +107,18 @@ class _Stages:
         covered: list[tuple[int, int]] = []
         for node, store in stores:
             where = flat_element(variable, store.target.subscripts)
-            pieces = None if where is None else list(_pieces(loop, node, where - flat))
-            if pieces is None or None in pieces:
+            if where is None:
                 return None
-            covered += [piece for piece in pieces if piece is not None]
+            for piece in _pieces(loop, node, where - flat):
+                if piece is None or piece[1] * variable.dtype.itemsize > self.budget:
+                    return None
+                covered.append(piece)
         end = 0
         for low, high in sorted(covered):
             if low > end:
                 return None
             end = max(end, high)
-        whole = end % lanes == 0 and end >= LEAST * lanes and end * variable.dtype.itemsize <= self.budget
+        whole = end % lanes == 0 and end >= LEAST * lanes
         return _Run(variable, start, flat, end, row) if whole else None
 
     def staged(self, loop: For, run: _Run) -> Node:

@@ -6,8 +6,7 @@ operations, and reads each operand once per tile of the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import product
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, prod
 
 from polyml.records import dataclass
@@ -91,7 +90,7 @@ def _best(
         return None  # the same value in all lanes: there is no load to share
     members = [k for k in moving if band.extents[k] > 1]
     best, least = None, GAIN * _cycles(model, 1, len(reads))
-    for counts in product(*(range(1, min(MOST, band.extents[k]) + 1) for k in members)):
+    for counts in _counts([min(MOST, band.extents[k]) for k in members], facts.target.vector_registers - 3):
         rows = prod(counts)
         chosen = dict(zip(members, counts, strict=True))
         vectors = [prod(c for k, c in chosen.items() if a.stride(moving[k]) != 0) for a in reads]
@@ -102,6 +101,16 @@ def _best(
         if cost < 0.98 * least:
             best, least = {k: c for k, c in chosen.items() if c > 1}, cost
     return best
+
+
+def _counts(limits: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
+    """Counts from 1 to each of the limits, whose product is `most` at most; in lexicographic order."""
+    if not limits:
+        yield ()
+        return
+    for count in range(1, min(limits[0], most) + 1):
+        for others in _counts(limits[1:], most // count):
+            yield (count, *others)
 
 
 def _cycles(model: StatementModel, rows: int, loads: int) -> float:
