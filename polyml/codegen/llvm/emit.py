@@ -31,7 +31,7 @@ from polyml.codegen.llvm.iterations import add_lead, inside_loop
 from polyml.codegen.llvm.masks import lanes_from, leading
 from polyml.codegen.llvm.memory.access import access, is_apart, prefetch
 from polyml.codegen.llvm.memory.column_stores import run_of_columns, store_columns
-from polyml.codegen.llvm.memory.neighbours import emit_shifted, neighbouring_rows
+from polyml.codegen.llvm.memory.neighbours import Parts, emit_shifted, neighbouring_rows
 from polyml.codegen.llvm.memory.storage import add_slot, leave_room, make_room
 from polyml.codegen.llvm.memory.transpose import has_many_blocks, transpose_block
 from polyml.codegen.llvm.reductions.across import best_of_run, combine_run, run_across, run_of_arguments
@@ -259,10 +259,13 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
         choose_divisions(state, node)
         _emit_body(state, node, lower, upper, ragged)
     elif rows := neighbouring_rows(state, node) if trips is None or trips > _FEW else []:
-        emit_shifted(
-            state, node, (lower, upper), rows, lambda value: inside_loop(state, node, value, upper, None),
-            lambda: _emit_nodes(state, node.body), evaluate, lambda: compute_ahead(state, node, unchanging(node)),
-        )  # fmt: skip
+        parts = Parts(
+            inside=lambda value: inside_loop(state, node, value, upper, None),
+            body=lambda: _emit_nodes(state, node.body),
+            evaluate=evaluate,
+            ahead=lambda: compute_ahead(state, node, unchanging(node)),
+        )
+        emit_shifted(state, node, (lower, upper), rows, parts)
         state.builder.depth = max(state.builder.depth, 1)
     elif trips is not None and ragged is None and is_few_steps(state, node, trips):
         compute_ahead(state, node, _unchanging(state, node))

@@ -198,93 +198,125 @@ class _Search:
         return not inputs & self.made and all(kinds in orders for kinds in writers.values())
 
     def _sorted(self, statements: Mapping[str, Statement], extents: Mapping[str, Affine]) -> Weighted | None:
-        rows, key, column = set(self.rows), self.key, self.column
-        product: Statement | None = None
-        result: Statement | None = None
-        scores: list[Statement] = []
-        weights: list[Statement] = []
-        sums: list[Statement] = []
-        after: list[Statement] = []
-        late = {self.maximum.target.array}  # what is known when all keys have been seen
-        degrees: dict[str, int] = {}
-        slopes: set[float] = set()
-        scales: dict[str, tuple[str, Expr]] = {}  # of weights
-        scale: tuple[str, Expr] | None = None
-        if column is None:
+        """The statements by what they are; None where one of them is nothing of that."""
+        if self.column is None:
             return None
+        sorting = _Sorting(self, self.column)
         for s in statements.values():
-            indices, reads = {*s.indices}, {r.tensor for r in reads_of(s.value)}
-            if s.kind == "init" or s.name == self.maximum.name:
-                continue
-            local = self.scop.arrays[s.target.array].kind == "local"
-            if s.kind == "update" and s.reduction == "sum" and self.depth in indices and column not in indices:
-                if product is not None or not local or reads & self.made:
-                    return None
-                product = s
-            elif s.kind == "update" and s.reduction == "sum" and key in indices and self.depth not in indices:
-                if column in indices and len(reads & scales.keys()) == 1:
-                    scale = scales[next(iter(reads & scales.keys()))]
-                elif reads & scales.keys():
-                    return None
-                if (
-                    reads & (late - {self.maximum.target.array})
-                    or degree_of(s.value, degrees, self._factor(slopes)) != 1
-                ):
-                    return None
-                if column in indices and (result is not None or indices != {*rows, key, column}):
-                    return None
-                if column in indices:
-                    result = s
-                else:
-                    sums.append(s)
-                late.add(s.target.array)
-            elif s.kind in ("assign", "copy") and indices == {*rows, key} and local:
-                peeled = self._peeled(s, late - {self.maximum.target.array})
-                if peeled is not None:
-                    s, scales[s.target.array] = peeled
-                    reads = {r.tensor for r in reads_of(s.value)}
-                degree = degree_of(s.value, degrees, self._factor(slopes))
-                if degree is None or reads & scales.keys() or reads & (late - {self.maximum.target.array}):
-                    return None
-                degrees[s.target.array] = degree
-                (weights if degree else scores).append(s)
-            elif s.kind in ("assign", "copy") and indices in (rows, {*rows, column}):
-                if not reads & late or reads & degrees.keys():
-                    return None
-                late.add(s.target.array)
-                after.append(s)
-            else:
+            if s.kind != "init" and s.name != self.maximum.name and not sorting.takes(s):
                 return None
-        g = self._maximized(statements)
-        if result is None or len(slopes) != 1 or g is None:
+        maximum, product, result = statements[self.maximum.name], sorting.product, sorting.result
+        if result is None or len(sorting.slopes) != 1:
             return None
-        early = {s.target.array for s in scores} | ({product.target.array} if product is not None else set())
-        if not {r.tensor for r in reads_of(g) if r.tensor in self.made} <= early:
+        early = {s.target.array for s in sorting.scores} | ({product.target.array} if product is not None else set())
+        if not {r.tensor for r in reads_of(maximum.value) if r.tensor in self.made} <= early:
             return None
         return Weighted(
-            rows=self.rows, key=key, depth=self.depth if product is not None else None, column=column, extents=extents, product=product,
-            scores=tuple(scores), maximum=statements[self.maximum.name], slope=slopes.pop(), weights=tuple(weights),
-            sums=tuple(sums), result=result, after=tuple(after), scale=scale,
+            rows=self.rows, key=self.key, depth=self.depth if product is not None else None, column=self.column, extents=extents, product=product,
+            scores=tuple(sorting.scores), maximum=maximum, slope=sorting.slopes.pop(), weights=tuple(sorting.weights),
+            sums=tuple(sorting.sums), result=result, after=tuple(sorting.after), scale=sorting.scale,
         )  # fmt: skip
 
-    def _peeled(self, s: Statement, late: set[str]) -> tuple[Statement, tuple[str, Expr]] | None:
-        """The weights without a factor or divisor that is the same for a row and known late, and that."""
-        match s.value:
-            case Apply(op="div" | "mul" as op, args=(value, other)):
-                reads = reads_of(other)
-                same = not any(self.key in x.variables() for r in reads for x in r.subscripts if isinstance(x, Affine))
-                plain = all(isinstance(x, Affine) for r in reads for x in r.subscripts)
-                indices = any(isinstance(e, IndexValue) for e in walk(other))
-                if {r.tensor for r in reads} & late and same and plain and not indices:
-                    return replace(s, value=value), (op, other)
-                return None
-            case _:
-                return None
-
-    def _maximized(self, statements: Mapping[str, Statement]) -> Expr | None:
-        return statements[self.maximum.name].value
-
-    def _factor(self, slopes: set[float]) -> Factor:
+    def factor(self, slopes: set[float]) -> Factor:
         maximum = self._renamed(self.maximum)
         read = Read(maximum.target.array, maximum.target.subscripts, self.scop.arrays[maximum.target.array].dtype)
         return Factor(read, maximum.value, slopes)
+
+
+class _Sorting:
+    """Statements one after the other by their places among weighted sums. seen: arrays known when all keys have been seen, beside the maximum; degrees: of what belongs to a row and a key; scales: of weights."""
+
+    def __init__(self, search: _Search, column: str) -> None:
+        self.search, self.column = search, column
+        self.rows, self.key = {*search.rows}, search.key
+        self.maximum = search.maximum.target.array
+        self.product: Statement | None = None
+        self.result: Statement | None = None
+        self.scores: list[Statement] = []
+        self.weights: list[Statement] = []
+        self.sums: list[Statement] = []
+        self.after: list[Statement] = []
+        self.seen: set[str] = set()
+        self.degrees: dict[str, int] = {}
+        self.slopes: set[float] = set()
+        self.scales: dict[str, tuple[str, Expr]] = {}
+        self.scale: tuple[str, Expr] | None = None
+
+    def takes(self, s: Statement) -> bool:
+        """Puts the statement where it belongs; whether there is such a place."""
+        indices, depth = {*s.indices}, self.search.depth
+        local = self.search.scop.arrays[s.target.array].kind == "local"
+        if s.kind == "update" and s.reduction == "sum" and depth in indices and self.column not in indices:
+            return local and self._takes_product(s)
+        if s.kind == "update" and s.reduction == "sum" and self.key in indices and depth not in indices:
+            return self._takes_sum(s)
+        if s.kind in ("assign", "copy") and indices == {*self.rows, self.key} and local:
+            return self._takes_element(s)
+        if s.kind in ("assign", "copy") and indices in (self.rows, {*self.rows, self.column}):
+            return self._takes_last(s)
+        return False
+
+    def _takes_product(self, s: Statement) -> bool:
+        if self.product is not None or _arrays(s) & self.search.made:
+            return False
+        self.product = s
+        return True
+
+    def _takes_sum(self, s: Statement) -> bool:
+        """A sum over the keys, of a row or of each of its columns, in which each term has the factor once."""
+        scaled, beside = _arrays(s) & self.scales.keys(), self.column in s.indices
+        if scaled and (not beside or len(scaled) > 1):
+            return False
+        if _arrays(s) & self.seen or self._degree(s) != 1:
+            return False
+        if beside and (self.result is not None or {*s.indices} != {*self.rows, self.key, self.column}):
+            return False
+        if beside:
+            self.result = s
+            self.scale = self.scales[next(iter(scaled))] if scaled else None
+        else:
+            self.sums.append(s)
+        self.seen.add(s.target.array)
+        return True
+
+    def _takes_element(self, s: Statement) -> bool:
+        """Something of a row and a key: a score, or a weight."""
+        peeled = _peeled(s, self.seen, self.key)
+        if peeled is not None:
+            s, self.scales[s.target.array] = peeled
+        degree = self._degree(s)
+        if degree is None or _arrays(s) & (self.scales.keys() | self.seen):
+            return False
+        self.degrees[s.target.array] = degree
+        (self.weights if degree else self.scores).append(s)
+        return True
+
+    def _takes_last(self, s: Statement) -> bool:
+        """What follows from a row's maximum and sums."""
+        if not _arrays(s) & (self.seen | {self.maximum}) or _arrays(s) & self.degrees.keys():
+            return False
+        self.seen.add(s.target.array)
+        self.after.append(s)
+        return True
+
+    def _degree(self, s: Statement) -> int | None:
+        return degree_of(s.value, self.degrees, self.search.factor(self.slopes))
+
+
+def _arrays(s: Statement) -> set[str]:
+    return {r.tensor for r in reads_of(s.value)}
+
+
+def _peeled(s: Statement, late: set[str], key: str) -> tuple[Statement, tuple[str, Expr]] | None:
+    """The weights without a factor or divisor that is the same for a row and known late, and that."""
+    match s.value:
+        case Apply(op="div" | "mul" as op, args=(value, other)):
+            reads = reads_of(other)
+            same = not any(key in x.variables() for r in reads for x in r.subscripts if isinstance(x, Affine))
+            plain = all(isinstance(x, Affine) for r in reads for x in r.subscripts)
+            indices = any(isinstance(e, IndexValue) for e in walk(other))
+            if {r.tensor for r in reads} & late and same and plain and not indices:
+                return replace(s, value=value), (op, other)
+            return None
+        case _:
+            return None

@@ -86,37 +86,14 @@ class _Nest(TiledValues):
             self.row("part_first", "init", self.to(part, self.x, self.now), Const(NEVER, self.kind), reduction="max")
         ]
         product = None if found.product is None else self.product(found.product, start)
-        score = self.own("score", self.kind, (plan.rows, plan.keys))
-        scores = [self.scores_of(s, self.inside(self.rewritten(s.value), 0)) for s in found.scores]
-        value = self.inside(self.rewritten(found.maximum.value), NEVER)
-        scores.append(self.cell(score, "assign", Access(score, self.at((plan.rows, plan.keys))), value))
-        scores.append(
-            self.cell(part, "update", self.to(part, self.by_key, self.turn), self.scored(score), reduction="max")
-        )
+        score, scores = self.scores(part)
         parts = self.exchange("parts", self.kind, self.whole)
         sent = self.row(
             "parts", "copy", Access(parts, self.shared_at(self.x, self.now)), self.mine(part, self.x, self.now)
         )
         new, safe, factor, maxima = self.maxima(parts)
-        weights = [self.scores_of(s, self.weighing(s.value, score, safe)) for s in found.weights]
-        for s in found.sums:
-            growing = self.growing[s.target.array]
-            weights.append(
-                self.cell(
-                    s.target.array,
-                    "update",
-                    self.to(growing, self.by_key, self.turn),
-                    self.weighing(s.value, score, safe),
-                    reduction="sum",
-                )
-            )
-        split = split_weight(found.result.value, plan.values.read)
-        assert split is not None, "internal: a weighted sum that is none"
-        beside, weight = split
-        shared = self.cells("weight_tile", weight.dtype, self.whole)
-        at = (*map(affine, plan.outer), affine(plan.rows.index), affine(plan.keys.index))
-        weights.append(self.cell(shared, "assign", Access(shared, at), self.weighing(weight, score, safe)))
-        sums, rescale, result, kept_wide = self.result(beside(Read(shared, at, weight.dtype)), factor)
+        shared, weighted, weights = self.weights(score, safe)
+        sums, rescale, result, kept_wide = self.result(weighted, factor)
         kept = [
             self.row(self.totals[a], "copy", self.to(self.totals[a]), self.mine(self.growing[a], self.x, self.now))
             for a in self.totals
@@ -124,23 +101,12 @@ class _Nest(TiledValues):
         self.phase = 2
         ending, combine, behind = self.behind()
         around = [self.tiles[o.read][0] for o in (plan.queries, plan.keyed) if o is not None]
-        passing = [
-            part,
-            sums,
-            *self.growing.values(),
-            *self.own_of.values(),
-            score,
-            parts,
-            new,
-            safe,
-            factor,
-            shared,
-            self.tiles[plan.values.read][0],
-        ]
+        own = (part, sums, *self.growing.values(), *self.own_of.values(), score)
+        passing = (*own, parts, new, safe, factor, shared, self.tiles[plan.values.read][0])
         return RescaledNest(
-            plan=plan, names=self.names, first=tuple(first), copies=self.copies, start=tuple(start), product=product, scores=tuple(scores), parts=(sent,),
-            maxima=tuple(maxima), weights=tuple(weights), rescale=rescale, result=result, kept=tuple(kept), kept_wide=kept_wide, ending=tuple(ending),
-            combine=tuple(combine), after=self.after(), throughout=(self.maximum, *self.totals.values(), self.sums, *around), passing=tuple(passing), behind=tuple(behind),
+            plan=plan, names=self.names, first=tuple(first), copies=self.copies, start=tuple(start), product=product, scores=scores, parts=(sent,),
+            maxima=tuple(maxima), weights=weights, rescale=rescale, result=result, kept=tuple(kept), kept_wide=kept_wide, ending=tuple(ending),
+            combine=tuple(combine), after=self.after(), throughout=(self.maximum, *self.totals.values(), self.sums, *around), passing=passing, behind=tuple(behind),
         )  # fmt: skip
 
     def before(self) -> list[str]:
@@ -185,6 +151,33 @@ class _Nest(TiledValues):
             tile=self.turn.isl_text(),
             reduction="sum",
         )
+
+    def scores(self, part: str) -> tuple[str, tuple[str, ...]]:
+        """What the maximum is taken of, -inf beyond the last key, and a thread's largest one of a row (in `part`): the array, and the statements."""
+        plan, found = self.plan, self.found
+        score = self.own("score", self.kind, (plan.rows, plan.keys))
+        made = [self.scores_of(s, self.inside(self.rewritten(s.value), 0)) for s in found.scores]
+        value = self.inside(self.rewritten(found.maximum.value), NEVER)
+        made.append(self.cell(score, "assign", Access(score, self.at((plan.rows, plan.keys))), value))
+        largest = self.to(part, self.by_key, self.turn)
+        made.append(self.cell(part, "update", largest, self.scored(score), reduction="max"))
+        return score, tuple(made)
+
+    def weights(self, score: str, safe: str) -> tuple[str, Expr, tuple[str, ...]]:
+        """Exponentials, their sums, and what the result is weighted by, in shared memory: that array, an element's part of the result, and the statements."""
+        plan, found = self.plan, self.found
+        made = [self.scores_of(s, self.weighing(s.value, score, safe)) for s in found.weights]
+        for s in found.sums:
+            array, value = s.target.array, self.weighing(s.value, score, safe)
+            growing = self.to(self.growing[array], self.by_key, self.turn)
+            made.append(self.cell(array, "update", growing, value, reduction="sum"))
+        split = split_weight(found.result.value, plan.values.read)
+        assert split is not None, "internal: a weighted sum that is none"
+        beside, weight = split
+        shared = self.cells("weight_tile", weight.dtype, self.whole)
+        at = (*map(affine, plan.outer), affine(plan.rows.index), affine(plan.keys.index))
+        made.append(self.cell(shared, "assign", Access(shared, at), self.weighing(weight, score, safe)))
+        return shared, beside(Read(shared, at, weight.dtype)), tuple(made)
 
     def maxima(self, parts: str) -> tuple[str, str, str, list[str]]:
         """The new maximum, it or 0, and what it makes of the sums so far."""

@@ -20,7 +20,7 @@ What is loaded ahead is what the next iteration needs itself, so nothing is touc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import element_count, is_known
 
-__all__ = ["Row", "emit_shifted", "neighbouring_rows"]
+__all__ = ["Parts", "Row", "emit_shifted", "neighbouring_rows"]
 
 SHORT = 16 * 1024
 """Bytes of an array that stays in L1."""
@@ -204,96 +204,109 @@ def _is_plain(state: State, read: Read, node: For) -> bool:
     return not any(node.variable in s.variables() for s in moving if isinstance(s, Affine))
 
 
-def emit_shifted(
-    state: State,
-    node: For,
-    bounds: tuple[Value, Value],
-    rows: list[Row],
-    inside: Callable[[Value], AbstractContextManager[None]],
-    body: Callable[[], None],
-    evaluate: Evaluate,
-    ahead_of_loop: Callable[[], None],
-) -> None:
-    """The loop with its rows carried along.
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """How a loop's parts are written. inside: makes the loop's variable the value and its lanes those of the loop. body: the loop's body there. ahead: what comes before the first iteration, where there is one."""
 
-    Args:
-        inside: makes the loop's variable the value and its lanes those of the loop. body: writes the loop's body there. ahead_of_loop: writes what comes before the first iteration, where there is one.
-    """
-    b = state.builder
+    inside: Callable[[Value], AbstractContextManager[None]]
+    body: Callable[[], None]
+    evaluate: Evaluate
+    ahead: Callable[[], None]
+
+
+def emit_shifted(state: State, node: For, bounds: tuple[Value, Value], rows: list[Row], parts: Parts) -> None:
+    """The loop with its rows carried along."""
+    b, carrying = state.builder, _Carrying(state, node, rows, parts)
     lower, upper = bounds
     first, loop, last, after = b.fresh("first"), b.fresh("loop"), b.fresh("last"), b.fresh("after")
     b.branch(b.compare("slt", lower, upper), first, after)
     b.start(first)
-    ahead_of_loop()
+    parts.ahead()
     outside = dict(state.held)
-    with inside(lower):
-        starts = [_bits(state, row.reads[shift], evaluate) for row, shift in _carried(rows)]
+    starts = carrying.starts(lower)
     end = b.binary("sub", upper, integer(node.step))
     entered = b.block
     b.branch(b.compare("slt", lower, end), loop, last)
     b.start(loop)
-    current, following = Value(INDEX, f"%{b.fresh(node.variable)}"), b.fresh("%next")
+    current, following = Value(INDEX, f"%{b.fresh(node.variable)}"), Value(INDEX, b.fresh("%next"))
     head: Lines = []
     b.lines.append(head)
     carried = [Value(start.type, f"%{b.fresh('row')}") for start in starts]
-    ahead = {node.variable: affine(node.variable) + node.step}
-    with inside(current):
-        held = _by_row(rows, carried)
-        passed_on: list[Value] = []
-        known: dict[Expr, Value] = {}
-        for number, row in enumerate(rows):
-            here = held[number, 0]
-            following_row = _bits(state, substitute(row.reads[0], ahead), evaluate)
-            for shift in row.reads.keys() - row.loaded:
-                value = held[number, shift] if shift <= 0 else _shifted(b, here, following_row, shift)
-                known[row.reads[shift]] = value
-            for shift in (0, *row.before):
-                passed_on.append(_shifted(b, here, following_row, node.width + shift) if shift else following_row)
-        for expr, value in known.items():
-            _know(state, expr, value)
-        body()
+    with parts.inside(current):
+        passed_on = carrying.shifted_on(carried)
+        parts.body()
         state.held = dict(outside)
-    b.write(f"{following} = add nsw i64 {current.text}, {node.step}")
+    b.write(f"{following.text} = add nsw i64 {current.text}, {node.step}")
     left = b.block
-    head.append(f"  {current.text} = phi i64 [{lower.text}, %{entered}], [{following}, %{left}]")
+
+    def met(first: Value, later: Value) -> str:
+        """What comes from ahead of the loop, or from its end."""
+        return f"phi {first.type} [{first.text}, %{entered}], [{later.text}, %{left}]"
+
+    head.append(f"  {current.text} = {met(lower, following)}")
     for value, start, new in zip(carried, starts, passed_on, strict=True):
-        head.append(f"  {value.text} = phi {value.type} [{start.text}, %{entered}], [{new.text}, %{left}]")
-    b.branch(b.compare("slt", Value(INDEX, following), end), loop, last)
+        head.append(f"  {value.text} = {met(start, new)}")
+    b.branch(b.compare("slt", following, end), loop, last)
     b.start(last)
-    final = b.emit(INDEX, f"phi i64 [{lower.text}, %{entered}], [{following}, %{left}]")
-    kept = [
-        b.emit(start.type, f"phi {start.type} [{start.text}, %{entered}], [{new.text}, %{left}]")
-        for start, new in zip(starts, passed_on, strict=True)
-    ]
-    with inside(final):
-        for (number, shift), value in _by_row(rows, kept).items():
-            _know(state, rows[number].reads[shift], value)
-        body()
+    final = b.emit(INDEX, met(lower, following))
+    kept = [b.emit(start.type, met(start, new)) for start, new in zip(starts, passed_on, strict=True)]
+    with parts.inside(final):
+        carrying.know(kept)
+        parts.body()
         state.held = dict(outside)
     b.jump(after)
     b.start(after)
 
 
-def _carried(rows: list[Row]) -> Iterator[tuple[Row, int]]:
-    """What the loop carries, in order."""
-    for row in rows:
-        for shift in (0, *row.before):
-            yield row, shift
+@dataclass(frozen=True, slots=True)
+class _Carrying:
+    """What the loop carries: of each row the vectors `here` and at the places before, in order."""
 
+    state: State
+    node: For
+    rows: list[Row]
+    parts: Parts
 
-def _by_row(rows: list[Row], values: list[Value]) -> dict[tuple[int, int], Value]:
-    """The carried values by the number of their row and their place."""
-    keys = [(number, shift) for number, row in enumerate(rows) for shift in (0, *row.before)]
-    return dict(zip(keys, values, strict=True))
+    def starts(self, lower: Value) -> list[Value]:
+        """Loaded for the first iteration."""
+        with self.parts.inside(lower):
+            return [self.bits(row.reads[shift]) for row in self.rows for shift in (0, *row.before)]
 
+    def shifted_on(self, carried: list[Value]) -> list[Value]:
+        """Makes the values at all places known in an iteration that has another one behind it: what it passes on."""
+        b, node = self.state.builder, self.node
+        held = self.by_row(carried)
+        ahead = {node.variable: affine(node.variable) + node.step}
+        passed_on: list[Value] = []
+        known: dict[Expr, Value] = {}
+        for number, row in enumerate(self.rows):
+            here, following = held[number, 0], self.bits(substitute(row.reads[0], ahead))
+            for shift in row.reads.keys() - row.loaded:
+                known[row.reads[shift]] = held[number, shift] if shift <= 0 else _shifted(b, here, following, shift)
+            for shift in (0, *row.before):
+                passed_on.append(_shifted(b, here, following, node.width + shift) if shift else following)
+        for expr, value in known.items():
+            _know(self.state, expr, value)
+        return passed_on
 
-def _bits(state: State, expr: Expr, evaluate: Evaluate) -> Value:
-    """The vector as integers, for whose shifts x86 has an instruction without a register for the order (valign), and LLVM uses it for integers only."""
-    b, type_ = state.builder, type_of(expr.dtype, state.width).integers()
-    if not isinstance(expr, Read):
-        return b.emit(type_, f"bitcast {evaluate(state, expr)} to {type_}")
-    pointer = access(state, expr.tensor, expr.subscripts, evaluate).pointer
-    return b.emit(type_, f"load {type_}, {pointer}, align {state.slots[expr.tensor].variable.dtype.alignment}")
+    def know(self, carried: list[Value]) -> None:
+        """The same in the last iteration, for the places that are carried."""
+        for (number, shift), value in self.by_row(carried).items():
+            _know(self.state, self.rows[number].reads[shift], value)
+
+    def by_row(self, values: list[Value]) -> dict[tuple[int, int], Value]:
+        """The carried values by the number of their row and their place."""
+        keys = [(number, shift) for number, row in enumerate(self.rows) for shift in (0, *row.before)]
+        return dict(zip(keys, values, strict=True))
+
+    def bits(self, expr: Expr) -> Value:
+        """The vector as integers, for whose shifts x86 has an instruction without a register for the order (valign), and LLVM uses it for integers only."""
+        state, evaluate = self.state, self.parts.evaluate
+        b, type_ = state.builder, type_of(expr.dtype, state.width).integers()
+        if not isinstance(expr, Read):
+            return b.emit(type_, f"bitcast {evaluate(state, expr)} to {type_}")
+        pointer = access(state, expr.tensor, expr.subscripts, evaluate).pointer
+        return b.emit(type_, f"load {type_}, {pointer}, align {state.slots[expr.tensor].variable.dtype.alignment}")
 
 
 def _know(state: State, expr: Expr, bits: Value) -> None:
