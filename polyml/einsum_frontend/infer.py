@@ -270,12 +270,46 @@ def _by_sets(
     Raises:
         UnboundedDomainError: the values have gaps.
     """
-    involved = frozenset().union(*(use.value.variables() for use in uses if use.value is not None)) - {variable}
-    others = sorted(involved & inner.keys())
-    outer = sorted(outer_ranges)
     known = {**inner, **outer_ranges}
-    head = parameters_text(outer)
-    context = [known[name].constraint or "true" for name in outer]
+    head = parameters_text(sorted(outer_ranges))
+    context = [known[name].constraint or "true" for name in sorted(outer_ranges)]
+    others = _others(variable, uses, inner)
+    good = _in_bounds(variable, uses, others, known, head, context)
+    if symbolic:
+        possible = _possible([n for n in others if not known[n].exact], known, head, context, avoid)
+        good = good.intersect_params(possible)
+        loops = [k for k, name in enumerate(sorted(outer_ranges)) if name not in symbolic]
+        varies = any(good.involves_dims(isl.dim_type.param, k, 1) for k in loops)
+        if not varies and all(use.extent != 0 for use in uses) and not avoid(possible.subtract(good.params())):
+            return box_range(variable, 0, 0)
+    good = good.coalesce()
+    if not good.is_bounded():
+        return None
+    between = isl.Map(f"{head}{{ [[a] -> [b]] -> [c] : a < c < b }}")
+    if not good.product(good).apply(between).subtract(good).is_empty():
+        raise UnboundedDomainError(
+            f"the values of {variable} that keep every subscript in bounds have gaps",
+            span=span,
+            hint="declare the left side, or state the range as a condition",
+        )
+    return _range_of(variable, good, head, context)
+
+
+def _others(variable: str, uses: Sequence[Use], inner: Mapping[str, Range]) -> list[str]:
+    """The inner indices that stand beside it in subscripts."""
+    involved = frozenset().union(*(use.value.variables() for use in uses if use.value is not None)) - {variable}
+    return sorted(involved & inner.keys())
+
+
+def _in_bounds(
+    variable: str,
+    uses: Sequence[Use],
+    others: Sequence[str],
+    known: Mapping[str, Range],
+    head: str,
+    context: Sequence[str],
+) -> isl.Set:
+    """The values from 0 on that keep every subscript in bounds, whatever the other indices are."""
     good = isl.Set(f"{head}{{ [{variable}] : {' and '.join([f'{variable} >= 0', *context])} }}")
     for use in uses:
         assert use.value is not None, "internal: a gather bounds no index"
@@ -285,27 +319,22 @@ def _by_sets(
         for position, name in enumerate(others, 1):
             bad = bad.intersect(_or_zero(known[name], head, position, len(others) + 1))
         good = good.subtract(bad.project_out(isl.dim_type.set, 1, len(others)))
-    if symbolic:
-        possible = isl.Set(f"{head}{{ : {' and '.join(context)} }}")
-        for name in (name for name in others if not known[name].exact):
-            lacking = possible.subtract(isl.Set(f"{head}{{ [{name}] : {known[name].constraint} }}").params())
-            possible = possible.subtract(lacking) if avoid(lacking) else possible
-        good = good.intersect_params(possible)
-        loops = [k for k, name in enumerate(outer) if name not in symbolic]
-        varies = any(good.involves_dims(isl.dim_type.param, k, 1) for k in loops)
-        if not varies and all(use.extent != 0 for use in uses) and not avoid(possible.subtract(good.params())):
-            return box_range(variable, 0, 0)
-    good = good.coalesce()
-    if not good.is_bounded():
-        return None
-    between = isl.Map(f"{head}{{ [[a] -> [b]] -> [c] : a < c < b }}")
-    pairs = good.product(good)
-    if not pairs.apply(between).subtract(good).is_empty():
-        raise UnboundedDomainError(
-            f"the values of {variable} that keep every subscript in bounds have gaps",
-            span=span,
-            hint="declare the left side, or state the range as a condition",
-        )
+    return good
+
+
+def _possible(
+    names: Sequence[str], known: Mapping[str, Range], head: str, context: Sequence[str], avoid: Avoid
+) -> isl.Set:
+    """The symbolic sizes for which none of these ranges is empty, as far as the others can be avoided."""
+    possible = isl.Set(f"{head}{{ : {' and '.join(context)} }}")
+    for name in names:
+        lacking = possible.subtract(isl.Set(f"{head}{{ [{name}] : {known[name].constraint} }}").params())
+        possible = possible.subtract(lacking) if avoid(lacking) else possible
+    return possible
+
+
+def _range_of(variable: str, good: isl.Set, head: str, context: Sequence[str]) -> Range:
+    """The range of bounded values without gaps: a box where it is the same for all sizes and outer indices."""
     pieces = [str(piece).partition(":")[2].rpartition("}")[0].strip() for piece in good.get_basic_sets()]
     flat = good.project_out(isl.dim_type.param, 0, good.dim(isl.dim_type.param))
     if flat.is_empty():

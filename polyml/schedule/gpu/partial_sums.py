@@ -156,35 +156,20 @@ def parts_of_sum(
     elements = tuple(_fresh(f"e{d}", taken) for d in range(len(whole.shape)))
     shape = (affine(count), *whole.shape)
     part = Array(name=_fresh(f"{whole.name}_part", taken), dtype=whole.dtype, shape=shape, kind="local")
-    position, old = s.indices.index(index), s.domain
-    indices = (block, *s.indices[:position], inside, *s.indices[position + 1 :])
-    if size is None:
-        assert isinstance(count, int), "internal: parts that take turns, without a number"
-        value = {index: affine(inside) * count + affine(block)}
-        old_value, within = f"{count}*{inside} + {block}", f"0 <= {block} < {count}"
-    else:
-        value = {index: affine(block) * size + affine(inside)}
-        old_value, within = f"{size}*{block} + {inside}", f"0 <= {inside} < {size}"
-    map_text = ", ".join(i if i != index else old_value for i in s.indices)
-    into = isl.Map(f"{{ {s.name}[{', '.join(indices)}] -> {s.name}[{map_text}] : {within} }}")
-    places = tuple(t for t in s.target.subscripts if isinstance(t, Affine))
-    reached = old.apply(
-        isl.Map(
-            f"{parameters_text(scop.sizes)}{{ {s.name}[{', '.join(s.indices)}] -> [{', '.join(t.isl_text() for t in places)}] }}"
-        )
-    )
+    indices, value, into = _cut(s, index, size, count, block, inside)
+    reached = _reached(scop, s)
     numbers = isl.Set(f"{parameters_text(scop.sizes)}{{ [b] : 0 <= b < {affine(count).isl_text()} }}")
     names = tuple(_fresh(f"S_{part.name}_{what}", taken) for what in ("init", "combine", "winner"))
     identity = REDUCTIONS[s.reduction].identity(whole.dtype)
-    own, here = (affine(block), *map(affine, elements)), (affine(block), *(t.substitute(value) for t in places))
     result = tuple(map(affine, elements))
+    own, here = (affine(block), *result), (affine(block), *(t.substitute(value) for t in _places(s)))
     init = Statement(
         name=names[0], indices=(block, *elements), domain=_product(numbers, reached).set_tuple_name(names[0]), kind="init",
         target=Access(part.name, own), value=Const(0 if identity is None else identity, whole.dtype), reduction=s.reduction,
         span=s.span,
     )  # fmt: skip
     update = replace(
-        s, indices=indices, domain=old.apply(into.reverse()), target=Access(part.name, here), value=substitute(s.value, value)
+        s, indices=indices, domain=s.domain.apply(into.reverse()), target=Access(part.name, here), value=substitute(s.value, value)
     )  # fmt: skip
     combine = Statement(
         name=names[1], indices=(*elements, block), domain=_product(reached, numbers).set_tuple_name(names[1]), kind="update",
@@ -196,9 +181,7 @@ def parts_of_sum(
     best = Array(name=_fresh(f"{last.name}_part", taken), dtype=last.dtype, shape=shape, kind="local")
     which = Array(name=_fresh(f"{last.name}_which", taken), dtype=last.dtype, shape=whole.shape, kind="local")
     init = replace(init, argument=Access(best.name, own))
-    update = replace(
-        update, argument=Access(best.name, here), argument_value=s.argument_value.substitute(value)
-    )  # fmt: skip
+    update = replace(update, argument=Access(best.name, here), argument_value=s.argument_value.substitute(value))
     combine = replace(combine, argument=Access(which.name, result), argument_value=affine(block))
     winner = Statement(
         name=names[2], indices=elements, domain=reached.set_tuple_name(names[2]), kind="assign",
@@ -206,6 +189,32 @@ def parts_of_sum(
         value=Read(best.name, (Read(which.name, result, last.dtype), *result), last.dtype),
     )  # fmt: skip
     return [part, best, which], [init, update, combine, winner]
+
+
+def _cut(
+    s: Statement, index: str, size: int | None, count: int | Affine, block: str, inside: str
+) -> tuple[tuple[str, ...], dict[str, Affine], isl.Map]:
+    """The statement's indices with the part's number (`block`) and the place in it (`inside`) for the index, that one's value, and the map from instances of the parts to those of the statement."""
+    if size is None:
+        assert isinstance(count, int), "internal: parts that take turns, without a number"
+        value, within = affine(inside) * count + affine(block), f"0 <= {block} < {count}"
+    else:
+        value, within = affine(block) * size + affine(inside), f"0 <= {inside} < {size}"
+    position = s.indices.index(index)
+    indices = (block, *s.indices[:position], inside, *s.indices[position + 1 :])
+    old = ", ".join(i if i != index else value.isl_text() for i in s.indices)
+    return indices, {index: value}, isl.Map(f"{{ {s.name}[{', '.join(indices)}] -> {s.name}[{old}] : {within} }}")
+
+
+def _places(s: Statement) -> tuple[Affine, ...]:
+    """The target's subscripts."""
+    return tuple(t for t in s.target.subscripts if isinstance(t, Affine))
+
+
+def _reached(scop: Scop, s: Statement) -> isl.Set:
+    """The elements that the statement updates."""
+    to = ", ".join(t.isl_text() for t in _places(s))
+    return s.domain.apply(isl.Map(f"{parameters_text(scop.sizes)}{{ {s.name}[{', '.join(s.indices)}] -> [{to}] }}"))
 
 
 def _also_setting(init: Statement, argument: Access | None) -> Statement:
