@@ -7,12 +7,12 @@ read elements that the same statement overwrites, those elements alone are saved
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 import islpy as isl
 
 from polyml.dtypes import DType
-from polyml.expressions import Const, Expr, Read, Subscript, map_reads, plain_indices, substitute
+from polyml.expressions import Const, Expr, Read, map_reads, plain_indices, substitute
 from polyml.graph.ir import Carried, Check, Equation, Loop, Op, Tensor
 from polyml.new_names import underscored
 from polyml.ops import REDUCTIONS
@@ -52,8 +52,25 @@ def build(
     for tensor in (*inputs, *outputs):
         builder.array_of(tensor)
     for op in ops:
-        builder.op(op, ())
+        builder.op(op, _Around())
     return builder.finish(name, context, inputs, outputs, strides or {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """Where an op stands: in which loops, and behind which position of each in the written order."""
+
+    loops: tuple[LoopLevel, ...] = ()
+    prefix: tuple[int | str, ...] = ()
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        return tuple(level.variable for level in self.loops)
+
+    @property
+    def values(self) -> dict[str, Affine]:
+        """What the loops' variables are, in their counters."""
+        return {level.variable: level.value for level in self.loops}
 
 
 @dataclass(slots=True)
@@ -86,30 +103,28 @@ class _Builder:
 
     # -- ops --------------------------------------------------------------------------------------------------------
 
-    def op(self, op: Op, loops: tuple[LoopLevel, ...], prefix: tuple[int | str, ...] = ()) -> None:
+    def op(self, op: Op, around: _Around) -> None:
         match op:
             case Equation():
-                self.equation(op, loops, prefix)
+                self.equation(op, around)
             case Loop():
-                self.loop(op, loops, prefix)
+                self.loop(op, around)
             case Check():
                 pass
 
-    def loop(self, loop: Loop, loops: tuple[LoopLevel, ...], prefix: tuple[int | str, ...]) -> None:
-        outer = {level.variable: level.value for level in loops}
+    def loop(self, loop: Loop, around: _Around) -> None:
+        outer = around.values
         level = LoopLevel(loop.variable, loop.start.substitute(outer), loop.stop.substitute(outer), loop.step)
         for carried in loop.carried:
-            self.copy(carried.initial, carried.inner, loops, prefix)
-        inside = (*self.next_time(prefix), loop.variable)
+            self.copy(carried.initial, carried.inner, around)
+        inside = _Around((*around.loops, level), (*self.next_time(around.prefix), loop.variable))
         for op in loop.body:
-            self.op(op, (*loops, level), inside)
-        self.close_iteration(loop.carried, (*loops, level), inside)
+            self.op(op, inside)
+        self.close_iteration(loop.carried, inside)
         for carried in loop.carried:
-            self.copy(carried.inner, carried.result, loops, prefix)
+            self.copy(carried.inner, carried.result, around)
 
-    def close_iteration(
-        self, carried: Sequence[Carried], loops: tuple[LoopLevel, ...], inside: tuple[int | str, ...]
-    ) -> None:
+    def close_iteration(self, carried: Sequence[Carried], inside: _Around) -> None:
         """All carried tensors move at once: one that is passed on from another's place is saved first."""
         places = {self.array_of(item.inner) for item in carried}
         moves = [(item.next, item.inner) for item in carried if self.array_of(item.next) != self.array_of(item.inner)]
@@ -118,199 +133,126 @@ class _Builder:
             if self.array_of(source) in places:
                 name = self.local(f"{source.name}_moved", source.dtype, source.shape)
                 moved = Tensor(name, source.dtype, source.shape, source.label)
-                self.copy(source, moved, loops, inside)
+                self.copy(source, moved, inside)
                 source = moved
             saved.append((source, target))
         for source, target in saved:
-            self.copy(source, target, loops, inside)
+            self.copy(source, target, inside)
 
-    def copy(self, source: Tensor, target: Tensor, loops: tuple[LoopLevel, ...], prefix: tuple[int | str, ...]) -> None:
+    def copy(self, source: Tensor, target: Tensor, around: _Around) -> None:
         """A whole-array copy where two tensors that must be equal do not share memory."""
         origin, result = self.array_of(source), self.array_of(target)
         if origin == result:
             return
         elements = tuple(f"e{d}" for d in range(len(target.shape)))
-        box = self.box(target.shape, elements, loops)
+        box = self.box(target.shape, elements, around)
         subscripts = tuple(affine(e) for e in elements)
-        self.add(
-            f"{target.name}_copy",
-            "copy",
-            loops,
-            elements,
-            box,
-            prefix,
-            Access(result, subscripts),
-            Read(origin, subscripts, source.dtype),
-        )
+        value = Read(origin, subscripts, source.dtype)
+        self.add(f"{target.name}_copy", around, _own(elements, box, "copy", Access(result, subscripts), value))
 
-    def box(self, shape: Sequence[Affine], elements: Sequence[str], loops: Sequence[LoopLevel]) -> isl.Set:
-        """All elements of an array as instances inside `loops`."""
-        dims = [*(level.variable for level in loops), *elements]
-        limits = [level.bounds for level in loops]
+    def box(self, shape: Sequence[Affine], elements: Sequence[str], around: _Around) -> isl.Set:
+        """All elements of an array as instances inside the loops."""
+        dims = [*around.variables, *elements]
+        limits = [level.bounds for level in around.loops]
         limits += [f"0 <= {e} < {extent.isl_text()}" for e, extent in zip(elements, shape, strict=True)]
         where = f" : {' and '.join(limits)}" if limits else ""
         return isl.Set(f"{parameters_text(self.sizes)}{{ [{', '.join(dims)}]{where} }}")
 
-    def equation(self, eq: Equation, loops: tuple[LoopLevel, ...], prefix: tuple[int | str, ...]) -> None:
-        values = {level.variable: level.value for level in loops}
+    def equation(self, eq: Equation, around: _Around) -> None:
+        values = around.values
         array = self.array_of(eq.result)
         target = tuple(s.substitute(values) if isinstance(s, Affine) else substitute(s, values) for s in eq.target)
         target = tuple(s if isinstance(s, Affine) else map_reads(s, self.to_array) for s in target)
         body = map_reads(substitute(eq.body, values), self.to_array)
-        domain = enter_loops(eq.domain, loops)
-        if eq.base is not None:
-            self.keep_base(eq, eq.base, array, loops, prefix, domain, target)
-        body = self.simultaneous(eq, array, loops, prefix, domain, target, body)
+        domain = enter_loops(eq.domain, around.loops)
         access = Access(array, target)
+        if eq.base is not None:
+            self.keep_base(eq, eq.base, access, around, domain)
+        made = _own(eq.indices, domain, "assign", access, self.simultaneous(eq, access, around, domain, body), eq.span)
         if eq.reduce is None:
-            self.add(eq.result.name, "assign", loops, eq.indices, domain, prefix, access, body, span=eq.span)
-            return
-        best = access
-        argument: Access | None = None
-        if REDUCTIONS[eq.reduce].combine is None:
-            best = Access(self.local(f"{eq.result.name}_best", body.dtype, eq.result.shape), target)
-            argument = access
+            self.add(eq.result.name, around, made)
+        else:
+            self.reduction(eq, eq.reduce, around, made)
+
+    def reduction(self, eq: Equation, reduce: str, around: _Around, s: Statement) -> None:
+        """The statement as an update, behind what sets the elements that are reduced into."""
+        best, argument, dtype = s.target, None, s.value.dtype
+        if REDUCTIONS[reduce].combine is None:
+            best = Access(self.local(f"{eq.result.name}_best", dtype, eq.result.shape), s.target.subscripts)
+            argument = s.target
         if not eq.accumulate:
             left = tuple(i for i in eq.indices if i not in eq.reduced)
-            identity = REDUCTIONS[eq.reduce].identity(body.dtype)
-            start = Const(0 if identity is None else identity, body.dtype)
-            instances = self.left_instances(eq, left, loops)
-            self.add(
-                f"{eq.result.name}_init",
-                "init",
-                loops,
-                left,
-                instances,
-                prefix,
-                best,
-                start,
-                eq.reduce,
-                argument,
-                span=eq.span,
-            )
+            identity = REDUCTIONS[reduce].identity(dtype)
+            start = Const(0 if identity is None else identity, dtype)
+            first = _own(left, self.left_instances(eq, left, around), "init", best, start, eq.span)
+            self.add(f"{eq.result.name}_init", around, replace(first, reduction=reduce, argument=argument))
         index = affine(eq.reduced[0]) if argument is not None else None
-        self.add(
-            eq.result.name, "update", loops, eq.indices, domain, prefix, best, body, eq.reduce, argument, index, eq.span
-        )
+        update = replace(s, kind="update", target=best, reduction=reduce, argument=argument, argument_value=index)
+        self.add(eq.result.name, around, update)
 
-    def left_instances(self, eq: Equation, left: tuple[str, ...], loops: tuple[LoopLevel, ...]) -> isl.Set:
+    def left_instances(self, eq: Equation, left: tuple[str, ...], around: _Around) -> isl.Set:
         """The left-side points of a reduction, those with nothing to reduce included."""
         if eq.instances is not None:
-            return enter_loops(eq.instances, loops)
+            return enter_loops(eq.instances, around.loops)
         plain = tuple(plain_indices(eq.target))
         if eq.base is None and plain == left:
-            return self.box(eq.result.shape, left, loops)
+            return self.box(eq.result.shape, left, around)
         count = len(eq.indices) - len(left)
         positions = [eq.indices.index(i) for i in left]
         assert positions == list(range(len(left))), "internal: reduced indices come last"
-        return enter_loops(eq.domain.project_out(isl.dim_type.set, len(left), count), loops)
+        return enter_loops(eq.domain.project_out(isl.dim_type.set, len(left), count), around.loops)
 
-    def keep_base(
-        self,
-        eq: Equation,
-        base: Tensor,
-        array: str,
-        loops: tuple[LoopLevel, ...],
-        prefix: tuple[int | str, ...],
-        domain: isl.Set,
-        target: tuple[Subscript, ...],
-    ) -> None:
+    def keep_base(self, eq: Equation, base: Tensor, target: Access, around: _Around, domain: isl.Set) -> None:
         """Copies the base's elements that stay, where base and result do not share memory."""
         origin = self.array_of(base)
-        if origin == array:
+        if origin == target.array:
             return
         elements = tuple(f"e{d}" for d in range(len(base.shape)))
-        stay = self.box(base.shape, elements, loops)
-        if not eq.accumulate and all(isinstance(s, Affine) for s in target):
-            dims = (*(level.variable for level in loops), *eq.indices)
-            where = (*(affine(level.variable) for level in loops), *target)
+        stay = self.box(base.shape, elements, around)
+        if not eq.accumulate and all(isinstance(s, Affine) for s in target.subscripts):
+            dims = (*around.variables, *eq.indices)
+            where = (*map(affine, around.variables), *target.subscripts)
             hit = access_map("x", dims, "x", where, (), sizes=self.sizes).reset_tuple_id(isl.dim_type.in_)
             stay = stay.subtract(domain.apply(hit.reset_tuple_id(isl.dim_type.out)))
         subscripts = tuple(affine(e) for e in elements)
+        value = Read(origin, subscripts, base.dtype)
         self.add(
-            f"{eq.result.name}_base",
-            "copy",
-            loops,
-            elements,
-            stay,
-            prefix,
-            Access(array, subscripts),
-            Read(origin, subscripts, base.dtype),
+            f"{eq.result.name}_base", around, _own(elements, stay, "copy", Access(target.array, subscripts), value)
         )
 
-    def simultaneous(
-        self,
-        eq: Equation,
-        array: str,
-        loops: tuple[LoopLevel, ...],
-        prefix: tuple[int | str, ...],
-        domain: isl.Set,
-        target: tuple[Subscript, ...],
-        body: Expr,
-    ) -> Expr:
+    def simultaneous(self, eq: Equation, target: Access, around: _Around, domain: isl.Set, body: Expr) -> Expr:
         """The body with reads of overwritten elements redirected to copies of them, which are made first."""
+        dtype, shape = self.arrays[target.array]
         saves, redirected = save_overwritten(
             body,
-            array=array,
-            shape=self.arrays[array][1],
-            target=target,
+            array=target.array,
+            shape=shape,
+            target=target.subscripts,
             domain=domain,
-            loops=tuple(level.variable for level in loops),
+            loops=around.variables,
             indices=eq.indices,
             sizes=self.sizes,
             reducing=eq.reduce is not None,
-            name=lambda k, shape: self.local(f"{eq.result.name}_old{k}", self.arrays[array][0], shape),
+            name=lambda k, shape: self.local(f"{eq.result.name}_old{k}", dtype, shape),
         )
         for save in saves:
-            self.add(
-                save.array,
-                "copy",
-                loops,
-                save.elements,
-                save.instances,
-                prefix,
-                Access(save.array, save.subscripts),
-                save.value,
-            )
+            place = Access(save.array, save.subscripts)
+            self.add(save.array, around, _own(save.elements, save.instances, "copy", place, save.value))
         return redirected
 
     def to_array(self, read: Read) -> Read:
         name = self.storage.get(read.tensor, read.tensor)
         return read if name == read.tensor else Read(name, read.subscripts, read.dtype)
 
-    def add(
-        self,
-        wish: str,
-        kind: StatementKind,
-        loops: Sequence[LoopLevel],
-        indices: Sequence[str],
-        domain: isl.Set,
-        prefix: tuple[int | str, ...],
-        target: Access,
-        value: Expr,
-        reduction: str | None = None,
-        argument: Access | None = None,
-        argument_value: Affine | None = None,
-        span: Span | None = None,
-    ) -> None:
+    def add(self, wish: str, around: _Around, s: Statement) -> None:
+        """The statement inside the loops, next in the written order: under a name of its own, with their variables before its indices."""
         name = underscored(f"S_{wish}", self.statements)
-        dims = (*(level.variable for level in loops), *indices)
+        dims, domain = (*around.variables, *s.indices), s.domain
         for position, dim in enumerate(dims):
             domain = domain.set_dim_name(isl.dim_type.set, position, dim)
-        self.statements[name] = Statement(
-            name=name,
-            indices=dims,
-            domain=domain.set_tuple_name(name),
-            kind=kind,
-            target=target,
-            value=value,
-            reduction=reduction,
-            argument=argument,
-            argument_value=argument_value,
-            loop_depth=len(loops),
-            span=span,
-        )
-        self.times[name] = (*self.next_time(prefix), *indices)
+        domain = domain.set_tuple_name(name)
+        self.statements[name] = replace(s, name=name, indices=dims, domain=domain, loop_depth=len(around.loops))
+        self.times[name] = (*self.next_time(around.prefix), *s.indices)
 
     # -- the scop ---------------------------------------------------------------------------------------------------
 
@@ -370,3 +312,10 @@ class _Builder:
             text = f"{parameters_text(self.sizes)}{{ {name}[{', '.join(statement.indices)}] -> [{padded}] }}"
             schedule = schedule.union(isl.Map(text).intersect_domain(statement.domain).to_union_map())
         return schedule
+
+
+def _own(
+    indices: Sequence[str], domain: isl.Set, kind: StatementKind, target: Access, value: Expr, span: Span | None = None
+) -> Statement:
+    """A statement that has no name yet, and no loops around its indices."""
+    return Statement(name="", indices=tuple(indices), domain=domain, kind=kind, target=target, value=value, span=span)
