@@ -20,7 +20,7 @@ sums are rfactor's (codegen/passes/sums/partial_sums.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from itertools import groupby
 from math import inf
 
@@ -34,7 +34,7 @@ from polyml.schedule.gpu.partial_sums import parts_of_sum
 from polyml.schedule.ilp.driver import Around, Outline
 from polyml.schedule.matching import Matcher
 from polyml.schedule.schedule import Product
-from polyml.schedule.sweeps.row_cuts import BEYOND, any_cut, elements_of, known_cut
+from polyml.schedule.sweeps.row_cuts import BEYOND, RowCut, any_cut, elements_of, known_cut
 from polyml.schedule.sweeps.row_registers import Together, sums_together
 from polyml.schedule.written import in_order, with_statements
 from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
@@ -261,53 +261,80 @@ def _plan(
         cut_at = any_cut(array, rows.along, sums, target)
     if cut_at is None:
         return None
-    size, part, count = cut_at.size, cut_at.part, cut_at.count
-    arrays = dict(scop.arrays)
-    starts: dict[str, Statement] = {}
-    inside: dict[str, Statement] = {}
-    combined: dict[str, Statement] = {}
-    parts: dict[str, str] = {}
-    blocks: dict[str, str] = {}
-    within: dict[str, str] = {}
+    parted = _InParts(scop, rows, cut_at, dict(scop.arrays))
     for name in rows.ordered:
-        s, index = scop.statements[name], rows.index[name]
-        if part is None:
-            # Blocks first: each of a number of parts has every count-th of them.
-            s = cut(s, index, size, f"{index}_block")
-            index = s.indices[0]
-        if name in rows.sums:
-            (local,), (init, update, combine) = parts_of_sum(scop, s, index, part, count)
-            arrays[local.name] = local
-            starts[init.name] = init
-            parts |= {init.name: init.indices[0], name: update.indices[0]}
-            combined[combine.target.array] = combine
-            index = update.indices[1 + s.indices.index(index)]
-            inside[name], blocks[name] = update, index
-        elif part is None:
-            # What is left of the block's number is the part's.
-            inside[name] = cut(s, index, count, f"{index}_in")
-            parts[name], blocks[name] = index, inside[name].indices[0]
-        else:
-            inside[name] = cut(s, index, part, f"{index}_part")
-            parts[name] = inside[name].indices[0]
-        if part is not None:
-            inside[name] = cut(inside[name], index, size, f"{index}_block")
-            blocks[name] = inside[name].indices[0]
-        within[name] = rows.index[name] if part is None else index
+        parted.take(name)
     before, after = stages
-    ordered = {n: scop.statements[n] for n in before} | starts | inside
+    ordered = {n: scop.statements[n] for n in before} | parted.starts | parted.inside
     # Sums are complete before anything but what starts them.
-    first = [n for n in after if scop.statements[n].kind == "init" and scop.statements[n].target.array in combined]
-    last = {n: scop.statements[n] for n in first} | {c.name: c for c in combined.values()}
+    written = {c.target.array for c in parted.combined}
+    first = [n for n in after if scop.statements[n].kind == "init" and scop.statements[n].target.array in written]
+    last = {n: scop.statements[n] for n in first} | {c.name: c for c in parted.combined}
     last |= {n: scop.statements[n] for n in after if n not in last}
-    made = with_statements(scop, ordered | last, arrays)
+    made = with_statements(scop, ordered | last, parted.arrays)
     if together is not None:
         # Nothing waits for a block that is in L1.
-        together = None if cut_at.near else replace(together, rows={name: within[name] for name in together.rows})
+        together = None if cut_at.near else replace(together, rows={n: parted.within[n] for n in together.rows})
     return RowSums(
-        made, before, tuple(starts), tuple(inside), tuple(last), parts, blocks, size, count, array.name,
+        made, before, tuple(parted.starts), tuple(parted.inside), tuple(last), parted.parts, parted.blocks, cut_at.size, cut_at.count, array.name,
         tuple(scop.statements[name].target.array for name in rows.sums), cut_at.worth, together, cut_at.near,
     )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _InParts:
+    """The statements that follow the rows, in parts and blocks of these. starts, combined: what sets and adds up the parts of sums; parts, blocks, within: each statement's indices of the part, of the block, and of the row there."""
+
+    scop: Scop
+    rows: _Rows
+    cut_at: RowCut
+    arrays: dict[str, Array]
+    starts: dict[str, Statement] = field(default_factory=dict)
+    inside: dict[str, Statement] = field(default_factory=dict)
+    combined: list[Statement] = field(default_factory=list)
+    parts: dict[str, str] = field(default_factory=dict)
+    blocks: dict[str, str] = field(default_factory=dict)
+    within: dict[str, str] = field(default_factory=dict)
+
+    def take(self, name: str) -> None:
+        if self.cut_at.part is None:
+            self._in_turns(name)
+        else:
+            self._one_by_one(name, self.cut_at.part)
+
+    def _in_turns(self, name: str) -> None:
+        """Blocks first: each of a number of parts has every count-th of them."""
+        index = self.within[name] = self.rows.index[name]
+        s = cut(self.scop.statements[name], index, self.cut_at.size, f"{index}_block")
+        index = s.indices[0]
+        if name in self.rows.sums:
+            self.blocks[name] = self._summed(name, s, index, None)
+            return
+        # What is left of the block's number is the part's.
+        self.inside[name] = cut(s, index, self.cut_at.count, f"{index}_in")
+        self.parts[name], self.blocks[name] = index, self.inside[name].indices[0]
+
+    def _one_by_one(self, name: str, part: int) -> None:
+        """Parts first, of neighbouring rows, and blocks of these."""
+        s, index = self.scop.statements[name], self.rows.index[name]
+        if name in self.rows.sums:
+            index = self._summed(name, s, index, part)
+        else:
+            self.inside[name] = cut(s, index, part, f"{index}_part")
+            self.parts[name] = self.inside[name].indices[0]
+        self.inside[name] = cut(self.inside[name], index, self.cut_at.size, f"{index}_block")
+        self.blocks[name] = self.inside[name].indices[0]
+        self.within[name] = index
+
+    def _summed(self, name: str, s: Statement, index: str, part: int | None) -> str:
+        """The sum by parts of the index: what stands in its place within a part."""
+        (local,), (init, update, combine) = parts_of_sum(self.scop, s, index, part, self.cut_at.count)
+        self.arrays[local.name] = local
+        self.starts[init.name] = init
+        self.parts |= {init.name: init.indices[0], name: update.indices[0]}
+        self.combined.append(combine)
+        self.inside[name] = update
+        return update.indices[1 + s.indices.index(index)]
 
 
 def cut(s: Statement, index: str, size: int, wish: str) -> Statement:
