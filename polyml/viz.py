@@ -16,6 +16,7 @@ from polyml.records import dataclass
 from polyml.runtime.dispatch import COMPILE_LOCK
 from polyml.schedule.transforms.loops import LoopNode, find_part, loops_around
 from polyml.scop.scop import Scop
+from polyml.sets.callbacks import signals_wait
 from polyml.sets.spaces import maps_of, parameters_text, sets_of
 from polyml.user_schedule import UserSchedule
 
@@ -177,7 +178,8 @@ def _coordinates(points: isl.Set) -> list[_Point]:
     def add(point: isl.Point) -> None:
         found.append(tuple(point.get_coordinate_val(isl.dim_type.set, d).to_python() for d in range(rank)))
 
-    points.foreach_point(add)
+    with signals_wait():
+        points.foreach_point(add)
     return found
 
 

@@ -17,6 +17,7 @@ from polyml.records import dataclass
 from polyml.schedule.schedule import Schedule
 from polyml.scop.scop import Access, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.callbacks import signals_wait
 
 __all__ = ["Instance", "Variant", "scan_schedule"]
 
@@ -52,10 +53,13 @@ def scan_schedule(schedule: Schedule) -> tuple[isl.AstNode, list[Instance]]:
     build = isl.AstBuild.from_context(schedule.scop.context)
     build, handle = build.set_at_each_domain(scan.at_each_domain)
     tree = schedule.tree if quotients is None else quotients.tree
-    root = build.node_from_schedule(tree.map_schedule_node_bottom_up(_end_mark))
+    with signals_wait():
+        root = build.node_from_schedule(tree.map_schedule_node_bottom_up(_end_mark))
     del handle
-    if scan.fault is not None:
+    if isinstance(scan.fault, isl.Error):
         raise CodegenError(f"no code for the schedule of {schedule.scop.name}: {scan.fault}")
+    if scan.fault is not None:
+        raise scan.fault
     counts = {} if quotients is None else quotients.by_iterator()
     return root, [_instance(found, counts.get(found.statement.name, {})) for found in scan.found]
 
@@ -76,12 +80,12 @@ class _Scan:
     schedule: Schedule
     quotients: Quotients | None
     found: list[_Found] = field(default_factory=list)
-    fault: isl.Error | None = None
+    fault: Exception | None = None
 
     def at_each_domain(self, node: isl.AstNode, build: isl.AstBuild) -> isl.AstNode:
         try:
             self.found.append(self.look(build))
-        except isl.Error as fault:
+        except Exception as fault:
             self.fault = fault
         return annotate(node, len(self.found) - 1)
 

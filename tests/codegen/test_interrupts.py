@@ -1,0 +1,97 @@
+"""Ctrl-C while something compiles: no callback of isl's is left by an exception, and the next call compiles as if nothing had been."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+import islpy as isl
+import numpy as np
+import pytest
+
+import polyml
+from polyml.codegen import instances
+from polyml.sets.callbacks import signals_wait
+
+SCALED = 'def scaled(a: f32["N M"]):\n    y[i, j] = a[i, j] * 3\n    return y\n'
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """Python's own handler, whatever the one that runs the tests has."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_handlers_run_behind_the_block() -> None:
+    came: list[str] = []
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        came.append("handler")
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with signals_wait():
+            signal.raise_signal(signal.SIGALRM)
+            came.append("block")
+        assert came == ["block", "handler"]
+        assert signal.getsignal(signal.SIGALRM) is handler
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupt_is_not_lost_where_the_block_fails() -> None:
+    def fails() -> None:
+        with signals_wait():
+            signal.raise_signal(signal.SIGINT)
+            raise ValueError("what comes of an isl that is out of operations")
+
+    with pytest.raises(KeyboardInterrupt):
+        fails()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_other_threads_have_no_handlers() -> None:
+    found: list[object] = []
+
+    def run() -> None:
+        with signals_wait():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [signal.default_int_handler]
+
+
+def test_an_interrupt_in_the_middle_of_isl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """isl would go on without the node, and Python's interpreter end with a fault of memory."""
+    f = polyml.einsum(SCALED)
+    a = np.ones((3, 5), "f4")
+    look = instances._Scan.look
+    interrupts = [True]
+
+    def interrupted(self: instances._Scan, build: isl.AstBuild) -> instances._Found:
+        if interrupts.pop() if interrupts else False:
+            assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler, "the interrupt would leave here"
+            signal.raise_signal(signal.SIGINT)
+        return look(self, build)
+
+    monkeypatch.setattr(instances._Scan, "look", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        f(a)
+    np.testing.assert_array_equal(f(a), a * 3)
+
+
+@pytest.mark.parametrize("error", [MemoryError, ValueError])
+def test_a_fault_in_the_middle_of_isl(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: instances._Scan, build: isl.AstBuild) -> instances._Found:
+        raise error("in a callback")
+
+    f = polyml.einsum(SCALED)
+    with monkeypatch.context() as patched:
+        patched.setattr(instances._Scan, "look", fails)
+        with pytest.raises(error, match="in a callback"):
+            f(np.ones((3, 5), "f4"))
+    np.testing.assert_array_equal(f(np.ones((3, 5), "f4")), np.full((3, 5), 3, "f4"))
