@@ -12,12 +12,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from polyml.forks import wait_at_forks
+
 __all__ = ["deeply_nested"]
 
 FRAMES = 4000
 """What Python's limit of recursion is meanwhile: enough for sums of some 1200 terms."""
 
 _lock = threading.Lock()
+wait_at_forks(_lock)
 _inside = 0
 _before = 0
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import warnings
 
 from polyml.einsum_frontend.names import RESERVED
 from polyml.einsum_frontend.parse_expressions import refusal
 from polyml.einsum_frontend.parse_shapes import parse_annotation
 from polyml.einsum_frontend.parse_statements import parse_block
 from polyml.einsum_frontend.positions import Positions, split_lines
+from polyml.einsum_frontend.python_parser import python_tree
 from polyml.einsum_frontend.syntax import Parameter, Program
 from polyml.errors import EinsumSyntaxError
 from polyml.nesting import deeply_nested
@@ -43,9 +43,7 @@ def _python_function(source: Source) -> tuple[ast.FunctionDef, Positions]:
         lines = ["if True:", *lines]
     at = Positions(source, tuple(lines), line_shift=-1 if indented else 0)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the tokenizer, about string escapes
-            module = ast.parse("\n".join(lines))
+        module = python_tree("\n".join(lines))
     except SyntaxError as error:
         raise _not_python(error, at) from None
     except ValueError as error:  # a null byte

@@ -10,6 +10,7 @@ from polyml.dtypes import DTYPES, DType
 from polyml.einsum_frontend.names import did_you_mean
 from polyml.einsum_frontend.parse_expressions import parse_expression, refusal
 from polyml.einsum_frontend.positions import Positions
+from polyml.einsum_frontend.python_parser import python_expression
 from polyml.einsum_frontend.spellings import attribute_hint
 from polyml.einsum_frontend.syntax import Binary, Expression, Name, Number, Unary
 from polyml.errors import EinsumSyntaxError
@@ -96,7 +97,7 @@ def _entry(text: str, offset: int, literal: ast.Constant, at: Positions) -> Expr
         fixed=span if span == at.span(literal) else None,
     )
     try:
-        node = ast.parse(text, mode="eval").body
+        node = python_expression(text)
     except (SyntaxError, ValueError):
         hint = "entries are separated by spaces, or by commas when an entry has spaces: 'T + 1, B'"
         raise EinsumSyntaxError(f"{text!r} is not an entry of a shape", span=span, hint=hint) from None

@@ -11,7 +11,6 @@ import ast
 import inspect
 import itertools
 import tokenize
-import warnings
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
@@ -19,6 +18,7 @@ from types import CodeType, FunctionType, ModuleType
 from polyml.dtypes import DType
 from polyml.einsum_frontend.parse import parse
 from polyml.einsum_frontend.positions import split_lines
+from polyml.einsum_frontend.python_parser import python_tree, without_warnings
 from polyml.einsum_frontend.resolve import resolve
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import EinsumSyntaxError
@@ -141,9 +141,8 @@ def _compile_again(
         lines = [f"import {', '.join(imported)}", *lines]
     flags = code.co_flags & _INHERITED_FLAGS
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse("\n".join(lines))
+        with without_warnings():
+            tree = python_tree("\n".join(lines))
             module = compile(tree, source.filename, "exec", flags=flags, dont_inherit=True)
     except (SyntaxError, ValueError):
         return None, None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +13,7 @@ from polyml.dtypes import from_numpy
 from polyml.einsum_frontend.any_size import AnyShapes
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
+from polyml.forks import wait_at_forks
 from polyml.runtime.arguments import AnyInt, AnySize, Layout, Prepared, Wanted, bind, layout_of, prepare
 from polyml.runtime.foreign.arrays import through_numpy, viewed
 from polyml.runtime.keys import KernelTable, Key
@@ -25,12 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["COMPILE_LOCK", "Dispatcher", "wanted_of"]
 
 COMPILE_LOCK = threading.RLock()
-"""Held while anything compiles: isl's context and LLVM's global state are not safe to share. A fork waits for it, so that the child finds it free."""
+"""Held while anything compiles: isl's context and LLVM's global state are not safe to share."""
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=COMPILE_LOCK.acquire, after_in_parent=COMPILE_LOCK.release, after_in_child=COMPILE_LOCK.release
-    )
+wait_at_forks(COMPILE_LOCK, first=True)
 
 atexit.register(COMPILE_LOCK.acquire)
 """A daemon thread does not compile on while the process takes LLVM and isl down; the thread that exits still may."""

@@ -168,6 +168,28 @@ if child == 0:
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """,
+    "fork while a thread holds a lock": """
+import signal
+from polyml import nesting
+from polyml.codegen.llvm.machine import LLVM_LOCK
+from polyml.einsum_frontend import python_parser
+from polyml.runtime.dispatch import COMPILE_LOCK
+check(f, 1)
+def hold(lock):
+    with lock:
+        held.set()
+        time.sleep(0.1)
+for lock in (COMPILE_LOCK, LLVM_LOCK, python_parser._lock, nesting._lock):
+    held = threading.Event()
+    threading.Thread(target=hold, args=(lock,)).start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        check(polyml.einsum(text(2)), 2)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, lock
+""",
     "exit with live kernels": """
 keep = [polyml.einsum(text(k)) for k in range(3)]
 for k, g in enumerate(keep):

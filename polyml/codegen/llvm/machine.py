@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache, lru_cache
 
 import llvmlite
@@ -17,6 +18,7 @@ from polyml.records import dataclass
 from polyml.target import Target
 
 __all__ = [
+    "LLVM_LOCK",
     "Loaded",
     "Machine",
     "assembly",
@@ -27,6 +29,9 @@ __all__ = [
     "machine_of",
     "optimized",
 ]
+
+LLVM_LOCK: AbstractContextManager[object] = llvm.ffi.lib._lock
+"""Held by llvmlite in each call of LLVM, so also by a thread that unloads a kernel, whenever that dies."""
 
 
 @dataclass(frozen=True, slots=True)

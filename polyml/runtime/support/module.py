@@ -14,8 +14,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from polyml.codegen.llvm.machine import Loaded, load_object
+from polyml.codegen.llvm.machine import LLVM_LOCK, Loaded, load_object
 from polyml.dtypes import bf16
+from polyml.forks import wait_at_forks
 from polyml.records import dataclass
 from polyml.runtime.entry.layout import ArrayHeader, array_header
 from polyml.runtime.load import compile_plainly
@@ -56,6 +57,8 @@ _KMP_FUNCTIONS = (
 _EMPTY_SLOT, _NEW_SLOT, _RETURN_SLOT, _BASE_SLOT = 184, 94, 76, 282
 """Of NumPy's C API table: PyArray_Empty, PyArray_NewFromDescr, PyArray_Return (fixed since NumPy 1.0), PyArray_SetBaseObject (since 1.7)."""
 
+
+wait_at_forks(LLVM_LOCK)
 
 _LOADED: list[Loaded] = []
 """Workers of a pool sleep in its code, which therefore stays."""
