@@ -383,28 +383,56 @@ def test_nothing_is_packed_for_small_or_skinny_products() -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("layout", ["nn", "tn"])
-@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "aarch64", "apple-m1"])
 def test_register_tiles_do_not_spill(name: str, layout: str, dtype: str) -> None:
     left, right = LAYOUTS[layout]
     a, b = operands(left, right, {"N": 512, "M": 480, "K": 512}, dtype)
     target = Target(name, l1_bytes=48 * 1024, l2_bytes=2 << 20)
     assembly = polyml.einsum(product(left, right, "N M", dtype), target=target).lower(a, b).text("asm")
-    kernels = [body for body in inner_loops(assembly) if body.count("vfmadd") >= 8]
+    kernels = [body for body in inner_loops(assembly) if len(re.findall(r"\b(vfmadd|fmla)", body)) >= 8]
     assert kernels
     for body in kernels:
-        spills = re.findall(r"vmov\w+\s+\S*\(%rsp\S*\), %[yz]mm\d+|vmov\w+\s+%[yz]mm\d+, \S*\(%rsp", body)
-        assert not spills, body
+        assert not spills_of(body), body
+
+
+def test_products_apart_from_their_sums_have_registers() -> None:
+    """Accumulators, the vectors that rows share and a broadcast; and what a product is made in where nothing is fused."""
+    a, b = operands("N K", "K M", {"N": 200, "M": 240, "K": 300}, "f64")
+    for name, others in (("x86-64-v2", 3), ("x86-64-v3", 1)):
+        shown = str(polyml.einsum(product("N K", "K M", "N M", "f64"), target=Target(name)).explain(a, b))
+        found = re.search(r"register tile (\d+) n x (\d+) vectors", shown)
+        assert found is not None
+        rows, vectors = int(found[1]), int(found[2])
+        assert 16 - 2 <= rows * vectors + vectors + others <= 16
+
+
+def spills_of(body: str) -> list[str]:
+    """Instructions on vectors that load from the stack, store to it, or have an operand there."""
+    return re.findall(r"^\s*v\w+\s.*\(%r[sb]p\b.*$|^\s*(?:ld|st)\w+\s+[qdv]\d+.*\[(?:sp|x29)\b.*$", body, re.MULTILINE)
+
+
+def test_spills_are_seen() -> None:
+    """As LLVM writes them: a load, an operand in memory behind a frame pointer, and those of ARM."""
+    assert (
+        len(
+            spills_of(
+                "\tvmovaps\t64(%rsp), %zmm1\n\tvfmadd231ps\t-96(%rbp), %ymm1, %ymm2\n\tvaddps\t(%rax), %ymm1, %ymm2\n"
+            )
+        )
+        == 2
+    )
+    assert len(spills_of("\tldr\tq1, [sp, #16]\n\tstp\tq0, q1, [sp]\n\tldr\tq1, [x8, #16]\n\tldr\tx1, [sp]\n")) == 2
 
 
 def inner_loops(assembly: str) -> list[str]:
     """Basic blocks that jump back to their own label."""
     found, label, lines = [], "", list[str]()
     for line in assembly.splitlines():
-        if match := re.match(r"(\.L\w+):", line):
+        if match := re.match(r"(\.?L\w+):", line):
             label, lines = match[1], []
             continue
         lines.append(line)
-        if label and re.search(rf"\bj\w+\s+{re.escape(label)}$", line):
+        if label and re.search(rf"\b(j|b|cb|tb)[\w.]*\s+(\S+, )*{re.escape(label)}$", line):
             found.append("\n".join(lines))
     return found
 
@@ -424,10 +452,31 @@ def test_random_sizes(seed: int) -> None:
 
 def test_loops_of_a_blocked_product(golden: Callable[[str, str], None]) -> None:
     """Small enough to read: three rows by one vector, every level of blocks, both operands packed."""
-    target = Target("x86-64-v2", l1_bytes=1024, l2_bytes=8100, vector_registers=5)
+    target = Target("x86-64-v2", l1_bytes=1024, l2_bytes=8100, vector_registers=7)
     a, b = operands("K N", "K M", {"N": 17, "M": 260, "K": 60}, "f32")
     function = polyml.einsum(product("K N", "K M", "N M", "f32"), target=target, threads=1)
     golden("codegen/blocked_product", function.lower(a, b).text("schedule") + "\n" + function.lower(a, b).text("loops"))
+
+
+def test_loops_of_a_contraction_of_many_indices(golden: Callable[[str, str], None]) -> None:
+    """Two indices summed, two rows on either side, the result in an order of its own."""
+    target = Target("x86-64-v2", l1_bytes=1024, l2_bytes=8100, vector_registers=7)
+    shapes = {"A": 5, "B": 6, "C": 7, "D": 8, "E": 20}
+    a, b = (np.ones([shapes[i] for i in dims.split()], np.float32) for dims in ("A C B D", "D E C"))
+    function = polyml.einsum(product("A C B D", "D E C", "B A E", "f32"), target=target, threads=1)
+    golden("codegen/many_indices", function.lower(a, b).text("loops"))
+
+
+def test_loops_of_a_convolution(golden: Callable[[str, str], None]) -> None:
+    """Lanes along the filters, weights in panels, padding copied."""
+    target = Target("x86-64-v2", l1_bytes=1024, l2_bytes=8100, vector_registers=7)
+    text = (
+        'def f(x: f32["C H W"], w: f32["O C 3 3"]):\n'
+        "    y[o, p, q] = pad(x, ((0, 0), (1, 1), (1, 1)))[c, p + r, q + s] * w[o, c, r, s]\n    return y\n"
+    )
+    function = polyml.einsum(text, target=target, threads=1)
+    a, b = np.ones((8, 9, 10), np.float32), np.ones((12, 8, 3, 3), np.float32)
+    golden("codegen/convolution", function.lower(a, b).text("loops"))
 
 
 @pytest.mark.parametrize("threads", [1, 2])

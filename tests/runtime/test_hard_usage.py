@@ -185,7 +185,7 @@ for lock in (COMPILE_LOCK, LLVM_LOCK, python_parser._lock, nesting._lock):
     held.wait()
     child = os.fork()
     if child == 0:
-        signal.alarm(10)
+        signal.alarm(60)
         check(polyml.einsum(text(2)), 2)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, lock

@@ -57,6 +57,9 @@ ACROSS_GAIN = 0.95
 ENDS = 3.0
 """Cycles until the lanes of a sum are a number, where several end together."""
 
+APART_FROM_SUMS = 2
+"""Registers of a product that is made apart from its sum, where multiplications are not fused with additions: its own, and its broadcast's, which lives as long as the row."""
+
 LEFT_GAIN = 0.95
 """Cycles, relative to another vector for these columns, below which they are worth code of their own."""
 
@@ -78,13 +81,14 @@ def contraction_tile(
     width = target.lanes(model.itemsize)
     # Rows of a turned result are whole tiles of whole vectors; where masks have registers of their own, no other value needs one.
     spare = target.vector_registers > 16 and not (rest and target.masked)
+    free = target.vector_registers - (2 if spare else 0) - (0 if target.fma else APART_FROM_SUMS)
     best: tuple[str, RegisterTile] | None = None
     for rows_index in row_side or [""]:
         extent = model.extents.get(rows_index, 1)
         for vectors in range(1, most + 1):
             for rows in range(1, tallest + 1):
                 # Accumulators, the vectors that rows share, a broadcast; and two more where there are plenty, for masks' sake.
-                if rows * vectors + vectors + 1 > target.vector_registers - (2 if spare else 0):
+                if rows * vectors + vectors + 1 > free and (rows, vectors) != (1, 1):
                     continue
                 if rows > extent or (vectors - 1) * width >= model.extents[lanes]:
                     continue
