@@ -19,7 +19,7 @@ __all__ = ["deeply_nested"]
 FRAMES = 4000
 """What Python's limit of recursion is meanwhile: enough for sums of some 1200 terms."""
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal's handler, or the garbage collector, may read a program in between
 wait_at_forks(_lock)
 _inside = 0
 _before = 0
@@ -30,15 +30,15 @@ def deeply_nested() -> Iterator[None]:
     """Raises Python's limit of recursion, which all threads share, until the last one that asked for it is done."""
     global _inside, _before
     with _lock:
-        if _inside == 0:
+        _inside += 1
+        if _inside == 1:
             _before = sys.getrecursionlimit()
             sys.setrecursionlimit(max(_before, FRAMES))
-        _inside += 1
     try:
         yield
     finally:
         with _lock:
-            _inside -= 1
-            if _inside == 0 and sys.getrecursionlimit() == FRAMES:  # else somebody else has set it meanwhile
+            if _inside == 1 and sys.getrecursionlimit() == FRAMES:  # else somebody else has set it meanwhile
                 with suppress(RecursionError):  # a caller that is close to the limit itself
                     sys.setrecursionlimit(_before)
+            _inside -= 1

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from polyml import nesting
 from polyml.nesting import FRAMES, deeply_nested
 
 
@@ -54,3 +55,9 @@ def test_a_limit_that_is_set_meanwhile_stays() -> None:
         assert sys.getrecursionlimit() == FRAMES + 500
     finally:
         sys.setrecursionlimit(before)
+
+
+def test_a_handler_of_signals_may_read_a_program_in_between() -> None:
+    with nesting._lock:
+        assert nesting._lock.acquire(blocking=False), "it would wait for itself"
+        nesting._lock.release()
