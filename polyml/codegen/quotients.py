@@ -15,6 +15,7 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.tree import Kind, kind_of, set_names
+from polyml.sets.callbacks import pieces_of
 from polyml.sets.spaces import sets_of
 
 __all__ = ["Quotients", "without_divisions"]
@@ -82,7 +83,7 @@ def without_divisions(tree: isl.Schedule) -> Quotients | None:
     for _, rows in bands:
         for row in rows:
             for name, value in row.items():
-                for _, piece in value.get_pieces():
+                for _, piece in pieces_of(value):
                     for k in range(piece.dim(_DIV)):
                         division = piece.get_div(k)
                         divisions.setdefault(name, {}).setdefault(str(division), division)
@@ -135,7 +136,7 @@ def _denominators(row: _Row) -> set[int]:
     """The numbers that a member's values divide by."""
     found: set[int] = set()
     for value in row.values():
-        for _, piece in value.get_pieces():
+        for _, piece in pieces_of(value):
             used = (k for k in range(piece.dim(_DIV)) if not piece.get_coefficient_val(_DIV, k).is_zero())
             found |= {piece.get_div(k).get_denominator_val().to_python() for k in used}
     return found
@@ -216,7 +217,7 @@ def _divisor(row: _Row) -> int:
     """The largest number that divides a member's values, as sums of indices and quotients; 1 where none of these is a quotient."""
     divisor, quotient = 0, False
     for value in row.values():
-        for _, piece in value.get_pieces():
+        for _, piece in pieces_of(value):
             if piece.get_denominator_val().to_python() != 1:
                 return 1
             numbers = [piece.get_constant_val()]
@@ -271,7 +272,7 @@ class _Rebuild:
 
     def value(self, value: isl.PwAff, statement: _Extended, count: int) -> isl.PwAff:
         made: isl.PwAff | None = None
-        pieces = value.get_pieces()
+        pieces = pieces_of(value)
         for domain, piece in pieces:
             counted = isl.PwAff.from_aff(_linear(piece, statement).scale_down_val(isl.Val(count)))
             if len(pieces) > 1:

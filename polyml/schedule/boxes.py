@@ -6,6 +6,7 @@ import islpy as isl
 
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.callbacks import pieces_of
 from polyml.sets.from_isl import affine_of
 from polyml.sets.spaces import parameters_text
 
@@ -19,7 +20,7 @@ def box_of(scop: Scop, statement: Statement) -> dict[str, Affine] | None:
     found: dict[str, Affine] = {}
     for k, index in enumerate(statement.indices[depth:]):
         pieces = (
-            inner.dim_max(k).gist(scop.context).get_pieces() if inner.dim_has_upper_bound(isl.dim_type.set, k) else []
+            pieces_of(inner.dim_max(k).gist(scop.context)) if inner.dim_has_upper_bound(isl.dim_type.set, k) else []
         )
         if len(pieces) != 1:
             return None

@@ -11,6 +11,7 @@ from polyml.records import dataclass
 from polyml.schedule.schedule import Schedule
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, FloorDiv
+from polyml.sets.callbacks import pieces_of
 from polyml.sets.from_isl import affine_of
 from polyml.sets.spaces import sets_of
 from polyml.shown import html_of, text_of
@@ -84,7 +85,7 @@ def _row_affines(row: isl.UnionPwAff, scop: Scop) -> dict[str, Affine | None]:
     for position in range(pieces.n_pw_aff()):
         piecewise = pieces.get_at(position)
         name = piecewise.get_space().get_tuple_name(isl.dim_type.in_)
-        parts = piecewise.get_pieces()
+        parts = pieces_of(piecewise)
         found[name] = affine_of(parts[0][1], scop.statements[name].indices) if len(parts) == 1 else None
     return dict(sorted(found.items()))
 

@@ -16,6 +16,7 @@ from polyml.expressions import Expr, Read, Subscript, map_reads
 from polyml.records import dataclass
 from polyml.scop.accesses import access_map, guarded_reads
 from polyml.sets.affine import Affine, affine
+from polyml.sets.callbacks import pieces_of
 from polyml.sets.from_isl import affine_of
 from polyml.sets.spaces import parameters_text
 
@@ -158,7 +159,7 @@ def _is_nearly(piece: isl.Set, box: isl.Set) -> bool:
 def _width(elements: isl.Set, d: int) -> Affine | None:
     """How many values a dimension has; None where that is no one affine expression."""
     some = elements.params()
-    ends = [end(d).coalesce().gist_params(some).get_pieces() for end in (elements.dim_max, elements.dim_min)]
+    ends = [pieces_of(end(d).coalesce().gist_params(some)) for end in (elements.dim_max, elements.dim_min)]
     if any(len(pieces) != 1 for pieces in ends):
         return None
     last, first = (affine_of(pieces[0][1], ()) for pieces in ends)

@@ -18,6 +18,7 @@ from polyml.scop.dependences import values_of
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.callbacks import pieces_of
 from polyml.sets.from_isl import affine_of
 from polyml.sets.shapes import element_count, is_known
 from polyml.sets.spaces import maps_of
@@ -136,7 +137,7 @@ def _ends(users: Sequence[Statement], position: int) -> tuple[Affine, Affine] | 
     for statement in users:
         some = statement.domain.params()
         for end, found in ((statement.domain.dim_min, lows), (statement.domain.dim_max, highs)):
-            pieces = end(position).coalesce().gist_params(some).get_pieces()
+            pieces = pieces_of(end(position).coalesce().gist_params(some))
             if len(pieces) != 1:
                 return None
             found.append(affine_of(pieces[0][1], ()))

@@ -10,7 +10,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-__all__ = ["signals_wait"]
+import islpy as isl
+
+__all__ = ["pieces_of", "signals_wait"]
 
 
 _SIGNALS = tuple(sorted(signal.valid_signals()))
@@ -34,3 +36,10 @@ def signals_wait() -> Iterator[None]:
     finally:
         for one in dict.fromkeys(came):
             signal.raise_signal(one)
+
+
+def pieces_of(value: isl.PwAff | isl.Aff) -> list[tuple[isl.Set, isl.Aff]]:
+    """`get_pieces()`, but without a Python function as the callback: no handler runs in a dictionary's own."""
+    found: dict[isl.Set, isl.Aff] = {}
+    (value.to_pw_aff() if isinstance(value, isl.Aff) else value).foreach_piece(found.__setitem__)
+    return list(found.items())

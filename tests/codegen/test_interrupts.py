@@ -1,6 +1,7 @@
 """Ctrl-C while something compiles: no callback of isl's is left by an exception, and the next call compiles as if nothing had been."""
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -11,7 +12,7 @@ import pytest
 
 import polyml
 from polyml.codegen import instances
-from polyml.sets.callbacks import signals_wait
+from polyml.sets.callbacks import pieces_of, signals_wait
 
 SCALED = 'def scaled(a: f32["N M"]):\n    y[i, j] = a[i, j] * 3\n    return y\n'
 
@@ -95,3 +96,15 @@ def test_a_fault_in_the_middle_of_isl(error: type[Exception], monkeypatch: pytes
         with pytest.raises(error, match="in a callback"):
             f(np.ones((3, 5), "f4"))
     np.testing.assert_array_equal(f(np.ones((3, 5), "f4")), np.full((3, 5), 3, "f4"))
+
+
+def test_pieces_are_read_without_a_function_of_pythons() -> None:
+    value = isl.PwAff("[n] -> { [(n)] : n > 0; [(2n)] : n <= 0 }")
+    assert str(pieces_of(value)) == str(value.get_pieces())
+    assert str(pieces_of(isl.Aff("[n] -> { [(n)] }"))) == str(isl.Aff("[n] -> { [(n)] }").get_pieces())
+    came: list[str] = []
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, argument: came.append(frame.f_code.co_name) if event == "call" else None)
+    pieces_of(value)
+    sys.setprofile(before)
+    assert came == ["pieces_of"]

@@ -8,6 +8,7 @@ from polyml.einsum_frontend.proofs import parameters
 from polyml.einsum_frontend.ranges import Range
 from polyml.graph.builder.state import State
 from polyml.sets.affine import Extent, extent_of
+from polyml.sets.callbacks import pieces_of
 from polyml.sets.from_isl import affine_of
 
 __all__ = ["box_of", "greatest_plus_one", "stop_of"]
@@ -68,7 +69,7 @@ def _greatest(state: State, values: isl.Set, position: int) -> Extent | None:
     values = values.intersect_params(state.known)
     if not values.is_bounded() or not state.avoid(state.known.subtract(values.params())):
         return None
-    for where, value in values.dim_max(position).get_pieces():
+    for where, value in pieces_of(values.dim_max(position)):
         here = where.params()
         if _holds(state, here) and state.avoid(state.known.subtract(here)):
             return extent_of(affine_of(value, ()) + 1)

@@ -18,6 +18,7 @@ from polyml.schedule.ilp.model import COEFFICIENT_BOUND, SHIFT_BOUND, Model, Sha
 from polyml.schedule.ilp.solve import Solver
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.callbacks import pieces_of
 from polyml.sets.from_isl import affine_of
 
 __all__ = ["Basis", "Problem", "extended", "within"]
@@ -251,7 +252,7 @@ def _lanes(statement: Statement) -> frozenset[int]:
 
 def _last(domain: isl.Set, position: int, sizes: tuple[str, ...]) -> tuple[int, tuple[int, ...]] | None:
     """The largest value of an index where it is one affine function of the sizes."""
-    pieces = domain.dim_max(position).get_pieces()
+    pieces = pieces_of(domain.dim_max(position))
     if len(pieces) != 1:
         return None
     value = affine_of(pieces[0][1], ())

@@ -18,6 +18,7 @@ from polyml.scop.dependences import Dependences, values_of
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.callbacks import pieces_of
 from polyml.sets.from_isl import affine_of
 from polyml.sets.shapes import is_known
 from polyml.sets.spaces import parameters_text
@@ -191,7 +192,7 @@ def line_rows(length: Affine, itemsize: int, line_bytes: int) -> Affine:
 
 def trips_of(statement: Statement) -> Affine | None:
     """How often the outermost loop around the statement runs, in terms of the sizes, where it runs at all; None where that is no affine function."""
-    low, high = (end(0).get_pieces() for end in (statement.domain.dim_min, statement.domain.dim_max))
+    low, high = (pieces_of(end(0)) for end in (statement.domain.dim_min, statement.domain.dim_max))
     if len(low) != 1 or len(high) != 1:
         return None
     return affine_of(high[0][1], ()) - affine_of(low[0][1], ()) + 1

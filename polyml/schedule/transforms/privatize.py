@@ -23,6 +23,7 @@ from polyml.scop.dependences import analyse
 from polyml.scop.relations import Relations
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.callbacks import pieces_of
 from polyml.sets.from_isl import affine_of
 from polyml.sets.spaces import maps_of, parameters_text
 
@@ -74,7 +75,7 @@ def _number(scop: Scop, statement: Statement, found: LoopNode) -> tuple[Affine, 
     counted = isl.Map(f"{parameters_text(scop.sizes)}{{ {name}[{indices}] -> [{number.isl_text()}] }}")
     values = statement.domain.apply(counted).gist_params(scop.context)
     low = values.dim_min_val(0)
-    pieces = values.dim_max(0).get_pieces()
+    pieces = pieces_of(values.dim_max(0))
     if not low.is_int() or len(pieces) != 1:
         raise TransformError(f"how many partial results loop {found.name} needs is not affine in the sizes")
     return number - low.to_python(), affine_of(pieces[0][1], ()) - low.to_python() + 1
