@@ -29,11 +29,12 @@ Basis = Mapping[str, tuple[tuple[int, ...], ...]]
 
 @dataclass(slots=True, eq=False)
 class Problem:
-    """A scop, the cost functions that decide, and the solver."""
+    """A scop, the cost functions that decide, and the solver. bound: of coefficients, in the first model that is tried."""
 
     scop: Scop
     costs: tuple[str, ...]
     solver: Solver
+    bound: int = COEFFICIENT_BOUND
     _shapes: dict[str, Shape] = field(default_factory=dict)
 
     # -- statements -------------------------------------------------------------------------------------------------------------
@@ -176,7 +177,7 @@ class Problem:
         cones: Sequence[Cone],
         basis: Basis,
         *,
-        bound: int = COEFFICIENT_BOUND,
+        bound: int | None = None,
         signed: bool = False,
     ) -> Model:
         return Model(
@@ -186,7 +187,7 @@ class Problem:
             basis=basis,
             sizes=len(self.scop.sizes),
             signed=signed,
-            bound=bound,
+            bound=bound or self.bound,
         )
 
     def _solve(

@@ -18,6 +18,7 @@ from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone
 from polyml.schedule.ilp.costs import TILING_COSTS
 from polyml.schedule.ilp.hyperplanes import Hyperplane, Row, distances, row_function
+from polyml.schedule.ilp.model import COEFFICIENT_BOUND
 from polyml.schedule.ilp.problem import Basis, Problem, within
 from polyml.schedule.ilp.solve import Solver, SolverLimit
 from polyml.scop.scop import Scop
@@ -51,19 +52,26 @@ class SkewedLoop:
 def skewed_band(scop: Scop, every: Sequence[Cone], names: Sequence[str]) -> tuple[SkewedLoop, ...]:
     """Loops over the statements that may all be tiled together, the least skewed first; fewer than two when there is no such band. every: the scop's dependences."""
     cones = within(every, names)
-    problem = Problem(scop, TILING_COSTS, Solver(NODES))
+    for bound in (COEFFICIENT_BOUND, REACH // 2):
+        found = _band(Problem(scop, TILING_COSTS, Solver(NODES), bound), cones, names)
+        # Stencils of a high order want more skewing than is usual.
+        if len(found) == max(len(scop.statements[name].indices) for name in names):
+            break
+    if not all(_is_short(loop, cones) for loop in found):
+        return ()
+    return tuple(_loop(scop, loop.rows) for loop in found)
+
+
+def _band(problem: Problem, cones: Sequence[Cone], names: Sequence[str]) -> tuple[Hyperplane, ...]:
     deepest = max(problem.dimension(name) for name in names)
     # Statements of fewer dimensions, such as boundaries, need no directions of their own: they go along.
     basis: Basis = {
         name: () if problem.dimension(name) == deepest else _all_of(problem.dimension(name)) for name in names
     }
     try:
-        found = problem.band(tuple(names), cones, basis)
+        return problem.band(tuple(names), cones, basis)
     except SolverLimit:
         return ()
-    if not all(_is_short(loop, cones) for loop in found):
-        return ()
-    return tuple(_loop(scop, loop.rows) for loop in found)
 
 
 def skewed_by(loop: SkewedLoop, factor: int, own: Mapping[str, int], scop: Scop, every: Sequence[Cone]) -> SkewedLoop:

@@ -1,9 +1,10 @@
 """Sizes of time tiles (time_tiles.py): how many steps, rows and vectors of a strip, so that what they touch stays in L1 or L2.
 
 At one step a tile touches a block of rows in all arrays, a strip of each along the lanes. Strips begin and end where vectors do: they move by whole
-vectors from step to step; a row along which a recurrence runs is not cut. Blocks fit in L1 where that leaves at least `LEAST_ROWS` rows in each direction, else in a fraction of L2, fewer rows
-innermost, so that the rows which the next ones read again are still in L1; then as many steps as shift the block by twice its own
-height (six times where rows are cut into strips), about as many in each tile, and in each thread's.
+vectors from step to step; a row along which a recurrence runs is not cut. In one direction blocks fit in L1 where that leaves at least `LEAST_ROWS` rows, else in a fraction of L2; then as many steps as shift the block
+by twice its own height (six times where rows are cut into strips), about as many in each tile, and in each thread's. In several directions blocks are narrow along one, so that neighbours stay in L1 while the others are swept,
+and wide along the others, as far as a quarter of L2 allows; then as many steps as shift the block by its own width. The next tile is the next one along the narrow direction: what it shares with the one before is near, and
+what rows of tiles share is in L3 where not all of the arrays are.
 """
 
 from __future__ import annotations
@@ -12,14 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from math import prod
 
-from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.large_enough import at_least, extents_of
 from polyml.schedule.layouts.relaid import trips_of
 from polyml.schedule.schedule import Product
 from polyml.schedule.strategy.facts import Facts
-from polyml.sets.affine import Affine
 
 __all__ = ["Sweep"]
 
@@ -37,6 +36,12 @@ STEPS_OF_STRIPS = 6
 
 UNKNOWN = 1 << 20
 """What an extent that is symbolic is taken for: more than any tile has. Whether a step is large enough is asked at each call."""
+
+NARROW = 4
+"""Rows of a block along the first of several directions: those that are jammed (neighbours.py)."""
+
+WIDE = 32
+"""Rows of a block along the others, at most: the block's border along them is an eighth of that along the first."""
 
 LEAST_ROWS = 8
 """Rows of a block in each direction: less, and its border is as large as itself."""
@@ -96,7 +101,9 @@ class Sweep:
         rows = [index for index in space if index != lanes]
         # A strip is as good as a row of its length; a few rows alone are no tiles.
         least = {
-            index: size if rows and index == lanes else 2 * size for index, size in sizes.items() if size is not None
+            index: size if rows and index == lanes else 2 * (min(size, LEAST_ROWS) if len(rows) > 1 else size)
+            for index, size in sizes.items()
+            if size is not None
         }
         long = at_least(scop, statement, least)
         most = 2 * STRIP_VECTORS * self.facts.target.lanes(core.itemsize)
@@ -135,13 +142,17 @@ class Sweep:
         cut = strip if 2 * strip < space[lanes] and not whole and not short else None
         length = self.longest(rows) if whole and space[lanes] == UNKNOWN else space[lanes]
         far = target.l2_bytes // 8
-        # Rows of two strips are not cut, and blocks of them may take twice as much where there are several directions.
-        for room in (2 * target.l1_bytes // 3, target.l1_bytes if cut else 0, far, 2 * far if len(rows) > 1 else 0):
-            heights = self.heights(rows, strip if short else cut or length, room)
-            if min(heights) >= LEAST_ROWS:
-                break
+        if len(rows) > 1:
+            heights = self.columns(rows, strip if short else cut or length, 2 * far)
+            if min(heights[1:]) < LEAST_ROWS:
+                return None
         else:
-            return None
+            for room in (2 * target.l1_bytes // 3, target.l1_bytes if cut else 0, far):
+                heights = [_in_fours(room / self.block_bytes(dict.fromkeys(rows, 1), cut or length))]
+                if min(heights) >= LEAST_ROWS:
+                    break
+            else:
+                return None
         highest = max(space[index] for index in rows)
         return self.steps_of([min(height, highest) for height in heights], cut, lanes, skew)
 
@@ -160,36 +171,20 @@ class Sweep:
             }
         return self.bytes_of(boxes)
 
-    def heights(self, rows: list[str], strip: int, room: int) -> list[int]:
-        """The sides of the largest block of rows in the room, multiples of 4, which are jammed: the same in all directions, but fewer along the first one, which is swept innermost,
-        where a sweep's window would not stay in L1 from one iteration of the loop around it to the next."""
-        one = self.block_bytes(dict.fromkeys(rows, 1), strip)
-        count = len(rows)
-        side = _in_fours((room / one) ** (1 / count))
-        if count == 1:
-            return [side]
-        inner = side
-        while inner > LEAST_ROWS and self.window_bytes(rows, strip, inner) > self.facts.target.l1_bytes:
-            inner -= 4
-        if inner == side:
-            return [side] * count
-        return [inner, *[_in_fours((room / one / inner) ** (1 / (count - 1)))] * (count - 1)]
-
-    def window_bytes(self, rows: list[str], strip: int, inner: int) -> int:
-        """Bytes of the strips that a sweep over `inner` rows of the core statement touches until the loop around has gone on by as much as neighbours are apart."""
-        core = self.facts.scop.statements[self.core.name]
-        spans: dict[str, dict[str, list[int]]] = {}
-        for read in reads_of(core.value):
-            own = spans.setdefault(read.tensor, {})
-            for subscript in read.subscripts:
-                for index in rows[:2]:
-                    if isinstance(subscript, Affine) and subscript.stride(index) == 1:
-                        own.setdefault(index, []).append(subscript.constant)
-        touched = inner  # what is written
-        for own in spans.values():
-            along, around = (1 + max(own.get(index, [0])) - min(own.get(index, [0])) for index in rows[:2])
-            touched += around * (inner + along - 1)
-        return touched * strip * self.core.itemsize
+    def columns(self, rows: list[str], strip: int, room: int) -> list[int]:
+        """The sides of a block in several directions: as many rows as are jammed along the first one, which is swept innermost, so that the next row of the loop around it finds all neighbours in L1,
+        and along the others as many as the room allows, up to where their border is small beside that. Where threads' rows of tiles together are more than L3 holds, blocks are small ones."""
+        options, space = self.facts.options, self.space(self.core)
+        one = self.block_bytes({row: NARROW if row == rows[0] else 1 for row in rows}, strip)
+        wide = min(WIDE, _in_fours((room / one) ** (1 / (len(rows) - 1))))
+        if options.parallel and options.threads > 1:
+            # A thread begins when the one before is beyond the first two blocks.
+            wide = min(wide, max(LEAST_ROWS, _in_fours(space[rows[-1]] / (2 * options.threads))))
+            every = self.bytes_of({model.name: self.space(model) for model in self.models})
+            if 2 * wide * options.threads * every > self.facts.target.l3_bytes * space[rows[-1]]:
+                small = self.block_bytes(dict.fromkeys(rows, LEAST_ROWS), strip)
+                return [LEAST_ROWS if small <= room else 1] * len(rows)
+        return [NARROW, *[wide] * (len(rows) - 1)]
 
     def steps_of(self, heights: list[int], strip: int | None, lanes: str, skew: int) -> tuple[int | None, ...] | None:
         """The sizes with steps; None when nothing would be cut."""
@@ -197,10 +192,13 @@ class Sweep:
         extents = [extent for index, extent in space.items() if index != lanes]
         if strip is None and all(height >= extent for height, extent in zip(heights, extents, strict=True)):
             return None
-        shortest = min(heights, default=(strip or 0) // 8)
-        far = 2 * shortest
-        if len(heights) == 1 and strip is not None:
-            far = max(far, min(STEPS_OF_STRIPS * shortest, extents[0] // 2))
+        if len(heights) > 1:
+            far = max(*heights[1:], 2 * LEAST_ROWS)
+        else:
+            shortest = min(heights, default=(strip or 0) // 8)
+            far = 2 * shortest
+            if heights and strip is not None:
+                far = max(far, min(STEPS_OF_STRIPS * shortest, extents[0] // 2))
         return (self.even(max(LEAST_STEPS, far // skew)), *heights, strip)
 
     def even(self, steps: int) -> int:

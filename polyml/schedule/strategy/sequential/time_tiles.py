@@ -145,14 +145,16 @@ def _plan(sweep: Sweep, band: tuple[SkewedLoop, ...], node: isl.ScheduleNode) ->
         return None
     first = next(loop for loop in band if loop not in along.values())
     along[lanes] = _by_vectors(sweep, along[lanes], lanes, found[-1])
-    order = [*rows, lanes]
-    worth = sweep.worth(dict(zip(order, found[1:], strict=True)), lanes, whole=whole)
+    sizes = dict(zip([*rows, lanes], found[1:], strict=True))
+    worth = sweep.worth(sizes, lanes, whole=whole)
     if worth is None:
         return None
+    # Blocks are narrow along the first direction, and the next one along it comes next.
+    order = [*rows[1:], *rows[:1], lanes]
     return TimePlan(
         loops=(first, *(along[index] for index in order)),
-        sizes=found,
-        extents=sweep.point_extents(dict(zip(order, found[1:], strict=True))),
+        sizes=(found[0], *(sizes[index] for index in order)),
+        extents=sweep.point_extents(sizes),
         names=(indices[time], *order),
         worth=worth,
     )
