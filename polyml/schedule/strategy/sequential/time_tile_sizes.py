@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from math import prod
 
+from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.large_enough import at_least, extents_of
@@ -33,6 +34,9 @@ STRIP_VECTORS = 16
 
 STEPS_OF_STRIPS = 6
 """Heights by which the steps of a tile shift a block of strips, along whose one direction the next tile finds most of what it touches in L2, but by no more than half of all rows; other blocks twice their own."""
+
+LOADS_OF_LINE = 32
+"""Loads for what one line of the result takes, at most, where a line from L3 counts: at two a cycle, several times as long as such a line takes."""
 
 UNKNOWN = 1 << 20
 """What an extent that is symbolic is taken for: more than any tile has. Whether a step is large enough is asked at each call."""
@@ -81,6 +85,16 @@ class Sweep:
                 return False
         boxes = {model.name: self.space(model) for model in self.models}
         return self.bytes_of(boxes) > self.room
+
+    @property
+    def hides_l3(self) -> bool:
+        """Whether a step's loads take so long that it waits for nothing that comes from L3, which holds all of it."""
+        core, target = self.core, self.facts.target
+        loads = len(set(reads_of(self.facts.scop.statements[core.name].value)))
+        of_line = loads * max(1, target.line_bytes // target.vector_bytes)
+        return (
+            of_line > LOADS_OF_LINE and self.bytes_of({m.name: self.space(m) for m in self.models}) <= target.l3_bytes
+        )
 
     @property
     def room(self) -> int:

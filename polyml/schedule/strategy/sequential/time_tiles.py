@@ -22,6 +22,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.records import dataclass
+from polyml.schedule.ilp.model import COEFFICIENT_BOUND
 from polyml.schedule.ilp.skewing import SkewedLoop, skewed_band, skewed_by
 from polyml.schedule.schedule import Product
 from polyml.schedule.strategy.facts import Facts
@@ -139,6 +140,8 @@ def _plan(sweep: Sweep, band: tuple[SkewedLoop, ...], node: isl.ScheduleNode) ->
     sweep = replace(sweep, directions=_aligned(sweep, along))
     rows = [index for index in space if index != lanes]
     skew = max(loop.coefficients[core.name][time] for loop in along.values())
+    if skew > COEFFICIENT_BOUND and sweep.hides_l3:
+        return None  # the wide border of a high order is not worth it then
     whole = _is_carried(node, core.name, lanes, sweep.facts)
     found = sweep.sizes(rows, lanes, max(1, skew), whole=whole)
     if found is None:

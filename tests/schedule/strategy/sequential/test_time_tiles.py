@@ -227,6 +227,7 @@ def test_sizes_follow_from_the_caches() -> None:
     caches = {"l1_bytes": 32 * 1024, "l2_bytes": 1024 * 1024}
     assert sizes_of(HEAT_3D, 100, *grids(200, 200, 200), **caches).endswith("j by 20, i by 4")  # in a quarter of L2
     assert sizes_of(HEAT_3D, 100, *grids(200, 200, 200), **{**caches, "l2_bytes": 256 * 1024}) == ""
+    assert sizes_of(SIXTH_ORDER, *large) == "time tiles: t by 16, i by 16, j by 128"
     in_place = IN_PLACE.replace("range(9)", "range(100)").replace("f32", "f64")  # to a second place and back
     assert sizes_of(in_place, large[1]) == "time tiles: t_pair by 50, i by 16, j by 128"  # all 50 pairs
     assert sizes_of(double, 3, *large[1:]) != ""  # an integer that is not known
