@@ -2,7 +2,7 @@
 
 At one step a tile touches a block of rows in all arrays, a strip of each along the lanes. Strips begin and end where vectors do: they move by whole
 vectors from step to step; a row along which a recurrence runs is not cut. In one direction blocks fit in L1 where that leaves at least `LEAST_ROWS` rows, else in a fraction of L2; then as many steps as shift the block
-by twice its own height (six times where rows are cut into strips), about as many in each tile, and in each thread's. In several directions blocks are narrow along one, so that neighbours stay in L1 while the others are swept,
+by twice its own height (six times where rows are cut into strips), about as many in each tile, and in each thread's. In several directions blocks are narrow along one where rows are jammed, so that neighbours stay in L1 while the others are swept,
 and wide along the others, as far as a quarter of L2 allows; then as many steps as shift the block by its own width. The next tile is the next one along the narrow direction: what it shares with the one before is near, and
 what rows of tiles share is in L3 where not all of the arrays are.
 """
@@ -156,13 +156,14 @@ class Sweep:
         cut = strip if 2 * strip < space[lanes] and not whole and not short else None
         length = self.longest(rows) if whole and space[lanes] == UNKNOWN else space[lanes]
         far = target.l2_bytes // 8
-        if len(rows) > 1:
+        rooms = (2 * target.l1_bytes // 3, target.l1_bytes if cut else 0, far, 2 * far if len(rows) > 1 else 0)
+        if len(rows) > 1 and not whole:
             heights = self.columns(rows, strip if short else cut or length, 2 * far)
             if min(heights[1:]) < LEAST_ROWS:
                 return None
         else:
-            for room in (2 * target.l1_bytes // 3, target.l1_bytes if cut else 0, far):
-                heights = [_in_fours(room / self.block_bytes(dict.fromkeys(rows, 1), cut or length))]
+            for room in rooms:
+                heights = self.rows_of(rows, cut or length, room)
                 if min(heights) >= LEAST_ROWS:
                     break
             else:
@@ -184,6 +185,13 @@ class Sweep:
                 for index, extent in self.space(model).items()
             }
         return self.bytes_of(boxes)
+
+    def rows_of(self, rows: list[str], strip: int, room: int) -> list[int]:
+        """The sides of the largest block of rows in the room that is no longer than need be along the first of several directions."""
+        one = self.block_bytes(dict.fromkeys(rows, 1), strip)
+        if len(rows) == 1:
+            return [_in_fours(room / one)]
+        return [LEAST_ROWS, *[_in_fours((room / one / LEAST_ROWS) ** (1 / (len(rows) - 1)))] * (len(rows) - 1)]
 
     def columns(self, rows: list[str], strip: int, room: int) -> list[int]:
         """The sides of a block in several directions: as many rows as are jammed along the first one, which is swept innermost, so that the next row of the loop around it finds all neighbours in L1,
@@ -207,7 +215,7 @@ class Sweep:
         if strip is None and all(height >= extent for height, extent in zip(heights, extents, strict=True)):
             return None
         if len(heights) > 1:
-            far = max(*heights[1:], 2 * LEAST_ROWS)
+            far = max(heights[-1] if heights[0] < LEAST_ROWS else 0, 2 * LEAST_ROWS)
         else:
             shortest = min(heights, default=(strip or 0) // 8)
             far = 2 * shortest

@@ -152,8 +152,8 @@ def _plan(sweep: Sweep, band: tuple[SkewedLoop, ...], node: isl.ScheduleNode) ->
     worth = sweep.worth(sizes, lanes, whole=whole)
     if worth is None:
         return None
-    # Blocks are narrow along the first direction, and the next one along it comes next.
-    order = [*rows[1:], *rows[:1], lanes]
+    # Blocks are narrow along the first direction where rows are jammed, and the next one along it comes next.
+    order = [*rows, lanes] if whole else [*rows[1:], *rows[:1], lanes]
     return TimePlan(
         loops=(first, *(along[index] for index in order)),
         sizes=(found[0], *(sizes[index] for index in order)),
