@@ -15,7 +15,8 @@ from polyml.codegen.llvm.pairs import dot_of_pairs, pair
 from polyml.codegen.llvm.power import float_power, integer_power
 from polyml.codegen.llvm.state import State
 from polyml.dtypes import DType
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of, walk
+from polyml.sets.affine import Affine
 
 __all__ = ["EMITTED", "evaluate", "product_factors"]
 
@@ -138,19 +139,21 @@ def _quotient(state: State, expr: Apply) -> Value:
 
 
 def _select(state: State, expr: Apply) -> Value:
-    """The chosen value; reads of the other one do not happen: lanes are masked, scalars branch."""
+    """The chosen value; reads of the other one do not happen: lanes are masked, scalars branch. Lanes of a condition on values read both: no proof that an element is there rests on such a condition."""
     b = state.builder
     condition_expr, if_true, if_false = expr.args
     condition = cast(b, evaluate(state, condition_expr), condition_expr.dtype, _BOOLEAN)
-    if not (_needs_guard(state, if_true) or _needs_guard(state, if_false)):
+    by_values = condition.lanes > 1 and not any(isinstance(node, IndexValue) for node in walk(condition_expr))
+    guards = [_needs_guard(state, arm, by_values) for arm in (if_true, if_false)]
+    if not any(guards):
         chosen = _same_lanes(state, (evaluate(state, if_true), evaluate(state, if_false)))
     elif condition.lanes == 1:
         return _branch(state, condition, if_true, if_false)
     else:
-        narrowed = state.where(condition) if _needs_guard(state, if_true) else state.lanes
+        narrowed = state.where(condition) if guards[0] else state.lanes
         with state.within(narrowed):
             first = evaluate(state, if_true)
-        narrowed = state.where(b.negate(condition)) if _needs_guard(state, if_false) else state.lanes
+        narrowed = state.where(b.negate(condition)) if guards[1] else state.lanes
         with state.within(narrowed):
             second = evaluate(state, if_false)
         chosen = _same_lanes(state, (first, second))
@@ -162,9 +165,13 @@ def _select(state: State, expr: Apply) -> Value:
 _BOOLEAN = DType("bool", "b", 8)
 
 
-def _needs_guard(state: State, expr: Expr) -> bool:
-    """Whether it reads memory that has not just been read for the same lanes anyway."""
-    return any(not is_known(state, read.tensor, read.subscripts) for read in reads_of(expr))
+def _needs_guard(state: State, expr: Expr, by_values: bool) -> bool:
+    """Whether it reads memory that has not just been read for the same lanes anyway. by_values: elements at computed places only."""
+
+    def guarded(read: Read) -> bool:
+        return not (by_values and all(isinstance(subscript, Affine) for subscript in read.subscripts))
+
+    return any(guarded(read) and not is_known(state, read.tensor, read.subscripts) for read in reads_of(expr))
 
 
 def _branch(state: State, condition: Value, if_true: Expr, if_false: Expr) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyml.codegen.llvm.ir import POINTER, Value
+from polyml.codegen.llvm.ir import POINTER, Type, Value
 from polyml.codegen.llvm.memory.addresses import Offset, Term
 from polyml.codegen.llvm.state import State, stored_type
 from polyml.expressions import Subscript
@@ -15,9 +15,11 @@ __all__ = ["load_zipped"]
 def load_zipped(state: State, name: str, subscripts: tuple[Subscript, ...]) -> Value | None:
     """The elements, one for each lane; None where lanes go another way, or begin with a row that is not known."""
     b, lanes, slot = state.builder, state.lanes, state.slots[name]
-    if lanes is None or lanes.mask is not None or lanes.width == 1 or slot.variable.lanes > 1:
+    if lanes is None or lanes.width == 1 or slot.variable.lanes > 1:
         return None
     type_ = stored_type(slot.variable, lanes.width)
+    if lanes.mask is not None and (type_.is_pair or slot.variable.dtype.bits < 32):
+        return None
     spot = state.flat(name, subscripts)
     place = Affine() if spot is None else spot[0]
     found = None if spot is None or spot[1] else rows_in_turn(place, lanes.variable)
@@ -31,10 +33,11 @@ def load_zipped(state: State, name: str, subscripts: tuple[Subscript, ...]) -> V
     start = state.nest.address(name, slot.pointer, stored_type(slot.variable), Offset(terms, place.constant))
     part = type_.of(lanes.width // rows)
     loaded: list[Value] = []
-    for lane in range(rows if apart or firsts[0] else 1):
+    count = rows if apart or firsts[0] else 1
+    for lane in range(count):
         ahead = lane * apart + (firsts[0] + lane) // rows * (1 - apart * rows)
         pointer = b.emit(POINTER, f"getelementptr {type_.of(1)}, {start}, i64 {ahead}") if ahead else start
-        loaded.append(b.emit(part, f"load {part}, {pointer}, align {slot.variable.dtype.alignment}"))
+        loaded.append(_load(state, pointer, part, slot.variable.dtype.alignment, range(lane, lane + rows // count)))
     if len(loaded) == 1:
         return b.shuffle(loaded[0], [lane // rows for lane in range(lanes.width)])
     while len(loaded) & (len(loaded) - 1):
@@ -46,3 +49,19 @@ def load_zipped(state: State, name: str, subscripts: tuple[Subscript, ...]) -> V
     length = lanes.width // rows
     assert loaded[0].lanes == count * length, "internal: rows side by side"
     return b.shuffle(loaded[0], [lane % rows * length + lane // rows for lane in range(lanes.width)])
+
+
+def _load(state: State, pointer: Value, part: Type, align: int, uses: range) -> Value:
+    """Elements from the address on, each for those lanes of its turn that are named: under a mask the ones that some of these want."""
+    b, lanes = state.builder, state.lanes
+    assert lanes is not None
+    if lanes.mask is None:
+        return b.emit(part, f"load {part}, {pointer}, align {align}")
+    rows = lanes.width // part.lanes
+    masks = [b.shuffle(lanes.mask, range(use, lanes.width, rows)) for use in uses]
+    mask = masks[0]
+    for other in masks[1:]:
+        mask = b.emit(mask.type, f"or {mask}, {other.text}")
+    name = f"llvm.masked.load.{part.mangled}.p0"
+    b.module.declare(name, str(part), ["ptr", str(mask.type), str(part)])
+    return b.emit(part, f"call {part} @{name}(ptr align {align} {pointer.text}, {mask}, {part} zeroinitializer)")

@@ -33,9 +33,8 @@ def _dropped(equation: Equation) -> Equation:
         for k, index in enumerate(equation.reduced)
     }
     values = {index: value.to_python() for index, value in found.items() if value.is_int()}
-    whole = equation.base is None and not equation.accumulate and equation.is_plain
     single = len(values) == len(equation.reduced)
-    if single and not (whole and box_extents(equation) is not None):
+    if single and (equation.accumulate or equation.instances is not None or not _meets_all_or_keeps(equation)):
         del values[equation.reduced[-1]]
         single = False
     if not values:
@@ -51,3 +50,8 @@ def _dropped(equation: Equation) -> Equation:
         domain=domain.set_tuple_name(equation.result.name),
         reduce=None if single else equation.reduce,
     )
+
+
+def _meets_all_or_keeps(equation: Equation) -> bool:
+    """Whether elements without a term are those of the base, or there are none."""
+    return equation.base is not None or (equation.is_plain and box_extents(equation) is not None)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyml.expressions import substitute
+from polyml.expressions import Read, reads_of, substitute
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import with_ops
 from polyml.graph.ir import Equation, Graph, Op
+from polyml.graph.rules.reuse.dead import remove_dead
 from polyml.graph.rules.windows.parts import meets_all
 from polyml.sets.affine import Affine, affine
 from polyml.sets.turns import MOST_ROWS
@@ -23,14 +24,22 @@ __all__ = ["fetch_interleaved"]
 def fetch_interleaved(graph: Graph) -> Graph:
     """The graph whose elements that are moved so, within rows, are fetched; those of loops stay."""
     ops: list[Op] = [_fetched(op, graph) if isinstance(op, Equation) else op for op in graph.ops]
-    return with_ops(graph, ops)
+    changed = with_ops(graph, ops)
+    # What was to be overwritten altogether is no base any more.
+    return graph if changed is graph else remove_dead(changed)
 
 
 def _fetched(equation: Equation, graph: Graph) -> Equation:
-    if equation.reduce is not None or equation.base is not None or not equation.target:
+    if equation.reduce is not None or equation.only_if is not None or not equation.target:
         return equation
     last = equation.target[-1]
     if not isinstance(last, Affine) or len(last.variables()) != 2:
+        return equation
+    inner, outer = sorted(last.variables(), key=lambda index: last.stride(index) or 0)
+    # Lanes along a row would read the same few elements again and again, or each of them three times: every lane a load of its own.
+    step = last.stride(outer) or 0
+    reads = [_met(read) & {inner, outer} for read in reads_of(equation.body)]
+    if {inner} in reads or (step & (step - 1) and {inner, outer} not in reads):
         return equation
     values: dict[str, Affine] = {}
     for dimension, place in enumerate(equation.target):
@@ -42,6 +51,10 @@ def _fetched(equation: Equation, graph: Graph) -> Equation:
         return equation
     made = fill(equation.result, substitute(equation.body, values), equation.span)
     return replace(made, apart=equation.apart)
+
+
+def _met(read: Read) -> set[str]:
+    return {name for place in read.subscripts if isinstance(place, Affine) for name in place.variables()}
 
 
 def _inverse(place: Affine, at: Affine, equation: Equation) -> Mapping[str, Affine] | None:

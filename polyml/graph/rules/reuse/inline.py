@@ -174,7 +174,9 @@ def _without(producers: dict[str, _Producer], gone: set[str]) -> dict[str, _Prod
 
 def _producer(equation: Equation, uses: _Uses, depth: int) -> _Producer | None:
     name = equation.result.name
-    if not is_elementwise(equation) or name in uses.bases or name not in uses.consumers:
+    if not is_elementwise(equation) or name not in uses.consumers:
+        return None
+    if name in uses.bases and not isinstance(equation.body, Const):
         return None
     view = _is_view(equation.body)
     cheap = is_cheap(equation.body)

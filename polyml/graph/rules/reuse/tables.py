@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
+from polyml.dtypes import boolean
 from polyml.expressions import Apply, Expr, IndexValue, Read, substitute, walk
 from polyml.graph.builder.parts import fill
 from polyml.graph.ir import Equation, Graph, Op, Tensor
@@ -69,6 +70,9 @@ class _Tables:
         # An integer division is not evaluated where nobody asked for it: what it divides by may be zero there.
         fixed = not any(isinstance(n, Read) or (isinstance(n, Apply) and n.op in ("floordiv", "mod")) for n in nodes)
         if not fixed or not names or is_cheap(expr) or not names <= self.ranges.keys():
+            return None
+        # Conditions on index values stay what they are: elements may be there for their sake alone (codegen/llvm/expression.py).
+        if expr.dtype == boolean:
             return None
         indices = [i for i in self.equation.indices if i in names]
         shape = tuple(self.ranges[i][1] - self.ranges[i][0] + 1 for i in indices)

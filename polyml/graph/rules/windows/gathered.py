@@ -18,6 +18,7 @@ import islpy as isl
 from polyml.expressions import substitute
 from polyml.graph.edit import replace_equations, with_name
 from polyml.graph.ir import Equation, Graph, Tensor
+from polyml.graph.rules.windows.phases_apart import Piece, put_between
 from polyml.graph.traverse import tensors_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
@@ -33,10 +34,20 @@ MOST = 4
 """Equations that one becomes, at most."""
 
 
-def gather_windows(graph: Graph) -> Graph:
-    """The graph whose sums into windows are sums over windows. No element's terms change, only their order."""
-    taken = set(tensors_of(graph))
-    ops = replace_equations(graph.ops, lambda equation: _gathered(equation, taken))
+def gather_windows(graph: Graph, *, cache: int = 0) -> Graph:
+    """The graph whose sums into windows are sums over windows. No element's terms change, only their order. cache: bytes of phases that may lie apart (0: not known)."""
+    tensors = tensors_of(graph)
+    at_the_top = {id(op) for op in graph.ops}
+
+    def gathered(equation: Equation) -> list[Equation]:
+        pieces, windows = _pieces(equation)
+        if windows and id(equation) in at_the_top:
+            made = put_between(equation, pieces, windows, graph, tensors, cache)
+            if made is not None:
+                return made
+        return _chained([piece.equation for piece in pieces], tensors)
+
+    ops = replace_equations(graph.ops, gathered)
     return graph if ops is graph.ops else replace(graph, ops=ops)
 
 
@@ -70,17 +81,23 @@ class Windows:
         """How far `place` goes back for the next of those."""
         return self.step // gcd(self.stride, self.step)
 
+    @property
+    def beyond(self) -> int:
+        """Elements of a remainder before the first place with all of its terms."""
+        return (-(-self.length // self.remainders) - 1) * self.moves
 
-def _gathered(equation: Equation, taken: set[str]) -> list[Equation]:
-    """What the equation becomes, in order; the last one makes its result."""
-    found = [equation]
-    while (windows := overlap(found[0], backwards=True)) is not None:
+
+def _pieces(equation: Equation) -> tuple[list[Piece], list[Windows]]:
+    """What the equation becomes, in order, and the windows that were gathered, from the first dimension to the last."""
+    found, met = [Piece(equation)], list[Windows]()
+    while (windows := overlap(found[0].equation, backwards=True)) is not None:
+        met.append(windows)
         if windows.even or windows.remainders * len(found) > MOST:
-            rest = fresh_name(f"{windows.inside}_rest", found[0].indices)
-            found = [_gather(each, windows, affine(rest)) for each in found]
+            rests = [affine(fresh_name(f"{windows.inside}_rest", found[0].equation.indices))]
         else:
-            found = [_gather(each, windows, affine(rest)) for each in found for rest in range(windows.remainders)]
-    return _chained(found, taken)
+            rests = list(map(affine, range(windows.remainders)))
+        found = [Piece(_gather(each.equation, windows, rest), (*each.phases, rest)) for each in found for rest in rests]
+    return found, met
 
 
 def overlap(equation: Equation, skipping: Set[str] = frozenset(), *, backwards: bool = False) -> Windows | None:
@@ -145,16 +162,15 @@ def _moved(equation: Equation, indices: Sequence[str], values: Mapping[str, Affi
     return moved.intersect(isl.Set(f"{head}{{ {new} : {where} }}"))
 
 
-def _chained(pieces: list[Equation], taken: set[str]) -> list[Equation]:
+def _chained(pieces: list[Equation], tensors: dict[str, Tensor]) -> list[Equation]:
     """The equations one after the other: each adds to what the one ahead of it made."""
     chain: list[Equation] = []
     base = pieces[0].base
     for position, piece in enumerate(pieces):
         result = piece.result
         if position < len(pieces) - 1:
-            name = fresh_name(f"{result.name}_{position}", taken)
-            taken.add(name)
-            result = Tensor(name, result.dtype, result.shape, result.label)
+            name = fresh_name(f"{result.name}_{position}", tensors)
+            result = tensors[name] = Tensor(name, result.dtype, result.shape, result.label)
         chain.append(piece if len(pieces) == 1 else replace(with_name(piece, result), base=base))
         base = result
     return chain

@@ -109,3 +109,42 @@ def test_as_many_rows_as_lanes(t: str) -> None:
     assert f.lower(x).text("asm")
     if f.lower(x).stages.options.machine.runs_here:
         np.testing.assert_array_equal(f(x), x.transpose(2, 3, 0, 4, 1).reshape(2, 12, 160))
+
+
+POOLED = """
+def f(x: f32["C H H"], m: f32["C P P"], d: f32["C P P"]):
+    y: f32["C H H"] = 0
+    y[c, 2*p + a, 2*q + b] += where(x[c, 2*p + a, 2*q + b] == m[c, p, q], d[c, p, q], 0.0)
+    return y
+"""
+SCALED = """
+def f(d: f32["C P P"], w: f32["C {s} {s}"]):
+    y: f32["C {s}*P {s}*P"] = 0
+    y[c, {s}*p + a, {s}*q + b] += d[c, p, q] * w[c, a, b]
+    return y
+"""
+
+
+@pytest.mark.parametrize("p", [32, 15])
+def test_repeated_elements_that_values_choose(p: int) -> None:
+    """All lanes read, those of a vector's rest under a mask, and nothing outside of the arrays."""
+    x = numbers("f32", 3, 2 * p, 2 * p)
+    m, d = x.reshape(3, p, 2, p, 2).max((2, 4)), numbers("f32", 3, p, p) + 1
+    at = np.repeat(np.repeat(d, 2, 1), 2, 2)
+    expected = np.where(x == np.repeat(np.repeat(m, 2, 1), 2, 2), at, 0)
+    np.testing.assert_array_equal(polyml.einsum(POOLED, verify=True)(x, m, d), expected)
+    for behind in (False, True):
+        np.testing.assert_array_equal(polyml.einsum(POOLED)(x, guarded(m, behind), guarded(d, behind)), expected)
+    assert "masked.gather" not in polyml.einsum(POOLED).lower(x, m, d).text("llvm")
+
+
+@pytest.mark.parametrize("s", [2, 3])
+def test_elements_that_go_round_are_put_where_they_belong(s: int) -> None:
+    """One term for each element: no zeros ahead, and no row that is read by a load for each lane."""
+    d, w = numbers("f32", 3, 20, 20), numbers("f32", 3, s, s)
+    expected = (d[:, :, None, :, None] * w[:, None, :, None, :]).reshape(3, s * 20, s * 20)
+    source = SCALED.format(s=s)
+    np.testing.assert_array_equal(polyml.einsum(source, verify=True)(d, w), expected)
+    lowered = polyml.einsum(source).lower(d, w)
+    assert lowered.text("graph").count(" = ") == 1
+    assert "masked.gather" not in lowered.text("llvm")
