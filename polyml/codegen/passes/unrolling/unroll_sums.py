@@ -11,7 +11,8 @@ from polyml.codegen.rewrite import subscript_variables, with_body
 from polyml.expressions import reads_of, substitute
 from polyml.records import dataclass
 from polyml.renewed import renewed
-from polyml.sets.affine import affine
+from polyml.sets.affine import Affine, affine
+from polyml.sets.turns import MOST_GAP
 
 __all__ = ["unroll_sums"]
 
@@ -76,6 +77,7 @@ def _node(node: Node, ranges: Ranges, rule: _Rule, *, lane: str | None, nested: 
             factor = next((f for f in range(factor, 1, -1) if times % (f * node.step) == 0), factor)
         ragged = factor > 1 and len(node.body) > ALONE and ranges.multiple(node.upper - node.lower) % factor
         left = nested and (ragged or _overlaps(node))
+        left = left or (trips is not None and trips * len(node.body) <= MOST and _sums_rows(node, lane, trips))
         return node if factor < 2 or left or (trips is not None and trips < 2 * factor) else _marked(node, factor)
     inner = ranges.enter(node)
     lanes = node.variable if node.kind == "vector" and node.width > 1 else lane
@@ -93,6 +95,20 @@ def _overlaps(loop: For) -> bool:
     later = {loop.variable: affine(loop.variable) + loop.step}
     return len(loop.body) > ALONE and any(
         moved != read and moved in reads for read in reads for moved in (substitute(read, later),)
+    )
+
+
+def _sums_rows(loop: For, lane: str, trips: int) -> bool:
+    """Whether lanes go across short rows, which the loop goes along: written out (as LLVM does with few steps), what its steps read with gaps is loaded once and shuffled (codegen/llvm/memory/phases.py); else each is a load for each lane."""
+    if trips > MOST_GAP:
+        return False
+    places = [read.subscripts for node in loop.body if isinstance(node, Assign) for read in reads_of(node.value)]
+    along = [
+        place for *_, place in filter(None, places) if isinstance(place, Affine) and place.stride(loop.variable) == 1
+    ]
+    return any(
+        len(place) > 1 and place[-1] in along and any(lane in subscript_variables((s,)) for s in place[:-1])
+        for place in places
     )
 
 
