@@ -133,7 +133,11 @@ RULES: tuple[Rule, ...] = (
         needs=("vector_bytes",),
     ),
     _plain("terms first", compute_terms_first, exact=False),
-    Rule("windows gathered", lambda graph, given: gather_windows(graph, cache=4 * given.l2_bytes), exact=False),
+    Rule(
+        "windows gathered",
+        lambda graph, given: gather_windows(graph, cache=4 * given.l2_bytes if given.vector_bytes else None),
+        exact=False,
+    ),
     # Ordering: when windows are gathered.
     _plain("onto zeros", sum_alone, exact=False),
     _plain("restrict", restrict_domains, exact=False),

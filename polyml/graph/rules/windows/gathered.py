@@ -34,14 +34,14 @@ MOST = 4
 """Equations that one becomes, at most."""
 
 
-def gather_windows(graph: Graph, *, cache: int = 0) -> Graph:
-    """The graph whose sums into windows are sums over windows. No element's terms change, only their order. cache: bytes of phases that may lie apart (0: not known)."""
+def gather_windows(graph: Graph, *, cache: int | None = None) -> Graph:
+    """The graph whose sums into windows are sums over windows. No element's terms change, only their order. cache: bytes of phases that may lie apart (0: not known; None: there are no lanes that gaps would cost anything)."""
     tensors = tensors_of(graph)
     at_the_top = {id(op) for op in graph.ops}
 
     def gathered(equation: Equation) -> list[Equation]:
         pieces, windows = _pieces(equation)
-        if windows and id(equation) in at_the_top:
+        if cache is not None and windows and id(equation) in at_the_top:
             made = put_between(equation, pieces, windows, graph, tensors, cache)
             if made is not None:
                 return made
