@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from polyml.codegen.llvm.functions import outline
+from polyml.errors import PolymlError
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -37,6 +38,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if "slow" in item.keywords:
                 item.add_marker(skip)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    """What runs code for a target that this machine is not (AVX-512 on AVX2, x86 on ARM) is skipped."""
+    try:
+        return (yield)
+    except PolymlError as error:
+        if "does not run on this machine" in str(error):
+            pytest.skip(error.args[0])
+        raise
 
 
 @pytest.fixture
