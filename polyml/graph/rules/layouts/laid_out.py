@@ -83,7 +83,8 @@ def _changed(
     packed_once = reads[0].tensor in constants, reads[1].tensor in constants
     given = Layout(indices_of(reads[0]), indices_of(reads[1]), equation.left, packed_once)
     roles = roles_of(given)
-    if roles is None:
+    # A sum over an index that no operand has adds the same again.
+    if roles is None or set(roles.reduced) != set(equation.reduced):
         return ()
     best = layout_in_order(given, roles, extents)
     if best is None and all(prod(extents[i] for i in part) >= FEW for part in (roles.left, roles.right, roles.reduced)):

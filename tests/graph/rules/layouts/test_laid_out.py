@@ -151,3 +151,20 @@ def test_results_are_turned_only_where_a_cache_holds_what_each_block_meets() -> 
     sizes = {"a": 40, "b": 24, "c": 18, "d": 20}
     assert "_turned[" in laid("adb", "cd", "cba", sizes, l2_bytes=16 * 1024)
     assert "_turned[" not in laid("adb", "cd", "cba", {**sizes, "c": 450}, l2_bytes=16 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("y", "x", "w"),
+    [("j, b, i", "k, i, b", "j, k, b"), ("i, j, b", "i, k, b", "j, k"), ("j, i, b", "i, k", "k, b, j")],
+)
+def test_a_sum_over_what_no_operand_has_adds_the_same_again(y: str, x: str, w: str) -> None:
+    """(Such an index was dropped with the layout.)"""
+    extents = {"i": 54, "j": 34, "k": 72, "b": 4}
+    rng = np.random.default_rng(0)
+    given = [rng.integers(-3, 4, [extents[i] for i in names.split(", ")]).astype(np.float32) for names in (x, w)]
+    kinds = [f'f32["{names.replace(",", "").upper()}"]' for names in (x, w)]
+    text = (
+        f"def f(x: {kinds[0]}, w: {kinds[1]}):\n    y[{y}] = sum[t, 0 <= t, t < 3, k](x[{x}] * w[{w}])\n    return y\n"
+    )
+    subscripts = f"{x},{w}->{y}".replace(", ", "").replace(" ", "")
+    np.testing.assert_array_equal(polyml.einsum(text, threads=1)(*given), 3 * np.einsum(subscripts, *given))
