@@ -33,6 +33,12 @@ _NEARER = 4
 _IMMENSE = 1 << 30
 """Bytes of an intermediate that is not made whole wherever that can be helped."""
 
+_MIN_SLICES = 4
+"""Slices that are worth a loop around what makes one of them."""
+
+_PANEL = 256
+"""Bytes of a row of an operand that is a panel as it lies: slices need not pack it again."""
+
 _TILED = 80
 """Operations of a contraction that cost as much more time in one nest with others as a byte from memory: an eighth of what a core does meanwhile."""
 
@@ -155,7 +161,7 @@ def _keeps_reuse(
         if i is not None and (c := outer.get((p.result, i))) in shared
     )
     if _is_heavy_inside(p, rows, outer, tensors, cache_bytes):
-        return False
+        return _goes_by_slices(p, name, shared, outer, tensors, cache_bytes, moved)
     streamed = 0
     for operand, dimensions in dict.fromkeys(p.accesses):
         if operand not in (name, p.result):
@@ -184,6 +190,37 @@ def _is_heavy_inside(
         touched += estimated_bytes(tensors[operand]) // tensors[operand].dtype.itemsize // max(sliced, 1)
         size += estimated_bytes(tensors[operand]) // max(sliced, 1)
     return inside >= HEAVY * touched and size > cache_bytes // _L1_SHARE
+
+
+def _goes_by_slices(
+    p: Profile,
+    name: str,
+    shared: frozenset[tuple[str, str]],
+    outer: dict[tuple[str, str], tuple[str, str]],
+    tensors: dict[str, Tensor],
+    cache_bytes: int,
+    moved: int,
+) -> bool:
+    """Whether the contraction makes the tensor in slices along its first dimension that the cache holds, each a contraction in blocks and panels (schedule/ways/slices.py), and packing its other operands again for each of them
+    takes less time than the tensor's bytes that need not move. Not where rows of a slice are shared, too: blocks of rows need no panels again."""
+    places = next(dimensions for accessed, dimensions in p.accesses if accessed == name)
+    classes = [None if i is None else outer.get((p.result, i)) for i in places]
+    if p.write[0] != name or len(classes) < 3 or not is_known(tensors[name].shape):
+        return False
+    if classes[0] not in shared or classes[1] in shared:
+        return False
+    slices = p.extents[places[0]] if places[0] is not None else 1
+    others = {operand for operand, dimensions in p.accesses if operand != name and places[0] not in dimensions}
+    again = {operand: estimated_bytes(tensors[operand]) for operand in others}
+    size = estimated_bytes(tensors[name])
+    if slices < _MIN_SLICES or size // slices > cache_bytes // 2 or sum(again.values()) > cache_bytes // 4:
+        return False
+    packed = sum(again[operand] for operand in others if _row_bytes(tensors[operand]) > _PANEL)
+    return slices * packed <= moved // (2 if size > _STREAMED * cache_bytes else 4)
+
+
+def _row_bytes(tensor: Tensor) -> int:
+    return estimated_bytes(tensor) // max(prod(extent.constant for extent in tensor.shape[:-1]), 1)
 
 
 def _shares_rows(name: str, profiles: Sequence[Profile], tensors: dict[str, Tensor], cache_bytes: int) -> bool:

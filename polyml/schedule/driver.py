@@ -28,6 +28,7 @@ from polyml.schedule.ways.layouts import (
 from polyml.schedule.ways.makers import blocks_with_makers, by_makers
 from polyml.schedule.ways.pivots import by_pivots, by_slants
 from polyml.schedule.ways.rescaled import by_rescaled
+from polyml.schedule.ways.slices import by_slices
 from polyml.schedule.ways.steps import by_steps
 from polyml.schedule.ways.strategic import as_written, by_ilp, by_isl, without_marks
 from polyml.schedule.ways.sweeps import by_first_sweep, by_last_sweep, by_row_blocks, by_row_sums
@@ -66,6 +67,7 @@ WAYS: Mapping[str, tuple[tuple[str, Way], ...]] = {
         ("rows in pieces", by_row_pieces),
         ("rows in turns", by_turns),
         ("contractions of each step in blocks", by_steps),
+        ("contractions of each slice in blocks", by_slices),
         ("sums over blocks of rows", by_row_sums),
         ("rows with a late last sweep", by_last_sweep),
         ("rows with an early first sweep", by_first_sweep),

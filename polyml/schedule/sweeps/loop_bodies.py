@@ -43,8 +43,10 @@ class Body:
         arrays = {name: self.whole.arrays.get(name, array) for name, array in scop.arrays.items()}
         return with_statements(self.whole, statements, arrays, loops=self.loops)
 
-    def tree_in_loops(self, tree: isl.Schedule, scop: Scop) -> isl.Schedule:
-        """A tree of the iteration with the loops around. scop: with the loops."""
+    def tree_in_loops(
+        self, tree: isl.Schedule, scop: Scop, *, apart: bool = False, mark: str | None = None
+    ) -> isl.Schedule:
+        """A tree of the iteration with the loops around. scop: with the loops. apart: their iterations are independent; mark: above each of them."""
         leaf = isl.Schedule.from_domain(scop.domain).get_root().child(0)
         for position in range(len(self.loops)):
             row = isl.UnionPwAff.empty_space(scop.context.get_space())
@@ -54,7 +56,8 @@ class Body:
                         isl.LocalSpace.from_space(s.domain.get_space()), _SET, position
                     ).to_union_pw_aff()
                 )
-            leaf = insert_band(leaf, [Loop(row, False)], permutable=True).child(0)
+            leaf = leaf if mark is None else insert_mark(leaf, mark).child(0)
+            leaf = insert_band(leaf, [Loop(row, apart)], permutable=True).child(0)
         return self._grafted(leaf, tree.get_root().child(0), scop.domain).get_schedule()
 
     def storage_in_loops(self, storage: Storage) -> Storage:

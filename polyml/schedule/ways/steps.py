@@ -27,7 +27,7 @@ from polyml.scop.dependences import analyse
 from polyml.scop.scop import Scop
 from polyml.sets.shapes import is_known
 
-__all__ = ["by_steps", "in_loops"]
+__all__ = ["by_steps", "in_loops", "is_contraction", "scheduled_body"]
 
 _REUSED = 4
 """Times that a contraction takes each element, on the average, from which on it is worth loops of its own in each iteration."""
@@ -41,21 +41,23 @@ def by_steps(task: Task) -> Schedule | None:
     if not all(is_known(array.shape) for array in task.scop.arrays.values()):
         return None
     body = body_of(task.scop)
-    if body is None:
-        return None
-    inner = replace(task, scop=_as_inputs(body.scop), dependences=analyse(body.scop))
+    return None if body is None else scheduled_body(task, body)
+
+
+def scheduled_body(task: Task, body: Body, *, apart: bool = False) -> Schedule | None:
+    """One iteration with its contractions in blocks, and the loops around it; None where it has none. apart: iterations are independent of each other, and threads share them."""
+    options = replace(task.options, parallel=False) if apart else task.options
+    inner = replace(task, scop=_as_inputs(body.scop), dependences=analyse(body.scop), options=options)
     models = inner.known()[1]
     plans = planned(inner, models)
-    contractions = {plan.statement for plan in plans} or {n for n, m in models.items() if _is_contraction(m)}
+    contractions = {plan.statement for plan in plans} or {n for n, m in models.items() if is_contraction(m)}
     outline = _one_by_one(body.scop, contractions)
     found = arranged(inner, partial(ilp_tree, inner, outline=outline), plans) if contractions else None
-    if found is None:
-        return None
-    return in_loops(task, body, *found)
+    return None if found is None else in_loops(task, body, *found, apart=apart)
 
 
-def in_loops(task: Task, body: Body, tree: isl.Schedule, facts: Facts) -> Schedule | None:
-    """The strategy on an ordered tree of one iteration, with the loops around; None where it pays for some sizes only."""
+def in_loops(task: Task, body: Body, tree: isl.Schedule, facts: Facts, *, apart: bool = False) -> Schedule | None:
+    """The strategy on an ordered tree of one iteration, with the loops around; None where it pays for some sizes only. apart: as in `scheduled_body`."""
     tree, notes, worth = apply_strategy(tree, facts)
     packed = facts.packed
     if worth or packed.worth:
@@ -64,14 +66,14 @@ def in_loops(task: Task, body: Body, tree: isl.Schedule, facts: Facts) -> Schedu
     made = Schedule(
         scop=scop,
         dependences=analyse(scop),
-        tree=body.tree_in_loops(tree, scop),
+        tree=body.tree_in_loops(tree, scop, apart=apart, mark="parallel" if apart and task.has_threads else None),
         storage={name: body.storage_in_loops(storage) for name, storage in packed.storage.items()},
         notes=(*packed.notes, *notes),
     )
     return contracted(task, made)
 
 
-def _is_contraction(model: StatementModel) -> bool:
+def is_contraction(model: StatementModel) -> bool:
     """Whether the statement reads its operands several times each."""
     touched = sum(prod(n for i, n in model.extents.items() if a.stride(i) != 0) for a in model.accesses)
     return model.is_update and len(model.accesses) > 2 and prod(model.extents.values()) >= _REUSED * touched

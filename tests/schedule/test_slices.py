@@ -1,0 +1,98 @@
+"""A contraction and what follows it, slice by slice: one slice of what it makes is alive."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+
+POOLED = """
+def f(x: {t}["B N K"], w: {t}["K M"]):
+    h[b, i, j] = max(sum[k](x[b, i, k] * w[k, j]), 0)
+    y[b, j] = {reduce}[i](h[b, i, j])
+    return y
+"""
+FACTORS = """
+def f(x: {t}["I J K"], b: {t}["J R"], c: {t}["K R"]):
+    y[i, r] = x[i, j, k] * b[j, r] * c[k, r]
+    return y
+"""
+ROWS = """
+def f(x: f32["B N K"], w: f32["K M"]):
+    h[b, i, j] = max(sum[k](x[b, i, k] * w[k, j]), 0)
+    y[b, i] = sum[j](h[b, i, j])
+    return y
+"""
+TARGET = Target("x86-64-v4", l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=16 << 20)
+
+
+def integers(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
+    return rng.integers(-3, 4, shape).astype(dtype)
+
+
+def loops(text: str, *arrays: np.ndarray, **options: object) -> str:
+    return polyml.einsum(text, target=TARGET, threads=1, **options).lower(*arrays).text("loops")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("dtype", "reduce"), [("f32", "max"), ("f64", "sum")])
+@pytest.mark.parametrize(
+    ("slices", "rows", "depth", "columns"), [(16, 97, 33, 130), (9, 129, 64, 100), (41, 164, 65, 49)]
+)
+def test_pooled_products(
+    slices: int, rows: int, depth: int, columns: int, dtype: str, reduce: str, threads: int
+) -> None:
+    rng = np.random.default_rng(rows)
+    x, w = (integers(rng, dtype.replace("f", "float"), *shape) for shape in ((slices, rows, depth), (depth, columns)))
+    target = Target("host", l2_bytes=256 << 10)
+    f = polyml.einsum(POOLED.format(t=dtype, reduce=reduce), target=target, threads=threads)
+    given = x.copy()
+    want = np.maximum(x @ w, 0)
+    np.testing.assert_array_equal(f(x, w), want.max(1) if reduce == "max" else want.sum(1))
+    np.testing.assert_array_equal(x, given)
+    assert "2 equations in 1 region" in f.explain(x, w)
+
+
+@pytest.mark.parametrize("shape", [(30, 61, 70, 32), (24, 64, 96, 17)])
+def test_factors(shape: tuple[int, ...]) -> None:
+    i, j, k, r = shape
+    rng = np.random.default_rng(i)
+    x, b, c = integers(rng, "f4", i, j, k), integers(rng, "f4", j, r), integers(rng, "f4", k, r)
+    f = polyml.einsum(FACTORS.format(t="f32"), target=Target("host", l2_bytes=256 << 10), threads=1)
+    np.testing.assert_array_equal(f(x, b, c), np.einsum("ijk,jr,kr->ir", x, b, c))
+    assert "y_inner: contracted to" in f.explain(x, b, c)
+
+
+def test_one_slice_is_alive() -> None:
+    x, w = np.zeros((50, 200, 64), np.float32), np.zeros((64, 256), np.float32)
+    text = loops(POOLED.format(t="f32", reduce="max"), x, w)
+    assert "local f32 h_sum[1, 200, 256];" in text
+    assert "local f32 w_panels" in text
+    assert "f_1(" not in text
+
+
+def test_blocks_of_rows_are_better_slices() -> None:
+    x, w = np.zeros((50, 200, 64), np.float32), np.zeros((64, 256), np.float32)
+    assert "local f32 h_sum[1, 200, 256];" not in loops(ROWS, x, w)
+
+
+@pytest.mark.parametrize(
+    ("x", "w"),
+    [((3, 200, 64), (64, 256)), ((50, 2000, 64), (64, 256)), ((50, 200, 640), (640, 256)), ((20, 10, 64), (64, 25))],
+    ids=["few slices", "large slices", "large weights", "all in the cache"],
+)
+def test_what_stays_apart(x: tuple[int, ...], w: tuple[int, ...]) -> None:
+    text = loops(POOLED.format(t="f32", reduce="max"), np.zeros(x, "f4"), np.zeros(w, "f4"))
+    assert f"h_sum[{x[0]}, {x[1]}, {w[1]}]" in text
+    assert f"local f32 h_sum[1, {x[1]}" not in text
+
+
+def test_any_sizes() -> None:
+    rng = np.random.default_rng(0)
+    f = polyml.einsum(POOLED.format(t="f32", reduce="max"), dynamic=True)
+    for shape in ((40, 70, 64, 90), (1, 1, 1, 1), (0, 3, 4, 5)):
+        b, n, k, m = shape
+        x, w = integers(rng, "f4", b, n, k), integers(rng, "f4", k, m)
+        np.testing.assert_array_equal(f(x, w), np.maximum(x @ w, 0).max(1))
