@@ -23,6 +23,7 @@ wait_at_forks(_lock)
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
+    """Nothing that is read meanwhile warns; other threads that want the same wait."""
     with _lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -46,7 +47,6 @@ def _tree(text: str, mode: Literal["exec", "eval"]) -> ast.AST:
     with without_warnings():
         try:
             return ast.parse(text, mode=mode)
-        except (
-            SystemError
-        ):  # Python 3.11 counts the depth of all threads' trees in one place, and then finds that it is another one
+        except SystemError:
+            # Python 3.11 counts the depth of all threads' trees in one place, and may find that it is not what it was.
             return ast.parse(text, mode=mode)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
 
 import llvmlite
@@ -30,8 +30,8 @@ __all__ = [
     "optimized",
 ]
 
-LLVM_LOCK: AbstractContextManager[object] = llvm.ffi.lib._lock
-"""Held by llvmlite in each call of LLVM, so also by a thread that unloads a kernel, whenever that dies."""
+LLVM_LOCK: AbstractContextManager[object] = getattr(llvm.ffi.lib, "_lock", nullcontext())
+"""Held by llvmlite (if it still has it) in each call of LLVM, so also by a thread that unloads a kernel, whenever that dies."""
 
 
 @dataclass(frozen=True, slots=True)
