@@ -140,7 +140,7 @@ class _Turned:
         at = [s for s in target.subscripts if isinstance(s, Affine)]
         own = {loop.variable: loop for loop in loops}
         lanes = next((loop.variable for loop in loops if loop.kind == "vector"), None)
-        if len(at) < len(target.subscripts) or lanes is None or at[-1].name != lanes:
+        if not at or len(at) < len(target.subscripts) or lanes is None or at[-1].name != lanes:
             return None
         length, last = 1, len(at)
         while last and (last == len(at) or self.is_whole(at[last - 1], array.shape[last - 1].constant, own)):

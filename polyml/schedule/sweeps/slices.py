@@ -37,10 +37,8 @@ class Slices:
 
 def in_slices(scop: Scop, dependences: Dependences, *, most: int) -> Slices | None:
     """The slices of a scop; None where there are none, or one needs another. most: bytes of a slice of all local arrays."""
-    if not in_order(scop) or any(s.argument is not None for s in scop.statements.values()):
-        return None
-    found = _sliced(scop)
-    if found is None:
+    found = None if any(s.argument is not None for s in scop.statements.values()) else _sliced(scop)
+    if found is None or not in_order(scop):
         return None
     count, own = found
     local = [array for array in scop.arrays.values() if array.kind == "local"]

@@ -21,14 +21,11 @@ def by_slices(task: Task) -> Schedule | None:
     """The loop over slices around one of them; None where there are none, they are too large for L2, or too few for the threads."""
     if not task.may_block() or task.options.precise or not task.pack or task.scop.sizes:
         return None
-    if not any(array.kind == "local" and len(array.shape) > 2 for array in task.scop.arrays.values()):
-        return None
-    contractions = {name for name, model in task.known()[1].items() if is_contraction(model)}
-    if not contractions:
-        return None
     found = in_slices(task.scop, task.dependences, most=task.target.l2_bytes // 2)
-    body = None if found is None else body_of(found.scop)
-    if found is None or body is None or (task.has_threads and found.count < SHARE * task.strategy_options.threads):
+    if found is None or (task.has_threads and found.count < SHARE * task.strategy_options.threads):
+        return None
+    body, contractions = body_of(found.scop), {name for name, m in task.known()[1].items() if is_contraction(m)}
+    if body is None or not contractions:
         return None
     models = task.known_of(body.scop)[1]
     if not all(is_contraction(models[name]) for name in contractions):

@@ -33,7 +33,7 @@ def lanes_last(function: Function) -> Function:
     arrays = {n.variable.name: n.variable for n in nodes if _is_plain(n.variable)}
     found: dict[str, set[int | None]] = {name: set() for name in arrays}
     if arrays:
-        _look(function.body, None, found)
+        _look(function.body, None, None, found)
     last = {name: along.pop() for name, along in found.items() if len(along) == 1}
     moved = {name: d for name, d in last.items() if d is not None and d != len(arrays[name].shape) - 1}
     return replace(function, body=_Order(moved).changed(function.body)) if moved else function
@@ -43,12 +43,12 @@ def _is_plain(variable: Variable) -> bool:
     return variable.scope == "local" and len(variable.shape) > 1 and variable.lanes == 1 and variable.strides is None
 
 
-def _look(nodes: Iterable[Node], lanes: str | None, found: Mapping[str, set[int | None]]) -> None:
-    """Collects for each array the dimensions along which lanes run; None: other steps than from element to element, or what is left as it is."""
+def _look(nodes: Iterable[Node], lanes: str | None, inner: str | None, found: Mapping[str, set[int | None]]) -> None:
+    """Collects for each array the dimensions along which lanes run; None: other steps than from element to element, or what is left as it is. inner: the innermost loop's variable."""
     for node in nodes:
         for use in uses(node):
             if use.variable in found:
-                found[use.variable] |= _along(use.subscripts, lanes)
+                found[use.variable] |= _along(use.subscripts, lanes, inner)
         match node:
             case Prefetch() if node.place.variable in found:
                 found[node.place.variable].add(None)
@@ -57,20 +57,24 @@ def _look(nodes: Iterable[Node], lanes: str | None, found: Mapping[str, set[int 
                     if place.variable in found:
                         found[place.variable].add(None)
             case For():
-                _look(node.body, node.variable if node.kind == "vector" else lanes, found)
+                _look(node.body, node.variable if node.kind == "vector" else lanes, node.variable, found)
             case If():
-                _look((*node.then, *node.otherwise), lanes, found)
+                _look((*node.then, *node.otherwise), lanes, inner, found)
             case Allocate() | Block():
-                _look(node.body, lanes, found)
+                _look(node.body, lanes, inner, found)
             case _:
                 pass
 
 
-def _along(subscripts: tuple[Subscript, ...], lanes: str | None) -> set[int | None]:
-    """The dimension that lanes run along; nothing where all of them have one element."""
+def _along(subscripts: tuple[Subscript, ...], lanes: str | None, inner: str | None) -> set[int | None]:
+    """The dimension that lanes run along; nothing where all of them have one element, unless a loop goes along the rows as they are."""
     strides = [s.stride(lanes) if isinstance(s, Affine) and lanes is not None else 0 for s in subscripts]
     moving = [d for d, stride in enumerate(strides) if stride != 0]
     if any(not isinstance(s, Affine) for s in subscripts) or len(moving) > 1:
+        return {None}
+    row = subscripts[-1]
+    walked = isinstance(row, Affine) and inner is not None and abs(row.stride(inner) or 0) == 1
+    if walked and lanes is not None and not moving:
         return {None}
     return {d if strides[d] == 1 else None for d in moving}
 

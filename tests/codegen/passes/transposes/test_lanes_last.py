@@ -52,11 +52,13 @@ def test_results_stay(vector_bytes: int) -> None:
 
 
 def test_what_stays() -> None:
-    """Lanes along another dimension, or along none of them by steps of one; loops without lanes; what none but loops without lanes read, or all lanes alike, decides nothing."""
+    """Lanes along another dimension, or along none of them by steps of one; loops along rows that all lanes read alike; loops without lanes; what none but loops without lanes read, or all lanes alike, decides nothing."""
     along_rows = loop("w", 0, 50, Assign(target=put("z", 0, "w"), value=at("y", 0, "w")), kind="vector")
     apart = loop("c", 0, 20, Assign(target=put("z", "c", 0), value=at("y", affine("c") * 2, 0)), kind="vector")
     diagonal = loop("c", 0, 40, Assign(target=put("z", "c", 0), value=at("y", "c", "c")), kind="vector")
-    for again in (along_rows, apart, diagonal):
+    step = Assign(target=put("z", "c", 0), value=at("y", 3, "w"), reduction="sum")
+    walked = loop("c", 0, 40, loop("w", 0, 50, step), kind="vector")
+    for again in (along_rows, apart, diagonal, walked):
         program = sums(again=again)
         assert lanes_last(program) is program
     program = sums(kind="sequential")
