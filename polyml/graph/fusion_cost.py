@@ -216,10 +216,12 @@ def _goes_by_slices(
     if slices < _MIN_SLICES or size // slices > cache_bytes // 2 or sum(again.values()) > cache_bytes // 4:
         return False
     packed = sum(again[operand] for operand in others if _row_bytes(tensors[operand]) > _PANEL)
+    # Measured: packing a byte takes as long as moving four to and from L3, or two to and from memory, beside the sums (docs/performance/networks.md).
     return slices * packed <= moved // (2 if size > _STREAMED * cache_bytes else 4)
 
 
 def _row_bytes(tensor: Tensor) -> int:
+    """Of the last dimension, for a tensor of known shape."""
     return estimated_bytes(tensor) // max(prod(extent.constant for extent in tensor.shape[:-1]), 1)
 
 

@@ -55,12 +55,13 @@ def test_pooled_products(
     assert "2 equations in 1 region" in f.explain(x, w)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("shape", [(30, 61, 70, 32), (24, 64, 96, 17)])
-def test_factors(shape: tuple[int, ...]) -> None:
+def test_factors(shape: tuple[int, ...], threads: int) -> None:
     i, j, k, r = shape
     rng = np.random.default_rng(i)
     x, b, c = integers(rng, "f4", i, j, k), integers(rng, "f4", j, r), integers(rng, "f4", k, r)
-    f = polyml.einsum(FACTORS.format(t="f32"), target=Target("host", l2_bytes=256 << 10), threads=1)
+    f = polyml.einsum(FACTORS.format(t="f32"), target=Target("host", l2_bytes=256 << 10), threads=threads)
     np.testing.assert_array_equal(f(x, b, c), np.einsum("ijk,jr,kr->ir", x, b, c))
     assert "y_inner: contracted to" in f.explain(x, b, c)
 
@@ -87,6 +88,23 @@ def test_what_stays_apart(x: tuple[int, ...], w: tuple[int, ...]) -> None:
     text = loops(POOLED.format(t="f32", reduce="max"), np.zeros(x, "f4"), np.zeros(w, "f4"))
     assert f"h_sum[{x[0]}, {x[1]}, {w[1]}]" in text
     assert f"local f32 h_sum[1, {x[1]}" not in text
+
+
+@pytest.mark.parametrize(("slices", "sliced"), [(27, False), (28, True)])
+def test_threads_have_four_slices_each(slices: int, sliced: bool) -> None:
+    given = [np.zeros(shape, np.float32) for shape in ((slices, 180, 190), (180, 32), (190, 32))]
+    target = Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20)
+    explained = polyml.einsum(FACTORS.format(t="f32"), target=target, threads=7).explain(*given)
+    assert ("y_inner: contracted to 1x180x32" in explained) == sliced
+    assert "fallback" not in explained
+
+
+def test_threads_share_no_panels() -> None:
+    """(The proof refused what was proposed.)"""
+    x, w = np.zeros((50, 200, 64), np.float32), np.zeros((64, 256), np.float32)
+    explained = polyml.einsum(POOLED.format(t="f32", reduce="max"), target=TARGET, threads=2).explain(x, w)
+    assert "1 region" in explained
+    assert "fallback" not in explained
 
 
 def test_any_sizes() -> None:

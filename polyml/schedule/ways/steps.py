@@ -45,7 +45,7 @@ def by_steps(task: Task) -> Schedule | None:
 
 
 def scheduled_body(task: Task, body: Body, *, apart: bool = False) -> Schedule | None:
-    """One iteration with its contractions in blocks, and the loops around it; None where it has none. apart: iterations are independent of each other, and threads share them."""
+    """One iteration with its contractions in blocks, and the loops around it; None where it has none. apart: iterations are independent of each other, and threads share them, unless each packs operands."""
     options = replace(task.options, parallel=False) if apart else task.options
     inner = replace(task, scop=_as_inputs(body.scop), dependences=analyse(body.scop), options=options)
     models = inner.known()[1]
@@ -53,7 +53,12 @@ def scheduled_body(task: Task, body: Body, *, apart: bool = False) -> Schedule |
     contractions = {plan.statement for plan in plans} or {n for n, m in models.items() if is_contraction(m)}
     outline = _one_by_one(body.scop, contractions)
     found = arranged(inner, partial(ilp_tree, inner, outline=outline), plans) if contractions else None
-    return None if found is None else in_loops(task, body, *found, apart=apart)
+    if found is None:
+        return None
+    # Threads would pack their iterations' operands into the same panels.
+    if apart and task.has_threads and not found[1].packed.scop.arrays.keys() <= body.scop.arrays.keys():
+        return None
+    return in_loops(task, body, *found, apart=apart)
 
 
 def in_loops(task: Task, body: Body, tree: isl.Schedule, facts: Facts, *, apart: bool = False) -> Schedule | None:
