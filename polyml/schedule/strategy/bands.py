@@ -14,12 +14,14 @@ from polyml.schedule.transforms import Loop, loops_of
 from polyml.schedule.tree import Kind, kind_of, mark_name, members, statements_below
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
+from polyml.sets.independence import is_independent
 from polyml.sets.spaces import parameters_text
 
 __all__ = [
     "Band",
     "Place",
     "along",
+    "bounds_inner_loops",
     "descend",
     "has_band_below",
     "has_inner_loops",
@@ -128,6 +130,16 @@ def near_rows(band: Band, name: str, facts: Facts) -> list[int]:
         return max((d for d, names in enumerate(used) if band.indices[k][name] in names), default=-1)
 
     return sorted(members, key=dimension, reverse=True)
+
+
+def bounds_inner_loops(band: Band, name: str, index: str, facts: Facts) -> bool:
+    """Whether the loops inside run over other values for some values of this index, as over the places of windows that are beside their operand: such rows are no register tile."""
+    statement = facts.scop.statements[name]
+    domain, at = statement.domain, statement.indices.index(index)
+    for position, other in enumerate(statement.indices):
+        if other != index and other in band.own(name):
+            domain = domain.eliminate(isl.dim_type.set, position, 1)
+    return not is_independent(domain, at)
 
 
 def is_flat(node: isl.ScheduleNode) -> bool:

@@ -11,7 +11,7 @@ from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.pack import Panel
 from polyml.schedule.register_tiles import FEW_ROWS, TALLEST, RegisterTile, register_tile
-from polyml.schedule.strategy.bands import Band, has_inner_loops, near_rows
+from polyml.schedule.strategy.bands import Band, bounds_inner_loops, has_inner_loops, near_rows
 from polyml.schedule.strategy.choices import NestChoice
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import plain_vectors
@@ -129,13 +129,28 @@ def _jam(band: Band, lanes: int, facts: Facts) -> tuple[int | None, RegisterTile
     best_member, best = None, register_tile(model, None, vector, facts.target)
     # Of equals the rows of windows come first, since each reads most of what the one before did; then those that lie closest.
     ordered = sorted(near_rows(band, band.core, facts), key=lambda k: _apart(model, band.indices[k][band.core]))
+    shared = any(
+        k != lanes and band.extents[k] > 1 and _shares_vectors(model, band.indices[k][band.core], vector)
+        for k in ordered
+    )
     for k in ordered:
         if k == lanes or band.extents[k] < 2:
             continue
         tile = register_tile(model, band.indices[k][band.core], vector, facts.target, max_rows=most)
-        if tile.rows > 1 and tile.cost < best.cost * 0.98:
+        if tile.rows > 1 and tile.cost < best.cost * 0.98 and not (shared and _is_ragged(band, k, model, facts)):
             best_member, best = k, tile
     return best_member, _asked(best, model, facts)
+
+
+def _shares_vectors(model: StatementModel, index: str, vector: str) -> bool:
+    """Whether rows along the index, as filters of a convolution, have a vector in common that is loaded."""
+    return any(not a.write and a.stride(index) == 0 and a.stride(vector) != 0 for a in model.accesses)
+
+
+def _is_ragged(band: Band, member: int, model: StatementModel, facts: Facts) -> bool:
+    """Whether the member's iterations are rows of windows that reach beyond their operand at the edges: a tile of such rows would be taken apart again, and share nothing."""
+    index = band.indices[member][band.core]
+    return index in model.overlapping and bounds_inner_loops(band, band.core, index, facts)
 
 
 def _apart(model: StatementModel, index: str) -> tuple[bool, int]:

@@ -60,7 +60,10 @@ TAPS = 16
 """Places of a window from which on padding is better copied, too: each of them has edges of its own, and rows whose edges differ share no register tile."""
 
 FEW_FILTERS = 2
-"""Filters up to which the same holds for any sum over channels: more of them are a register tile by themselves."""
+"""Filters up to which the same holds for any sum over channels: more of them are a register tile by themselves, where rows are some vectors long."""
+
+LEAST_RAGGED = 1 << 12
+"""Products below which a copy is not worth its loops."""
 
 NARROW, SHORT_SUMS = 5, 64
 """Rows of the result of so few elements, fewer than a vector has, are no blocks to be transposed while they are in L1. Where sums have so many terms for each lane at most, the result is moved as a whole, neighbouring indices as one, a region later."""
@@ -101,7 +104,7 @@ def lanes_along_filters(
                 changed = _changed(allowed, window, graph, tensors)
         elif not plain and _pays(op, window, lanes, constant=constant, turned=turned):
             changed = _changed(allowed, window, graph, tensors, turned=turned, lanes=lanes)
-        elif window.padded and _is_ragged(op, window):
+        elif window.padded and _is_ragged(op, window, lanes):
             changed = _changed(allowed, window, graph, tensors)
         if changed is not None and window.guarded:
             changed += guarded(op, allowed.result, window.other, graph, tensors)
@@ -265,18 +268,18 @@ def _pays(equation: Equation, window: Window, lanes: int, *, constant: bool, tur
     return products + moved * PLACED < here
 
 
-def _is_ragged(equation: Equation, window: Window) -> bool:
+def _is_ragged(equation: Equation, window: Window, lanes: int) -> bool:
     """Whether the edges of windows with padding, which stay where they are, cost more than a copy with the padding around it."""
     extents = window.numbers
     places = [s for s in window.read.subscripts if isinstance(s, Affine) and s.name is None]
     moved = {name for place in places for name in place.variables()} & set(equation.reduced)
     taps, depth = prod(extents[i] for i in moved), prod(extents[i] for i in equation.reduced)
-    if depth * prod(extents[i] for i in (*window.filters, *window.points)) < LEAST_WORK:
+    if depth * prod(extents[i] for i in (*window.filters, *window.points)) < LEAST_RAGGED:
         return False
     row = window.points[-1]
     step = sum(s.stride(row) or 0 for s in window.read.subscripts[-1:] if isinstance(s, Affine))
-    few = prod(extents[i] for i in window.filters) <= FEW_FILTERS and step == 1
-    return taps >= TAPS or (few and depth > taps)
+    few = prod(extents[i] for i in window.filters) <= FEW_FILTERS and depth > taps
+    return taps >= TAPS or (step == 1 and (few or extents[row] <= SHORT * lanes))
 
 
 def _is_shifted(equation: Equation, window: Window) -> bool:
