@@ -12,8 +12,10 @@ from polyml.graph.rules.algebra.simplify import simplify
 from polyml.graph.rules.algebra.single_values import drop_single_values
 from polyml.graph.rules.layouts.channels_apart import part_channels
 from polyml.graph.rules.layouts.costs import Machine
+from polyml.graph.rules.layouts.index_blocks import part_indices
 from polyml.graph.rules.layouts.interleaved import fetch_interleaved
 from polyml.graph.rules.layouts.laid_out import lay_out
+from polyml.graph.rules.layouts.merged_dimensions import merge_dimensions
 from polyml.graph.rules.layouts.reader_order import order_like_readers
 from polyml.graph.rules.layouts.repeated_rows import repeat_rows
 from polyml.graph.rules.layouts.turned_results import turn_results
@@ -148,6 +150,12 @@ RULES: tuple[Rule, ...] = (
 
 # Ordering: behind the others, since inlining would undo them.
 LAST_RULES: tuple[Rule, ...] = (
+    # Ordering: before the rules that look for plain indices.
+    Rule(
+        "index blocks",
+        lambda graph, given: part_indices(graph, vector_bytes=given.vector_bytes),
+        needs=("vector_bytes",),
+    ),
     _plain("masked", skip_masked, exact=False, needs=("vector_bytes",)),
     _plain("coupled", decouple, exact=False, needs=("vector_bytes",)),
     _plain("once", recur_once),
@@ -188,6 +196,8 @@ LAST_RULES: tuple[Rule, ...] = (
         exact=False,
         needs=("vector_bytes",),
     ),
+    # Ordering: behind the rules that look for plain indices.
+    _plain("merged dimensions", merge_dimensions, needs=("vector_bytes",)),
     _plain("interleaved", fetch_interleaved, exact=False, needs=("vector_bytes",)),
     _plain("pieces", join_pieces, exact=False, needs=("vector_bytes",)),
     _plain("unseen", leave_unseen),

@@ -1,0 +1,149 @@
+"""Indices whose quotients move an operand are two indices, whose results are put together in the places where they belong: the same numbers, as fast schedules as where the program has both indices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import polyml
+from tests.einsum_numpy.guard_pages import guarded
+
+GROUPS = """
+def f(x: {t}["N C H W"], w: {t}["K D R S"]):
+    y[n, k, p, q] = x[n, {d}*(k // {e}) + c, p + r, q + s] * w[k, c, r, s]
+    return y
+"""
+PLACED = """
+def f(x: {t}["N G D H W"], w: {t}["G E D R S"]):
+    y: {t}["N {k} H-R+1 W-S+1"]
+    y[n, {e}*g + k, p, q] = x[n, g, c, p + r, q + s] * w[g, k, c, r, s]
+    return y
+"""
+SHARED_KEYS = """
+def f(q: f32["H S D"], k: f32["G T D"], v: f32["G T D"]):
+    s[h, i, j] = q[h, i, d] * k[h // {m}, j, d]
+    t[h, i] = max[j](s[h, i, j])
+    e[h, i, j] = exp(s[h, i, j] - t[h, i])
+    z[h, i] = e[h, i, j]
+    o[h, i, d] = e[h, i, j] * v[h // {m}, j, d] / z[h, i]
+    return o
+"""
+LAYERS = """
+def f(x: f32["C H W"], w: f32["K D 3 3"], b: f32["K"], u: f32["M K"]):
+    a[k, p, q] = max(pad(x, ((0, 0), (1, 1), (1, 1)))[{d}*(k // {e}) + c, p + r, q + s] * w[k, c, r, s] + b[k], 0)
+    y[m, p, q] = u[m, k] * a[k, p, q]
+    return y{also}
+"""
+
+
+def numbers(dtype: str, *shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).integers(-4, 5, shape).astype(polyml.dtypes.DTYPES[dtype].numpy)
+
+
+def grouped(x: np.ndarray, w: np.ndarray, groups: int) -> np.ndarray:
+    (n, c, h, v), (k, d, r, s) = x.shape, w.shape
+    y = np.zeros((n, k, h - r + 1, v - s + 1), x.dtype)
+    for f in range(k):
+        first = f // (k // groups) * (c // groups)
+        for i in range(d):
+            for a in range(r):
+                for b in range(s):
+                    y[:, f] += x[:, first + i, a : a + h - r + 1, b : b + v - s + 1] * w[f, i, a, b]
+    return y
+
+
+@pytest.mark.parametrize("t", ["f32", "f64", "i32", "c64"])
+@pytest.mark.parametrize(("groups", "d", "e", "size"), [(2, 3, 5, 9), (4, 8, 16, 20), (1, 2, 3, 6), (3, 1, 17, 18)])
+def test_groups(t: str, groups: int, d: int, e: int, size: int) -> None:
+    x, w = numbers(t, 2, groups * d, size, size + 1), numbers(t, groups * e, d, 3, 3)
+    expected = grouped(x, w, groups)
+    by_quotient = polyml.einsum(GROUPS.format(t=t, d=d, e=e), verify=True)
+    np.testing.assert_array_equal(by_quotient(x, w), expected)
+    np.testing.assert_array_equal(by_quotient.bind(w=w)(x), expected)
+    placed = polyml.einsum(PLACED.format(t=t, e=e, k=groups * e), verify=True)
+    parts = x.reshape(2, groups, d, size, size + 1), w.reshape(groups, e, d, 3, 3)
+    np.testing.assert_array_equal(placed(*parts), expected)
+
+
+def test_no_quotient_is_left_and_results_go_to_their_places() -> None:
+    x, w = numbers("f32", 1, 16, 20, 20), numbers("f32", 64, 4, 3, 3)
+    text = polyml.einsum(GROUPS.format(t="f32", d=4, e=16)).lower(x, w).text("graph")
+    assert "//" not in text
+    assert "y[i0, 16*i1 + i2, i3, i4] = " in text
+    assert "w_in_order" in text  # lanes along filters, as where groups are an index
+
+
+def test_what_follows_element_by_element_goes_along() -> None:
+    x, w = numbers("f32", 8, 12, 12), numbers("f32", 12, 4, 3, 3)
+    b, u = numbers("f32", 12), numbers("f32", 5, 12)
+    a = np.maximum(grouped(np.pad(x, ((0, 0), (1, 1), (1, 1)))[None], w, 2)[0] + b[:, None, None], 0)
+    expected = np.einsum("mk,kpq->mpq", u, a)
+    f = polyml.einsum(LAYERS.format(d=4, e=6, also=""), verify=True)
+    np.testing.assert_array_equal(f(x, w, b, u), expected)
+    assert "//" not in f.lower(x, w, b, u).text("graph")
+    found = polyml.einsum(LAYERS.format(d=4, e=6, also=", a"), verify=True)(x, w, b, u)
+    np.testing.assert_array_equal(found[0], expected)
+    np.testing.assert_array_equal(found[1], a)
+
+
+@pytest.mark.parametrize(("k", "e"), [(10, 4), (4, 4), (6, 7)])
+def test_blocks_that_are_not_whole_stay(k: int, e: int) -> None:
+    x, w = numbers("f32", 2, 3 * -(-k // e), 8, 8), numbers("f32", k, 3, 2, 2)
+    f = polyml.einsum(GROUPS.format(t="f32", d=3, e=e), verify=True)
+    expected = np.stack([grouped(x[:, 3 * (i // e) : 3 * (i // e) + 3], w[i : i + 1], 1)[:, 0] for i in range(k)], 1)
+    np.testing.assert_array_equal(f(x, w), expected)
+
+
+@pytest.mark.parametrize(("heads", "shared", "rows", "keys"), [(6, 3, 5, 19), (8, 2, 1, 40), (4, 4, 17, 16)])
+def test_heads_that_share_keys(heads: int, shared: int, rows: int, keys: int) -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = (
+        rng.standard_normal(shape).astype(np.float32)
+        for shape in ((heads, rows, 8), (heads // shared, keys, 8), (heads // shared, keys, 8))
+    )
+    scores = np.einsum("hid,hjd->hij", q.astype(float), np.repeat(k, shared, 0))
+    e = np.exp(scores - scores.max(2, keepdims=True))
+    expected = np.einsum("hij,hjd->hid", e / e.sum(2, keepdims=True), np.repeat(v, shared, 0))
+    f = polyml.einsum(SHARED_KEYS.format(m=shared), verify=True)
+    np.testing.assert_allclose(f(q, k, v), expected, rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.data())
+def test_any_mixture_of_quotients(data: st.DataObject) -> None:
+    """y[i, j] = sum[k](x[..] * w[..]) where places are indices, their quotients or their remainders."""
+    sizes = {index: data.draw(st.sampled_from([1, 2, 4, 6, 12, 32]), index) for index in "ijk"}
+    block = {index: data.draw(st.sampled_from([2, 3, 4, 16]), f"block of {index}") for index in "ijk"}
+    grids = dict(zip("ijk", np.meshgrid(*(np.arange(sizes[i]) for i in "ijk"), indexing="ij"), strict=True))
+
+    def place(index: str) -> tuple[str, np.ndarray, int]:
+        n, b = sizes[index], block[index]
+        forms = [
+            (index, grids[index], n),
+            (f"{index} // {b}", grids[index] // b, (n - 1) // b + 1),
+            (f"{index} % {b}", grids[index] % b, min(n, b)),
+        ]
+        return data.draw(st.sampled_from(forms), f"place of {index}")
+
+    first, second = [place(i) for i in "ik"], [place(i) for i in "kji"]
+    x, w = numbers("f32", *(n for *_, n in first)), numbers("f32", *(n for *_, n in second))
+    texts = [", ".join(text for text, *_ in places) for places in (first, second)]
+    source = f"""
+def f(x: f32["A B"], w: f32["D E F"], z: f32["{sizes["i"]} {sizes["j"]}"]):
+    y: f32["{sizes["i"]} {sizes["j"]}"]
+    y[i, j] = sum[k < {sizes["k"]}](x[{texts[0]}] * w[{texts[1]}])
+    v[i, j] = 2 * y[i, j] + z[i, j]
+    return v
+"""
+    z = numbers("f32", sizes["i"], sizes["j"])
+    products = x[tuple(at for _, at, _ in first)] * w[tuple(at for _, at, _ in second)]
+    np.testing.assert_array_equal(polyml.einsum(source, verify=True)(x, w, z), 2 * products.sum(2) + z)
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_nothing_beside_the_operands_is_read(behind: bool) -> None:
+    x, w = numbers("f32", 1, 6, 9, 9), numbers("f32", 32, 3, 3, 3)
+    found = polyml.einsum(GROUPS.format(t="f32", d=3, e=16))(guarded(x, behind), guarded(w, behind))
+    np.testing.assert_array_equal(found, grouped(x, w, 2))
