@@ -34,18 +34,25 @@ _FAR = 1.5
 @dataclass(frozen=True, slots=True)
 class AccessModel:
     """One access. strides: elements per index that it moves by (an index that is absent: 0); None: irregular. `write`: also for updates. turns: of irregular indices that go through rows in turn, the number of rows.
+    steady: of irregular indices of which only the quotient moves the access, by what they are divided: blocks of so many iterations have one element.
     near: how far from it statements access the array likewise, for the same values of the indices."""
 
     array: str
     strides: Mapping[str, int | None]
     write: bool
     turns: Mapping[str, int] = field(default_factory=dict)
+    steady: Mapping[str, int] = field(default_factory=dict)
     near: frozenset[int] = frozenset()
 
     def touches_row(self, gap: int) -> bool:
         """Whether all elements between those that are so far apart are accessed, too (codegen/llvm/memory/phases.py)."""
         starts = (range(first, first + gap) for first in range(1 - gap, 1))
         return gap <= MOST_GAP and any(self.near.issuperset(row) for row in starts)
+
+    def lane_stride(self, index: str, lanes: int) -> int | None:
+        """Elements between neighbouring lanes of a vector along the index, which begins at a multiple of its length."""
+        step = self.strides.get(index, 0)
+        return 0 if step is None and self.steady.get(index, 1) % lanes == 0 else step
 
     def stride(self, index: str) -> int | None:
         """Elements between neighbours along the index; None when that is not one number."""
@@ -126,7 +133,7 @@ class StatementModel:
 
     def _access_cost(self, access: AccessModel, index: str, target: Target, *, contiguous: bool) -> float:
         lanes = target.lanes(self.itemsize)
-        match access.stride(index):
+        match access.lane_stride(index, lanes):
             case 0:
                 cost = _BROADCAST
             case 1:

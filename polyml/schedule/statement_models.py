@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import gcd
 
 from polyml.expressions import Apply, Const, Expr, Read, Subscript, neighbours, reads_of, walk
 from polyml.schedule.cost import AccessModel, StatementModel
 from polyml.scop.scop import Array, Scop, Statement, memory_strides
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, FloorDiv
 from polyml.sets.turns import MOST_ROWS, rows_in_turn
 
-__all__ = ["UNKNOWN_EXTENT", "model_statement", "operations_of"]
+__all__ = ["UNKNOWN_EXTENT", "model_statement", "operations_of", "weight_of"]
 
 UNKNOWN_EXTENT = 1_024
 """What a loop whose length depends on sizes is taken for."""
@@ -156,8 +157,12 @@ def _without_masks(value: Expr) -> Expr:
 
 def operations_of(value: Expr) -> float:
     """Vector instructions that computing the expression takes, reads not counted."""
-    distinct = dict.fromkeys(node for node in walk(value) if isinstance(node, Apply))
-    return sum(_WEIGHTS.get(node.op, 1.0) for node in distinct)
+    return sum(weight_of(node) for node in dict.fromkeys(node for node in walk(value) if isinstance(node, Apply)))
+
+
+def weight_of(node: Apply) -> float:
+    """Vector instructions of one operation."""
+    return _WEIGHTS.get(node.op, 1.0)
 
 
 def _model_access(
@@ -175,7 +180,29 @@ def _model_access(
     turns = {
         index: rows for index in indices if strides.get(index, 0) is None and (rows := _turns(subscripts, steps, index))
     }
-    return AccessModel(array.name, strides, write, turns)
+    steady = {
+        index: block for index in indices if strides.get(index, 0) is None and (block := _steady(subscripts, index))
+    }
+    return AccessModel(array.name, strides, write, turns, steady)
+
+
+def _steady(subscripts: tuple[Subscript, ...], index: str) -> int | None:
+    """By what the index is divided where its quotient is all that moves the access, and all divisors have that one in common."""
+    found: list[int] = []
+    for subscript in subscripts:
+        if not isinstance(subscript, Affine):
+            return None
+        for atom, _ in subscript.terms:
+            match atom:
+                case FloorDiv(numerator=Affine(name=name), denominator=block) if name == index:
+                    found.append(block)
+                case str() if atom != index:
+                    pass
+                case FloorDiv() if index not in atom.variables():
+                    pass
+                case _:
+                    return None
+    return gcd(*found) if found else None
 
 
 def _turns(subscripts: tuple[Subscript, ...], steps: Sequence[int | None], index: str) -> int | None:

@@ -9,23 +9,29 @@ So does a function of what a loop comes to step by step: a gate `sigmoid(g[t, i]
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from polyml.expressions import Apply, Expr, IndexValue, Read, map_reads, reads_of, walk
+from polyml.expressions import Apply, Expr, IndexValue, Read, map_reads, plain_index, reads_of, walk
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import map_equations
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import estimated_bytes, index_extents, is_cheap, made_within, tensors_of
 from polyml.new_names import fresh_name
 from polyml.renewed import renewed
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, FloorDiv, affine
 
 __all__ = ["compute_once"]
 
 _USES = 16
 """How often an element must be used for a pass over all of them to pay."""
+
+_USES_SCALED = 64
+"""The same for a short number times its scale, where it does not lie along the sum: a few instructions, in whole vectors, whenever it is packed or used."""
+
+_BLOCK = 16
+"""Elements that share a scale are a vector at least, or none: each of its lanes would look for its own."""
 
 
 def compute_once(graph: Graph) -> Graph:
@@ -73,7 +79,8 @@ def _worth(equation: Equation, tensors: dict[str, Tensor]) -> Iterator[tuple[App
             use, read = whole
             tensor = tensors[read.tensor]
             elements = max(estimated_bytes(tensor) // tensor.dtype.itemsize, 1)
-            if elements * _USES <= instances:
+            across = _scales(node) and plain_index(read.subscripts[-1]) not in equation.reduced
+            if elements * (_USES_SCALED if across else _USES) <= instances:
                 yield use, tensor
                 continue
         waiting += node.args
@@ -140,12 +147,13 @@ def _over_a_tensor(expr: Apply, tensors: dict[str, Tensor]) -> tuple[Apply, Read
     Other tensors may be read by some of the same indices where these have the same extents: so every element can be computed, needed or not.
     """
     converts = isinstance(expr.args[0], Read) and expr.args[0].dtype.is_half and expr.op == "cast"
-    if not (converts or expr.op in ("real", "imag") or (expr.dtype.is_float and not is_cheap(expr))):
+    costly = expr.dtype.is_float and not is_cheap(expr)
+    if not (converts or costly or expr.op in ("real", "imag") or _scales(expr)):
         return None
     reads = list(dict.fromkeys(node for node in walk(expr) if isinstance(node, Read)))
     if not reads or any(isinstance(node, IndexValue) for node in walk(expr)):
         return None
-    read = max(reads, key=lambda r: len(r.subscripts))
+    read = max(reads, key=lambda r: (len(r.subscripts), estimated_bytes(tensors[r.tensor])))
     shape = tensors[read.tensor].shape
     if not shape or not all(isinstance(s, Affine) for r in reads for s in r.subscripts):
         return None
@@ -155,14 +163,38 @@ def _over_a_tensor(expr: Apply, tensors: dict[str, Tensor]) -> tuple[Apply, Read
     places = {s.name: d for d, s in enumerate(read.subscripts) if isinstance(s, Affine) and s.name is not None}
     if len(places) != len(shape):
         return None
+    moved = {name: affine(names[d]) for name, d in places.items()}
     known: dict[Read, tuple[Affine, ...]] = {}
     for other in reads:
-        dimensions = [places.get(s.name or "") for s in other.subscripts if isinstance(s, Affine)]
         extents = tensors[other.tensor].shape
-        if any(d is None or shape[d] != extent for d, extent in zip(dimensions, extents, strict=True)):
+        subscripts = [s for s in other.subscripts if isinstance(s, Affine)]
+        if not all(_has_all(s, extent, places, shape) for s, extent in zip(subscripts, extents, strict=True)):
             return None
-        known[other] = tuple(affine(names[d]) for d in dimensions if d is not None)
+        known[other] = tuple(s.substitute(moved) for s in subscripts)
     return _rewritten(expr, known), read
+
+
+def _scales(expr: Apply) -> bool:
+    """Whether it makes a number of a short one and others, as weights that are stored in bytes are multiplied by the scale of their block."""
+    if expr.op != "mul" or not expr.dtype.is_float:
+        return False
+    casts = [node for node in walk(expr) if isinstance(node, Apply) and node.op == "cast"]
+    sources = [node.args[0] for node in casts]
+    return any(isinstance(read, Read) and read.dtype.kind in "iu" and read.dtype.itemsize <= 2 for read in sources)
+
+
+def _has_all(place: Affine, extent: Affine, places: Mapping[str, int], shape: Sequence[Affine]) -> bool:
+    """Whether a dimension of that extent has an element for each value of an index that goes through one of this shape: the index itself, or its quotient."""
+    match place.terms:
+        case ((str(name), 1),) if place.constant == 0 and name in places:
+            return shape[places[name]] == extent
+        case ((FloorDiv(numerator=Affine(name=str(name)), denominator=block), 1),) if place.constant == 0:
+            if name not in places or block % _BLOCK or not extent.is_constant:
+                return False
+            whole = shape[places[name]]
+            return whole.is_constant and (whole.constant - 1) // block < extent.constant
+        case _:
+            return False
 
 
 def _rewritten(expr: Apply, subscripts: dict[Read, tuple[Affine, ...]]) -> Apply:

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, prod
 
+from polyml.expressions import Apply, Expr, reads_of, walk
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
+from polyml.schedule.statement_models import weight_of
 from polyml.schedule.strategy.bands import Band, Place, has_inner_loops, take_band
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import carries_only_reductions, lane_cost
 from polyml.schedule.tree import Kind, kind_of
+from polyml.sets.affine import Affine
 
 __all__ = ["SideBySide", "plan_side_by_side"]
 
@@ -53,12 +56,15 @@ def plan_side_by_side(band: Band, facts: Facts, place: Place) -> SideBySide | No
         return None
     lanes = inner.indices[min(usable, key=lambda k: (lane_cost(inner, k, facts), -k))][band.core]
     reads = [a for a in model.accesses if not a.write]
-    if model.operations > CHEAP or any(a.stride(lanes) not in (0, 1) for a in reads):
+    if any(a.lane_stride(lanes, facts.lanes(band.core)) not in (0, 1) for a in reads):
         return None
     moving = {
         k: own[band.core] for k, own in enumerate(band.indices) if any(a.stride(own[band.core]) == 0 for a in reads)
     }
-    factors = _best(moving, band, model, lanes, facts)
+    shared = _shared(facts.scop.statements[band.core].value, moving)
+    if model.operations - sum(weight for weight, _ in shared) > CHEAP:
+        return None
+    factors = _best(moving, shared, band, lanes, facts)
     if factors is None:
         return None
     size = {
@@ -81,15 +87,32 @@ def _reduction(band: Band, facts: Facts, place: Place) -> Band | None:
     return inner if inner is not None and kind_of(inner.node.child(0)) == Kind.leaf else None
 
 
+def _shared(value: Expr, moving: Mapping[int, str]) -> list[tuple[float, frozenset[int]]]:
+    """The operations whose operands some member does not move: their weights, and the members that do. A weight times its scale, say, is one number for all rows of what it is multiplied by."""
+    found: list[tuple[float, frozenset[int]]] = []
+    for node in dict.fromkeys(node for node in walk(value) if isinstance(node, Apply)):
+        places = [s for read in reads_of(node) for s in read.subscripts if isinstance(s, Affine)]
+        met = frozenset[str]().union(*(place.variables() for place in places))
+        members = frozenset(k for k, index in moving.items() if index in met)
+        if len(members) < len(moving):
+            found.append((weight_of(node), members))
+    return found
+
+
 def _best(
-    moving: Mapping[int, str], band: Band, model: StatementModel, lanes: str, facts: Facts
+    moving: Mapping[int, str],
+    shared: Sequence[tuple[float, frozenset[int]]],
+    band: Band,
+    lanes: str,
+    facts: Facts,
 ) -> dict[int, int] | None:
-    """Elements per member with the fewest cycles per operation."""
+    """Elements per member with the fewest cycles per operation. shared: operations that some of them have in common."""
+    model = facts.models[band.core]
     reads = [a for a in model.accesses if not a.write and a.stride(lanes) != 0]
     if not reads:
         return None  # the same value in all lanes: there is no load to share
     members = [k for k in moving if band.extents[k] > 1]
-    best, least = None, GAIN * _cycles(model, 1, len(reads))
+    best, least = None, GAIN * _cycles(model.operations, 1, len(reads))
     for counts in _counts([min(MOST, band.extents[k]) for k in members], facts.target.vector_registers - 3):
         rows = prod(counts)
         chosen = dict(zip(members, counts, strict=True))
@@ -97,7 +120,8 @@ def _best(
         if rows == 1 or rows + min(vectors) + 2 > facts.target.vector_registers:
             continue
         waste = prod(ceil(band.extents[k] / c) * c / band.extents[k] for k, c in chosen.items())
-        cost = waste * _cycles(model, rows, sum(vectors))
+        saved = sum(weight * (1 - prod(chosen.get(k, 1) for k in own) / rows) for weight, own in shared)
+        cost = waste * _cycles(model.operations - saved, rows, sum(vectors))
         if cost < 0.98 * least:
             best, least = {k: c for k, c in chosen.items() if c > 1}, cost
     return best
@@ -113,9 +137,9 @@ def _counts(limits: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
             yield (count, *others)
 
 
-def _cycles(model: StatementModel, rows: int, loads: int) -> float:
-    """Per operation: two of them and two loads a cycle; vectors that hide cost something, too, since they come from L2 or from memory."""
-    return (max(rows * max(model.operations, 1.0) / 2, loads / 2) + 0.5 * loads) / rows
+def _cycles(operations: float, rows: int, loads: int) -> float:
+    """Per element, of so many operations: two of them and two loads a cycle; vectors that hide cost something, too, since they come from L2 or from memory."""
+    return (max(rows * max(operations, 1.0) / 2, loads / 2) + 0.5 * loads) / rows
 
 
 def _bytes(model: StatementModel, strides: Mapping[str, int | None]) -> int:
