@@ -136,7 +136,8 @@ def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names) -> list[
                 f"the index {plain_name(name)} runs over dimensions of different extents: "
                 + " and ".join(map(str, found)),
                 span=extents[-1].expression.span,
-                hint=f"the first of them is {extents[0].expression.span}",
+                hint=f"the first of them is {extents[0].expression.span}; where {plain_name(name)} is to run over a part of the longer one, "
+                f"an `if {plain_name(name)} < ..:` around the statement says so",
             )
         if name not in ranges:
             ranges[name] = box_range(_variable(name, names), 0, next(iter(found)))
