@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from math import prod
 
 import islpy as isl
@@ -11,6 +12,7 @@ from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.schedule.register_tiles import register_tile
 from polyml.schedule.strategy.bands import Band, Place, has_band_below, has_inner_loops, near_rows, take_band
+from polyml.schedule.strategy.contractions.side_by_side import plan_side_by_side
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import lanes_here
 from polyml.schedule.tree import Kind, is_coincident, kind_of
@@ -52,7 +54,7 @@ def plan_block(band: Band, facts: Facts, place: Place) -> BlockPlan | None:
         if kind_of(child) != Kind.band or not is_coincident(child):
             continue
         inner = take_band(child, facts, place)
-        wish = None if inner is None else _wish(band, inner, facts)
+        wish = None if inner is None else _wish(band, inner, facts) or _wish_beside(band, inner, facts, place)
         if inner is not None and wish is not None:
             member, count = wish
             rows.setdefault(member, {})[position] = count
@@ -108,6 +110,25 @@ def _wish(outer: Band, inner: Band, facts: Facts) -> tuple[int, int] | None:
         if tile.rows > 1 and tile.cost < cost:
             best, cost = (k, tile.rows), tile.cost
     return best
+
+
+def _wish_beside(outer: Band, inner: Band, facts: Facts, place: Place) -> tuple[int, int] | None:
+    """The outer member whose iterations the inner nest would have side by side, each with lanes along its sum, and how many: rows of queries that share keys."""
+    if lanes_here(inner, facts) is not None or not has_inner_loops(inner.core, inner, facts):
+        return None
+    for k in range(len(outer.loops)):
+        if outer.extents[k] < 2:
+            continue
+        both = replace(
+            inner,
+            loops=(outer.loops[k], *inner.loops),
+            indices=(outer.indices[k], *inner.indices),
+            extents=(outer.extents[k], *inner.extents),
+        )
+        plan = plan_side_by_side(both, facts, place)
+        if plan is not None and plan.factors.get(0, 1) > 1:
+            return k, plan.factors[0]
+    return None
 
 
 def _block_size(band: Band, member: int, rows: int, facts: Facts) -> int:

@@ -18,7 +18,7 @@ from typing import assert_never
 
 import islpy as isl
 
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, reads_of, walk
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, reads_of, substitute, walk
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import map_expressions, replace_equations, with_ops
 from polyml.graph.ir import Equation, Graph, Op, Tensor
@@ -63,7 +63,11 @@ class _Rule:
         """The equation, or what it becomes."""
         if equation.only_if is not None or not (equation.reduce is not None or is_elementwise(equation)):
             return [equation]
-        blocks = self._followed(equation) | ({} if equation.reduce is None else _quotients(equation))
+        quotients = _quotients(equation)
+        for index, size in quotients.items():
+            if _is_one_block(equation, index, size):
+                equation = _with_quotient(equation, index, affine(0))
+        blocks = self._followed(equation) | ({} if equation.reduce is None else quotients)
         blocks = {k: size for k, size in blocks.items() if self._suits(equation, k, size)}
         if not blocks and equation.is_plain:
             return [equation]
@@ -184,26 +188,37 @@ def _in_blocks(equation: Equation, index: str, size: int) -> Equation:
     taken = {*equation.indices, *parameters_of(equation.domain)}
     outer, inner = fresh(f"{index}_outer", taken), fresh(f"{index}_inner", taken)
     whole = size * affine(outer) + affine(inner)
-
-    def moved(place: Affine) -> Affine:
-        total = affine(place.constant)
-        for atom, coefficient in place.terms:
-            quotient = isinstance(atom, FloorDiv) and atom.numerator.name == index
-            total += coefficient * (affine(outer) if quotient else Affine(((atom, 1),)).substitute({index: whole}))
-        return total
-
     at = equation.indices.index(index)
     indices = (*equation.indices[:at], outer, inner, *equation.indices[at + 1 :])
     name, before = equation.result.name, ", ".join(equation.indices)
     limits = f"{index} = {whole.isl_text()} and 0 <= {inner} < {size}"
     parts = isl.Map(f"{{ {name}[{before}] -> {name}[{', '.join(indices)}] : {limits} }}")
-    return replace(
-        equation,
-        indices=indices,
-        domain=equation.domain.apply(parts),
-        target=tuple(moved(s) if isinstance(s, Affine) else _moved(s, moved) for s in equation.target),
-        body=_moved(equation.body, moved),
-    )
+    made = _with_quotient(equation, index, affine(outer))
+    values = {index: whole}
+    target = tuple(s.substitute(values) if isinstance(s, Affine) else substitute(s, values) for s in made.target)
+    body = substitute(made.body, values)
+    return replace(made, indices=indices, domain=equation.domain.apply(parts), target=target, body=body)
+
+
+def _is_one_block(equation: Equation, index: str, size: int) -> bool:
+    """Whether the index divided by the size is 0."""
+    position = equation.indices.index(index)
+    low, high = equation.domain.dim_min_val(position), equation.domain.dim_max_val(position)
+    return low.is_int() and high.is_int() and low.to_python() >= 0 and high.to_python() < size
+
+
+def _with_quotient(equation: Equation, index: str, quotient: Affine) -> Equation:
+    """The equation with what is known of the index's quotient, wherever that stands."""
+
+    def known(place: Affine) -> Affine:
+        total = affine(place.constant)
+        for atom, coefficient in place.terms:
+            divided = isinstance(atom, FloorDiv) and atom.numerator.name == index
+            total += coefficient * (quotient if divided else Affine(((atom, 1),)))
+        return total
+
+    target = tuple(known(s) if isinstance(s, Affine) else _moved(s, known) for s in equation.target)
+    return replace(equation, target=target, body=_moved(equation.body, known))
 
 
 def _moved(expr: Expr, move: Callable[[Affine], Affine]) -> Expr:
