@@ -45,6 +45,7 @@ from polyml.graph.rules.sums.split import split_products
 from polyml.graph.rules.sums.symmetric import mirror_symmetric
 from polyml.graph.rules.windows.filters import lanes_along_filters
 from polyml.graph.rules.windows.gathered import gather_windows
+from polyml.graph.rules.windows.joined_filters import join_filters
 from polyml.graph.rules.windows.phases import convolve_phases
 from polyml.graph.rules.windows.terms_first import compute_terms_first
 from polyml.records import dataclass
@@ -127,7 +128,8 @@ RULES: tuple[Rule, ...] = (
     _plain("absorb", absorb_copies),
     _plain("hoist", hoist),
     _plain("loops of sums", sum_loops, exact=False),
-    # Ordering: before the rule that would compute their terms first.
+    # Ordering: before the rules that would compute their terms first.
+    _plain("joined filters", join_filters, needs=("vector_bytes",)),
     Rule(
         "phases",
         lambda graph, given: convolve_phases(graph, vector_bytes=given.vector_bytes),

@@ -29,10 +29,11 @@ from polyml.graph.traverse import tensors_of
 from polyml.new_names import fresh, fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, FloorDiv, affine
+from polyml.sets.digits import digits, indices_of_digits
 from polyml.sets.independence import is_independent
 from polyml.sets.spaces import parameters_of
 
-__all__ = ["digits", "part_indices"]
+__all__ = ["part_indices"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +65,13 @@ class _Rule:
         if equation.only_if is not None or not (equation.reduce is not None or is_elementwise(equation)):
             return [equation]
         quotients = _quotients(equation)
-        for index, size in quotients.items():
-            if _is_one_block(equation, index, size):
-                equation = _with_quotient(equation, index, affine(0))
+        for index in [index for index, size in quotients.items() if _is_one_block(equation, index, size)]:
+            equation = _with_quotient(equation, index, affine(0))
+            del quotients[index]
         blocks = self._followed(equation) | ({} if equation.reduce is None else quotients)
         blocks = {k: size for k, size in blocks.items() if self._suits(equation, k, size)}
+        if any(index in quotients and index not in blocks for index in equation.left):
+            blocks = {}  # rules and lanes would meet quotients all the same
         if not blocks and equation.is_plain:
             return [equation]
         made = equation
@@ -118,7 +121,7 @@ class _Rule:
             if len(radices) == 1:
                 places.append(place)
                 continue
-            parts = _mixed(place, extents) if isinstance(place, Affine) else None
+            parts = indices_of_digits(place, extents) if isinstance(place, Affine) else None
             if parts is None or tuple(extents[index] for index in parts) != radices:
                 return read
             places += map(affine, parts)
@@ -240,7 +243,7 @@ def _radices(equation: Equation, extents: Mapping[str, int]) -> list[tuple[str, 
     """Per dimension of the result, the indices whose values are the digits of its places; None where these are something else, or one index each."""
     if equation.base is not None or equation.instances is not None:
         return None
-    found = [_mixed(place, extents) if isinstance(place, Affine) else None for place in equation.target]
+    found = [indices_of_digits(place, extents) if isinstance(place, Affine) else None for place in equation.target]
     whole = [parts for parts in found if parts is not None]
     if len(whole) < len(found) or all(len(parts) == 1 for parts in whole):
         return None
@@ -248,23 +251,3 @@ def _radices(equation: Equation, extents: Mapping[str, int]) -> list[tuple[str, 
         return None
     shape = tuple(affine(prod(extents[index] for index in parts)) for parts in whole)
     return whole if shape == equation.result.shape else None
-
-
-def _mixed(place: Affine, extents: Mapping[str, int]) -> tuple[str, ...] | None:
-    """The indices of which the place is a number with these digits, the last of them first in the order of memory: those of 6*g + e are g and e, where e is below 6."""
-    weight, found = 1, list[str]()
-    for atom, coefficient in sorted(place.terms, key=lambda term: term[1]):
-        if not isinstance(atom, str) or coefficient != weight or atom not in extents:
-            return None
-        found.insert(0, atom)
-        weight *= extents[atom]
-    return tuple(found) if found and place.constant == 0 else None
-
-
-def digits(place: Affine, radices: tuple[int, ...]) -> tuple[Affine, ...]:
-    """The digits of a place, the outermost first. radices: how many values each of them has."""
-    found = list[Affine]()
-    for radix in reversed(radices[1:]):
-        found.insert(0, place % radix)
-        place //= radix
-    return (place, *found)

@@ -11,11 +11,11 @@ from dataclasses import replace
 from polyml.expressions import Expr, Read, map_reads
 from polyml.graph.edit import map_expressions, protected_names, replace_equations, with_name, with_ops
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
-from polyml.graph.rules.layouts.index_blocks import digits
 from polyml.graph.rules.reuse.inline import is_elementwise
 from polyml.graph.traverse import all_ops, equation_reads
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.digits import digits
 
 __all__ = ["merge_dimensions"]
 
