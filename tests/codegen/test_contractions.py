@@ -16,6 +16,9 @@ from tests.codegen.llvm.support import guarded
 SMALL = Target("host", l1_bytes=2048, l2_bytes=16 * 1024, cores=2)
 """This machine with caches so small that every loop over blocks appears at test sizes."""
 IN_L2 = Target("host", l1_bytes=8 * 1024, l2_bytes=1 << 20, cores=2)
+SMALL_WIDE = Target("x86-64-v4", l1_bytes=2048, l2_bytes=16 * 1024, cores=2)
+"""A machine of full vectors whatever this one has, for what is said of plans that other vectors would change; its code is looked at, not run."""
+IN_L2_WIDE = Target("x86-64-v4", l1_bytes=8 * 1024, l2_bytes=1 << 20, cores=2)
 LAYOUTS = {"nn": ("N K", "K M"), "nt": ("N K", "M K"), "tn": ("K N", "K M"), "tt": ("K N", "M K")}
 TYPES = {"f32": (np.float32, 1e-5), "f64": (np.float64, 1e-12), "i32": (np.int32, 0.0)}
 
@@ -82,7 +85,7 @@ def test_threads_have_blocks_of_their_own_where_there_are_enough(left: str, righ
     sizes = {"A": 37, "B": 40, "C": 18, "D": 34, "E": 33}
     a, b = operands(left, right, sizes, "f32")
     function = polyml.einsum(product(left, right, out, "f32"), target=SMALL, threads=2)
-    text = function.lower(a, b).text("loops")
+    text = polyml.einsum(product(left, right, out, "f32"), target=SMALL_WIDE, threads=2).lower(a, b).text("loops")
     # One loop over blocks, at the top or below another one, and what a thread packs is its own.
     assert re.search(r"^ {2,4}parallel for .*\n(.*\n){0,2}? *local ", text, re.M), text
     assert text.count("parallel for") == 1
@@ -209,11 +212,11 @@ def test_blocks_of_rows_are_packed_apart(rows: int, l2: int) -> None:
     """Many rows, packed again for each block of columns."""
     sizes = {"A": 144, "B": rows, "C": 2, "D": 18}
     a, b = operands("C D A", "D B", sizes, "f32")
-    target = Target("host", l1_bytes=2048, l2_bytes=l2, l3_bytes=0, cores=2)
-    function = polyml.einsum(product("C D A", "D B", "C B A", "f32"), target=target, threads=1)
-    explained = str(function.explain(a, b))
-    assert re.search(r"y in panels of 8.* b by \d+", explained)
-    assert "fallback" not in explained
+    text = product("C D A", "D B", "C B A", "f32")
+    caches = {"l1_bytes": 2048, "l2_bytes": l2, "l3_bytes": 0, "cores": 2}
+    wide, function = (polyml.einsum(text, target=Target(t, **caches), threads=1) for t in ("x86-64-v4", "host"))
+    assert re.search(r"y in panels of 8.* b by \d+", str(wide.explain(a, b)))
+    assert "fallback" not in str(wide.explain(a, b)) + str(function.explain(a, b))
     np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact("C D A", "D B", "C B A", a, b))
 
 
@@ -229,12 +232,13 @@ def shifted(values: np.ndarray, elements: int) -> np.ndarray:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_large_results_of_one_block_are_streamed(columns: int, streams: bool, threads: int) -> None:
     a, b = operands("B I K", "K J", {"B": 20, "I": 19, "J": columns, "K": 16}, "f32")
-    target = Target("host", l1_bytes=4096, l2_bytes=16 * 1024, cores=2)
-    function = polyml.einsum(product("B I K", "K J", "B I J", "f32"), target=target, threads=threads)
-    loops = function.lower(a, b).text("loops")
+    text = product("B I K", "K J", "B I J", "f32")
+    caches = {"l1_bytes": 4096, "l2_bytes": 16 * 1024, "cores": 2}
+    wide, function = (polyml.einsum(text, target=Target(t, **caches), threads=threads) for t in ("x86-64-v4", "host"))
+    loops = wide.lower(a, b).text("loops")
     assert ("/* streaming */" in loops) == streams
     assert ("z_lead == 0" in loops) == streams
-    assert ("movnt" in function.lower(a, b).text("asm")) == streams
+    assert ("movnt" in wide.lower(a, b).text("asm")) == streams
     for lead in (0, 3):
         out = shifted(np.full((20, 19, columns), np.nan, np.float32), lead)
         assert function(a, b, out=out) is out
@@ -321,7 +325,7 @@ def test_few_rows_times_rows_run_side_by_side(rows: int, columns: int, depth: in
     a, b = operands("N K", "M K", {"N": rows, "M": columns, "K": depth}, "f32")
     text = product("N K", "M K", "N M", "f32", finish="relu({} - 7)")
     function = polyml.einsum(text, target=SMALL, threads=threads, verify=True)
-    assert "side by side" in str(function.explain(a, b))
+    assert "side by side" in str(polyml.einsum(text, target=SMALL_WIDE, threads=threads).explain(a, b))
     np.testing.assert_array_equal(function(guarded(a), guarded(b)), np.maximum(exact("N K", "M K", "N M", a, b) - 7, 0))
 
 
@@ -544,22 +548,25 @@ def test_slices_are_blocked(left: str, right: str, x: tuple[int, ...], y: tuple[
 @pytest.mark.parametrize(("columns", "apart"), [(16, 3), (33, 4), (49, 1), (300, 4), (2001, 4)])
 def test_rows_far_apart_are_packed_for_many_panels_only(dtype: str, columns: int, apart: int) -> None:
     left, right, out, sizes = "A K B", "K M", "B A M", {"A": 19, "B": apart, "K": 140, "M": columns}
-    function = polyml.einsum(product(left, right, out, dtype), target=IN_L2, threads=1, verify=True)
+    text = product(left, right, out, dtype)
+    function = polyml.einsum(text, target=IN_L2, threads=1, verify=True)
     a, b = operands(left, right, sizes, dtype)
     if apart > 1:
-        assert ("x in panels" in str(function.explain(a, b))) == (columns > 1000)
+        wide = polyml.einsum(text, target=IN_L2_WIDE, threads=1)
+        assert ("x in panels" in str(wide.explain(a, b))) == (columns > 1000)
     np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact(left, right, out, a, b))
 
 
 def test_short_sums_have_lanes_along_results_that_are_far() -> None:
     """The small operand is turned for them; lanes along what the large one is contiguous along would store each element to a line of its own."""
     left, right, out = "B E A", "E C D", "A C D B"
-    function = polyml.einsum(product(left, right, out, "f64"), target=SMALL, threads=1, verify=True)
+    text = product(left, right, out, "f64")
+    function = polyml.einsum(text, target=SMALL, threads=1, verify=True)
     a, b = operands(left, right, {"A": 14, "B": 6, "C": 20, "D": 24, "E": 12}, "f64")
-    assert "for the lanes of S_z along b" in str(function.explain(a, b))
+    assert "for the lanes of S_z along b" in str(polyml.einsum(text, target=SMALL_WIDE, threads=1).explain(a, b))
     np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact(left, right, out, a, b))
     # Where L2 holds the result nothing is turned.
-    near = polyml.einsum(product(left, right, out, "f64"), target=IN_L2, threads=1)
+    near = polyml.einsum(text, target=IN_L2_WIDE, threads=1)
     assert "packing" not in str(near.explain(a, b))
 
 
