@@ -19,6 +19,7 @@ from polyml.einsum_frontend.affine_form import require_affine, require_condition
 from polyml.einsum_frontend.names import RESERVED, fresh_name, looks_like_index, looks_like_size
 from polyml.einsum_frontend.scope import Scope
 from polyml.einsum_frontend.syntax import (
+    Binary,
     Compare,
     Expression,
     IndexRef,
@@ -27,8 +28,10 @@ from polyml.einsum_frontend.syntax import (
     Pad,
     Reducer,
     Subscript,
+    Unary,
 )
 from polyml.einsum_frontend.walk import children, map_children
+from polyml.einsum_frontend.whole_numbers import check_whole_numbers
 from polyml.errors import EinsumSyntaxError
 from polyml.records import dataclass
 from polyml.source import Span
@@ -113,7 +116,7 @@ def resolve_expression(e: Expression, names: Names, bound: Mapping[str, str], *,
     """`e` in resolved form. `bound`: word -> name of the indices that enclosing reducers bind. `subscript`: `e` stands in one.
 
     Raises:
-        EinsumSyntaxError: an undefined name, a wrong rank, a reducer that does not bind what it should.
+        EinsumSyntaxError: an undefined name, a wrong rank, a reducer that does not bind what it should, a number beyond 64 bits.
         NotAffineError: a subscript or condition that is not quasi-affine.
     """
     match e:
@@ -129,7 +132,10 @@ def resolve_expression(e: Expression, names: Names, bound: Mapping[str, str], *,
         case Reducer():
             return _reducer(e, names, bound)
         case _:
-            return map_children(e, lambda child: resolve_expression(child, names, bound, subscript=subscript))
+            resolved = map_children(e, lambda child: resolve_expression(child, names, bound, subscript=subscript))
+            if isinstance(e, Binary | Unary):
+                check_whole_numbers(resolved)
+            return resolved
 
 
 def _name(e: Name, word: str, names: Names, bound: Mapping[str, str]) -> Expression:

@@ -70,7 +70,7 @@ def cast(expr: Expr, dtype: DType, span: Span | None = None) -> Expr:
     Raises:
         DTypeError: a number that `dtype` cannot hold; a complex number as a real one.
     """
-    if expr.dtype == dtype:
+    if expr.dtype == dtype and not (isinstance(expr, Const) and dtype == i64):
         return expr
     if expr.dtype.is_complex and dtype == boolean:
         return apply("ne", [Typed(expr, False), number(0)]).expr
@@ -92,7 +92,9 @@ def cast(expr: Expr, dtype: DType, span: Span | None = None) -> Expr:
         raise DTypeError(f"{value} has no value in {dtype}", span=span)
     if not _fits(int(value), dtype):
         raise DTypeError(
-            f"{value} does not fit in {dtype}", span=span, hint=f"convert the tensor, e.g. {_wider(dtype)}(..)"
+            f"{value} does not fit in {dtype}",
+            span=span,
+            hint="write it as a float" if dtype == i64 else f"convert the tensor, e.g. {_wider(dtype)}(..)",
         )
     return Const(int(value), dtype)
 
@@ -167,6 +169,8 @@ def apply(op: str, args: Sequence[Typed], span: Span | None = None) -> Typed:
         return Typed(args[0].expr, weak)
     if op == "abs" and dtype.kind == "u":
         return Typed(args[0].expr, weak)
+    if op == "neg" and weak and isinstance(args[0].expr, Const) and args[0].expr.value == 2**63:
+        return number(-(2**63))  # the one number that i64 has and its negative not
     if op == "pow" and dtype.is_integer:
         dtype = _integer_power(args, dtype, weak, span)
     values = [cast(arg.expr, dtype.part, span) for arg in args]

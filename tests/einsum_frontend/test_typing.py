@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import polyml
 from polyml.dtypes import DTYPES, DType, bf16, boolean, f32, f64, i32, i64, u8
 from polyml.einsum_frontend.typing import Typed, apply, common, element, number
 from polyml.errors import DTypeError
@@ -146,6 +147,23 @@ def test_refused_numbers_that_do_not_fit() -> None:
     check_refused(
         'x: u8["N"]', "y[n] = «x[n] + 300»", "return y",
         arguments=(values(4, dtype="u1"),), error=DTypeError, message="300 does not fit in u8",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("factor", "dynamic"), [("N", False), ("N", True), ("m", False)])
+def test_sizes_and_ints_wrap_at_64_bits(factor: str, dynamic: bool) -> None:
+    text = f'def f(x: i64["N"], m: int):\n    y[n] = x[n] + {factor} * 6364136223846793005\n    return y\n'
+    found = polyml.einsum(text, dynamic=dynamic)(np.zeros(7, np.int64), 7)
+    assert (found == np.int64((7 * 6364136223846793005 + 2**63) % 2**64 - 2**63)).all()
+
+
+def test_numbers_beyond_64_bits_are_floats_or_refused() -> None:
+    scope = {"LARGE": 10**30}
+    (y,) = run(program('x: f32["N"]', "y[n] = x[n] * LARGE", "return y", namespace=scope), np.ones(2, "f4"))
+    assert (y == np.float32(1e30)).all()
+    check_refused(
+        'x: i64["N"]', "y[n] = «x[n] * 9223372036854775808»", "return y",
+        arguments=(values(4, dtype="i8"),), error=DTypeError, message="does not fit in i64", hint="as a float",
     )  # fmt: skip
 
 

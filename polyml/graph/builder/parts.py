@@ -77,8 +77,10 @@ def fill(result: Tensor, value: Expr, span: Span | None) -> Equation:
 
 
 def index_value(value: Affine) -> Typed:
-    """Index arithmetic as a weak number."""
-    return number(value.constant) if value.is_constant else Typed(IndexValue(value, i64), True)
+    """Index arithmetic as a weak number, which wraps whether sizes are known or not."""
+    if not value.is_constant:
+        return Typed(IndexValue(value, i64), True)
+    return number((value.constant + 2**63) % 2**64 - 2**63)
 
 
 def fold(op: str, values: Sequence[Typed], span: Span) -> Typed:

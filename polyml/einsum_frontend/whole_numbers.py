@@ -1,0 +1,48 @@
+"""Integers that are written out, computed exactly: what 64 bits do not hold is refused, not wrapped, as `10**20` beside floats is no number of 64 bits."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+from polyml.einsum_frontend.syntax import Binary, Expression, Number, Unary
+from polyml.errors import EinsumSyntaxError
+
+__all__ = ["check_whole_numbers"]
+
+_OPS: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "**": operator.pow,
+}  # fmt: skip
+
+
+def check_whole_numbers(e: Expression) -> None:
+    """Raises EinsumSyntaxError where `e`, made of integers alone, has no value in 64 bits. Sizes and index values are no such integers: they wrap."""
+    _whole(e)
+
+
+def _whole(e: Expression) -> int | None:
+    """The value of an expression of integers that are written out; None for others."""
+    match e:
+        case Number(value=int() as value) if not isinstance(value, bool):
+            return value
+        case Unary(op="-"):
+            operand = _whole(e.operand)
+            return None if operand is None else _held(-operand, e)
+        case Binary() if e.op in _OPS:
+            left = _whole(e.left)
+            right = None if left is None else _whole(e.right)
+            if left is None or right is None or (right == 0 and e.op in ("//", "%")) or (right < 0 and e.op == "**"):
+                return None
+            # A power of more bits than that is not computed, which would take for ever.
+            immense = e.op == "**" and right > 64 and abs(left) > 1
+            return _held(None if immense else _OPS[e.op](left, right), e)
+        case _:
+            return None
+
+
+def _held(value: int | None, e: Expression) -> int:
+    if value is None or not -(2**63) <= value < 2**63:
+        raise EinsumSyntaxError(
+            "the integer does not fit in 64 bits", span=e.span, hint="write it with floats: 1e30, 2.0**100"
+        )
+    return value
