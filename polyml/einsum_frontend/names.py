@@ -34,9 +34,13 @@ ISL_KEYWORDS: frozenset[str] = frozenset(
 _ISL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
+_LONGEST = 200
+"""Characters of a name: LLVM cuts off names of a thousand, and what is derived from one is longer than it."""
+
+
 def is_isl_name(name: str) -> bool:
-    """Whether isl reads `name` as an identifier."""
-    return _ISL_NAME.match(name) is not None and name not in ISL_KEYWORDS
+    """Whether isl reads `name` as an identifier, and it is short enough for what is made of it."""
+    return len(name) <= _LONGEST and _ISL_NAME.match(name) is not None and name not in ISL_KEYWORDS
 
 
 def looks_like_index(name: str) -> bool:
@@ -50,8 +54,8 @@ def looks_like_size(name: str) -> bool:
 
 
 def fresh_name(base: str, taken: Iterable[str]) -> str:
-    """`base` made readable for isl, with the first of the suffixes (none), _1, _2, ... that makes it none of `taken`."""
-    stem = re.sub(r"[^A-Za-z0-9_]", "_", base)
+    """`base` made readable for isl (its start where it is too long), with the first of the suffixes (none), _1, _2, ... that makes it none of `taken`."""
+    stem = re.sub(r"[^A-Za-z0-9_]", "_", base[: _LONGEST - 10] if len(base) > _LONGEST else base)
     stem = stem if is_isl_name(stem) and stem == base else f"{stem}_" if stem[:1].isalpha() else f"n{stem}"
     used = frozenset(taken)
     name, count = stem, 0

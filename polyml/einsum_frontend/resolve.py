@@ -63,7 +63,7 @@ def resolve(program: Program, namespace: Mapping[str, object]) -> Program:
     """
     for parameter in program.parameters:
         if not is_isl_name(parameter.name):
-            hint = "use ASCII letters, digits and underscores, and none of isl's words (mod, exists, let, ...)"
+            hint = "use ASCII letters, digits and underscores, at most 200, and none of isl's words (mod, exists, let, ...)"
             message = f"a parameter cannot be named {parameter.name!r}"
             raise EinsumSyntaxError(message, span=parameter.span, hint=hint)
     scope = Scope(namespace, words(program), assigned_names(program.body))

@@ -48,6 +48,10 @@ NAMES = [
     ("reads itself", "y[n] = «y[n - 1]» + v[n]", "'y' is read before it is assigned", "y[t] = y[t - 1]"),
     ("declared without value", "y: f32['N']\n    z[n] = «y[n]»", "'y' is read before it has a value", "fill it"),
     ("upper-case index", "y[n] = x[n, «J»]", "undefined name 'J'", "indices are lower-case"),
+    ("power beyond 64 bits", "y[n] = v[n] * «2**63»", "does not fit in 64 bits", "2.0**100"),
+    ("immense power", "y[n] = v[n] / «9**9**9»", "does not fit in 64 bits", "2.0**100"),
+    ("product beyond 64 bits", "y[n] = v[n] + «10**15 * 10**15» * m", "does not fit in 64 bits", "floats"),
+    ("difference beyond 64 bits", "y[n] = v[n] * («-9223372036854775808 - 1»)", "does not fit in 64 bits", "floats"),
 ]  # fmt: skip
 
 LOOPS = [
@@ -210,6 +214,7 @@ SIGNATURES = [
     ("nothing binds it", 'x: f32["«T»+1"]', "no argument gives the size 'T'", "T: int"),
     ("isl's word", "«mod: f32»", "a parameter cannot be named 'mod'", "ASCII"),
     ("not ASCII", "«α: f32»", "a parameter cannot be named 'α'", "ASCII"),
+    ("too long", f"«{'a' * 201}: f32»", "a parameter cannot be named", "at most 200"),
 ]
 
 
