@@ -10,6 +10,7 @@ import pytest
 import polyml
 from polyml.graph.reference import execute
 from polyml.graph.verify import verify
+from polyml.target import Target
 from tests.graph.rules.windows.transposed import FIRST, LAST, Array, transposed
 
 ROWS = """
@@ -52,7 +53,8 @@ def text(source: str, *args: Array, **options: object) -> str:
 
 
 def is_convolved(source: str, *args: Array, **options: object) -> bool:
-    found = text(source, *args, **options)
+    """On a machine of full vectors: shorter ones are worth it for other sizes."""
+    found = text(source, *args, **{"target": Target("x86-64-v4"), **options})
     return "terms" not in found and "with_zeros" in found
 
 
