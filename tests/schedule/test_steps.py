@@ -161,3 +161,19 @@ def test_precise_sums_stay() -> None:
     text = 'def steps(a: f64["N N"], x: f64["N M"], T: int):\n    for t in range(T):\n        x[i, j] = sum[k](a[i, k] * x[k, j])\n    return x\n'
     a, x = np.eye(70), np.ones((70, 60))
     assert not packed(polyml.einsum(text, target=SMALL, precise=True), a, x, 2)
+
+
+@pytest.mark.parametrize("steps", [0, -2])
+def test_a_first_call_without_steps(steps: int) -> None:
+    """No iteration has a range that anything could be asked of."""
+    text = """
+def f(w: f32["N M"], first: int, count: int):
+    y: f32["M"] = 1
+    for s in range(first, first + count):
+        y[j] = y[j] / 2 + w[s, j]
+    return y
+"""
+    program = polyml.einsum(text)
+    w = np.ones((5, 4), np.float32)
+    assert (program(w, 3, steps) == 1).all()
+    assert (program(w, 2, 1) == 1.5).all()

@@ -133,7 +133,7 @@ class Body:
 
 
 def body_of(scop: Scop) -> Body | None:
-    """One iteration of the loops around all statements, which run one after the other in it; None where some are in other loops."""
+    """One iteration of the loops around all statements, which run one after the other in it; None where some are in other loops, or there is no iteration."""
     first = next(iter(scop.statements.values()))
     depth = first.loop_depth
     loops = first.indices[:depth]
@@ -148,6 +148,8 @@ def body_of(scop: Scop) -> Body | None:
     if not all(s.domain.params().is_equal(inside) for s in statements.values()):
         return None
     context = scop.context.intersect(inside)
+    if context.is_empty():
+        return None
     statements = {name: replace(s, domain=s.domain.gist_params(context)) for name, s in statements.items()}
     sizes = tuple(name for name in (*scop.sizes, *loops) if _is_used(name, scop, statements))
     statements = {name: _named(s, _only(s.domain, sizes)) for name, s in statements.items()}
