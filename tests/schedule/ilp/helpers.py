@@ -17,14 +17,19 @@ from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.expansion import expanded
 from polyml.scop.scop import Scop
 from polyml.scop.values import used_values
+from polyml.target import Target
 from tests.schedule.programs import scop_of
 
 __all__ = ["bands", "legal_tree", "regions_of", "tree_text"]
 
 
+MACHINE = Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20)
+"""Which equations share a region depends on caches and vectors; the trees on record are of this machine."""
+
+
 def regions_of(text: str, *arguments: object) -> list[tuple[Scop, Dependences]]:
     """The regions of an einsum program for these arguments, before anything is decided."""
-    program = polyml.einsum(text, scheduler="written")
+    program = polyml.einsum(text, scheduler="written", target=MACHINE)
     assert isinstance(program, polyml.Einsum)
     regions = program.lower(*arguments).stages.regions
     scops = [expanded(used_values(region.scop, region.dependences.values)) for region in regions]
