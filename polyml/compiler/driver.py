@@ -267,11 +267,6 @@ def compile_stages(
         PolymlError: its target is not this machine.
     """
     options = stages.options
-    if not options.machine.runs_here:
-        raise PolymlError(
-            f"code for the target {options.machine.name} does not run on this machine",
-            hint='look at it with lower(...).show("asm")',
-        )
     strides = [layout.strides if isinstance(layout, Layout) else None for layout in stages.key]
     ints = [value if isinstance(value, int) else None for value in stages.key]
     call = signature_of(program, stages.graph, stages.plan, strides, ints)

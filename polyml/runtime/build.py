@@ -10,6 +10,7 @@ from polyml.codegen.loops import Function
 from polyml.debug import stage
 from polyml.einsum_frontend.signature import result_names
 from polyml.einsum_frontend.syntax import Program
+from polyml.errors import PolymlError
 from polyml.graph.builder.state import identifier
 from polyml.graph.ir import Graph
 from polyml.graph.plan import CheckFlag, Plan
@@ -46,9 +47,16 @@ def build_kernel(
         seen: what callers pass and get, where that is the same memory as in `signature` in other shapes and strides.
         functions: of region 0, 1, ... regions: the LLVM module text that defines them.
         target: a machine whose code runs here; None: this one.
+
+    Raises:
+        PolymlError: it does not run here.
     """
     chosen = target or Target.host()
-    assert chosen.runs_here, "internal: loading code for a machine that is not this one"
+    if not chosen.runs_here:
+        raise PolymlError(
+            f"code for the target {chosen.name} does not run on this machine",
+            hint='look at it with lower(...).show("asm")',
+        )
     machine = machine_of(chosen)
     with stage("llvm"):
         objects = [compile_object(regions, machine)]

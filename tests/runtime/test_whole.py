@@ -236,5 +236,6 @@ def test_named_targets(name: str) -> None:
     if target.runs_here:
         np.testing.assert_allclose(f(x, w), np.exp(x @ w), rtol=1e-4)
     else:
-        with pytest.raises(PolymlError, match=f"{name} does not run on this machine"):
-            f(x, w)
+        for call in (lambda: f(x, w), lambda: f.bind(w=w)(x)):
+            with pytest.raises(PolymlError, match=f"{name} does not run on this machine"):
+                call()
