@@ -17,8 +17,8 @@ from polyml.target import Target
 Allocator = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)
 Free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
-SMALL = Target("host", l1_bytes=8 << 10, l2_bytes=64 << 10, cores=2)
-"""This machine with caches that operands do not fit, so that they are packed."""
+CACHES = Target("host", l1_bytes=48 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20, cores=2)
+"""This machine with caches for which operands are packed into more memory than a stack has."""
 PRODUCT = 'def f(x: f32["N K"], w: f32["K M"]):\n    y[n, m] = x[n, k] * w[k, m]\n    return y\n'
 GATHER = """
 def f(x: f32["N K"], w: f32["K M"], z: f32["M"]):
@@ -82,7 +82,7 @@ def operands() -> tuple[np.ndarray, np.ndarray]:
 def test_every_allocation_may_fail(memory: Failing, text: str, dynamic: bool, threads: int) -> None:
     x, w = operands()
     more = [np.arange(500, dtype=np.float32)] if text is GATHER else []
-    made = polyml.einsum(text, target=SMALL, threads=threads, dynamic=dynamic)
+    made = polyml.einsum(text, target=CACHES, threads=threads, dynamic=dynamic)
     memory.start()
     want = made(x, w, *more)
     count = memory.calls
@@ -99,7 +99,7 @@ def test_every_allocation_may_fail(memory: Failing, text: str, dynamic: bool, th
 def test_threads_of_one_process(memory: Failing) -> None:
     """Only the calls that found no memory raise."""
     x, w = operands()
-    made = polyml.einsum(PRODUCT, target=SMALL, threads=2)
+    made = polyml.einsum(PRODUCT, target=CACHES, threads=2)
     memory.start()
     want = made(x, w)
     memory.start(*range(3, 200, 7))
