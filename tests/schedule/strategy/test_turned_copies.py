@@ -16,7 +16,7 @@ THREE = 'def f(x: f32["I J K"]):\n    y[k, j, i] = x[i, j, k]\n    return y\n'
 
 def order(text: str, *arguments: np.ndarray) -> list[str]:
     """The variables of the first loops, each inside the one before."""
-    program = polyml.einsum(text, threads=1)
+    program = polyml.einsum(text, threads=1, target="x86-64-v4")
     assert isinstance(program, polyml.Einsum)
     (function,) = (region.loops for region in program.lower(*arguments).stages.regions)
     return list(dict.fromkeys(node.variable for node in walk_nodes(function.body) if isinstance(node, For)))

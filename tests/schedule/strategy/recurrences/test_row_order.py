@@ -14,6 +14,8 @@ from polyml.target import Target
 Array = npt.NDArray[np.float64]
 
 SMALL = Target("host", l1_bytes=1024, l2_bytes=4096)
+LARGE = Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20)
+"""For what is said of loops over matrices of many sizes."""
 """Whose caches hold next to nothing: pieces are narrow, and small matrices large."""
 
 SUMS = """
@@ -97,7 +99,7 @@ def test_results(size: tuple[int, int], options: dict[str, object], source: str)
 def loops(source: str, rows: int, columns: int, **options: object) -> list[str]:
     """The loops around the recurrence's first statement, outermost first; those over columns as "k"."""
     given, _, _ = arguments(source, rows, columns)
-    text = polyml.einsum(source, **options).lower(*given).text("loops")  # type: ignore[arg-type]
+    text = polyml.einsum(source, **{"target": LARGE, **options}).lower(*given).text("loops")  # type: ignore[arg-type]
     found: list[tuple[int, str]] = []
     for line in text.splitlines():
         indent = len(line) - len(line.lstrip())
@@ -120,7 +122,7 @@ def test_what_l2_does_not_hold_goes_row_by_row(source: str) -> None:
 def test_threads_take_pieces_of_rows_or_other_loops() -> None:
     assert loops(SUMS, 4000, 5000, threads=2)[-3:] == ["parallel k_tile", "n", "k"]
     assert loops(BATCHES, 4000, 5000, threads=2)[-3:] == ["parallel b", "n", "k"]
-    one_batch = polyml.einsum(BATCHES, threads=2).lower(np.zeros((1, 4000, 5000))).text("schedule")
+    one_batch = polyml.einsum(BATCHES, threads=2, target=LARGE).lower(np.zeros((1, 4000, 5000))).text("schedule")
     assert "parallel" in one_batch
     assert one_batch.index("band[n") < one_batch.rindex("band[k")
 
@@ -129,7 +131,7 @@ def test_threads_take_pieces_of_rows_or_other_loops() -> None:
 def test_what_follows_joins_the_loop(threads: int) -> None:
     """Its operand lives in two rows that take turns, each thread's in its own."""
     x = np.ones((20_000, 500))
-    lowered = polyml.einsum(GATED, threads=threads).lower(x, np.ones(500))
+    lowered = polyml.einsum(GATED, threads=threads, target=LARGE).lower(x, np.ones(500))
     assert "local f64 h[2, 500];" in lowered.text("loops")
     tree = lowered.text("schedule")
     assert tree.index("parallel" if threads == 2 else "domain") < tree.index("allocate:h:window")
