@@ -9,6 +9,7 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -59,6 +60,10 @@ class Einsum(Dispatcher):
         wanted, ints = wanted_of(program), symbolic_ints(program)
         super().__init__(program.name, wanted, ints, self._compile_key, general, asked=asked)
         self.__name__ = program.name
+
+    def __reduce__(self) -> tuple[Callable[..., Einsum], tuple[object, ...]]:
+        """A copy, in another process too, compiles for itself, or finds kernels on disk."""
+        return _again, (self.program, {field.name: getattr(self.options, field.name) for field in fields(Options)})
 
     def bind(self, /, **constants: object) -> Bound | BoundOnDevice:
         """The program with constant arguments, called with the others: what only the constants decide is computed and packed once, and read by every call.
@@ -178,6 +183,19 @@ class Einsum(Dispatcher):
         return preformatted(str(self))
 
 
+def _again(program: Program, options: Mapping[str, object]) -> Einsum:
+    return Einsum(program, options)
+
+
+def _decorated(function: Callable[..., object], options: Mapping[str, object]) -> Einsum:
+    """The program of a function, which documentation tools find where the function stood."""
+    made = Einsum(program_from_function(function), options)
+    made.__module__, made.__qualname__ = function.__module__, function.__qualname__  # type: ignore[attr-defined]  # of this one
+    if function.__doc__ is not None:
+        made.__doc__ = function.__doc__
+    return made
+
+
 def _text_of(key: Key) -> str:
     """With the shapes and ints of the call that it was made for, which equal keys may differ in."""
     return repr(key)
@@ -227,9 +245,9 @@ def einsum(*arguments: object, **options: object) -> Any:
     if callable(first) and not hasattr(first, "__array__"):
         if len(arguments) > 1:
             raise PolymlError("a decorated function takes no operands here", hint="call the result")
-        return Einsum(program_from_function(first), options)
+        return _decorated(first, options)
     if not arguments and NUMPY_KEYWORDS.isdisjoint(options):
-        return lambda function: Einsum(program_from_function(function), options)
+        return lambda function: _decorated(function, options)
     return _sublists(arguments, options)
 
 

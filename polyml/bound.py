@@ -54,6 +54,10 @@ class Bound(Dispatcher):
         super().__init__(program.name, wanted, ints, self._compile_bound)
         self.__name__ = program.name
 
+    def __reduce__(self) -> tuple[type[Bound], tuple[object, ...]]:
+        """A copy fills its own constants."""
+        return Bound, (self.program, self.options, {name: one.value for name, one in self._bound.items()})
+
     def lower(self, *args: object, **keywords: object) -> Lowered:
         """The calls with these arguments at every stage, down to loops: what the constants alone decide has left them."""
         from polyml.compiler.constants import lower_bound

@@ -1,0 +1,56 @@
+"""Programs go to other processes as what they are made of: the program, its options, its constants."""
+# ruff: noqa: F722, F821, UP037, RET504 - decorated functions are programs of the language, not Python
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import polyml
+
+SCALE = 3
+
+
+@polyml.einsum(threads=1, dynamic=("N",))
+def scaled(x: polyml.f32["N"]):
+    """A row times a number of the module."""
+    y[n] = SCALE * x[n]
+    return y
+
+
+@polyml.einsum(precise=True)
+def product(x: polyml.f32["N K"], w: polyml.f32["K"]):
+    y[n] = x[n, k] * w[k]
+    z = scaled(y)
+    return z
+
+
+def pickled(value: object) -> object:
+    return pickle.loads(pickle.dumps(value))
+
+
+@pytest.mark.parametrize("again", [pickled, copy.copy, copy.deepcopy])
+def test_programs(again: object) -> None:
+    x, w = np.ones((4, 5), np.float32), np.arange(5, dtype=np.float32)
+    product(x, w)
+    other = again(product)
+    assert other.options == product.options
+    assert str(other) == str(product)
+    assert not other.kernels
+    np.testing.assert_array_equal(other(x, w), 30)
+
+
+def test_bound_constants() -> None:
+    w = np.arange(5, dtype=np.float32)
+    layer = product.bind(w=w)
+    other = pickled(layer)
+    w[:] = 0
+    np.testing.assert_array_equal(other(np.ones((4, 5), np.float32)), 30)
+
+
+def test_a_decorated_function_keeps_its_documentation() -> None:
+    assert (scaled.__doc__, scaled.__module__) == ("A row times a number of the module.", __name__)
+    assert scaled.__name__ == scaled.__qualname__ == "scaled"
