@@ -17,6 +17,7 @@ __all__ = [
     "Use",
     "expressions",
     "flatten",
+    "is_empty",
     "map_places",
     "rename_variables",
     "subscript_variables",
@@ -83,6 +84,19 @@ def with_body(node: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...]]
                 if then is node.then and otherwise is node.otherwise
                 else replace(node, then=then, otherwise=otherwise)
             )
+        case _:
+            assert_never(node)
+
+
+def is_empty(node: Node) -> bool:
+    """Whether nothing is left in a loop, a scope, or both branches of a condition."""
+    match node:
+        case Assign() | UpdateArgument() | Prefetch():
+            return False
+        case For() | Allocate() | Block():
+            return not node.body
+        case If():
+            return not node.then and not node.otherwise
         case _:
             assert_never(node)
 

@@ -188,6 +188,9 @@ def _verify(function: Function) -> None:
                 assert node.kind in ("sequential", "parallel", "pipelined", "stage", "vector", "transpose"), (
                     f"internal: loop {node.variable} is {node.kind}"
                 )
+                assert node.kind != "transpose" or len(node.body) == 1, (
+                    f"internal: loop {node.variable} is not one copy"
+                )
                 assert node.kind != "vector" or node.width > 1, f"internal: vector loop {node.variable} has no width"
             case Assign() | UpdateArgument() | Prefetch() | If() | Allocate() | Block():
                 pass

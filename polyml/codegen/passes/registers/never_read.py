@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node
-from polyml.codegen.rewrite import uses, walk_nodes, with_body
+from polyml.codegen.loops import Allocate, Assign, Node
+from polyml.codegen.rewrite import is_empty, uses, walk_nodes, with_body
 from polyml.renewed import renewed
 
 __all__ = ["without_never_read"]
@@ -31,10 +31,6 @@ def _without(nodes: tuple[Node, ...], names: set[str]) -> tuple[Node, ...]:
         if isinstance(changed, Allocate) and changed.variable.name in names:
             made.extend(changed.body)
             continue
-        empty = changed is not node and (
-            (isinstance(changed, For | Allocate | Block) and not changed.body)
-            or (isinstance(changed, If) and not changed.then and not changed.otherwise)
-        )
-        if not empty:
+        if changed is node or not is_empty(changed):
             made.append(changed)
     return renewed(nodes, made)

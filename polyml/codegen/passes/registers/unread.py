@@ -9,7 +9,7 @@ from typing import TypeGuard
 from polyml.codegen.element_accesses import accesses_of
 from polyml.codegen.loops import Allocate, Assign, For, Node
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import with_body
+from polyml.codegen.rewrite import is_empty, with_body
 from polyml.expressions import Subscript
 from polyml.records import dataclass
 from polyml.renewed import renewed
@@ -78,13 +78,16 @@ def _node(node: Node, names: Set[str], ranges: Ranges) -> Node:
 
 
 def _stored(nodes: tuple[Node, ...], name: str, reads: _Reads, around: _Around) -> tuple[Node, ...]:
-    """The nodes without assignments to elements that none of the reads is of."""
+    """The nodes without assignments to elements that none of the reads is of, and without loops and branches that this empties."""
     made: list[Node] = []
     for node in nodes:
         if _only_stores(node, name) and around.is_apart(node.target.subscripts, reads):
             continue
         inside = around.enter(node) if isinstance(node, For) else around
-        made.append(with_body(node, lambda body, inside=inside: _stored(body, name, reads, inside)))  # type: ignore[misc]
+        changed = with_body(node, lambda body, inside=inside: _stored(body, name, reads, inside))  # type: ignore[misc]
+        # An emitter takes a loop that transposes for the copy in it.
+        if changed is node or not is_empty(changed):
+            made.append(changed)
     return renewed(nodes, tuple(made))
 
 

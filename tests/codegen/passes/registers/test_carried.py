@@ -10,7 +10,7 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node
 from polyml.codegen.passes.registers.carried import carry_values
 from polyml.codegen.passes.vectors.vectorize import vectorize
 from polyml.codegen.printer import loops_text
-from polyml.codegen.rewrite import uses, walk_nodes
+from polyml.codegen.rewrite import is_empty, uses, walk_nodes
 from polyml.expressions import reads_of
 from polyml.sets.affine import affine
 from tests.codegen.passes.transposes.test_transposes import MAKERS, SHAPES, plus
@@ -116,6 +116,24 @@ def test_scratch_memory_that_nobody_reads_is_not_written(last: int, stores: int)
     after = carry_values(program)
     found = [n for n in walk_nodes(after.body) if isinstance(n, Assign) and n.target.variable == "t"]
     assert len(found) == stores, loops_text(after)
+    agree(program, after, {})
+
+
+def test_nothing_is_left_of_loops_that_fill_what_nobody_reads() -> None:
+    """A loop that transposes is one copy to an emitter, or none."""
+    step = Assign(target=put("t", "j"), value=plus(at("t", J - 1), at("x", "i", "j")))
+    copy = loop("j", 20, 28, Assign(target=put("t", "j"), value=at("x", "i", "j")), kind="transpose")
+    body = (
+        If(condition=call("gt", at("x", 0, 0), number(0.0)), then=(loop("b", 0, 1, copy),)),
+        Assign(target=put("t", 0), value=at("x", "i", 0)),
+        loop("j", 1, 20, step, Assign(target=put("y", "i", "j"), value=at("t", "j"))),
+    )
+    nest = loop("i", 0, 8, Allocate(variable=local("t", 28), body=body), kind="vector")
+    program = function(nest, arguments=[array(name, 8, 28) for name in ("x", "y")], written="y")
+    program = vectorize(program, vector_bytes=32)[0]
+    after = carry_values(program)
+    assert sum(isinstance(n, For) for n in walk_nodes(after.body)) == 2, loops_text(after)
+    assert not any(is_empty(n) for n in walk_nodes(after.body)), loops_text(after)
     agree(program, after, {})
 
 
