@@ -285,7 +285,13 @@ def _reference(scop: Scop, statement: Statement, access: Access, guard: tuple[st
 
 
 def _initial_maps(scop: Scop) -> dict[str, isl.Map]:
-    return {str(m.get_tuple_name(isl.dim_type.in_)): m for m in maps_of(scop.initial)}
+    return {str(m.get_tuple_name(isl.dim_type.in_)): _everywhere(m) for m in maps_of(scop.initial)}
+
+
+def _everywhere(time: isl.Map) -> isl.Map:
+    """The same times without conditions on the instances, which the accesses know: dataflow would split its relations by the pieces of these, too."""
+    hull = isl.Map.from_basic_map(time.affine_hull())
+    return hull if hull.is_single_valued() else time
 
 
 def _compose(source: _Reference, sink: _Reference) -> isl.UnionMap:

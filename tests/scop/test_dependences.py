@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import islpy as isl
 import numpy as np
@@ -18,6 +19,8 @@ from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.memory_based import memory_based
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, affine
+from polyml.sets.budget import BudgetExhausted, operation_budget
+from polyml.sets.spaces import maps_of
 from tests.scop.helpers import add, equation, floyd_warshall, matmul, mul, read, scop, tensor
 
 Instance = tuple[str, tuple[int, ...]]
@@ -122,6 +125,33 @@ def test_dependences_order_every_conflict(name: str) -> None:
     for a, b in conflicts - ordered:
         assert a[0] == b[0]
         assert (a, b) in closure(relaxed)
+
+
+def test_times_in_many_pieces_cost_no_more_than_whole_ones() -> None:
+    """What instances there are the accesses know; pieces of the same in the written order do not multiply what isl looks at."""
+    whole = jacobi()
+    pieces = isl.UnionMap.empty(whole.context.get_space())
+    for low in range(5):
+        for time in maps_of(whole.initial):
+            last = time.dim(isl.dim_type.in_) - 1
+            pieces = pieces.union(time.lower_bound_val(isl.dim_type.in_, last, low).to_union_map())
+            pieces = pieces.union(time.upper_bound_val(isl.dim_type.in_, last, low).to_union_map())
+    assert pieces.is_equal(whole.initial)
+    parted = replace(whole, initial=pieces)
+    budget = 1000
+    while not _sufficient(budget, whole):
+        budget *= 2
+    assert _sufficient(2 * budget, parted)
+    assert analyse(parted).flow.is_equal(analyse(whole).flow)
+
+
+def _sufficient(operations: int, s: Scop) -> bool:
+    try:
+        with operation_budget(operations, phase="a test"):
+            analyse(s)
+    except BudgetExhausted:
+        return False
+    return True
 
 
 def test_reduction_is_apart() -> None:
