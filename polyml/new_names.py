@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container
 
 __all__ = ["array_name", "fresh", "fresh_name", "underscored"]
 
 
-def fresh_name(wish: str, taken: Iterable[str]) -> str:
+def fresh_name(wish: str, taken: Container[str]) -> str:
     """`wish`, or the first of wish_2, wish_3, .. that is not taken."""
-    known = set(taken)
     name, number = wish, 1
-    while name in known:
+    while name in taken:
         number += 1
         name = f"{wish}_{number}"
     return name

@@ -8,7 +8,7 @@ Source: isl user manual, "Dependence Analysis"; Feautrier, "Dataflow analysis of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import islpy as isl
 
@@ -69,7 +69,7 @@ class Analysis:
         self._scop = scop
         self._collected = collected = _Collected(scop)
         self._by_order: list[tuple[int, list[_Reference], list[_Reference]]] = []
-        for number, (array, (reads, writes)) in enumerate(_references(scop).items()):
+        for number, (array, (reads, writes)) in enumerate(_references(scop, scop.arrays).items()):
             collected.begin(number)
             if not writes:
                 collected.live_in += [r.relation for r in reads]
@@ -112,7 +112,7 @@ def analyse(scop: Scop) -> Dependences:
 def values_of(scop: Scop, array: str) -> tuple[isl.UnionMap, isl.UnionMap]:
     """Where the values of one array go, `{ source instance -> sink instance }` with the updates of reductions, and what is read of it from before."""
     collected = _Collected(scop)
-    reads, writes = _references(scop)[array]
+    reads, writes = _references(scop, {array})[array]
     if writes:
         collected.values(reads, writes)
     empty = isl.UnionMap.empty(scop.context.get_space())
@@ -125,7 +125,8 @@ class _Collected:
     def __init__(self, scop: Scop) -> None:
         self.scop = scop
         self.order = {name: k for k, name in enumerate(scop.statements)}
-        self.times = _initial_maps(scop)
+        self._written = {str(m.get_tuple_name(isl.dim_type.in_)): m for m in maps_of(scop.initial)}
+        self._times: dict[str, isl.Map] = {}
         self.flow: list[isl.UnionMap] = []
         self.anti: list[isl.UnionMap] = []
         self.output: list[isl.UnionMap] = []
@@ -191,7 +192,7 @@ class _Collected:
     def initial(self, names: set[str]) -> isl.UnionMap:
         """The written order of some statements, without the dimensions of time that do not tell them apart (dataflow is computed level by level)."""
         # A statement without instances has no time.
-        maps = [self.times[name] for name in sorted(names, key=self.order.__getitem__) if name in self.times]
+        maps = [self.time(name) for name in sorted(names, key=self.order.__getitem__) if name in self._written]
         depth = maps[0].dim(_OUT) if maps else 0
         constants = [[m.plain_get_val_if_fixed(_OUT, d) for m in maps] for d in range(depth)]
         for d in reversed(range(depth)):
@@ -199,6 +200,14 @@ class _Collected:
             if first.is_int() and all(value.is_int() and value.eq(first) for value in constants[d]):
                 maps = [m.project_out(_OUT, d, 1) for m in maps]
         return _union([m.to_union_map() for m in maps])
+
+    def time(self, name: str) -> isl.Map:
+        """When a statement's instances run, without conditions on these, which the accesses know: dataflow would split its relations by the pieces of such, too."""
+        if name not in self._times:
+            written = self._written[name]
+            hull = isl.Map.from_basic_map(written.affine_hull())
+            self._times[name] = hull if hull.is_single_valued() else written
+        return self._times[name]
 
     def widened(self, dependence: isl.UnionMap, writes: Sequence[_Reference], sink: _Reference) -> isl.UnionMap:
         """What holds for the first or last update of a run, for every update of it: once they may be reordered, any of them can be first."""
@@ -252,14 +261,16 @@ def _straight(order: Mapping[str, int], reads: Sequence[_Reference], writes: Seq
     return all(w.exact for w in writes)
 
 
-def _references(scop: Scop) -> dict[str, tuple[list[_Reference], list[_Reference]]]:
-    """Per array its reads and its writes, in written order; an update does both."""
-    found: dict[str, tuple[list[_Reference], list[_Reference]]] = {array: ([], []) for array in scop.arrays}
+def _references(scop: Scop, arrays: Collection[str]) -> dict[str, tuple[list[_Reference], list[_Reference]]]:
+    """Per array, of these, its reads and its writes, in written order; an update does both."""
+    found: dict[str, tuple[list[_Reference], list[_Reference]]] = {array: ([], []) for array in arrays}
     for statement in scop.statements.values():
         accesses = [a for a in (statement.target, statement.argument) if a is not None]
         reads = guarded_reads(statement.value)
         for access in accesses:
             reads += [r for s in access.subscripts if not isinstance(s, Affine) for r in guarded_reads(s)]
+            if access.array not in found:
+                continue
             own = statement.kind == "update"
             reference = _reference(scop, statement, access, (), own)
             found[access.array][1].append(reference)
@@ -267,7 +278,7 @@ def _references(scop: Scop) -> dict[str, tuple[list[_Reference], list[_Reference
                 found[access.array][0].append(reference)
         seen: set[tuple[object, ...]] = set()
         for read, guard in reads:
-            if (read.tensor, read.subscripts, guard) not in seen:
+            if read.tensor in found and (read.tensor, read.subscripts, guard) not in seen:
                 seen.add((read.tensor, read.subscripts, guard))
                 found[read.tensor][0].append(
                     _reference(scop, statement, Access(read.tensor, read.subscripts), guard, False)
@@ -282,16 +293,6 @@ def _reference(scop: Scop, statement: Statement, access: Access, guard: tuple[st
     )
     exact = all(isinstance(s, Affine) for s in access.subscripts)
     return _Reference(statement, relation.intersect_domain(statement.domain).to_union_map(), exact, own)
-
-
-def _initial_maps(scop: Scop) -> dict[str, isl.Map]:
-    return {str(m.get_tuple_name(isl.dim_type.in_)): _everywhere(m) for m in maps_of(scop.initial)}
-
-
-def _everywhere(time: isl.Map) -> isl.Map:
-    """The same times without conditions on the instances, which the accesses know: dataflow would split its relations by the pieces of these, too."""
-    hull = isl.Map.from_basic_map(time.affine_hull())
-    return hull if hull.is_single_valued() else time
 
 
 def _compose(source: _Reference, sink: _Reference) -> isl.UnionMap:

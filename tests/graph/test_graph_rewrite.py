@@ -12,13 +12,14 @@ import pytest
 import polyml
 from polyml.expressions import Apply, Read
 from polyml.graph.fuse import fuse
-from polyml.graph.ir import Equation, Graph, Loop
+from polyml.graph.ir import Equation, Graph, Loop, Op
 from polyml.graph.plan import plan
 from polyml.graph.printer import graph_text, op_lines
 from polyml.graph.reference import execute
 from polyml.graph.rewrite import rewrite
 from polyml.graph.rules.algebra.simplify import simplify
 from polyml.graph.rules.algebra.single_values import drop_single_values
+from polyml.graph.rules.reuse import dead
 from polyml.graph.rules.reuse.absorb import absorb_copies
 from polyml.graph.rules.reuse.common import share_equal
 from polyml.graph.rules.reuse.dead import remove_dead
@@ -26,6 +27,7 @@ from polyml.graph.rules.reuse.hoist import hoist
 from polyml.graph.rules.reuse.inline import inline_elementwise
 from polyml.graph.rules.sums.factor import factor_sums
 from polyml.graph.rules.table import LAST_RULES, RULES, RewriteOptions
+from polyml.graph.traverse import read_names
 from polyml.graph.verify import verify
 from tests.graph import programs
 from tests.graph.graph_text import graph
@@ -174,6 +176,29 @@ def test_dead_code_goes_and_loops_lose_what_nobody_uses() -> None:
     assert isinstance(loop, Loop)
     assert [c.result.name for c in loop.carried] == ["a3", "b3"]
     assert len(loop.body) == 2
+
+
+def test_what_depends_on_what_is_asked_once_of_each_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that each need the next one, an iteration before: nothing goes through the loop again for each of them."""
+    count = 12
+    carried = "".join(f"carry(x, a{k}, n{k}, r{k})\n" for k in range(count))
+    ops = "".join(f"n{k}[i] = a{k}[i] + a{min(k + 1, count - 1)}[i]\n" for k in range(count))
+    body = (carried + ops).replace("\n", "\n" + " " * 12)
+    g = graph(f"""
+        x: f32[4]
+        for t in range(0, 3):
+            {body}
+        return r0
+    """)
+    asked = []
+
+    def names(op: Op) -> dict[str, None]:
+        asked.append(op)
+        return read_names(op)
+
+    monkeypatch.setattr(dead, "read_names", names)
+    assert remove_dead(g) is g
+    assert len(asked) == count
 
 
 def test_views_vanish_into_subscripts() -> None:

@@ -14,6 +14,8 @@ from polyml.dtypes import f32
 from polyml.errors import BoundsError
 from polyml.expressions import Read
 from polyml.graph.ir import Carried, Loop
+from polyml.scop import dependences
+from polyml.scop.accesses import access_map
 from polyml.scop.bounds import prove_in_bounds
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.memory_based import memory_based
@@ -152,6 +154,18 @@ def _sufficient(operations: int, s: Scop) -> bool:
     except BudgetExhausted:
         return False
     return True
+
+
+def test_values_of_one_array_are_asked_of_its_accesses_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    s, asked = jacobi(), []
+    every = analyse(s)
+    monkeypatch.setattr(
+        dependences, "access_map", lambda *args, **more: asked.append(args[2]) or access_map(*args, **more)
+    )
+    flow, before = dependences.values_of(s, "a")
+    assert set(asked) == {"a"}
+    assert flow.is_subset(every.flow)
+    assert before.is_subset(every.live_in)
 
 
 def test_reduction_is_apart() -> None:

@@ -73,13 +73,11 @@ def _added_pairs(equation: Equation, sums: Mapping[str, Equation]) -> Iterator[t
     waiting: list[Expr] = [equation.body]
     while waiting:
         node = waiting.pop()
-        if not isinstance(node, Apply):
-            continue
-        terms = [t for t in _terms(node) if isinstance(t, Read) and t.tensor in sums]
-        for one, other in combinations(terms, 2):
+        terms = _terms(node)
+        for one, other in combinations([t for t in terms if isinstance(t, Read) and t.tensor in sums], 2):
             if one.tensor != other.tensor and one.subscripts == other.subscripts:
                 yield sums[one.tensor], sums[other.tensor]
-        waiting += node.args
+        waiting += [arg for term in terms if isinstance(term, Apply) for arg in term.args]
 
 
 def _terms(expr: Expr) -> list[Expr]:
@@ -110,16 +108,18 @@ def _joined(one: Equation, other: Equation, graph: Graph) -> _Joined | None:
     ):
         return None
     renamed = substitute(other.body, {old: affine(new) for old, new in zip(other.indices, one.indices, strict=True)})
-    first, second = one.domain.reset_tuple_id(), other.domain.reset_tuple_id()
-    whole = first.union(second).coalesce()
-    tensors = tensors_of(graph)
-    extents = any_box(replace(one, domain=whole.set_tuple_name(one.result.name)), graph, tensors)
-    if extents is None or not first.is_disjoint(second):
-        return None
     mine, theirs = factors_of(one.body), factors_of(renamed)
     common = [factor for factor in mine if factor in theirs]
     left, right = [f for f in mine if f not in common], [f for f in theirs if f not in common]
     if not common or len(left) != 1 or len(right) != 1 or len(mine) != len(theirs):
+        return None
+    first, second = one.domain.reset_tuple_id(), other.domain.reset_tuple_id()
+    if not first.is_disjoint(second):
+        return None
+    whole = first.union(second).coalesce()
+    tensors = tensors_of(graph)
+    extents = any_box(replace(one, domain=whole.set_tuple_name(one.result.name)), graph, tensors)
+    if extents is None:
         return None
     condition = _condition(first, whole.intersect_params(graph.context), one.indices)
     indices = _indices_of((left[0], right[0], *([] if condition is None else [condition])), one.indices)

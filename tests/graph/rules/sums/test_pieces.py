@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import polyml
+from polyml.graph.ir import Equation, Graph
+from polyml.graph.rules.sums import pieces
 
 SYMMETRIC = """
 def f(a: f64["N N"], b: f64["N M"]):
@@ -72,6 +74,22 @@ def f(a: f64["N N"], b: f64["N M"]):
 """
     assert "where" not in graph_of(text)
     assert "where" in graph_of(text.replace("return c, s", "return c"))
+
+
+def test_each_pair_of_many_sums_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An addition of additions is one of all their terms, and no chance for its terms to be paired again."""
+    seen = []
+    joined = pieces._joined
+
+    def look(one: Equation, other: Equation, graph: Graph) -> object:
+        seen.append((one.result.name, other.result.name))
+        return joined(one, other, graph)
+
+    monkeypatch.setattr(pieces, "_joined", look)
+    terms = " + ".join(f"sum[i](x[i] ** {k})" for k in range(2, 10))
+    polyml.einsum(f'def f(x: f64["N"]):\n    y = {terms}\n    return y\n').lower(np.ones(20))
+    assert len(set(seen)) == 8 * 7 // 2
+    assert len(seen) == len(set(seen))
 
 
 @pytest.mark.parametrize("n", [1, 16, 61])
