@@ -254,11 +254,11 @@ def _reduced(matrix: Integers, lower: Floats, upper: Floats) -> tuple[Integers, 
     if not len(matrix):
         return matrix, lower, upper
     zero = lower == 0
-    divisor = np.gcd.reduce(matrix, axis=1)
-    divisor[(divisor == 0) | ~zero] = 1
-    matrix = matrix // divisor[:, None]
     needed = ~(zero & (upper == np.inf) & (matrix >= 0).all(1)) & (matrix.any(1) | ~zero)
     matrix, lower, upper = matrix[needed], lower[needed], upper[needed]
+    divisor = np.gcd.reduce(matrix, axis=1)
+    several = (divisor > 1) & (lower == 0)
+    matrix[several] //= divisor[several, None]
     keys = np.column_stack([matrix, lower.astype(np.int64), np.isfinite(upper).astype(np.int64)])
     first = distinct_rows(keys)
     return matrix[first], lower[first], upper[first]
