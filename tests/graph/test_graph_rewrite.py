@@ -334,6 +334,25 @@ def test_a_factor_leaves_half_a_matrix_of_sums_when_nobody_reads_the_other_half(
     assert not any("s_sum" in line for line in lines(factor_sums(read_across)))
 
 
+def test_a_factor_that_is_not_there_for_the_other_half_stays_in_the_sum() -> None:
+    """Elements that nobody reads are scaled with the others, but not by what lies behind an array's end."""
+    text = """
+        x: f32[5, 4]
+        a: f32[7]
+        tensor(s, f32[5])
+        tensor(y, f32[5])
+        if i < 4: s[i] = sum[k](a[i + 2] * x[i, k])
+        if i < 4: y[i] = s[i] + 1.0
+        return y
+    """
+    changed = factor_sums(remove_dead(simplify(graph(text))))
+    assert any(line.endswith("sum_k x[i, k]") for line in lines(changed))
+    verify(changed)
+    behind = factor_sums(remove_dead(simplify(graph(text.replace("i + 2", "i + 3")))))
+    assert not any("s_sum" in line for line in lines(behind))
+    verify(behind)
+
+
 def test_a_factor_leaves_sums_beside_elements_that_stay() -> None:
     function = polyml.einsum("""
 def f(x: f64["N K"], a: f64):

@@ -1,6 +1,6 @@
 """Factors that do not depend on the reduced indices moved out of sums: `sum_k a[n] * x[n, k]` becomes `a[n] * sum_k x[n, k]`.
 
-Where some elements have nothing to sum (half a matrix), they must stay zero whatever the factor is, unless nobody reads them; where they keep a base's, only the others are scaled.
+Where some elements have nothing to sum (half a matrix), they must stay zero whatever the factor is, unless nobody reads them and there is a factor for them; where they keep a base's, only the others are scaled.
 
 The factor may sit in an elementwise producer that only scales: attention's `sum_j (e[i, j] / z[i]) * v[j, d]` divides once per result instead of once per weight.
 The language allows it; results may differ in rounding (so it is off where the written order is asked for).
@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, plain_indices, product_of, walk
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, plain_indices, product_of, reads_of, walk
 from polyml.graph.edit import protected_names
-from polyml.graph.elements import all_elements, elements_read
+from polyml.graph.elements import all_elements, elements_at, elements_read
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.reuse.inline import is_elementwise, read_through
 from polyml.graph.traverse import all_ops, equation_reads, read_names, tensors_of, users_of
@@ -79,8 +79,10 @@ def _factored(equation: Equation, scalings: Mapping[str, Equation], taken: set[s
     whole = all_elements(equation.result)
     if equation.base is not None:
         whole = points if equation.instances is None else equation.instances.reset_tuple_id()
-    if not whole.intersect_params(graph.context).is_subset(points) and not _read_within(equation, points, graph):
-        return None
+    if not whole.intersect_params(graph.context).is_subset(points):
+        factors = [*product.times, *product.over]
+        if not _read_within(equation, points, graph) or not _are_there(factors, left, points, whole, graph):
+            return None
     dtype = equation.result.dtype
     name = fresh_name(f"{equation.result.name}_sum", taken)
     taken.add(name)
@@ -160,6 +162,16 @@ def _depends(expr: Expr, indices: Sequence[str]) -> bool:
             case Const() | Apply():
                 pass
     return False
+
+
+def _are_there(factors: Sequence[Expr], left: Sequence[str], points: isl.Set, whole: isl.Set, graph: Graph) -> bool:
+    """Whether what the factors read exists at elements without anything to sum, too, which are scaled like the others."""
+    tensors = tensors_of(graph)
+    for read in (read for factor in factors for read in reads_of(factor)):
+        known = elements_at(points, left, read.subscripts).union(all_elements(tensors[read.tensor]))
+        if not elements_at(whole, left, read.subscripts).intersect_params(graph.context).is_subset(known):
+            return False
+    return True
 
 
 def _read_within(equation: Equation, points: isl.Set, graph: Graph) -> bool:
