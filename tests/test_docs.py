@@ -61,3 +61,26 @@ def test_named_commands_exist() -> None:
     }
     assert len(commands) > 8
     assert not [name for name in commands if importlib.util.find_spec(name) is None]
+
+
+def test_named_files_exist() -> None:
+    """Under the name that a page gives: a path from the root or from a folder below it."""
+    files = [
+        f"/{path.relative_to(ROOT)}"
+        for folder in ("polyml", "benchmarks", "tests")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    named = {
+        (page.name, name)
+        for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+        for name in re.findall(r"`((?:\w+/)*\w+\.py)`", page.read_text())
+    }
+    assert len(named) > 100
+    assert not [(page, name) for page, name in named if not any(file.endswith(f"/{name}") for file in files)]
+
+
+def test_links_lead_somewhere() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([\w./]+\.\w+)\)", page.read_text())]
+    assert len(links) > 10
+    assert not [(page.name, link) for page, link in links if not (page.parent / link).exists()]
