@@ -18,7 +18,7 @@ from polyml.new_names import underscored
 from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
 from polyml.scop.accesses import access_map, guarded_reads
-from polyml.scop.copies import save_overwritten
+from polyml.scop.copies import InPlace, save_overwritten
 from polyml.scop.levels import LoopLevel, enter_loops
 from polyml.scop.relations import Relations
 from polyml.scop.scop import Access, Array, ArrayKind, Scop, Statement, StatementKind
@@ -223,8 +223,7 @@ class _Builder:
     def simultaneous(self, eq: Equation, target: Access, around: _Around, domain: isl.Set, body: Expr) -> Expr:
         """The body with reads of overwritten elements redirected to copies of them, which are made first."""
         dtype, shape = self.arrays[target.array]
-        saves, redirected = save_overwritten(
-            body,
+        place = InPlace(
             array=target.array,
             shape=shape,
             target=target.subscripts,
@@ -233,11 +232,13 @@ class _Builder:
             indices=eq.indices,
             sizes=self.sizes,
             reducing=eq.reduce is not None,
-            name=lambda k, shape: self.local(f"{eq.result.name}_old{k}", dtype, shape),
+        )
+        saves, redirected = save_overwritten(
+            body, place, lambda k, shape: self.local(f"{eq.result.name}_old{k}", dtype, shape)
         )
         for save in saves:
-            place = Access(save.array, save.subscripts)
-            self.add(save.array, around, _own(save.elements, save.instances, "copy", place, save.value))
+            copy = Access(save.array, save.subscripts)
+            self.add(save.array, around, _own(save.elements, save.instances, "copy", copy, save.value))
         return redirected
 
     def to_array(self, read: Read) -> Read:
@@ -266,29 +267,24 @@ class _Builder:
     ) -> Scop:
         live_in = {self.storage.get(t.name, t.name) for t in inputs}
         live_out = {self.storage.get(t.name, t.name) for t in outputs}
-        written = {a.array for s in self.statements.values() for a in (s.target, s.argument) if a is not None}
+        statements = self.statements.values()
+        written = {a.array for s in statements for a in (s.target, s.argument) if a is not None}
+        subscripts = [u for s in statements for u in s.target.subscripts if not isinstance(u, Affine)]
+        expressions = [*(s.value for s in statements), *subscripts]
+        touched = written | {r.tensor for expr in expressions for r, _ in guarded_reads(expr)}
 
         def kind(array: str) -> ArrayKind:
             if array in live_in:
                 return "inout" if array in live_out or array in written else "input"
             return "output" if array in live_out else "local"
 
-        touched = {a.array for s in self.statements.values() for a in (s.target, s.argument) if a is not None}
-        touched |= {r.tensor for s in self.statements.values() for r, _ in guarded_reads(s.value)}
-        touched |= {
-            r.tensor
-            for s in self.statements.values()
-            for u in s.target.subscripts
-            if not isinstance(u, Affine)
-            for r, _ in guarded_reads(u)
-        }
         arrays = {
             array: Array(name=array, dtype=dtype, shape=shape, kind=kind(array), strides=strides.get(array))
             for array, (dtype, shape) in self.arrays.items()
             if array in touched
         }
         relations = Relations(self.sizes, arrays)
-        for statement in self.statements.values():
+        for statement in statements:
             relations.add(statement)
         return Scop(
             name=name,

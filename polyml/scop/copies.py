@@ -20,7 +20,7 @@ from polyml.sets.callbacks import pieces_of
 from polyml.sets.from_isl import affine_of
 from polyml.sets.spaces import parameters_text
 
-__all__ = ["Save", "save_overwritten"]
+__all__ = ["InPlace", "Save", "save_overwritten"]
 
 
 EXTRA = 1.25
@@ -41,65 +41,98 @@ class Save:
     value: Read
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InPlace:
+    """A statement that overwrites elements of an array of which its right side reads some, too: `array[target] = ..` for the points of `domain`.
+
+    domain: instances, `{ [loops, indices] : ... }` with an unnamed tuple.
+    reducing: the element is written many times (init, then updates), so even an instance's own old value is lost.
+    """
+
+    array: str
+    shape: tuple[Affine, ...]
+    target: tuple[Subscript, ...]
+    domain: isl.Set
+    loops: tuple[str, ...]
+    indices: tuple[str, ...]
+    sizes: tuple[str, ...]
+    reducing: bool
+
+    def conflict(self, read: Read, guard: tuple[str, ...]) -> isl.Set | None:
+        """The instances at which the read happens, when some element that it reads is overwritten by (another) one; else None."""
+        reads, writes = self._access(read.subscripts, guard), self._access(self.target)
+        pairs = reads.apply_range(writes.reverse()).intersect(self._same_iteration())
+        if not self.reducing:
+            pairs = pairs.subtract(isl.Map.identity(pairs.get_space()))
+        return None if pairs.is_empty() else reads.domain()
+
+    def _access(self, subscripts: tuple[Subscript, ...], guard: tuple[str, ...] = ()) -> isl.Map:
+        dims = (*self.loops, *self.indices)
+        accesses = access_map("S", dims, self.array, subscripts, self.shape, sizes=self.sizes, guard=guard)
+        return accesses.intersect_domain(self.domain.set_tuple_name("S"))
+
+    def _same_iteration(self) -> isl.Map:
+        first = ", ".join((*self.loops, *(f"{i}_1" for i in self.indices)))
+        second = ", ".join((*self.loops, *(f"{i}_2" for i in self.indices)))
+        return isl.Map(f"{parameters_text(self.sizes)}{{ S[{first}] -> S[{second}] }}")
+
+    def moving(self, read: Read) -> tuple[list[int], tuple[Subscript | None, ...]]:
+        """The dimensions in which the read moves, and what reads of one shape have in common: the subscripts in the others."""
+        own = set(self.indices)
+        found = [d for d, s in enumerate(read.subscripts) if not isinstance(s, Affine) or s.variables() & own]
+        return found, tuple(None if d in found else s for d, s in enumerate(read.subscripts))
+
+    def image(self, read: Read, moving: Sequence[int], instances: isl.Set) -> isl.Set:
+        """`{ [loops, elements] }`: the moving coordinates of what the read touches (indirect ones: the whole dimension)."""
+        outputs: tuple[Subscript, ...] = (*(affine(v) for v in self.loops), *(read.subscripts[d] for d in moving))
+        extents = (*(affine(0) for _ in self.loops), *(self.shape[d] for d in moving))
+        relation = access_map("S", (*self.loops, *self.indices), "E", outputs, extents, sizes=self.sizes)
+        return instances.apply(relation).reset_tuple_id()
+
+
 def save_overwritten(
-    body: Expr,
-    *,
-    array: str,
-    shape: Sequence[Affine],
-    target: Sequence[Subscript],
-    domain: isl.Set,
-    loops: tuple[str, ...],
-    indices: tuple[str, ...],
-    sizes: tuple[str, ...],
-    reducing: bool,
-    name: Callable[[int, tuple[Affine, ...]], str],
+    body: Expr, place: InPlace, name: Callable[[int, tuple[Affine, ...]], str]
 ) -> tuple[list[Save], Expr]:
-    """The copies that `array[target] = body` needs when it is done in place, and the body that reads them.
+    """The copies that the statement with this right side needs when it is done in place, and the right side that reads them.
 
     Args:
-        domain: instances, `{ [loops, indices] : ... }` with an unnamed tuple.
-        reducing: the element is written many times (init, then updates), so even an instance's own old value is lost.
         name: makes the k-th copy's array, given its shape.
     """
-    conflicts: dict[Read, isl.Set] = {}
-    for read, guard in guarded_reads(body):
-        if read.tensor != array:
-            continue
-        touched = _conflict(read, guard, array, shape, target, domain, loops, indices, sizes, reducing)
-        if touched is not None:
-            conflicts[read] = touched.union(conflicts[read]) if read in conflicts else touched
     saves: dict[tuple[Subscript | None, ...], Save] = {}
     replacement: dict[Read, Read] = {}
-    for read, touched in conflicts.items():
-        moving, key = _moving(read, indices)
-        elements = tuple(f"e{d}" for d in moving)
-        image = _image(read, moving, touched, shape, loops, indices, sizes)
+    for read, touched in _conflicts(body, place).items():
+        moving, key = place.moving(read)
+        image = place.image(read, moving, touched)
         known = saves.get(key)
         if known is None:
+            elements = tuple(f"e{d}" for d in moving)
             at = tuple(affine(f"e{d}") if d in moving else s for d, s in enumerate(read.subscripts))
-            copy = name(len(saves), tuple(shape[d] for d in moving))
-            known = Save(copy, elements, image, tuple(affine(e) for e in elements), Read(array, at, read.dtype))
+            copy = name(len(saves), tuple(place.shape[d] for d in moving))
+            value = Read(place.array, at, read.dtype)
+            saves[key] = known = Save(copy, elements, image, tuple(affine(e) for e in elements), value)
         else:
-            known = Save(known.array, known.elements, known.instances.union(image), known.subscripts, known.value)
-        saves[key] = known
+            saves[key] = replace(known, instances=known.instances.union(image))
         replacement[read] = Read(known.array, tuple(read.subscripts[d] for d in moving), read.dtype)
     made = {key: replace(save, instances=_rounded(save.instances)) for key, save in saves.items()}
     for read, _ in guarded_reads(body):
         # What is saved anyway is read with its neighbours: of a stencil, the element itself.
-        if read.tensor == array and read not in replacement:
-            moving, key = _moving(read, indices)
+        if read.tensor == place.array and read not in replacement:
+            moving, key = place.moving(read)
             save = made.get(key)
-            if save is not None and _image(
-                read, moving, domain.set_tuple_name("S"), shape, loops, indices, sizes
-            ).is_subset(save.instances):
+            every = place.domain.set_tuple_name("S")
+            if save is not None and place.image(read, moving, every).is_subset(save.instances):
                 replacement[read] = Read(save.array, tuple(read.subscripts[d] for d in moving), read.dtype)
     return list(made.values()), map_reads(body, lambda read: replacement.get(read, read))
 
 
-def _moving(read: Read, indices: tuple[str, ...]) -> tuple[list[int], tuple[Subscript | None, ...]]:
-    """The dimensions in which the read moves, and what reads of one shape have in common: the subscripts in the others."""
-    moving = [d for d, s in enumerate(read.subscripts) if not isinstance(s, Affine) or s.variables() & set(indices)]
-    return moving, tuple(None if d in moving else s for d, s in enumerate(read.subscripts))
+def _conflicts(body: Expr, place: InPlace) -> dict[Read, isl.Set]:
+    """The reads of elements that are overwritten, each with the instances at which it happens."""
+    found: dict[Read, isl.Set] = {}
+    for read, guard in guarded_reads(body):
+        touched = place.conflict(read, guard) if read.tensor == place.array else None
+        if touched is not None:
+            found[read] = touched.union(found[read]) if read in found else touched
+    return found
 
 
 def _rounded(elements: isl.Set) -> isl.Set:
@@ -175,52 +208,3 @@ def _box_size(elements: isl.Set) -> int | None:
             return None
         total *= high.to_python() - low.to_python() + 1
     return total
-
-
-def _conflict(
-    read: Read,
-    guard: tuple[str, ...],
-    array: str,
-    shape: Sequence[Affine],
-    target: Sequence[Subscript],
-    domain: isl.Set,
-    loops: tuple[str, ...],
-    indices: tuple[str, ...],
-    sizes: tuple[str, ...],
-    reducing: bool,
-) -> isl.Set | None:
-    """The instances at which the read happens, when some element that it reads is overwritten by (another) one; else None."""
-    dims = (*loops, *indices)
-    instances = domain.set_tuple_name("S")
-    reads = access_map("S", dims, array, read.subscripts, shape, sizes=sizes, guard=guard).intersect_domain(instances)
-    writes = access_map("S", dims, array, target, shape, sizes=sizes).intersect_domain(instances)
-    pairs = reads.apply_range(writes.reverse())
-    same_iteration = _same_loops(loops, indices, sizes)
-    pairs = pairs.intersect(same_iteration)
-    if not reducing:
-        pairs = pairs.subtract(isl.Map.identity(pairs.get_space()))
-    if pairs.is_empty():
-        return None
-    return reads.domain()
-
-
-def _same_loops(loops: tuple[str, ...], indices: tuple[str, ...], sizes: tuple[str, ...]) -> isl.Map:
-    first = ", ".join((*loops, *(f"{i}_1" for i in indices)))
-    second = ", ".join((*loops, *(f"{i}_2" for i in indices)))
-    return isl.Map(f"{parameters_text(sizes)}{{ S[{first}] -> S[{second}] }}")
-
-
-def _image(
-    read: Read,
-    moving: Sequence[int],
-    instances: isl.Set,
-    shape: Sequence[Affine],
-    loops: tuple[str, ...],
-    indices: tuple[str, ...],
-    sizes: tuple[str, ...],
-) -> isl.Set:
-    """`{ [loops, elements] }`: the moving coordinates of what the read touches (indirect ones: the whole dimension)."""
-    outputs: tuple[Subscript, ...] = (*(affine(v) for v in loops), *(read.subscripts[d] for d in moving))
-    extents = (*(affine(0) for _ in loops), *(shape[d] for d in moving))
-    relation = access_map("S", (*loops, *indices), "E", outputs, extents, sizes=sizes)
-    return instances.apply(relation).reset_tuple_id()
