@@ -17,6 +17,7 @@ from polyml.disjoint_sets import DisjointSets
 from polyml.graph.ir import Tensor
 from polyml.graph.profiles import HEAVY, Profile
 from polyml.graph.traverse import estimated_bytes
+from polyml.records import dataclass
 from polyml.sets.shapes import is_known
 
 __all__ = ["bytes_saved", "tiles_worth"]
@@ -71,7 +72,7 @@ def bytes_saved(
         size = estimated_bytes(tensors[name])
         fits = size <= cache_bytes // 2 * max(extent, 1)
         most = size * sum(touched == name for p in touching for touched, _ in dict.fromkeys(p.accesses))
-        fits = fits and all(_keeps_reuse(p, name, shared, outer, tensors, cache_bytes, most) for p in touching)
+        fits = fits and all(map(_Slices(name, shared, outer, tensors, cache_bytes, most).suit, touching))
         # Sizes that stay symbolic count as large: small ones have a version of their own.
         large = size >= rows_bytes or not is_known(tensors[name].shape)
         if not fits and not (large and _shares_rows(name, profiles, tensors, cache_bytes)):
@@ -136,88 +137,84 @@ def _shared_classes(
     return frozenset(c for _, c in common or ())
 
 
-def _keeps_reuse(
-    p: Profile,
-    name: str,
-    shared: frozenset[tuple[str, str]],
-    outer: dict[tuple[str, str], tuple[str, str]],
-    tensors: dict[str, Tensor],
-    cache_bytes: int,
-    moved: int,
-) -> bool:
-    """True unless a contraction, run slice by slice along `shared`, would have to fetch its other operands again and again, and that costs more than the tensor's `moved` bytes."""
-    if not p.heavy:
-        return True
-    left = [i for i in p.extents if i not in p.equation.reduced and p.extents[i] > 1]
-    if all(outer.get((p.result, i)) in shared for i in left):
-        return True
-    if estimated_bytes(tensors[name]) <= cache_bytes // 2:
-        return False  # it stays in cache anyway, and a contraction by itself is tiled better
-    rows = frozenset(
-        c
-        for accessed, places in p.accesses
-        if accessed == name
-        for i in places[:-1]
-        if i is not None and (c := outer.get((p.result, i))) in shared
-    )
-    if _is_heavy_inside(p, rows, outer, tensors, cache_bytes):
-        return _goes_by_slices(p, name, shared, outer, tensors, cache_bytes, moved)
-    streamed = 0
-    for operand, dimensions in dict.fromkeys(p.accesses):
-        if operand not in (name, p.result):
-            sliced = [p.extents[i] for i in dimensions if i is not None and outer.get((p.result, i)) in shared]
-            streamed += estimated_bytes(tensors[operand]) // max(prod(sliced), 1)
-    if streamed <= cache_bytes // _L1_SHARE:
-        return True
-    size = estimated_bytes(tensors[name])
-    near = streamed <= _STREAMED * cache_bytes or size >= _IMMENSE
-    return near and tiles_worth([p]) <= (moved if size > _STREAMED * cache_bytes else moved // _NEARER)
+@dataclass(frozen=True, slots=True)
+class _Slices:
+    """A tensor that the ops of a candidate would go along slice by slice.
 
+    shared: the classes along which they do. outer: per (equation, index) its class. moved: bytes that need not travel then, at most.
+    """
 
-def _is_heavy_inside(
-    p: Profile,
-    shared: frozenset[tuple[str, str]],
-    outer: dict[tuple[str, str], tuple[str, str]],
-    tensors: dict[str, Tensor],
-    cache_bytes: int,
-) -> bool:
-    """Whether the contraction is one within each slice too, of operands that no L1 holds: then it wants tiles and panels there, which only those of a region of its own get."""
-    inside = prod(n for i, n in p.extents.items() if outer.get((p.result, i)) not in shared)
-    touched = 0
-    size = 0
-    for operand, dimensions in dict.fromkeys(p.accesses):
-        sliced = prod(p.extents[i] for i in dimensions if i is not None and outer.get((p.result, i)) in shared)
-        touched += estimated_bytes(tensors[operand]) // tensors[operand].dtype.itemsize // max(sliced, 1)
-        size += estimated_bytes(tensors[operand]) // max(sliced, 1)
-    return inside >= HEAVY * touched and size > cache_bytes // _L1_SHARE
+    name: str
+    shared: frozenset[tuple[str, str]]
+    outer: dict[tuple[str, str], tuple[str, str]]
+    tensors: dict[str, Tensor]
+    cache_bytes: int
+    moved: int
 
+    def suit(self, p: Profile) -> bool:
+        """True unless a contraction, run slice by slice, would have to fetch its other operands again and again, and that costs more than the bytes that need not move."""
+        if not p.heavy:
+            return True
+        left = [i for i in p.extents if i not in p.equation.reduced and p.extents[i] > 1]
+        if all(self.class_of(p, i) in self.shared for i in left):
+            return True
+        size = estimated_bytes(self.tensors[self.name])
+        if size <= self.cache_bytes // 2:
+            return False  # it stays in cache anyway, and a contraction by itself is tiled better
+        if self.is_heavy_inside(p):
+            return self.are_products(p)
+        streamed = 0
+        for operand, dimensions in dict.fromkeys(p.accesses):
+            if operand not in (self.name, p.result):
+                cut = self.cuts(p, dimensions, self.shared)
+                streamed += estimated_bytes(self.tensors[operand]) // max(cut, 1)
+        if streamed <= self.cache_bytes // _L1_SHARE:
+            return True
+        near = streamed <= _STREAMED * self.cache_bytes or size >= _IMMENSE
+        far = size > _STREAMED * self.cache_bytes
+        return near and tiles_worth([p]) <= (self.moved if far else self.moved // _NEARER)
 
-def _goes_by_slices(
-    p: Profile,
-    name: str,
-    shared: frozenset[tuple[str, str]],
-    outer: dict[tuple[str, str], tuple[str, str]],
-    tensors: dict[str, Tensor],
-    cache_bytes: int,
-    moved: int,
-) -> bool:
-    """Whether the contraction makes the tensor in slices along its first dimension that the cache holds, each a contraction in blocks and panels (schedule/ways/slices.py), and packing its other operands again for each of them
-    takes less time than the tensor's bytes that need not move. Not where rows of a slice are shared, too: blocks of rows need no panels again."""
-    places = next(dimensions for accessed, dimensions in p.accesses if accessed == name)
-    classes = [None if i is None else outer.get((p.result, i)) for i in places]
-    if p.write[0] != name or len(classes) < 3 or not is_known(tensors[name].shape):
-        return False
-    if classes[0] not in shared or classes[1] in shared:
-        return False
-    slices = p.extents[places[0]] if places[0] is not None else 1
-    others = {operand for operand, dimensions in p.accesses if operand != name and places[0] not in dimensions}
-    again = {operand: estimated_bytes(tensors[operand]) for operand in others}
-    size = estimated_bytes(tensors[name])
-    if slices < _MIN_SLICES or size // slices > cache_bytes // 2 or sum(again.values()) > cache_bytes // 4:
-        return False
-    packed = sum(again[operand] for operand in others if _row_bytes(tensors[operand]) > _PANEL)
-    # Measured: packing a byte takes as long as moving four to and from L3, or two to and from memory, beside the sums (docs/performance/networks.md).
-    return slices * packed <= moved // (2 if size > _STREAMED * cache_bytes else 4)
+    def is_heavy_inside(self, p: Profile) -> bool:
+        """Whether the contraction is one within each slice of rows too, of operands that no L1 holds: then it wants tiles and panels there, which only those of a region of its own get."""
+        places = [i for accessed, dimensions in p.accesses if accessed == self.name for i in dimensions[:-1]]
+        rows = {c for i in places if (c := self.class_of(p, i)) in self.shared}
+        inside = prod(n for i, n in p.extents.items() if self.class_of(p, i) not in rows)
+        touched = 0
+        size = 0
+        for operand, dimensions in dict.fromkeys(p.accesses):
+            tensor = self.tensors[operand]
+            cut = max(self.cuts(p, dimensions, rows), 1)
+            touched += estimated_bytes(tensor) // tensor.dtype.itemsize // cut
+            size += estimated_bytes(tensor) // cut
+        return inside >= HEAVY * touched and size > self.cache_bytes // _L1_SHARE
+
+    def are_products(self, p: Profile) -> bool:
+        """Whether the contraction makes the tensor in slices along its first dimension that the cache holds, each a contraction in blocks and panels (schedule/ways/slices.py), and packing its other operands again for
+        each of them takes less time than the bytes that need not move. Not where rows of a slice are shared, too: blocks of rows need no panels again."""
+        places = next(dimensions for accessed, dimensions in p.accesses if accessed == self.name)
+        classes = [self.class_of(p, i) for i in places]
+        if p.write[0] != self.name or len(classes) < 3 or not is_known(self.tensors[self.name].shape):
+            return False
+        if classes[0] not in self.shared or classes[1] in self.shared:
+            return False
+        slices = p.extents[places[0]] if places[0] is not None else 1
+        others = {operand for operand, dimensions in p.accesses if operand != self.name and places[0] not in dimensions}
+        again = {operand: estimated_bytes(self.tensors[operand]) for operand in others}
+        size = estimated_bytes(self.tensors[self.name])
+        if slices < _MIN_SLICES or size // slices > self.cache_bytes // 2:
+            return False
+        if sum(again.values()) > self.cache_bytes // 4:
+            return False
+        packed = sum(again[operand] for operand in others if _row_bytes(self.tensors[operand]) > _PANEL)
+        # Measured: packing a byte takes as long as moving four to and from L3, or two to and from memory, beside the sums (docs/performance/networks.md).
+        return slices * packed <= self.moved // (2 if size > _STREAMED * self.cache_bytes else 4)
+
+    def class_of(self, p: Profile, index: str | None) -> tuple[str, str] | None:
+        return None if index is None else self.outer.get((p.result, index))
+
+    def cuts(self, p: Profile, dimensions: Sequence[str | None], along: Set[tuple[str, str]]) -> int:
+        """In how many slices along these classes an operand with these dimensions falls."""
+        return prod(p.extents[i] for i in dimensions if i is not None and self.class_of(p, i) in along)
 
 
 def _row_bytes(tensor: Tensor) -> int:
