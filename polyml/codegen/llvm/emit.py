@@ -112,61 +112,69 @@ def _pointer_parameter(variable: Variable, *, written: bool) -> str:
 def _emit_nodes(state: State, nodes: Iterable[Node], after: tuple[Node, ...] = (), *, looked_at: bool = False) -> None:
     """The nodes; those `after` them are emitted next. looked_at: for NaN among the registers that they put together."""
     nodes = tuple(nodes)
-    done = 0
-    for position, node in enumerate(nodes):
-        if position < done:
-            continue
-        extrema = run_of_extrema(state, nodes[position:]) if not looked_at else ()
-        if extrema:
-            done = position + len(extrema)
-            following = (*nodes[done:], *after)
-            emit_numbers(state, extrema, partial(_emit_nodes, state, after=following, looked_at=True))
-            continue
-        run = run_across(state, nodes[position:])
-        if len(run) > 1:
-            done = position + len(run)
-            combine_run(state, run, (*nodes[done:], *after))
-            continue
-        choices = run_of_arguments(state, nodes[position:])
-        if len(choices) > 1:
-            done = position + len(choices)
-            best_of_run(state, choices)
-            continue
-        columns = run_of_columns(state, nodes[position:])
-        if columns is not None:
-            for between in columns.between:
-                assign(state, between)
-            store_columns(state, columns.stores)
-            done = position + columns.count
-            continue
-        match node:
-            case Assign(scan=Scan() as scan):
-                assign_scanned(state, node, scan)
-            case Assign():
-                assign(state, node)
-            case UpdateArgument():
-                update_argument(state, node)
-            case Prefetch():
-                where = access(state, node.place.variable, node.place.subscripts, evaluate)
-                prefetch(state, where, node.level, write=node.write)
-            case For(kind="parallel") if state.parallel and state.lanes is None:
-                emit_parallel(state, node, _emit_counted)
-            case For(kind="pipelined") if state.parallel and state.lanes is None and has_stages(node.body):
-                emit_pipelined(state, node, _emit_counted)
-            case For(kind="transpose"):
-                _emit_body(state, node, state.nest.index(node.lower), state.nest.index(node.upper), None)
-            case For() if stands_apart(state, node, nodes):
-                emit_apart(state, node, _emit_counted)
-            case For():
-                _emit_for(state, node)
-            case If():
-                _emit_if(state, node)
-            case Allocate():
-                _emit_allocate(state, node, (*nodes[position + 1 :], *after))
-            case Block():
-                _emit_nodes(state, node.body)
-            case _:
-                assert_never(node)
+    position = 0
+    while position < len(nodes):
+        together = _emit_run(state, nodes[position:], after, looked_at=looked_at)
+        if not together:
+            _emit_node(state, nodes, position, after)
+        position += together or 1
+
+
+def _emit_run(state: State, nodes: tuple[Node, ...], after: tuple[Node, ...], *, looked_at: bool) -> int:
+    """The first of the nodes that are done in fewer steps together than one by one: how many they were, 0 where there are none."""
+    extrema = run_of_extrema(state, nodes) if not looked_at else ()
+    if extrema:
+        following = (*nodes[len(extrema) :], *after)
+        emit_numbers(state, extrema, partial(_emit_nodes, state, after=following, looked_at=True))
+        return len(extrema)
+    run = run_across(state, nodes)
+    if len(run) > 1:
+        combine_run(state, run, (*nodes[len(run) :], *after))
+        return len(run)
+    choices = run_of_arguments(state, nodes)
+    if len(choices) > 1:
+        best_of_run(state, choices)
+        return len(choices)
+    columns = run_of_columns(state, nodes)
+    if columns is None:
+        return 0
+    for between in columns.between:
+        assign(state, between)
+    store_columns(state, columns.stores)
+    return columns.count
+
+
+def _emit_node(state: State, nodes: tuple[Node, ...], position: int, after: tuple[Node, ...]) -> None:
+    """The node at this position among its neighbours."""
+    node = nodes[position]
+    match node:
+        case Assign(scan=Scan() as scan):
+            assign_scanned(state, node, scan)
+        case Assign():
+            assign(state, node)
+        case UpdateArgument():
+            update_argument(state, node)
+        case Prefetch():
+            where = access(state, node.place.variable, node.place.subscripts, evaluate)
+            prefetch(state, where, node.level, write=node.write)
+        case For(kind="parallel") if state.parallel and state.lanes is None:
+            emit_parallel(state, node, _emit_counted)
+        case For(kind="pipelined") if state.parallel and state.lanes is None and has_stages(node.body):
+            emit_pipelined(state, node, _emit_counted)
+        case For(kind="transpose"):
+            _emit_body(state, node, state.nest.index(node.lower), state.nest.index(node.upper), None)
+        case For() if stands_apart(state, node, nodes):
+            emit_apart(state, node, _emit_counted)
+        case For():
+            _emit_for(state, node)
+        case If():
+            _emit_if(state, node)
+        case Allocate():
+            _emit_allocate(state, node, (*nodes[position + 1 :], *after))
+        case Block():
+            _emit_nodes(state, node.body)
+        case _:
+            assert_never(node)
 
 
 def _emit_allocate(state: State, node: Allocate, after: tuple[Node, ...]) -> None:

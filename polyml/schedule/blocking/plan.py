@@ -126,12 +126,8 @@ def _with_tile(
     if turned and panel_by_panel(scop, sides, target):
         sizes[sides.lanes] = width
     packs_rows = packed and not given.reads_windows and not turned
-    row_operand = None
-    if packs_rows:
-        tall = at_hand and tile.rows > UNKNOWN_ROWS
-        meet = rows_meet(model, sides, rows, tile, depth, target)
-        once = is_read_once(scop, model, sides, rows)
-        row_operand = packed_rows(model, sides, rows, tile, target, short=short, tall=tall, meet=meet, once=once)
+    tall = at_hand and tile.rows > UNKNOWN_ROWS
+    row_operand = _row_operand(given, rows, tile, depth, target, short=short, tall=tall) if packs_rows else None
     # Panels go over the whole reduction, however long that is, where its sums have to be finished.
     finished = depth != shares(model, sides, tile, target)
     endless = set(ends) - set(sides.reduced if turned or (finished and row_operand is None) else ())
@@ -162,6 +158,23 @@ def _with_tile(
         ends=ends,
         worth=worth,
     )
+
+
+def _row_operand(
+    given: Contraction,
+    rows: str,
+    tile: RegisterTile,
+    depth: Mapping[str, int],
+    target: Target,
+    *,
+    short: bool,
+    tall: bool,
+) -> str | None:
+    """The operand whose rows are packed, a tile's together; None where none is."""
+    model, sides = given.model, given.sides
+    meet = rows_meet(model, sides, rows, tile, depth, target)
+    once = is_read_once(given.scop, model, sides, rows)
+    return packed_rows(model, sides, rows, tile, target, short=short, tall=tall, meet=meet, once=once)
 
 
 def _last_tiles(
