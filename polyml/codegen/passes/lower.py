@@ -32,13 +32,14 @@ from polyml.codegen.passes.vectors.ragged_tiles import widen_tiles
 from polyml.codegen.passes.vectors.vectorize import vectorize
 from polyml.codegen.prefetch.along import prefetch_along
 from polyml.codegen.prefetch.blocks import prefetch_blocks
+from polyml.codegen.prefetch.caches import AHEAD, Caches
 from polyml.codegen.prefetch.columns import prefetch_columns
 from polyml.codegen.prefetch.copies import prefetch_copies
 from polyml.codegen.prefetch.near import prefetch_near
 from polyml.codegen.prefetch.points import prefetch_points
 from polyml.codegen.prefetch.sources import prefetch_sources
 from polyml.codegen.prefetch.strips import prefetch_strips
-from polyml.codegen.prefetch.swept_rows import AHEAD, Caches, prefetch
+from polyml.codegen.prefetch.swept_rows import prefetch
 from polyml.codegen.prefetch.tiles import prefetch_tiles
 from polyml.codegen.prefetch.tiles_along_rows import prefetch_rows
 from polyml.codegen.prefetch.turned import prefetch_turned

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from polyml.codegen.loops import Assign, For, Function, Place
 from polyml.codegen.passes.vectors.streams import flat_element
-from polyml.codegen.prefetch.swept_rows import AHEAD, Caches
+from polyml.codegen.prefetch.caches import AHEAD, Caches
 from polyml.codegen.prefetch.tile_fetches import TileFetches
 from polyml.codegen.prefetch.tile_sums import affine_subscripts, large_inputs
 from polyml.codegen.ranges import Ranges

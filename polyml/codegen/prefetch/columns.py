@@ -14,7 +14,7 @@ from math import prod
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.vectors.streams import flat_element
-from polyml.codegen.prefetch.swept_rows import AHEAD, SOME_SIZE, Caches
+from polyml.codegen.prefetch.caches import AHEAD, SOME_SIZE, Caches
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import expressions, walk_nodes, with_body
 from polyml.expressions import reads_of

@@ -11,7 +11,7 @@ from math import prod
 
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.vectors.streams import flat_element
-from polyml.codegen.prefetch.swept_rows import AHEAD, Caches
+from polyml.codegen.prefetch.caches import AHEAD, Caches
 from polyml.codegen.prefetch.tile_sums import affine_subscripts, large_inputs, map_tiles, most_of
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes

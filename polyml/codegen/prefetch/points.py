@@ -12,8 +12,8 @@ from math import ceil, prod
 
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.vectors.streams import flat_element
+from polyml.codegen.prefetch.caches import Caches
 from polyml.codegen.prefetch.inner_loops import inner_loops, put_first
-from polyml.codegen.prefetch.swept_rows import Caches
 from polyml.codegen.ranges import Ranges
 from polyml.expressions import Read, reads_of
 from polyml.sets.affine import Affine, affine

@@ -13,8 +13,8 @@ from math import ceil, prod
 
 from polyml.codegen.loops import Assign, For, Function, Place
 from polyml.codegen.passes.vectors.streams import flat_element
+from polyml.codegen.prefetch.caches import Caches
 from polyml.codegen.prefetch.coming_lines import Coming
-from polyml.codegen.prefetch.swept_rows import Caches
 from polyml.codegen.prefetch.tile_fetches import TileFetches
 from polyml.codegen.prefetch.tile_sums import affine_subscripts, asked_in, copies_of, large_inputs, turn_of
 from polyml.codegen.ranges import Ranges, outside

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.vectors.streams import flat_element
+from polyml.codegen.prefetch.caches import AHEAD, SOME_SIZE, Caches
 from polyml.codegen.rewrite import expressions, walk_nodes, with_body
 from polyml.expressions import Read, reads_of
 from polyml.records import dataclass
@@ -21,10 +22,7 @@ from polyml.schedule.statement_models import operations_of
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import element_count, is_known
 
-__all__ = ["AHEAD", "Caches", "prefetch"]
-
-AHEAD = 16_384
-"""Bytes that should be on their way: what memory delivers within a few times its latency."""
+__all__ = ["prefetch"]
 
 HEAVY = 8
 """Instructions per vector that is read, from which on a loop is too slow for the hardware's prefetchers, which stop at the end of every page, to keep memory busy."""
@@ -34,20 +32,6 @@ PAGE = 4096
 
 BESIDE = 4
 """Rows side by side from which on they are more streams than every processor's prefetchers follow."""
-
-SOME_SIZE = 1024
-"""What stands for a symbolic size where lengths of rows are compared."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caches:
-    """Bytes of one core's caches and of a line; 0: unknown. ahead: of coming rows that are asked for (Target.rows_ahead). near: whether short rows that come next are (Target.asks_near)."""
-
-    l1: int
-    l2: int
-    line: int
-    ahead: int = AHEAD
-    near: bool = True
 
 
 def prefetch(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from polyml.codegen.loops import For, Function, Place, Variable
-from polyml.codegen.prefetch.swept_rows import Caches
+from polyml.codegen.prefetch.caches import Caches
 from polyml.codegen.prefetch.tile_sums import LEAST, fetching, map_tiles
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note

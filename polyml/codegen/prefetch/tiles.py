@@ -12,7 +12,7 @@ from math import ceil, prod
 
 from polyml.codegen.loops import Assign, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.vectors.streams import flat_element
-from polyml.codegen.prefetch.swept_rows import Caches
+from polyml.codegen.prefetch.caches import Caches
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import subscript_variables, walk_nodes, with_body
 from polyml.expressions import Read, reads_of

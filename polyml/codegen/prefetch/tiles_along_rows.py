@@ -15,7 +15,7 @@ from math import ceil, prod
 from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.vectors.streams import flat_element
-from polyml.codegen.prefetch.swept_rows import Caches
+from polyml.codegen.prefetch.caches import Caches
 from polyml.codegen.prefetch.tile_sums import LEAST, affine_subscripts, map_tiles, only_sums, with_prefetches
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes

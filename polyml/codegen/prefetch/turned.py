@@ -12,9 +12,9 @@ from math import ceil
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
+from polyml.codegen.prefetch.caches import Caches
 from polyml.codegen.prefetch.dealt_lines import dealt_out, levels_of
 from polyml.codegen.prefetch.inner_loops import inner_loops, put_first
-from polyml.codegen.prefetch.swept_rows import Caches
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.expressions import reads_of

@@ -15,7 +15,8 @@ from polyml.codegen.llvm.machine import Machine, assembly
 from polyml.codegen.loops import Allocate, Assign, For, Function, LoopKind, Prefetch, Scan, Variable
 from polyml.codegen.passes.lower import LoopOptions, lower_loops
 from polyml.codegen.passes.vectors.vectorize import vectorize
-from polyml.codegen.prefetch.swept_rows import Caches, prefetch
+from polyml.codegen.prefetch.caches import Caches
+from polyml.codegen.prefetch.swept_rows import prefetch
 from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import f32
