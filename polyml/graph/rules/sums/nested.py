@@ -153,28 +153,7 @@ def _best(equation: Equation, work: _Work) -> tuple[_Inner, Mapping[str, Affine]
     near = LAST_LEVEL * work.cache
     most = max(total(room, work.counts), near)
 
-    def costed(inner: _Inner) -> _Inner:
-        kept, inside, rest = (
-            tuple(extents[i] for i in indices)
-            for indices in (
-                inner.kept, (*inner.kept, *inner.reduced), [i for i in equation.indices if i not in inner.reduced],
-            )
-        )  # fmt: skip
-        size = total([term(item, kept)], work.counts)
-        moved = NEAR if size <= work.cache // 2 else WITHIN if size <= near else FAR
-        products = max(len(inner.inside) - 1, 1)
-        both = term(products, inside), term(len(inner.outside), rest), term(moved, kept)
-        idle = products * _idle_lanes(kept[-1], item, work.vector_bytes) if kept else 0
-        large = _largest(inner.inside, work)
-        walked = large is not None and any(large.subscripts[-1] == affine(i) for i in inner.kept)
-        more = [term(idle, (*kept[:-1], *inside[len(kept) :]))] if idle else []
-        if large is not None and walked:
-            elements = work.tensors[large.tensor].shape
-            if total([term(1, inside)], work.counts) >= total([term(OFTEN, elements)], work.counts):
-                more.append(term(NEAR, elements))
-        return replace(inner, work=both, cost=(*both, *more))
-
-    candidates = [costed(inner) for inner in _candidates(equation, factors, uses, work)]
+    candidates = [_costed(inner, equation, extents, work) for inner in _candidates(equation, factors, uses, work)]
     plain = total([term(len(factors) - 1, extents.values())], work.counts)
     paying = [
         inner
@@ -188,6 +167,26 @@ def _best(equation: Equation, work: _Work) -> tuple[_Inner, Mapping[str, Affine]
     elements = [(near // item, ()), *((factor // item or 1, sizes) for factor, sizes in room)]
     work.suit(best, (inner for inner in candidates if inner is not best), elements, extents)
     return best, extents
+
+
+def _costed(inner: _Inner, equation: Equation, extents: Mapping[str, Affine], work: _Work) -> _Inner:
+    """With what is computed, and what that costs: sums that are stored and read again, lanes that are idle, and large operands that the inner sum walks along count, too."""
+    kept = tuple(extents[i] for i in inner.kept)
+    inside = (*kept, *(extents[i] for i in inner.reduced))
+    rest = tuple(extents[i] for i in equation.indices if i not in inner.reduced)
+    size = total([term(equation.result.dtype.itemsize, kept)], work.counts)
+    moved = NEAR if size <= work.cache // 2 else WITHIN if size <= LAST_LEVEL * work.cache else FAR
+    products = max(len(inner.inside) - 1, 1)
+    both = term(products, inside), term(len(inner.outside), rest), term(moved, kept)
+    idle = products * _idle_lanes(kept[-1], equation.result.dtype.itemsize, work.vector_bytes) if kept else 0
+    large = _largest(inner.inside, work)
+    walked = large is not None and any(large.subscripts[-1] == affine(i) for i in inner.kept)
+    more = [term(idle, (*kept[:-1], *inside[len(kept) :]))] if idle else []
+    if large is not None and walked:
+        elements = work.tensors[large.tensor].shape
+        if total([term(1, inside)], work.counts) >= total([term(OFTEN, elements)], work.counts):
+            more.append(term(NEAR, elements))
+    return replace(inner, work=both, cost=(*both, *more))
 
 
 def _candidates(equation: Equation, factors: Sequence[Expr], uses: Sequence[Set[str]], work: _Work) -> Iterator[_Inner]:
