@@ -43,6 +43,7 @@ from polyml.graph.rules.sums.onto_zeros import sum_alone
 from polyml.graph.rules.sums.pieces import join_pieces
 from polyml.graph.rules.sums.split import split_products
 from polyml.graph.rules.sums.symmetric import mirror_symmetric
+from polyml.graph.rules.sums.terms_in_blocks import sum_blocks
 from polyml.graph.rules.windows.filters import lanes_along_filters
 from polyml.graph.rules.windows.gathered import gather_windows
 from polyml.graph.rules.windows.joined_filters import join_filters
@@ -128,6 +129,8 @@ RULES: tuple[Rule, ...] = (
     _plain("absorb", absorb_copies),
     _plain("hoist", hoist),
     _plain("loops of sums", sum_loops, exact=False),
+    # Ordering: before the rules that gather what is added to several places.
+    _plain("blocks of terms", sum_blocks, exact=False),
     # Ordering: before the rules that would compute their terms first.
     _plain("joined filters", join_filters, needs=("vector_bytes",)),
     Rule(

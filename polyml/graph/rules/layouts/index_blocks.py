@@ -33,7 +33,7 @@ from polyml.sets.digits import digits, indices_of_digits
 from polyml.sets.independence import is_independent
 from polyml.sets.spaces import parameters_of
 
-__all__ = ["part_indices"]
+__all__ = ["in_blocks", "part_indices", "quotients_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class _Rule:
         """The equation, or what it becomes."""
         if equation.only_if is not None or not (equation.reduce is not None or is_elementwise(equation)):
             return [equation]
-        quotients = _quotients(equation)
+        quotients = quotients_of(equation)
         for index in [index for index, size in quotients.items() if _is_one_block(equation, index, size)]:
             equation = _with_quotient(equation, index, affine(0))
             del quotients[index]
@@ -76,7 +76,7 @@ class _Rule:
             return [equation]
         made = equation
         for index, size in blocks.items():
-            made = _in_blocks(made, index, size)
+            made = in_blocks(made, index, size)
         extents = hull(made)
         if extents is None:
             return [made]
@@ -153,7 +153,7 @@ class _Rule:
         return [made, fill(result, Read(name, tuple(places), result.dtype), equation.span)]
 
 
-def _quotients(equation: Equation) -> dict[str, int]:
+def quotients_of(equation: Equation) -> dict[str, int]:
     """The indices that are divided by one number, wherever they are divided, and by themselves."""
     found: dict[str, int] = {}
     never: set[str] = set()
@@ -186,7 +186,7 @@ def _places(equation: Equation) -> Iterable[Affine]:
                 yield from (s for s in node.subscripts if isinstance(s, Affine))
 
 
-def _in_blocks(equation: Equation, index: str, size: int) -> Equation:
+def in_blocks(equation: Equation, index: str, size: int) -> Equation:
     """The equation with two indices in the place of one."""
     taken = {*equation.indices, *parameters_of(equation.domain)}
     outer, inner = fresh(f"{index}_outer", taken), fresh(f"{index}_inner", taken)
