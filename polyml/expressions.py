@@ -190,16 +190,21 @@ def product_of(factors: Sequence[Expr]) -> Expr:
 
 
 def neighbours(expr: Apply) -> Read | None:
-    """The first of two elements, where the op is applied to an element and the one behind it along the last dimension; else None."""
-    match expr.args:
-        case (
-            Read(subscripts=(*outer, Affine() as one)) as first,
-            Read(subscripts=(*same, Affine() as other)) as second,
-        ):
-            beside = first.tensor == second.tensor and outer == same and other - one == Affine(constant=1)
-            return first if beside else None
-        case _:
+    """The first of the elements that the op makes one number of, as long as all of them, where they lie one behind the other along the last dimension, and the same arithmetic is done to each; else None."""
+    found = [list(reads_of(arg)) for arg in expr.args]
+    if any(len(reads) != 1 for reads in found):
+        return None
+    first = found[0][0]
+    if first.dtype.bits * len(found) != expr.dtype.bits:
+        return None
+    *outer, one = first.subscripts or (None,)
+    for k, (arg, (read,)) in enumerate(zip(expr.args, found, strict=True)):
+        *same, other = read.subscripts or (None,)
+        if not isinstance(one, Affine) or not isinstance(other, Affine) or other - one != Affine(constant=k):
             return None
+        if first.tensor != read.tensor or outer != same or map_reads(arg, lambda _: first) != expr.args[0]:
+            return None
+    return first
 
 
 class Numbered:

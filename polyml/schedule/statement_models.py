@@ -117,7 +117,7 @@ def _elements(expr: Expr) -> list[Read | Apply]:
     while stack:
         node = stack.pop()
         match node:
-            case Apply(op="pair_bf16") if neighbours(node) is not None:
+            case Apply(op="pair_bf16" | "pair_i16" | "quad_i8") if neighbours(node) is not None:
                 found.append(node)
             case Apply():
                 stack.extend(reversed(node.args))
@@ -133,9 +133,10 @@ def _model_read(scop: Scop, expr: Read | Apply, indices: tuple[str, ...]) -> Acc
     read = expr if isinstance(expr, Read) else neighbours(expr)
     assert read is not None, "internal: a pair of elements that are no neighbours"
     model = _model_access(scop.arrays[read.tensor], read.subscripts, indices, write=False)
-    if expr is read:
+    if isinstance(expr, Read):
         return model
-    strides = {i: step if step is None or step % 2 else step // 2 for i, step in model.strides.items()}
+    count = len(expr.args)
+    strides = {i: step if step is None or step % count else step // count for i, step in model.strides.items()}
     return replace(model, strides=strides)
 
 

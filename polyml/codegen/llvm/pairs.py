@@ -12,25 +12,47 @@ from polyml.codegen.llvm.ir import Builder, Value, constant, type_of
 from polyml.codegen.llvm.memory.access import Evaluate
 from polyml.codegen.llvm.memory.loads import load_neighbours
 from polyml.codegen.llvm.state import State
-from polyml.expressions import Apply, neighbours
+from polyml.expressions import Apply, Const, Expr, Read, neighbours
 
 __all__ = ["dot_of_pairs", "pair"]
 
 
 def pair(state: State, expr: Apply, evaluate: Evaluate) -> Value:
-    """Two or four elements as one number, the first one low; two that are neighbours in memory are read at once."""
+    """Two or four elements as one number, the first one low; those that are neighbours in memory are read at once."""
     b = state.builder
-    read = neighbours(expr) if len(expr.args) == 2 else None
-    if read is not None:
-        found = load_neighbours(state, read.tensor, read.subscripts, evaluate)
+    read, added = neighbours(expr), _added(expr.args[0])
+    if read is not None and added is not None:
+        found = load_neighbours(state, read.tensor, read.subscripts, evaluate, len(expr.args))
         if found is not None:
-            return found
+            return _each_plus(b, found, added) if added else found
     parts = [b.convert("zext", evaluate(state, arg), "i32") for arg in expr.args]
     lanes = max(part.lanes for part in parts)
     made, *others = (b.splat(part, lanes) for part in parts)
     for k, part in enumerate(others, 1):
         made = b.binary("or", made, b.binary("shl", part, constant(part.type, 32 // len(parts) * k)))
     return made
+
+
+def _added(expr: Expr) -> int | None:
+    """What is added to an element's bits; None where something else is done to it."""
+    match expr:
+        case Read():
+            return 0
+        case Apply(op="cast", args=(Read() as read,)) if read.dtype.is_integer and expr.dtype.bits == read.dtype.bits:
+            return 0
+        case Apply(op="add", args=(inner, Const(value=int() as value))) if expr.dtype.bits == 8:
+            return value if _added(inner) == 0 else None
+        case _:
+            return None
+
+
+def _each_plus(b: Builder, numbers: Value, added: int) -> Value:
+    """The same number added to each of the four numbers of 8 bits, whose sums wrap."""
+    bytes_ = type_of("i8", 4 * numbers.lanes)
+    each = b.binary(
+        "add", b.emit(bytes_, f"bitcast {numbers} to {bytes_}"), constant(bytes_, (added + 128) % 256 - 128)
+    )
+    return b.emit(numbers.type, f"bitcast {each} to {numbers.type}")
 
 
 def dot_of_pairs(b: Builder, op: str, x: Value, y: Value, total: Value) -> Value:

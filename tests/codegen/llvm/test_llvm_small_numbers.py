@@ -11,13 +11,14 @@ from polyml.codegen.c.emit import assemble, function_text
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.llvm.ir import Instructions
 from polyml.codegen.llvm.machine import compile_object, host, load_object
-from polyml.codegen.loops import Function
+from polyml.codegen.loops import Allocate, Function, Variable
 from polyml.dtypes import DType, i8, i16, i32, u8, u32
+from polyml.expressions import Expr
 from polyml.ops import OPS
 from polyml.sets.affine import affine
 from polyml.target import Target
 from polyml.testing.c_program import WARNINGS, build_shared, compiler_path
-from tests.codegen.llvm.support import apply, loop, read, store, variable, vector
+from tests.codegen.llvm.support import apply, const, loop, read, store, variable, vector
 
 SIZE = 45
 KINDS: dict[str, tuple[str, DType, DType, int]] = {
@@ -83,6 +84,46 @@ def test_products(dot: str, native: bool, width: int, reduction: str | None) -> 
     assert ("@llvm.x86" in text) == (native and width <= 16)
     loaded = load_object(compile_object(text, host()), ("kernel",))
     np.testing.assert_array_equal(called(dot, loaded.addresses["kernel"]), expected(dot, reduction))
+
+
+@pytest.mark.parametrize(("first", "step", "at_once"), [(0, 1, True), (3, 1, True), (0, -1, False), (0, 2, False)])
+@pytest.mark.parametrize("width", [1, 16])
+def test_neighbours_are_read_at_once_whatever_is_added_to_each(
+    first: int, step: int, at_once: bool, width: int
+) -> None:
+    """Four of i8 as u8 with 128 more; those in another order, or with gaps, are put together."""
+
+    def element(k: int) -> Expr:
+        place = affine("i") * 8 + (first + (3 + step * k if step < 0 else step * k))
+        return apply("add", apply("cast", read("x", i8, place), dtype=u8), const(128, u8), dtype=u8)
+
+    body = store("y", "i", apply("quad_i8", *map(element, range(4)), dtype=u32))
+    arguments = (variable("y", u32, SIZE), variable("x", i8, 8 * SIZE + 8))
+    nest = vector("i", SIZE, width, body) if width > 1 else loop("i", 0, SIZE, body)
+    text = emit_module([Function(name="kernel", arguments=arguments, written=frozenset("y"), sizes=(), body=(nest,))])
+    assert ("shl" in text) != at_once
+    x = np.random.default_rng(0).integers(-128, 128, 8 * SIZE + 8).astype(np.int8)
+    y = np.zeros(SIZE, np.uint32)
+    address = load_object(compile_object(text, host()), ("kernel",))
+    ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2)(address.addresses["kernel"])(y.ctypes.data, x.ctypes.data)
+    places = first + 8 * np.arange(SIZE)[:, None] + (step * np.arange(4) if step > 0 else np.arange(4)[::-1])
+    np.testing.assert_array_equal(y, (x.view(np.uint8) + np.uint8(128))[places].copy().view(np.uint32)[:, 0])
+
+
+@pytest.mark.parametrize("dot", KINDS)
+def test_sums_of_products_in_masked_lanes_need_no_selections(dot: str) -> None:
+    arguments = (variable("y", i32, "N"), variable("x", u32, "K", "N"), variable("w", u32, "K"))
+    products = apply(dot, read("x", u32, "k", "i"), read("w", u32, "k"), dtype=i32)
+    total = Variable(name="total", dtype=i32, shape=(), scope="register", lanes=16)
+    steps = (
+        store("total", (), const(0, i32)),
+        loop("k", 0, "K", store("total", (), products, reduction="sum")),
+        store("y", "i", read("total", i32)),
+    )
+    body = (vector("i", "N", 16, Allocate(variable=total, body=steps)),)
+    function = Function(name="f", arguments=arguments, written=frozenset("y"), sizes=("N", "K"), body=body)
+    text = emit_module([function], Instructions(dot_i16=True, dot_i8=True))
+    assert text.count("select <16 x i1>") == 1  # where the sum begins
 
 
 @pytest.mark.skipif(compiler_path() is None, reason="gcc is not installed")

@@ -66,11 +66,14 @@ def load_part(state: State, name: str, subscripts: tuple[Subscript, ...], evalua
     return b.part_of(load(state, name, subscripts, evaluate), int(imaginary))
 
 
-def load_neighbours(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate) -> Value | None:
-    """The element of 16 bits and the one behind it as one number of 32, the first one low; None where they are not side by side in memory."""
+def load_neighbours(
+    state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate, count: int
+) -> Value | None:
+    """The element and those behind it, so many that they make a number of 32 bits, as that number, the first one low; None where they are not side by side in memory."""
     b, slot, lanes = state.builder, state.slots[name], state.lanes
     if slot.variable.scope == "register" or slot.variable.lanes > 1 or slot.strides[-1] != 1:
         return None
+    assert 8 * slot.variable.dtype.itemsize * count == 32, "internal: elements that are no number of 32 bits"
     guarded = lanes is not None and lanes.any is not None
     key = ("load", name, subscripts, (lanes, "neighbours"))
     found = b.known.get(key)
@@ -84,7 +87,7 @@ def load_neighbours(state: State, name: str, subscripts: tuple[Subscript, ...], 
         else:
             assert lanes is not None
             type_ = type_of("i32", lanes.width)
-            if where.stride == 2:
+            if where.stride == count:
                 found = _load_run(state, where.pointer, align, type_)
             else:
                 found = _gather(state, pointers_of(state, where), type_, align)

@@ -41,7 +41,7 @@ def assign(state: State, node: Assign) -> None:
         )
     elif target.scope == "register" and (target.lanes > 1 or state.lanes is None):
         new = _combined_with(state, node, lambda: read_place(state, node.target), target.dtype)
-        write_place(state, node.target, new, sum_of_floats=node.reduction == "sum" and target.dtype.is_float)
+        write_place(state, node.target, new, adds=node.reduction == "sum")
     else:
         _accumulate(state, node, target.dtype)
 
@@ -195,7 +195,7 @@ def write_place(
     *,
     streaming: bool = False,
     aligned: bool = False,
-    sum_of_floats: bool = False,
+    adds: bool = False,
 ) -> None:
     """Stores into memory, or into a register (in lanes that do not act it keeps its value)."""
     slot = state.slots[place.variable]
@@ -212,7 +212,7 @@ def write_place(
     value = b.splat(value, slot.variable.lanes)
     mask = None if lanes is None else (lanes.mask if value.lanes > 1 else lanes.any)
     # Nobody sees the other lanes of a register that is made where the same ones act, and additions do no harm there: a selection would take as long as the addition.
-    unseen = sum_of_floats and value.lanes > 1 and slot.mask is mask
+    unseen = adds and value.lanes > 1 and slot.mask is mask
     if mask is not None and not unseen:
         value = b.select(mask, value, read_place(state, place))
     b.write(f"store {value}, {slot.pointer}, align {slot.variable.dtype.alignment}")

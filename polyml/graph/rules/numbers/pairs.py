@@ -18,7 +18,7 @@ from dataclasses import replace
 from math import prod
 
 from polyml.dtypes import DType, bf16, boolean, f32, i8, i16, i32, i64, u8, u32
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, plain_indices, reads_of
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import with_ops
 from polyml.graph.ir import Equation, Graph, Op, Tensor
@@ -70,6 +70,11 @@ class _Product:
     reads: tuple[Read, Read]
     index: str
     extents: dict[str, int]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is a contraction, which packs its operands: these are tensors then, made by regions of their own. Windows have tiles for which filters are made one at a time."""
+        return all(None not in plain_indices(read.subscripts) for read in self.reads)
 
 
 def pair_products(graph: Graph, dot_bf16: float, dot_i16: float, dot_i8: float, strided: Set[str]) -> Graph:
@@ -191,41 +196,43 @@ def _ahead(equation: Equation, product: _Product, tensors: dict[str, Tensor], kn
     )
     if first.dtype != second.dtype:
         return [*made, _over_pairs(equation, product, count, factors)]
-    # (x + 128) * w - 128 * w, or x * (w - 128) + 128 * x.
-    beside, factor = (second, -128) if first.dtype == i8 else (first, 128)
     raw = replace(equation.result, name=fresh_name(f"{equation.result.name}_shifted", tensors))
     tensors[raw.name] = raw
-    made.append(_over_pairs(replace(equation, result=raw), product, count, factors))
-    total, sums = _sums(equation, beside, product, tensors)
+    over_pairs = _over_pairs(replace(equation, result=raw), product, count, factors)
+    # (x + 128) * w - 128 * w, or x * (w - 128) - x * -128: in bytes both numbers are 0x80.
+    number = Const(0x80808080, u32)
+    beside, products = (second, (number, factors[1])) if first.dtype == i8 else (first, (factors[0], number))
+    excess = _excess(over_pairs, product, _indices(beside), products, tensors)
     left = equation.left
-    taken = Apply("mul", (Read(total.name, tuple(i for i in sums.target), i32), Const(factor, i32)), i32)
     whole = replace(
         equation,
         indices=left,
         reduced=(),
         reduce=None,
         domain=box(equation.result.name, left, product.extents),
-        body=Apply("add", (Read(raw.name, equation.target, i32), taken), i32),
+        body=Apply("sub", (Read(raw.name, equation.target, i32), Read(excess.result.name, excess.target, i32)), i32),
     )
-    return [*made, sums, whole]
+    return [*made, over_pairs, excess, whole]
 
 
-def _sums(equation: Equation, read: Read, product: _Product, tensors: dict[str, Tensor]) -> tuple[Tensor, Equation]:
-    """The sum of one factor over the reduced indices, for each value of the others that it knows."""
-    left = tuple(i for i in equation.indices if i not in equation.reduced and i in _indices(read))
-    name = fresh_name(f"{read.tensor}_sums", tensors)
-    shape = tuple(affine(product.extents[i]) for i in left)
-    total = tensors[name] = Tensor(name, i32, shape, tensors[read.tensor].label)
+def _excess(
+    equation: Equation, product: _Product, known: Set[str], products: tuple[Expr, Expr], tensors: dict[str, Tensor]
+) -> Equation:
+    """What a shift by 128 adds to the sums over pairs: sums of products with that number, for each value of the indices that the other factor knows."""
+    extents = box_extents(equation)
+    assert extents is not None, "internal: sums over pairs on no box"
+    left = tuple(i for i in equation.left if i in known)
+    name = fresh_name(f"{equation.result.name}_excess", tensors)
+    total = tensors[name] = Tensor(name, i32, tuple(affine(extents[i]) for i in left), equation.result.label)
     indices = (*left, *equation.reduced)
-    return total, Equation(
+    return replace(
+        equation,
         result=total,
         indices=indices,
-        domain=box(name, indices, product.extents),
+        domain=box(name, indices, extents),
         target=tuple(map(affine, left)),
-        body=Apply("cast", (read,), i32),
-        reduce="sum",
-        reduced=equation.reduced,
-        span=equation.span,
+        body=Apply("dot_i8", products, i32),
+        apart=product.is_packed,
     )
 
 
@@ -249,7 +256,8 @@ def _paired_tensor(
         count = affine(-(-extent // kind.width))
         shape = tuple(count if d == dimension else e for d, e in enumerate(source.shape))
         paired = tensors[name] = known[key] = Tensor(name, u32, shape, source.label)
-        made.append(fill(paired, _pair(source, dimension, extent, kind, side), None))
+        filled = fill(paired, _pair(source, dimension, extent, kind, side), None)
+        made.append(replace(filled, apart=product.is_packed))
     return Read(paired.name, read.subscripts, u32)
 
 

@@ -107,6 +107,17 @@ def test_an_update_of_numbers_of_8_bits_takes_two_at_once() -> None:
     np.testing.assert_array_equal(made(x, y, z.copy()), wide("matrices", x, y) + z)
 
 
+@pytest.mark.parametrize("name", ["matrices", "second transposed", "first transposed", "batches"])
+@pytest.mark.parametrize("types", [("i8", "i8"), ("u8", "u8"), ("u8", "i8")])
+def test_products_pack_their_operands(name: str, types: tuple[str, str]) -> None:
+    """What is packed is made ahead of the product, and so is what a shift by 128 adds, of four numbers at once; it is taken off a tile in registers."""
+    given = arguments(name, types, {"A": 96, "B": 200, "C": 2, "K": 300})
+    lowered = program(name, types, target=FOUR).lower(*given)
+    explained = str(lowered.explain())
+    assert "blocking: S_z" in explained
+    assert lowered.text("graph").count("dot_i8(") == (1 if types == ("u8", "i8") else 2)
+
+
 def test_short_sums_and_few_uses_stay() -> None:
     for sizes in ({"A": 35, "B": 49, "K": 8}, {"A": 3, "B": 49, "K": 77}):
         given = arguments("matrices", ("i8", "i8"), sizes)
