@@ -31,6 +31,9 @@ TALLEST_TURNED = 28
 FEW_POINTS = 4
 """Rows of a turned result that are neighbours, below which a register tile may have others: a filter's gradient has three places in a row, and as many rows of each channel as there are channels."""
 
+LEAST_TALL = 4
+"""Rows of a register tile, at most, however few the call at hand has."""
+
 UNKNOWN_ROWS = 8
 """Of a register tile whose rows are of unknown number: rests have four, then one."""
 
@@ -56,13 +59,23 @@ def tile_limits(given: Contraction, target: Target, *, turned: bool, at_hand: bo
     model, sides, ends = given.model, given.sides, given.ends
     inner = by_stride(sides.rows, sides.out)[::-1]
     widest = _vectors_in_l2(model, sides.reduced, ends, target) if turned else _vectors(model, sides, ends, target)
-    few = any(model.extents[i] < FEW_POINTS for i in inner[:1])
-    rows = inner[:1] if turned and not few else inner
+    few = {i for i in inner if turned and _values(given, i) < FEW_POINTS}
+    rows = inner[:1] if turned and not few.issuperset(inner[:1]) else inner
+    if ends:  # whose numbers do not tell
+        rows = [i for i in rows if i not in few] or rows
     if at_hand:  # a panel that is not whole would be one of unknown width
         widest = max(1, min(widest, model.extents[sides.lanes] // target.lanes(model.itemsize)))
     unknown = any(i in ends for i in rows)
     tallest = TALLEST_TURNED if turned and not unknown else UNKNOWN_ROWS if unknown and not turned else TALLEST
+    if ends and few:
+        tallest = min(tallest, max(LEAST_TALL, *(_values(given, i) for i in rows)))
     return TileLimits(rows, tallest, widest, REST if turned else REST_AT_HAND if at_hand else 0.0)
+
+
+def _values(given: Contraction, index: str) -> int:
+    """How many the index has, of symbolic extents in the call at hand."""
+    end, known = given.ends.get(index), given.scop.examples
+    return end.evaluate(known) if end is not None and end.variables() <= known.keys() else given.model.extents[index]
 
 
 def chosen_tile(

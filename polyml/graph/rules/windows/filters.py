@@ -16,7 +16,7 @@ Source: Georganas et al., "Anatomy of High-Performance Deep Learning Convolution
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from math import ceil, prod
 
@@ -102,7 +102,10 @@ def lanes_along_filters(
             changed = copied_rows(allowed, window, graph, tensors, lanes=lanes, l1_bytes=l1_bytes, l2_bytes=l2_bytes)
             if changed is None and window.padded and _is_shifted(op, window) and _copy_pays(op, window, lanes):
                 changed = _changed(allowed, window, graph, tensors)
-        elif not plain and _pays(op, window, lanes, constant=constant, turned=turned):
+        elif not plain and any(
+            _pays(op, window, extents, lanes, constant=constant, turned=turned)
+            for extents in (window.numbers, window.likely)
+        ):
             changed = _changed(allowed, window, graph, tensors, turned=turned, lanes=lanes)
         elif window.padded and _is_ragged(op, window, lanes):
             changed = _changed(allowed, window, graph, tensors)
@@ -159,9 +162,7 @@ def _roles(equation: Equation, read: Read, other: Read, graph: Graph, tensors: d
     extents = _extents(equation, other, tensors)
     if extents is None:
         return None
-    # Where a place is beside the tensor must be known, and that there is something at all.
-    if not all(holds(extent - 1, graph) for extent in extents.values()):
-        return None
+    # Where a place is beside the tensor must be known.
     places = [s for s in read.subscripts if isinstance(s, Affine) and s.name is None]
     if not all(holds(low, graph) or holds(-low, graph) for low, _ in (reach(place, extents) for place in places)):
         return None
@@ -176,7 +177,10 @@ def _roles(equation: Equation, read: Read, other: Read, graph: Graph, tensors: d
     within = inside(equation.result.name, equation.indices, read, shape, sizes) if padded else whole
     if padded and not domain.is_equal(whole.intersect(within)):
         return None
-    found = Window(read, other, extents, filters, points, padded, padded and not equation.padded)
+    # Nor how far windows without places reach beyond it.
+    if padded and not all(holds(extent - 1, graph) for extent in extents.values()):
+        return None
+    found = Window(read, other, extents, filters, points, padded, padded and not equation.padded, graph.examples)
     if found.guarded and prod(found.numbers[index] for index in equation.indices) < LEAST_GUARDED:
         return None
     return found
@@ -235,12 +239,13 @@ def _arranged(equation: Equation, window: Window, tensors: dict[str, Tensor]) ->
     return Read(name, tuple(map(affine, order)), source.dtype), made
 
 
-def _pays(equation: Equation, window: Window, lanes: int, *, constant: bool, turned: bool) -> bool:
+def _pays(
+    equation: Equation, window: Window, extents: Mapping[str, int], lanes: int, *, constant: bool, turned: bool
+) -> bool:
     """Cycles of lanes along the filters beside those of lanes where they are: two vectors of products a cycle, loads of windows shared by the rows of a tile; and what is moved.
 
     A vector of elements a few apart is so many loads and shuffles between them.
     """
-    extents = window.numbers
     padding = padded_shape(window, {i: affine(extent) for i, extent in extents.items()}) if window.padded else ()
     depth = prod(extents[i] for i in equation.reduced)
     filters, points = (prod(extents[i] for i in part) for part in (window.filters, window.points))
@@ -298,7 +303,7 @@ def _copy_pays(equation: Equation, window: Window, lanes: int) -> bool:
 def _is_narrow(equation: Equation, window: Window, lanes: int) -> bool:
     """Whether a filter's gradient, say, is better moved when all of it is there."""
     row, depth = window.numbers[window.points[-1]], prod(window.numbers[index] for index in equation.reduced)
-    return row <= NARROW and row < lanes and depth <= SHORT_SUMS * lanes
+    return row <= NARROW and row < lanes and (window.symbolic or depth <= SHORT_SUMS * lanes)
 
 
 def _changed(

@@ -35,10 +35,14 @@ __all__ = [
 ]
 
 
+FEW_POINTS = 12
+"""Values of an index of the result up to which as many are likely in other calls."""
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """A sum over windows: what reads them, the other factor; the extents of all indices; those of the left side that only the other factor has, and all others; whether some of the terms
-    that the box of all indices has are padding; whether these are to be left out (rules/windows/guarded.py), not zeros."""
+    that the box of all indices has are padding; whether these are to be left out (rules/windows/guarded.py), not zeros. at_hand: sizes of the call that the graph is for (Graph.examples)."""
 
     read: Read
     other: Read
@@ -47,11 +51,23 @@ class Window:
     points: tuple[str, ...]
     padded: bool
     guarded: bool
+    at_hand: Mapping[str, int]
 
     @property
     def numbers(self) -> dict[str, int]:
         """The extents, with a number for those that are symbolic."""
         return {i: extent.constant if extent.is_constant else UNKNOWN_EXTENT for i, extent in self.extents.items()}
+
+    @property
+    def likely(self) -> dict[str, int]:
+        """The same, but few points in the call at hand are as few in others."""
+        found = self.numbers
+        for index in self.points:
+            extent = self.extents[index]
+            if not extent.is_constant and extent.variables() <= self.at_hand.keys():
+                known = extent.evaluate(self.at_hand)
+                found[index] = known if 0 < known <= FEW_POINTS else found[index]
+        return found
 
     @property
     def symbolic(self) -> bool:

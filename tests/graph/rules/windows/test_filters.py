@@ -20,6 +20,9 @@ def convolution(x: f32["C H W"], w: f32["O C {k} {k}"]):
 """
 
 
+WIDE = Target("x86-64-v4", features="-prefer-256-bit")
+
+
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(-3, 4, shape).astype(np.float32)
 
@@ -371,3 +374,34 @@ def f(x: f32["C 30 29"], w: f32["K C 1 3"]):
     padded = np.pad(x, ((0, 0), (0, 3), (3, 3)))
     taps = sum(np.einsum("chv,kc->khv", padded[:, :, 2 * s : 2 * s + 29], w[:, :, 0, s]) for s in range(3))
     np.testing.assert_array_equal(polyml.einsum(program, dynamic=dynamic)(x, w), taps)
+
+
+GRADIENT = """
+def gradient(x: f32["C H W"], d: f32["F P Q"]):
+    g: f32["F C H-P+1 W-Q+1"]
+    g[f, c, r, s] = x[c, h + r, v + s] * d[f, h, v]
+    return g
+"""
+
+
+@pytest.mark.parametrize("sizes", [(8, 12, 12, 24, 10, 10), (20, 9, 30, 4, 9, 29)])
+def test_a_filters_gradient_of_any_size_has_lanes_along_filters(sizes: tuple[int, ...]) -> None:
+    """Its few places in a row are told by the first call: rows of a register tile are channels then."""
+    c, h, w, f, p, q = sizes
+    given = numbers(c, h, w), numbers(f, p, q)
+    explained = str(polyml.einsum(GRADIENT, dynamic=True, target=WIDE).lower(*given).explain())
+    assert re.search(r"register tile \d+ c x \d vectors of f", explained)
+
+
+@pytest.mark.slow
+def test_filters_gradients_of_any_size() -> None:
+    """Those that have no place at all among them."""
+    program = polyml.einsum(GRADIENT, dynamic=True, threads=1)
+    for c, h, w, f, p, q in ((8, 12, 12, 24, 10, 10), (33, 6, 6, 5, 6, 6), (2, 9, 9, 40, 3, 2), (2, 9, 9, 5, 10, 8)):
+        x, d = numbers(c, h, w), numbers(f, p, q, seed=1)
+        found = program(x, d)
+        assert found.shape == (f, c, h - p + 1, w - q + 1)
+        if found.size:
+            windows = np.lib.stride_tricks.sliding_window_view(x, (p, q), (1, 2))
+            np.testing.assert_array_equal(found, np.einsum("crshv,fhv->fcrs", windows, d))
+    assert len(program.kernels) == 1
