@@ -95,7 +95,8 @@ def _lowered(
         return loops, notes
     written = {s.argument.array for s in scheduled.scop.statements.values() if s.argument is not None}
     again = streaming(generated, scheduled.streamed_when_large.keys() - written)
-    large, more = lower_loops(again, options=replace(passes, large=True))
+    near = near_arrays(scheduled.scop, scheduled.worth, passes.l2_bytes, large=True)
+    large, more = lower_loops(again, options=replace(passes, large=True, near=near))
     both = either(large, loops, least=scheduled.streamed_when_large)
     if both is loops:
         return loops, notes

@@ -63,13 +63,17 @@ def known_context(scop: Scop, worth: tuple[Product, ...]) -> isl.Set:
     return context
 
 
-def near_arrays(scop: Scop, worth: tuple[Product, ...], cache: int) -> frozenset[str]:
-    """Arrays of symbolic size that take no more than `cache` bytes where all that must hold does."""
+def near_arrays(scop: Scop, worth: tuple[Product, ...], cache: int, *, large: bool = False) -> frozenset[str]:
+    """Arrays of symbolic size that take no more than `cache` bytes where all that must hold does, or half of that in the call at hand; large: in a version for large calls, which that call need not be one of."""
     limits = {
         a.name: [p.most * _bytes_each(a) for p in worth if p.most is not None and _is_size_of(p, a)]
         for a in scop.arrays.values()
     }
-    return frozenset(name for name, most in limits.items() if min(most, default=cache + 1) <= cache)
+    proved = {name for name, most in limits.items() if min(most, default=cache + 1) <= cache}
+    if large:
+        return frozenset(proved)
+    at_hand = {name for name, array in scop.arrays.items() if 0 < bytes_at_hand(scop, array) <= cache // 2}
+    return frozenset(proved | (at_hand - far_arrays(scop, worth, cache)))
 
 
 def far_arrays(scop: Scop, worth: tuple[Product, ...], cache: int) -> frozenset[str]:

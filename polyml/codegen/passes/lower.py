@@ -57,7 +57,7 @@ OnPass = Callable[[str, Function], None]
 class LoopOptions:
     """vector_bytes: of one vector register, of which there are so many. precise: floating-point sums and products keep their order.
     l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched. rows_ahead, asks_near: Target's.
-    large: what codegen/passes/large.py asks for holds. scans: recurrences may get lanes. near, far: arguments of symbolic size that are known to be no larger than L2, or larger.
+    large: what codegen/passes/large.py asks for holds. scans: recurrences may get lanes. near, far: arguments of symbolic size that are known to be no larger than L2 (or are no larger in the call at hand), or larger.
     constants: arguments that are the same in every call: what is packed of them stays a copy of its own, which codegen/passes/panels/hoist_panels.py moves out."""
 
     vector_bytes: int
@@ -145,7 +145,10 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: after the passes that fetch what tiles read next.
     Pass("prefetch_copies", lambda f, o: prefetch_copies(f, o.caches)),
     # Ordering: last, when the loops read what they will read.
-    Pass("prefetch", lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes, o.rows_ahead, o.asks_near))),
+    Pass(
+        "prefetch",
+        lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes, o.rows_ahead, o.asks_near), o.near),
+    ),
     Pass("prefetch_columns", lambda f, o: prefetch_columns(f, o.caches, o.near)),
     Pass("prefetch_tiles", lambda f, o: (prefetch_tiles(f, o.caches), ())),
     # Ordering: when prefetches of what sums read are where they will be.

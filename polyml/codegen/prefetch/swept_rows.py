@@ -7,7 +7,7 @@ computes most and does not stream its results out. On cores that are asked for f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, Node, Place, Prefetch, Variable
@@ -34,12 +34,12 @@ BESIDE = 4
 """Rows side by side from which on they are more streams than every processor's prefetchers follow."""
 
 
-def prefetch(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:
-    """The function with prefetches of coming rows."""
+def prefetch(function: Function, caches: Caches, near: Set[str] = frozenset()) -> tuple[Function, tuple[Note, ...]]:
+    """The function with prefetches of coming rows, but of arrays that are `near`: no larger than L2."""
     if not caches.l1 or not caches.l2:
         return function, ()
     numbers = dict.fromkeys((l.name for l in function.leads), 0) | dict.fromkeys(function.sizes, SOME_SIZE)
-    pass_ = _Prefetch({v.name: v for v in function.arguments}, numbers, caches, function.written)
+    pass_ = _Prefetch({v.name: v for v in function.arguments}, numbers, caches, function.written, near)
     body = pass_.body(function.body)
     if len(loops := _whole_loops(body)) == 1:
         body = pass_.with_coming_lines(body, loops[0])
@@ -61,9 +61,15 @@ class _Prefetch:
     """numbers: what stands for leads and symbolic sizes."""
 
     def __init__(
-        self, arguments: Mapping[str, Variable], numbers: Mapping[str, int], caches: Caches, written: frozenset[str]
+        self,
+        arguments: Mapping[str, Variable],
+        numbers: Mapping[str, int],
+        caches: Caches,
+        written: frozenset[str],
+        near: Set[str],
     ) -> None:
         self.symbolic = frozenset(name for name, v in arguments.items() if not is_known(v.shape))
+        self.near = near
         self.arguments = {
             name: replace(v, shape=tuple(extent.substitute(numbers) for extent in v.shape))
             for name, v in arguments.items()
@@ -123,7 +129,7 @@ class _Prefetch:
 
     def is_large(self, variable: Variable) -> bool:
         size = variable.dtype.itemsize * element_count(variable.shape)
-        return variable.name in self.symbolic or size > self.caches.l2
+        return size > self.caches.l2 if variable.name not in self.symbolic else variable.name not in self.near
 
     def with_next_rows(self, outer: For, loops: list[For], sweeps: list[_Sweep]) -> For:
         """The loop with prefetches of each row of the sweeps, in one of its loops as long as the row: one that is no row's first sweep, or that of the row before as well, else one that sweeps this row again. Where that computes little,

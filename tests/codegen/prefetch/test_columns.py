@@ -98,3 +98,15 @@ def test_a_row_that_is_written_is_asked_for() -> None:
     assert len(reads) == len(writes)
     small = polyml.einsum(SOLVE, target=WIDE, threads=1).lower(np.zeros((400, 400))).text("loops")
     assert "prefetch" not in small
+
+
+def test_arrays_of_any_size_that_are_small_in_the_first_call_need_nothing() -> None:
+    text = 'def f(a: f32["N M"], x: f32["M"], y: f32["N"]):\n    e[n] = a[n, m] * x[m] - y[n]\n    g[m] = a[n, m] * e[n]\n    return g\n'
+    program = polyml.einsum(text, target=WIDE, threads=1, dynamic=True)
+
+    def loops_for(n: int, m: int) -> str:
+        return program.lower(*(np.zeros(shape, np.float32) for shape in ((n, m), m, n))).text("loops")
+
+    # What is left asks for rows in the version for more than L2 holds.
+    assert loops_for(300, 100).count("prefetch") < loops_for(3000, 1000).count("prefetch")
+    assert "to write" not in loops_for(300, 100)
