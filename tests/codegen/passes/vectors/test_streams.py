@@ -164,6 +164,21 @@ def test_the_only_loop_fetches_what_comes_when_it_computes_much() -> None:
     assert prefetch(heavy, replace(CACHES, ahead=4 << 10)) == (heavy, ())
 
 
+def test_what_is_updated_in_place_moves_too() -> None:
+    """A momentum's update computes no more than the hardware's prefetchers keep up with, beside three arrays; an exponential does."""
+    for op, found in ((None, []), ("exp", ["g 16384 bytes ahead, into L1"])):
+        step = at("g", "i") if op is None else call(op, at("g", "i"))
+        ahead = call("add", at("g", "i"), call("mul", number(0.9), at("v", "i")))
+        steps = (
+            Assign(target=put("v", "i"), value=call("add", call("mul", number(0.9), at("v", "i")), step)),
+            Assign(target=put("p", "i"), value=call("sub", at("p", "i"), call("mul", number(0.1), ahead))),
+        )
+        arguments = [array(name, 1 << 20) for name in "vgp"]
+        sweep = function(loop("i", 0, 1 << 20, *steps, kind="vector"), arguments=arguments, written="v p")
+        program, _ = vectorize(sweep, vector_bytes=64)
+        assert [str(note.text) for note in prefetch(program, CACHES)[1]] == found
+
+
 def test_a_scan_fetches_what_comes() -> None:
     """Its shuffles count; a copy along the same rows leaves that to the hardware."""
     arguments = [array("x", 4096, 1024), array("y", 4096, 1024)]
