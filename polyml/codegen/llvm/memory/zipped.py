@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from polyml.codegen.llvm.ir import POINTER, Type, Value
+from polyml.codegen.llvm.ir import POINTER, Type, Value, constant
 from polyml.codegen.llvm.memory.addresses import Offset, Term
 from polyml.codegen.llvm.state import State, stored_type
 from polyml.expressions import Subscript
-from polyml.sets.affine import Affine
 from polyml.sets.turns import MOST_ROWS, rows_in_turn
 
 __all__ = ["load_zipped"]
@@ -21,23 +20,29 @@ def load_zipped(state: State, name: str, subscripts: tuple[Subscript, ...]) -> V
     if lanes.mask is not None and (type_.is_pair or slot.variable.dtype.bits < 32):
         return None
     spot = state.flat(name, subscripts)
-    place = Affine() if spot is None else spot[0]
-    found = None if spot is None or spot[1] else rows_in_turn(place, lanes.variable)
+    if spot is None:
+        return None
+    place, unknown = spot  # the latter: by strides that are known at run time only
+    still = all(state.nest.lane_stride(part, lanes.variable, lanes.width) == 0 for _, part in unknown)
+    found = rows_in_turn(place, lanes.variable) if still else None
     if found is None:
         return None
     rows, apart, divided = found
     firsts = [row for row in range(rows) if state.nest.multiple_of(divided - row) % rows == 0]
     if rows > MOST_ROWS or lanes.width % rows or lanes.width == rows or not firsts:
         return None
-    terms: tuple[tuple[Term, int], ...] = tuple(((atom, None), coefficient) for atom, coefficient in place.terms)
-    start = state.nest.address(name, slot.pointer, stored_type(slot.variable), Offset(terms, place.constant))
-    part = type_.of(lanes.width // rows)
+    terms: list[tuple[Term, int]] = [((atom, None), coefficient) for atom, coefficient in place.terms]
+    for stride, part in unknown:
+        terms += [((atom, stride), coefficient) for atom, coefficient in part.terms]
+        terms += [((None, stride), part.constant)] if part.constant else []
+    start = state.nest.address(name, slot.pointer, stored_type(slot.variable), Offset(tuple(terms), place.constant))
+    short = type_.of(lanes.width // rows)
     loaded: list[Value] = []
     count = rows if apart or firsts[0] else 1
     for lane in range(count):
         ahead = lane * apart + (firsts[0] + lane) // rows * (1 - apart * rows)
         pointer = b.emit(POINTER, f"getelementptr {type_.of(1)}, {start}, i64 {ahead}") if ahead else start
-        loaded.append(_load(state, pointer, part, slot.variable.dtype.alignment, range(lane, lane + rows // count)))
+        loaded.append(_load(state, pointer, short, slot.variable.dtype.alignment, range(lane, lane + rows // count)))
     if len(loaded) == 1:
         return b.shuffle(loaded[0], [lane // rows for lane in range(lanes.width)])
     while len(loaded) & (len(loaded) - 1):
@@ -58,10 +63,13 @@ def _load(state: State, pointer: Value, part: Type, align: int, uses: range) -> 
     if lanes.mask is None:
         return b.emit(part, f"load {part}, {pointer}, align {align}")
     rows = lanes.width // part.lanes
-    masks = [b.shuffle(lanes.mask, range(use, lanes.width, rows)) for use in uses]
-    mask = masks[0]
-    for other in masks[1:]:
-        mask = b.emit(mask.type, f"or {mask}, {other.text}")
+    # As numbers: masks of single bits are shuffled bit by bit.
+    numbers = b.convert("sext", lanes.mask, "i32")
+    chosen = [b.shuffle(numbers, range(use, lanes.width, rows)) for use in uses]
+    some = chosen[0]
+    for other in chosen[1:]:
+        some = b.binary("or", some, other)
+    mask = b.compare("ne", some, constant(some.type, 0))
     name = f"llvm.masked.load.{part.mangled}.p0"
     b.module.declare(name, str(part), ["ptr", str(mask.type), str(part)])
     return b.emit(part, f"call {part} @{name}(ptr align {align} {pointer.text}, {mask}, {part} zeroinitializer)")

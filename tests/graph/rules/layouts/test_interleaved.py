@@ -148,3 +148,15 @@ def test_elements_that_go_round_are_put_where_they_belong(s: int) -> None:
     lowered = polyml.einsum(source).lower(d, w)
     assert lowered.text("graph").count(" = ") == 1
     assert "masked.gather" not in lowered.text("llvm")
+
+
+def test_elements_that_lanes_share_are_loaded_once_however_long_rows_are() -> None:
+    """Rows of any length, none of which is the lanes'; the last vector asks for the elements that its lanes want. Rows that begin where memory lets them in a version for large results are gathered."""
+    source = 'def f(x: f32["C H W"]):\n    y: f32["C 2*H 2*W"]\n    y[c, h, w] = x[c, h//2, w//2]\n    return y\n'
+    program = polyml.einsum(source, dynamic=True, threads=1)
+    for shape in ((2, 3, 5), (1, 2, 16), (3, 1, 33), (2, 2, 7)):
+        x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        for behind in (False, True):
+            np.testing.assert_array_equal(program(guarded(x, behind)), x.repeat(2, 1).repeat(2, 2))
+    wide = polyml.einsum(source, dynamic=True, target=Target("x86-64-v4", features="-prefer-256-bit"))
+    assert "@llvm.masked.load.v8f32" in wide.lower(np.zeros((2, 3, 5), np.float32)).text("llvm")
