@@ -178,7 +178,7 @@ def _emit_hopeful(state: State, loop: For, emit: Callable[[For], None]) -> None:
     whole: Value | None = None
     for lanes, places in hope.masks.items():
         parts = [b.emit(type_of("i1", lanes), f"load {type_of('i1', lanes)}, {place}") for place in places]
-        mask = parts[0] if len(parts) == 1 else b.binary("and", *parts)
+        mask = reduce(lambda one, other: b.binary("and", one, other), parts)
         mask = mask if lanes == 1 else b.intrinsic("vector.reduce.and", mask, result=BIT)
         whole = mask if whole is None else b.binary("and", whole, mask)
     if hope.arguments:

@@ -72,6 +72,19 @@ def test_one_instruction_for_each_and_a_mask_for_two() -> None:
     assert "fcmp ord" not in lowered.text("llvm")
 
 
+def test_masks_take_turns() -> None:
+    """A comparison under a mask waits six cycles for the one before: twelve in a step of one tile are four chains."""
+    x = np.zeros((64, 64))
+    program = pm.einsum(BEST_PATHS.format(op="max", dtype="f64").replace(" + ", " - "), target=AVX512, threads=1)
+    (tile,) = (b for b in re.split(r"^\.L\w+:\n", program.lower(x, x).text("asm"), flags=re.M) if "vcmpordpd" in b)
+    compared = re.findall(r"vcmpordpd.*%(k\d) \{%(k\d)\}", tile)
+    waits = dict.fromkeys((k for pair in compared for k in pair), 0)
+    for made, before in compared:
+        waits[made] = waits[before] + 1
+    assert len(compared) == 12
+    assert max(waits.values()) == 3
+
+
 def test_a_loop_that_reads_what_it_writes_runs_as_written() -> None:
     """Run again, it would start from other numbers."""
     text = """
