@@ -29,6 +29,7 @@ class Target:
     name: as asked for. triple, cpu, features: LLVM's; features is "+avx2,-avx512f" text, empty for what `cpu` implies.
     vector_bytes: of one vector register, at the width that code should use. vector_registers: how many there are.
     split_vectors: a vector of these bytes is executed in two halves, so that half of one takes half the time. fma: fused multiply-add exists in hardware. masked: predicated vector loads and stores are cheap.
+    adds_apart: vectors are added and compared by units of their own, as many as those for multiply-adds.
     division: how many vector multiply-adds of f32 take as long as one division of a vector of f32. dot_bf16: how many vector multiply-adds of f32 take as long as one instruction that adds two products of bf16 to each f32; 0: there is none.
     l1_bytes, l2_bytes: data cache of one core. l3_bytes: last level, shared (a virtual machine may report more than it gets); 0: there is none.
     line_bytes: of a cache line. rows_ahead: bytes of coming rows that are asked for while one is computed with. asks_near: so are, into L1, lines of rows that are in L2 and a few steps away (codegen/prefetch/near.py), and short rows that follow several of which a loop reads side by side (codegen/prefetch/swept_rows.py). cores: that a process on this machine may use.
@@ -44,6 +45,7 @@ class Target:
     split_vectors: bool
     fma: bool
     masked: bool
+    adds_apart: bool
     division: float
     dot_bf16: float
     l1_bytes: int
@@ -160,7 +162,7 @@ def _row(
 ) -> Fields:
     return {
         "triple": triple, "cpu": cpu, "features": features, "vector_bytes": vector_bytes, "vector_registers": vector_registers,
-        "split_vectors": False, "fma": fma, "masked": masked, "division": 20.0, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "rows_ahead": 16 * _KIB, "asks_near": True, "cores": 4,
+        "split_vectors": False, "fma": fma, "masked": masked, "adds_apart": False, "division": 20.0, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "rows_ahead": 16 * _KIB, "asks_near": True, "cores": 4,
         "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip
 
@@ -197,6 +199,8 @@ _SPLIT = frozenset({"znver4"})
 """CPUs whose units are half as wide as AVX-512's registers."""
 _WIDE = frozenset({"znver5"})
 """CPUs that hide what loads of such vectors wait for L2, across lines, too: asking for them takes up to a fifth of the time. Zen 4 gains a fifth by it; not known of others."""
+_ADDERS = frozenset({"znver5"})
+"""CPUs that take two additions (differences, minima, maxima) beside two multiply-adds in a cycle: measured. Intel's cores share one of the units, earlier ones of AMD's find minima where they multiply."""
 _REQUIRED: dict[str, frozenset[str]] = {
     "x86-64-v2": frozenset({"sse4.2", "popcnt"}),
     "x86-64-v3": frozenset({"avx2", "fma", "bmi2", "f16c"}),
@@ -251,7 +255,7 @@ def _host_fields() -> Fields:
     return {
         "triple": llvm.get_process_triple(), "cpu": llvm.get_host_cpu_name(), "features": text, "vector_bytes": vector_bytes,
         "vector_registers": registers, "split_vectors": vector_bytes == 64 and llvm.get_host_cpu_name() in _SPLIT, "fma": fma, "masked": masked,
-        "division": _division(llvm.get_host_cpu_name()), "dot_bf16": _dot_bf16(llvm.get_host_cpu_name(), has),
+        "adds_apart": fma and llvm.get_host_cpu_name() in _ADDERS, "division": _division(llvm.get_host_cpu_name()), "dot_bf16": _dot_bf16(llvm.get_host_cpu_name(), has),
         "l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, "line_bytes": line, "rows_ahead": _rows_ahead(llvm.get_host_cpu_name()),
         "asks_near": vector_bytes < 64 or llvm.get_host_cpu_name() not in _WIDE, "cores": available_cores(),
         "block_threads": 0, "block_bytes": 0,

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import assert_never
 
+from polyml.codegen.llvm.adders import shared
 from polyml.codegen.llvm.arithmetic import cast
 from polyml.codegen.llvm.conditions import is_of_sizes, version, zero_lead
 from polyml.codegen.llvm.expression import evaluate
@@ -262,7 +263,8 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
     trips = _trips(node, lower, upper, ragged)
     if trips == 0:
         return
-    outside = dict(state.held), dict(state.reciprocals), dict(state.prepared)
+    outside = dict(state.held), dict(state.reciprocals), dict(state.prepared), state.multiplied
+    state.multiplied = shared(state, node)
     if trips == 1:
         choose_divisions(state, node)
         _emit_body(state, node, lower, upper, ragged)
@@ -280,7 +282,9 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
         emit_few_steps(state, node, (lower, upper), trips, lambda value: _emit_body(state, node, value, upper, None))
     else:
         _emit_loop(state, node, lower, upper, ragged, runs=trips is not None)
-    state.held, state.reciprocals, state.prepared = outside  # what was computed ahead of the loop is no more
+    state.held, state.reciprocals, state.prepared, state.multiplied = (
+        outside  # what was computed ahead of the loop is no more
+    )
 
 
 def _trips(node: For, lower: Value, upper: Value, ragged: tuple[Value, Value] | None) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from polyml.codegen.llvm.adders import add_by_product
 from polyml.codegen.llvm.arithmetic import ARITHMETIC, cast, multiply_add
 from polyml.codegen.llvm.half import half_constant
 from polyml.codegen.llvm.ir import Lines, Value, constant, type_of
@@ -123,6 +124,8 @@ def _sum(state: State, expr: Apply) -> Value:
         z, x, y = _same_lanes(state, (evaluate(state, left), evaluate(state, factors[0]), evaluate(state, factors[1])))
         return multiply_add(b, x if expr.op == "add" else b.emit(x.type, f"fneg {x}"), y, z)
     args = _same_lanes(state, (evaluate(state, left), evaluate(state, right)))
+    if args[0].lanes > 1 and expr in state.multiplied:
+        return add_by_product(state, args[0], args[1] if expr.op == "add" else b.emit(args[1].type, f"fneg {args[1]}"))
     return ARITHMETIC[expr.op](b, args, left.dtype)
 
 

@@ -171,12 +171,13 @@ def flat(lines: Lines) -> Iterator[str]:
 class Instructions:
     """What the emitter has to know of a machine's instructions; as it is, the text serves every target that converts f16 itself.
 
-    scalef: AVX-512's instructions may be named (polyml.codegen.llvm.math.scaling). division: multiply-adds of a vector that take as long as a division of one (Target.division).
+    scalef: AVX-512's instructions may be named (polyml.codegen.llvm.math.scaling). adds_apart: additions have units of their own (Target.adds_apart). division: multiply-adds of a vector that take as long as a division of one (Target.division).
     half: the target converts f16 itself (Target.converts_half). dot_bf16: it adds up products of pairs of bf16 itself (Target.multiplies_bf16); dot_i16: of pairs of i16 (Target.multiplies_i16); dot_i8: of four
     numbers of 8 bits (Target.multiplies_i8).
     """
 
     scalef: bool = False
+    adds_apart: bool = False
     division: float = 20.0
     half: bool = True
     dot_bf16: bool = False
@@ -187,6 +188,7 @@ class Instructions:
     def of(target: Target) -> Instructions:
         return Instructions(
             scalef=target.scalef,
+            adds_apart=target.adds_apart,
             division=target.division,
             half=target.converts_half,
             dot_bf16=target.multiplies_bf16,
