@@ -15,7 +15,7 @@ from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.caches import Caches
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import subscript_variables, walk_nodes, with_body
-from polyml.expressions import Read, reads_of
+from polyml.expressions import Apply, Read, reads_of
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 
@@ -26,6 +26,12 @@ LEAST_TILE = 8
 
 LEAST_SUMS = 16
 """Iterations of the summing loop that a fetch should have time for."""
+
+LATENCY = 1024
+"""Steps of sums in registers, all of a tile together, in which a line comes from memory: half as many cycles. Tiles that take less are asked for several ahead."""
+
+FARTHEST = 8
+"""Tiles ahead, at most."""
 
 LEAST_TIME = 128
 """Sums of a tile, all iterations together, from which on the lines that it is stored to are there at its end."""
@@ -40,6 +46,7 @@ def prefetch_tiles(function: Function, caches: Caches) -> Function:
     Rewrite:
         for (i..; i += 8) { s0 = c[i, j]; s1 = c[i + 1, j]; ..; for (k ..) { s0 += ..; s1 += ..; .. } c[i, j] = s0; .. }
         -> for (i..; i += 8) { s0 = c[i, j]; ..; prefetch c[i + 8, j]; ..; for (k ..) { .. } c[i, j] = s0; .. }
+        vector for (j ..) { s0 = c[i, j]; ..; for (k ..) { s0 += ..; .. } .. } -> vector for (j ..) { s0 = c[i, j]; ..; prefetch c[i, j + 4*16]; ..; for (k ..) { s0 += ..; .. } .. }
         vector for (j ..) { s0 = 0; s1 = 0; ..; for (k ..) { s0 += ..; s1 += ..; .. } c[i, j] = s0; c[i + 1, j] = s1; .. }
         -> vector for (j ..) { s0 = 0; ..; prefetch c[i, j] to write; prefetch c[i + 1, j] to write; ..; for (k ..) { .. } c[i, j] = s0; .. }
     """
@@ -70,6 +77,22 @@ class _Tiles:
         for read in self.lines(loads):
             there = tuple(s.substitute(ahead) for s in read.subscripts if isinstance(s, Affine))
             yield Prefetch(Place(read.tensor, there), 1)
+
+    def tiles_ahead(self, loads: list[Read], sums: For, ranges: Ranges) -> Iterator[Node]:
+        """The lines of a tile farther along the rows, where those follow each other in the vector loop around; it asks for as many tiles ahead as memory takes."""
+        lanes, trips = ranges.loops[-1], ranges.highest(sums.upper - sums.lower)
+        if lanes.kind != "vector" or lanes.masked or trips is None:
+            return
+        ahead = min(FARTHEST, -(-LATENCY // max(1, trips * len(loads)))) * lanes.step
+        for read in self.lines(loads):
+            flat = flat_element(self.all[read.tensor], read.subscripts)
+            if flat is not None and flat.stride(lanes.variable) == 1:
+                there = tuple(
+                    s.substitute({lanes.variable: affine(lanes.variable) + ahead})
+                    for s in read.subscripts
+                    if isinstance(s, Affine)
+                )
+                yield Prefetch(Place(read.tensor, there), 1)
 
     def own_tile(self, nodes: Sequence[Node], ranges: Ranges) -> Iterator[Node]:
         """The lines that the tile is stored to behind its sums, which come first among the nodes."""
@@ -114,6 +137,9 @@ def _body(nodes: tuple[Node, ...], tiles: _Tiles, ranges: Ranges) -> tuple[Node,
             case For() if len(loads) >= LEAST_TILE and _sums_up(node, ranges):
                 made.extend(tiles.next_tile(loads, ranges))
                 loads = []
+            case For(kind="sequential") if len(loads) >= LEAST_TILE and _finds_extrema(node) and ranges.loops:
+                made.extend(tiles.tiles_ahead(loads, node, ranges))
+                loads = []
             case For():
                 made.extend(tiles.own_tile(nodes[position:], ranges))
                 loads = []
@@ -134,6 +160,19 @@ def _sums_up(loop: For, ranges: Ranges) -> bool:
     long = trips is None or trips >= LEAST_SUMS
     return long and all(
         isinstance(n, Assign) and n.reduction is not None and not n.target.subscripts for n in loop.body
+    )
+
+
+def _finds_extrema(loop: For) -> bool:
+    """Whether the loop does nothing but compare what is in registers with other values."""
+    return all(
+        isinstance(n, Assign)
+        and isinstance(n.value, Apply)
+        and n.value.op in ("min", "max")
+        and n.reduction is None
+        and not n.target.subscripts
+        and any(isinstance(arg, Read) and arg.tensor == n.target.variable for arg in n.value.args)
+        for n in loop.body
     )
 
 

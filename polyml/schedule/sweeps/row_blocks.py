@@ -89,7 +89,7 @@ def plan_row_blocks(scop: Scop, models: Mapping[str, StatementModel], target: Ta
         if rows is None or not kept:
             continue
         row_bytes = prod(n for d, n in enumerate(numbers) if d != dimension) * array.dtype.itemsize
-        room = min(target.l2_bytes // 4 // row_bytes, models[core.name].extents[step] // LEAST_BLOCKS)
+        room = min(target.l2_bytes // 2 // row_bytes, models[core.name].extents[step] // LEAST_BLOCKS)
         room = min(room, ANY_STEPS) if symbolic else room
         size = 1 << (room.bit_length() - 1) if room > 0 else 0
         lanes = 1 - dimension if len(numbers) == 2 and 1 in strides else None

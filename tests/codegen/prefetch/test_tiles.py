@@ -37,6 +37,21 @@ def test_nothing_is_fetched_that_stays_in_cache() -> None:
     assert "prefetch" not in loops_of("lu", 400)
 
 
+def test_tiles_along_a_row_are_fetched_as_far_ahead_as_memory_takes() -> None:
+    """Shortest paths, sixteen vectors in a tile: 64 steps of a block of 1000 x 1000 are time enough for the next tile, 8 steps of 9000 x 9000 for the eighth."""
+    program = KERNELS["floyd-warshall"].program(target=WIDE, threads=1)
+    for size, steps, ahead in ((1000, 64, 1), (9000, 8, 8)):
+        text = program.lower(np.zeros((size, size))).text("loops")
+        assert f"k_tile += {steps})" in text
+        tile = re.search(r"((?:prefetch L1 .*;\s+)+)for \(k = k_tile", text)
+        assert tile is not None
+        asked = re.findall(r"path\[e0_tile(?: \+ (\d))?, j \+ (\d+)\]", tile[1])
+        assert [(int(row or 0), int(lane)) for row, lane in asked] == [
+            (row, 16 * ahead + 8 * vector) for vector in range(2) for row in range(8)
+        ]
+    assert "prefetch" not in program.lower(np.zeros((400, 400))).text("loops")
+
+
 def test_what_is_not_added_to_is_not_fetched() -> None:
     product = polyml.einsum(
         'def f(x: f64["N K"], y: f64["K M"]):\n    z[n, m] = x[n, k] * y[k, m]\n    return z\n', target=WIDE
