@@ -171,12 +171,13 @@ def flat(lines: Lines) -> Iterator[str]:
 class Instructions:
     """What the emitter has to know of a machine's instructions; as it is, the text serves every target that converts f16 itself.
 
-    scalef: AVX-512's instructions may be named (polyml.codegen.llvm.math.scaling). adds_apart: additions have units of their own (Target.adds_apart). division: multiply-adds of a vector that take as long as a division of one (Target.division).
+    scalef: AVX-512's instructions may be named (polyml.codegen.llvm.math.scaling). valign: and written as text, which a processor of another kind cannot read. adds_apart: additions have units of their own (Target.adds_apart). division: multiply-adds of a vector that take as long as a division of one (Target.division).
     half: the target converts f16 itself (Target.converts_half). dot_bf16: it adds up products of pairs of bf16 itself (Target.multiplies_bf16); dot_i16: of pairs of i16 (Target.multiplies_i16); dot_i8: of four
     numbers of 8 bits (Target.multiplies_i8).
     """
 
     scalef: bool = False
+    valign: bool = False
     adds_apart: bool = False
     division: float = 20.0
     half: bool = True
@@ -188,6 +189,7 @@ class Instructions:
     def of(target: Target) -> Instructions:
         return Instructions(
             scalef=target.scalef,
+            valign=target.scalef and Target.host().architecture == target.architecture,
             adds_apart=target.adds_apart,
             division=target.division,
             half=target.converts_half,
@@ -324,6 +326,15 @@ class Builder:
         return self.call(full, to, args, flags=flags)
 
     # -- lanes ------------------------------------------------------------------------------------------------------------------
+
+    def slide(self, low: Value, high: Value, by: int) -> Value:
+        """The lanes of one vector from `by` on, and then as many of another one as are missing."""
+        lanes, bits = low.lanes, low.type.bits
+        if self.module.instructions.valign and lanes * bits == 512 and bits in (32, 64):
+            # LLVM takes a permutation with a register for the order, which overwrites an operand.
+            name = "valignq" if bits == 64 else "valignd"
+            return self.emit(low.type, f'call {low.type} asm "{name} $${by}, $2, $1, $0", "=v,v,v"({high}, {low})')
+        return self.shuffle(low, range(by, by + lanes), high)
 
     def splat(self, a: Value, lanes: int) -> Value:
         """The scalar in every lane; a vector as it is."""

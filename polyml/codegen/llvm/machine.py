@@ -69,6 +69,7 @@ def _target_machine(machine: Machine) -> llvm.TargetMachine:
     else:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()
     target = llvm.Target.from_triple(machine.triple)
     created = target.create_target_machine(
         cpu=machine.cpu, features=machine.features, opt=2, reloc="pic", codemodel="default"

@@ -56,7 +56,9 @@ def test_the_steps_own_rows_run_ahead() -> None:
 def test_beyond_the_steps_rows_and_columns_are_register_tiles() -> None:
     text = lowered(PATHS, 64, 64).text("loops")
     assert "local f64 a_2_old0[8, 64];" in text, "a column for each step of a block"
-    assert re.search(r"a_value\w* = a\[.*\];\n(?:\s+prefetch .*\n)*\s+for \(k = k_tile; .*\{\n\s+a_value = min\(a_value, ", text)
+    assert re.search(
+        r"a_value\w* = a\[.*\];\n(?:\s+prefetch .*\n)*\s+for \(k = k_tile; .*\{\n\s+a_value = min\(a_value, ", text
+    )
 
 
 def test_rows_are_those_of_memory() -> None:

@@ -68,7 +68,10 @@ def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
     value, cut = rest, reset
     for number, step in enumerate(1 << k for k in range(width.bit_length() - 1)):
         made_of = totals[number] if totals else None
-        value = steps.taken(made_of, earlier_lanes(b, value, step, neutral), value, cut, beside=step)
+        # What is added to all lanes alike is added before they move, by LLVM, which also puts the neutral lanes there.
+        slides = reduction == "sum" or steps.harmless or scan not in state.prepared
+        earlier = b.slide(neutral, value, width - step) if slides else earlier_lanes(b, value, step, neutral)
+        value = steps.taken(made_of, earlier, value, cut, beside=step)
         if cut is not None:
             cut = b.binary("or", cut, earlier_bits(b, cut, step))
     carry = read_place(state, Place(scan.carry, ()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -299,3 +300,25 @@ def test_factors_without_end(step: str, dtype: str, target: str, dynamic: bool) 
     assert np.array_equal(np.isnan(found), np.isnan(in_order))
     with np.errstate(invalid="ignore"):
         assert np.allclose(found, in_order, equal_nan=True, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_lanes_move_by_one_instruction_that_keeps_its_operands(dtype: str) -> None:
+    """Sums in AVX-512: valign, where a permutation would take a register for the order and overwrite an operand."""
+    wide = Target("x86-64-v4")
+    if not wide.runs_here:
+        pytest.skip("text that another processor's assembler reads")
+    text = f'def f(x: {dtype}["N M"]):\n    for j in range(1, M):\n        x[i, j] = 0.3 * x[i, j - 1] + x[i, j]\n    return x\n'
+    program = einsum(text, target=wide, threads=1)
+    for rows, columns in ((3, 100), (1, 37), (5, 17)):
+        x = np.random.default_rng(columns).standard_normal((rows, columns)).astype({"f32": "f4", "f64": "f8"}[dtype])
+        expected = x.astype(np.float64)
+        for j in range(1, columns):
+            expected[:, j] += 0.3 * expected[:, j - 1]
+        np.testing.assert_allclose(program(x.copy()), expected, rtol=0, atol=2e-6 if dtype == "f32" else 1e-14)
+    loops = re.split(r"^\.L\w+:\n", program.lower(np.zeros((1, 1000), x.dtype)).text("asm"), flags=re.M)
+    steps = 4 if dtype == "f32" else 3
+    moving = [part for part in loops if "valign" in part]
+    assert moving
+    assert all(part.count("valign") % steps == 0 for part in moving)
+    assert not any("vpermt2" in part for part in moving)
