@@ -16,6 +16,7 @@ from polyml.codegen.passes.sums.common_sums import share_sums
 from polyml.codegen.passes.sums.partial_sums import sum_in_parts
 from polyml.codegen.passes.sums.recurrences import order_sums
 from polyml.codegen.passes.sums.scans import find_scans
+from polyml.codegen.passes.sums.split_scans import split_scans
 from polyml.codegen.passes.sums.sums_by_place import order_by_place
 from polyml.codegen.passes.sums.window_taps import write_taps
 from polyml.codegen.passes.transposes.collapse_copies import collapse_copies
@@ -106,6 +107,8 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: when loops are loops of vectors.
     Pass("cut_vectors", lambda f, _: (cut_vectors(f), ())),
     Pass("unroll_and_jam", lambda f, _: unroll_and_jam(f)),
+    # Ordering: when whole vectors have a loop of their own, and rows stand side by side that are to.
+    Pass("split_scans", lambda f, _: (split_scans(f), ())),
     # Ordering: when register tiles have their copies; before loops over taps are unrolled in another way.
     Pass("write_taps", lambda f, o: (write_taps(f, vector_registers=o.vector_registers, precise=o.precise), ())),
     # Ordering: when register tiles have their copies; before "unroll", which carries it out.
