@@ -29,6 +29,8 @@ def order_sums(function: Function) -> Function:
         -> for (j ..) a[j] = a[j - 1] * 0.25 + x[j] * 0.25;
         for (j ..) a[j] = (x[j] - c * a[j - 1]) / d[j];
         -> for (j ..) a[j] = a[j - 1] * (-c / d[j]) + x[j] / d[j];
+        vector for (i ..) for (j ..) a[j, i] = (x[j, i] - c * a[j - 1, i]) / d[j];
+        -> vector for (i ..) for (j ..) a[j, i] = a[j - 1, i] * (-c / d[j]) + x[j, i] * (1 / d[j]);
     """
     copies = {n.variable.name for n in walk_nodes(function.body) if isinstance(n, Allocate) and n.variable.lanes > 1}
     body = _body(function.body, _Lanes(None, frozenset(copies)))
@@ -158,7 +160,12 @@ def _divided_out(expr: Expr, wait: _Wait) -> Expr:
     if total.op == "sub":
         factor = Apply("neg", (factor,), expr.dtype)
     late = Apply("mul", (element, Apply("div", (factor, divisor), expr.dtype)), expr.dtype)
-    return Apply("add", (late, Apply("div", (first, divisor), expr.dtype)), expr.dtype)
+    early = Apply("div", (first, divisor), expr.dtype)
+    if wait.lanes.differ(first):
+        # A correctly rounded quotient takes as long as all the rest of a step; one reciprocal serves all lanes.
+        reciprocal = Apply("div", (Const(1.0, expr.dtype), divisor), expr.dtype)
+        early = Apply("mul", (first, reciprocal), expr.dtype)
+    return Apply("add", (late, early), expr.dtype)
 
 
 def _is_cheap(expr: Expr) -> bool:

@@ -70,7 +70,7 @@ def f(x: f64["N M"], d: f64["{divisor}"]):
 
 @pytest.mark.parametrize(("divisor", "index", "parts"), [("M", "j", 2), ("N M", "i, j", 1)])
 def test_lanes_share_the_divisor(divisor: str, index: str, parts: int) -> None:
-    # One division for all lanes beside the one in each of them; two in each lane would take longer than they are waited for.
+    # Two divisions for all lanes, none in each of them; or the one that is written, since two in each lane would take longer than they are waited for.
     rng = np.random.default_rng(0)
     x, d = rng.random((19, 131)), 1 + rng.random((19, 131) if parts == 1 else 131)
     program = polyml.einsum(SOLVER.format(divisor=divisor, index=index))
@@ -78,10 +78,22 @@ def test_lanes_share_the_divisor(divisor: str, index: str, parts: int) -> None:
         line for line in program.lower(x, d).text("loops").splitlines() if line.strip().startswith("y") and "/" in line
     )
     assert step.count("/") == parts
+    assert ("* (1.0 / d[j])" in step) == (parts == 2)
     expected = np.zeros_like(x)
     for j in range(1, 131):
         expected[:, j] = (x[:, j] - 0.5 * expected[:, j - 1]) / d[..., j]
     np.testing.assert_allclose(program(x, d), expected, rtol=1e-13, atol=1e-15)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_large_and_infinite_quotients_are_those_of_the_written_order() -> None:
+    rng = np.random.default_rng(1)
+    x, d = rng.standard_normal((19, 131)), 1 + rng.random(131)
+    d[20], d[40], d[60], d[110] = np.inf, 1e300, 1e-300, np.nan
+    x[3, 40], x[5, 20] = np.inf, 1e300
+    text = SOLVER.format(divisor="M", index="j")
+    found, in_order = (polyml.einsum(text, precise=precise)(x, d) for precise in (False, True))
+    np.testing.assert_allclose(found, in_order, rtol=1e-13, atol=1e-15)
 
 
 def test_a_constant_factor_goes_to_what_waits() -> None:
