@@ -64,13 +64,18 @@ class _Rule:
         """The equation, or what it becomes."""
         if equation.only_if is not None or not (equation.reduce is not None or is_elementwise(equation)):
             return [equation]
-        quotients = quotients_of(equation)
+        divided = {name for place in _places(equation) for name in _divided(place)}
+        quotients = quotients_of(equation) if divided else {}
         for index in [index for index, size in quotients.items() if _is_one_block(equation, index, size)]:
             equation = _with_quotient(equation, index, affine(0))
             del quotients[index]
-        blocks = self._followed(equation) | ({} if equation.reduce is None else quotients)
+            divided.discard(index)
+        blocks = {} if equation.reduce is None else dict(quotients)
+        for index, size in self._followed(equation).items():
+            if index not in divided or quotients.get(index) == size:
+                blocks.setdefault(index, size)
         blocks = {k: size for k, size in blocks.items() if self._suits(equation, k, size)}
-        if any(index in quotients and index not in blocks for index in equation.left):
+        if any(index in divided and index not in blocks for index in equation.left):
             blocks = {}  # rules and lanes would meet quotients all the same
         if not blocks and equation.is_plain:
             return [equation]
@@ -173,6 +178,12 @@ def quotients_of(equation: Equation) -> dict[str, int]:
     return {index: size for index, size in found.items() if index in equation.indices and index not in never}
 
 
+def _divided(place: Affine) -> frozenset[str]:
+    """The variables that move the place in another way than by steps of one length."""
+    atoms = (atom for atom, _ in place.terms if not isinstance(atom, str))
+    return frozenset[str]().union(*(atom.variables() for atom in atoms))
+
+
 def _places(equation: Equation) -> Iterable[Affine]:
     """All index arithmetic of the equation."""
     for place in equation.target:
@@ -211,7 +222,7 @@ def _is_one_block(equation: Equation, index: str, size: int) -> bool:
 
 
 def _with_quotient(equation: Equation, index: str, quotient: Affine) -> Equation:
-    """The equation with what is known of the index's quotient, wherever that stands."""
+    """The equation with what is known of the index's quotient (quotients_of), wherever that stands."""
 
     def known(place: Affine) -> Affine:
         total = affine(place.constant)

@@ -20,6 +20,7 @@ from polyml.expressions import IndexValue, Read, map_reads, reads_of, walk
 from polyml.graph.edit import replace_equations, with_ops
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, hull
+from polyml.graph.rules.windows.parts import meets_all
 from polyml.graph.traverse import tensors_of
 from polyml.new_names import fresh_name
 from polyml.sets.affine import Affine, affine
@@ -33,10 +34,10 @@ __all__ = ["join_filters"]
 def join_filters(graph: Graph) -> Graph:
     """The graph whose sums have such filters as one index."""
     tensors = tensors_of(graph)
-    return with_ops(graph, replace_equations(graph.ops, lambda equation: _joined(equation, tensors)))
+    return with_ops(graph, replace_equations(graph.ops, lambda equation: _joined(equation, graph, tensors)))
 
 
-def _joined(equation: Equation, tensors: dict[str, Tensor]) -> Sequence[Op]:
+def _joined(equation: Equation, graph: Graph, tensors: dict[str, Tensor]) -> Sequence[Op]:
     """The equation, or the sum and what moves its elements."""
     place = _place_of_filters(equation)
     extents = None if place is None else hull(equation)
@@ -49,7 +50,7 @@ def _joined(equation: Equation, tensors: dict[str, Tensor]) -> Sequence[Op]:
     points = tuple(index for index in equation.left if index not in parts)
     name = fresh_name(f"{equation.result.name}_filtered", tensors)
     shape = tuple(map(affine, (prod(extents[i] for i in parts), *(extents[i] for i in points))))
-    tensor = tensors[name] = Tensor(name, equation.result.dtype, shape, equation.result.label)
+    tensor = Tensor(name, equation.result.dtype, shape, equation.result.label)
     indices = (filters, *points, *equation.reduced)
     before = f"{equation.result.name}[{', '.join(equation.indices)}]"
     order = isl.Map(f"{{ {before} -> {name}[{', '.join(indices)}] : {filters} = {place.isl_text()} }}")
@@ -73,7 +74,17 @@ def _joined(equation: Equation, tensors: dict[str, Tensor]) -> Sequence[Op]:
         body=Read(name, (place, *map(affine, points)), tensor.dtype),
         span=equation.span,
     )
+    # Each element is one of the box: those without terms, whose sum is empty, as well.
+    if affine(prod(extents[i] for i in equation.left)) != _size(equation.result) or not meets_all(moved, graph):
+        return (equation,)
+    tensors[name] = tensor
     return (made, moved)
+
+
+def _size(tensor: Tensor) -> Affine | None:
+    """The number of its elements, where that is one."""
+    known = all(extent.is_constant for extent in tensor.shape)
+    return affine(prod(extent.constant for extent in tensor.shape)) if known else None
 
 
 def _place_of_filters(equation: Equation) -> Affine | None:

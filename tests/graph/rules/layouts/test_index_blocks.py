@@ -96,6 +96,22 @@ def test_blocks_that_are_not_whole_stay(k: int, e: int) -> None:
     np.testing.assert_array_equal(f(x, w), expected)
 
 
+@pytest.mark.parametrize("size", [2, 4, 8, 16])
+@pytest.mark.parametrize("both", [False, True])
+def test_what_follows_has_blocks_of_its_own(size: int, both: bool) -> None:
+    """A number for other blocks than those of the sum, or for two kinds of blocks."""
+    x, w, u = numbers("f32", 4, 9, 9), numbers("f32", 16, 2, 3, 3), numbers("f32", 16)
+    source = f"""
+def f(x: f32["C H W"], w: f32["K D 3 3"], u: f32["G"]):
+    y[k, p, q] = x[2*(k // 8) + c, p + r, q + s] * w[k, c, r, s]
+    z[k, p, q] = y[k, p, q] * u[k // {size}]{" + u[k // 3]" if both else ""}
+    return z
+"""
+    expected = grouped(x[None], w, 2)[0] * u[np.arange(16) // size, None, None]
+    expected += u[np.arange(16) // 3, None, None] if both else 0
+    np.testing.assert_array_equal(polyml.einsum(source, verify=True)(x, w, u), expected)
+
+
 @pytest.mark.parametrize(("heads", "shared", "rows", "keys"), [(6, 3, 5, 19), (8, 2, 1, 40), (4, 4, 17, 16)])
 def test_heads_that_share_keys(heads: int, shared: int, rows: int, keys: int) -> None:
     rng = np.random.default_rng(0)
