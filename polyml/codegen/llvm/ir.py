@@ -327,14 +327,14 @@ class Builder:
 
     # -- lanes ------------------------------------------------------------------------------------------------------------------
 
+    def slides(self, type_: Type) -> bool:
+        """Whether `slide` has an instruction for it, in whose place LLVM takes a permutation with a register for the order, which overwrites an operand."""
+        return self.module.instructions.valign and type_.lanes * type_.bits == 512 and type_.bits in (32, 64)
+
     def slide(self, low: Value, high: Value, by: int) -> Value:
         """The lanes of one vector from `by` on, and then as many of another one as are missing."""
-        lanes, bits = low.lanes, low.type.bits
-        if self.module.instructions.valign and lanes * bits == 512 and bits in (32, 64):
-            # LLVM takes a permutation with a register for the order, which overwrites an operand.
-            name = "valignq" if bits == 64 else "valignd"
-            return self.emit(low.type, f'call {low.type} asm "{name} $${by}, $2, $1, $0", "=v,v,v"({high}, {low})')
-        return self.shuffle(low, range(by, by + lanes), high)
+        name = "valignq" if low.type.bits == 64 else "valignd"
+        return self.emit(low.type, f'call {low.type} asm "{name} $${by}, $2, $1, $0", "=v,v,v"({high}, {low})')
 
     def splat(self, a: Value, lanes: int) -> Value:
         """The scalar in every lane; a vector as it is."""

@@ -66,10 +66,10 @@ def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
     factor, total = (totals[0], totals[-1]) if totals else (None, None)
     reset = None if scan.reset is None else resets(state, scan.reset)
     value, cut = rest, reset
+    # Where the first lanes are taken out again, once a factor has been added to them, nobody reads what moves in, and LLVM finds a shuffle of one register.
+    slides = b.slides(rest.type) and (reduction == "sum" or steps.harmless)
     for number, step in enumerate(1 << k for k in range(width.bit_length() - 1)):
         made_of = totals[number] if totals else None
-        # What is added to all lanes alike is added before they move, by LLVM, which also puts the neutral lanes there.
-        slides = reduction == "sum" or steps.harmless or scan not in state.prepared
         earlier = b.slide(neutral, value, width - step) if slides else earlier_lanes(b, value, step, neutral)
         value = steps.taken(made_of, earlier, value, cut, beside=step)
         if cut is not None:

@@ -322,3 +322,22 @@ def test_lanes_move_by_one_instruction_that_keeps_its_operands(dtype: str) -> No
     assert moving
     assert all(part.count("valign") % steps == 0 for part in moving)
     assert not any("vpermt2" in part for part in moving)
+
+
+def test_lanes_move_by_one_shuffle_where_there_is_no_valign() -> None:
+    """AVX2: the neutral lanes are blended in (an element that comes from the other end of a vector takes three shuffles in place of one); paths of least cost, whose first lanes are taken out again, need no neutral lanes."""
+    narrow, wide = Target("x86-64-v3"), Target("x86-64-v4")
+    text = 'def f(x: f32["N M"]):\n    for j in range(1, M):\n        x[i, j] = x[i, j - 1] + x[i, j]\n    return x\n'
+    written = einsum(text, target=narrow, threads=1).lower(np.zeros((1, 1000), np.float32)).text("llvm")
+    moved = re.findall(r"shufflevector <8 x float> .*<8 x i32> <(.*)>", written)
+    assert any(lanes.startswith("i32 8, i32 0, i32 1") for lanes in moved)
+    assert any(lanes.startswith("i32 8, i32 9, i32 0") for lanes in moved)
+    text = """def f(c: f32["N M"]):
+    for i in range(1, N):
+        for j in range(1, M):
+            c[i, j] = c[i, j] + min(c[i - 1, j], c[i, j - 1])
+    return c
+"""
+    written = einsum(text, target=wide, threads=1).lower(np.zeros((300, 400), np.float32)).text("llvm")
+    assert "<16 x float>" in written
+    assert "valign" not in written
