@@ -21,6 +21,7 @@ from polyml.graph.rules.layouts.repeated_rows import repeat_rows
 from polyml.graph.rules.layouts.turned_results import turn_results
 from polyml.graph.rules.numbers.compared import compare_narrowly
 from polyml.graph.rules.numbers.pairs import pair_products
+from polyml.graph.rules.numbers.scales import group_scales
 from polyml.graph.rules.numbers.short_numbers import shorten_numbers
 from polyml.graph.rules.recurrences.coupled import decouple
 from polyml.graph.rules.recurrences.levels_in_turn import turn_levels
@@ -165,6 +166,8 @@ LAST_RULES: tuple[Rule, ...] = (
     _plain("coupled", decouple, exact=False, needs=("vector_bytes",)),
     _plain("once", recur_once),
     Rule("pairs", _paired),
+    _plain("scales", group_scales, exact=False),
+    # Ordering: when scales stand beside what they scale.
     _plain("ahead", compute_once),
     _plain("levels in turn", turn_levels),
     _plain("two places", alternate_places),

@@ -82,3 +82,19 @@ def test_many_rows_have_a_tensor_of_weights() -> None:
     assert "w_mul" not in graph(ALONG, 32, 8)
     assert "w_mul" not in graph(ACROSS, 32, 32)
     assert "w_mul" in graph(ACROSS, 64, 32)
+
+
+@pytest.mark.parametrize("m", [1, 3, 70])
+@pytest.mark.parametrize(
+    "factors", ["x[m, k] * f32(w[n, k]) * s[n, k // 32]", "s[n, k // 32] * x[m, k] * f32(w[n, k]) * 2"]
+)
+def test_scales_stand_beside_weights_however_they_are_written(factors: str, m: int) -> None:
+    x, w, s = given(m, 64, 256, 8)
+    source = f'def f(x: f32["M K"], w: i8["N K"], s: f32["N B"]):\n    y[m, n] = {factors}\n    return y\n'
+    expected = product(x, w, s, 32) * (2 if factors.endswith("2") else 1)
+    f = polyml.einsum(source, verify=True)
+    np.testing.assert_array_equal(f(x, w, s), expected)
+    assert ("w_mul" in f.lower(x, w, s).text("graph")) == (m == 70)
+    exact = polyml.einsum(source, precise=True)
+    np.testing.assert_array_equal(exact(x, w, s), expected)
+    assert "w_mul" not in exact.lower(x, w, s).text("graph")
