@@ -20,6 +20,7 @@ from polyml.expressions import Expr, Read, factors_of, product_of, reads_of
 from polyml.graph.builder.parts import variables_of
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.boxes import any_box, box
+from polyml.graph.rules.sums.order import first_sum
 from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
@@ -47,6 +48,9 @@ MUCH, LITTLE = 4, 1 << 22
 
 MOST = 4
 """Reduced indices beyond which all their subsets are too many."""
+
+FEW = 3
+"""Factors up to which the first inner sum decides: of more, what it leaves is split again."""
 
 LARGE = 256
 """What the largest symbolic extent counts as, at least: kernels for any sizes are to be good at large ones, whatever the first call has."""
@@ -134,13 +138,19 @@ class _Inner:
 
 def _best(equation: Equation, work: _Work) -> tuple[_Inner, Mapping[str, Affine]] | None:
     """The inner sum that leaves the least to compute, and the indices' extents; None where none leaves much less than there is."""
-    if equation.reduce != "sum" or not 2 <= len(equation.reduced) <= MOST or not equation.is_plain:
+    if equation.reduce != "sum" or len(equation.reduced) < 2 or not equation.is_plain:
         return None
     if equation.base is not None or equation.instances is not None or equation.padded or equation.apart:
         return None
     factors = factors_of(equation.body)
     dtype = equation.body.dtype
-    if len(factors) < 2 or not (dtype.is_float or dtype.is_integer) or dtype.is_half:
+    many = len(factors) > FEW
+    if (
+        len(factors) < 2
+        or not (many or len(equation.reduced) <= MOST)
+        or not (dtype.is_float or dtype.is_integer)
+        or dtype.is_half
+    ):
         return None
     extents = any_box(equation, work.graph, work.tensors)
     if extents is None:
@@ -154,6 +164,9 @@ def _best(equation: Equation, work: _Work) -> tuple[_Inner, Mapping[str, Affine]
     most = max(total(room, work.counts), near)
 
     candidates = [_costed(inner, equation, extents, work) for inner in _candidates(equation, factors, uses, work)]
+    if many:
+        chosen = _in_order(equation, factors, uses, extents, work)
+        candidates = [] if chosen is None else [_costed(chosen, equation, extents, work), *candidates]
     plain = total([term(len(factors) - 1, extents.values())], work.counts)
     paying = [
         inner
@@ -162,6 +175,8 @@ def _best(equation: Equation, work: _Work) -> tuple[_Inner, Mapping[str, Affine]
         and total(inner.work, work.counts) < GAIN * plain
     ]
     best = min(paying, key=lambda inner: total(inner.cost, work.counts), default=None)
+    if many and best is not None:
+        best = candidates[0] if candidates[0] in paying else best
     if best is None:
         return None
     elements = [(near // item, ()), *((factor // item or 1, sizes) for factor, sizes in room)]
@@ -190,7 +205,9 @@ def _costed(inner: _Inner, equation: Equation, extents: Mapping[str, Affine], wo
 
 
 def _candidates(equation: Equation, factors: Sequence[Expr], uses: Sequence[Set[str]], work: _Work) -> Iterator[_Inner]:
-    """All inner sums that leave a factor outside."""
+    """All inner sums that leave a factor outside; none where there are too many."""
+    if len(equation.reduced) > MOST:
+        return
     for count in range(1, len(equation.reduced)):
         for reduced in combinations(equation.reduced, count):
             chosen = set(reduced)
@@ -202,6 +219,25 @@ def _candidates(equation: Equation, factors: Sequence[Expr], uses: Sequence[Set[
             outside = tuple(f for f, is_inside in zip(factors, within, strict=True) if not is_inside)
             kept = _in_memory_order([i for i in equation.indices if i in mentioned], inside, equation, work)
             yield _Inner(reduced, kept, inside, outside)
+
+
+def _in_order(
+    equation: Equation, factors: Sequence[Expr], uses: Sequence[Set[str]], extents: Mapping[str, Affine], work: _Work
+) -> _Inner | None:
+    """The inner sum that the cheapest order of all sums has: of many factors, where what is outside an inner sum is to be split again, one sum by itself tells little."""
+    counted = {i: extent.evaluate(work.counts) for i, extent in extents.items()}
+    item = equation.result.dtype.itemsize
+    moved = {0: NEAR, work.cache // 2 // item + 1: WITHIN, LAST_LEVEL * work.cache // item + 1: FAR}
+    chosen = first_sum(uses, set(equation.left), counted, moved)
+    if chosen is None:
+        return None
+    around = set(equation.left).union(*(used for f, used in enumerate(uses) if f not in chosen))
+    reduced = tuple(i for i in equation.reduced if i not in around)
+    mentioned = {i for f in chosen for i in uses[f]}.difference(reduced)
+    inside = tuple(f for place, f in enumerate(factors) if place in chosen)
+    outside = tuple(f for place, f in enumerate(factors) if place not in chosen)
+    kept = _in_memory_order([i for i in equation.indices if i in mentioned], inside, equation, work)
+    return _Inner(reduced, kept, inside, outside)
 
 
 def _in_memory_order(kept: list[str], inside: Sequence[Expr], equation: Equation, work: _Work) -> tuple[str, ...]:
