@@ -36,6 +36,7 @@ from polyml.graph.rules.reuse.inline import inline_elementwise
 from polyml.graph.rules.reuse.tables import make_tables
 from polyml.graph.rules.reuse.unseen import leave_unseen
 from polyml.graph.rules.sums.factor import factor_sums
+from polyml.graph.rules.sums.factors_ahead import multiply_ahead
 from polyml.graph.rules.sums.loops_of_sums import sum_loops
 from polyml.graph.rules.sums.masked import skip_masked
 from polyml.graph.rules.sums.narrow import narrow
@@ -181,6 +182,13 @@ LAST_RULES: tuple[Rule, ...] = (
     Rule("split", lambda graph, given: split_products(graph, given.l2_bytes), exact=False, needs=("l2_bytes",)),
     # Ordering: of sums as they are computed, before their domains are taken for boxes.
     _plain("symmetric", mirror_symmetric, exact=False, needs=("vector_bytes", "l2_bytes")),
+    # Ordering: behind the rules that sum inner factors first, which says how often elements are used, and that see symmetric factors.
+    Rule(
+        "factors ahead",
+        lambda graph, given: multiply_ahead(graph, given.l2_bytes),
+        exact=False,
+        needs=("vector_bytes", "l2_bytes"),
+    ),
     # Ordering: before the rules below make products in other orders than what reads them.
     _plain("reader order", order_like_readers, exact=False, needs=("vector_bytes", "vector_registers", "l2_bytes")),
     Rule("windows", _windows, exact=False, needs=("vector_bytes",)),

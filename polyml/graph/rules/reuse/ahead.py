@@ -22,7 +22,7 @@ from polyml.new_names import fresh_name
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, FloorDiv, affine
 
-__all__ = ["compute_once"]
+__all__ = ["compute_once", "has_all"]
 
 _USES = 16
 """How often an element must be used for a pass over all of them to pay."""
@@ -168,7 +168,7 @@ def _over_a_tensor(expr: Apply, tensors: dict[str, Tensor]) -> tuple[Apply, Read
     for other in reads:
         extents = tensors[other.tensor].shape
         subscripts = [s for s in other.subscripts if isinstance(s, Affine)]
-        if not all(_has_all(s, extent, places, shape) for s, extent in zip(subscripts, extents, strict=True)):
+        if not all(has_all(s, extent, places, shape) for s, extent in zip(subscripts, extents, strict=True)):
             return None
         known[other] = tuple(s.substitute(moved) for s in subscripts)
     return _rewritten(expr, known), read
@@ -183,7 +183,7 @@ def _scales(expr: Apply) -> bool:
     return any(isinstance(read, Read) and read.dtype.kind in "iu" and read.dtype.itemsize <= 2 for read in sources)
 
 
-def _has_all(place: Affine, extent: Affine, places: Mapping[str, int], shape: Sequence[Affine]) -> bool:
+def has_all(place: Affine, extent: Affine, places: Mapping[str, int], shape: Sequence[Affine]) -> bool:
     """Whether a dimension of that extent has an element for each value of an index that goes through one of this shape: the index itself, or its quotient."""
     match place.terms:
         case ((str(name), 1),) if place.constant == 0 and name in places:

@@ -20,6 +20,7 @@ from polyml.expressions import Expr, Read, factors_of, product_of, reads_of
 from polyml.graph.builder.parts import variables_of
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.boxes import any_box, box
+from polyml.graph.rules.sums.factors_ahead import left_to_multiply
 from polyml.graph.rules.sums.order import first_sum
 from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
 from polyml.new_names import fresh_name
@@ -167,7 +168,8 @@ def _best(equation: Equation, work: _Work) -> tuple[_Inner, Mapping[str, Affine]
     if many:
         chosen = _in_order(equation, factors, uses, extents, work)
         candidates = [] if chosen is None else [_costed(chosen, equation, extents, work), *candidates]
-    plain = total([term(len(factors) - 1, extents.values())], work.counts)
+    apart = left_to_multiply(equation, work.tensors, work.cache) if work.vector_bytes else len(factors)
+    plain = total([term(apart - 1, extents.values())], work.counts)
     paying = [
         inner
         for inner in candidates
