@@ -16,7 +16,10 @@ from polyml.expressions import Expr, Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
 
-__all__ = ["Lanes", "Slot", "State", "stored_type"]
+__all__ = ["ZERO", "Lanes", "Slot", "State", "stored_type"]
+
+ZERO = "@polyml.zero = internal constant [64 x i8] zeroinitializer, align 64"
+"""What is read where no lane wants the element, which may not be there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,6 +224,36 @@ class Nest:
 
         return self.once(self.level_of(division), ("lanes", division, lanes), compute)
 
+    def crossings(self, division: FloorDiv, stride: int, lanes: int, most: int) -> list[tuple[Value, Value]] | None:
+        """Where the quotient of `n + <0, stride, ..>` goes up, each time: whether any lane meets that, and which lanes are beyond; None where it may go up more often than that."""
+        b, d = self.builder, division.denominator
+        grid = gcd(self.multiple_of(division.numerator), d)
+        growth = stride * (lanes - 1)
+        count = (d - grid + growth) // d
+        if count > most:
+            return None
+        aligned = grid == d
+        whole, numerator = self.atom(division), self.index(division.numerator)
+
+        def compute(number: int) -> tuple[Value, Value]:
+            rest = integer(0) if aligned else b.binary("sub", numerator, b.binary("mul", whole, integer(d)))
+            meets = b.compare("sge", rest, integer(number * d - growth))
+            steps = type_of("i32", lanes)
+            counting = Value(steps, f"<{', '.join(f'i32 {lane * stride}' for lane in range(lanes))}>")
+            place = b.binary("add", b.splat(b.convert("trunc", rest, "i32"), lanes), counting)
+            return meets, b.compare("uge", place, constant(steps, number * d))
+
+        level, key = self.level_of(division), ("crossing", division, lanes)
+        place = self.levels[level]
+        made: list[tuple[Value, Value]] = []
+        with b.into(place.lines):
+            for number in range(1, count + 1):
+                keys = [(*key, number, part) for part in ("meets", "beyond")]
+                if keys[0] not in place.known:
+                    place.known[keys[0]], place.known[keys[1]] = compute(number)
+                made.append((place.known[keys[0]], place.known[keys[1]]))
+        return made
+
     # -- addresses --------------------------------------------------------------------------------------------------------------
 
     def address(self, name: str, base: Value, element: Type, offset: Offset) -> Value:

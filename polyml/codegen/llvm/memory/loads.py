@@ -14,9 +14,10 @@ from polyml.codegen.llvm.memory.access import (
     reverse,
     reversed_lanes,
 )
+from polyml.codegen.llvm.memory.in_blocks import load_in_blocks
 from polyml.codegen.llvm.memory.phases import Phase
 from polyml.codegen.llvm.memory.zipped import load_zipped
-from polyml.codegen.llvm.state import State, stored_type
+from polyml.codegen.llvm.state import ZERO, State, stored_type
 from polyml.expressions import Subscript
 
 __all__ = ["load", "load_neighbours", "load_part"]
@@ -40,6 +41,8 @@ def load(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: E
             found = _load_phase(state, name, phase, evaluate)
         if found is None:
             found = load_zipped(state, name, subscripts)
+        if found is None:
+            found = load_in_blocks(state, name, subscripts)
         if found is None:
             found = _load(state, access(state, name, subscripts, evaluate))
         if slot.variable.dtype.kind == "b":
@@ -103,7 +106,7 @@ def _load(state: State, where: Access) -> Value:
         element = stored_type(variable)
         pointer = where.pointer
         if lanes is not None and lanes.any is not None:  # perhaps no lane acts: read a zero of our own instead
-            state.builder.module.definitions.setdefault("polyml.zero", _ZERO)
+            state.builder.module.definitions.setdefault("polyml.zero", ZERO)
             pointer = b.emit(POINTER, f"select {lanes.any}, {pointer}, ptr @polyml.zero")
         return b.emit(element, f"load {element}, {pointer}, align {align}")
     assert lanes is not None
@@ -133,9 +136,6 @@ def _gather(state: State, pointers: Value, type_: Type, align: int) -> Value:
     b.module.declare(name, str(type_), [str(pointers.type), str(lanes.all_set.type), str(type_)])
     arguments = f"{pointers.type} align {align} {pointers.text}, {lanes.all_set}, {type_} zeroinitializer"
     return b.emit(type_, f"call {type_} @{name}({arguments})")
-
-
-_ZERO = "@polyml.zero = internal constant [64 x i8] zeroinitializer, align 64"
 
 
 def _load_contiguous(state: State, pointer: Value, align: int, where: Access) -> Value:
