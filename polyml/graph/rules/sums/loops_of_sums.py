@@ -1,6 +1,7 @@
-"""Loops that do nothing but add a sum to one tensor are sums over their variable, too: `for r in range(3): y[h] += sum[c](x[c, h + r] * w[c, r])` is `y[h] += sum[c, r](x[c, h + r] * w[c, r])`.
+"""Loops that do nothing but add a sum to one tensor are sums over their variable, too: `for r in range(3): y[h] += sum[c](x[c, h + r] * w[c, r])` is `y[h] += sum[c, r](x[c, h + r] * w[c, r])`; and so are those that keep the
+largest or the smallest, `y[h] = max(y[h], x[h + r])`.
 
-A sequential loop goes through the tensor once for each iteration; as a sum it is a contraction or a convolution, with register tiles. Loops whose number of iterations is known, from the innermost on.
+A sequential loop goes through the tensor once for each iteration; as a sum it is a contraction or a convolution, with register tiles, and windows share what they have in common. Loops whose number of iterations is known, from the innermost on.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import equation_reads
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
+from polyml.sets.independence import is_independent
 from polyml.sets.spaces import parameters_of, parameters_text
 
 __all__ = ["sum_loops"]
 
 LEAST_READS = 2
-"""Operands of a sum, at least: one alone is read once, row by row, as quickly in a loop."""
+"""Operands of a sum, at least: one alone is read once, row by row, as quickly in a loop, where it is no window."""
+
+REDUCING = {"add": "sum", "max": "max", "min": "min"}
+"""What combines a number with what was there, and the reduction that this makes."""
 
 
 def sum_loops(graph: Graph) -> Graph:
@@ -50,20 +55,25 @@ def _sum(loop: Loop) -> Equation | None:
         case _:
             return None
     equation = _added(equation, carried.inner)
-    if equation.reduce != "sum" or not equation.accumulate or equation.base != carried.inner:
+    if equation.reduce not in REDUCING.values() or not equation.accumulate or equation.base != carried.inner:
         return None
     if equation.instances is not None or equation.only_if is not None or equation.result != carried.next:
         return None
     if not all(isinstance(place, Affine) for place in equation.target):
         return None
     reads = {read for read in equation_reads(equation) if read.subscripts}
-    if len(reads) < LEAST_READS or any(read.tensor == carried.inner.name for read in reads):
+    if any(read.tensor == carried.inner.name for read in reads):
         return None
     if loop.step != 1 or not loop.start.is_constant or not loop.stop.is_constant or loop.variable in equation.indices:
         return None
     if loop.stop.constant <= loop.start.constant:
         return None
     points = points_of(Place(equation, (loop,), (0,)))
+    if len(reads) < LEAST_READS:
+        # Edges in several dimensions are masks around tiles, which take as long as what windows share saves.
+        ragged = len(equation.left) > 1 and not is_independent(points, 0)
+        if ragged or not any(_is_window(read, loop.variable, equation.left) for read in reads):
+            return None
     moves = any(isinstance(place, Affine) and loop.variable in place.variables() for place in equation.target)
     at, first = len(equation.left), loop.start.constant
     old = [loop.variable, *equation.indices]
@@ -85,15 +95,24 @@ def _sum(loop: Loop) -> Equation | None:
     return with_name(made, carried.result)
 
 
+def _is_window(read: Read, variable: str, left: tuple[str, ...]) -> bool:
+    """Whether iterations meet the same elements, for neighbours of the result: `x[i + r]`. Windows that are further apart than their places share little."""
+    for place in read.subscripts:
+        strides = dict(place.terms) if isinstance(place, Affine) else {}
+        if variable in strides and any(abs(strides.get(index, 0)) == abs(strides[variable]) for index in left):
+            return True
+    return False
+
+
 def _added(equation: Equation, before: Tensor) -> Equation:
-    """The equation as a sum that goes on with what was there, where it adds to that: `y[i] = y[i] + x[i]`."""
+    """The equation as a reduction that goes on with what was there, where it combines with that: `y[i] = y[i] + x[i]`, `y[i] = max(y[i], x[i])`."""
     own = Read(before.name, equation.target, before.dtype)
     match equation.body:
-        case Apply(op="add", args=(first, second)) if own in (first, second):
-            pass
+        case Apply(op=op, args=(first, second)) if op in REDUCING and own in (first, second):
+            reduce = REDUCING[op]
         case _:
             return equation
     if equation.reduce is not None or equation.accumulate or equation.base not in (None, before):
         return equation
     term = second if first == own else first
-    return replace(equation, body=term, reduce="sum", accumulate=True, base=before)
+    return replace(equation, body=term, reduce=reduce, accumulate=True, base=before)

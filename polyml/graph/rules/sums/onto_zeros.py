@@ -1,4 +1,4 @@
-"""Sums that are added to zeros, one sum to each element, are the elements: `y[h - 1] += sum[r](x[h - r] * w[r])` on zeros becomes `y[h] = sum[r](x[h + 1 - r] * w[r])`.
+"""Sums that are added to zeros, one sum to each element, are the elements: `y[h - 1] += sum[r](x[h - r] * w[r])` on zeros becomes `y[h] = sum[r](x[h + 1 - r] * w[r])`; and so are maxima over minus infinities, and minima over infinities.
 
 What is known of sums over windows (rules/windows/filters.py: padding, lanes along filters) is then known of a convolution whose terms a condition restricts, `if 0 <= h + r - 1 < H: y[h] += x[h + r - 1] * w[r]`, and of a gathered one (rules/windows/gathered.py).
 """
@@ -11,8 +11,9 @@ import islpy as isl
 
 from polyml.expressions import substitute
 from polyml.graph.edit import map_equations
-from polyml.graph.ir import Equation, Graph
-from polyml.graph.rules.windows.parts import is_zero
+from polyml.graph.ir import Equation, Graph, Tensor
+from polyml.graph.rules.windows.parts import is_filled, is_zero
+from polyml.ops import REDUCTIONS
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_of, parameters_text
 
@@ -26,12 +27,17 @@ def sum_alone(graph: Graph) -> Graph:
 
 
 def _alone(equation: Equation, graph: Graph) -> Equation:
-    if equation.reduce != "sum" or not equation.reduced or not equation.accumulate or equation.base is None:
+    if (
+        equation.reduce not in ("sum", "max", "min")
+        or not equation.reduced
+        or not equation.accumulate
+        or equation.base is None
+    ):
         return equation
     if equation.instances is not None or equation.only_if is not None:
         return equation
     moves = _moves(equation)
-    if moves is None or not is_zero(equation.base, graph):
+    if moves is None or not _has_no_effect(equation, equation.base, graph):
         return equation
     values = {index: affine(index) - move for index, move in moves.items()}
     indices, domain = (*moves, *equation.reduced), equation.domain
@@ -47,6 +53,15 @@ def _alone(equation: Equation, graph: Graph) -> Equation:
         accumulate=False,
         base=None,
     )
+
+
+def _has_no_effect(equation: Equation, base: Tensor, graph: Graph) -> bool:
+    """Whether the base is made of the reduction's identity."""
+    if equation.reduce == "sum":
+        return is_zero(base, graph)
+    assert equation.reduce is not None
+    identity = REDUCTIONS[equation.reduce].identity(base.dtype)
+    return identity is not None and is_filled(base, identity, graph)
 
 
 def _moves(equation: Equation) -> dict[str, int] | None:

@@ -165,8 +165,13 @@ def assigned(equation: Equation, graph: Graph) -> Equation:
 
 def is_zero(tensor: Tensor, graph: Graph) -> bool:
     """Whether the tensor is made of zeros, and nothing else."""
+    return is_filled(tensor, 0.0, graph)
+
+
+def is_filled(tensor: Tensor, value: float, graph: Graph) -> bool:
+    """Whether the tensor is made of one number, and nothing else."""
     makers = [op for op in all_ops(graph.ops) if isinstance(op, Equation) and op.result.name == tensor.name]
-    plain = (op.reduce is None and op.base is None and op.body == Const(0.0, op.body.dtype) for op in makers)
+    plain = (op.reduce is None and op.base is None and op.body == Const(value, op.body.dtype) for op in makers)
     return bool(makers) and all(plain)
 
 

@@ -16,8 +16,15 @@ PROGRAMS = {
     "of rank one": 'y: f64["N R"] = 0\n    for c in range(5):\n        y[n, r] += x[c, n] * w[c, r]',
     "of one row each": 'y: f64["5 N"] = 0\n    for t in range(5):\n        y[t, n] += sum[c](x[c, n] * w[c, t])',
     "subtracted": 'y: f64["N R"] = 0\n    for c in range(5):\n        y[n, r] -= x[c, n] * w[c, r]',
+    "largest": 'y: f64["34"] = -inf\n    for r in range(7):\n        y[n] = max(y[n], x[1, n + r])',
+    "smallest from somewhere on": 'y: f64["34"] = 1\n    for r in range(2, 7):\n        y[n] = min(x[1, n + r] * r, y[n])',
+    "largest, some without any": 'y: f64["50"] = -inf\n    for r in range(7):\n        if 0 <= n + r - 9 < 40:\n            y[n] = max(y[n], x[1, n + r - 9])',
+    "smallest of two": 'y: f64["4 34"] = inf\n    for c in range(2):\n        for r in range(7):\n            y[i, n] = min(y[i, n], x[i + c, n + r])',
+    "window of one": 'y: f64["34"] = 0\n    for r in range(7):\n        y[n] += x[2, n + r]',
 }
 LOOPS = {
+    "rows of one": 'y: f64["N"] = 0\n    for c in range(5):\n        y[n] += x[c, n]',
+    "largest of itself": 'y: f64["34"] = 0\n    for r in range(7):\n        y[n] = max(y[n], x[1, n + r] + y[r])',
     "itself": 'y: f64["34"] = 0\n    for r in range(7):\n        y[n] += sum[c](x[c, n + r] * w[c, r]) + y[r]',
     "a factor": 'y: f64["34"] = 0\n    for r in range(7):\n        y[n] = 2 * y[n] + sum[c](x[c, n + r] * w[c, r])',
     "two": 'y: f64["34"] = 0\n    z: f64["34"] = 1\n    for r in range(7):\n        y[n] += x[0, n + r] * w[0, r]\n        z[n] = z[n] * y[n]\n    y[n] += z[n]',
@@ -47,3 +54,23 @@ def test_which_loops_are_left(name: str) -> None:
     text = function((PROGRAMS | LOOPS)[name]).lower(*arguments()).text("graph")
     # The bounds of a loop inside are numbers, too.
     assert (" in range(" in text) == (name in LOOPS or name in ("triangular", "subtracted"))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "i32", "i8"])
+def test_extrema_of_every_kind_and_no_number(dtype: str) -> None:
+    """On what changes nothing they need no start; a NaN wins."""
+    low, high = (
+        (-np.inf, np.inf)
+        if dtype == "f32"
+        else (np.iinfo(dtype.replace("i", "int")).min, np.iinfo(dtype.replace("i", "int")).max)
+    )
+    x = np.random.default_rng(0).integers(-100, 100, 50).astype("f4" if dtype == "f32" else dtype.replace("i", "int"))
+    if dtype == "f32":
+        x[20] = np.nan
+    windows = np.lib.stride_tricks.sliding_window_view(x, 5)
+    for name, start, reduced in (("max", low, windows.max(1)), ("min", high, windows.min(1))):
+        text = str(start) if dtype == "f32" else f"{start}"
+        source = f'def f(x: {dtype}["N"]):\n    y: {dtype}["46"] = {text}\n    for r in range(5):\n        y[i] = {name}(y[i], x[i + r])\n    return y\n'
+        program = polyml.einsum(source)
+        np.testing.assert_array_equal(program(x), reduced)
+        assert program.lower(x).text("graph").count(" = ") == 1
