@@ -51,8 +51,8 @@ class AccessModel:
 
     def lane_stride(self, index: str, lanes: int) -> int | None:
         """Elements between neighbouring lanes of a vector along the index, which begins at a multiple of its length."""
-        step = self.strides.get(index, 0)
-        return 0 if step is None and self.steady.get(index, 1) % lanes == 0 else step
+        block = self.steady.get(index)
+        return 0 if block is not None and block % lanes == 0 else self.stride(index)
 
     def stride(self, index: str) -> int | None:
         """Elements between neighbours along the index; None when that is not one number."""

@@ -282,9 +282,8 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
         emit_few_steps(state, node, (lower, upper), trips, lambda value: _emit_body(state, node, value, upper, None))
     else:
         _emit_loop(state, node, lower, upper, ragged, runs=trips is not None)
-    state.held, state.reciprocals, state.prepared, state.multiplied = (
-        outside  # what was computed ahead of the loop is no more
-    )
+    # What was computed ahead of the loop is no more.
+    state.held, state.reciprocals, state.prepared, state.multiplied = outside
 
 
 def _trips(node: For, lower: Value, upper: Value, ragged: tuple[Value, Value] | None) -> int | None:

@@ -7,16 +7,14 @@ So what is made of a weight is one number for all m: for the rows of a register 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import reduce
 
-from polyml.expressions import Apply, Expr, Read, reads_of, walk
+from polyml.expressions import Apply, Expr, Read, factors_of, product_of, reads_of, walk
 from polyml.graph.edit import map_equations
 from polyml.graph.ir import Equation, Graph
 from polyml.sets.affine import Affine
 
-__all__ = ["group_scales"]
+__all__ = ["group_scales", "short_numbers"]
 
 
 def group_scales(graph: Graph) -> Graph:
@@ -29,7 +27,7 @@ def _grouped(equation: Equation) -> Equation:
     body = equation.body
     if equation.reduce != "sum" or not (isinstance(body, Apply) and body.op == "mul" and body.dtype.is_float):
         return equation
-    factors = list(_factors(body))
+    factors = factors_of(body)
     short = next((factor for factor in factors if _is_of_short(factor)), None)
     if short is None or len(factors) < 3:
         return equation
@@ -39,27 +37,19 @@ def _grouped(equation: Equation) -> Equation:
     if not scales or not others:
         return equation
 
-    def product(one: Expr, other: Expr) -> Expr:
-        return Apply("mul", (one, other), body.dtype)
-
-    made = product(reduce(product, others), reduce(product, scales, short))
+    made = product_of([product_of(others), product_of([short, *scales])])
     return equation if made == body else replace(equation, body=made)
 
 
-def _factors(expr: Expr) -> Iterator[Expr]:
-    if isinstance(expr, Apply) and expr.op == "mul":
-        for part in expr.args:
-            yield from _factors(part)
-    else:
-        yield expr
+def short_numbers(expr: Expr) -> list[Read]:
+    """The elements of 8 or 16 bits that are converted in it."""
+    sources = (node.args[0] for node in walk(expr) if isinstance(node, Apply) and node.op == "cast")
+    return [r for r in sources if isinstance(r, Read) and r.dtype.kind in "iu" and r.dtype.itemsize <= 2]
 
 
 def _is_of_short(factor: Expr) -> bool:
-    """Whether it is a number of 8 or 16 bits as a float, less a zero point maybe, which knows no further indices."""
-    casts = [node for node in walk(factor) if isinstance(node, Apply) and node.op == "cast"]
-    sources = [node.args[0] for node in casts]
-    short = [r for r in sources if isinstance(r, Read) and r.dtype.kind in "iu" and r.dtype.itemsize <= 2]
-    return any(_indices(read) == _indices(factor) for read in short)
+    """Whether it is a short number as a float, less a zero point maybe, which knows no further indices."""
+    return any(_indices(read) == _indices(factor) for read in short_numbers(factor))
 
 
 def _indices(expr: Expr) -> frozenset[str]:

@@ -17,6 +17,7 @@ from polyml.expressions import Apply, Expr, IndexValue, Read, map_reads, plain_i
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import map_equations
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
+from polyml.graph.rules.numbers.scales import short_numbers
 from polyml.graph.traverse import estimated_bytes, index_extents, is_cheap, made_within, tensors_of
 from polyml.new_names import fresh_name
 from polyml.renewed import renewed
@@ -176,11 +177,7 @@ def _over_a_tensor(expr: Apply, tensors: dict[str, Tensor]) -> tuple[Apply, Read
 
 def _scales(expr: Apply) -> bool:
     """Whether it makes a number of a short one and others, as weights that are stored in bytes are multiplied by the scale of their block."""
-    if expr.op != "mul" or not expr.dtype.is_float:
-        return False
-    casts = [node for node in walk(expr) if isinstance(node, Apply) and node.op == "cast"]
-    sources = [node.args[0] for node in casts]
-    return any(isinstance(read, Read) and read.dtype.kind in "iu" and read.dtype.itemsize <= 2 for read in sources)
+    return expr.op == "mul" and expr.dtype.is_float and bool(short_numbers(expr))
 
 
 def has_all(place: Affine, extent: Affine, places: Mapping[str, int], shape: Sequence[Affine]) -> bool:
