@@ -1,7 +1,7 @@
 """What may stand in a subscript, a condition and a bound: the quasi-affine form, checked on resolved expressions.
 
 The check is by form, without numbers: a symbolic size may multiply or divide an index (the compiler then specializes on it); two indices, loop variables or values read
-from tensors may not be multiplied, nor divide anything, nor stand in a power.
+from tensors may not be multiplied, nor divide anything, nor stand in a power. Only the bounds of loops may be the smallest or largest of several.
 """
 
 from __future__ import annotations
@@ -65,6 +65,9 @@ def require_affine(e: Expression, *, role: str, reads: bool) -> None:
         case Binary(op="**") if not _varies(e):
             require_affine(e.left, role=role, reads=reads)
             require_affine(e.right, role=role, reads=reads)
+        case Call(function="min" | "max") if "bound" in role:
+            for arg in e.args:
+                require_affine(arg, role=role, reads=reads)
         case Binary(op="/"):
             raise NotAffineError(f"{role} is not an integer", span=e.span, hint="write `//` to divide indices")
         case Binary() | Unary() | Compare() | Boolean() | Call() | Reducer():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from polyml.einsum_frontend.syntax import (
     Binary,
@@ -21,7 +22,7 @@ from polyml.einsum_frontend.syntax import (
 from polyml.einsum_frontend.walk import walk as nodes
 from polyml.errors import NotAffineError
 from polyml.records import dataclass
-from polyml.sets.affine import Affine, affine, combine
+from polyml.sets.affine import Affine, FloorDiv, affine, combine, maximum, minimum, operands
 
 __all__ = [
     "Constraint",
@@ -29,6 +30,7 @@ __all__ = [
     "constraint_of",
     "necessary",
     "needs_affine",
+    "needs_bounds",
     "nodes",
     "reads_tensor",
     "to_affine",
@@ -100,6 +102,47 @@ def needs_affine(node: Expression, names: Names, *, role: str) -> Affine:
             hint="sums of integer multiples, `// c` and `% c` by positive numbers are affine; products of indices are not",
         )
     return found
+
+
+def needs_bounds(start: Expression, stop: Expression, names: Names, *, step: int) -> tuple[Affine, Affine]:
+    """The bounds of a loop. It may end before the smallest of several (at the largest, where it goes down), and one that goes on by 1 may begin at the largest: its range is convex.
+
+    Raises:
+        NotAffineError: a bound that is not affine, or another `min` or `max`.
+    """
+    ends: Literal["min", "max"] = "min" if step > 0 else "max"
+    first, last = (_bound(node, names) or needs_affine(node, names, role="a loop bound") for node in (start, stop))
+    if not all(map(_is_plain, operands(first, "max") if step == 1 else (first,))):
+        hint = "write max(..) there, in steps of 1" if step > 0 else "what a loop that goes down begins with is affine"
+        raise NotAffineError("a loop begins at more than one place", span=start.span, hint=hint)
+    if not all(map(_is_plain, operands(last, ends))):
+        hint = f"a loop that goes {'up' if step > 0 else 'down'} ends at {ends}(..)"
+        raise NotAffineError("a loop ends at more than one place", span=stop.span, hint=hint)
+    return first, last
+
+
+def _bound(node: Expression, names: Names) -> Affine | None:
+    """As `to_affine`, with `min` and `max` of such values."""
+    match node:
+        case Call(function="min" | "max" as kind):
+            found = [_bound(arg, names) for arg in node.args]
+            each = [operand for value in found if value is not None for operand in operands(value, kind)]
+            return None if None in found else (minimum if kind == "min" else maximum)(each)
+        case Unary(op="-"):
+            operand = _bound(node.operand, names)
+            return None if operand is None else -operand
+        case Binary():
+            left, right = _bound(node.left, names), _bound(node.right, names)
+            return None if left is None or right is None else combine(node.op, left, right)
+        case _:
+            return to_affine(node, names)
+
+
+def _is_plain(value: Affine) -> bool:
+    """Whether no minimum or maximum is in it."""
+    return all(
+        isinstance(atom, str) or (isinstance(atom, FloorDiv) and _is_plain(atom.numerator)) for atom, _ in value.terms
+    )
 
 
 def constraint_of(node: Expression, names: Names) -> Constraint | None:

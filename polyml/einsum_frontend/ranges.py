@@ -99,7 +99,11 @@ def _atom_interval(atom: str | FloorDiv | Extremum, ranges: Mapping[str, Range])
                 None if high is None else high // atom.denominator,
             )
         case Extremum():
-            return None, None
+            ends = [interval(operand, ranges) for operand in atom.operands]
+            lows, highs = [low for low, _ in ends if low is not None], [high for _, high in ends if high is not None]
+            if atom.kind == "min":
+                return (min(lows) if len(lows) == len(ends) else None), min(highs, default=None)
+            return max(lows, default=None), (max(highs) if len(highs) == len(ends) else None)
 
 
 def bound_names(value: Expression) -> list[tuple[Reducer, str]]:

@@ -14,7 +14,7 @@ from polyml.expressions import Read
 from polyml.graph.ir import Equation, Loop, Op
 from polyml.graph.traverse import equation_reads
 from polyml.records import dataclass
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, between
 from polyml.sets.spaces import maps_of, parameters_text
 
 __all__ = ["Access", "Place", "flow_within", "iterations_of", "places_of", "points_of"]
@@ -85,7 +85,7 @@ def _iterations(loops: Sequence[Loop], dims: Sequence[str]) -> isl.Set:
     limits = []
     for loop in loops:
         low, high = (loop.start, loop.stop) if loop.step > 0 else (loop.stop + 1, loop.start + 1)
-        limits.append(f"{low.isl_text()} <= {loop.variable} < {high.isl_text()}")
+        limits.append(between(loop.variable, low, high))
         if abs(loop.step) > 1:
             limits.append(f"({loop.variable} - ({loop.start.isl_text()})) mod {abs(loop.step)} = 0")
     text = f"{{ [{', '.join(dims)}] : {' and '.join(limits)} }}"

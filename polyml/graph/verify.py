@@ -16,7 +16,7 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op, Tensor
 from polyml.ops import INDEX_DTYPE, OPS, REDUCTIONS, result_dtype
 from polyml.records import dataclass
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, between
 from polyml.sets.affine_conditions import condition_text
 from polyml.sets.spaces import parameters_text
 
@@ -73,7 +73,7 @@ class _Scope:
     def inside(self, loop: Loop) -> _Scope:
         v, step = loop.variable, loop.step
         first, last = (loop.start, loop.stop) if step > 0 else (loop.stop + 1, loop.start + 1)
-        limits = f"{first.isl_text()} <= {v} < {last.isl_text()}"
+        limits = between(v, first, last)
         if abs(step) != 1:
             limits += f" and ({v} - ({loop.start.isl_text()})) mod {abs(step)} = 0"
         parameters = (*self.sizes, *self.variables, v)

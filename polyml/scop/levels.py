@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, affine, between, minimum, operands
 from polyml.sets.spaces import parameters_text
 
 __all__ = ["LoopLevel", "enter_loops"]
@@ -30,9 +30,11 @@ class LoopLevel:
     @property
     def bounds(self) -> str:
         if self.step == 1:
-            return f"{self.start.isl_text()} <= {self.variable} < {self.stop.isl_text()}"
-        span = self.stop - self.start if self.step > 0 else self.start - self.stop
-        return f"0 <= {self.variable} < {((span + (abs(self.step) - 1)) // abs(self.step)).isl_text()}"
+            return between(self.variable, self.start, self.stop)
+        ends = operands(self.stop, "min" if self.step > 0 else "max")
+        spans = [end - self.start if self.step > 0 else self.start - end for end in ends]
+        count = minimum((span + (abs(self.step) - 1)) // abs(self.step) for span in spans)
+        return between(self.variable, affine(0), count)
 
 
 def enter_loops(domain: isl.Set, loops: Sequence[LoopLevel]) -> isl.Set:

@@ -13,7 +13,7 @@ from typing import Literal
 from polyml.records import dataclass
 
 __all__ = [
-    "Affine", "Atom", "Extent", "Extremum", "FloorDiv", "affine", "extent_of", "maximum", "minimum", "operands",
+    "Affine", "Atom", "Extent", "Extremum", "FloorDiv", "affine", "between", "extent_of", "maximum", "minimum", "operands",
 ]  # fmt: skip
 
 
@@ -234,7 +234,7 @@ class Affine:
         return f"{more} >= {less - self.constant}" if more.terms else f"{less} <= {self.constant}"
 
     def isl_text(self) -> str:
-        """The expression in isl's syntax: `floor((i + 3)/4)`. Extrema have none inside sets."""
+        """The expression in isl's syntax: `floor((i + 3)/4)`. Extrema split a set into pieces: `between` says what bounds mean without them."""
 
         def atom_text(atom: Atom) -> str:
             match atom:
@@ -283,7 +283,7 @@ def extent_of(value: Extent) -> Extent:
 
 
 def combine(op: str, left: Affine, right: Affine) -> Affine | None:
-    """`left op right` for one of `+ - * // %`; None when that is not quasi-affine (a product of variables, a divisor that is not a positive number)."""
+    """`left op right` for one of `+ - * // % **`; None when that is not quasi-affine (a product of variables, a divisor that is not a positive number, a power of one)."""
     match op:
         case "+":
             return left + right
@@ -297,6 +297,8 @@ def combine(op: str, left: Affine, right: Affine) -> Affine | None:
             return left // right.constant
         case "%" if right.is_constant and right.constant > 0:
             return left % right.constant
+        case "**" if left.is_constant and right.is_constant and 0 <= right.constant < 64:  # beyond, no 64 bits hold it
+            return affine(left.constant**right.constant)
         case _:
             return None
 
@@ -312,12 +314,18 @@ def maximum(operands: Iterable[Affine]) -> Affine:
 
 
 def operands(value: Affine, kind: str) -> tuple[Affine, ...]:
-    """The operands of an extremum that the value is, or the value."""
-    if len(value.terms) == 1 and value.constant == 0 and value.terms[0][1] == 1:
+    """The operands of an extremum that the value is (with a constant added, it is added to each), or the value."""
+    if len(value.terms) == 1 and value.terms[0][1] == 1:
         atom = value.terms[0][0]
         if isinstance(atom, Extremum) and atom.kind == kind:
-            return atom.operands
+            return tuple(operand + value.constant for operand in atom.operands)
     return (value,)
+
+
+def between(variable: str, first: Affine, end: Affine) -> str:
+    """`first <= variable < end` in isl's syntax: what is the largest of several, or less than the smallest, is bounded by each, so that the set is one convex piece."""
+    low = [f"{bound.isl_text()} <= {variable}" for bound in operands(first, "max")]
+    return " and ".join([*low, *(f"{variable} < {bound.isl_text()}" for bound in operands(end, "min"))])
 
 
 def _extremum(kind: Literal["min", "max"], operands: list[Affine]) -> Affine:

@@ -163,7 +163,7 @@ NOT_AFFINE = [
     ("if product", "if «n * k» < 3:\n        x[n, k] = 0", "an `if` condition multiplies", ""),
     ("if no comparison", "if «n»:\n        v[n] = 0", "not a comparison", ""),
     ("bound reads a scalar", "for t in range(«a»):\n        v[n] = t", "a loop bound reads 'a', which is data", "`int` parameter"),
-    ("bound of functions", "for t in range(«min(N, K)»):\n        v[n] = t", "a loop bound is not affine", ""),
+    ("bound of functions", "for t in range(min(N, «abs(K)»)):\n        v[n] = t", "a loop bound is not affine", ""),
     ("fractional bound", "for t in range(«2.5»):\n        v[n] = t", "the number 2.5", ""),
     ("pad width", "y[n] = pad(v, «a»)[n]", "a pad width reads 'a'", ""),
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from polyml.einsum_frontend.interpreter.names import children
 from polyml.einsum_frontend.syntax import (
     Binary,
     Boolean,
+    Call,
     Compare,
     CompareOp,
     Expression,
@@ -56,6 +57,11 @@ def affine_value(expr: Expression, values: Mapping[str, int]) -> int:
                 raise NotAffineError(f"division by {divisor}, which is not positive", span=expr.span)
             quotient, remainder = divmod(affine_value(expr.left, values), divisor)
             return quotient if expr.op == "//" else remainder
+        case Binary(op="**") if _is_constant(expr) and 0 <= affine_value(expr.right, values) < 64:
+            power: int = affine_value(expr.left, values) ** affine_value(expr.right, values)
+            return power
+        case Call(function="min" | "max" as name):  # in a loop's bounds
+            return (min if name == "min" else max)(affine_value(arg, values) for arg in expr.args)
         case _:
             raise NotAffineError("the expression is not affine in indices, loop variables and sizes", span=expr.span)
 

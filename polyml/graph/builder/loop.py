@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from polyml.einsum_frontend.quasi_affine import Names, needs_affine
+from polyml.einsum_frontend.quasi_affine import Names, needs_affine, needs_bounds
 from polyml.einsum_frontend.ranges import Range, interval
 from polyml.einsum_frontend.syntax import (
     Assign,
@@ -73,12 +73,11 @@ def build_loop(state: State, names: Names, statement: ForLoop, program: Program,
 
 def _level(state: State, names: Names, statement: ForLoop) -> LoopLevel:
     """The loop as a variable's range."""
-    start = needs_affine(statement.start, names, role="a loop bound")
-    stop = needs_affine(statement.stop, names, role="a loop bound")
     by = needs_affine(statement.step, names, role="a loop step")
     if not by.is_constant or by.constant == 0:
         raise NotAffineError("the step of a loop must be an integer that is not zero", span=statement.step.span)
     step = by.constant
+    start, stop = needs_bounds(statement.start, statement.stop, names, step=step)
     variable = state.fresh(statement.variable)
     known = {r.name: r for r in state.outer}
     first, last = interval(start, known), interval(stop, known)

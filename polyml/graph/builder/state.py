@@ -20,7 +20,7 @@ from polyml.errors import BoundsError, EinsumSyntaxError
 from polyml.graph.assumptions import Assumptions
 from polyml.graph.ir import Check, Op, Tensor
 from polyml.records import dataclass
-from polyml.sets.affine import Affine, Extent, affine
+from polyml.sets.affine import Affine, Extent, affine, between
 from polyml.sets.spaces import parameters_text
 from polyml.source import Span
 
@@ -257,9 +257,8 @@ def _over_iterations(written: isl.Set, level: LoopLevel, *, earlier: bool) -> is
 
 def loop_constraint(variable: str, start: Affine, stop: Affine, step: int) -> str:
     """`variable` takes the values of range(start, stop, step)."""
-    first, last = start.isl_text(), stop.isl_text()
-    inside = f"{first} <= {variable} < {last}" if step > 0 else f"{last} < {variable} <= {first}"
-    return inside if abs(step) == 1 else f"{inside} and ({variable} - ({first})) mod {abs(step)} = 0"
+    inside = between(variable, start, stop) if step > 0 else between(variable, stop + 1, start + 1)
+    return inside if abs(step) == 1 else f"{inside} and ({variable} - ({start.isl_text()})) mod {abs(step)} = 0"
 
 
 def identifier(wish: str, taken: Container[str]) -> str:
