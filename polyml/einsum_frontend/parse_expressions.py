@@ -8,7 +8,13 @@ from typing import get_args
 from polyml.dtypes import DTYPES
 from polyml.einsum_frontend.names import did_you_mean
 from polyml.einsum_frontend.positions import Positions
-from polyml.einsum_frontend.spellings import REFUSED_BINARY, REFUSED_COMPARE, REFUSED_EXPRESSIONS, attribute_hint
+from polyml.einsum_frontend.spellings import (
+    REFUSED_BINARY,
+    REFUSED_COMPARE,
+    REFUSED_EXPRESSIONS,
+    attribute_hint,
+    spelled_out,
+)
 from polyml.einsum_frontend.syntax import (
     Binary,
     BinaryOp,
@@ -174,8 +180,9 @@ def _call(node: ast.Call, at: Positions) -> Expression:
         case ast.Subscript(value=ast.Attribute(attr=name)) if name in _REDUCERS:
             raise refusal("reducers are written without a module", at, node.func, f"write {name}[...](...)")
         case ast.Subscript(value=called):
-            hint = f"reducers are {', '.join(sorted(_REDUCERS))}"
-            raise refusal(f"unknown reducer {ast.unparse(called)!r}", at, called, hint)
+            word = ast.unparse(called)
+            hint = spelled_out(word) or f"reducers are {', '.join(sorted(_REDUCERS))}"
+            raise refusal(f"unknown reducer {word!r}", at, called, hint)
         case ast.Name(id=name) if name in FUNCTIONS or name in DTYPES:
             return _apply(name, node, at)
         case ast.Attribute(value=ast.Name(), attr=name) if name in DTYPES:  # pm.f32(x[n]) reads better to a linter
@@ -191,7 +198,9 @@ def _call(node: ast.Call, at: Positions) -> Expression:
             hint = f"name the indices that it reduces: {name}[k](x[k])"
             raise refusal(f"`{name}` reduces over no index here", at, node, hint)
         case ast.Name(id=name):
-            known = _SIZES if name == "len" else did_you_mean(name, [*FUNCTIONS, *DTYPES, *_REDUCERS])
+            known = (
+                _SIZES if name == "len" else spelled_out(name) or did_you_mean(name, [*FUNCTIONS, *DTYPES, *_REDUCERS])
+            )
             other = "another einsum program is called in a statement of its own: t = f(x)"
             raise refusal(f"unknown function {name!r}", at, node.func, known or other)
         case other:

@@ -10,6 +10,7 @@ from polyml.einsum_frontend.printer import format_expression
 from polyml.einsum_frontend.resolve_expressions import Names, resolve_expression
 from polyml.einsum_frontend.scope import Scope, Tensor, holds_program, wrong_rank
 from polyml.einsum_frontend.signature import result_ranks, written_parameters
+from polyml.einsum_frontend.spellings import spelled_out
 from polyml.einsum_frontend.syntax import CallProgram, Expression, Name, Parameter, Program, Reducer, Subscript
 from polyml.einsum_frontend.walk import walk
 from polyml.errors import EinsumSyntaxError
@@ -50,8 +51,8 @@ def _callee(call: CallProgram, scope: Scope) -> Program:
         raise EinsumSyntaxError(f"{word!r} is not a program and cannot be called", span=call.span, hint=hint)
     if word not in scope.namespace:
         programs = [name for name, value in scope.namespace.items() if holds_program(value)]
-        close = did_you_mean(word, [*RESERVED, *programs])
-        raise EinsumSyntaxError(f"unknown function or program {word!r}", span=call.span, hint=close)
+        known = spelled_out(word) or did_you_mean(word, [*RESERVED, *programs])
+        raise EinsumSyntaxError(f"unknown function or program {word!r}", span=call.span, hint=known)
     program = getattr(scope.namespace[word], "program", None)
     if not isinstance(program, Program):
         what = type(scope.namespace[word]).__name__

@@ -7,11 +7,11 @@ import ast
 from polyml.dtypes import DTYPES
 from polyml.ops import FUNCTIONS, REDUCTIONS
 
-__all__ = ["REFUSED_BINARY", "REFUSED_COMPARE", "REFUSED_EXPRESSIONS", "attribute_hint"]
+__all__ = ["REFUSED_BINARY", "REFUSED_COMPARE", "REFUSED_EXPRESSIONS", "attribute_hint", "spelled_out"]
 
 REFUSED_BINARY: dict[type[ast.operator], tuple[str, str]] = {
-    ast.BitAnd: ("&", "write `and`"),
-    ast.BitOr: ("|", "write `or`"),
+    ast.BitAnd: ("&", "write `and` between conditions, `x % 2**b` for the last b bits"),
+    ast.BitOr: ("|", "write `or` between conditions, `+` for bits that do not overlap"),
     ast.BitXor: ("^", "write `!=` between conditions, `**` for a power"),
     ast.MatMult: ("@", "write the indices: c[i, j] = a[i, k] * b[k, j]"),
     ast.LShift: ("<<", "multiply by a power of two"),
@@ -54,7 +54,64 @@ _NUMPY_FUNCTIONS = {
     "matmul": "an index",
     "einsum": "an index",
     "conjugate": "conj",
+    "arctan2": "atan2",
 }
+_SPELLED_OUT = {
+    "acos": "atan2(sqrt((1 - x) * (1 + x)), x)",
+    "arccos": "atan2(sqrt((1 - x) * (1 + x)), x)",
+    "arcsin": "atan2(x, sqrt((1 - x) * (1 + x)))",
+    "arctan": "atan2(x, 1.0)",
+    "asin": "atan2(x, sqrt((1 - x) * (1 + x)))",
+    "atan": "atan2(x, 1.0)",
+    "average": "sum[n](x[n]) / N",
+    "cbrt": "copysign(abs(x)**(1/3), x)",
+    "clip": "min(max(x, low), high)",
+    "cosh": "(exp(x) + exp(-x)) / 2",
+    "cumsum": "y[n] = sum[k, k <= n](x[k])",
+    "divmod": "x // y and x % y",
+    "dot": "the indices: sum[k](x[k] * y[k])",
+    "empty": "a declaration: y: f32['N']",
+    "exp2": "2.0**x",
+    "expm1": "exp(x) - 1 (near 0, 2 * t / (1 - t) with t = tanh(x / 2))",
+    "float": "f64(x)",
+    "hypot": "sqrt(x**2 + y**2)",
+    "int": "i64(x)",
+    "isfinite": "abs(x) < inf",
+    "isinf": "abs(x) == inf",
+    "isnan": "x != x",
+    "leaky_relu": "where(x > 0, x, 0.01 * x)",
+    "linspace": "index arithmetic: low + n * (high - low) / (N - 1)",
+    "log10": "log(x) / log(10.0)",
+    "log2": "log(x) / log(2.0)",
+    "logsumexp": "m[n] = max[k](x[n, k]), then log(sum[k](exp(x[n, k] - m[n]))) + m[n]",
+    "mean": "sum[n](x[n]) / N",
+    "norm": "sqrt(sum[n](x[n]**2))",
+    "ones": "a declaration: y: f32['N'] = 1",
+    "pow": "x**y",
+    "reciprocal": "1 / x",
+    "reshape": "the indices: y[i, j] = x[K * i + j]",
+    "sign": "where(x > 0, 1, where(x < 0, -1, 0))",
+    "silu": "x * sigmoid(x)",
+    "sinh": "(exp(x) - exp(-x)) / 2",
+    "softmax": "e[n, k] = exp(x[n, k] - max[j](x[n, j])), then e[n, k] / sum[j](e[n, j])",
+    "softplus": "max(x, 0) + log1p(exp(-abs(x)))",
+    "square": "x**2",
+    "std": "m = sum[n](x[n]) / N, then sqrt(sum[n]((x[n] - m)**2) / N)",
+    "swish": "x * sigmoid(x)",
+    "tan": "sin(x) / cos(x)",
+    "tensordot": "the indices: sum[k](x[n, k] * y[k, m])",
+    "transpose": "the indices: y[n, k] = x[k, n]",
+    "trunc": "where(x < 0, ceil(x), floor(x))",
+    "var": "m = sum[n](x[n]) / N, then sum[n]((x[n] - m)**2) / N",
+    "zeros": "a declaration: y: f32['N'] = 0",
+}
+"""Functions and reducers that people know from elsewhere, in the language's words."""
+
+
+def spelled_out(name: str) -> str | None:
+    """A hint how to write what the function `name` does, where the table has it."""
+    found = _SPELLED_OUT.get(name)
+    return None if found is None else f"write {found}"
 
 
 def attribute_hint(node: ast.Attribute) -> str:
@@ -70,4 +127,6 @@ def attribute_hint(node: ast.Attribute) -> str:
         return f"write {_NUMPY_FUNCTIONS[name]}"
     if name == "T":
         return "swap the indices: x[k, n]"
+    if (known := spelled_out(name)) is not None:
+        return known
     return "give it a name of its own outside the program, or pass it as a parameter"

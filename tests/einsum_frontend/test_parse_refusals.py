@@ -9,7 +9,7 @@ from polyml.errors import EinsumSyntaxError
 from .marked import check_refused, program
 
 EXPRESSIONS = [
-    ("«v[n] & 1»", "`&` is not in the language", "write `and`"),
+    ("«v[n] & 1»", "`&` is not in the language", "write `and` between"),
     ("«v[n] | 1»", "`|` is not in the language", "write `or`"),
     ("«v[n] ^ 1»", r"`\^` is not in the language", ""),
     ("«~v[n]»", "`~` is not in the language", "write `not`"),
@@ -40,7 +40,10 @@ EXPRESSIONS = [
     ("«np.maximum»(v[n], 0)", "'np.maximum' is not", "write max"),
     ("(«v + 1»)[n]", "only a tensor can be subscripted", ""),
     ("«rel»(v[n]) + 1", "unknown function 'rel'", "did you mean 'relu'"),
-    ("«softmax»(v[n])", "unknown function 'softmax'", "another einsum program"),
+    ("«softmax»(v[n])", "unknown function 'softmax'", "exp(x[n, k]"),
+    ("«silu»(v[n])", "unknown function 'silu'", "write x * sigmoid"),
+    ("«np.clip»(v[n])", "not in the language", "write min(max("),
+    ("«mean»[n](v[n])", "unknown reducer 'mean'", "write sum[n]"),
     ("«len»(v)", "unknown function 'len'", "name the sizes"),
     ("sum(x[n, k], axis=«1»)", "keyword arguments", "sum[k](x[n, k])"),
     ("«frobnicate»(v[n]) + 1", "unknown function 'frobnicate'", "another einsum program"),
