@@ -1,7 +1,7 @@
 """What may stand in a subscript, a condition and a bound: the quasi-affine form, checked on resolved expressions.
 
 The check is by form, without numbers: a symbolic size may multiply or divide an index (the compiler then specializes on it); two indices, loop variables or values read
-from tensors may not be multiplied, nor divide anything, nor stand in a power. Only the bounds of loops may be the smallest or largest of several.
+from tensors may not be multiplied, nor divide anything, nor stand in a power. Only the bounds of loops, and subscripts that are read, may be the smallest or largest of several.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from polyml.errors import NotAffineError
 __all__ = ["require_affine", "require_condition"]
 
 
-def require_affine(e: Expression, *, role: str, reads: bool) -> None:
-    """Refuses `e` unless it is quasi-affine. `role` names it in the message ("a subscript"); `reads`: whether tensor elements may stand in it.
+def require_affine(e: Expression, *, role: str, reads: bool, extrema: bool = False) -> None:
+    """Refuses `e` unless it is quasi-affine. `role` names it in the message ("a subscript"); `reads`: whether tensor elements may stand in it. `extrema`: whether `min` and `max` may.
 
     Raises:
         NotAffineError: with the part at fault.
@@ -49,10 +49,10 @@ def require_affine(e: Expression, *, role: str, reads: bool) -> None:
                     hint = "pass it as an `int` parameter"
                 raise NotAffineError(f"{role} reads {format_expression(e)!r}, which is data", span=e.span, hint=hint)
         case Unary(op="-"):
-            require_affine(e.operand, role=role, reads=reads)
+            require_affine(e.operand, role=role, reads=reads, extrema=extrema)
         case Binary(op="+" | "-" | "*" | "//" | "%"):
-            require_affine(e.left, role=role, reads=reads)
-            require_affine(e.right, role=role, reads=reads)
+            require_affine(e.left, role=role, reads=reads, extrema=extrema)
+            require_affine(e.right, role=role, reads=reads, extrema=extrema)
             if e.op == "*" and _varies(e.left) and _varies(e.right):
                 raise NotAffineError(
                     f"{role} multiplies {format_expression(e.left)!r} by {format_expression(e.right)!r}: it is not affine",
@@ -63,11 +63,11 @@ def require_affine(e: Expression, *, role: str, reads: bool) -> None:
                 message = f"{role} divides by {format_expression(e.right)!r}: it is not affine"
                 raise NotAffineError(message, span=e.span, hint="divide by numbers and sizes only")
         case Binary(op="**") if not _varies(e):
-            require_affine(e.left, role=role, reads=reads)
-            require_affine(e.right, role=role, reads=reads)
-        case Call(function="min" | "max") if "bound" in role:
+            require_affine(e.left, role=role, reads=reads, extrema=extrema)
+            require_affine(e.right, role=role, reads=reads, extrema=extrema)
+        case Call(function="min" | "max") if extrema:
             for arg in e.args:
-                require_affine(arg, role=role, reads=reads)
+                require_affine(arg, role=role, reads=reads, extrema=extrema)
         case Binary(op="/"):
             raise NotAffineError(f"{role} is not an integer", span=e.span, hint="write `//` to divide indices")
         case Binary() | Unary() | Compare() | Boolean() | Call() | Reducer():

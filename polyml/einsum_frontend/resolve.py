@@ -136,7 +136,7 @@ class _Resolver:
         left = frozenset(name for s in _as_access(statement) for name in free_indices(s, scope, frozenset()))
         names = Names(scope, left, left | free_indices(statement.value, scope, left))
         value = resolve_expression(statement.value, names, {})
-        subscripts = tuple(resolve_subscript(s, names, {}) for s in parsed_left)
+        subscripts = tuple(resolve_subscript(s, names, {}, read=False) for s in parsed_left)
         free = frozenset(scope.safe(name) for name in names.free)
         missing = free - frozenset(scope.safe(name) for name in left)
         if missing and statement.op in {"*=", "/="}:
@@ -235,7 +235,7 @@ class _Resolver:
         bounds: list[Expression] = []
         for bound in (loop.start, loop.stop, loop.step):
             resolved = resolve_expression(bound, Names(scope), {})
-            require_affine(resolved, role="a loop bound", reads=False)
+            require_affine(resolved, role="a loop bound", reads=False, extrema=True)
             bounds.append(resolved)
         step = _constant(bounds[2])
         if step is None or step == 0:

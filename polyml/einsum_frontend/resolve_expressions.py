@@ -175,14 +175,14 @@ def _access(e: Subscript, names: Names, bound: Mapping[str, str]) -> Subscript:
     return replace(e, tensor=tensor, subscripts=subscripts)
 
 
-def resolve_subscript(e: Expression, names: Names, bound: Mapping[str, str]) -> Expression:
-    """One subscript in resolved form: quasi-affine, possibly in elements of tensors (a gather).
+def resolve_subscript(e: Expression, names: Names, bound: Mapping[str, str], *, read: bool = True) -> Expression:
+    """One subscript in resolved form: quasi-affine, possibly in elements of tensors (a gather). `read`: not on a left side; then `min` and `max` may hold it inside.
 
     Raises:
         EinsumSyntaxError, NotAffineError: as `resolve_expression`.
     """
     resolved = resolve_expression(e, names, bound, subscript=True)
-    require_affine(resolved, role="a subscript", reads=True)
+    require_affine(resolved, role="a subscript", reads=True, extrema=read)
     return resolved
 
 

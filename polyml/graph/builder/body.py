@@ -38,6 +38,7 @@ from polyml.einsum_frontend.typing import Typed, apply, cast, converted, element
 from polyml.errors import NotAffineError, ShapeError
 from polyml.expressions import Apply, Const, Read
 from polyml.expressions import Subscript as GraphSubscript
+from polyml.graph.builder.clamped import Cases, by_cases
 from polyml.graph.builder.complex import applied
 from polyml.graph.builder.gather import checked_index
 from polyml.graph.builder.parts import Path, fold, image, index_value
@@ -173,6 +174,8 @@ class Body:
     # -- accesses -------------------------------------------------------------------------------------------------
 
     def read(self, node: Subscript, path: Path) -> Typed:
+        if (cases := by_cases(node)) is not None:
+            return self.clamped(cases, path, node.span)
         extents = extents_of(self.state, self.names, node)
         name = node.tensor.tensor if isinstance(node.tensor, Pad) else node.tensor
         variable = self.state.lookup(name, node.span)
@@ -180,6 +183,21 @@ class Body:
         if isinstance(node.tensor, Pad):
             return self.padded(node.tensor, variable, subscripts, path, node.span)
         return self.element(variable, subscripts, path, node.span)
+
+    def clamped(self, cases: Cases, path: Path, span: Span) -> Typed:
+        """A select between two reads; one of them alone, where the other one is never done."""
+        reads = []
+        for read, truth in ((cases.first, True), (cases.second, False)):
+            inside = path.within(necessary(cases.test, self.names, truth))
+            if not inside.scope.points().is_empty():
+                reads.append(self.read(read, inside))
+        match reads:
+            case []:
+                return self.read(cases.first, path)
+            case [only]:
+                return only
+            case _:
+                return apply("select", [self.value(cases.test, path), *reads], span)
 
     def subscripts(
         self, written: Sequence[Expression], extents: Sequence[Extent], name: str, path: Path

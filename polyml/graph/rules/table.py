@@ -46,6 +46,7 @@ from polyml.graph.rules.sums.pieces import join_pieces
 from polyml.graph.rules.sums.split import split_products
 from polyml.graph.rules.sums.symmetric import mirror_symmetric
 from polyml.graph.rules.sums.terms_in_blocks import sum_blocks
+from polyml.graph.rules.windows.borders import store_borders
 from polyml.graph.rules.windows.filters import lanes_along_filters
 from polyml.graph.rules.windows.gathered import gather_windows
 from polyml.graph.rules.windows.joined_filters import join_filters
@@ -157,6 +158,8 @@ RULES: tuple[Rule, ...] = (
 
 # Ordering: behind the others, since inlining would undo them.
 LAST_RULES: tuple[Rule, ...] = (
+    # Ordering: before the rules that split indices by what they are divided by.
+    _plain("borders", store_borders, needs=("vector_bytes",)),
     # Ordering: before the rules that look for plain indices.
     Rule(
         "index blocks",
