@@ -37,6 +37,7 @@ from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import subscript_variables, uses, walk_nodes, with_body
 from polyml.dtypes import DType
+from polyml.expressions import Subscript
 from polyml.new_names import fresh
 from polyml.records import dataclass
 from polyml.renewed import renewed
@@ -169,19 +170,19 @@ class _Replacement:
         if not staying:
             return []
         where: dict[Element, list[tuple[int, ElementAccess]]] = {}
-        by_variable: dict[str, dict[tuple[Element | None, tuple[object, ...]], ElementAccess]] = {}
+        by_variable: dict[str, dict[tuple[tuple[Subscript, ...], tuple[object, ...]], ElementAccess]] = {}
         for position, node in enumerate(nodes):
             for access in accesses_of(node, ranges, of=staying, known=self.known):
                 element = None if access.indirect else access.element
                 # Loops of one name may have other bounds.
                 path = tuple((loop.variable, loop.lower, loop.upper) for loop in access.loops)
-                by_variable.setdefault(access.variable, {})[(element, path)] = access
+                by_variable.setdefault(access.variable, {})[(access.subscripts, path)] = access
                 if element is not None:
                     where.setdefault(element, []).append((position, access))
         found: list[Promotion] = []
         shapes = {element: _Shape.of(element, lanes) for element in where}
         others = {
-            name: [(None if place is None else shapes[place], access) for (place, _), access in paths.items()]
+            name: [(None if access.indirect else shapes[access.element], access) for access in paths.values()]
             for name, paths in by_variable.items()
         }
         for element, accesses in where.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from polyml.expressions import Expr, Read, map_reads
+from polyml.expressions import Expr, Read, Subscript, map_reads
 from polyml.graph.edit import map_expressions, protected_names, replace_equations, with_name, with_ops
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.reuse.inline import is_elementwise
@@ -55,18 +55,22 @@ def merge_dimensions(graph: Graph) -> Graph:
         if equation.result.name in copies:
             return ()
         changed = map_expressions(equation, lambda expr: map_reads(expr, read))
-        into = merged.get(equation.result.name)
-        if into is None:
+        if equation.result.name not in merged:
             return (changed,)
-        target = [place for place in changed.target if isinstance(place, Affine)]
-        return (replace(with_name(changed, into.copy), target=into.places(target)),)
+        copy, target = moved(equation.result.name, changed.target)
+        return (replace(with_name(changed, copy), target=target),)
 
     def read(element: Read) -> Expr:
-        into = merged.get(element.tensor)
-        if into is None:
+        if element.tensor not in merged:
             return element
-        places = [place for place in element.subscripts if isinstance(place, Affine)]
-        return Read(into.copy.name, into.places(places), element.dtype)
+        copy, places = moved(element.tensor, element.subscripts)
+        return Read(copy.name, places, element.dtype)
+
+    def moved(name: str, subscripts: Sequence[Subscript]) -> tuple[Tensor, tuple[Affine, ...]]:
+        """Where an element of a tensor is in the end: its copy may be copied in turn."""
+        into = merged[name]
+        places = into.places([place for place in subscripts if isinstance(place, Affine)])
+        return moved(into.copy.name, places) if into.copy.name in merged else (into.copy, places)
 
     return with_ops(graph, replace_equations(graph.ops, made))
 

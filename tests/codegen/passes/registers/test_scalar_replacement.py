@@ -6,6 +6,7 @@ from polyml.codegen.loops import Assign, For, If
 from polyml.codegen.passes.registers.scalar_replacement import scalar_replacement
 from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import walk_nodes
+from polyml.dtypes import i32
 from polyml.expressions import reads_of
 from polyml.sets.affine import affine
 from tests.codegen.programs import agree, array, at, call, function, loop, number, put
@@ -50,3 +51,18 @@ def test_loops_of_one_name() -> None:
         after = scalar_replacement(program)
         agree(program, after, {})
         assert "y_value" in loops_text(after)
+
+
+def test_several_reads_at_places_that_are_read() -> None:
+    """One of them may be the element that stays, which then is in memory, though the last one never is."""
+    store = Assign(target=put("y", "i", 0), value=at("x", "i"))
+    other = Assign(target=put("y", affine("i") + 3, 0), value=at("x", affine("i") + 3))
+    gathered = [at("y", row, at("g", 0, dtype=i32)) for row in (affine("i"), affine("i") + 3)]
+    take = Assign(target=put("z", "i"), value=call("add", call("add", *gathered), at("y", "i", 0)))
+    program = function(
+        loop("i", 0, 3, store, other, take),
+        arguments=[array("x", 6), array("g", 1, dtype=i32), array("y", 6, 1), array("z", 3)],
+        written="y z",
+    )
+    after = scalar_replacement(program)
+    assert "y_value" not in loops_text(after), loops_text(after)

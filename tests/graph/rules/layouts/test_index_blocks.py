@@ -163,3 +163,25 @@ def test_nothing_beside_the_operands_is_read(behind: bool) -> None:
     x, w = numbers("f32", 1, 6, 9, 9), numbers("f32", 32, 3, 3, 3)
     found = polyml.einsum(GROUPS.format(t="f32", d=3, e=16))(guarded(x, behind), guarded(w, behind))
     np.testing.assert_array_equal(found, grouped(x, w, 2))
+
+
+def test_parts_that_are_put_together_twice() -> None:
+    """The rows of one sum go into blocks of the next one, whose rows are joined twice: both copies are left out."""
+    program = polyml.einsum(
+        """
+def f(x: f32["12 7"], v: f32["5 2 3"], w: f32["2 1 3"]):
+    s[k, i, j] = sum[q, r](x[i + q, j + r] * v[k, q, r])
+    a: f32["55 5"]
+    a[i, j] = s[i//11, i % 11, j]
+    t[k, i, j] = sum[q, r](a[i + q, j + r] * w[k, q, r])
+    y: f32["110 3"]
+    y[i, j] = t[i//55, i % 55, j]
+    return y
+""",
+        precise=True,
+    )
+    rng = np.random.default_rng(0)
+    x, v, w = (rng.integers(-3, 4, shape).astype("f4") for shape in ((12, 7), (5, 2, 3), (2, 1, 3)))
+    rows = np.lib.stride_tricks.sliding_window_view(x, (2, 3))
+    rows = np.lib.stride_tricks.sliding_window_view(np.einsum("ijqr,kqr->kij", rows, v).reshape(55, 5), (1, 3))
+    assert np.array_equal(program(x, v, w), np.einsum("ijqr,kqr->kij", rows, w).reshape(110, 3))
