@@ -184,8 +184,11 @@ class _Builder:
             left = tuple(i for i in eq.indices if i not in eq.reduced)
             identity = REDUCTIONS[reduce].identity(dtype)
             start = Const(0 if identity is None else identity, dtype)
-            first = _own(left, self.left_instances(eq, left, around), "init", best, start, eq.span)
+            instances = self.left_instances(eq, left, around)
+            first = _own(left, instances, "init", best, start, eq.span)
             self.add(f"{eq.result.name}_init", around, replace(first, reduction=reduce, argument=argument))
+            if eq.base is None and eq.instances is None and argument is None and not eq.is_plain:
+                self.fill_rest(eq, s.target, instances, start, around)
         index = affine(eq.reduced[0]) if argument is not None else None
         update = replace(s, kind="update", target=best, reduction=reduce, argument=argument, argument_value=index)
         self.add(eq.result.name, around, update)
@@ -202,6 +205,20 @@ class _Builder:
         assert positions == list(range(len(left))), "internal: reduced indices come last"
         return enter_loops(eq.domain.project_out(isl.dim_type.set, len(left), count), around.loops)
 
+    def fill_rest(self, eq: Equation, target: Access, instances: isl.Set, start: Const, around: _Around) -> None:
+        """Gives the identity to elements of a whole result that no instance hits: of rows in parts (`2*g + e`) those where a window has no term."""
+        elements = tuple(f"e{d}" for d in range(len(eq.result.shape)))
+        rest = self.box(eq.result.shape, elements, around).subtract(self.places(instances, eq.left, target, around))
+        if not rest.is_empty():
+            place = Access(target.array, tuple(map(affine, elements)))
+            self.add(f"{eq.result.name}_rest", around, _own(elements, rest, "copy", place, start))
+
+    def places(self, points: isl.Set, indices: Sequence[str], target: Access, around: _Around) -> isl.Set:
+        """The elements that affine subscripts name at these points, inside the loops."""
+        dims, where = (*around.variables, *indices), (*map(affine, around.variables), *target.subscripts)
+        hit = access_map("x", dims, "x", where, (), sizes=self.sizes)
+        return points.reset_tuple_id().apply(hit.reset_tuple_id(isl.dim_type.in_).reset_tuple_id(isl.dim_type.out))
+
     def keep_base(self, eq: Equation, base: Tensor, target: Access, around: _Around, domain: isl.Set) -> None:
         """Copies the base's elements that stay, where base and result do not share memory."""
         origin = self.array_of(base)
@@ -210,10 +227,7 @@ class _Builder:
         elements = tuple(f"e{d}" for d in range(len(base.shape)))
         stay = self.box(base.shape, elements, around)
         if not eq.accumulate and all(isinstance(s, Affine) for s in target.subscripts):
-            dims = (*around.variables, *eq.indices)
-            where = (*map(affine, around.variables), *target.subscripts)
-            hit = access_map("x", dims, "x", where, (), sizes=self.sizes).reset_tuple_id(isl.dim_type.in_)
-            stay = stay.subtract(domain.apply(hit.reset_tuple_id(isl.dim_type.out)))
+            stay = stay.subtract(self.places(domain, eq.indices, target, around))
         subscripts = tuple(affine(e) for e in elements)
         value = Read(origin, subscripts, base.dtype)
         self.add(

@@ -185,3 +185,15 @@ def f(x: f32["12 7"], v: f32["5 2 3"], w: f32["2 1 3"]):
     rows = np.lib.stride_tricks.sliding_window_view(x, (2, 3))
     rows = np.lib.stride_tricks.sliding_window_view(np.einsum("ijqr,kqr->kij", rows, v).reshape(55, 5), (1, 3))
     assert np.array_equal(program(x, v, w), np.einsum("ijqr,kqr->kij", rows, w).reshape(110, 3))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_windows_without_terms_in_blocks(dynamic: bool) -> None:
+    """Elements that no term hits are zeros, though the result's rows are in parts."""
+    program = polyml.einsum(
+        'def f(x: f64["3 N"]):\n    y: f64["6 N+1"]\n    y[i, j] = sum[r < 2, j + r < N](x[i//2, j + r])\n    return y\n',
+        dynamic=dynamic,
+    )
+    x = np.arange(24.0).reshape(3, 8)
+    padded = np.pad(x, ((0, 0), (0, 2)))
+    assert np.array_equal(program(x, out=np.full((6, 9), np.nan)), np.repeat(padded[:, :-1] + padded[:, 1:], 2, axis=0))
