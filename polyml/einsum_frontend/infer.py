@@ -66,13 +66,26 @@ def infer_ranges(
             raise UnboundedDomainError(
                 f"the range of {' and '.join(map(plain_name, missing))} follows from nothing",
                 span=span,
-                hint="declare the left side with its shape, or state a condition in a reducer, e.g. sum[k, k < 3](..)",
+                hint=_rebound(value, missing)
+                or "declare the left side with its shape, or state a condition in a reducer, e.g. sum[k, k < 3](..)",
             )
         for name, fitting in found.items():
             if fitting.exact and fitting.low is not None and fitting.high == fitting.low + 1:
                 warnings.append(f"{span}: the inferred range of {plain_name(name)} is the single value {fitting.low}")
         ranges.update(found)
     return Inferred(ranges, tuple(warnings), tuple(assumed))
+
+
+def _rebound(value: Expression, missing: Collection[str]) -> str | None:
+    """A hint where a reducer binds an index that is written like one of these."""
+    for reducer in (n for n in nodes(value) if isinstance(n, Reducer)):
+        for item in reducer.items:
+            if isinstance(item, IndexRef) and item.name not in missing:
+                at = item.span
+                written = at.source.line(at.line)[at.column : at.end_column]
+                if written in map(plain_name, missing):
+                    return f"the {written} of {reducer.kind}[{written}](..) is another one and ends with it: leave {written} out on the left side, or rename one of the two"
+    return None
 
 
 def _variable(name: str, names: Names) -> str:

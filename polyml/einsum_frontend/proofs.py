@@ -145,8 +145,16 @@ def prove_in_bounds(
     raise BoundsError(
         f"subscript {position} of {access} leaves its dimension of {extent}: it is {value}{where}",
         span=span,
-        hint="restrict the index by a condition in a reducer, an `if` or a `where`, or use pad(..)",
+        hint=_inside(extent)
+        if subscript.is_constant
+        else "restrict the index by a condition in a reducer, an `if` or a `where`, or use pad(..)",
     )
+
+
+def _inside(extent: Extent) -> str:
+    """What to write in the place of a number that is no subscript of the dimension."""
+    last = affine(extent) - 1
+    return f"subscripts count from 0 to {last}, and none from the end: the last element is at {last}"
 
 
 def prove_injective(target: Sequence[Affine], scope: Scope, *, name: str, span: Span, avoid: Avoid = nothing) -> None:

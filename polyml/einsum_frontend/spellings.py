@@ -47,33 +47,32 @@ _NUMPY_DTYPES = {
     "uint32": "u32", "uint64": "u64", "bool_": "bool", "float": "f64",
     "float16": "f16", "bfloat16": "bf16", "complex64": "c64", "complex128": "c128",
 }  # fmt: skip
-_NUMPY_FUNCTIONS = {
-    "maximum": "max",
-    "minimum": "min",
-    "power": "**",
-    "matmul": "an index",
-    "einsum": "an index",
-    "conjugate": "conj",
-    "arctan2": "atan2",
-}
 _SPELLED_OUT = {
     "acos": "atan2(sqrt((1 - x) * (1 + x)), x)",
+    "amax": "max[k](x[k])",
+    "amin": "min[k](x[k])",
+    "angle": "atan2(imag(z), real(z))",
     "arccos": "atan2(sqrt((1 - x) * (1 + x)), x)",
     "arcsin": "atan2(x, sqrt((1 - x) * (1 + x)))",
     "arctan": "atan2(x, 1.0)",
+    "arctan2": "atan2",
     "asin": "atan2(x, sqrt((1 - x) * (1 + x)))",
     "atan": "atan2(x, 1.0)",
     "average": "sum[n](x[n]) / N",
     "cbrt": "copysign(abs(x)**(1/3), x)",
     "clip": "min(max(x, low), high)",
+    "conjugate": "conj",
     "cosh": "(exp(x) + exp(-x)) / 2",
     "cumsum": "y[n] = sum[k, k <= n](x[k])",
     "divmod": "x // y and x % y",
     "dot": "the indices: sum[k](x[k] * y[k])",
+    "einsum": "the indices: sum[k](x[n, k] * y[k, m])",
     "empty": "a declaration: y: f32['N']",
     "exp2": "2.0**x",
     "expm1": "exp(x) - 1 (near 0, 2 * t / (1 - t) with t = tanh(x / 2))",
     "float": "f64(x)",
+    "floor_divide": "x // y",
+    "fma": "x * y + z",
     "hypot": "sqrt(x**2 + y**2)",
     "int": "i64(x)",
     "isfinite": "abs(x) < inf",
@@ -84,10 +83,15 @@ _SPELLED_OUT = {
     "log10": "log(x) / log(10.0)",
     "log2": "log(x) / log(2.0)",
     "logsumexp": "m[n] = max[k](x[n, k]), then log(sum[k](exp(x[n, k] - m[n]))) + m[n]",
+    "matmul": "the indices: sum[k](x[n, k] * y[k, m])",
+    "maximum": "max",
     "mean": "sum[n](x[n]) / N",
+    "minimum": "min",
+    "mod": "x % y",
     "norm": "sqrt(sum[n](x[n]**2))",
     "ones": "a declaration: y: f32['N'] = 1",
     "pow": "x**y",
+    "power": "x**y",
     "reciprocal": "1 / x",
     "reshape": "the indices: y[i, j] = x[K * i + j]",
     "sign": "where(x > 0, 1, where(x < 0, -1, 0))",
@@ -110,7 +114,7 @@ _SPELLED_OUT = {
 
 def spelled_out(name: str) -> str | None:
     """A hint how to write what the function `name` does, where the table has it."""
-    found = _SPELLED_OUT.get(name)
+    found = _SPELLED_OUT.get(name) or (f"{_NUMPY_DTYPES[name]}(x)" if name in _NUMPY_DTYPES else None)
     return None if found is None else f"write {found}"
 
 
@@ -123,8 +127,6 @@ def attribute_hint(node: ast.Attribute) -> str:
         return f"write {name}"
     if name in _NUMPY_DTYPES:
         return f"write {_NUMPY_DTYPES[name]}"
-    if name in _NUMPY_FUNCTIONS:
-        return f"write {_NUMPY_FUNCTIONS[name]}"
     if name == "T":
         return "swap the indices: x[k, n]"
     if (known := spelled_out(name)) is not None:

@@ -84,6 +84,14 @@ def test_refused_out_of_bounds(lines: tuple[str, ...], message: str) -> None:
     check_refused('x: f32["N"]', 'y: f32["N"] = 0', *lines, "return y", arguments=X, error=BoundsError, message=message)
 
 
+@pytest.mark.parametrize("place", ["-1", "N"])
+def test_refused_numbers_that_are_no_subscripts(place: str) -> None:
+    check_refused(
+        'x: f32["N"]', f"y = x[«{place}»]", "return y",
+        arguments=X, error=BoundsError, message="leaves its dimension of 8", hint="count from 0 to 7, and none from the end",
+    )  # fmt: skip
+
+
 def test_refused_left_sides_that_hit_an_element_twice() -> None:
     check_refused(
         'x: f32["N"]', 'y: f32["N"] = 0', "«y[n // 2]» = x[n]", "return y",

@@ -122,6 +122,13 @@ def test_refused_unbounded() -> None:
     )  # fmt: skip
 
 
+def test_refused_an_index_that_a_reducer_binds_beside_the_left_one() -> None:
+    check_refused(
+        'x: f32["N K"]', "«y[n, k] = sum[k](x[n, k])»", "return y",
+        arguments=(values(3, 4),), error=UnboundedDomainError, message="the range of k follows from nothing", hint="the k of sum[k](..) is another one",
+    )  # fmt: skip
+
+
 def test_refused_gaps() -> None:
     # 0, 1 and 4, 5 stay below 2: n % 4 < 2, and n // 8 bounds n.
     check_refused(
