@@ -123,7 +123,8 @@ def add_by_product(state: State, x: Value, y: Value) -> Value:
     known = constant(x.type, 1.0)
     one = state.unforeseen.get(known)
     if one is None:
+        number = constant(x.type.of(1), 1.0)  # vectors of part of a register, or of several, have no constraint
         with b.into(state.entry):
-            one = b.emit(x.type, f'call {x.type} asm "", "=v,0"({known})')
+            one = b.splat(b.emit(number.type, f'call {number.type} asm "", "=v,0"({number})'), x.type.lanes)
         state.unforeseen[known] = one
     return b.intrinsic("fma", x, one, y)

@@ -72,3 +72,13 @@ def test_the_same_bits(text: str, precise: bool) -> None:
         expected, found = shared(a, b), apart(a, b)
         np.testing.assert_array_equal(found, expected)
         np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+
+
+def test_vectors_of_part_of_a_register() -> None:
+    """Two columns have two lanes, for which LLVM's constraint of a vector register has none: it would end the process."""
+    paths = pm.einsum(PATHS.replace("f64", "f32"), target=APART, threads=1)
+    lowered = paths.lower(np.zeros((10, 2), "f4"), np.zeros((2, 2), "f4"))
+    text = lowered.text("llvm")
+    assert re.search(r"@llvm\.fma\.v2f32", text), text
+    assert not re.search(r"call <\d+ x float> asm", text), text
+    assert "vfmadd" in lowered.text("asm")
