@@ -38,6 +38,9 @@ BLOCK = 8
 BYTES = 7.0
 """That memory delivers or takes in a cycle."""
 
+LINE = 64
+"""Bytes that come with each element of a result that is stored alone, where no cache holds all of it."""
+
 STORED = 2.0
 """Cycles for a vector of the result, which may be part of one."""
 
@@ -169,7 +172,7 @@ def _batch_lanes(layout: Layout, extents: Mapping[str, int], lanes: int) -> floa
 
 
 def _other_lanes(layout: Layout, roles: Roles, extents: Mapping[str, int], itemsize: int, machine: Machine) -> float:
-    """The same with lanes along what an operand is contiguous along, each element of the result in its place; twice that where each element of a large other operand brings a line."""
+    """The same with lanes along what an operand is contiguous along, each element of the result stored alone; twice the sums where each element of a large other operand brings a line."""
     lanes, best = max(1, machine.vector_bytes // itemsize), inf
     for own, other in ((layout.left, layout.right), (layout.right, layout.left)):
         large = prod(extents[i] for i in other) * itemsize > machine.cache // 8
@@ -177,7 +180,10 @@ def _other_lanes(layout: Layout, roles: Roles, extents: Mapping[str, int], items
             waits = 2.0 if large and other[-1] not in roles.reduced else 1.0
             best = min(best, waits * _idle(extents[own[-1]], lanes))
     cycles = prod(extents.values()) / lanes * best * (1.0 if machine.split else 0.5)
-    return cycles + PLACED * prod(extents[i] for i in layout.result)
+    result = prod(extents[i] for i in layout.result)
+    # One value of the last index after another: the line of an element has left when its neighbour comes.
+    again = min(LINE, extents[layout.result[-1]] * itemsize) / BYTES if result * itemsize > machine.cache else 0.0
+    return cycles + (SCATTERED + again) * result
 
 
 def _beside(result: Sequence[str], operand: Sequence[str], columns: Sequence[str], extents: Mapping[str, int]) -> int:

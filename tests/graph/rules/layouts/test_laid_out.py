@@ -24,7 +24,9 @@ IN_ROWS = ("gbac", "gdef", "decfab", {"a": 3, "b": 3, "c": 9, "d": 3, "e": 13, "
 """Results whose rows are short."""
 LAST = ("adef", "bdecf", "abcf", {"a": 70, "b": 26, "c": 57, "d": 5, "e": 12, "f": 3})
 """Lanes along the batch."""
-CASES = {"short": SHORT, "ahead": AHEAD, "in rows": IN_ROWS, "last": LAST}
+ALONE = ("bij", "bjk", "ikb", {"b": 10, "i": 50, "j": 28, "k": 72})
+"""Lanes along a row, none along the result's last index: each element would be stored alone."""
+CASES = {"short": SHORT, "ahead": AHEAD, "in rows": IN_ROWS, "last": LAST, "alone": ALONE}
 SMALL = Target("x86-64-v3", l1_bytes=4096, l2_bytes=32 * 1024, cores=2)
 
 
@@ -62,6 +64,7 @@ def test_indices_of_one_operand_become_neighbours(case: str) -> None:
 
 
 def test_what_lies_well_stays() -> None:
+    assert "_laid" not in laid("ibj", "bkj", "ikb", {"b": 2, "i": 50, "j": 34, "k": 45})  # two in a line
     sizes = {"b": 6, "i": 40, "j": 40, "k": 40, "h": 5}
     for left, right, out in (
         ("bik", "bkj", "bij"),
