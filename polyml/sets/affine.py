@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from math import gcd
 from typing import Literal
 
 from polyml.records import dataclass
@@ -136,6 +137,12 @@ class Affine:
         rest = Affine(tuple((a, c) for a, c in self.terms if c % divisor), self.constant % divisor)
         if not rest.terms:
             return whole
+        # (4*k + 3)//6 is (2*k + 1)//3: what is below a common factor never carries.
+        common = gcd(divisor, *(c for _, c in rest.terms))
+        if common > 1:
+            return whole + Affine(tuple((a, c // common) for a, c in rest.terms), rest.constant // common) // (
+                divisor // common
+            )
         return whole + Affine(((FloorDiv(rest, divisor), 1),))
 
     def __mod__(self, divisor: int) -> Affine:

@@ -43,6 +43,7 @@ from polyml.graph.rules.sums.narrow import narrow
 from polyml.graph.rules.sums.nested import nest_sums
 from polyml.graph.rules.sums.onto_zeros import sum_alone
 from polyml.graph.rules.sums.pieces import join_pieces
+from polyml.graph.rules.sums.remainders import sum_remainders
 from polyml.graph.rules.sums.split import split_products
 from polyml.graph.rules.sums.symmetric import mirror_symmetric
 from polyml.graph.rules.sums.terms_in_blocks import sum_blocks
@@ -125,6 +126,7 @@ RULES: tuple[Rule, ...] = (
     _plain("single values", drop_single_values),
     _plain("determined", replace_determined),
     _plain("common", share_equal),
+    _plain("remainders", sum_remainders, exact=False, needs=("vector_bytes",)),
     # Ordering: what is left of an expression may be inlined.
     _plain("tables", make_tables),
     _plain("inline", inline_elementwise),

@@ -69,7 +69,7 @@ def _fold(expr: Apply) -> Expr | None:
     values = [arg.value for arg in expr.args if isinstance(arg, Const)]
     if len(values) < len(expr.args) or expr.dtype.is_complex:
         return None
-    if expr.op in ("floordiv", "mod", "pow") and expr.dtype.is_integer and values[1] <= 0:
+    if expr.op in ("floordiv", "mod", "pow") and expr.dtype.is_integer and values[1] < (expr.op != "pow"):
         return None
     dtype = expr.dtype.numpy
     with np.errstate(all="ignore"):

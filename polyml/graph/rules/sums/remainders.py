@@ -1,0 +1,97 @@
+"""Sums whose terms differ by the remainder of an index, beside what its quotient reads, are a sum for each remainder: two codes of four bits in a byte,
+
+    y[m, n] = sum[k](x[m, k] * where(k % 2 == 0, q[n, k // 2] % 16, q[n, k // 2] // 16))   becomes   y_0[m, n] = sum[j](x[m, 2*j] * (q[n, j] % 16))
+                                                                                                    y_1[m, n] = sum[j](x[m, 2*j + 1] * (q[n, j] // 16))
+                                                                                                    y[m, n] = y_0[m, n] + y_1[m, n]
+
+Which case a term is one of is known then, so that each computes its own, and q is read as it lies instead of one element for each lane. The sums are contractions of plain reads that the other rules see.
+
+The order of the terms changes, which the language allows; results that are stored shorter than they are computed stay, as parts would be rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import islpy as isl
+
+from polyml.expressions import Apply, Expr, IndexValue, Read, reads_of, substitute, walk
+from polyml.graph.builder.parts import fill
+from polyml.graph.edit import replace_equations, with_ops
+from polyml.graph.ir import Equation, Graph, Op, Tensor
+from polyml.graph.traverse import tensors_of
+from polyml.new_names import fresh, fresh_name
+from polyml.sets.affine import Affine, FloorDiv, affine
+from polyml.sets.spaces import parameters_of, parameters_text
+
+__all__ = ["sum_remainders"]
+
+MOST = 8
+"""Remainders, at most: each is a loop nest of its own. Numbers of one bit are eight in a byte."""
+
+
+def sum_remainders(graph: Graph) -> Graph:
+    """The graph with such sums taken apart."""
+    tensors = tensors_of(graph)
+    return with_ops(graph, replace_equations(graph.ops, lambda equation: _parts(equation, tensors)))
+
+
+def _parts(equation: Equation, tensors: dict[str, Tensor]) -> Sequence[Op]:
+    """The equation, or what it becomes."""
+    if equation.reduce != "sum" or not equation.is_plain or equation.result.dtype.is_half:
+        return [equation]
+    if equation.base is not None or equation.instances is not None or equation.only_if is not None:
+        return [equation]
+    found = next(_cases(equation), None)
+    if found is None:
+        return [equation]
+    index, count = found
+    parts = [_part(equation, index, count, remainder, tensors) for remainder in range(count)]
+    total: Expr | None = None
+    for part in parts:
+        read = Read(part.result.name, tuple(affine(f"i{d}") for d in range(len(part.target))), part.result.dtype)
+        total = read if total is None else Apply("add", (total, read), read.dtype)
+    assert total is not None, "internal: no remainders"
+    return [*parts, fill(equation.result, total, equation.span)]
+
+
+def _cases(equation: Equation) -> Iterator[tuple[str, int]]:
+    """Indices of the sum, and how many cases there are of them: a read goes by the quotient, and a number, such as a condition's, is one for each remainder."""
+    places = [s for read in reads_of(equation.body) for s in read.subscripts if isinstance(s, Affine)]
+    numbers = list(dict.fromkeys(node.affine for node in walk(equation.body) if isinstance(node, IndexValue)))
+    for index in equation.reduced:
+        if not any(index in number.variables() for number in numbers):
+            continue
+        atoms = (atom for place in places for atom, _ in place.terms if isinstance(atom, FloorDiv))
+        sizes = {atom.denominator for atom in atoms if atom.numerator.name == index}
+        for size in sorted(size for size in sizes if size <= MOST):
+            if any(index in number.variables() and _is_case(number, index, size) for number in numbers):
+                yield index, size
+
+
+def _is_case(number: Affine, index: str, size: int) -> bool:
+    """Whether the number depends on the index's remainder alone."""
+    block = size * affine(index)
+    return all(index not in number.substitute({index: block + r}).variables() for r in range(size))
+
+
+def _part(equation: Equation, index: str, size: int, remainder: int, tensors: dict[str, Tensor]) -> Equation:
+    """The sum over the terms with that remainder; the index is their quotient."""
+    result = equation.result
+    made = replace(result, name=fresh_name(f"{result.name}_{remainder}", tensors))
+    tensors[made.name] = made
+    inner = fresh(index, {*equation.indices, *parameters_of(equation.domain)})
+    indices = tuple(inner if i == index else i for i in equation.indices)
+    value = size * affine(inner) + remainder
+    places = ", ".join(value.isl_text() if i == index else i for i in equation.indices)
+    head = parameters_text(parameters_of(equation.domain))
+    move = isl.MultiAff(f"{head}{{ {result.name}[{', '.join(indices)}] -> {result.name}[{places}] }}")
+    return replace(
+        equation,
+        result=made,
+        indices=indices,
+        domain=equation.domain.preimage_multi_aff(move).set_tuple_name(made.name),
+        reduced=tuple(inner if i == index else i for i in equation.reduced),
+        body=substitute(equation.body, {index: value}),
+    )
