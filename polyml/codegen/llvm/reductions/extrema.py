@@ -124,11 +124,11 @@ def _candidate(node: Assign | UpdateArgument) -> Expr:
 
 
 def _is_in_lanes(state: State, node: UpdateArgument, lanes: int) -> bool:
-    """Whether an argmax or argmin has registers with all lanes, of which all act."""
-    best, argument = (state.slots[place.variable].variable for place in (node.best, node.argument))
+    """Whether an argmax or argmin has registers around the loop with all lanes, of which all act."""
+    slots = [state.slots.get(place.variable) for place in (node.best, node.argument)]
     if node.across or (state.lanes is not None and state.lanes.mask is not None):
         return False
-    return all(v.scope == "register" and v.lanes == lanes for v in (best, argument))
+    return all(s is not None and s.variable.scope == "register" and s.variable.lanes == lanes for s in slots)
 
 
 def _extremum(state: State, node: Assign, lanes: int) -> Assign | None:

@@ -231,3 +231,16 @@ def test_whole_numbers_beside_floats(columns: int) -> None:
         for found, expected in zip(function(x, k), (x.max(1), k.max(1), k.min(1), x.min(1)), strict=True):
             np.testing.assert_array_equal(found, expected)
         x[2, columns // 2] = np.nan
+
+
+def test_places_that_each_iteration_makes_for_itself() -> None:
+    """Rows of one element: an iteration of the loop along them has several places of its own, and hands none on."""
+    program = pm.einsum(
+        'def first(x: f64["N K"]):\n    m[i] = argmax[k](x[i, k])\n    y[i, k] = x[i, m[i]] - 2 * x[i, k]\n    return y\n',
+        target=AVX512,
+        threads=1,
+    )
+    x = np.arange(128.0)[:, None]
+    assert program.lower(x).text("asm")
+    if AVX512.runs_here:
+        assert np.array_equal(program(x), -x)
