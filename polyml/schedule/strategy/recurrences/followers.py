@@ -108,5 +108,6 @@ def _shift(pairs: isl.Map, sign: int) -> isl.PwAff | None:
     if not gaps.is_bounded():
         return None
     most, least = gaps.dim_max(0), gaps.dim_min(0)
-    spread = most.sub(least)
-    return most.coalesce() if spread.max_val().le(isl.Val.int_from_si(pairs.get_ctx(), SPREAD)) else None
+    # isl has no greatest value of quotients such as N/2 of even N.
+    spread = isl.Set.from_pw_aff(most.sub(least))
+    return most.coalesce() if spread.is_subset(isl.Set(f"{{ [c] : c <= {SPREAD} }}")) else None

@@ -98,3 +98,25 @@ def test_the_rest_follows() -> None:
     # The same pairs of instances come after each other.
     wanted = order.intersect_domain(schedule.get_domain())
     assert made.lex_lt_union_map(made).is_equal(wanted.lex_lt_union_map(wanted))
+
+
+def test_values_whose_distance_is_half_a_row() -> None:
+    """What is left of them to wait for is N/2, of even N: nothing that isl finds a greatest value of."""
+    program = pm.einsum(
+        """
+def halves(x: f32["N M"]):
+    y: f32["(N+1)//2 M"] = 0
+    y[i//2, j] += x[i, j]
+    s[i, j] = y[i, j]
+    for t in range(1, (N+1)//2):
+        s[t, j] = y[t, j] + s[t - 1, j]
+    return s
+""",
+        dynamic=True,
+        precise=True,
+    )
+    for n in (12, 7):
+        x = np.arange(n * 5, dtype="f4").reshape(n, 5)
+        sums = np.add.reduceat(x, np.arange(0, n, 2), axis=0)
+        assert np.array_equal(program(x), np.cumsum(sums, axis=0))
+    assert len(program.kernels) == 1
