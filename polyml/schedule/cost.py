@@ -27,6 +27,8 @@ LEAST_COLUMNS = 4
 
 _BROADCAST, _CONTIGUOUS, _REVERSED, _TRANSPOSED = 0.25, 1.0, 2.0, 4.0
 _REDUCTION_PENALTY = 1.1
+_ACROSS = 2.0
+"""What adding up the lanes of one vector costs at least, beside others that are added up: of 49 terms in f64, seven for each vector of eight lanes, it was taken for one seventh of what it is."""
 _FAR = 1.5
 """What an element costs that lanes reach one at a time, in an array that L2 does not hold: each is in a line, and soon in a page, of its own."""
 
@@ -102,9 +104,10 @@ class StatementModel:
         for access in self.accesses:
             cost += self._access_cost(access, index, target, contiguous=access.array in packed)
         if self.is_update and self._target.stride(index) == 0:
-            # Lanes are added up once per element, after so many vectors; along a short index each of these is the whole of it.
+            # Lanes are added up once per element, after so many vectors; along a short index each of these is added up.
             vectors = self._updates_per_element / (extent if extent < lanes else 1)
-            cost = cost * _REDUCTION_PENALTY + lanes / max(vectors, 1)
+            across = max(lanes / max(vectors, 1), _ACROSS if extent < lanes else 0.0)
+            cost = cost * _REDUCTION_PENALTY + across
         return cost / (lanes * extent / (ceil(extent / lanes) * lanes))
 
     def scalar_cost(self) -> float:
