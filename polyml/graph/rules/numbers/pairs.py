@@ -125,9 +125,10 @@ def _kind(equation: Equation, kinds: Sequence[_Kind]) -> _Kind | None:
 
 
 def _product(equation: Equation, kind: _Kind, tensors: dict[str, Tensor]) -> _Product | None:
-    x, y = reads_of(equation.body)
-    if equation.instances is not None:
+    reads = reads_of(equation.body)
+    if equation.instances is not None or len(reads) > 2:  # a place that is read is no dimension of pairs
         return None
+    x, y = reads
     extents = box_extents(equation)
     if extents is None:
         return None

@@ -150,3 +150,20 @@ def test_the_instruction_is_emitted_where_there_is_one() -> None:
     assert shown(program("matrices", target=v4).lower(x, w), "asm").count("vdpbf16ps") > 8
     assert "vdpbf16ps" not in shown(program("matrices", target=other).lower(x, w), "asm")
     assert "dot_bf16(" in shown(program("matrices", target=v4).lower(x, w), "c")
+
+
+def test_a_factor_whose_place_is_read() -> None:
+    """Each row has weights of its own, of which an index tensor says which: no dimension of pairs."""
+    experts = polyml.einsum(
+        """
+def experts(x: bf16["N K"], w: bf16["E K M"], g: i64["N"]):
+    y: f32["N M"]
+    y[n, m] = sum[k](x[n, k] * w[g[n], k, m])
+    return y
+""",
+        target=OFTEN,
+    )
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-3, 4, shape).astype(ml_dtypes.bfloat16) for shape in ((20, 16), (2, 16, 8)))
+    g = rng.integers(0, 2, 20)
+    assert np.array_equal(experts(x, w, g), np.einsum("nk,nkm->nm", x.astype("f4"), w.astype("f4")[g]))
