@@ -47,6 +47,7 @@ from polyml.graph.rules.sums.remainders import sum_remainders
 from polyml.graph.rules.sums.split import split_products
 from polyml.graph.rules.sums.symmetric import mirror_symmetric
 from polyml.graph.rules.sums.terms_in_blocks import sum_blocks
+from polyml.graph.rules.sums.through_names import multiply_through_names
 from polyml.graph.rules.windows.borders import store_borders
 from polyml.graph.rules.windows.filters import lanes_along_filters
 from polyml.graph.rules.windows.gathered import gather_windows
@@ -178,6 +179,13 @@ LAST_RULES: tuple[Rule, ...] = (
     _plain("levels in turn", turn_levels),
     _plain("two places", alternate_places),
     _plain("narrow", narrow, exact=False, needs=("vector_bytes",)),
+    # Ordering: what it makes has the order that the rule for one sum would choose.
+    Rule(
+        "through names",
+        lambda graph, given: multiply_through_names(graph, given.l2_bytes, given.vector_bytes, given.constants),
+        exact=False,
+        needs=("l2_bytes",),
+    ),
     Rule(
         "nested",
         lambda graph, given: nest_sums(graph, given.l2_bytes, given.vector_bytes),

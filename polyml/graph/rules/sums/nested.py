@@ -29,7 +29,7 @@ from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 from polyml.sets.weighed import Term, Weighed, term, total
 
-__all__ = ["nest_sums"]
+__all__ = ["Nesting", "nest_sums", "nested"]
 
 GAIN = 0.8
 """The part of the arithmetic that may be left, moving the inner sums included, for sums within sums to pay."""
@@ -64,7 +64,7 @@ def nest_sums(graph: Graph, cache: int, vector_bytes: int = 0) -> Graph:
         y[i, r] = sum[j, k](x[i, j, k] * b[j, r] * c[k, r])
         -> t[i, j, r] = sum[k](x[i, j, k] * c[k, r]);  y[i, r] = sum[j](t[i, j, r] * b[j, r])
     """
-    work = _Work(graph, tensors_of(graph), cache, vector_bytes, _counted(graph), [])
+    work = Nesting.of(graph, cache, vector_bytes)
     ops = _block(graph.ops, work)
     return (
         graph if ops is graph.ops else replace(graph, ops=ops, suits=tuple(dict.fromkeys((*graph.suits, *work.suits))))
@@ -72,7 +72,7 @@ def nest_sums(graph: Graph, cache: int, vector_bytes: int = 0) -> Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class Nesting:
     """tensors: those of the graph and new ones. counts: what symbolic sizes count as. suits: where the sums that were found pay."""
 
     graph: Graph
@@ -81,6 +81,10 @@ class _Work:
     vector_bytes: int
     counts: Mapping[str, int]
     suits: list[Weighed]
+
+    @classmethod
+    def of(cls, graph: Graph, cache: int, vector_bytes: int) -> Nesting:
+        return cls(graph, tensors_of(graph), cache, vector_bytes, _counted(graph), [])
 
     def suit(
         self, chosen: _Inner, others: Iterable[_Inner], room: Sequence[Term], extents: Mapping[str, Affine]
@@ -100,7 +104,7 @@ def _counted(graph: Graph) -> dict[str, int]:
     return {size: known[size] * scale if size in known else UNKNOWN_EXTENT for size in graph.sizes}
 
 
-def _block(ops: tuple[Op, ...], work: _Work) -> tuple[Op, ...]:
+def _block(ops: tuple[Op, ...], work: Nesting) -> tuple[Op, ...]:
     result: list[Op] = []
     for op in ops:
         match op:
@@ -108,20 +112,20 @@ def _block(ops: tuple[Op, ...], work: _Work) -> tuple[Op, ...]:
                 body = _block(op.body, work)
                 result.append(op if body is op.body else replace(op, body=body))
             case Equation():
-                result += _nested(op, work)
+                result += nested(op, work)
             case _:
                 result.append(op)
     return renewed(ops, result)
 
 
-def _nested(equation: Equation, work: _Work) -> Iterator[Equation]:
+def nested(equation: Equation, work: Nesting) -> Iterator[Equation]:
     """The equation, or what it becomes: each of the two may be made of sums within sums again."""
     found = _best(equation, work)
     if found is None:
         yield equation
         return
     for part in _split(equation, *found, work):
-        yield from _nested(part, work)
+        yield from nested(part, work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,7 @@ class _Inner:
     cost: tuple[Term, ...] = ()
 
 
-def _best(equation: Equation, work: _Work) -> tuple[_Inner, Mapping[str, Affine]] | None:
+def _best(equation: Equation, work: Nesting) -> tuple[_Inner, Mapping[str, Affine]] | None:
     """The inner sum that leaves the least to compute, and the indices' extents; None where none leaves much less than there is."""
     if equation.reduce != "sum" or len(equation.reduced) < 2 or not equation.is_plain:
         return None
@@ -186,7 +190,7 @@ def _best(equation: Equation, work: _Work) -> tuple[_Inner, Mapping[str, Affine]
     return best, extents
 
 
-def _costed(inner: _Inner, equation: Equation, extents: Mapping[str, Affine], work: _Work) -> _Inner:
+def _costed(inner: _Inner, equation: Equation, extents: Mapping[str, Affine], work: Nesting) -> _Inner:
     """With what is computed, and what that costs: sums that are stored and read again, lanes that are idle, and large operands that the inner sum walks along count, too."""
     kept = tuple(extents[i] for i in inner.kept)
     inside = (*kept, *(extents[i] for i in inner.reduced))
@@ -206,7 +210,9 @@ def _costed(inner: _Inner, equation: Equation, extents: Mapping[str, Affine], wo
     return replace(inner, work=both, cost=(*both, *more))
 
 
-def _candidates(equation: Equation, factors: Sequence[Expr], uses: Sequence[Set[str]], work: _Work) -> Iterator[_Inner]:
+def _candidates(
+    equation: Equation, factors: Sequence[Expr], uses: Sequence[Set[str]], work: Nesting
+) -> Iterator[_Inner]:
     """All inner sums that leave a factor outside; none where there are too many."""
     if len(equation.reduced) > MOST:
         return
@@ -224,7 +230,7 @@ def _candidates(equation: Equation, factors: Sequence[Expr], uses: Sequence[Set[
 
 
 def _in_order(
-    equation: Equation, factors: Sequence[Expr], uses: Sequence[Set[str]], extents: Mapping[str, Affine], work: _Work
+    equation: Equation, factors: Sequence[Expr], uses: Sequence[Set[str]], extents: Mapping[str, Affine], work: Nesting
 ) -> _Inner | None:
     """The inner sum that the cheapest order of all sums has: of many factors, where what is outside an inner sum is to be split again, one sum by itself tells little."""
     counted = {i: extent.evaluate(work.counts) for i, extent in extents.items()}
@@ -242,7 +248,7 @@ def _in_order(
     return _Inner(reduced, kept, inside, outside)
 
 
-def _in_memory_order(kept: list[str], inside: Sequence[Expr], equation: Equation, work: _Work) -> tuple[str, ...]:
+def _in_memory_order(kept: list[str], inside: Sequence[Expr], equation: Equation, work: Nesting) -> tuple[str, ...]:
     """The inner sums' indices, those of the largest operand in its order, behind others. Innermost is the one along which that is contiguous, so that lanes run along what is read most; where that one is summed over, another along which an
     operand is contiguous: the result's own innermost one where that is among them."""
     last = {r.subscripts[-1] for f in inside for r in reads_of(f) if r.subscripts}
@@ -254,7 +260,7 @@ def _in_memory_order(kept: list[str], inside: Sequence[Expr], equation: Equation
     return (*(i for i in kept if i not in (*chosen, *order)), *(i for i in order if i not in chosen), *chosen)
 
 
-def _largest(factors: Sequence[Expr], work: _Work) -> Read | None:
+def _largest(factors: Sequence[Expr], work: Nesting) -> Read | None:
     """The read of the largest tensor of several that has a dimension; None where all of them are as large."""
     sizes = {
         r: total([term(1, work.tensors[r.tensor].shape)], work.counts)
@@ -272,7 +278,9 @@ def _idle_lanes(extent: Affine, itemsize: int, vector_bytes: int) -> int:
     return -extent.constant % lanes if extent.is_constant and 0 < lanes < extent.constant else 0
 
 
-def _split(equation: Equation, inner: _Inner, extents: Mapping[str, Affine], work: _Work) -> tuple[Equation, Equation]:
+def _split(
+    equation: Equation, inner: _Inner, extents: Mapping[str, Affine], work: Nesting
+) -> tuple[Equation, Equation]:
     """The inner sum, and the outer one that reads it."""
     dtype, sizes = equation.body.dtype, work.graph.sizes
     name = fresh_name(f"{equation.result.name}_inner", work.tensors)
