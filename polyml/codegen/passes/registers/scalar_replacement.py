@@ -99,8 +99,11 @@ _Written = tuple[str, frozenset[str]]
 
 
 class _Replacement:
+    """lanes: of the scratch memory around what is visited, how many lanes have elements of their own (1: none)."""
+
     def __init__(self, types: dict[str, DType], taken: set[str]) -> None:
         self.types = types
+        self.lanes: dict[str, int] = {}
         self.taken = taken
         self.known: Certainties = {}
         self.written: dict[int, tuple[Node, frozenset[_Written]]] = {}
@@ -131,6 +134,8 @@ class _Replacement:
             ranges = ranges.enter(node)
             if node.kind == "vector" and node.width > 1:
                 lanes = Lanes(node.variable, node.width)
+        elif isinstance(node, Allocate):
+            self.lanes[node.variable.name] = node.variable.lanes  # another loop's may have the same name
         return with_body(node, lambda body: self.region(body, ranges, lanes))
 
     def staying(self, node: Node) -> frozenset[_Written]:
@@ -186,7 +191,8 @@ class _Replacement:
             for name, paths in by_variable.items()
         }
         for element, accesses in where.items():
-            if not _is_worth_it([access for _, access in accesses], lanes):
+            each = self.has_own(element, lanes)
+            if not _is_worth_it([access for _, access in accesses], lanes, each):
                 continue
             own = shapes[element]
             rivals = (
@@ -203,10 +209,14 @@ class _Replacement:
             for position, own_accesses in _by_child(accesses).items():
                 child = nodes[position]
                 within = any(a.write and not a.conditional and a.doubtful == (child,) for a in own_accesses)
-                if isinstance(child, For) and within and _is_worth_it(own_accesses, lanes):
+                if isinstance(child, For) and within and _is_worth_it(own_accesses, lanes, each):
                     here = [(position, access) for access in own_accesses]
                     found.append(self.promotion(element, nodes, here, child, lanes))
         return found
+
+    def has_own(self, element: Element, lanes: Lanes | None) -> bool:
+        """Whether each lane has such an element of its own."""
+        return lanes is not None and self.lanes.get(element[0]) == lanes.width
 
     def promotion(
         self,
@@ -219,7 +229,9 @@ class _Replacement:
         """The promotion of an element from the first of these accesses to the last."""
         first, last = accesses[0][0], accesses[-1][0]
         overwritten = isinstance(nodes[first], Assign) and not any(a.read for p, a in accesses if p == first)
-        moving = lanes is not None and lanes.variable in subscript_variables(element[1])
+        moving = lanes is not None and (
+            lanes.variable in subscript_variables(element[1]) or self.has_own(element, lanes)
+        )
         register = Variable(
             name=fresh(f"{element[0]}_value", self.taken),
             dtype=self.types[element[0]],
@@ -256,8 +268,8 @@ def _is_written(nodes: tuple[Node, ...], accesses: list[tuple[int, ElementAccess
     return False
 
 
-def _is_worth_it(accesses: list[ElementAccess], lanes: Lanes | None) -> bool:
-    """Whether the accesses of one element, all of a region, may and should share a register."""
+def _is_worth_it(accesses: list[ElementAccess], lanes: Lanes | None, each: bool) -> bool:
+    """Whether the accesses of one element, all of a region, may and should share a register. each: every lane has its own."""
     inner = {loop.variable for access in accesses for loop in access.loops}
     variables = subscript_variables(accesses[0].subscripts)
     if variables & inner or not any(a.read for a in accesses) or not any(a.write for a in accesses):
@@ -268,6 +280,6 @@ def _is_worth_it(accesses: list[ElementAccess], lanes: Lanes | None) -> bool:
         if any(loop.kind in ("parallel", "pipelined", "stage") or loop.mapped for loop in access.loops):
             return False
         in_lanes = any(loop.width > 1 for loop in access.loops)
-        if access.write and (in_lanes or (lanes is not None and lanes.variable not in variables)):
+        if access.write and (in_lanes or (lanes is not None and lanes.variable not in variables and not each)):
             return False  # one element for all lanes
     return True

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from polyml.codegen.loops import Assign, For, If
+from dataclasses import replace
+
+import numpy as np
+
+from polyml.codegen.loops import Allocate, Assign, For, If, Node
 from polyml.codegen.passes.registers.scalar_replacement import scalar_replacement
 from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import i32
 from polyml.expressions import reads_of
 from polyml.sets.affine import affine
-from tests.codegen.programs import agree, array, at, call, function, loop, number, put
+from tests.codegen.programs import agree, array, at, call, function, local, loop, number, put
 
 
 def test_a_loop_that_may_be_empty_beside_a_read_under_a_condition() -> None:
@@ -66,3 +70,24 @@ def test_several_reads_at_places_that_are_read() -> None:
     )
     after = scalar_replacement(program)
     assert "y_value" not in loops_text(after), loops_text(after)
+
+
+def test_elements_of_which_each_lane_has_its_own() -> None:
+    """Maxima along rows, which go to scratch memory of the lanes: a row's is in a register while it is looked for, stored once, and read by the lane that found it. The last lanes are masked,
+    and the parts of a loop, with vectors of two lengths, have memory of one name."""
+    look = Assign(target=put("r", "i"), value=at("x", "i", affine("j") + affine("s")), reduction="max")
+    rows = loop("i", 0, 5, Assign(target=put("r", "i"), value=number(-np.inf)), loop("s", 0, 3, look))
+    add = Assign(target=put("y", "j"), value=at("r", "i"), reduction="sum")
+    parts: list[Node] = []
+    for width, lower, upper, masked in ((4, 0, 8, False), (2, 8, 11, True)):
+        room = Allocate(variable=replace(local("r", 5), lanes=width), body=(rows, loop("i", 0, 5, add)))
+        part = loop("j", lower, upper, room, kind="vector", step=width)
+        parts.append(replace(part, width=width, masked=masked))
+    program = function(*parts, arguments=[array("x", 5, 13), array("y", 11)], written="y")
+    after = scalar_replacement(program)
+    agree(program, after, {})
+    for search in (n for n in walk_nodes(after.body) if isinstance(n, For) and n.variable == "s"):
+        targets = [n.target for n in walk_nodes(search.body) if isinstance(n, Assign)]
+        assert not any(target.subscripts for target in targets), loops_text(after)
+    room_of = [n.variable for n in walk_nodes(after.body) if isinstance(n, Allocate)]
+    assert [v.lanes for v in room_of if v.name.startswith("r_value")] == [4, 2], loops_text(after)

@@ -153,7 +153,11 @@ def test_dead_fills_are_gone_and_rows_live_in_lanes() -> None:
     # The loops and the sum are one region, in which nothing is filled with zeros any more, and the filters' rows are a block of lanes each.
     assert not any(statement in region.scop.statements for statement in ("S_y", "S_z"))
     nodes = list(walk_nodes(region.loops.body))
-    local = {n.variable.name: n.variable for n in nodes if isinstance(n, Allocate)}
-    assert local["y"].lanes > 1
-    assert local["z"].lanes > 1
+    room = [n.variable for n in nodes if isinstance(n, Allocate)]
+    rows = {name: [v for v in room if v.name.split("_")[0] == name] for name in ("y", "z")}
+    assert all(rows.values()), room
+    assert all(v.lanes > 1 for v in (*rows["y"], *rows["z"])), room
+    # The way back needs a row of the first filter; of the second no more than the step before, and the end, where the row starts.
+    assert any(v.shape and v.scope == "local" for v in rows["y"]), room
+    assert all(v.scope == "register" for v in rows["z"]), room
     assert any(isinstance(n, For) and n.kind == "transpose" for n in nodes)
