@@ -6,6 +6,8 @@
 since x is the same for all e of a block, which no schedule of one loop over k knows: grouped convolutions, heads that share keys. The other rules see an equation whose result has plain indices; the last line is
 undone behind them (layouts/merged_dimensions.py). What is computed element by element from such a result (a bias, an activation) goes along with it.
 
+What goes to quotients and remainders, `y[i % 4, i // 4] = x[i]`, is one equation over the places it goes to, `y[r, q] = x[4*q + r]`, so that lanes run along the result's rows.
+
 Source: strip-mining of Allen and Kennedy, "Optimizing Compilers for Modern Architectures" (2002), section 9.3, for indices of equations instead of loops.
 """
 
@@ -62,7 +64,10 @@ class _Rule:
 
     def apart(self, equation: Equation) -> Sequence[Op]:
         """The equation, or what it becomes."""
-        if equation.only_if is not None or not (equation.reduce is not None or is_elementwise(equation)):
+        if equation.only_if is not None:
+            return [equation]
+        equation = _at_own_places(equation)
+        if not (equation.reduce is not None or is_elementwise(equation)):
             return [equation]
         divided = {name for place in _places(equation) for name in _divided(place)}
         quotients = quotients_of(equation) if divided else {}
@@ -103,14 +108,9 @@ class _Rule:
 
     def _suits(self, equation: Equation, index: str, size: int) -> bool:
         """Whether the index has some blocks, all of them whole, and lanes along it are no fewer by that."""
-        position = equation.indices.index(index)
-        low, high = equation.domain.dim_min_val(position), equation.domain.dim_max_val(position)
-        if not low.is_zero() or not high.is_int():
+        if index in equation.reduced or equation.base is not None or equation.instances is not None:
             return False
-        extent = high.to_python() + 1
-        if extent % size or extent == size or index in equation.reduced:
-            return False
-        if equation.base is not None or equation.instances is not None or not is_independent(equation.domain, position):
+        if not _has_whole_blocks(equation, index, size):
             return False
         last = equation.target[-1]
         along = isinstance(last, Affine) and index in last.variables()
@@ -212,6 +212,46 @@ def in_blocks(equation: Equation, index: str, size: int) -> Equation:
     target = tuple(s.substitute(values) if isinstance(s, Affine) else substitute(s, values) for s in made.target)
     body = substitute(made.body, values)
     return replace(made, indices=indices, domain=equation.domain.apply(parts), target=target, body=body)
+
+
+def _at_own_places(equation: Equation) -> Equation:
+    """An equation that goes to the quotients and remainders of its indices, each place at most once, as one over the places.
+
+    Rewrite:
+        y[i % 4, i // 4] = x[i]
+        -> y[r, q] = x[4*q + r]
+    """
+    if equation.reduce is not None or equation.base is not None or equation.instances is not None:
+        return equation
+    if not all(isinstance(place, Affine) for place in equation.target):
+        return equation
+    divided = {name for place in equation.target if isinstance(place, Affine) for name in _divided(place)}
+    last = equation.target[-1] if divided else None
+    if not isinstance(last, Affine) or not last.terms or any(isinstance(atom, str) for atom, _ in last.terms):
+        return equation  # remainders or plain indices at the end: neighbours go to neighbours as it is
+    made, quotients = equation, quotients_of(equation)
+    for index in equation.indices:
+        if index not in divided:
+            continue
+        if index not in quotients or not _has_whole_blocks(equation, index, quotients[index]):
+            return equation
+        made = in_blocks(made, index, quotients[index])
+    if not is_elementwise(made):
+        return equation
+    left = [place.name for place in made.target if isinstance(place, Affine) and place.name is not None]
+    name = made.result.name
+    order = isl.Map(f"{{ {name}[{', '.join(made.indices)}] -> {name}[{', '.join(left)}] }}")
+    return replace(made, indices=tuple(left), domain=made.domain.apply(order))
+
+
+def _has_whole_blocks(equation: Equation, index: str, size: int) -> bool:
+    """Whether the index, whatever the others are, goes through more than one block of this size, from the start of the first to the end of the last."""
+    position = equation.indices.index(index)
+    low, high = equation.domain.dim_min_val(position), equation.domain.dim_max_val(position)
+    if not low.is_zero() or not high.is_int():
+        return False
+    extent = high.to_python() + 1
+    return extent % size == 0 and extent != size and is_independent(equation.domain, position)
 
 
 def _is_one_block(equation: Equation, index: str, size: int) -> bool:

@@ -197,3 +197,46 @@ def test_windows_without_terms_in_blocks(dynamic: bool) -> None:
     x = np.arange(24.0).reshape(3, 8)
     padded = np.pad(x, ((0, 0), (0, 2)))
     assert np.array_equal(program(x, out=np.full((6, 9), np.nan)), np.repeat(padded[:, :-1] + padded[:, 1:], 2, axis=0))
+
+
+PLACES = {
+    "turned": ("5 12", "i % 5, i // 5", "x[i, 0]"),
+    "with more": ("5 3 12", "i % 5, j, i // 5", "x[i, j] * w[i % 5] + i // 5"),
+    "two indices": ("3 5 1 12", "j % 3, i % 5, j // 3, i // 5", "x[i, j]"),
+    "by another number": ("5 12", "i % 5, i // 5", "x[i // 3, 0]"),
+    "as it was": ("12 5", "i // 5, i % 5", "x[i, 1]"),
+    "no whole blocks": ("7 9", "i % 7, i // 7", "x[i, 0]"),
+    "backwards": ("5 12", "4 - i % 5, i // 5", "x[i, 0]"),
+    "the last one counts": ("12", "i // 5", "x[i, 2]"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_what_goes_to_quotients_and_remainders(name: str) -> None:
+    shape, places, value = PLACES[name]
+    x, w = numbers("f32", 60, 3), numbers("f32", 5)
+    source = f'def f(x: f32["N M"], w: f32["K"]):\n    y: f32["{shape}"] = 7\n    for i in range(60):\n        for j in range({3 if "j" in places else 1}):\n            y[{places}] = {value}\n    return y\n'
+    expected = np.full([int(n) for n in shape.split()], 7, np.float32)
+    for i in range(60):
+        for j in range(3 if "j" in places else 1):
+            expected[eval(places, {"i": i, "j": j})] = eval(value, {"i": i, "j": j, "x": x, "w": w})
+    np.testing.assert_array_equal(polyml.einsum(source)(x, w), expected)
+    if name != "the last one counts":
+        plain = (
+            source.replace("    for i in range(60):\n", "")
+            .replace("        for j in range(1):\n", "")
+            .replace("        for j in range(3):\n", "")
+            .replace("            y[", "    y[")
+        )
+        plain = plain.replace(" = 7", "") if name != "no whole blocks" else plain
+        np.testing.assert_array_equal(polyml.einsum(plain)(x, w), expected)
+
+
+def test_lanes_run_along_the_places() -> None:
+    text = (
+        polyml.einsum('def f(x: f32["N"]):\n    y: f32["5 120"]\n    y[i % 5, i // 5] = x[i]\n    return y\n')
+        .lower(numbers("f32", 600))
+        .text("loops")
+    )
+    assert "//5" not in text, text
+    assert "vector" in text, text
