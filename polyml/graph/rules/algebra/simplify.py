@@ -69,7 +69,8 @@ def _fold(expr: Apply) -> Expr | None:
     values = [arg.value for arg in expr.args if isinstance(arg, Const)]
     if len(values) < len(expr.args) or expr.dtype.is_complex:
         return None
-    if expr.op in ("floordiv", "mod", "pow") and expr.dtype.is_integer and values[1] < (expr.op != "pow"):
+    least = {"floordiv": 1, "mod": 1, "pow": 0}.get(expr.op)
+    if least is not None and expr.dtype.is_integer and values[1] < least:
         return None
     dtype = expr.dtype.numpy
     with np.errstate(all="ignore"):
