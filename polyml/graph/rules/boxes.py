@@ -11,7 +11,7 @@ from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text
 
-__all__ = ["any_box", "box", "box_extents", "holds", "hull", "hull_extents", "symbolic_box"]
+__all__ = ["any_box", "box", "box_extents", "holds", "hull", "hull_extents", "reach", "symbolic_box"]
 
 
 def hull(equation: Equation) -> dict[str, int] | None:
@@ -34,6 +34,15 @@ def hull_extents(equation: Equation) -> dict[str, int] | None:
     left = equation.left
     whole = tuple(affine(found[index]) for index in left) == equation.result.shape
     return found if whole and not equation.domain.dim(isl.dim_type.param) else None
+
+
+def reach(place: Affine, extents: Mapping[str, int]) -> tuple[int, int]:
+    """The least and the largest value of an affine subscript over a box."""
+    low = high = place.constant
+    for name in place.variables():
+        most = (extents[name] - 1) * (place.stride(name) or 0)
+        low, high = low + min(most, 0), high + max(most, 0)
+    return low, high
 
 
 def box_extents(equation: Equation) -> dict[str, int] | None:

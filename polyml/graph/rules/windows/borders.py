@@ -16,7 +16,7 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, walk
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import replace_equations
 from polyml.graph.ir import Equation, Graph, Tensor
-from polyml.graph.rules.boxes import hull
+from polyml.graph.rules.boxes import hull, reach
 from polyml.graph.traverse import tensors_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
@@ -126,7 +126,7 @@ def _copy(
     sources = {read.tensor for read in reads}
     if not windows or not all(is_known(tensors[source].shape) for source in sources):
         return None
-    directions = [_Direction(form, *_reach(form, extents)) for form in forms]
+    directions = [_Direction(form, *reach(form, extents)) for form in forms]
     elements = prod(d.high - d.low + 1 for d in directions)
     largest = max(prod(extent.constant for extent in tensors[source].shape) for source in sources)
     if elements * _USES > prod(extents.values()) or elements > _MOST * largest or not _meets_all(equation, directions):
@@ -164,12 +164,6 @@ def _direction(form: Affine) -> Affine:
 def _factor(form: Affine) -> int:
     common = gcd(*(c for _, c in form.terms))
     return common if form.terms[0][1] > 0 else -common
-
-
-def _reach(form: Affine, extents: Mapping[str, int]) -> tuple[int, int]:
-    """The least and the largest value of a form over the box."""
-    ends = [(extents[name] - 1) * c for name, c in form.terms if isinstance(name, str)]
-    return sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends)
 
 
 def _meets_all(equation: Equation, directions: list[_Direction]) -> bool:

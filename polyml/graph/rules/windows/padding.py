@@ -15,7 +15,7 @@ from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, reads_of
 from polyml.graph.builder.parts import fill
 from polyml.graph.ir import Equation, Tensor
-from polyml.graph.rules.boxes import box, hull_extents
+from polyml.graph.rules.boxes import box, hull_extents, reach
 from polyml.new_names import fresh_name
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import is_known
@@ -49,7 +49,7 @@ def with_padding(equation: Equation, tensors: dict[str, Tensor]) -> tuple[list[E
     made: list[Equation] = []
     copies: dict[Read, Read] = {}
     for read in reads:
-        reaches = [_reach(s, extents) for s in read.subscripts if isinstance(s, Affine)]
+        reaches = [reach(s, extents) for s in read.subscripts if isinstance(s, Affine)]
         shape = [n.constant for n in tensors[read.tensor].shape]
         if all(low >= 0 and high < n for (low, high), n in zip(reaches, shape, strict=True)):
             continue
@@ -79,15 +79,6 @@ def _has_all(equation: Equation, whole: isl.Set) -> bool:
         equation.result.name
     )
     return equation.instances is None or bool(left.is_subset(equation.instances))
-
-
-def _reach(place: Affine, extents: Mapping[str, int]) -> tuple[int, int]:
-    """The least and the largest value of a subscript."""
-    low = high = place.constant
-    for name in place.variables():
-        most = (extents[name] - 1) * (place.stride(name) or 0)
-        low, high = low + min(most, 0), high + max(most, 0)
-    return low, high
 
 
 def _copy(source: Tensor, places: list[tuple[int, int]], tensors: dict[str, Tensor]) -> Equation:
