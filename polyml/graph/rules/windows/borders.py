@@ -14,7 +14,7 @@ import islpy as isl
 
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, walk
 from polyml.graph.builder.parts import fill
-from polyml.graph.edit import replace_equations
+from polyml.graph.edit import replace_equations, with_ops
 from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.graph.rules.boxes import hull, reach
 from polyml.graph.traverse import tensors_of
@@ -49,8 +49,7 @@ def store_borders(graph: Graph) -> Graph:
         made = [copy for copy, _ in copies.values()]
         return [*made, replace(equation, body=body)] if made else [equation]
 
-    ops = replace_equations(graph.ops, change)
-    return graph if ops is graph.ops else replace(graph, ops=ops)
+    return with_ops(graph, replace_equations(graph.ops, change))
 
 
 def _bordered(body: Expr) -> bool:
