@@ -17,6 +17,7 @@ from polyml.graph.rules.layouts.interleaved import fetch_interleaved
 from polyml.graph.rules.layouts.laid_out import lay_out
 from polyml.graph.rules.layouts.merged_dimensions import merge_dimensions
 from polyml.graph.rules.layouts.reader_order import order_like_readers
+from polyml.graph.rules.layouts.remainders_in_turn import write_remainders
 from polyml.graph.rules.layouts.repeated_rows import repeat_rows
 from polyml.graph.rules.layouts.turned_results import turn_results
 from polyml.graph.rules.numbers.compared import compare_narrowly
@@ -163,6 +164,7 @@ RULES: tuple[Rule, ...] = (
 LAST_RULES: tuple[Rule, ...] = (
     # Ordering: before the rules that split indices by what they are divided by.
     _plain("borders", store_borders, needs=("vector_bytes",)),
+    _plain("remainders in turn", write_remainders, needs=("vector_bytes",)),
     # Ordering: before the rules that look for plain indices.
     Rule(
         "index blocks",

@@ -35,7 +35,7 @@ from polyml.sets.digits import digits, indices_of_digits
 from polyml.sets.independence import is_independent
 from polyml.sets.spaces import parameters_of
 
-__all__ = ["in_blocks", "part_indices", "quotients_of"]
+__all__ = ["has_whole_blocks", "in_blocks", "part_indices", "quotients_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class _Rule:
         """Whether the index has some blocks, all of them whole, and lanes along it are no fewer by that."""
         if index in equation.reduced or equation.base is not None or equation.instances is not None:
             return False
-        if not _has_whole_blocks(equation, index, size):
+        if not has_whole_blocks(equation, index, size):
             return False
         last = equation.target[-1]
         along = isinstance(last, Affine) and index in last.variables()
@@ -233,7 +233,7 @@ def _at_own_places(equation: Equation) -> Equation:
     for index in equation.indices:
         if index not in divided:
             continue
-        if index not in quotients or not _has_whole_blocks(equation, index, quotients[index]):
+        if index not in quotients or not has_whole_blocks(equation, index, quotients[index]):
             return equation
         made = in_blocks(made, index, quotients[index])
     if not is_elementwise(made):
@@ -244,7 +244,7 @@ def _at_own_places(equation: Equation) -> Equation:
     return replace(made, indices=tuple(left), domain=made.domain.apply(order))
 
 
-def _has_whole_blocks(equation: Equation, index: str, size: int) -> bool:
+def has_whole_blocks(equation: Equation, index: str, size: int) -> bool:
     """Whether the index, whatever the others are, goes through more than one block of this size, from the start of the first to the end of the last."""
     position = equation.indices.index(index)
     low, high = equation.domain.dim_min_val(position), equation.domain.dim_max_val(position)

@@ -11,7 +11,7 @@ The order of the terms changes, which the language allows; results that are stor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import islpy as isl
@@ -25,7 +25,7 @@ from polyml.new_names import fresh, fresh_name
 from polyml.sets.affine import Affine, FloorDiv, affine
 from polyml.sets.spaces import parameters_of, parameters_text
 
-__all__ = ["sum_remainders"]
+__all__ = ["cases_of", "of_remainder", "sum_remainders"]
 
 MOST = 8
 """Remainders, at most: each is a loop nest of its own. Numbers of one bit are eight in a byte."""
@@ -43,11 +43,11 @@ def _parts(equation: Equation, tensors: dict[str, Tensor]) -> Sequence[Op]:
         return [equation]
     if equation.base is not None or equation.instances is not None or equation.only_if is not None:
         return [equation]
-    found = next(_cases(equation), None)
+    found = next(cases_of(equation, equation.reduced, MOST), None)
     if found is None:
         return [equation]
     index, count = found
-    parts = [_part(equation, index, count, remainder, tensors) for remainder in range(count)]
+    parts = [of_remainder(equation, index, count, remainder, tensors) for remainder in range(count)]
     total: Expr | None = None
     for part in parts:
         read = Read(part.result.name, tuple(affine(f"i{d}") for d in range(len(part.target))), part.result.dtype)
@@ -56,16 +56,16 @@ def _parts(equation: Equation, tensors: dict[str, Tensor]) -> Sequence[Op]:
     return [*parts, fill(equation.result, total, equation.span)]
 
 
-def _cases(equation: Equation) -> Iterator[tuple[str, int]]:
-    """Indices of the sum, and how many cases there are of them: a read goes by the quotient, and a number, such as a condition's, is one for each remainder."""
+def cases_of(equation: Equation, indices: Iterable[str], most: int) -> Iterator[tuple[str, int]]:
+    """Which of the indices have cases, and how many: a read goes by the quotient, and a number, such as a condition's, is one for each remainder."""
     places = [s for read in reads_of(equation.body) for s in read.subscripts if isinstance(s, Affine)]
     numbers = list(dict.fromkeys(node.affine for node in walk(equation.body) if isinstance(node, IndexValue)))
-    for index in equation.reduced:
+    for index in indices:
         if not any(index in number.variables() for number in numbers):
             continue
         atoms = (atom for place in places for atom, _ in place.terms if isinstance(atom, FloorDiv))
         sizes = {atom.denominator for atom in atoms if atom.numerator.name == index}
-        for size in sorted(size for size in sizes if size <= MOST):
+        for size in sorted(size for size in sizes if size <= most):
             if any(index in number.variables() and _is_case(number, index, size) for number in numbers):
                 yield index, size
 
@@ -76,8 +76,8 @@ def _is_case(number: Affine, index: str, size: int) -> bool:
     return all(index not in number.substitute({index: block + r}).variables() for r in range(size))
 
 
-def _part(equation: Equation, index: str, size: int, remainder: int, tensors: dict[str, Tensor]) -> Equation:
-    """The sum over the terms with that remainder; the index is their quotient."""
+def of_remainder(equation: Equation, index: str, size: int, remainder: int, tensors: dict[str, Tensor]) -> Equation:
+    """The equation, with a result of its own, over the points with that remainder; the index is their quotient."""
     result = equation.result
     made = replace(result, name=fresh_name(f"{result.name}_{remainder}", tensors))
     tensors[made.name] = made
@@ -92,6 +92,7 @@ def _part(equation: Equation, index: str, size: int, remainder: int, tensors: di
         result=made,
         indices=indices,
         domain=equation.domain.preimage_multi_aff(move).set_tuple_name(made.name),
+        target=tuple(s.substitute({index: value}) if isinstance(s, Affine) else s for s in equation.target),
         reduced=tuple(inner if i == index else i for i in equation.reduced),
         body=substitute(equation.body, {index: value}),
     )
