@@ -60,7 +60,7 @@ def affine_value(expr: Expression, values: Mapping[str, int]) -> int:
         case Binary(op="**") if _is_constant(expr) and 0 <= affine_value(expr.right, values) < 64:
             power: int = affine_value(expr.left, values) ** affine_value(expr.right, values)
             return power
-        case Call(function="min" | "max" as name):  # in a loop's bounds
+        case Call(function="min" | "max" as name):  # in the bounds of loops, and in subscripts that are read
             return (min if name == "min" else max)(affine_value(arg, values) for arg in expr.args)
         case _:
             raise NotAffineError("the expression is not affine in indices, loop variables and sizes", span=expr.span)

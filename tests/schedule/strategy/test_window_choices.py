@@ -83,9 +83,9 @@ def test_short_rows_of_a_window_have_no_lanes(step: int, dtype: str, size: int) 
     line = f"y[i, j] = sum[r < {size}, s < {size}](x[{step}*i + r, {step}*j + s])"
     kind = np.float32 if dtype == "f32" else np.float64
     x = np.random.default_rng(1).integers(-3, 4, (70, 170)).astype(kind)
-    f = polyml.einsum(
-        f'def f(x: {dtype}["N M"]):\n    y: {dtype}["20 50"]\n    {line}\n    return y\n', target=Target("x86-64-v4")
-    )
+    target = Target("x86-64-v4")
+    f = polyml.einsum(f'def f(x: {dtype}["N M"]):\n    y: {dtype}["20 50"]\n    {line}\n    return y\n', target=target)
     assert "lanes along j" in str(f.explain(x))
-    wanted = sum(x[r : r + 20 * step : step, s : s + 50 * step : step] for r in range(size) for s in range(size))
-    np.testing.assert_array_equal(f(x), wanted)
+    if target.runs_here:
+        wanted = sum(x[r : r + 20 * step : step, s : s + 50 * step : step] for r in range(size) for s in range(size))
+        np.testing.assert_array_equal(f(x), wanted)

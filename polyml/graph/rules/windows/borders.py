@@ -1,4 +1,4 @@
-"""Windows that meet a border (held inside by `min` and `max`, reflected, cyclic): the operand is stored once with its border around it, and windows are read from there.
+"""Windows that meet a border (held inside by `min` and `max`, reflected, cyclic), or whose places are divided: the operand is stored once with its border around it, and windows are read from there.
 
 `max[r, s](x[(i + r - 1) % N, min(max(j + s - 1, 0), M - 1)])` asks at each of nine uses which element its place stands for, and no vector of such reads is contiguous. But all nine follow `i + r` and `j + s`
 alone: over these as indices it is a tensor that is little larger than x, and the reduction is one of plain windows. A copy of an operand is paid for by a few uses of each element.
@@ -61,6 +61,7 @@ def _bordered(body: Expr) -> bool:
 
 
 def _goes_round(read: Read) -> bool:
+    """Whether a place is a remainder or a quotient."""
     return any(isinstance(atom, FloorDiv) for s in read.subscripts if isinstance(s, Affine) for atom, _ in s.terms)
 
 
