@@ -11,7 +11,7 @@ from dataclasses import field
 from math import ceil, prod
 
 from polyml.records import dataclass
-from polyml.sets.turns import MOST_GAP
+from polyml.sets.turns import MOST_BETWEEN, MOST_GAP, shuffles
 from polyml.target import Target
 
 __all__ = ["LEAST_COLUMNS", "SHUFFLED", "AccessModel", "StatementModel"]
@@ -129,6 +129,13 @@ class StatementModel:
         rows = (i for i, n in self.extents.items() if i != index and n >= LEAST_COLUMNS and access.stride(i) == 1)
         return next(rows, None)
 
+    def row_between(self, access: AccessModel, index: str) -> str | None:
+        """The index that goes through all elements between those of neighbouring lanes along `index`: pixels with their channels last. Written out, what all lanes access lies side by side (codegen/llvm/memory/phases.py)."""
+        gap = access.stride(index)
+        if self.is_update or len(self.accesses) < 2 or self.recurrences or gap is None or not 1 < gap <= MOST_BETWEEN:
+            return None
+        return next((i for i, n in self.extents.items() if i != index and n == gap and access.stride(i) == 1), None)
+
     def _is_far(self, access: AccessModel, target: Target) -> bool:
         """Whether what a sum reads or writes with gaps is in no cache of a core."""
         size = prod(n for i, n in self.extents.items() if access.stride(i) != 0) * self.itemsize
@@ -147,6 +154,8 @@ class StatementModel:
                 cost = _CONTIGUOUS
             case int(stride) if stride > 1 and access.touches_row(stride):
                 cost = float(stride)
+            case _ if self.row_between(access, index) is not None:
+                cost = _CONTIGUOUS + shuffles(access.stride(index) or 0)
             case int(stride) if 1 < stride <= SHUFFLED and not access.write:
                 cost = min(2.0 * stride - 1, float(lanes))
             case None if access.turns.get(index, lanes) < lanes and not access.write:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from polyml.sets.affine import Affine, FloorDiv
 
-__all__ = ["MOST_GAP", "MOST_ROWS", "rows_in_turn"]
+__all__ = ["MOST_BETWEEN", "MOST_GAP", "MOST_ROWS", "rows_in_turn", "shuffles"]
 
 MOST_ROWS = 4
 """As many rows as are loaded for one vector."""
 
 MOST_GAP = 16
 """As far apart as the elements of a row are that vectors are shuffled for, where all between them are touched, too."""
+
+MOST_BETWEEN = 8
+"""The same where a loop goes through them, which is written out for that."""
+
+
+def shuffles(gap: int) -> int:
+    """Shuffles for each vector of rows of so many elements that lanes go across: by halves, as long as their number is even, then one after the other."""
+    halves = (gap & -gap).bit_length() - 1
+    rest = gap >> halves
+    return halves + (rest if rest > 1 else 0)
 
 
 def rows_in_turn(place: Affine, variable: str) -> tuple[int, int, Affine] | None:

@@ -38,7 +38,7 @@ LEAST_BLOCK = 16
 @dataclass(slots=True)
 class NestPlan:
     """Members by position. step: iterations along the lanes per register tile; tiles: iterations per cache tile. turned: along which an operand lies side by side that the lanes read
-    down its columns: the loop right around the lanes. blocks: the loop right inside of them instead, so that blocks are transposed in registers."""
+    down its columns: the loop right around the lanes. blocks: the loop right inside of them instead, so that blocks are transposed in registers. row: the member that goes through the few elements between those of neighbouring lanes: inside of these, too."""
 
     lanes: int
     jam: int | None
@@ -48,6 +48,7 @@ class NestPlan:
     parallel: int | None = None
     turned: int | None = None
     blocks: bool = False
+    row: int | None = None
 
 
 def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool, in_cache: bool = False) -> NestPlan:
@@ -70,6 +71,8 @@ def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool, in_cache:
     if panel is not None:
         # A tile along the lanes is one panel, so that subscripts within it are plain.
         plan.tiles[lanes] = plan.step
+    elif jam is None and (row := _row(band, lanes, facts)) is not None:
+        plan.row = row
     elif jam is None and facts.options.tile_sizes is None and (turned := _transposed(band, lanes, facts)) is not None:
         plan.turned, plan.blocks = turned, True
         line = facts.target.line_bytes // facts.models[band.core].itemsize
@@ -95,6 +98,15 @@ def _transposed(band: Band, lanes: int, facts: Facts) -> int | None:
         return None
     # Blocks have as many rows as columns, each in a register.
     if has_inner_loops(band.core, band, facts) or not (model.copies or facts.lanes(band.core) <= LEAST_BLOCK):
+        return None
+    return next((k for k, own in enumerate(band.indices) if own[band.core] in rows), None)
+
+
+def _row(band: Band, lanes: int, facts: Facts) -> int | None:
+    """The member along which the lanes have short rows that they touch whole; None where there are none."""
+    model, index = facts.models[band.core], band.indices[lanes][band.core]
+    rows = {model.row_between(access, index) for access in model.accesses} - {None}
+    if not rows or len(band.statements) > 1 or has_inner_loops(band.core, band, facts):
         return None
     return next((k for k, own in enumerate(band.indices) if own[band.core] in rows), None)
 
@@ -225,7 +237,7 @@ def _share(band: Band, plan: NestPlan, facts: Facts) -> None:
 
 
 def _rest(band: Band, plan: NestPlan) -> list[int]:
-    return [k for k in range(len(band.loops)) if k not in (plan.lanes, plan.jam)]
+    return [k for k in range(len(band.loops)) if k not in (plan.lanes, plan.jam, plan.row)]
 
 
 def build_nest(band: Band, plan: NestPlan) -> tuple[isl.ScheduleNode, NestChoice]:
@@ -239,9 +251,10 @@ def build_nest(band: Band, plan: NestPlan) -> tuple[isl.ScheduleNode, NestChoice
         loops.append(band.loops[plan.turned])
     if plan.jam is not None:
         loops.append(band.loops[plan.jam].marked(f"jam:{plan.tile.rows}"))
-    loops.append(band.loops[plan.lanes].marked(f"vector:{1 if plan.blocks else plan.tile.vectors}"))
-    if plan.turned is not None and plan.blocks:
-        loops.append(band.loops[plan.turned])
+    inside = plan.turned if plan.blocks else plan.row
+    loops.append(band.loops[plan.lanes].marked(f"vector:{plan.tile.vectors if inside is None else 1}"))
+    if inside is not None:
+        loops.append(band.loops[inside])
     names = [member[band.core] for member in band.indices]
     choice = NestChoice(
         statements=band.statements,

@@ -73,7 +73,7 @@ def transpose_block(state: State, loop: For, upper: Value, evaluate: Evaluate) -
         columns.slot.variable.lanes > 1,
         move.streaming and move.aligned,
     )
-    state.streams |= block.streaming and block.whole and (loads or block.width > 2)
+    state.streams |= block.streaming and (block.lanes is None if loads else block.whole and block.width > 2)
     if state.builder.module.calls_blocks and not isinstance(step, list):
         _call(block, loads=loads)
     else:
@@ -213,8 +213,9 @@ class _Block:
             # Register k < half has the first halves of rows k and k + half, register k + half the second ones.
             made = transposed(self.builder, registers, range(half.bit_length() - 1))
         else:
-            made = transposed(self.builder, [self.row(r) for r in range(width)], range(width.bit_length() - 1))
-        past = self.streaming and self.whole
+            rows = [_read(self.builder, at, self.type, self.mask(r)) for r, at in enumerate(self.starts())]
+            made = transposed(self.builder, rows, range(width.bit_length() - 1))
+        past = self.streaming and self.lanes is None
         for column, value in enumerate((made[::-1] if self.reversed else made)[: self.count]):
             if past:
                 how = f"align {self.type.bits // 8 * width}, !nontemporal !{{i32 1}}"
@@ -241,8 +242,9 @@ class _Block:
                     )
                     self.builder.write(f"store {value}, {self.half_of(row, part)}, {how}")
             return
-        for row, value in enumerate(transposed(self.builder, columns, range(width.bit_length() - 1))):
-            _write(self.builder, self.start(row), value, self.mask(row))
+        made, starts = transposed(self.builder, columns, range(width.bit_length() - 1)), self.starts()
+        for row, value in enumerate(made):
+            _write(self.builder, starts[row], value, self.mask(row))
 
     # -- memory -----------------------------------------------------------------------------------------------------------------
 
@@ -260,12 +262,32 @@ class _Block:
         elements = integer(elements) if isinstance(elements, int) else elements
         return self.builder.emit(POINTER, f"getelementptr {self.type.of(1)}, {pointer}, {elements}")
 
-    def start(self, row: int) -> Value:
+    def start(self, row: int | Value) -> Value:
         """The address of the least of a row's elements in the block."""
-        back = 1 - self.width if self.reversed else 0
+        b, back = self.builder, 1 - self.width if self.reversed else 0
         if self.stride is None:
-            return self.moved(self.builder.extract(self.rows, row), back)
-        return self.moved(self.rows, row * self.stride + back)
+            element = (
+                b.extract(self.rows, row)
+                if isinstance(row, int)
+                else b.emit(POINTER, f"extractelement {self.rows}, {row}")
+            )
+            return self.moved(element, back)
+        if isinstance(row, int):
+            return self.moved(self.rows, row * self.stride + back)
+        elements = b.binary("mul", row, integer(self.stride))
+        return self.moved(self.rows, b.binary("add", elements, integer(back)) if back else elements)
+
+    def starts(self) -> list[Value]:
+        """The rows' addresses; of lanes that do not act the address of one that does. Nothing of theirs is touched, but processors take hundreds of cycles for a masked access to a page that is not there, to find that out."""
+        b, addresses = self.builder, [self.start(row) for row in range(self.width)]
+        if self.lanes is None:
+            return addresses
+        bits = type_of(f"i{self.width}")
+        mask = b.emit(bits, f"bitcast {self.lanes} to {bits}")
+        b.module.declare(f"llvm.cttz.{bits}", str(bits), [str(bits), "i1"])
+        first = b.emit(bits, f"call {bits} @llvm.cttz.{bits}({mask}, i1 true)")
+        acting = self.start(b.convert("zext", first, "i64"))
+        return [b.select(b.extract(self.lanes, row), at, acting) for row, at in enumerate(addresses)]
 
     def half_of(self, row: int, part: int) -> Value:
         return self.moved(self.start(row), part * self.width // 2)
@@ -274,9 +296,6 @@ class _Block:
         """Half a row."""
         half = self.type.of(self.width // 2)
         return self.builder.emit(half, f"load {half}, {self.half_of(row, part)}, align {self.align}")
-
-    def row(self, row: int) -> Value:
-        return _read(self.builder, self.start(row), self.type, self.mask(row))
 
     def mask(self, row: int) -> Value | None:
         """The elements of a row that act; None: all of them."""

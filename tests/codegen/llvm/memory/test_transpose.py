@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import polyml as pm
 from polyml.codegen.interpret import interpret
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.llvm.memory import transpose
@@ -15,6 +16,8 @@ from tests.codegen.llvm.support import run_function
 from tests.codegen.passes.transposes.test_transpose_copies import transposed
 from tests.codegen.passes.transposes.test_transposes import backwards, both_sides, forwards
 from tests.codegen.programs import array, at, function, loop, put, random_arrays
+
+SMALL = pm.Target("x86-64-v4", l1_bytes=512, l2_bytes=1024, l3_bytes=1024)
 
 
 def checked(program: Function, sizes: dict[str, int], vector_bytes: int) -> None:
@@ -55,3 +58,28 @@ def test_blocks_of_a_kind_share_a_function(monkeypatch: pytest.MonkeyPatch) -> N
     text = emit_module([after])
     assert text.count("define internal void @transpose.") == 2
     assert text.count("call void @transpose.") == 4
+
+
+def test_lanes_that_do_not_act_have_the_address_of_one_that_does() -> None:
+    """Four of sixteen rows: the addresses of the others, which may be pages that are not there, are not asked for."""
+    nest = loop("j", 0, 4, loop("k", 0, 32, Assign(target=put("y", "k", "j"), value=at("x", "j", "k"))), kind="vector")
+    unknown = loop(
+        "j", 0, "N", loop("k", 0, 32, Assign(target=put("y", "k", "j"), value=at("x", "j", "k"))), kind="vector"
+    )
+    for made, sizes in ((nest, ""), (unknown, "N")):
+        x, y = array("x", sizes or 4, 32), array("y", 32, sizes or 4)
+        program = function(made, arguments=[x, y], written="y", sizes=sizes.split())
+        after = lower_loops(program, options=LoopOptions(vector_bytes=64))[0]
+        text = emit_module([after])
+        assert ("select i1" in text and "@llvm.cttz.i16" in text) == bool(sizes), text
+        arrays = random_arrays(program, dict.fromkeys(sizes.split(), 4))
+        found = run_function(after, arrays, dict.fromkeys(sizes.split(), 4))
+        np.testing.assert_array_equal(found["y"], found["x"].T)
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(12, 48), (16, 48), (12, 50)])
+def test_whole_columns_go_past_the_caches(columns: int, rows: int) -> None:
+    """All lanes of some columns, too, where these begin at lines."""
+    f = pm.einsum('def f(x: f32["N M"]):\n    y[j, i] = x[i, j]\n    return y\n', target=SMALL, threads=1)
+    text = f.lower(np.zeros((rows, columns), np.float32)).text("llvm")
+    assert ("!nontemporal" in text) == (rows % 16 == 0)

@@ -1,0 +1,71 @@
+"""Loops along short rows that lanes go across are written out: what all lanes touch lies side by side then, and is shuffled (codegen/llvm/memory/phases.py), where each iteration alone would take it one element at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
+from polyml.codegen.passes.vectors.streams import flat_element
+from polyml.codegen.ranges import Ranges, outside
+from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.expressions import Subscript, reads_of
+from polyml.records import dataclass
+from polyml.renewed import renewed
+from polyml.sets.affine import Affine
+from polyml.sets.turns import MOST_BETWEEN
+
+__all__ = ["unroll_rows"]
+
+
+def unroll_rows(function: Function) -> Function:
+    """The function with innermost loops in lanes marked for unrolling that go through the elements between those of neighbouring lanes, as many as these are apart.
+
+    Rewrite:
+        vector(16) for (i ..) for (j = 0; j < 4; j++) y[j, i] = x[4*i + j];
+        -> vector(16) for (i ..) unroll for (j = 0; j < 4; j += 1) y[j, i] = x[4*i + j];
+    """
+    variables = {v.name: v for v in function.arguments}
+    variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
+    body = _Rows(variables).body(function.body, outside(function), None)
+    return function if body is function.body else replace(function, body=body)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    variables: Mapping[str, Variable]
+
+    def body(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: For | None) -> tuple[Node, ...]:
+        return renewed(nodes, (self.node(node, ranges, lanes) for node in nodes))
+
+    def node(self, node: Node, ranges: Ranges, lanes: For | None) -> Node:
+        if not isinstance(node, For):
+            return with_body(node, lambda body: self.body(body, ranges, lanes))
+        trips = ranges.constant(node.upper - node.lower)
+        if lanes is not None and trips is not None and self.goes_between(node, trips, lanes):
+            return replace(node, kind="unroll", factor=trips)
+        inside = ranges.enter(node)
+        lanes = node if node.kind == "vector" and node.width > 1 and not node.masked else lanes
+        return with_body(node, lambda body: self.body(body, inside, lanes))
+
+    def goes_between(self, loop: For, trips: int, lanes: For) -> bool:
+        """Whether the loop goes through whole rows of an array, one for each lane, and only assigns."""
+        # As many as there are lanes are a block, which is transposed.
+        if loop.kind != "sequential" or loop.step != 1 or not 1 < trips <= min(MOST_BETWEEN, lanes.width - 1):
+            return False
+        if not all(isinstance(node, Assign) and node.reduction is None and node.scan is None for node in loop.body):
+            return False
+        return any(
+            flat is not None and flat.stride(lanes.variable) == trips and flat.stride(loop.variable) == 1
+            for flat in (self.flat(*place) for node in loop.body for place in _places(node))
+        )
+
+    def flat(self, name: str, subscripts: tuple[Subscript, ...]) -> Affine | None:
+        variable = self.variables.get(name)
+        return None if variable is None or variable.scope == "register" else flat_element(variable, subscripts)
+
+
+def _places(node: Node) -> Iterator[tuple[str, tuple[Subscript, ...]]]:
+    if isinstance(node, Assign):
+        yield node.target.variable, node.target.subscripts
+        yield from ((read.tensor, read.subscripts) for read in reads_of(node.value))

@@ -1,0 +1,82 @@
+"""Loops along short rows that lanes go across: written out where the lanes touch the rows whole, so that vectors are shuffled."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml as pm
+from polyml.codegen.loops import Assign
+from polyml.codegen.passes.unrolling.unroll_rows import unroll_rows
+from polyml.codegen.passes.vectors.vectorize import vectorize
+from polyml.codegen.printer import loops_text
+from polyml.sets.turns import shuffles
+from polyml.testing.verify import verify
+from tests.codegen.programs import array, at, function, loop, put
+
+WIDE = pm.Target("x86-64-v4")
+
+PLANES = "def planes(x: {t}['N C']):\n    y[c, n] = x[n, c]\n    return y\n"
+PIXELS = "def pixels(x: {t}['C N']):\n    y[n, c] = x[c, n]\n    return y\n"
+SCALED = "def scaled(x: {t}['N C'], m: f32['C']):\n    y[c, n] = (f32(x[n, c]) - m[c]) / 255\n    return y\n"
+TYPES = {"u8": np.uint8, "i16": np.int16, "f16": np.float16, "f32": np.float32, "f64": np.float64, "c64": np.complex64}
+
+
+@pytest.mark.parametrize("text", [PLANES, PIXELS], ids=["planes", "pixels"])
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("target", ["", "x86-64-v3"])
+def test_pixels(text: str, name: str, target: str) -> None:
+    target_ = pm.Target(target) if target else None
+    if target_ is not None and not target_.runs_here:
+        pytest.skip("needs AVX2")
+    f = pm.einsum(text.format(t=name), target=target_, threads=1)
+    rng = np.random.default_rng(0)
+    for channels in (1, 2, 3, 4, 5, 6, 8, 9) if name in ("u8", "f32") and not target else (2, 3, 4):
+        for n in (1, 15, 16, 33, 130):
+            x = rng.integers(0, 200, (n, channels)).astype(TYPES[name])
+            x = x if text is PLANES else np.ascontiguousarray(x.T)
+            np.testing.assert_array_equal(f(x), x.T, err_msg=f"{channels} channels, {n}")
+            np.testing.assert_array_equal(f(np.repeat(x, 2, axis=1)[:, ::2]), x.T)
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4, 8])
+def test_what_is_computed_of_pixels(channels: int) -> None:
+    rng = np.random.default_rng(1)
+    x, m = rng.integers(0, 256, (37, channels), np.uint8), rng.random(channels, np.float32)
+    assert verify(pm.einsum(SCALED.format(t="u8"), threads=1), x, m)
+
+
+@pytest.mark.parametrize("text", [PLANES, PIXELS], ids=["planes", "pixels"])
+@pytest.mark.parametrize("channels", [2, 3, 4, 5])
+def test_vectors_are_whole(text: str, channels: int) -> None:
+    """As many loads and stores as there are vectors of the array."""
+    x = np.zeros((64, channels) if text is PLANES else (channels, 64), np.float32)
+    lowered = pm.einsum(text.format(t="f32"), target=WIDE, threads=1).lower(x)
+    llvm = lowered.text("llvm")
+    assert "masked" not in llvm
+    assert llvm.count("load <16 x float>") == channels
+    assert llvm.count("store <16 x float>") == channels
+    assert llvm.count("shufflevector") == channels * shuffles(channels)
+
+
+@pytest.mark.parametrize(
+    ("width", "places", "written_out"),
+    [
+        (4, (0, 4), True),
+        (4, (0, 3), False),
+        (4, (1, 4), False),
+        (5, (0, 5), True),
+        (9, (0, 9), False),
+        (16, (0, 16), False),
+    ],
+)
+def test_which_rows(width: int, places: tuple[int, int], written_out: bool) -> None:
+    """Those of up to eight elements that are touched whole."""
+    x, y = array("x", 64, width), array("y", width, 64)
+    copy = loop("j", *places, Assign(target=put("y", "j", "i"), value=at("x", "i", "j")))
+    given = function(loop("i", 0, 64, copy, kind="vector"), arguments=[x, y], written="y")
+    lanes = vectorize(given, vector_bytes=64)[0]
+    made = unroll_rows(lanes)
+    assert (made is not lanes) == written_out
+    if written_out:
+        assert loops_text(made).count("unroll") == 1
