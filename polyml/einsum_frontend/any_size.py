@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from polyml.einsum_frontend.quasi_affine import Names, nodes, to_affine
 from polyml.einsum_frontend.syntax import Program, SizeRef
 from polyml.errors import NotAffineError, PolymlError, ShapeError
@@ -17,6 +19,15 @@ class AnyShapes:
 
     names: tuple[str, ...]
     shapes: tuple[tuple[Affine | None, ...], ...]
+
+    def only(self, names: Collection[str]) -> AnyShapes | None:
+        """The same where of the sizes these alone stay symbolic, with those that share a dimension with one of them; None: there are none."""
+        shared = [extent.variables() for shape in self.shapes for extent in shape if extent is not None]
+        kept: frozenset[str] = frozenset(names)
+        while more := frozenset[str]().union(*(used for used in shared if used & kept)) - kept:
+            kept |= more
+        shapes = (tuple(e if e is not None and e.variables() & kept else None for e in shape) for shape in self.shapes)
+        return AnyShapes(tuple(n for n in self.names if n in kept), tuple(shapes)) if kept else None
 
 
 def sizes_of_shapes(program: Program) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from polyml.errors import PolymlError
 from polyml.forks import wait_at_forks
 from polyml.runtime.arguments import AnyInt, AnySize, Layout, Prepared, Wanted, bind, layout_of, prepare
 from polyml.runtime.foreign.arrays import through_numpy, viewed
-from polyml.runtime.keys import KernelTable, Key
+from polyml.runtime.keys import KernelTable, Key, varying
 from polyml.runtime.signature import LARGEST_INT
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Dispatcher:
 
     A call goes to the entry point of the kernel that was found last; when that does not fit, to the next, through the `FRONT` most recent ones; then to Python, which
     looks among all, or compiles. A kernel for any sizes comes first where it is asked for, and serves new shapes
-    where there are `SPECIAL` kernels already; shapes that it is not for get kernels of their own.
+    where there are `SPECIAL` kernels already (of those sizes that had more than a few values); shapes that it is not for get kernels of their own.
 
     Python looks `__call__` up on the type, so each dispatcher gets a type of its own whose `__call__` is the front kernel's function: no
     Python frame stands between the caller and the kernel.
@@ -114,7 +114,10 @@ class Dispatcher:
         """The kernel for these arguments, and they as it takes them."""
         key = self._key(prepared)
         if self._general is not None and (self._asked or self._is_one_of_many(key)):
-            kernel = self._find_general(self._key(prepared, self._general), key)
+            general = (
+                self._general if self._asked else self._general.only(varying(self._general, [*self._table.keys(), key]))
+            )
+            kernel = self._find_general(self._key(prepared, general), key)
             fitting = None if kernel is None else kernel.fitted(prepared)
             if kernel is not None and fitting is not None:
                 return kernel, fitting

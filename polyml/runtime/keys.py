@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from polyml.einsum_frontend.any_size import AnyShapes
 from polyml.runtime.arguments import AnyInt, AnySize, Layout
 from polyml.runtime.signature import SizeParameter
 
 if TYPE_CHECKING:
     from polyml.runtime.kernel import Kernel
 
-__all__ = ["MOST", "REGIONS", "KernelTable", "Key", "ints_of", "with_numbers"]
+__all__ = ["MOST", "REGIONS", "KernelTable", "Key", "ints_of", "varying", "with_numbers"]
 
 Key = tuple[Layout | AnySize | AnyInt | int | None, ...]
 """Per parameter: a layout, some extents of which may stay symbolic; the value of an int that is specialized, or AnyInt; None for scalars, and for ints that are
 symbolic extents too."""
 
 MOST, REGIONS = 256, 4
+
+FEW_VALUES = 3
+"""Values of a size up to which each of them is worth a kernel of its own: pixels have one, three or four channels, and heads 64 or 128 numbers. Loops of a known number of iterations are written out, and have no rest."""
 
 
 def ints_of(names: Sequence[str], key: Key) -> dict[str, int]:
@@ -36,6 +40,19 @@ def with_numbers(key: Key, positions: Collection[int] | None = None) -> Key:
         layout.example if isinstance(layout, AnyInt) and (positions is None or position in positions) else layout
         for position, layout in enumerate(key)
     )
+
+
+def varying(general: AnyShapes, keys: Iterable[Key]) -> frozenset[str]:
+    """The sizes that have more than FEW_VALUES values among the keys, or of which nothing is known; where there are none, those that have most."""
+    seen: dict[str, set[int]] = {name: set() for name in general.names}
+    for key in keys:
+        for layout, shape in zip(key, general.shapes, strict=True):
+            if isinstance(layout, Layout | AnySize):
+                for extent, symbol in zip(layout.shape, shape, strict=True):
+                    if symbol is not None and symbol.name is not None and isinstance(extent, int):
+                        seen[symbol.name].add(extent)
+    most = min(FEW_VALUES + 1, max(map(len, seen.values()), default=0))
+    return frozenset(name for name, values in seen.items() if not values or len(values) >= most)
 
 
 class KernelTable:

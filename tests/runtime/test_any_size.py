@@ -251,12 +251,53 @@ def test_many_shapes_of_one_program_end_in_one_kernel() -> None:
     assert len(f.kernels) == SPECIAL + 2, "nothing is copied for a kernel that nobody has asked for"
 
 
+def test_sizes_that_have_few_values_stay_numbers() -> None:
+    """A kernel for each of three numbers of channels, for images of any size; with the fourth one kernel for all."""
+    f = polyml.einsum('def planes(x: f32["H W C"]):\n    y[c, h, w] = x[h, w, c]\n    return y\n')
+
+    def free(n: int, channels: int) -> list[str]:
+        x = normal(n, n + 3, channels)
+        assert np.array_equal(f(x), x.transpose(2, 0, 1))
+        return sorted(f.kernel_for(x).signature.sizes)
+
+    for n in range(2, 2 + SPECIAL):
+        assert free(n, 3) == []
+    assert [free(30, 3), free(31, 3)] == [["H", "W"]] * 2
+    assert [free(30, 4), free(31, 1), free(40, 4), free(9, 1)] == [["H", "W"]] * 4
+    assert len(f.kernels) == SPECIAL + 3
+    assert [free(30, 2), free(31, 7), free(30, 3)] == [["C", "H", "W"], ["C", "H", "W"], ["H", "W"]]
+    assert len(f.kernels) == SPECIAL + 4
+
+
+def test_where_all_sizes_have_few_values_those_with_most_are_free() -> None:
+    f = polyml.einsum('def total(x: f32["A B C"], w: f32["C"]):\n    y[a, b] = x[a, b, c] * w[c]\n    return y\n')
+    for a in (1, 2, 3):
+        for b in (4, 5, 6):
+            for c in (2, 3):
+                x, w = normal(a, b, c), normal(c)
+                assert np.allclose(f(x, w), x @ w, atol=1e-5)
+    sizes = [tuple(kernel.signature.sizes) for kernel in f.kernels]
+    assert sizes[:SPECIAL] == [()] * SPECIAL
+    assert {tuple(sorted(free)) for free in sizes[SPECIAL:]} == {("B",), ("A", "B")}
+    assert len(sizes) < 3 * 3 * 2
+
+
+def test_a_size_that_shares_a_dimension_with_a_free_one_is_free() -> None:
+    f = polyml.einsum(
+        'def tails(x: f32["N+M"], w: f32["M"], z: f32["N"]):\n    y[m] = x[N + m] * w[m] + z[0]\n    return y\n'
+    )
+    for n in range(1, SPECIAL + 3):
+        x, w, z = normal(n + 2), normal(2), normal(n)
+        assert np.allclose(f(x, w, z), x[n:] * w + z[0])
+    assert sorted(f.kernels[-1].signature.sizes) == ["M", "N"]
+
+
 def test_a_program_that_needs_numbers_is_specialized_for_ever() -> None:
     f = polyml.einsum(
         'def halves(x: f32["N K"]):\n    y: f32["N"] = 0\n    y[i // K] += x[i // K, i % K]\n    return y\n'
     )
     for n in range(1, SPECIAL + 4):
-        x = normal(n, 2)
+        x = normal(n, n + 1)
         assert f(x).shape == (n,)
     assert len(f.kernels) == SPECIAL + 3
 
