@@ -156,6 +156,8 @@ class StatementModel:
                 cost = float(stride)
             case _ if self.row_between(access, index) is not None:
                 cost = _CONTIGUOUS + shuffles(access.stride(index) or 0)
+                if self.row_across(access, index) is not None:
+                    cost = min(cost, _TRANSPOSED, float(lanes))
             case int(stride) if 1 < stride <= SHUFFLED and not access.write:
                 cost = min(2.0 * stride - 1, float(lanes))
             case None if access.turns.get(index, lanes) < lanes and not access.write:

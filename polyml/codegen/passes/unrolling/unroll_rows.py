@@ -9,13 +9,16 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
 from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes, with_body
-from polyml.expressions import Subscript, reads_of
+from polyml.expressions import Read, Subscript, reads_of
 from polyml.records import dataclass
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine
-from polyml.sets.turns import MOST_BETWEEN
+from polyml.sets.turns import MOST_BETWEEN, shuffles
 
 __all__ = ["unroll_rows"]
+
+MOST_SHUFFLES = 5
+"""Shuffles for each vector beyond which copies of parts of blocks are faster: rows of seven."""
 
 
 def unroll_rows(function: Function) -> Function:
@@ -50,8 +53,12 @@ class _Rows:
 
     def goes_between(self, loop: For, trips: int, lanes: For) -> bool:
         """Whether the loop goes through whole rows of an array, one for each lane, and only assigns."""
-        # As many as there are lanes are a block, which is transposed.
-        if loop.kind != "sequential" or loop.step != 1 or not 1 < trips <= min(MOST_BETWEEN, lanes.width - 1):
+        if (
+            loop.kind != "sequential"
+            or loop.step != 1
+            or not 1 < trips <= MOST_BETWEEN
+            or self.suits_blocks(loop, trips, lanes)
+        ):
             return False
         if not all(isinstance(node, Assign) and node.reduction is None and node.scan is None for node in loop.body):
             return False
@@ -59,6 +66,11 @@ class _Rows:
             flat is not None and flat.stride(lanes.variable) == trips and flat.stride(loop.variable) == 1
             for flat in (self.flat(*place) for node in loop.body for place in _places(node))
         )
+
+    def suits_blocks(self, loop: For, trips: int, lanes: For) -> bool:
+        """Whether the rows are whole blocks, which are transposed (passes/transposes), or are copied, which takes blocks fewer shuffles."""
+        copies = len(loop.body) == 1 and isinstance(loop.body[0], Assign) and isinstance(loop.body[0].value, Read)
+        return trips % lanes.width == 0 or (copies and (trips > lanes.width or shuffles(trips) > MOST_SHUFFLES))
 
     def flat(self, name: str, subscripts: tuple[Subscript, ...]) -> Affine | None:
         variable = self.variables.get(name)

@@ -66,8 +66,8 @@ def test_vectors_are_whole(text: str, channels: int) -> None:
         (4, (0, 3), False),
         (4, (1, 4), False),
         (5, (0, 5), True),
+        (7, (0, 7), False),
         (9, (0, 9), False),
-        (16, (0, 16), False),
     ],
 )
 def test_which_rows(width: int, places: tuple[int, int], written_out: bool) -> None:
