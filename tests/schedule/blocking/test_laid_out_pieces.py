@@ -9,6 +9,7 @@ import pytest
 
 import polyml
 from polyml.target import Target
+from tests.pairs import pairwise
 
 TEXT = 'def f(x: {0}["A E B D"], y: {0}["C E"]):\n    z[d, c, b, a] = x[a, e, b, d] * y[c, e]\n    return z\n'
 V4 = Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=1 << 20)
@@ -51,15 +52,16 @@ def test_so_are_those_of_a_row_whose_neighbour_is_in_another_block() -> None:
     assert block("f32", 16, 64, rows=32)[0][-1] == 96, "two rows and more have all of their strips"
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("shape", [(96, 24, 8, 144), (50, 40, 11, 67), (131, 33, 13, 29)])
-def test_values(shape: tuple[int, int, int, int], threads: int) -> None:
+@pairwise(
+    ("shape", [(96, 24, 8, 144), (50, 40, 11, 67), (131, 33, 13, 29)]),
+    ("dtype, few", [("f32", 24), ("f64", 17), ("f32", 48)]),
+    ("target", [Target("host", l1_bytes=16 << 10, l2_bytes=256 << 10), Target("host")]),
+    ("threads", [1, 2]),
+)
+def test_values(shape: tuple[int, int, int, int], dtype: str, few: int, target: Target, threads: int) -> None:
     rng = np.random.default_rng(0)
-    small = Target("host", l1_bytes=16 << 10, l2_bytes=256 << 10)
-    for dtype, few in (("f32", 24), ("f64", 17), ("f32", 48)):
-        x = rng.integers(-3, 4, shape, np.int8).astype(dtype.replace("f", "float"))
-        y = rng.integers(-3, 4, (few, shape[1])).astype(x.dtype)
-        expected = np.einsum("aebd,ce->dcba", x, y, optimize=True)
-        for target in (small, Target("host")):
-            found = polyml.einsum(TEXT.format(dtype), target=target, threads=threads)(x, y)
-            np.testing.assert_array_equal(found, expected)
+    x = rng.integers(-3, 4, shape, np.int8).astype(dtype.replace("f", "float"))
+    y = rng.integers(-3, 4, (few, shape[1])).astype(x.dtype)
+    expected = np.einsum("aebd,ce->dcba", x, y, optimize=True)
+    found = polyml.einsum(TEXT.format(dtype), target=target, threads=threads)(x, y)
+    np.testing.assert_array_equal(found, expected)

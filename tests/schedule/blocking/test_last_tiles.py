@@ -10,6 +10,7 @@ import pytest
 
 import polyml
 from polyml.target import Target
+from tests.pairs import pairwise
 
 V4 = Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=1 << 20)
 HOST = Target("host", l1_bytes=48 << 10, l2_bytes=1 << 20)
@@ -47,10 +48,12 @@ def test_their_sums_have_no_rest() -> None:
     assert len(re.findall(r"for \(k = ", text)) == 5  # two copies, three kinds of tiles
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
-@pytest.mark.parametrize("tiles", [1, 2, 5, 8])
-@pytest.mark.parametrize(("rows", "depth"), [(64, 512), (83, 300), (161, 1027)])
+@pairwise(
+    ("tiles", [1, 2, 5, 8]),
+    ("rows, depth", [(64, 512), (83, 300), (161, 1027)]),
+    ("dtype", ["f32", "f64"]),
+    ("threads", [1, 2]),
+)
 def test_values(dtype: str, tiles: int, rows: int, depth: int, threads: int) -> None:
     columns = (3 * tiles + 1) * HOST.lanes(4 if dtype == "f32" else 8)
     x, y = integers(rows, depth, dtype=dtype), integers(depth, columns, dtype=dtype)

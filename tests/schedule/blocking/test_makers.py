@@ -7,6 +7,7 @@ import pytest
 
 import polyml
 from polyml.target import Target
+from tests.pairs import pairwise
 
 SMALL = Target("host", l1_bytes=4096, l2_bytes=32 * 1024, cores=2)
 """This machine with caches that do not hold operands of test sizes."""
@@ -29,18 +30,20 @@ def explained(text: str, *arrays: np.ndarray, threads: int = 1) -> str:
     return str(polyml.einsum(text, threads=threads, target=SMALL).lower(*arrays).explain())
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("columns", [1, 15, 16, 33, 48, 100])
-@pytest.mark.parametrize("rows", [3, 13, 16, 27, 64])
-def test_results(rows: int, columns: int, dtype: str) -> None:
+@pairwise(
+    ("rows", [3, 13, 16, 27, 64]),
+    ("columns", [1, 15, 16, 33, 48, 100]),
+    ("dtype", ["float32", "float64"]),
+    ("threads, batch, steps", [(1, 1, 401), (2, 5, 130)]),
+)
+def test_results(rows: int, columns: int, dtype: str, threads: int, batch: int, steps: int) -> None:
     text = WEIGHTED.replace("f32", "f64") if dtype == "float64" else WEIGHTED
-    for threads, batch, steps in ((1, 1, 401), (2, 5, 130)):
-        k, v = operands(batch, steps, rows, columns, dtype)
-        m, z = polyml.einsum(text, threads=threads, target=SMALL)(k, v)
-        w = np.exp(k.astype(np.float64))
-        tolerance = 1e-5 if dtype == "float32" else 1e-13
-        for found, exact in ((m, np.einsum("bsd,bse->bde", w, v.astype(np.float64))), (z, w.sum(1))):
-            assert np.abs(found - exact).max() <= tolerance * np.abs(exact).max()
+    k, v = operands(batch, steps, rows, columns, dtype)
+    m, z = polyml.einsum(text, threads=threads, target=SMALL)(k, v)
+    w = np.exp(k.astype(np.float64))
+    tolerance = 1e-5 if dtype == "float32" else 1e-13
+    for found, exact in ((m, np.einsum("bsd,bse->bde", w, v.astype(np.float64))), (z, w.sum(1))):
+        assert np.abs(found - exact).max() <= tolerance * np.abs(exact).max()
 
 
 def test_the_array_between_is_a_block() -> None:
@@ -107,9 +110,7 @@ def linear(x: f32["N I"], w: i8["I O"], s: f32["O"]):
 """
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("columns", [47, 96, 203])
+@pairwise(("columns", [47, 96, 203]), ("turned", [False, True]), ("threads", [1, 2]))
 def test_copies_make_the_vector_operand(columns: int, turned: bool, threads: int) -> None:
     rng = np.random.default_rng(1)
     x, s = rng.standard_normal((70, 300)).astype(np.float32), rng.standard_normal(columns).astype(np.float32)

@@ -7,6 +7,7 @@ import pytest
 
 import polyml
 from polyml.target import Target
+from tests.pairs import pairwise
 
 PRODUCT = """
 def f(x: {t}["N K"], y: {t}["K M"]):
@@ -37,40 +38,42 @@ def blocks(function: polyml.api.Function, *arrays: np.ndarray) -> str:
     return next((line for line in str(function.explain(*arrays)).splitlines() if "blocking" in line), "")
 
 
-@pytest.mark.parametrize("source", [PRODUCT, ALONG])
-@pytest.mark.parametrize(("dtype", "name"), [(np.float32, "f32"), (np.float64, "f64")])
-@pytest.mark.parametrize("left", [0, 1, 2, 3, 4, 5])
-@pytest.mark.parametrize(("rows", "depth", "target"), [(37, 112, None), (29, 131, SMALL), (100, 700, SMALL)])
+@pairwise(
+    ("left", [0, 1, 2, 3, 4, 5]),
+    ("rows, depth, target", [(37, 112, None), (29, 131, SMALL), (100, 700, SMALL)]),
+    ("whole, source", [(32, PRODUCT), (96, PRODUCT), (32, ALONG), (96, ALONG)]),
+    ("dtype, name", [(np.float32, "f32"), (np.float64, "f64")]),
+)
 def test_any_number_of_columns(
-    source: str, dtype: type, name: str, left: int, rows: int, depth: int, target: Target | None
+    left: int, rows: int, depth: int, target: Target | None, whole: int, source: str, dtype: type, name: str
 ) -> None:
     """In one block, in several of the sum and of the columns, where they lie and in panels."""
-    for columns in (32 + left, 96 + left):
-        x = integers(rows, depth, dtype=dtype)
-        y = integers(depth, columns, dtype=dtype)
-        expected = x.astype(float) @ y.astype(float)
-        y = y if source is PRODUCT else np.ascontiguousarray(y.T)
-        function = polyml.einsum(source.format(t=name), target=target, threads=1, verify=True)
-        np.testing.assert_array_equal(function(x, y), expected)
+    x = integers(rows, depth, dtype=dtype)
+    y = integers(depth, whole + left, dtype=dtype)
+    expected = x.astype(float) @ y.astype(float)
+    y = y if source is PRODUCT else np.ascontiguousarray(y.T)
+    function = polyml.einsum(source.format(t=name), target=target, threads=1, verify=True)
+    np.testing.assert_array_equal(function(x, y), expected)
 
 
-@pytest.mark.parametrize("y_first", ["K M", "M K"])
-@pytest.mark.parametrize(("dtype", "name"), [(np.float32, "f32"), (np.float64, "f64")])
-@pytest.mark.parametrize(("rows", "depth", "target"), [(37, 112, None), (100, 100, None), (50, 700, SMALL)])
+@pairwise(
+    ("columns", [33, 36, 49, 55, 100]),
+    ("rows, depth, target", [(37, 112, None), (100, 100, None), (50, 700, SMALL)]),
+    ("y_first, threads", [("K M", 1), ("M K", 1), ("K M", 2), ("M K", 2)]),
+    ("dtype, name", [(np.float32, "f32"), (np.float64, "f64")]),
+)
 def test_rows_that_are_contiguous(
-    y_first: str, dtype: type, name: str, rows: int, depth: int, target: Target | None
+    columns: int, rows: int, depth: int, target: Target | None, y_first: str, threads: int, dtype: type, name: str
 ) -> None:
     """Lanes across the rows for what is left, in whole vectors and in ones that overlap."""
     text = PRODUCT.format(t=name).replace("N K", "K N").replace("x[n, k]", "x[k, n]")
     if y_first == "M K":
         text = text.replace("K M", "M K").replace("y[k, m]", "y[m, k]")
-    for threads in (1, 2):
-        function = polyml.einsum(text, target=target, threads=threads, verify=True)
-        for columns in (33, 36, 49, 55, 100):
-            x, y = integers(depth, rows, dtype=dtype), integers(depth, columns, dtype=dtype)
-            expected = x.T.astype(float) @ y.astype(float)
-            y = y if y_first == "K M" else np.ascontiguousarray(y.T)
-            np.testing.assert_array_equal(function(x, y), expected)
+    function = polyml.einsum(text, target=target, threads=threads, verify=True)
+    x, y = integers(depth, rows, dtype=dtype), integers(depth, columns, dtype=dtype)
+    expected = x.T.astype(float) @ y.astype(float)
+    y = y if y_first == "K M" else np.ascontiguousarray(y.T)
+    np.testing.assert_array_equal(function(x, y), expected)
 
 
 def test_it_is_said_across_rows() -> None:

@@ -8,6 +8,7 @@ import pytest
 import polyml
 from polyml.schedule.blocking.shares import even_for_threads, most_work
 from polyml.target import Target
+from tests.pairs import pairwise
 
 PRODUCT = 'def f(x: {0}["{1}"], y: {0}["{2}"]):\n    z[i, j] = x[{3}] * y[{4}]\n    return z\n'
 FORMS = {"nn": ("I K", "K J"), "tn": ("K I", "K J"), "nt": ("I K", "J K"), "tt": ("K I", "J K")}
@@ -119,19 +120,21 @@ def test_what_is_left_beside_strips_is_shared_with_them() -> None:
         np.testing.assert_array_equal(found, x.astype(float) @ y.astype(float))
 
 
-@pytest.mark.parametrize("threads", [2, 3, 8])
-@pytest.mark.parametrize("form", list(FORMS))
-def test_results(threads: int, form: str) -> None:
+@pairwise(
+    ("form", FORMS),
+    ("threads", [2, 3, 8]),
+    ("rows, columns, terms", [(70, 200, 130), (33, 129, 257), (260, 100, 64)]),
+)
+def test_results(form: str, threads: int, rows: int, columns: int, terms: int) -> None:
     rng = np.random.default_rng(0)
-    for rows, columns, terms in ((70, 200, 130), (33, 129, 257), (260, 100, 64)):
-        shapes = (
-            (rows, terms) if form[0] == "n" else (terms, rows),
-            (terms, columns) if form[1] == "n" else (columns, terms),
-        )
-        x, y = (rng.integers(-9, 10, shape).astype(np.float32) for shape in shapes)
-        target = Target("host", l1_bytes=16 << 10, l2_bytes=64 << 10, cores=threads)
-        found = polyml.einsum(program(form), target=target, threads=threads, verify=True)(x, y)
-        wide = [a.astype(float) for a in (x, y)]
-        np.testing.assert_array_equal(
-            found, (wide[0] if form[0] == "n" else wide[0].T) @ (wide[1] if form[1] == "n" else wide[1].T)
-        )
+    shapes = (
+        (rows, terms) if form[0] == "n" else (terms, rows),
+        (terms, columns) if form[1] == "n" else (columns, terms),
+    )
+    x, y = (rng.integers(-9, 10, shape).astype(np.float32) for shape in shapes)
+    target = Target("host", l1_bytes=16 << 10, l2_bytes=64 << 10, cores=threads)
+    found = polyml.einsum(program(form), target=target, threads=threads, verify=True)(x, y)
+    wide = [a.astype(float) for a in (x, y)]
+    np.testing.assert_array_equal(
+        found, (wide[0] if form[0] == "n" else wide[0].T) @ (wide[1] if form[1] == "n" else wide[1].T)
+    )

@@ -10,6 +10,7 @@ import pytest
 import polyml
 from polyml.target import Target
 from tests.codegen.llvm.support import guarded
+from tests.pairs import pairwise
 
 TARGET = Target("host", l1_bytes=48 << 10, l2_bytes=2 << 20, cores=2)
 V4 = Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=2 << 20)
@@ -41,10 +42,7 @@ def test_strips_around_the_tiles(n: int, k: int, m: int, how: str, threads: int)
     np.testing.assert_array_equal(function(guarded(x), guarded(y)), x @ y)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("n", [16, 23, 120])
-@pytest.mark.parametrize("k", [2304, 1300, 2049])
+@pairwise(("k", [2304, 1300, 2049]), ("n", [16, 23, 120]), ("dtype", ["f4", "f8"]), ("threads", [1, 2]))
 def test_strips_of_a_part_of_the_sum_at_a_time(n: int, k: int, dtype: str, threads: int) -> None:
     """More terms than TLBs reach rows: each part is added to the result."""
     x, y = integers(n, k, dtype=dtype), integers(k, 301, dtype=dtype, seed=1)

@@ -9,6 +9,7 @@ import pytest
 
 import polyml
 from polyml.target import Target
+from tests.pairs import pairwise
 
 TARGET = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=1 << 20, cores=1)
 WINDOWS = """def f(x: f32["C H W"], w: f32["O C R S"]):
@@ -88,9 +89,11 @@ def test_weights_of_a_call_have_them_too() -> None:
     assert "blocks of c by 16, o by" in polyml.einsum(WINDOWS, target=TARGET, threads=1).lower(x, w).explain()
 
 
-@pytest.mark.parametrize(("channels", "filters", "high", "wide"), [(512, 96, 7, 7), (331, 75, 6, 9), (300, 33, 17, 5)])
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
-@pytest.mark.parametrize("threads", [1, 2, 5])
+@pairwise(
+    ("channels, filters, high, wide", [(512, 96, 7, 7), (331, 75, 6, 9), (300, 33, 17, 5)]),
+    ("threads", [1, 2, 5]),
+    ("dtype", ["f32", "f64"]),
+)
 def test_results_stay(channels: int, filters: int, high: int, wide: int, dtype: str, threads: int) -> None:
     text = WINDOWS.replace("f32", dtype)
     rng = np.random.default_rng(0)
