@@ -33,7 +33,7 @@ def test_every_line_of_the_next_block_is_asked_for() -> None:
     x, y = operands("along", 600, 4096, 480)
     text = product("along", target=WIDE).lower(x, y).text("loops")
     depth, wide = (int(re.search(rf"{loop} \+= (\d+)", text)[1]) for loop in ("k_tile", "m_tile"))  # type: ignore[index]
-    row, column = re.findall(r"prefetch L2 y\[(.*), (.*)\];", text)[0]
+    asks = compile(re.findall(r"prefetch L2 y\[(.*)\];", text)[0], "<prefetch>", "eval")
     step = int(re.search(r"for \(k = k_tile; k < k_tile \+ \d+; k \+= (\d+)", text)[1])  # type: ignore[index]
     for k_tile in (0, depth):
         at = [
@@ -42,7 +42,7 @@ def test_every_line_of_the_next_block_is_asked_for() -> None:
             for k in range(k_tile, k_tile + depth, step)
             for m in range(0, wide, 48)
         ]
-        asked = {(eval(row, where), eval(column, where) // 16) for where in at}
+        asked = {(row, column // 16) for row, column in (eval(asks, where) for where in at)}
         assert asked >= {(k_tile + depth + k, line) for k in range(depth) for line in range(wide // 16)}
 
 
@@ -69,7 +69,7 @@ def test_every_line_that_rows_are_packed_from_next_is_asked_for() -> None:
     assert "what the next block of x is packed from" in str(lowered.explain())
     text = lowered.text("loops")
     depth, wide, high = (int(re.search(rf"{loop} \+= (\d+)", text)[1]) for loop in ("k_tile", "m_tile", "n_tile"))  # type: ignore[index]
-    row, column = re.findall(r"prefetch L2 x\[(.*m_tile_2.*), (.*)\];", text)[0]
+    asks = compile(re.findall(r"prefetch L2 x\[(.*m_tile_2.*)\];", text)[0], "<prefetch>", "eval")
     step, panel = (int(re.search(rf"for \({loop} = .*; {loop} \+= (\d+)", text)[1]) for loop in ("k", "m_tile_2"))  # type: ignore[index]
     at = [
         {"n_tile": n, "k": k, "k_tile": 0, "m_tile": 0, "m_tile_2": m}
@@ -77,7 +77,7 @@ def test_every_line_that_rows_are_packed_from_next_is_asked_for() -> None:
         for k in range(0, depth, 1 if step > 8 else step)
         for m in range(0, wide, panel)
     ]
-    asked = {(eval(row, where), eval(column, where) // 8) for where in at}
+    asked = {(row, column // 8) for row, column in (eval(asks, where) for where in at)}
     assert asked >= {(depth + k, line) for k in range(depth) for line in range(512 // 8)}
 
 

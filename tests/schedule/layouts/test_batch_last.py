@@ -13,6 +13,7 @@ from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
 from polyml.source import Source
 from tests.codegen.llvm.support import guarded
+from tests.pairs import pairwise
 
 Array = npt.NDArray[Any]
 
@@ -68,9 +69,11 @@ def is_used(function: Any, *given: object) -> bool:
     return "_last" in str(function.explain(*given))
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("batch", "n"), [(16, 3), (37, 4), (65, 7), (130, 12), (33, 17), (500, 1), (1, 5), (0, 5)])
+@pairwise(
+    ("batch, n", [(16, 3), (37, 4), (65, 7), (130, 12), (33, 17), (500, 1), (1, 5), (0, 5)]),
+    ("threads", [1, 2]),
+    ("dtype", ["f32", "f64"]),
+)
 def test_factors_and_solutions(batch: int, n: int, threads: int, dtype: str) -> None:
     a = matrices(batch, n, dtype)
     c = np.random.default_rng(0).standard_normal((batch, n)).astype(a.dtype)

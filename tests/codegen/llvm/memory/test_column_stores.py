@@ -7,6 +7,7 @@ import pytest
 
 import polyml
 from polyml.target import Target
+from tests.pairs import pairwise
 
 TEXT = """
 def f(x: {t}["{x}"], y: {t}["{y}"]):
@@ -30,15 +31,17 @@ def operands(layout: str, dtype: str, n: int, m: int, k: int) -> tuple[np.ndarra
     return x, y if layout == "tn" else np.ascontiguousarray(y.T), expected
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("n", [16, 32, 47, 64, 112])
-def test_blocks_of_columns(layout: str, dtype: str, n: int) -> None:
+@pairwise(
+    ("m", [1, 2, 3, 4, 5, 7, 9, 13, 18, 19, 27, 50]),
+    ("n", [16, 32, 47, 64, 112]),
+    ("layout", LAYOUTS),
+    ("dtype", TYPES),
+)
+def test_blocks_of_columns(m: int, n: int, layout: str, dtype: str) -> None:
     """Columns in powers of two, in blocks that overlap, one alone; rows that are whole vectors, and some that are left."""
     function = polyml.einsum(source(layout, dtype), threads=1, verify=True)
-    for m in (1, 2, 3, 4, 5, 7, 9, 13, 18, 19, 27, 50):
-        x, y, expected = operands(layout, dtype, n, m, 40)
-        np.testing.assert_array_equal(function(x, y), expected)
+    x, y, expected = operands(layout, dtype, n, m, 40)
+    np.testing.assert_array_equal(function(x, y), expected)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

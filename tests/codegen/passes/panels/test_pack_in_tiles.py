@@ -12,6 +12,7 @@ from polyml.dtypes import f32
 from polyml.sets.affine import affine
 from polyml.target import Target
 from tests.codegen.llvm.support import apply, loop, read, run_function, store, variable
+from tests.pairs import pairwise
 
 TEXT = 'def f(x: f32["C P"], w: f32["O C"]):\n    y[o, p] = x[c, p] * w[o, c]\n    return y\n'
 TARGET = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20)
@@ -34,9 +35,7 @@ def test_whole_strips_have_no_copy_of_their_own() -> None:
     assert any(line.startswith("for (o = 8;") for line in lines)
 
 
-@pytest.mark.parametrize("rows", [64, 65, 71])
-@pytest.mark.parametrize("depth", [255, 256, 257])
-@pytest.mark.parametrize("columns", [240, 243, 500])
+@pairwise(("rows", [64, 65, 71]), ("depth", [255, 256, 257]), ("columns", [240, 243, 500]))
 def test_values(rows: int, depth: int, columns: int) -> None:
     x, w = operands(rows, depth, columns)
     np.testing.assert_array_equal(polyml.einsum(TEXT, threads=1)(x, w), w @ x)

@@ -21,6 +21,7 @@ from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 from tests.codegen.llvm.support import run_function
 from tests.codegen.programs import Extent, agree, array, at, call, function, loop, number, put, random_arrays
+from tests.pairs import pairwise
 
 I, J = affine("i"), affine("j")
 
@@ -264,20 +265,22 @@ def test_short_and_strange_loops() -> None:
     assert not any(isinstance(n, For) and n.kind == "vector" for n in walk_nodes(program.body))
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("target", ["host", "x86-64-v3", "x86-64"])
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
-@pytest.mark.parametrize(
-    "step",
-    [
-        "y[i, j - 1] * 1e30 + x[i, j]",
-        "y[i, j - 1] * 1e30 * 1e300 + x[i, j]",
-        "y[i, j - 1] * 1e-30 + x[i, j]",
-        "y[i, j - 1] * a[i, j] + x[i, j]",
-        "y[i, j - 1] * a[i, 0] + x[i, j]",
-        "x[i, j] - y[i, j - 1] * a[3, j]",
-        "where(x[i, j] > 2, x[i, j], y[i, j - 1] * a[i, j] + x[i, j])",
-    ],
+@pairwise(
+    (
+        "step",
+        [
+            "y[i, j - 1] * 1e30 + x[i, j]",
+            "y[i, j - 1] * 1e30 * 1e300 + x[i, j]",
+            "y[i, j - 1] * 1e-30 + x[i, j]",
+            "y[i, j - 1] * a[i, j] + x[i, j]",
+            "y[i, j - 1] * a[i, 0] + x[i, j]",
+            "x[i, j] - y[i, j - 1] * a[3, j]",
+            "where(x[i, j] > 2, x[i, j], y[i, j - 1] * a[i, j] + x[i, j])",
+        ],
+    ),
+    ("target", ["host", "x86-64-v3", "x86-64"]),
+    ("dtype", ["f32", "f64"]),
+    ("dynamic", [False, True]),
 )
 def test_factors_without_end(step: str, dtype: str, target: str, dynamic: bool) -> None:
     """Products of several factors overflow, or are infinities that meet zeros, where the steps in order do not."""
