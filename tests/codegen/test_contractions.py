@@ -12,6 +12,7 @@ import pytest
 import polyml
 from polyml.target import Target
 from tests.codegen.llvm.support import guarded
+from tests.pairs import pairwise
 
 SMALL = Target("host", l1_bytes=2048, l2_bytes=16 * 1024, cores=2)
 """This machine with caches so small that every loop over blocks appears at test sizes."""
@@ -570,9 +571,7 @@ def test_short_sums_have_lanes_along_results_that_are_far() -> None:
     assert "packing" not in str(near.explain(a, b))
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
-@pytest.mark.parametrize("columns", [3, 5, 11, 13, 16])
-@pytest.mark.parametrize("rows", [16, 37])
+@pairwise(("columns", [3, 5, 11, 13, 16]), ("rows", [16, 37]), ("dtype", ["f32", "f64"]))
 def test_few_columns_have_lanes_along_sums_that_both_operands_are_contiguous_along(
     dtype: str, columns: int, rows: int
 ) -> None:

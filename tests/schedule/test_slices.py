@@ -7,6 +7,7 @@ import pytest
 
 import polyml
 from polyml.target import Target
+from tests.pairs import pairwise
 
 POOLED = """
 def f(x: {t}["B N K"], w: {t}["K M"]):
@@ -36,10 +37,10 @@ def loops(text: str, *arrays: np.ndarray, **options: object) -> str:
     return polyml.einsum(text, target=TARGET, threads=1, **options).lower(*arrays).text("loops")
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("dtype", "reduce"), [("f32", "max"), ("f64", "sum")])
-@pytest.mark.parametrize(
-    ("slices", "rows", "depth", "columns"), [(16, 97, 33, 130), (9, 129, 64, 100), (41, 164, 65, 49)]
+@pairwise(
+    ("slices, rows, depth, columns", [(16, 97, 33, 130), (9, 129, 64, 100), (41, 164, 65, 49)]),
+    ("dtype, reduce", [("f32", "max"), ("f64", "sum")]),
+    ("threads", [1, 2]),
 )
 def test_pooled_products(
     slices: int, rows: int, depth: int, columns: int, dtype: str, reduce: str, threads: int

@@ -9,6 +9,7 @@ import pytest
 
 import polyml
 from polyml.target import Target
+from tests.pairs import pairwise
 
 LEVINSON = """
 def levinson(r: f64["N"], b: f64["N"]):
@@ -100,19 +101,23 @@ def test_growing_vectors(length: int, options: dict[str, object]) -> None:
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("text", "reference"), [(MIRROR, mirror), (SCALED, scaled)])
-@pytest.mark.parametrize("dtype", ["f64", "f32"])
-@pytest.mark.parametrize("length", [1, 8, 33, 100])
-def test_whole_vectors(length: int, dtype: str, text: str, reference: Callable[..., np.ndarray]) -> None:
+@pairwise(
+    ("length", [1, 8, 33, 100]),
+    ("steps", [0, 1, 6, 7]),
+    ("dtype", ["f64", "f32"]),
+    ("text, reference", [(MIRROR, mirror), (SCALED, scaled)]),
+)
+def test_whole_vectors(length: int, steps: int, dtype: str, text: str, reference: Callable[..., np.ndarray]) -> None:
     """No step, one, an even and an odd number: the result is in either row."""
     kind = {"f64": np.float64, "f32": np.float32}[dtype]
     text, rtol = text.replace("f64", dtype), 1e-4 if dtype == "f32" else 1e-12
     function = polyml.einsum(text, verify=True)
-    for steps in (0, 1, 6, 7):
-        want = reference(steps, *vectors(2, length))
-        np.testing.assert_allclose(function(steps, *(v.astype(kind) for v in vectors(2, length))), want, rtol=rtol)
-        fixed = polyml.einsum(text.replace("T: int, ", "").replace("(T)", f"({steps})"), verify=True)
-        np.testing.assert_allclose(fixed(*(v.astype(kind) for v in vectors(2, length))), want, rtol=rtol)
+    for run in (0, 1, 6, 7):  # by one kernel
+        want = reference(run, *vectors(2, length))
+        np.testing.assert_allclose(function(run, *(v.astype(kind) for v in vectors(2, length))), want, rtol=rtol)
+    want = reference(steps, *vectors(2, length))
+    fixed = polyml.einsum(text.replace("T: int, ", "").replace("(T)", f"({steps})"), verify=True)
+    np.testing.assert_allclose(fixed(*(v.astype(kind) for v in vectors(2, length))), want, rtol=rtol)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 import polyml
 from polyml.target import Target
+from tests.pairs import pairwise
 from tests.schedule.columns import SMALL, STEPS
 
 PART = STEPS.replace("if j > k:", "if j > k and j > 5:").replace("Q[i, k] = A", "if k > 2:\n            Q[i, k] = A")
@@ -60,17 +61,19 @@ def test_any_size(text: str) -> None:
     assert len(function.kernels) == 1
 
 
-@pytest.mark.parametrize(("shape", "rows"), [((24, 160), 4), ((61, 150), 2), ((83, 99), 1), ((95, 99), 4)])
-@pytest.mark.parametrize("text", [STEPS, PART], ids=["all", "a part"])
-def test_results(shape: tuple[int, int], rows: int, text: str) -> None:
+@pairwise(
+    ("shape, rows", [((24, 160), 4), ((61, 150), 2), ((83, 99), 1), ((95, 99), 4)]),
+    ("text", [STEPS, PART]),
+    ("threads", [1, 3]),
+)
+def test_results(shape: tuple[int, int], rows: int, text: str, threads: int) -> None:
     """Tiles of the columns that stay in L1 beside two others; where none does, of the most."""
     a, w = data(shape)
-    for threads in (1, 3):
-        function = polyml.einsum(text, target=SMALL, threads=threads, verify=threads == 1)
-        (found,) = notes(function, a.copy(), w)
-        assert f"in tiles of {rows} columns" in found
-        for got, want in zip(function(a.copy(), w), steps(a, w, text), strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+    function = polyml.einsum(text, target=SMALL, threads=threads, verify=threads == 1)
+    (found,) = notes(function, a.copy(), w)
+    assert f"in tiles of {rows} columns" in found
+    for got, want in zip(function(a.copy(), w), steps(a, w, text), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("text", [STEPS, PART], ids=["all", "a part"])

@@ -9,6 +9,7 @@ import polyml
 from polyml.codegen.loops import For
 from polyml.codegen.rewrite import walk_nodes
 from polyml.target import Target
+from tests.pairs import pairwise
 
 TWO = 'def f(x: i16["I J"]):\n    y[j, i] = 2 * x[i, j] + 1\n    return y\n'
 THREE = 'def f(x: f32["I J K"]):\n    y[k, j, i] = x[i, j, k]\n    return y\n'
@@ -31,14 +32,16 @@ def test_few_rows_need_no_tile() -> None:
     assert order(TWO, np.zeros((96, 700), "int16")) == ["j", "i"]
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("shape", [(300, 41), (129, 260), (1, 500), (500, 1), (400, 300), (0, 7)])
-def test_the_result(shape: tuple[int, int], threads: int, dynamic: bool) -> None:
-    for dtype in ("float32", "int16"):
-        x = (100 * np.random.default_rng(0).random(shape, "float32")).astype(dtype)
-        f = polyml.einsum(TWO.replace("i16", "i16" if dtype == "int16" else "f32"), threads=threads, dynamic=dynamic)
-        np.testing.assert_array_equal(f(x), 2 * x.T + 1)  # type: ignore[operator]
+@pairwise(
+    ("shape", [(300, 41), (129, 260), (1, 500), (500, 1), (400, 300), (0, 7)]),
+    ("threads", [1, 2]),
+    ("dynamic", [False, True]),
+    ("dtype", ["float32", "int16"]),
+)
+def test_the_result(shape: tuple[int, int], threads: int, dynamic: bool, dtype: str) -> None:
+    x = (100 * np.random.default_rng(0).random(shape, "float32")).astype(dtype)
+    f = polyml.einsum(TWO.replace("i16", "i16" if dtype == "int16" else "f32"), threads=threads, dynamic=dynamic)
+    np.testing.assert_array_equal(f(x), 2 * x.T + 1)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

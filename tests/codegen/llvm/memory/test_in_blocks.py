@@ -9,6 +9,7 @@ import polyml
 from polyml.dtypes import DTYPES
 from polyml.target import Target
 from tests.einsum_numpy.guard_pages import guarded
+from tests.pairs import pairwise
 
 WIDE = Target("x86-64-v4", features="-prefer-256-bit")
 GATHER = "masked.gather"
@@ -38,16 +39,14 @@ def test_every_dtype_in_blocks_that_are_no_multiple_of_a_vector(dtype: str, size
         np.testing.assert_array_equal(polyml.einsum(tiled(dtype, count, size))(w), np.tile(w, 4)[:count])
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 5, 11, 15, 16, 17, 33])
-@pytest.mark.parametrize("begin", [0, 1, 6])
-def test_blocks_of_any_size_and_vectors_that_begin_anywhere(size: int, begin: int) -> None:
-    for count in (16, 47, 70):
-        where = np.arange(count) + begin
-        x = guarded(np.arange(where[-1] // size + 1, dtype=np.float64), True)
-        program = polyml.einsum(repeated("f64", count, size, begin))
-        np.testing.assert_array_equal(program(x), where // size)
-        w = guarded(np.arange(size, dtype=np.float32), begin == 1)
-        np.testing.assert_array_equal(polyml.einsum(tiled("f32", count, size, begin))(w), where % size)
+@pairwise(("size", [2, 3, 4, 5, 11, 15, 16, 17, 33]), ("begin", [0, 1, 6]), ("count", [16, 47, 70]))
+def test_blocks_of_any_size_and_vectors_that_begin_anywhere(size: int, begin: int, count: int) -> None:
+    where = np.arange(count) + begin
+    x = guarded(np.arange(where[-1] // size + 1, dtype=np.float64), True)
+    program = polyml.einsum(repeated("f64", count, size, begin))
+    np.testing.assert_array_equal(program(x), where // size)
+    w = guarded(np.arange(size, dtype=np.float32), begin == 1)
+    np.testing.assert_array_equal(polyml.einsum(tiled("f32", count, size, begin))(w), where % size)
 
 
 def test_no_lane_is_a_load_of_its_own() -> None:

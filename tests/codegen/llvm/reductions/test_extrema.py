@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import polyml as pm
+from tests.pairs import pairwise
 
 AVX512 = pm.Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2048 * 1024)
 AVX2 = pm.Target("x86-64-v3", l1_bytes=48 * 1024, l2_bytes=2048 * 1024)
@@ -159,9 +160,9 @@ def choices(x: {dtype}["N K"]):
 """
 
 
-@pytest.mark.parametrize("target", [AVX512, AVX2], ids=["AVX-512", "AVX2"])
-@pytest.mark.parametrize("dtype", ["f64", "f32", "i32", "i64", "u32", "i16"])
-@pytest.mark.parametrize("op", ["argmax", "argmin"])
+@pairwise(
+    ("dtype", ["f64", "f32", "i32", "i64", "u32", "i16"]), ("op", ["argmax", "argmin"]), ("target", [AVX512, AVX2])
+)
 def test_the_first_of_equals_as_in_numpy(op: str, dtype: str, target: pm.Target) -> None:
     """NaN comes before all numbers; a row of nothing but infinities has a first element, too. Rows of less than a vector, of several, side by side and alone."""
     if not target.runs_here:

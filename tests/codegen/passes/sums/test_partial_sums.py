@@ -9,6 +9,7 @@ import pytest
 
 import polyml
 from polyml.target import Target
+from tests.pairs import pairwise
 
 SMALL = Target("host", l1_bytes=8 * 1024, l2_bytes=64 * 1024, cores=2)
 WIDE = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=1 << 20)
@@ -23,15 +24,13 @@ def operands(*shapes: tuple[int, ...]) -> list[np.ndarray]:
     return [rng.integers(-3, 4, shape).astype(np.float32) for shape in shapes]
 
 
-@pytest.mark.parametrize("depth", [63, 64, 513, 2047, 2048, 2049, 5003])
-@pytest.mark.parametrize(("n", "m"), [(8, 8), (13, 48), (40, 64)])
-def test_products(depth: int, n: int, m: int) -> None:
+@pairwise(
+    ("depth", [63, 64, 513, 2047, 2048, 2049, 5003]), ("n, m", [(8, 8), (13, 48), (40, 64)]), ("target", [None, SMALL])
+)
+def test_products(depth: int, n: int, m: int, target: Target | None) -> None:
     a, b = operands((depth, n), (depth, m))
-    for target in (None, SMALL):
-        function = (
-            polyml.einsum(PRODUCT, threads=1) if target is None else polyml.einsum(PRODUCT, threads=1, target=target)
-        )
-        np.testing.assert_array_equal(function(a, b), a.T @ b)
+    function = polyml.einsum(PRODUCT, threads=1) if target is None else polyml.einsum(PRODUCT, threads=1, target=target)
+    np.testing.assert_array_equal(function(a, b), a.T @ b)
 
 
 @pytest.mark.parametrize(("j", "k"), [(5, 700), (700, 5), (41, 97), (3, 3001)])

@@ -16,6 +16,7 @@ from polyml.codegen.rewrite import walk_nodes
 from polyml.sets.affine import affine
 from polyml.target import Target
 from tests.codegen.programs import array, at, call, function, loop, number, put
+from tests.pairs import pairwise
 
 P, Q, R, S = (affine(name) for name in "pqrs")
 
@@ -79,9 +80,11 @@ def test_what_is_written_out_in_one_direction() -> None:
     assert loops_left(lowered(window(8, 16, (7, 7), step=7), precise=False)) == {"r", "s"}, "nothing in common"
 
 
-@pytest.mark.parametrize("rows", [4, 9, 11])
-@pytest.mark.parametrize("columns", [8, 19])
-@pytest.mark.parametrize(("taps", "sign", "step"), [((7, 5), 1, 1), ((9, 9), -1, 1), ((11, 3), 1, 2), ((3, 13), 1, 1)])
+@pairwise(
+    ("taps, sign, step", [((7, 5), 1, 1), ((9, 9), -1, 1), ((11, 3), 1, 2), ((3, 13), 1, 1)]),
+    ("rows", [4, 9, 11]),
+    ("columns", [8, 19]),
+)
 def test_sums_in_another_order(rows: int, columns: int, taps: tuple[int, int], sign: int, step: int) -> None:
     made = window(rows, columns, taps, sign=sign, step=step)
     rng = np.random.default_rng(rows * columns)

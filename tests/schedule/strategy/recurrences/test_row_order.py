@@ -10,6 +10,7 @@ import pytest
 
 import polyml
 from polyml.target import Target
+from tests.pairs import pairwise
 
 Array = npt.NDArray[np.float64]
 
@@ -86,9 +87,11 @@ def arguments(source: str, rows: int, columns: int) -> tuple[list[Array], Array,
     return given, x, g
 
 
-@pytest.mark.parametrize("size", [(1, 1), (2, 65), (3, 64), (40, 63), (40, 66), (17, 130), (9, 1000), (200, 128)])
-@pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 2}, {"threads": 2, "dynamic": True}])
-@pytest.mark.parametrize("source", [SUMS, GATED, STATE, BATCHES, BACKWARDS])
+@pairwise(
+    ("size", [(1, 1), (2, 65), (3, 64), (40, 63), (40, 66), (17, 130), (9, 1000), (200, 128)]),
+    ("options", [{"threads": 1}, {"threads": 2}, {"threads": 2, "dynamic": True}]),
+    ("source", [SUMS, GATED, STATE, BATCHES, BACKWARDS]),
+)
 def test_results(size: tuple[int, int], options: dict[str, object], source: str) -> None:
     given, x, g = arguments(source, *size)
     found = polyml.einsum(source, target=SMALL, **options)(*given)  # type: ignore[arg-type]

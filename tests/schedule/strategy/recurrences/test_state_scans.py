@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pytest
 
 import polyml
+from tests.pairs import pairwise
 
 SELECTIVE = """
 def f(x: f64["T D"], dt: f64["T D"], a: f64["D N"], b: f64["T N"], c: f64["T N"]):
@@ -41,12 +42,12 @@ def inputs(t: int, d: int, n: int) -> list[npt.NDArray[np.float64]]:
     return [rng.standard_normal((t, d)), rng.random((t, d)), -rng.random((d, n)), *rng.standard_normal((2, t, n))]
 
 
-@pytest.mark.parametrize(
-    "size", [(1, 1, 1), (7, 1, 16), (5, 9, 3), (40, 33, 16), (33, 64, 5), (0, 9, 3), (200, 130, 16)]
+@pairwise(
+    ("size", [(1, 1, 1), (7, 1, 16), (5, 9, 3), (40, 33, 16), (33, 64, 5), (0, 9, 3), (200, 130, 16)]),
+    ("threads", [1, 2]),
+    ("dynamic", [False, True]),
+    ("source", [SELECTIVE, TROPICAL]),
 )
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("source", [SELECTIVE, TROPICAL])
 def test_results(size: tuple[int, int, int], threads: int, dynamic: bool, source: str) -> None:
     arguments = inputs(*size)
     found = polyml.einsum(source, threads=threads, dynamic=dynamic)(*arguments)

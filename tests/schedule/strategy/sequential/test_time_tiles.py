@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -21,6 +21,12 @@ SMALL = pm.Target(l2_bytes=64)
 """Nothing stays in its caches."""
 
 Arguments = tuple[object, ...]
+
+
+@cache
+def interpreted(text: str, make: Callable[[], Arguments]) -> object:
+    """What the reference interpreter makes of the arguments; once for all numbers of threads."""
+    return interpret(parse(Source(text)), *make())
 
 
 def grids(*shape: int, count: int = 2, dtype: type = np.float64) -> list[NDArray[np.floating]]:
@@ -133,7 +139,7 @@ STENCILS: dict[str, tuple[str, Callable[[], Arguments], tuple[int, ...]]] = {
 def test_tiles_change_nothing(name: str, threads: int) -> None:
     text, make, sizes = STENCILS[name]
     arguments = make()
-    expected = interpret(parse(Source(text)), *copy.deepcopy(arguments))
+    expected = interpreted(text, make)
     made = pm.einsum(text, target=SMALL, tile_sizes=sizes, threads=threads, verify=True)
     lowered = made.lower(*arguments)
     assert "time tiles: t" in lowered.explain()
@@ -167,7 +173,7 @@ STRIPS: dict[str, tuple[str, Callable[[], Arguments]]] = {
 def test_strips_move_by_vectors(name: str, threads: int) -> None:
     text, make = STRIPS[name]
     arguments = make()
-    expected = interpret(parse(Source(text)), *copy.deepcopy(arguments))
+    expected = interpreted(text, make)
     made = pm.einsum(text, target=SMALL, tile_sizes=(3, 4, 64), threads=threads, verify=True)
     lowered = made.lower(*arguments)
     assert "fallback" not in lowered.explain()
