@@ -14,6 +14,7 @@ from polyml.graph.rules.layouts.channels_apart import part_channels
 from polyml.graph.verify import verify
 from polyml.source import Source
 from tests.graph.built import Argument, graph
+from tests.pairs import pairwise
 
 PLANES = """
 def f(x: f32["C H W"], s: f32["H W"]):
@@ -87,9 +88,11 @@ def test_whole(source: str, values: tuple[Argument, ...]) -> None:
     assert parts(source, *values) == 1
 
 
-@pytest.mark.parametrize("source", [PLANES, HALVED, REPEATED, TURNED])
-@pytest.mark.parametrize("dtype", ["f32", "f64", "u8", "i16"])
-@pytest.mark.parametrize("width", [64, 86, 131])
+@pairwise(
+    ("source", [PLANES, HALVED, REPEATED, TURNED]),
+    ("dtype", ["f32", "f64", "u8", "i16"]),
+    ("width", [64, 86, 131]),
+)
 def test_results(source: str, dtype: str, width: int) -> None:
     shapes = {
         PLANES: ((3, 30, width), (30, width)),

@@ -8,6 +8,7 @@ import pytest
 import polyml
 from polyml.target import Target
 from tests.einsum_numpy.guard_pages import guarded
+from tests.pairs import pairwise
 
 PLACED = """
 def f(t: {t}["A B C P Q"]):
@@ -44,15 +45,17 @@ def loops(source: str, *args: np.ndarray) -> str:
     return polyml.einsum(source).lower(*args).text("loops")
 
 
-@pytest.mark.parametrize("t", ["f32", "f64", "i8", "i64", "bool", "c64"])
-@pytest.mark.parametrize("s", [2, 3, 4, 5])
-@pytest.mark.parametrize("extents", [(3, 5, 37), (1, 1, 1), (2, 3, 64), (0, 2, 3), (2, 4, 0)])
-def test_places(t: str, s: int, extents: tuple[int, int, int]) -> None:
+@pairwise(
+    ("t", ["f32", "f64", "i8", "i64", "bool", "c64"]),
+    ("s", [2, 3, 4, 5]),
+    ("extents", [(3, 5, 37), (1, 1, 1), (2, 3, 64), (0, 2, 3), (2, 4, 0)]),
+    ("source", [PLACED, FETCHED]),
+)
+def test_places(t: str, s: int, extents: tuple[int, int, int], source: str) -> None:
     c, p, q = extents
     x = numbers(t, s, s, c, p, q)
     expected = x.transpose(2, 3, 0, 4, 1).reshape(c, s * p, s * q)
-    for source in (PLACED, FETCHED):
-        np.testing.assert_array_equal(polyml.einsum(source.format(t=t, s=s), verify=True)(x), expected)
+    np.testing.assert_array_equal(polyml.einsum(source.format(t=t, s=s), verify=True)(x), expected)
 
 
 @pytest.mark.parametrize("s", [2, 4])

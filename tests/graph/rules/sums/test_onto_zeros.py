@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import polyml
+from tests.pairs import pairwise
 
 MOVED = """
 def f(x: f64["C N"], w: f64["C R"]):
@@ -34,10 +35,12 @@ def added(x: np.ndarray, w: np.ndarray, size: int, stride: int, step: int, ahead
     return y
 
 
-@pytest.mark.parametrize("terms", [1, 5, 40])
-@pytest.mark.parametrize("size", [38, 40, 45])
-@pytest.mark.parametrize(("stride", "step"), [(1, 1), (1, -1), (2, 1), (2, -1), (1, -2), (3, -2)])
-@pytest.mark.parametrize("ahead", [0, 1, -2])
+@pairwise(
+    ("terms", [1, 5, 40]),
+    ("size", [38, 40, 45]),
+    ("stride, step", [(1, 1), (1, -1), (2, 1), (2, -1), (1, -2), (3, -2)]),
+    ("ahead", [0, 1, -2]),
+)
 def test_moved_windows(terms: int, size: int, stride: int, step: int, ahead: int) -> None:
     x, w = arguments(terms)
     place = f"{stride}*n + {ahead} " + (f"+ {step}*r" if step > 0 else f"- {-step}*r")

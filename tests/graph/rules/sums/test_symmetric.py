@@ -14,6 +14,7 @@ from polyml.graph.rules.sums.symmetric import LEAST_ROWS, LEAST_TERMS
 from polyml.graph.rules.table import RewriteOptions
 from polyml.graph.verify import verify
 from tests.graph.built import graph, program, values
+from tests.pairs import pairwise
 
 GIVEN = RewriteOptions(vector_bytes=64, l2_bytes=1 << 20)
 
@@ -91,9 +92,11 @@ def test_the_other_half_is_a_copy() -> None:
     assert "y_half[b, a]" in text.split("\n")[2]
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
-@pytest.mark.parametrize("lines", SYMMETRIC)
-@pytest.mark.parametrize(("terms", "rows", "threads"), [(64, 96, 1), (150, 131, 2), (333, 217, 7)])
+@pairwise(
+    ("lines", SYMMETRIC),
+    ("terms, rows, threads", [(64, 96, 1), (150, 131, 2), (333, 217, 7)]),
+    ("dtype", ["f32", "f64"]),
+)
 def test_compiled(lines: tuple[str, ...], terms: int, rows: int, dtype: str, threads: int) -> None:
     returned = "return y, z" if any(line.startswith("z[") for line in lines) else "return y"
     body = "\n    ".join((*lines, returned))

@@ -9,6 +9,7 @@ import pytest
 import polyml
 from polyml.graph.rules.windows.gathered import LONGEST, MOST, gather_windows
 from tests.graph.graph_text import graph
+from tests.pairs import pairwise
 
 Array = npt.NDArray[np.generic]
 
@@ -63,11 +64,11 @@ def test_types(t: str, dynamic: bool) -> None:
     np.testing.assert_array_equal(f(x, w), scattered(x, w, 2, 1))
 
 
-@pytest.mark.parametrize("s", [1, 2, 3, 5])
-@pytest.mark.parametrize(
-    "shape", [(1, 1, 1, 1, 1, 1, 1), (2, 3, 5, 6, 4, 3, 3), (1, 17, 9, 33, 20, 4, 2), (2, 8, 1, 7, 16, 5, 5)]
+@pairwise(
+    ("s", [1, 2, 3, 5]),
+    ("shape", [(1, 1, 1, 1, 1, 1, 1), (2, 3, 5, 6, 4, 3, 3), (1, 17, 9, 33, 20, 4, 2), (2, 8, 1, 7, 16, 5, 5)]),
+    ("threads", [1, 2]),
 )
-@pytest.mark.parametrize("threads", [1, 2])
 def test_planes(s: int, shape: tuple[int, ...], threads: int) -> None:
     b, k, p, q, c, height, width = shape
     rng = np.random.default_rng(s)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
 import polyml
+from polyml.graph.ir import Graph
+from polyml.graph.printer import graph_text
 from polyml.graph.reference import execute
 
 DENSE = """
@@ -51,22 +55,29 @@ CASES = {
 }
 
 
+@cache
+def compiled(case: str, **options: object) -> tuple[polyml.api.Einsum, Graph]:
+    """The program, and its graph for these shapes: for all values, which do not decide about them."""
+    source, *shapes = CASES[case]
+    f = polyml.einsum(source, **options)
+    return f, f.lower(*(numbers(*shape) for shape in shapes)).stages.graph
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("bad", [None, np.nan, np.inf])
 def test_filters(case: str, bad: float | None) -> None:
-    source, one, other = CASES[case]
+    _, one, other = CASES[case]
     x, w = numbers(*one), numbers(*other)
     if bad is not None:
         w[(1, 0, *(0 for _ in w.shape[2:]))] = w[0, ..., -1] = bad
         x[:] = np.abs(x) + 1
-    expected = polyml.einsum(source, precise=True)(x, w)
+    expected = compiled(case, precise=True)[0](x, w)
     assert bad is None or not np.isfinite(expected).all()
     for threads in (1, 2):
-        f = polyml.einsum(source, threads=threads)
-        assert "if w_is_not_finite" in f.lower(x, w).text("graph")
+        f, graph = compiled(case, threads=threads)
+        assert "if w_is_not_finite" in graph_text(graph)
         np.testing.assert_array_equal(f(x, w), expected)
         np.testing.assert_array_equal(f.bind(w=w)(x), expected)
-    graph = polyml.einsum(source).lower(x, w).stages.graph
     np.testing.assert_array_equal(execute(graph, (x, w))[0], expected)
 
 
