@@ -17,6 +17,7 @@ from polyml.graph.verify import verify
 from polyml.target import Target
 from tests.codegen.llvm.support import guarded
 from tests.graph.built import graph, program, values
+from tests.pairs import pairwise
 
 PARAMETERS = 'x: f64["A D B"], w: f64["C D"], v: f64["C"]'
 SMALL = Target("x86-64-v3", l1_bytes=4096, l2_bytes=32 * 1024, cores=2)
@@ -66,10 +67,12 @@ def test_precise_programs_keep_their_order() -> None:
 
 
 # Elements are small integers: every sum is exact, in any order.
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("target", [Target("host"), SMALL], ids=["host", "small"])
-@pytest.mark.parametrize("reader", ["t[a, c, b]", "relu(t[a, c, b] + v[c])"])
-@pytest.mark.parametrize("sizes", [(33, 50, 17, 40), (50, 33, 25, 96)])
+@pairwise(
+    ("sizes", [(33, 50, 17, 40), (50, 33, 25, 96)]),
+    ("reader", ["t[a, c, b]", "relu(t[a, c, b] + v[c])"]),
+    ("target", [Target("host"), SMALL]),
+    ("dynamic", [False, True]),
+)
 def test_compiled_values(reader: str, target: Target, sizes: tuple[int, ...], dynamic: bool) -> None:
     a, b, c, d = sizes
     rng = np.random.default_rng(1)
