@@ -37,6 +37,9 @@ ALONE = 8
 
 _FACTOR = 4
 
+_FACTOR_ANY = 2
+"""Where sizes are symbolic, unless chains need more: such a kernel has dozens of tiles, and two copies run as fast as four (products of 5 to 500: 0.99 of the time); without copies they take 2 to 5 % longer."""
+
 SHORT = 32
 """Iterations up to which a loop for a rest would show: fewer copies leave none in most blocks of a sum."""
 
@@ -44,17 +47,19 @@ SHORT = 32
 def unroll_sums(function: Function, *, chains: bool = False) -> Function:
     """The function with its innermost loops in lanes marked for unrolling, where they do nothing but reductions into elements that stay put; the copies
     follow one another, so that each sum keeps its order. chains: few sums will be several chains each (passes/sums/chained_sums.py)."""
-    rule = _Rule(LEAST if function.sizes else LEAST_SHARED, IN_FLIGHT if chains else 0)
+    few = IN_FLIGHT if chains else 0
+    rule = _Rule(LEAST, few, _FACTOR_ANY) if function.sizes else _Rule(LEAST_SHARED, few, _FACTOR)
     body = _body(function.body, outside(function), rule, lane=None, nested=False)
     return function if body is function.body else replace(function, body=body)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """shared: sums of one vector that are enough. few: sums below which copies become chains."""
+    """shared: sums of one vector that are enough. few: sums below which copies become chains. copies: of more sums, at most."""
 
     shared: int
     few: int
+    copies: int
 
 
 def _body(nodes: tuple[Node, ...], ranges: Ranges, rule: _Rule, *, lane: str | None, nested: bool) -> tuple[Node, ...]:
@@ -66,7 +71,8 @@ def _node(node: Node, ranges: Ranges, rule: _Rule, *, lane: str | None, nested: 
     if not isinstance(node, For):
         return with_body(node, lambda body: _body(body, ranges, rule, lane=lane, nested=False))
     if lane is not None and node.kind == "sequential" and _only_sums(node, lane, rule):
-        factor = min(_FACTOR, MOST // sum(_weight(inner) for inner in node.body))
+        most = rule.copies if rule.copies * len(node.body) >= rule.few else _FACTOR
+        factor = min(most, MOST // sum(_weight(inner) for inner in node.body))
         trips = ranges.highest(node.upper - node.lower)
         if trips is not None and trips <= SHORT * node.step and ranges.constant(node.upper - node.lower) is None:
             factor = next((f for f in range(factor, 1, -1) if trips % (f * node.step) == 0), factor)

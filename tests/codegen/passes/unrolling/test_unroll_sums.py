@@ -1,4 +1,4 @@
-"""Sums along rows of up to sixteen elements, with lanes across the rows, are written out: rows are loaded whole and shuffled, and no lane has a load of its own."""
+"""Sums are written out a few times. Along rows of up to sixteen elements, with lanes across the rows, wholly: rows are loaded whole and shuffled, and no lane has a load of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 import polyml
+from polyml.codegen.loops import For, Function
+from polyml.codegen.passes.unrolling.unroll_sums import unroll_sums
+from polyml.codegen.rewrite import walk_nodes
+from polyml.dtypes import f32
 from polyml.target import Target
+from tests.codegen.llvm.support import apply, loop, read, store, variable
 
 DOTS = """
 def f(v: f32["N K"], w: f32["N K"]):
@@ -30,3 +35,27 @@ def test_no_lane_has_a_load_of_its_own() -> None:
     wide = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=1 << 20, cores=1)
     text = polyml.einsum(DOTS, target=wide).lower(rows(960, 9), rows(960, 9)).text("llvm")
     assert "masked.gather" not in text
+
+
+@pytest.mark.parametrize(("size", "sums", "copies"), [(48, 8, 4), ("K", 8, 2), ("K", 4, 2), ("K", 2, 4)])
+def test_sums_of_unknown_length_have_the_copies_that_chains_need(size: int | str, sums: int, copies: int) -> None:
+    """Eight sums have been in flight with four of two chains each, and with two of four."""
+    terms = [
+        store("y", [row, "i"], apply("mul", read("a", f32, row, "k"), read(name, f32, "k", "i")), reduction="sum")
+        for row in range(sums // 2)
+        for name in "bc"
+    ]
+    body = loop("i", 0, 16, loop("k", 0, size, *terms), kind="vector", step=16, width=16)
+    arguments = [variable("a", f32, 9, size), variable("b", f32, size, 16), variable("c", f32, size, 16)]
+    sizes = ("K",) if isinstance(size, str) else ()
+    function = Function(
+        name="f",
+        arguments=(*arguments, variable("y", f32, 9, 16)),
+        written=frozenset("y"),
+        sizes=sizes,
+        body=(body,),
+    )
+    (made,) = (
+        n for n in walk_nodes(unroll_sums(function, chains=True).body) if isinstance(n, For) and n.variable == "k"
+    )
+    assert (made.kind, made.factor) == ("unroll", copies)
