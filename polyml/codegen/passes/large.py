@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import reduce
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Lead, Node
+from polyml.codegen.passes.shared_versions import shared
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.rewrite import rename_variables, substitute_nodes, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
@@ -21,6 +22,10 @@ from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import is_known
 
 __all__ = ["Apart", "either", "streaming", "where_worth"]
+
+
+SMALL = 200
+"""Nodes of a function of which a second version is soon compiled: sweeps along rows, say. Register tiles have several hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +61,12 @@ def either(large: Function, plain: Function, *, least: Mapping[str, int]) -> Fun
     for array in arrays:
         conditions.append(_at_least(_product(array.shape), least[array.name] // array.dtype.itemsize + 1))
     leads = tuple(dict.fromkeys((*plain.leads, *large.leads)))
-    body = If(condition=_all(conditions), then=_apart(large, plain), otherwise=plain.body)
-    return replace(plain, body=(body,), leads=leads)
+    condition = _all(conditions)
+    small = sum(1 for _ in walk_nodes(plain.body)) <= SMALL
+    body = None if small else shared(condition, large.body, plain.body)
+    if body is None:
+        body = (If(condition=condition, then=_apart(large, plain), otherwise=plain.body),)
+    return replace(plain, body=body, leads=leads)
 
 
 def where_worth(
