@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import combinations
 
 from polyml.graph.builder.state import identifier
-from polyml.graph.fusion_cost import bytes_saved, tiles_worth
+from polyml.graph.fusion_cost import bytes_saved, swept_bytes, tiles_worth
 from polyml.graph.ir import Check, Equation, Graph, Loop, Tensor
 from polyml.graph.profiles import Profile, memory_of, profiles
 from polyml.graph.prologues import join_makers, move_prologues
@@ -27,6 +27,9 @@ _Moves = tuple[int, int, int, int]
 
 _LOOP_GAIN = 16
 """A loop is joined with others when that saves this part of the cache's size at least: isl's work grows, and the loop may schedule less well."""
+
+_SWEPT_GAIN = 16
+"""Sums that read large matrices from end to end are joined when that saves this part of what either reads at least: each is a nest of its own (schedule/blocking/in_order.py), which a common one is not."""
 
 
 def fuse(
@@ -99,6 +102,11 @@ class _Chooser:
         self.profiles: list[tuple[Profile, ...]] = [profiles(op, self.tensors, self.memory) for op in ops]
         self.apart = {k for k, op in enumerate(ops) if isinstance(op, Equation) and op.apart}
         self.loops = {k for k, op in enumerate(ops) if isinstance(op, Loop)}
+        self.swept = [
+            0 if k in self.loops else sum(swept_bytes(p, self.tensors, cache_bytes) for p in found)
+            for k, found in enumerate(self.profiles)
+        ]
+        """Per op, bytes of a matrix that it reads once, in order, and waits for."""
         self.touched = [self.in_memory((*read_names(op), *(t.name for t in results_of(op)))) for op in ops]
         self.made = [self.in_memory(t.name for t in results_of(op)) - self.in_memory(read_names(op)) for op in ops]
         self.users: dict[str, set[int]] = {}
@@ -208,6 +216,8 @@ class _Chooser:
         if self.heavy(a) and self.heavy(b):
             least = max(2 * self.cache_bytes, tiles_worth(p for k in a | b for p in self.profiles[k]))
             found = 0 if found < least else found
+        elif found < min(sum(self.swept[k] for k in group) for group in (a, b)) // _SWEPT_GAIN:
+            found = 0
         if (a | b) & self.loops:
             found = max(found, self.fills(a, b), self.fills(b, a))
             found = 0 if found < self.cache_bytes // _LOOP_GAIN else found

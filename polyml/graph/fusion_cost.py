@@ -20,7 +20,7 @@ from polyml.graph.traverse import estimated_bytes
 from polyml.records import dataclass
 from polyml.sets.shapes import is_known
 
-__all__ = ["bytes_saved", "tiles_worth"]
+__all__ = ["bytes_saved", "swept_bytes", "tiles_worth"]
 
 _L1_SHARE = 32
 """L2 is about so many times as large as L1."""
@@ -87,6 +87,19 @@ def bytes_saved(
 def tiles_worth(profiles: Iterable[Profile]) -> int:
     """Bytes that memory would have to deliver in the time that contractions gain by tiles of their own."""
     return sum(2 * prod(p.extents.values()) for p in profiles if p.heavy) // _TILED
+
+
+def swept_bytes(p: Profile, tensors: dict[str, Tensor], cache_bytes: int) -> int:
+    """Of the one large operand, if any, that a sum of few terms an element reads from end to end, along the rows of its result: a row or a few times a matrix."""
+    large = {name for name in p.touched if estimated_bytes(tensors[name]) > cache_bytes}
+    reduced = p.equation.reduced
+    if p.heavy or not reduced or len(large) != 1 or p.write[0] in large or not p.write[1]:
+        return 0
+    (name,) = large
+    dimensions = [d for accessed, d in p.accesses if accessed == name]
+    lanes = p.write[1][-1]
+    along = len(dimensions) == 1 and lanes is not None and dimensions[0][-1] == lanes
+    return estimated_bytes(tensors[name]) if along and set(reduced) <= set(dimensions[0]) else 0
 
 
 def _outer_classes(profiles: Sequence[Profile]) -> dict[tuple[str, str], tuple[str, str]]:

@@ -1,4 +1,7 @@
-"""Contractions that wait for memory: few rows, for which a large vector operand is read once, in order, and added to sums in a nearer cache."""
+"""Contractions that wait for memory: few rows, for which a large vector operand is read once, in order, and added to sums in a nearer cache.
+
+Nothing is copied, so that numbers may be narrower than those computed with (weights in bytes, half precision), and a row may be made in the same region.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def plan_few_rows(scop: Scop, model: StatementModel, target: Target) -> Blocking
 
 
 def reads_in_order(model: StatementModel, sides: Sides, tile: RegisterTile, target: Target) -> bool:
-    """Whether memory is what it waits for: a contiguous operand that no private cache holds, each element read a few times at once, in rows that are longer than a register tile."""
+    """Whether memory is what it waits for: a contiguous operand that no private cache holds (of narrow numbers one that would not be held as wide ones: tiles that go down its rows have a line of each, a page apart), each element read a few times at once, in rows that are longer than a register tile."""
     operand = sides.operand
     if model.extents[sides.lanes] <= tile.vectors * target.lanes(model.itemsize):
         return False

@@ -60,7 +60,11 @@ def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking
     given = at_large(scop, model)
     if given is None:
         return None
-    across = None if given.ends or not given.is_alone else tile_across(given.model, given.sides, target)
+    across = (
+        None
+        if given.ends or not given.is_alone or given.is_read_in_place
+        else tile_across(given.model, given.sides, target)
+    )
     if across is not None:
         sides, tile = across
         width = tile.vectors * target.lanes(model.itemsize)
@@ -77,7 +81,7 @@ def plan_blocks(given: Contraction, target: Target, *, at_hand: bool = False) ->
     turned = is_turned(given.scop, given.statement, sides.lanes)
     limits = tile_limits(given, target, turned=turned, at_hand=at_hand)
     # Panels of constants are made once, columns that are left of them would be copied in each call.
-    if not (ends or at_hand or turned or given.is_constant):
+    if not (ends or at_hand or turned or given.is_constant or given.is_read_in_place):
         rows, tile, left = tile_and_rest(model, sides, limits.rows, target, most=limits.widest)
         made = _beside_rest(given, rows, tile, left, target) if left else None
         if made is not None:
@@ -86,6 +90,8 @@ def plan_blocks(given: Contraction, target: Target, *, at_hand: bool = False) ->
     least = LEAST_CONSTANT if given.is_constant else MIN_REUSE
     packed = packing_pays(model, sides.operand, sides, target, turned=turned, least=least)
     if packed and not (ends or turned) and suits_lanes_along_sum(given, target):
+        return None
+    if given.is_read_in_place and (packed or turned):
         return None
     made = _with_tile(given, rows, tile, target, packed=packed, turned=turned, at_hand=at_hand)
     return made if made is None or not blocks else replace(made, sizes={**made.sizes, **blocks})

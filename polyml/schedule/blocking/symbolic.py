@@ -54,6 +54,12 @@ class Contraction:
         return self.scop.arrays[self.sides.operand.array].constant
 
     @property
+    def is_read_in_place(self) -> bool:
+        """Whether an operand has narrower numbers than what is computed with, or is made in this region: no copies are made of it."""
+        arrays = [self.scop.arrays[read.tensor] for read in reads_of(self.statement.value)]
+        return any(a.kind == "local" or a.dtype.itemsize != self.model.itemsize for a in arrays)
+
+    @property
     def reads_windows(self) -> bool:
         return any(not is_plain(read.subscripts) for read in reads_of(self.statement.value))
 
@@ -92,13 +98,13 @@ def at_hand(scop: Scop, model: StatementModel) -> Contraction | None:
 
 
 def _symbolic_ends(scop: Scop, statement: Statement, model: StatementModel) -> dict[str, Affine] | None:
-    """The symbolic extents of an update whose operands are inputs, each read once, by indices that start at 0 (plain ones, but for windows of a broadcast operand);
+    """The symbolic extents of an update whose operands are whole when it runs, each read once, by indices that start at 0 (plain ones, but for windows of a broadcast operand);
     None for any other statement."""
     if statement.kind != "update" or statement.argument is not None or statement.loop_depth:
         return None
     reads = list(dict.fromkeys(reads_of(statement.value)))
     arrays = [read.tensor for read in reads]
-    if len(set(arrays)) != len(arrays) or any(scop.arrays[a].kind != "input" for a in arrays):
+    if len(set(arrays)) != len(arrays) or any(scop.arrays[a].kind not in ("input", "local") for a in arrays):
         return None
     accesses = [*(read.subscripts for read in reads), statement.target.subscripts]
     plain = [is_plain(subscripts) for subscripts in accesses]
@@ -110,7 +116,7 @@ def _symbolic_ends(scop: Scop, statement: Statement, model: StatementModel) -> d
         return None
     if not all(plain) and _vector_reads(statement, reads, plain):
         return None
-    if any(scop.arrays[a].dtype.itemsize != model.itemsize for a in (*arrays, statement.target.array)):
+    if scop.arrays[statement.target.array].dtype.itemsize != model.itemsize:
         return None
     if scop.sizes:
         return _symbolic_box(

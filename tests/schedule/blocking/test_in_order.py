@@ -1,0 +1,116 @@
+"""One row or a few times a matrix that is read once, in order: narrow numbers, rows that are made in the same region, and several such products."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+
+SMALL = Target("host", l1_bytes=2048, l2_bytes=16 * 1024, cores=2)
+"""This machine with caches that do not hold operands of test sizes."""
+
+IN_ORDER = "read once, in order"
+NUMPY = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "i8": np.int8, "u8": np.uint8, "i16": np.int16}
+
+
+def whole(*shape: int, dtype: object = np.float32, least: int = -3) -> np.ndarray:
+    """Small integers, so that sums of products are exact."""
+    return np.random.default_rng(sum(shape)).integers(least, 4, shape).astype(dtype)
+
+
+def in_order(function: polyml.api.Einsum, *arrays: np.ndarray) -> int:
+    """How many matrices are read so."""
+    return str(function.explain(*arrays)).count(IN_ORDER)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["i8", "u8", "i16", "bf16", "f16"])
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 151, 2003), (3, 64, 1024)])
+def test_narrow_numbers(rows: int, depth: int, columns: int, dtype: str, threads: int) -> None:
+    text = f'def f(x: f32["N K"], w: {dtype}["K M"], s: f32["M"]):\n    y[n, m] = x[n, k] * (f32(w[k, m]) * s[m])\n    return y\n'
+    x, s = whole(rows, depth), whole(columns)
+    w = whole(depth, columns, dtype=NUMPY[dtype], least=0 if dtype == "u8" else -3)
+    function = polyml.einsum(text, target=SMALL, threads=threads, verify=True)
+    assert in_order(function, x, w, s) == 1
+    np.testing.assert_array_equal(function(x, w, s), x @ w.astype(np.float32) * s)
+    every_other = np.repeat(w, 2, axis=0)[::2]
+    np.testing.assert_array_equal(function(x, every_other, s), x @ w.astype(np.float32) * s)
+
+
+@pytest.mark.parametrize("value", ["sum[k](f32(w[k, m]) - 1)", "max[k](f32(w[k, m]))", "x[k] * f64(w[k, m])"])
+def test_other_reductions_of_narrow_numbers(value: str) -> None:
+    kind = "f64" if "f64" in value else "f32"
+    x, w = whole(97).astype(kind.replace("f", "float")), whole(97, 1301, dtype=np.int8)
+    function = polyml.einsum(f'def f(x: {kind}["K"], w: i8["K M"]):\n    y[m] = {value}\n    return y\n', target=SMALL)
+    assert in_order(function, x, w) == 1
+    wide = w.astype(np.float64)
+    exact = {"s": wide.sum(0) - len(w), "m": wide.max(0), "x": x @ wide}[value[0]]
+    np.testing.assert_array_equal(function(x, w), exact)
+
+
+def test_many_rows_of_narrow_numbers_are_not_read_so() -> None:
+    x, w = whole(40, 64), whole(64, 1024, dtype=np.int8)
+    function = polyml.einsum(
+        'def f(x: f32["N K"], w: i8["K M"]):\n    y[n, m] = x[n, k] * f32(w[k, m])\n    return y\n', target=SMALL
+    )
+    assert in_order(function, x, w) == 0
+    np.testing.assert_array_equal(function(x, w), x @ w.astype(np.float32))
+
+
+NORMED = """
+def f(x: f32["K"], g: f32["K"], w: f32["K M"]):
+    r = rsqrt(sum[k](x[k] * x[k]) / K + 1e-5)
+    h[k] = x[k] * r * g[k]
+    y[m] = h[k] * w[k, m]
+    return y
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_row_that_is_made_in_the_region(threads: int) -> None:
+    x, g, w = whole(151), whole(151), whole(151, 2003)
+    function = polyml.einsum(NORMED, target=SMALL, threads=threads, verify=True)
+    assert in_order(function, x, g, w) == 1
+    exact = (x / np.sqrt((x.astype(np.float64) ** 2).mean() + 1e-5) * g) @ w.astype(np.float64)
+    np.testing.assert_allclose(function(x, g, w), exact, rtol=1e-5, atol=1e-5)
+
+
+GATED = """
+def f(x: f32["K"], g: {t}["K M"], u: {t}["K M"], d: {t}["M L"]):
+    a[m] = x[k] * f32(g[k, m])
+    b[m] = x[k] * f32(u[k, m])
+    h[m] = max(a[m], 0.0) * b[m]
+    y[l] = h[m] * f32(d[m, l])
+    return y
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["f32", "i8"])
+def test_several_products_are_apart(dtype: str, threads: int) -> None:
+    """Each matrix comes from memory in its own order: gates of one token."""
+    number = {"f32": np.float32, "i8": np.int8}[dtype]
+    x, g, u, d = (
+        whole(301),
+        whole(301, 1203, dtype=number),
+        whole(301, 1203, dtype=number),
+        whole(1203, 301, dtype=number),
+    )
+    function = polyml.einsum(GATED.format(t=dtype), target=SMALL, threads=threads, verify=True)
+    assert in_order(function, x, g, u, d) == 3
+    a, b = (x.astype(np.float64) @ w.astype(np.float64) for w in (g, u))
+    np.testing.assert_allclose(
+        function(x, g, u, d), (np.maximum(a, 0) * b) @ d.astype(np.float64), rtol=1e-5, atol=1e-2
+    )
+
+
+def test_sums_over_the_same_matrix_stay_together() -> None:
+    text = 'def f(x: f32["N M"]):\n    a[m] = sum[n](x[n, m])\n    b[m] = sum[n](x[n, m] * x[n, m])\n    return a, b\n'
+    x = whole(50, 1203)
+    function = polyml.einsum(text, target=SMALL)
+    assert "in 1 region" in str(function.explain(x))
+    for found, exact in zip(function(x), (x.sum(0), (x * x).sum(0)), strict=True):
+        np.testing.assert_array_equal(found, exact)
