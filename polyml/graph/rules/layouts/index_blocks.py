@@ -35,7 +35,7 @@ from polyml.sets.digits import digits, indices_of_digits
 from polyml.sets.independence import is_independent
 from polyml.sets.spaces import parameters_of
 
-__all__ = ["has_whole_blocks", "in_blocks", "part_indices", "quotients_of"]
+__all__ = ["has_whole_blocks", "in_blocks", "part_indices", "quotients_of", "with_quotient"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class _Rule:
         divided = {name for place in _places(equation) for name in _divided(place)}
         quotients = quotients_of(equation) if divided else {}
         for index in [index for index, size in quotients.items() if _is_one_block(equation, index, size)]:
-            equation = _with_quotient(equation, index, affine(0))
+            equation = with_quotient(equation, index, quotients[index], affine(0))
             del quotients[index]
             divided.discard(index)
         blocks = {} if equation.reduce is None else dict(quotients)
@@ -207,7 +207,7 @@ def in_blocks(equation: Equation, index: str, size: int) -> Equation:
     name, before = equation.result.name, ", ".join(equation.indices)
     limits = f"{index} = {whole.isl_text()} and 0 <= {inner} < {size}"
     parts = isl.Map(f"{{ {name}[{before}] -> {name}[{', '.join(indices)}] : {limits} }}")
-    made = _with_quotient(equation, index, affine(outer))
+    made = with_quotient(equation, index, size, affine(outer))
     values = {index: whole}
     target = tuple(s.substitute(values) if isinstance(s, Affine) else substitute(s, values) for s in made.target)
     body = substitute(made.body, values)
@@ -261,13 +261,13 @@ def _is_one_block(equation: Equation, index: str, size: int) -> bool:
     return low.is_int() and high.is_int() and low.to_python() >= 0 and high.to_python() < size
 
 
-def _with_quotient(equation: Equation, index: str, quotient: Affine) -> Equation:
-    """The equation with what is known of the index's quotient (quotients_of), wherever that stands."""
+def with_quotient(equation: Equation, index: str, size: int, quotient: Affine) -> Equation:
+    """The equation with what is known of the index divided by the size, wherever that stands."""
 
     def known(place: Affine) -> Affine:
         total = affine(place.constant)
         for atom, coefficient in place.terms:
-            divided = isinstance(atom, FloorDiv) and atom.numerator.name == index
+            divided = isinstance(atom, FloorDiv) and atom.numerator.name == index and atom.denominator == size
             total += coefficient * (quotient if divided else Affine(((atom, 1),)))
         return total
 

@@ -6,24 +6,23 @@
 
 Which case a term is one of is known then, so that each computes its own, and q is read as it lies instead of one element for each lane. The sums are contractions of plain reads that the other rules see.
 
+Likewise where the quotient says which case it is and what is read goes by the remainder (codes in halves: `where(k < H, q[n, k % H] % 16, q[n, k % H] // 16)`): a sum for each block of H terms (few_blocks.py).
+
 The order of the terms changes, which the language allows; results that are stored shorter than they are computed stay, as parts would be rounded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
-import islpy as isl
-
-from polyml.expressions import Apply, Expr, IndexValue, Read, reads_of, substitute, walk
+from polyml.expressions import Apply, Expr, IndexValue, Read, reads_of, walk
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import replace_equations, with_ops
 from polyml.graph.ir import Equation, Graph, Op, Tensor
+from polyml.graph.rules.sums.few_blocks import sums_of_blocks
+from polyml.graph.rules.sums.part_of_index import of_part
 from polyml.graph.traverse import tensors_of
-from polyml.new_names import fresh, fresh_name
 from polyml.sets.affine import Affine, FloorDiv, affine
-from polyml.sets.spaces import parameters_of, parameters_text
 
 __all__ = ["cases_of", "of_remainder", "sum_remainders"]
 
@@ -44,15 +43,18 @@ def _parts(equation: Equation, tensors: dict[str, Tensor]) -> Sequence[Op]:
     if equation.base is not None or equation.instances is not None or equation.only_if is not None:
         return [equation]
     found = next(cases_of(equation, equation.reduced, MOST), None)
-    if found is None:
+    if found is not None:
+        index, count = found
+        parts = [of_remainder(equation, index, count, remainder, tensors) for remainder in range(count)]
+    else:
+        parts = sums_of_blocks(equation, MOST, tensors)
+    if not parts:
         return [equation]
-    index, count = found
-    parts = [of_remainder(equation, index, count, remainder, tensors) for remainder in range(count)]
     total: Expr | None = None
     for part in parts:
         read = Read(part.result.name, tuple(affine(f"i{d}") for d in range(len(part.target))), part.result.dtype)
         total = read if total is None else Apply("add", (total, read), read.dtype)
-    assert total is not None, "internal: no remainders"
+    assert total is not None, "internal: no parts"
     return [*parts, fill(equation.result, total, equation.span)]
 
 
@@ -78,21 +80,4 @@ def _is_case(number: Affine, index: str, size: int) -> bool:
 
 def of_remainder(equation: Equation, index: str, size: int, remainder: int, tensors: dict[str, Tensor]) -> Equation:
     """The equation, with a result of its own, over the points with that remainder; the index is their quotient."""
-    result = equation.result
-    made = replace(result, name=fresh_name(f"{result.name}_{remainder}", tensors))
-    tensors[made.name] = made
-    inner = fresh(index, {*equation.indices, *parameters_of(equation.domain)})
-    indices = tuple(inner if i == index else i for i in equation.indices)
-    value = size * affine(inner) + remainder
-    places = ", ".join(value.isl_text() if i == index else i for i in equation.indices)
-    head = parameters_text(parameters_of(equation.domain))
-    move = isl.MultiAff(f"{head}{{ {result.name}[{', '.join(indices)}] -> {result.name}[{places}] }}")
-    return replace(
-        equation,
-        result=made,
-        indices=indices,
-        domain=equation.domain.preimage_multi_aff(move).set_tuple_name(made.name),
-        target=tuple(s.substitute({index: value}) if isinstance(s, Affine) else s for s in equation.target),
-        reduced=tuple(inner if i == index else i for i in equation.reduced),
-        body=substitute(equation.body, {index: value}),
-    )
+    return of_part(equation, index, size, remainder, f"{equation.result.name}_{remainder}", tensors)
