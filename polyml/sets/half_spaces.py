@@ -10,7 +10,7 @@ from polyml.sets.affine import Affine, FloorDiv
 from polyml.sets.from_isl import Constraint, constraints_of
 from polyml.sets.spaces import parameters_text
 
-__all__ = ["half_spaces", "onto_parameters"]
+__all__ = ["half_spaces", "onto_parameters", "with_values"]
 
 
 def half_spaces(
@@ -49,6 +49,11 @@ def onto_parameters(points: isl.Set, names: Collection[str]) -> isl.Set:
     for position in reversed(others):
         points = points.project_out(isl.dim_type.param, position, 1)
     return points.params()
+
+
+def with_values(known: isl.Set, values: Collection[Affine]) -> isl.Set:
+    """The set of parameters where every value is at least 0, too."""
+    return known.intersect(_where(values, known)) if values else known
 
 
 def _where(values: Collection[Affine], like: isl.Set) -> isl.Set:

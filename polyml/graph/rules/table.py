@@ -165,13 +165,14 @@ LAST_RULES: tuple[Rule, ...] = (
     # Ordering: before the rules that split indices by what they are divided by.
     _plain("borders", store_borders, needs=("vector_bytes",)),
     _plain("remainders in turn", write_remainders, needs=("vector_bytes",)),
+    # Ordering: before the rule that gives heads which share keys two indices.
+    _plain("masked", skip_masked, exact=False, needs=("vector_bytes",)),
     # Ordering: before the rules that look for plain indices.
     Rule(
         "index blocks",
         lambda graph, given: part_indices(graph, vector_bytes=given.vector_bytes),
         needs=("vector_bytes",),
     ),
-    _plain("masked", skip_masked, exact=False, needs=("vector_bytes",)),
     _plain("coupled", decouple, exact=False, needs=("vector_bytes",)),
     _plain("once", recur_once),
     Rule("pairs", _paired),

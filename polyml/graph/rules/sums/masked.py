@@ -5,7 +5,7 @@
     y[i, d] = sum_j e[i, j] * v[j, d]                          y[i, d] = sum_{j: c} e[i, j] * v[j, d]
 
 A maximum takes nothing from -inf. An exponential is zero there, unless its row's maximum is NaN or -inf: then all of its row is NaN, and so is each sum over the row that has a term of it left, which isl
-decides. The language allows skipping terms of sums that have such a zero as a factor (it differs where the other factor is infinite or NaN), as for `where(c, x, 0)` (restrict.py).
+decides; where sizes decide, those for which it holds are what the graph requires. The language allows skipping terms of sums that have such a zero as a factor (it differs where the other factor is infinite or NaN), as for `where(c, x, 0)` (restrict.py).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from polyml.graph.rules.reuse.inline import is_elementwise, read_through
 from polyml.graph.traverse import equation_reads, read_names
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.half_spaces import half_spaces, with_values
 
 __all__ = ["skip_masked"]
 
@@ -44,12 +45,22 @@ def skip_masked(graph: Graph) -> Graph:
         and op.result.name not in kept
         and _mask(op.body, {}) is not None
     }
-    found = (_maximum(op, sources) for op in graph.ops if isinstance(op, Equation) and op.reduce == "max")
-    maxima = {m.equation.result.name: m for m in found if m is not None}
+    found = [_maximum(op, sources) for op in graph.ops if isinstance(op, Equation) and op.reduce == "max"]
+    known, assumed = graph.context, list[Affine]()
+    maxima: dict[str, _Maximum] = {}
+    for maximum in filter(None, found):
+        needed = _needed(maximum, known, graph.examples)
+        if needed is not None:
+            maxima[maximum.equation.result.name] = maximum
+            assumed += needed
+            known = with_values(known, needed)
     if not maxima:
         return graph
-    changed = _Masks(graph, maxima, sources, kept).run()
-    return replace(graph, ops=tuple(changed.get(id(op), op) for op in graph.ops)) if changed else graph
+    changed = _Masks(graph, maxima, sources, kept, known).run()
+    if not changed:
+        return graph
+    ops = tuple(changed.get(id(op), op) for op in graph.ops)
+    return replace(graph, ops=ops, context=known, requires=(*graph.requires, *assumed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,15 @@ def _maximum(op: Equation, sources: Mapping[str, Equation]) -> _Maximum | None:
     last = op.domain.dim_max_val(len(op.indices) - 1)
     if condition is None or text is None or (last.is_int() and last.to_python() < _LONG - 1):
         return None
-    return _Maximum(op, condition) if _keeps_rows(op, [text]) else None
+    return _Maximum(op, condition)
+
+
+def _needed(maximum: _Maximum, known: isl.Set, examples: Mapping[str, int]) -> tuple[Affine, ...] | None:
+    """What sizes have to be, as the call at hand has them, for each row to keep a score: expressions that are at least 0 then. None where it does not."""
+    text = exact_condition(maximum.condition)
+    assert text is not None, "internal: a maximum without a condition"
+    lost = _lost_rows(maximum.equation, [text], known)
+    return () if lost.is_empty() else half_spaces(lost.params(), examples.keys(), examples, known)
 
 
 def _mask(score: Expr, sources: Mapping[str, Equation]) -> Expr | None:
@@ -107,12 +126,12 @@ def _unmasked(score: Expr) -> Expr:
             return score
 
 
-def _keeps_rows(equation: Equation, conditions: Sequence[str]) -> bool:
-    """Whether each element that the reduction makes keeps a term."""
+def _lost_rows(equation: Equation, conditions: Sequence[str], known: isl.Set) -> isl.Set:
+    """The elements that the reduction makes and that keep no term, for sizes of which something is known."""
     count = len(equation.left)
     kept = restricted_to(equation, conditions).domain
     before, after = (d.project_out(isl.dim_type.set, count, len(equation.reduced)) for d in (equation.domain, kept))
-    return bool(before.is_subset(after))
+    return before.subtract(after).intersect_params(known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +162,14 @@ class _Masks:
     """What becomes of the equations of a graph."""
 
     def __init__(
-        self, graph: Graph, maxima: Mapping[str, _Maximum], sources: Mapping[str, Equation], kept: Set[str]
+        self,
+        graph: Graph,
+        maxima: Mapping[str, _Maximum],
+        sources: Mapping[str, Equation],
+        kept: Set[str],
+        known: isl.Set,
     ) -> None:
-        self.graph, self.maxima, self.sources, self.kept = graph, maxima, sources, kept
+        self.graph, self.maxima, self.sources, self.kept, self.known = graph, maxima, sources, kept, known
 
     def run(self) -> dict[int, Equation]:
         """The new equations by the identity of the old ones."""
@@ -241,7 +265,7 @@ class _Masks:
             kept = restricted_to(equation, [zero.condition])
             if not zero.maximum.met(elements_at(kept.domain, kept.indices, [*rows, key])):
                 return False
-        return _keeps_rows(equation, [zero.condition for zero in zeros])
+        return bool(_lost_rows(equation, [zero.condition for zero in zeros], self.known).is_empty())
 
     def without(self, expr: Expr, equation: Equation) -> Expr:
         """The product with the masks of its zeros taken out."""

@@ -1,6 +1,6 @@
 """Elements that nobody reads are not computed, where those that are read are no box: scores beyond a diagonal, exponentials of a half.
 
-Sums and what is made element by element only; a box of which a part is read stays whole, as tiles fill it, and so do sums over windows with edges, which are alike everywhere once there are zeros around
+Sums and what is made element by element only; a box of which a part of known size is read stays whole, as tiles fill it (what an `int` says, such as how much of a cache is filled, may be a small part), and so do sums over windows with edges, which are alike everywhere once there are zeros around
 what they read (windows/filters.py), and what is made apart for tiles that are whole (terms_first.py).
 """
 
@@ -15,13 +15,14 @@ from polyml.graph.elements import all_elements, elements_read
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op
 from polyml.graph.traverse import equation_reads, read_names
 from polyml.sets.affine import Affine
+from polyml.sets.shapes import is_known
 
 __all__ = ["narrow"]
 
 
 def narrow(graph: Graph) -> Graph:
-    """The graph with equations over what is read of their results, where that is convex and no box."""
-    readers = [op for op in graph.ops if isinstance(op, Equation) and not op.domain.is_box()]
+    """The graph with equations over what is read of their results, where that is convex and no box of known size."""
+    readers = [op for op in graph.ops if isinstance(op, Equation) and not _is_known_box(op.domain)]
     if not readers:
         return graph
     needed: dict[str, isl.Set | None] = dict.fromkeys(protected_names(graph))
@@ -50,7 +51,9 @@ def _only(equation: Equation, points: isl.Set) -> Equation:
     """The equation for these elements of its result."""
     if equation.base is not None or not equation.is_plain or equation.apart:
         return equation
-    if equation.reduce not in (None, "sum") or points.n_basic_set() != 1 or points.is_box():
+    if equation.reduce not in (None, "sum") or points.n_basic_set() != 1:
+        return equation
+    if points.is_box() and (_is_known_box(points) or not is_known(equation.result.shape)):
         return equation
     if equation.reduce is not None and not equation.domain.is_box() and _is_over_windows(equation):
         return equation
@@ -59,6 +62,11 @@ def _only(equation: Equation, points: isl.Set) -> Equation:
     inside = points.insert_dims(isl.dim_type.set, len(equation.left), len(equation.reduced))
     domain = equation.domain.intersect(inside.set_tuple_name(equation.result.name))
     return equation if equation.domain.is_subset(domain) else replace(equation, domain=domain)
+
+
+def _is_known_box(points: isl.Set) -> bool:
+    parameters = points.dim(isl.dim_type.param)
+    return bool(points.is_box()) and not points.involves_dims(isl.dim_type.param, 0, parameters)
 
 
 def _is_over_windows(equation: Equation) -> bool:
