@@ -72,11 +72,16 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class CheckFlag:
-    """Raise `error` with `message` when the bool at the start of `buffer` is true (temporaries still allocated are given back first)."""
+    """Raise `error` with `message` when the bool at the start of `buffer` is true (temporaries still allocated are given back first).
+
+    indices, extent: as in a Check of a graph.
+    """
 
     buffer: str
     message: str
     error: Literal["IndexError"]
+    indices: str | None = None
+    extent: Affine | None = None
 
 
 Step = Launch | Allocate | Free | CheckFlag

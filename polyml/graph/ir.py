@@ -107,12 +107,18 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Raise `error` when the 0-d bool tensor `flag` is true; before anything that stands behind it is written."""
+    """Raise `error` when the 0-d bool tensor `flag` is true; before anything that stands behind it is written.
+
+    indices: the input whose elements, each of them, are the subscripts that are checked; nothing is written before it. None: they are computed, or some of them are not used.
+    extent: what they have to be less than.
+    """
 
     flag: Tensor
     error: Literal["IndexError"]
     message: str
     span: Span | None = None
+    indices: str | None = None
+    extent: Affine | None = None
 
 
 Op = Equation | Loop | Check

@@ -145,7 +145,7 @@ class _Memory:
     def check(self, check: Check) -> None:
         array = self.storage[check.flag.name]
         message = check.message if check.span is None else f"{check.message}\n{check.span.excerpt()}"
-        self.steps.append(CheckFlag(self.buffer_of(array), message, check.error))
+        self.steps.append(CheckFlag(self.buffer_of(array), message, check.error, check.indices, check.extent))
 
     def condition(self, region: Region) -> str | None:
         """The buffer of the flag without which the region need not run: the arrays that it would change have what it is to leave there."""

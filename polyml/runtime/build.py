@@ -106,6 +106,7 @@ def signature_of(
     called = dict(
         zip(reversed(plan.outputs), reversed(result_names(program)), strict=False)
     )  # the first name of what several have
+    checks = [step for step in plan.steps if isinstance(step, CheckFlag)]
     return KernelSignature(
         name=graph.name,
         parameters=tuple(parameters),
@@ -118,5 +119,8 @@ def signature_of(
         sizes=graph.sizes,
         requires=graph.requires,
         suits=graph.suits,
-        checks=tuple(step.message for step in plan.steps if isinstance(step, CheckFlag)),
+        checks=tuple(step.message for step in checks),
+        indices=tuple(
+            None if step.indices is None or step.extent is None else (step.indices, step.extent) for step in checks
+        ),
     )

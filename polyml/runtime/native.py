@@ -13,6 +13,7 @@ from polyml.dtypes import bf16
 from polyml.errors import SubscriptError
 from polyml.records import dataclass
 from polyml.runtime.arguments import Array, Prepared
+from polyml.runtime.bad_index import bad_index
 from polyml.runtime.compiled import Compiled
 from polyml.runtime.entry.function import entry_objects
 from polyml.runtime.kernel import Kernel
@@ -81,6 +82,8 @@ class NativeKernel(Kernel):
         addresses = (ctypes.c_void_p * max(1, len(buffers)))(*(b.ctypes.data for b in buffers))
         numbers = (ctypes.c_int64 * max(1, len(sizes)))(*(sizes[name] for name in self.signature.sizes))
         status = self._host(addresses, numbers)
+        if status > OK:
+            raise bad_index(self.signature, status - 1, arguments, sizes)
         if status != OK:
             self._fault(status)
 

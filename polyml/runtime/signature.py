@@ -84,6 +84,7 @@ class Result:
 class KernelSignature:
     """parameters: in call order. sizes: the symbolic ones, each an int parameter or an entry of a shape. results: the new arrays.
     requires: expressions in the sizes that must be at least 0. suits: what must hold for it to pay; else a call gets a kernel of its own. returned: names of results and of written parameters, as the program returns them. checks: the message of IndexError for status 1, 2, ...
+    indices: for each check the parameter whose elements are checked before anything is written, and what they have to be less than; None, or no entry: nobody knows.
     """
 
     name: str
@@ -92,6 +93,7 @@ class KernelSignature:
     returned: tuple[str, ...] = ()
     sizes: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
+    indices: tuple[tuple[str, Affine] | None, ...] = ()
     requires: tuple[Affine, ...] = ()
     suits: tuple[Weighed, ...] = ()
 

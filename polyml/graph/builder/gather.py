@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import islpy as isl
+
 from polyml.dtypes import boolean, i64
-from polyml.einsum_frontend.proofs import Scope
+from polyml.einsum_frontend.proofs import Scope, parameters
 from polyml.einsum_frontend.ranges import Range, interval
 from polyml.einsum_frontend.typing import Typed, cast
 from polyml.errors import BoundsError, DTypeError
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, walk
-from polyml.graph.builder.parts import Path, fill, index_value, variables_of
+from polyml.graph.builder.parts import Path, fill, image, index_value, variables_of
 from polyml.graph.builder.state import Flag, State
 from polyml.graph.ir import Check, Equation, Tensor
 from polyml.sets.affine import Affine, Extent, affine
@@ -52,21 +54,39 @@ def checked_index(
     message = f"an index into dimension {position} of {access} (extent {extent}) is out of range"
     reads = [n for e in (wide, *path.data) for n in walk(e) if isinstance(n, Read)]
     if all(read.tensor in state.inputs for read in reads):
-        _check_ahead(state, outside, path, message, span)
+        _check_ahead(state, index.expr, outside, extent, path, message, span)
         return index.expr
     _check_late(state, outside, path, message, span)
     capped = Apply("min", (wide, index_value(affine(extent) - 1).expr), i64)
     return Apply("max", (capped, Const(0, i64)), i64)
 
 
-def _check_ahead(state: State, outside: Expr, path: Path, message: str, span: Span) -> None:
+def _check_ahead(
+    state: State, index: Expr, outside: Expr, extent: Extent, path: Path, message: str, span: Span
+) -> None:
     """A bool Equation over all instances (of enclosing loops too), and its Check, before all other ops."""
     sizes = tuple(r for r in path.scope.outer if r.name in state.sizes)
     loops = tuple(r for r in path.scope.outer if r.name not in state.sizes)
     flat = Scope(sizes, (*loops, *path.scope.indices), path.scope.conditions)
     flag = state.tensor("out_of_range", boolean, (), message)
     state.ahead.append(_any(flag, outside, flat, path.data, None, span))
-    state.ahead.append(Check(flag=flag, error="IndexError", message=message, span=span))
+    indices = None if path.data else _all_elements(state, index, flat)
+    known = None if indices is None else affine(extent)
+    state.ahead.append(Check(flag=flag, error="IndexError", message=message, span=span, indices=indices, extent=known))
+
+
+def _all_elements(state: State, index: Expr, scope: Scope) -> str | None:
+    """The input of which it is an element, if it is each of them somewhere in the scope."""
+    if not isinstance(index, Read):
+        return None
+    for variable in state.env.values():
+        if variable.tensor is not None and variable.tensor.name == index.tensor:
+            elements = [f"e{d}" for d in range(len(variable.shape))]
+            inside = [f"0 <= {e} < {affine(n).isl_text()}" for e, n in zip(elements, variable.shape, strict=True)]
+            box = isl.Set(f"{parameters(scope.outer)}{{ [{', '.join(elements)}] : {' and '.join(['true', *inside])} }}")
+            looked_up = image(index.subscripts, variable, scope)
+            return index.tensor if box.intersect_params(looked_up.params()).is_subset(looked_up) else None
+    return None
 
 
 def _check_late(state: State, outside: Expr, path: Path, message: str, span: Span) -> None:

@@ -176,6 +176,12 @@ def _call_host(call: Checked, host: str, results: dict[str, str]) -> None:
     ir.label(failed)
     for result in results.values():
         ir.do(f"call void @Py_DecRef(ptr {result})")
+    # Nothing is written yet where elements of an argument are checked: the slow path runs into it again, and has the arguments to look for them.
+    again = [k for k, indices in enumerate(signature.indices, start=1) if indices is not None]
+    if again:
+        fault = ir.fresh("fault")
+        ir.do(f"switch i32 {status}, label %{fault} [ {' '.join(f'i32 {k}, label %slow' for k in again)} ]")
+        ir.label(fault)
     ir.do(f"ret ptr {ir.value(f'call ptr @polyml_fault(ptr {call.own_object(1)}, i32 {status})')}")
     ir.label(onward)
 
