@@ -26,7 +26,7 @@ from polyml.einsum_numpy.calls import FORMS, NUMPY_KEYWORDS, form_for, is_subscr
 from polyml.einsum_numpy.extended import is_extended, program_of, refuse_numpys, request_of
 from polyml.einsum_numpy.path import limited
 from polyml.einsum_numpy.subscripts import subscripts_of_sublists
-from polyml.errors import EinsumSyntaxError, PolymlError, SubscriptsSyntaxError
+from polyml.errors import DeviceUnavailableError, EinsumSyntaxError, PolymlError, SubscriptsSyntaxError
 from polyml.options import Options, current
 from polyml.runtime.arguments import AnySize
 from polyml.runtime.dispatch import COMPILE_LOCK, Dispatcher, wanted_of
@@ -123,7 +123,7 @@ class Einsum(Dispatcher):
                 stages, self._lowered = self._stages(key), None
                 return compile_stages(self.program, stages)
             except PolymlError as fault:
-                fixed = () if isinstance(fault, EinsumSyntaxError) else self._fixed(key)
+                fixed = () if isinstance(fault, EinsumSyntaxError | DeviceUnavailableError) else self._fixed(key)
                 if not fixed:
                     raise
                 names = ", ".join(fixed)

@@ -129,4 +129,4 @@ class CodegenError(PolymlError):
 
 
 class DeviceUnavailableError(PolymlError, RuntimeError):
-    """The device, its driver or its compiler is missing; the message says which, and the remedy."""
+    """The device, its driver or its compiler is missing, or this machine is another one than the target; the message says which, and the remedy."""

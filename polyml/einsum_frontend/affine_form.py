@@ -25,6 +25,7 @@ from polyml.einsum_frontend.syntax import (
     Unary,
 )
 from polyml.einsum_frontend.walk import walk
+from polyml.einsum_frontend.whole_numbers import whole_number
 from polyml.errors import NotAffineError
 
 __all__ = ["require_affine", "require_condition"]
@@ -62,9 +63,15 @@ def require_affine(e: Expression, *, role: str, reads: bool, extrema: bool = Fal
             if e.op in {"//", "%"} and _varies(e.right):
                 message = f"{role} divides by {format_expression(e.right)!r}: it is not affine"
                 raise NotAffineError(message, span=e.span, hint="divide by numbers and sizes only")
+            if e.op in {"//", "%"} and (divisor := whole_number(e.right)) is not None and divisor <= 0:
+                hint = "no value goes with it" if divisor == 0 else "turn the signs round: i // -2 is -i // 2"
+                message = f"{role} divides by {divisor}, which is not a positive number"
+                raise NotAffineError(message, span=e.span, hint=hint)
         case Binary(op="**") if not _varies(e):
             require_affine(e.left, role=role, reads=reads, extrema=extrema)
             require_affine(e.right, role=role, reads=reads, extrema=extrema)
+            if (exponent := whole_number(e.right)) is not None and exponent < 0:
+                raise NotAffineError(f"{role} has a power of {exponent}, which is no integer", span=e.span)
         case Call(function="min" | "max") if extrema:
             for arg in e.args:
                 require_affine(arg, role=role, reads=reads, extrema=extrema)

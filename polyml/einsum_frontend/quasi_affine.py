@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from polyml.einsum_frontend.printer import format_expression
 from polyml.einsum_frontend.syntax import (
     Binary,
     Boolean,
@@ -34,6 +35,7 @@ __all__ = [
     "nodes",
     "reads_tensor",
     "to_affine",
+    "why_not_affine",
 ]
 
 _ISL_COMPARE = {"<": "<", "<=": "<=", ">": ">", ">=": ">=", "==": "=", "!=": "!="}
@@ -95,13 +97,33 @@ def needs_affine(node: Expression, names: Names, *, role: str) -> Affine:
     """
     found = to_affine(node, names)
     if found is None:
-        why = "reads a tensor" if reads_tensor(node) else "is not quasi-affine"
+        why, part = why_not_affine(node, names)
         raise NotAffineError(
             f"{role} must be affine in indices, loop variables and sizes, but this one {why}",
-            span=node.span,
+            span=part.span,
             hint="sums of integer multiples, `// c` and `% c` by positive numbers are affine; products of indices are not",
         )
     return found
+
+
+def why_not_affine(node: Expression, names: Names) -> tuple[str, Expression]:
+    """What is wrong with an expression that has no quasi-affine form, with values of sizes, and with which part of it."""
+    for part in nodes(node):
+        if not isinstance(part, Binary):
+            continue
+        left, right = to_affine(part.left, names), to_affine(part.right, names)
+        if left is None or right is None or combine(part.op, left, right) is not None:
+            continue
+        by = format_expression(part.right)
+        if part.op in ("//", "%"):
+            value = f"{by}, which is {right}" if right.is_constant and by != str(right) else by
+            known = "" if right.is_constant else ", whose value is not known here"
+            return f"divides by {value}{known}", part
+        if part.op == "*":
+            return f"multiplies {format_expression(part.left)} by {by}, neither of which is a number", part
+        if part.op == "**":
+            return f"has the power {format_expression(part)}, which is no integer that is known", part
+    return ("reads a tensor" if reads_tensor(node) else "is not quasi-affine"), node
 
 
 def needs_bounds(start: Expression, stop: Expression, names: Names, *, step: int) -> tuple[Affine, Affine]:

@@ -157,9 +157,11 @@ class _Resolver:
     def _check_target(self, name: str, span: Span) -> None:
         scope = self.scope
         if name in scope.loops:
-            raise EinsumSyntaxError(f"{name!r} is a loop variable and cannot be assigned", span=span)
+            hint = "its range says which values it takes; assign a tensor of another name"
+            raise EinsumSyntaxError(f"{name!r} is a loop variable and cannot be assigned", span=span, hint=hint)
         if name in scope.sizes:
-            raise EinsumSyntaxError(f"{name!r} is a size and cannot be assigned", span=span)
+            hint = "the arguments of a call say what it is; assign a tensor of another name"
+            raise EinsumSyntaxError(f"{name!r} is a size and cannot be assigned", span=span, hint=hint)
         tensor = scope.tensors.get(name)
         if tensor is not None and tensor.is_scalar_parameter:
             hint = "assign a tensor of another name"

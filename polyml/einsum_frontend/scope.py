@@ -98,7 +98,8 @@ class Scope:
         if name in CONSTANTS:
             return Number(CONSTANTS[name], span)
         if name in RESERVED:
-            raise EinsumSyntaxError(f"{name!r} is a function of the language, not a value", span=span)
+            hint = "call it, or choose another name for what is meant here, an index for instance"
+            raise EinsumSyntaxError(f"{name!r} is a function of the language, not a value", span=span, hint=hint)
         if name in self.local:
             raise self.undefined(name, span)
         number = self.outer_number(name, span)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from polyml.einsum_frontend.syntax import Binary, Expression, Number, Unary
 from polyml.errors import EinsumSyntaxError
 
-__all__ = ["check_whole_numbers"]
+__all__ = ["check_whole_numbers", "whole_number"]
 
 _OPS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "**": operator.pow,
@@ -17,20 +17,20 @@ _OPS: dict[str, Callable[[int, int], int]] = {
 
 def check_whole_numbers(e: Expression) -> None:
     """Raises EinsumSyntaxError where `e`, made of integers alone, has no value in 64 bits. Sizes and index values are no such integers: they wrap."""
-    _whole(e)
+    whole_number(e)
 
 
-def _whole(e: Expression) -> int | None:
-    """The value of an expression of integers that are written out; None for others."""
+def whole_number(e: Expression) -> int | None:
+    """The value of an expression of integers that are written out; None for others, and where there is no whole one."""
     match e:
         case Number(value=int() as value) if not isinstance(value, bool):
             return value
         case Unary(op="-"):
-            operand = _whole(e.operand)
+            operand = whole_number(e.operand)
             return None if operand is None else _held(-operand, e)
         case Binary() if e.op in _OPS:
-            left = _whole(e.left)
-            right = None if left is None else _whole(e.right)
+            left = whole_number(e.left)
+            right = None if left is None else whole_number(e.right)
             if left is None or right is None or (right == 0 and e.op in ("//", "%")) or (right < 0 and e.op == "**"):
                 return None
             # A power of more bits than that is not computed, which would take for ever.

@@ -198,6 +198,18 @@ def _integer(wanted: Wanted, given: object) -> int:
     return value
 
 
+def _no_number(wanted: Wanted, dtype: DType, given: object) -> ArgumentError:
+    article = "an" if dtype.name[0] in "fi" else "a"  # an f32, an i8; a u8, a c64, a bool
+    message = f"argument {wanted.name} must be {article} {dtype} number, and is "
+    if isinstance(given, np.ndarray):
+        shape = " ".join(map(str, given.shape))
+        hint = f'declare {wanted.name}: {dtype}["{shape}"], or pass one element' if given.ndim else None
+        return ArgumentError(
+            f"{message}an array of shape {given.shape} and dtype {given.dtype}", span=wanted.span, hint=hint
+        )
+    return ArgumentError(f"{message}{given!r}", span=wanted.span)
+
+
 def _scalar(wanted: Wanted, dtype: DType, given: object) -> Array:
     """A number as a 0-d array: complex numbers take floats, floats take integers too, integers do not take floats, bool takes bools."""
     value = _array(wanted, given)
@@ -205,7 +217,7 @@ def _scalar(wanted: Wanted, dtype: DType, given: object) -> Array:
         value = value.astype(np.float32)
     kinds = {"c": "cfiub", "f": "fiub", "i": "iub", "u": "iub", "b": "b"}[dtype.kind]
     if value.ndim != 0 or value.dtype.kind not in kinds + "O":
-        raise ArgumentError(f"argument {wanted.name} must be a {dtype} number, and is {given!r}", span=wanted.span)
+        raise _no_number(wanted, dtype, given)
     number = value.item()
     if dtype.is_integer:
         number = _index(wanted, number)
@@ -215,7 +227,7 @@ def _scalar(wanted: Wanted, dtype: DType, given: object) -> Array:
         with np.errstate(over="ignore"):
             return np.array(number).astype(dtype.numpy)
     if not isinstance(number, int | float):
-        raise ArgumentError(f"argument {wanted.name} must be a {dtype} number, and is {given!r}", span=wanted.span)
+        raise _no_number(wanted, dtype, given)
     if dtype.is_integer:
         info = np.iinfo(f"{dtype.kind}{dtype.itemsize}")
         if not info.min <= number <= info.max:

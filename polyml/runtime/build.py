@@ -10,7 +10,7 @@ from polyml.codegen.loops import Function
 from polyml.debug import stage
 from polyml.einsum_frontend.signature import result_names
 from polyml.einsum_frontend.syntax import Program
-from polyml.errors import PolymlError
+from polyml.errors import DeviceUnavailableError
 from polyml.graph.builder.state import identifier
 from polyml.graph.ir import Graph
 from polyml.graph.plan import CheckFlag, Plan
@@ -49,11 +49,11 @@ def build_kernel(
         target: a machine whose code runs here; None: this one.
 
     Raises:
-        PolymlError: it does not run here.
+        DeviceUnavailableError: it does not run here.
     """
     chosen = target or Target.host()
     if not chosen.runs_here:
-        raise PolymlError(
+        raise DeviceUnavailableError(
             f"code for the target {chosen.name} does not run on this machine",
             hint='look at it with lower(...).show("asm")',
         )

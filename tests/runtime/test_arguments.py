@@ -166,11 +166,15 @@ def test_scalars(wanted: Wanted, given: object, value: object) -> None:
 @pytest.mark.parametrize(
     ("wanted", "given", "message"),
     [
-        (Wanted("s", f32, None), 1j, "argument s must be a f32 number"),
-        (Wanted("s", f32, None), "1", "argument s must be a f32 number, and is '1'"),
-        (Wanted("s", f32, None), None, "argument s must be a f32 number"),
-        (Wanted("s", f32, None), np.zeros(1), "argument s must be a f32 number"),
-        (Wanted("s", i8, None), 1.0, "argument s must be a i8 number"),
+        (Wanted("s", f32, None), 1j, "argument s must be an f32 number"),
+        (Wanted("s", f32, None), "1", "argument s must be an f32 number, and is '1'"),
+        (Wanted("s", f32, None), None, "argument s must be an f32 number"),
+        (
+            Wanted("s", f32, None),
+            np.zeros((2, 3)),
+            r"argument s must be an f32 number, and is an array of shape \(2, 3\) and dtype float64",
+        ),
+        (Wanted("s", i8, None), 1.0, "argument s must be an i8 number"),
         (Wanted("s", i8, None), 128, "argument s = 128 does not fit i8"),
         (Wanted("s", u16, None), -1, "argument s = -1 does not fit u16"),
         (Wanted("s", i64, None), 10**30, "does not fit"),

@@ -16,7 +16,7 @@ from polyml.dtypes import from_numpy
 from polyml.einsum_frontend.arguments import ArgumentType, Signature
 from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
-from polyml.errors import PolymlError, ShapeError, SubscriptError
+from polyml.errors import NotAffineError, PolymlError, ShapeError, SubscriptError
 from polyml.graph.builder.program import build
 from polyml.runtime.signature import LARGEST_INT, SizeParameter
 from polyml.source import Source
@@ -233,6 +233,41 @@ def test_which_ints_are_numbers() -> None:
     pinned = polyml.einsum(text('x: f32["N"], T: int', 'y: f32["T"]', "y[i] = x[i] * 2", "return y"))
     assert pinned(x, 12).shape == (12,)
     assert pinned.kernels[0].signature.parameters[1] == SizeParameter(name="T", value=12), "right for 12 only"
+
+
+@pytest.mark.parametrize(
+    ("lines", "value", "message"),
+    [
+        (("y[n] = x[n // m]",), 0, "subscript 0 of x must be affine .* this one divides by m, which is 0"),
+        (("y[n] = x[n + n % m]",), -2, "this one divides by m, which is -2"),
+        (
+            ("if n % m == 0:", "    y[n] = x[n]"),
+            0,
+            "the condition of an `if` must be affine .* divides by m, which is 0",
+        ),
+        (("y[0] = sum[n, n // m > 1](x[n])",), 0, "a reducer's condition must be affine .* divides by m, which is 0"),
+        (("for t in range(N // m):", "    y[t] = 1"), 0, "a loop bound must be affine .* divides by m, which is 0"),
+        (
+            ("for t in range(2**m):", "    y[t] = 1"),
+            -1,
+            "a loop bound .* has the power 2 \\*\\* m, which is no integer",
+        ),
+    ],
+)
+def test_numbers_that_a_form_has_no_value_for_are_named(lines: tuple[str, ...], value: int, message: str) -> None:
+    f = polyml.einsum(text('x: f32["N"], m: int', 'y: f32["N"] = 0', *lines, "return y"))
+    f(normal(9), 2)
+    with pytest.raises(NotAffineError, match=message) as caught:
+        f(normal(9), value)
+    assert "m" in str(caught.value).splitlines()[2]
+
+
+def test_a_size_that_divides_has_to_be_a_number() -> None:
+    f = polyml.einsum(text('x: f32["N"]', 'y: f32["N"]', "y[n] = x[(n + 1) % N]", "return y"), dynamic=True)
+    with pytest.raises(
+        PolymlError, match=r"cannot be compiled for any N: .* divides by N, whose value is not known here"
+    ):
+        f(normal(5))
 
 
 def test_callees() -> None:

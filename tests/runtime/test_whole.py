@@ -236,6 +236,10 @@ def test_named_targets(name: str) -> None:
     if target.runs_here:
         np.testing.assert_allclose(f(x, w), np.exp(x @ w), rtol=1e-4)
     else:
-        for call in (lambda: f(x, w), lambda: f.bind(w=w)(x)):
-            with pytest.raises(PolymlError, match=f"{name} does not run on this machine"):
+        for call in (
+            lambda: f(x, w),
+            lambda: f.bind(w=w)(x),
+            lambda: polyml.einsum(text, target=name, dynamic=True)(x, w),
+        ):
+            with pytest.raises(PolymlError, match=f"^code for the target {name} does not run on this machine"):
                 call()

@@ -16,6 +16,7 @@ from polyml.einsum_frontend.quasi_affine import (
     needs_affine,
     reads_tensor,
     to_affine,
+    why_not_affine,
 )
 from polyml.einsum_frontend.ranges import Range, interval
 from polyml.einsum_frontend.syntax import (
@@ -294,9 +295,10 @@ class Body:
         """A reducer's condition."""
         found = constraint_of(item, self.names)
         if found is None:
+            why, part = why_not_affine(item, self.names)
             raise NotAffineError(
-                "a reducer's condition must be affine in indices, loop variables and sizes",
-                span=item.span,
+                f"a reducer's condition must be affine in indices, loop variables and sizes, but this one {why}",
+                span=part.span,
                 hint="put a condition on data into the body: where(condition, .., 0)",
             )
         return found

@@ -37,7 +37,8 @@ def checked_index(
     """
     if not index.dtype.is_integer:
         message = f"subscript {position} of {access} has dtype {index.dtype}, and only integers can be subscripts"
-        raise DTypeError(message, span=span)
+        hint = "how many elements a mask keeps is data: write where(mask, .., ..)" if index.dtype == boolean else None
+        raise DTypeError(message, span=span, hint=hint or "convert it: i64(..)")
     if extent == 0:
         if path.scope.points().is_empty():
             return Const(0, i64)

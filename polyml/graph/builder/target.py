@@ -8,7 +8,7 @@ import islpy as isl
 
 from polyml.einsum_frontend.infer import infer_ranges
 from polyml.einsum_frontend.proofs import find_collision, prove_injective
-from polyml.einsum_frontend.quasi_affine import Constraint, Names, constraint_of, to_affine
+from polyml.einsum_frontend.quasi_affine import Constraint, Names, constraint_of, to_affine, why_not_affine
 from polyml.einsum_frontend.ranges import Range, Use, bound_names, plain_name, uses_of
 from polyml.einsum_frontend.syntax import Assign, Expression, IndexRef, Subscript
 from polyml.einsum_frontend.walk import index_names
@@ -124,9 +124,10 @@ def guard_conditions(
                 hint=f"the statement: {statement.span}",
             )
         if condition is None:
+            why, part = why_not_affine(guard, names)
             raise NotAffineError(
-                "the condition of an `if` must be affine in indices, loop variables and sizes",
-                span=guard.span,
+                f"the condition of an `if` must be affine in indices, loop variables and sizes, but this one {why}",
+                span=part.span,
                 hint="use where(condition, new, old) for a condition on data",
             )
         if used <= set(left_names):
