@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from polyml.dtypes import DTYPES, DType, bf16, boolean, f32
 from polyml.einsum_frontend.interpreter.names import children
+from polyml.einsum_frontend.interpreter.real_factors import meaning_of
 from polyml.einsum_frontend.interpreter.types import BINARY_OPS, COMPARE_OPS
 from polyml.einsum_frontend.interpreter.values import Evaluator
 from polyml.einsum_frontend.syntax import (
@@ -255,7 +256,8 @@ def applied(op: str, parts: Sequence[Part], dtype: DType) -> float:
     if op in ("add", "sub"):
         return sum(part.bound + unit(dtype) * _size(part.value) for part in parts)
     wide = _wide(*(part.value.dtype for part in parts))
-    meaning: Any = np.conjugate if op == "conj" else OPS[op].meaning
+    are_complex = [part.value.dtype.kind == "c" for part in parts]
+    meaning: Any = np.conjugate if op == "conj" else meaning_of(op, are_complex)
     corners = [complex(meaning(*map(wide.type, ends))) for ends in itertools.product(*map(_ends, parts))]
     center = corners[0]
     of_parts = wide.kind == "c"
@@ -269,7 +271,7 @@ def applied(op: str, parts: Sequence[Part], dtype: DType) -> float:
             return 0.0
         corners = [_finite(corner) for corner in corners]
         center = corners[0]
-    if of_parts and op == "mul" and parts[0].value.dtype.kind == parts[1].value.dtype.kind == "c":
+    if of_parts and op == "mul" and all(are_complex):
         first, second = (_size(part.value) for part in parts)
         if first * second > _limits(dtype)[1]:
             return math.inf  # some product of parts may overflow

@@ -211,6 +211,25 @@ def test_complex_infinities(dtype: str, op: str) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", ["c64", "c128"])
+def test_real_factors_and_divisors_leave_the_parts_apart(dtype: str) -> None:
+    """A part that is no number, or infinite, says nothing about the other one."""
+    text = (
+        f'def f(z: {dtype}["N"], r: f32["M"], w: {dtype}["N M"]):\n    a[n, m] = z[n] * r[m]\n    b[n] = 2.3 * z[n] + z[n] * 3\n'
+        "    c[n, m] = z[n] / r[m]\n    d[n] = sum[m](r[m] * z[n])\n    w[n, m] *= r[m]\n    return a, b, c, d, w\n"
+    )
+    parts = [0.0, np.inf, -np.inf, np.nan, 1.7]
+    z = np.array([complex(a, b) for a in parts for b in parts]).astype("complex64" if dtype == "c64" else "complex128")
+    r = np.array([0, 1.1, -np.inf, np.nan], np.float32)
+    report = verify(text, z, r, np.stack([z] * 4, axis=1), precise=True)
+    assert report, report
+    text = f'def f(z: {dtype}["N"]):\n    y[n] = z[n] * 2.5\n    return y\n'
+    z = np.array([complex(np.nan, 1.5)]).astype(z.dtype)
+    for imag in (3.75, 3.8):
+        wrong = np.array([complex(np.nan, imag)]).astype(z.dtype)
+        assert bool(verify(text, z, computed_by=lambda _, wrong=wrong: wrong)) == (imag == 3.75)
+
+
 def test_a_wrong_part_beside_an_infinite_one_is_found() -> None:
     x = np.array([complex(-np.inf, 1)])
     report = verify(

@@ -20,11 +20,12 @@ from polyml.einsum_frontend.interpreter.ready import (
     ReadyProgram,
     ReadyReturn,
 )
+from polyml.einsum_frontend.interpreter.real_factors import meaning_of
 from polyml.einsum_frontend.interpreter.types import Type, promote_types
 from polyml.einsum_frontend.interpreter.values import Cell, Evaluator, convert, storage
 from polyml.einsum_frontend.syntax import Expression, IndexRef, SizeRef, Subscript
 from polyml.errors import BoundsError, EinsumSyntaxError, PolymlError, ShapeError
-from polyml.ops import OPS, result_dtype
+from polyml.ops import result_dtype
 
 __all__ = ["UPDATES", "Run", "bind_sizes"]
 
@@ -241,7 +242,8 @@ class Run:
         if op == "div":
             common = result_dtype(op, common)
         arguments = (convert(old, target, common, self.wide), convert(value, source, common, self.wide))
-        return convert(OPS[op].meaning(*arguments), Type(common), target.dtype, self.wide)
+        meaning = meaning_of(op, [target.dtype.is_complex, source.dtype.is_complex])
+        return convert(meaning(*arguments), Type(common), target.dtype, self.wide)
 
 
 def _plain_name(expr: Expression) -> str:

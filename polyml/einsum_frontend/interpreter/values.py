@@ -19,6 +19,7 @@ from polyml.einsum_frontend.interpreter.affine import (
     has_reads,
 )
 from polyml.einsum_frontend.interpreter.names import children
+from polyml.einsum_frontend.interpreter.real_factors import meaning_of
 from polyml.einsum_frontend.interpreter.types import BINARY_OPS, COMPARE_OPS, Type, promote_types
 from polyml.einsum_frontend.syntax import (
     Binary,
@@ -147,7 +148,8 @@ class Evaluator:
             common = result.dtype  # a number to a negative power
         values = [self._cast(self.value(e, env), self.types[id(e)], common) for e in args]
         try:
-            meaning: Callable[..., np.generic] = np.conjugate if op == "conj" else OPS[op].meaning
+            are_complex = [self.types[id(e)].dtype.is_complex for e in args]
+            meaning: Callable[..., np.generic] = np.conjugate if op == "conj" else meaning_of(op, are_complex)
             found = values[0] if len(values) > 2 else meaning(*values)
             for v in values[1:] if len(values) > 2 else ():
                 found = meaning(found, v)
