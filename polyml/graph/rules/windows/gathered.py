@@ -11,27 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from math import gcd, inf
+from math import inf
 
 import islpy as isl
 
 from polyml.expressions import substitute
 from polyml.graph.edit import replace_equations, with_name
 from polyml.graph.ir import Equation, Graph, Tensor
+from polyml.graph.rules.windows.overlapping import MOST, Windows
 from polyml.graph.rules.windows.phases_apart import Piece, put_between
 from polyml.graph.traverse import tensors_of
 from polyml.new_names import fresh_name
-from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_of, parameters_text
 
-__all__ = ["Windows", "gather_windows", "overlap"]
+__all__ = ["gather_windows", "overlap"]
 
 LONGEST = 32
 """Elements of a window along one dimension, at most."""
-
-MOST = 4
-"""Equations that one becomes, at most."""
 
 
 def gather_windows(graph: Graph, *, cache: int | None = None) -> Graph:
@@ -49,42 +46,6 @@ def gather_windows(graph: Graph, *, cache: int | None = None) -> Graph:
 
     ops = replace_equations(graph.ops, gathered)
     return graph if ops is graph.ops else replace(graph, ops=ops)
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """A subscript `stride * place + step * inside + ...` that meets elements more than once; `inside` is the short index, of so many values."""
-
-    place: str
-    inside: str
-    stride: int
-    step: int
-    length: int
-
-    @property
-    def remainders(self) -> int:
-        """Every so-manieth value of `inside` meets the same elements."""
-        return self.stride // gcd(self.stride, self.step)
-
-    @property
-    def even(self) -> bool:
-        """Whether there are as many values of `inside` for each remainder, and more than one remainder."""
-        return self.remainders > 1 and self.length % self.remainders == 0
-
-    @property
-    def is_ragged(self) -> bool:
-        """Whether sums stay ragged: the remainders, of which some have more values of `inside`, are too many for an equation each."""
-        return self.length % self.remainders != 0 and self.remainders > MOST
-
-    @property
-    def moves(self) -> int:
-        """How far `place` goes back for the next of those."""
-        return self.step // gcd(self.stride, self.step)
-
-    @property
-    def beyond(self) -> int:
-        """Elements of a remainder before the first place with all of its terms."""
-        return (-(-self.length // self.remainders) - 1) * self.moves
 
 
 def _pieces(equation: Equation) -> tuple[list[Piece], list[Windows]]:

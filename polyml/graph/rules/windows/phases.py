@@ -20,7 +20,8 @@ import islpy as isl
 from polyml.expressions import Apply, Read, plain_indices
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box
-from polyml.graph.rules.windows.gathered import Windows, overlap
+from polyml.graph.rules.windows.gathered import overlap
+from polyml.graph.rules.windows.overlapping import Windows
 from polyml.graph.rules.windows.parts import assigned, cropped, extents_and_crop, inside, reach
 from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
 from polyml.new_names import fresh_name

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
 
 import islpy as isl
 
@@ -23,14 +22,12 @@ from polyml.expressions import Const, Read
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import with_name
 from polyml.graph.ir import Equation, Graph, Tensor
+from polyml.graph.rules.windows.overlapping import Windows
 from polyml.graph.rules.windows.parts import extents_and_crop, is_zero, target_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.turns import MOST_ROWS
-
-if TYPE_CHECKING:
-    from polyml.graph.rules.windows.gathered import Windows
 
 __all__ = ["Piece", "put_between"]
 

@@ -7,7 +7,8 @@ import numpy.typing as npt
 import pytest
 
 import polyml
-from polyml.graph.rules.windows.gathered import LONGEST, MOST, gather_windows
+from polyml.graph.rules.windows.gathered import LONGEST, gather_windows
+from polyml.graph.rules.windows.overlapping import MOST
 from tests.graph.graph_text import graph
 from tests.pairs import pairwise
 
