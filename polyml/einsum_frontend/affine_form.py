@@ -79,6 +79,8 @@ def require_affine(e: Expression, *, role: str, reads: bool, extrema: bool = Fal
             raise NotAffineError(f"{role} is not an integer", span=e.span, hint="write `//` to divide indices")
         case Binary() | Unary() | Compare() | Boolean() | Call() | Reducer():
             hint = "compute it in a statement of its own first" if reads else None
+            if reads and isinstance(e, Compare | Boolean):
+                hint = "how many elements a mask keeps is data: write where(mask, .., ..)"
             raise NotAffineError(f"{role} is not affine: {format_expression(e)!r}", span=e.span, hint=hint)
         case Name():
             raise AssertionError("internal: an unresolved name")

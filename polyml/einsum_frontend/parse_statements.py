@@ -28,20 +28,24 @@ __all__ = ["parse_block"]
 _UPDATES: dict[type[ast.operator], Literal["+=", "-=", "*=", "/="]] = {
     ast.Add: "+=", ast.Sub: "-=", ast.Mult: "*=", ast.Div: "/=",
 }  # fmt: skip
+_SURROUNDINGS = (
+    "functions of the language need none; numbers and einsum programs of the enclosing scope are read by name"
+)
+_CHECKS = "check the arguments in Python, around the call; shapes that do not fit each other are refused anyway"
 _HOST_LOOP = "a loop whose end depends on data runs in Python, around a program that makes one step"
 _REFUSED: dict[type[ast.stmt], tuple[str, str | None]] = {
     ast.While: ("`while`", _HOST_LOOP),
     ast.Break: ("`break`", _HOST_LOOP),
     ast.Continue: ("`continue`", "restrict the statements with `if`"),
-    ast.Pass: ("`pass`", None),
+    ast.Pass: ("`pass`", "leave it out, with the `if` or `for` around it"),
     ast.FunctionDef: ("a function inside a program", "make it a program of its own, outside, and call it: y = f(x)"),
     ast.AsyncFunctionDef: ("a function inside a program", "make it a program of its own, outside"),
     ast.ClassDef: ("a class", None),
-    ast.Import: ("`import`", None),
-    ast.ImportFrom: ("`import`", None),
-    ast.Assert: ("`assert`", None),
-    ast.Raise: ("`raise`", None),
-    ast.Try: ("`try`", None),
+    ast.Import: ("`import`", _SURROUNDINGS),
+    ast.ImportFrom: ("`import`", _SURROUNDINGS),
+    ast.Assert: ("`assert`", _CHECKS),
+    ast.Raise: ("`raise`", _CHECKS),
+    ast.Try: ("`try`", _CHECKS),
     ast.With: ("`with`", None),
     ast.Global: ("`global`", "names of the enclosing scope are read without it"),
     ast.Nonlocal: ("`nonlocal`", "names of the enclosing scope are read without it"),

@@ -52,7 +52,8 @@ def _callee(call: CallProgram, scope: Scope) -> Program:
     if word not in scope.namespace:
         programs = [name for name, value in scope.namespace.items() if holds_program(value)]
         known = spelled_out(word) or did_you_mean(word, [*RESERVED, *programs])
-        raise EinsumSyntaxError(f"unknown function or program {word!r}", span=call.span, hint=known)
+        other = "functions of the language stand in assignments: y[n] = exp(x[n]); programs that are called are of the enclosing scope"
+        raise EinsumSyntaxError(f"unknown function or program {word!r}", span=call.span, hint=known or other)
     program = getattr(scope.namespace[word], "program", None)
     if not isinstance(program, Program):
         what = type(scope.namespace[word]).__name__

@@ -160,6 +160,7 @@ NOT_AFFINE = [
     ("boolean", "y[n] = v[«True»]", "not an integer", ""),
     ("function", "y[n] = v[«abs(n)»]", "a subscript is not affine", "statement of its own"),
     ("extremum on the left", "v[«min(n, 3)»] += 1", "a subscript is not affine", "statement of its own"),
+    ("mask", "y[n] = v[«v[n] > 0»]", "a subscript is not affine", "where(mask, .., ..)"),
     ("reducer", "y[n] = v[«argmax[k](x[n, k])»]", "a subscript is not affine", ""),
     ("left", "v[«n * n»] += 1", "multiplies 'n' by 'n'", ""),
     ("loop variable times index", "for t in range(N):\n        v[n] = v[«t * n»]", "multiplies 't' by 'n'", ""),
