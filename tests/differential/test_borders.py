@@ -12,6 +12,7 @@ from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
 from polyml.errors import NotAffineError, UnboundedDomainError
 from polyml.source import Source
+from polyml.testing import verify
 
 
 def _same(text: str, *arguments: object, **options: object) -> None:
@@ -91,3 +92,11 @@ def test_refused(statement: str, error: type[Exception], message: str) -> None:
     text = f'def f(x: f32["N"]):\n    {statement}\n    return {statement[0]}\n'
     with pytest.raises(error, match=message):
         polyml.einsum(text)(np.ones(5, np.float32))
+
+
+def test_borders_that_go_round_nothing() -> None:
+    """A remainder by zero has no value, and none is asked for where the tensor is empty."""
+    text = 'def f(x: f32["N K"]):\n    y: f32["N K"]\n    y[i, j] = sum[r < 3](x[(i + r - 1) % N, (j + r) % K])\n    return y\n'
+    for shape in ((0, 3), (3, 0), (0, 0), (1, 1)):
+        assert verify(text, np.ones(shape, np.float32))
+        assert polyml.einsum(text)(np.ones(shape, np.float32)).shape == shape

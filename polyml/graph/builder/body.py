@@ -222,6 +222,9 @@ class Body:
                 found.append(value)
                 continue
             if not reads_tensor(node):
+                if path.scope.points().is_empty():  # x[(i + 1) % N] of an empty tensor: nothing is read
+                    found.append(affine(0))
+                    continue
                 needs_affine(node, self.names, role=f"subscript {position} of {name}")
             index = self.value(node, path)
             found.append(checked_index(self.state, index, extent, path, access=name, position=position, span=node.span))
