@@ -95,11 +95,9 @@ class State:
         return 1 if self.lanes is None else self.lanes.width
 
     def flat(self, name: str, subscripts: tuple[Subscript, ...]) -> tuple[Affine, Rows] | None:
-        """The element in memory (phases.Flat); None where it is gathered, in a register, one per lane or of two parts."""
+        """The element in memory (phases.Flat); None where it is gathered, in a register or one per lane."""
         slot = self.slots.get(name)
         if slot is None or slot.variable.scope == "register" or slot.variable.lanes > 1:
-            return None
-        if stored_type(slot.variable).is_pair:
             return None
         place, rows = Affine(), list[tuple[str, Affine]]()
         for subscript, stride in zip(subscripts, slot.strides, strict=True):

@@ -80,3 +80,12 @@ def test_which_rows(width: int, places: tuple[int, int], written_out: bool) -> N
     assert (made is not lanes) == written_out
     if written_out:
         assert loops_text(made).count("unroll") == 1
+
+
+@pytest.mark.parametrize("text", [PLANES, PIXELS], ids=["planes", "pixels"])
+def test_complex_pixels_are_whole_vectors(text: str) -> None:
+    x = np.zeros((64, 2) if text is PLANES else (2, 64), np.complex64)
+    llvm = pm.einsum(text.format(t="c64"), target=WIDE, threads=1).lower(x).text("llvm")
+    assert "scatter" not in llvm
+    assert "gather" not in llvm
+    assert llvm.count("store <32 x float>") == 2
