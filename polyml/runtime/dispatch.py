@@ -113,15 +113,21 @@ class Dispatcher:
     def _choose(self, prepared: Sequence[Prepared]) -> tuple[Kernel, Sequence[Prepared]]:
         """The kernel for these arguments, and they as it takes them."""
         key = self._key(prepared)
-        if self._general is not None and (self._asked or self._is_one_of_many(key)):
-            general = (
-                self._general if self._asked else self._general.only(varying(self._general, [*self._table.keys(), key]))
-            )
+        general = self._general_for(key)
+        if general is not None:
             kernel = self._find_general(self._key(prepared, general), key)
             fitting = None if kernel is None else kernel.fitted(prepared)
             if kernel is not None and fitting is not None:
                 return kernel, fitting
         return self._find(key), prepared
+
+    def _general_for(self, key: Key) -> AnyShapes | None:
+        """The shapes of a kernel for any sizes where this call has one: the one that is asked for, or the one of a program that has seen many shapes, for those sizes that vary."""
+        if self._general is None or self._asked:
+            return self._general
+        if not self._is_one_of_many(key):
+            return None
+        return self._general.only(varying(self._general, self._table.keys(), key))
 
     def _is_one_of_many(self, key: Key) -> bool:
         """Whether nobody loses by a kernel for any sizes here: the shape is new as others were before, and nothing would be copied for it."""

@@ -42,8 +42,17 @@ def with_numbers(key: Key, positions: Collection[int] | None = None) -> Key:
     )
 
 
-def varying(general: AnyShapes, keys: Iterable[Key]) -> frozenset[str]:
-    """The sizes that have more than FEW_VALUES values among the keys, or of which nothing is known; where there are none, those that have most."""
+def varying(general: AnyShapes, keys: Iterable[Key], key: Key) -> frozenset[str]:
+    """The sizes that have more than FEW_VALUES values among the keys and this one, or of which nothing is known; where there are none, those that have most. None of them where the key's shapes do not fit each other."""
+    if any(len(values) > 1 for values in _values(general, [key]).values()):
+        return frozenset()
+    seen = _values(general, [*keys, key])
+    most = min(FEW_VALUES + 1, max(map(len, seen.values()), default=0))
+    return frozenset(name for name, values in seen.items() if not values or len(values) >= most)
+
+
+def _values(general: AnyShapes, keys: Iterable[Key]) -> dict[str, set[int]]:
+    """By size the numbers of the dimensions that it is alone."""
     seen: dict[str, set[int]] = {name: set() for name in general.names}
     for key in keys:
         for layout, shape in zip(key, general.shapes, strict=True):
@@ -51,8 +60,7 @@ def varying(general: AnyShapes, keys: Iterable[Key]) -> frozenset[str]:
                 for extent, symbol in zip(layout.shape, shape, strict=True):
                     if symbol is not None and symbol.name is not None and isinstance(extent, int):
                         seen[symbol.name].add(extent)
-    most = min(FEW_VALUES + 1, max(map(len, seen.values()), default=0))
-    return frozenset(name for name, values in seen.items() if not values or len(values) >= most)
+    return seen
 
 
 class KernelTable:
