@@ -132,7 +132,10 @@ class StatementModel:
     def row_between(self, access: AccessModel, index: str) -> str | None:
         """The index that goes through all elements between those of neighbouring lanes along `index`: pixels with their channels last. Written out, what all lanes access lies side by side (codegen/llvm/memory/phases.py)."""
         gap = access.stride(index)
-        if self.is_update or len(self.accesses) < 2 or self.recurrences or gap is None or not 1 < gap <= MOST_BETWEEN:
+        # Of sums the rows of their terms, where results lie side by side.
+        if self.is_update and (access.write or self._target.stride(index) != 1):
+            return None
+        if len(self.accesses) < 2 or self.recurrences or gap is None or not 1 < gap <= MOST_BETWEEN:
             return None
         return next((i for i, n in self.extents.items() if i != index and n == gap and access.stride(i) == 1), None)
 
@@ -156,7 +159,7 @@ class StatementModel:
                 cost = float(stride)
             case _ if self.row_between(access, index) is not None:
                 cost = _CONTIGUOUS + shuffles(access.stride(index) or 0)
-                if self.row_across(access, index) is not None:
+                if self.is_update or self.row_across(access, index) is not None:
                     cost = min(cost, _TRANSPOSED, float(lanes))
             case int(stride) if 1 < stride <= SHUFFLED and not access.write:
                 cost = min(2.0 * stride - 1, float(lanes))

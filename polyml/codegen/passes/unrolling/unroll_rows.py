@@ -18,7 +18,7 @@ from polyml.sets.turns import MOST_BETWEEN, shuffles
 __all__ = ["unroll_rows"]
 
 MOST_SHUFFLES = 5
-"""Shuffles for each vector beyond which copies of parts of blocks are faster: rows of seven."""
+"""Shuffles for each vector beyond which parts of blocks are faster: rows of seven."""
 
 
 def unroll_rows(function: Function) -> Function:
@@ -52,7 +52,7 @@ class _Rows:
         return with_body(node, lambda body: self.body(body, inside, lanes))
 
     def goes_between(self, loop: For, trips: int, lanes: For) -> bool:
-        """Whether the loop goes through whole rows of an array, one for each lane, and only assigns."""
+        """Whether the loop goes through whole rows of an array, one for each lane, and only assigns, or adds up."""
         if (
             loop.kind != "sequential"
             or loop.step != 1
@@ -60,7 +60,7 @@ class _Rows:
             or self.suits_blocks(loop, trips, lanes)
         ):
             return False
-        if not all(isinstance(node, Assign) and node.reduction is None and node.scan is None for node in loop.body):
+        if not all(isinstance(node, Assign) and node.scan is None for node in loop.body):
             return False
         return any(
             flat is not None and flat.stride(lanes.variable) == trips and flat.stride(loop.variable) == 1
@@ -68,9 +68,12 @@ class _Rows:
         )
 
     def suits_blocks(self, loop: For, trips: int, lanes: For) -> bool:
-        """Whether the rows are whole blocks, which are transposed (passes/transposes), or are copied, which takes blocks fewer shuffles."""
-        copies = len(loop.body) == 1 and isinstance(loop.body[0], Assign) and isinstance(loop.body[0].value, Read)
-        return trips % lanes.width == 0 or (copies and (trips > lanes.width or shuffles(trips) > MOST_SHUFFLES))
+        """Whether the rows are whole blocks, which are transposed (passes/transposes), or are copied or added up, which takes blocks fewer shuffles."""
+        assigns = [node for node in loop.body if isinstance(node, Assign)]
+        copies = len(assigns) == 1 and isinstance(assigns[0].value, Read)
+        adds = any(assign.reduction is not None for assign in assigns)
+        few = trips <= lanes.width and shuffles(trips) <= MOST_SHUFFLES
+        return trips % lanes.width == 0 or ((copies or adds) and not few)
 
     def flat(self, name: str, subscripts: tuple[Subscript, ...]) -> Affine | None:
         variable = self.variables.get(name)

@@ -89,3 +89,31 @@ def test_complex_pixels_are_whole_vectors(text: str) -> None:
     assert "scatter" not in llvm
     assert "gather" not in llvm
     assert llvm.count("store <32 x float>") == 2
+
+
+SUMS = """
+def sums(x: {t}["N C"], w: f32["C"]):
+    a[n] = f32(x[n, c]) * w[c]
+    b[n] = max[c](x[n, c])
+    d[n] = sqrt(sum[c](f32(x[n, c])**2))
+    return a, b, d
+"""
+
+
+@pytest.mark.parametrize("name", ["u8", "f32", "f64"])
+def test_sums_of_short_rows(name: str) -> None:
+    rng = np.random.default_rng(2)
+    for channels in (2, 5, 6, 7, 8, 9):
+        x, w = rng.integers(0, 200, (67, channels)).astype(TYPES[name]), rng.random(channels, np.float32)
+        assert verify(pm.einsum(SUMS.format(t=name), threads=1), x, w)
+
+
+def test_terms_of_short_rows_are_shuffled() -> None:
+    """Six vectors and their shuffles for each vector of sums, though lanes along the rows would be nearly all in use."""
+    text = "def sums(x: f64['N C']):\n    y[n] = x[n, c]\n    return y\n"
+    for channels in (6, 7):
+        lowered = pm.einsum(text, target=WIDE, threads=1).lower(np.zeros((640, channels)))
+        assert "vector(8) for (n" in lowered.text("loops")
+    llvm = pm.einsum(text, target=WIDE, threads=1).lower(np.zeros((640, 6))).text("llvm")
+    assert "gather" not in llvm
+    assert "masked" not in llvm
