@@ -14,7 +14,7 @@ from polyml.graph.ir import Equation, Graph, Input, Loop, Op, Tensor
 from polyml.graph.traverse import all_ops, estimated_bytes, read_names, tensors_of
 from polyml.sets.shapes import is_known
 
-__all__ = ["split_constants"]
+__all__ = ["made_of_constants", "split_constants"]
 
 
 def split_constants(graph: Graph, constants: Set[str]) -> tuple[Graph | None, Graph]:
@@ -24,7 +24,7 @@ def split_constants(graph: Graph, constants: Set[str]) -> tuple[Graph | None, Gr
         constants: names of inputs that never change. None in the first place: they decide nothing alone.
     """
     tensors = tensors_of(graph)
-    folded = _folded(graph, constants, tensors)
+    folded = made_of_constants(graph, constants, tensors)
     rest = tuple(op for op in graph.ops if not (isinstance(op, Equation) and op.result.name in folded))
     read = {name for op in rest for name in read_names(op)}
     made = tuple(tensors[name] for name in folded if name in read)
@@ -39,8 +39,8 @@ def split_constants(graph: Graph, constants: Set[str]) -> tuple[Graph | None, Gr
     return once, replace(graph, inputs=(*graph.inputs, *(Input(tensor=tensor) for tensor in made)), ops=rest)
 
 
-def _folded(graph: Graph, constants: Set[str], tensors: dict[str, Tensor]) -> dict[str, None]:
-    """Names of results that follow from constants, in order."""
+def made_of_constants(graph: Graph, constants: Set[str], tensors: dict[str, Tensor]) -> dict[str, None]:
+    """Names of results that follow from constants, and are worth keeping, in order."""
     bytes_of = {name: estimated_bytes(tensors[name]) for name in constants}
     bound = {tensor.name for tensor in graph.outputs} | {i.final.name for i in graph.inputs if i.final is not None}
     bound |= set(_updated(graph.ops))

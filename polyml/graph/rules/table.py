@@ -35,6 +35,7 @@ from polyml.graph.rules.reuse.dead import remove_dead
 from polyml.graph.rules.reuse.hoist import hoist
 from polyml.graph.rules.reuse.inline import inline_elementwise
 from polyml.graph.rules.reuse.tables import make_tables
+from polyml.graph.rules.reuse.unread import crop_unread
 from polyml.graph.rules.reuse.unseen import leave_unseen
 from polyml.graph.rules.sums.factor import factor_sums
 from polyml.graph.rules.sums.factors_ahead import multiply_ahead
@@ -54,6 +55,7 @@ from polyml.graph.rules.windows.filters import lanes_along_filters
 from polyml.graph.rules.windows.gathered import gather_windows
 from polyml.graph.rules.windows.joined_filters import join_filters
 from polyml.graph.rules.windows.phases import convolve_phases
+from polyml.graph.rules.windows.repeated import spread_filters
 from polyml.graph.rules.windows.terms_first import compute_terms_first
 from polyml.records import dataclass
 
@@ -138,6 +140,9 @@ RULES: tuple[Rule, ...] = (
     _plain("loops of sums", sum_loops, exact=False),
     # Ordering: before the rules that gather what is added to several places.
     _plain("blocks of terms", sum_blocks, exact=False),
+    _plain("repeated", spread_filters, exact=False, needs=("vector_bytes",)),
+    # Ordering: before the rules that would compute what nobody reads.
+    _plain("unread", crop_unread),
     # Ordering: before the rules that would compute their terms first.
     _plain("joined filters", join_filters, needs=("vector_bytes",)),
     Rule(

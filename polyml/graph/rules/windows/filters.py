@@ -23,8 +23,9 @@ from math import ceil, prod
 from polyml.expressions import Apply, Read, is_number
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import with_ops
+from polyml.graph.frozen import made_of_constants
 from polyml.graph.ir import Equation, Graph, Op, Tensor
-from polyml.graph.rules.boxes import box, holds, hull_extents
+from polyml.graph.rules.boxes import box, holds, hull, hull_extents
 from polyml.graph.rules.windows.guarded import guarded, with_zeros
 from polyml.graph.rules.windows.parts import Window, inside, padded_copy, padded_shape, reach
 from polyml.graph.rules.windows.rows import copied_rows
@@ -81,6 +82,7 @@ def lanes_along_filters(
         constants: names of inputs that never change, whose panels are packed once.
     """
     tensors = tensors_of(graph)
+    constants = constants | made_of_constants(graph, constants, tensors).keys()
     made: list[Op] = []
     for op in graph.ops:
         window = _window(op, graph, tensors, constants) if isinstance(op, Equation) else None
@@ -98,14 +100,21 @@ def lanes_along_filters(
         turned = bool(window.filters) and op.target[-1] != affine(window.filters[-1])
         plain = _is_plain(window.read) and not constant
         changed: list[Op] | None = None
-        if not window.filters:
+        pays = (
+            bool(window.filters)
+            and not plain
+            and any(
+                _pays(op, window, extents, lanes, constant=constant, turned=turned)
+                for extents in (window.numbers, window.likely)
+            )
+        )
+        if op.base is not None:
+            changed = _changed(op, window, graph, tensors, turned=turned and pays, lanes=lanes)
+        elif not window.filters:
             changed = copied_rows(allowed, window, graph, tensors, lanes=lanes, l1_bytes=l1_bytes, l2_bytes=l2_bytes)
             if changed is None and window.padded and _is_shifted(op, window) and _copy_pays(op, window, lanes):
                 changed = _changed(allowed, window, graph, tensors)
-        elif not plain and any(
-            _pays(op, window, extents, lanes, constant=constant, turned=turned)
-            for extents in (window.numbers, window.likely)
-        ):
+        elif pays:
             changed = _changed(allowed, window, graph, tensors, turned=turned, lanes=lanes)
         elif window.padded and _is_ragged(op, window, lanes):
             changed = _changed(allowed, window, graph, tensors)
@@ -116,9 +125,11 @@ def lanes_along_filters(
 
 
 def _window(equation: Equation, graph: Graph, tensors: dict[str, Tensor], constants: Set[str]) -> Window | None:
-    plain = equation.is_plain and equation.base is None and equation.instances is None
+    whole = equation.is_plain and equation.base is None and equation.instances is None
     body = equation.body
-    if equation.reduce != "sum" or not equation.reduced or not plain or not isinstance(body, Apply) or body.op != "mul":
+    if equation.reduce != "sum" or not equation.reduced or not isinstance(body, Apply) or body.op != "mul":
+        return None
+    if not whole and not _is_part(equation):
         return None
     if not body.dtype.is_float or len(body.args) != 2:
         return None
@@ -132,6 +143,24 @@ def _window(equation: Equation, graph: Graph, tensors: dict[str, Tensor], consta
         if _is_linear(window):
             return _roles(equation, window, other, graph, tensors)
     return None
+
+
+def _is_part(equation: Equation) -> bool:
+    """Whether the result is a part of a tensor, its indices in the order of the dimensions, and the others are numbers: one of the phases that windows move by (windows/phase_by_phase.py)."""
+    if equation.accumulate or equation.instances is not None or equation.only_if is not None:
+        return False
+    places = [place for place in equation.target if isinstance(place, Affine) and not place.is_constant]
+    if any(len(place.terms) != 1 for place in places) or len(equation.target) != sum(
+        isinstance(place, Affine) for place in equation.target
+    ):
+        return False
+    found = hull(equation)
+    moved = tuple(place - place.constant for place in places)
+    return (
+        moved == tuple(map(affine, equation.left))
+        and found is not None
+        and equation.domain.is_equal(box(equation.result.name, equation.indices, found))
+    )
 
 
 def _is_plain(read: Read) -> bool:
@@ -188,7 +217,7 @@ def _roles(equation: Equation, read: Read, other: Read, graph: Graph, tensors: d
 
 def _extents(equation: Equation, other: Read, tensors: dict[str, Tensor]) -> dict[str, Affine] | None:
     """How far each index runs, from 0 on: in numbers, else along the dimensions of the result and of the other factor; None where that is not known."""
-    known = hull_extents(equation)
+    known = hull_extents(equation) if equation.base is None else hull(equation)
     if known is not None:
         return {index: affine(extent) for index, extent in known.items()}
     found = dict(zip(equation.indices, equation.result.shape, strict=False))
@@ -320,7 +349,7 @@ def _changed(
     if window.padded:
         read, padding = padded_copy(equation, window, graph, tensors)
         made.append(replace(padding, apart=True))
-    if not _is_plain(other):
+    if not _is_plain(other) or (equation.base is not None and any(map(is_number, other.subscripts))):
         other, arranging = _arranged(equation, window, tensors)
         made.append(arranging)
     body = Apply("mul", (read, other), equation.body.dtype)
@@ -336,10 +365,32 @@ def _changed(
     narrow = not window.symbolic and _is_narrow(equation, window, lanes)
     made.append(
         replace(
-            equation, result=last, indices=indices, domain=domain, target=target, body=body, padded=False, apart=narrow
+            equation,
+            result=last,
+            indices=indices,
+            domain=domain,
+            target=target,
+            body=body,
+            base=None,
+            padded=False,
+            apart=narrow,
         )
     )
-    names = {index: f"i{k}" for k, index in enumerate(equation.indices[: len(order)])}
-    back = Read(name, tuple(affine(names[index]) for index in order), last.dtype)
-    made.append(fill(equation.result, back, equation.span))
+    left = equation.left
+    names = {index: f"i{k}" for k, index in enumerate(left)}
+    at = {index: affine(names[index]) for index in left}
+    whole = {names[index]: window.extents[index] for index in left}
+    made.append(
+        replace(
+            equation,
+            indices=tuple(whole),
+            domain=box(equation.result.name, tuple(whole), whole, graph.sizes),
+            target=tuple(place.substitute(at) for place in equation.target if isinstance(place, Affine)),
+            body=Read(name, tuple(at[index] for index in order), last.dtype),
+            reduce=None,
+            reduced=(),
+            padded=False,
+            apart=False,
+        )
+    )
     return made

@@ -4,7 +4,8 @@
     y[c, 2*p + a] = y_phases[a, c, p]
 
 Each element is then written once, from sums in registers (rules/windows/filters.py puts lanes along filters and phases, and zeros around x), and moved to its place; where windows move by one there is one phase, and nothing is moved. The alternative, terms first
-(rules/windows/terms_first.py), stores and loads a term for every product of k, but has no edges: where results are few points, as many as edges, it costs less.
+(rules/windows/terms_first.py), stores and loads a term for every product of k, but has no edges: where results are few points, as many as edges, it costs less. Where there are enough filters each phase is a convolution of its own
+(rules/windows/phase_by_phase.py), without the points and the terms that it does not have.
 
 Source: Shi et al., "Is the deconvolution layer the same as a convolutional layer?" (arXiv 1609.07009); phases of a filter: Vaidyanathan, "Multirate Systems and Filter Banks" (1993), section 4.3.
 """
@@ -15,14 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-import islpy as isl
-
-from polyml.expressions import Apply, Read, plain_indices
+from polyml.expressions import Apply, Read
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box
-from polyml.graph.rules.windows.gathered import overlap
+from polyml.graph.rules.windows.contractions import Contraction, contraction_into_windows, count, substituted
 from polyml.graph.rules.windows.overlapping import Windows
-from polyml.graph.rules.windows.parts import assigned, cropped, extents_and_crop, inside, reach
+from polyml.graph.rules.windows.parts import assigned, cropped, inside, reach
+from polyml.graph.rules.windows.phase_by_phase import Series, convolve_each
 from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
@@ -64,20 +64,17 @@ class _Phases:
 
 
 @dataclass(frozen=True, slots=True)
-class _Contraction:
-    """A sum of products of two tensors into windows. moved: the factor that windows are a place of; filters: the one that has their insides. wanted: the elements that the result has of them (None: all)."""
+class _Joined:
+    """A contraction as one convolution: what its windows are, and the extents of the indices that it has then."""
 
-    equation: Equation
-    moved: Read
-    filters: Read
+    contraction: Contraction
     phases: tuple[_Phases, ...]
     extents: Mapping[str, Affine]
-    wanted: isl.Set | None
 
     @property
     def left(self) -> tuple[str, ...]:
         """The indices of the left side that are left, those of phases among them, in the order of the result's memory: phases ahead of all places, unless the last dimension is none of windows."""
-        target = [place for place in self.equation.target if isinstance(place, Affine)]
+        target = [place for place in self.contraction.equation.target if isinstance(place, Affine)]
         if self._along(target[-1]) is None:
             return tuple(name for place in target for name in self._expanded(place))
         phases = [p.phase for p in self.phases if p.phase]
@@ -87,7 +84,7 @@ class _Contraction:
     def _expanded(self, place: Affine) -> tuple[str, ...]:
         along = self._along(place)
         if along is None:
-            return tuple(index for index in self.equation.left if index in place.variables())
+            return tuple(index for index in self.contraction.equation.left if index in place.variables())
         return (along.windows.place, along.phase) if along.phase else (along.windows.place,)
 
     def _in_order(self, target: Sequence[Affine]) -> list[_Phases]:
@@ -98,17 +95,59 @@ class _Contraction:
 
 
 def _convolved(equation: Equation, graph: Graph, tensors: dict[str, Tensor], vector_bytes: int) -> list[Op]:
-    found = _contraction(equation, graph, tensors)
-    if found is None or not _pays(found, max(1, vector_bytes // equation.result.dtype.itemsize)):
+    """What the equation becomes in the cheapest of the ways; itself where its terms come first or it is something else."""
+    found = contraction_into_windows(equation, graph, tensors)
+    if found is None:
         return [equation]
-    moved = _substituted(found.moved, {p.windows.place: _place(p) for p in found.phases})
-    filters = _substituted(found.filters, {p.windows.inside: _inside(p) for p in found.phases})
-    left, reduced = found.left, (*equation.reduced, *(p.windows.inside for p in found.phases))
+    lanes = max(1, vector_bytes // equation.result.dtype.itemsize)
+    sums = count(equation.reduced, found.extents)
+    if sums * prod(max(1, w.length // w.remainders) for w in found.windows) < DEPTH:
+        return [equation]
+    ways: list[tuple[float, _Joined | Series | None]] = [(_terms(found, lanes), None)]
+    joined = _joined(found)
+    if joined is not None:
+        ways.append((_joined_cycles(joined, lanes), joined))
+    series = Series.of(found, graph)
+    if series is not None:
+        ways.append((series.cycles(lanes), series))
+    best = min(ways, key=lambda way: way[0])[1]
+    match best:
+        case _Joined():
+            return _convolution(best, graph, tensors)
+        case Series():
+            return convolve_each(best, graph, tensors)
+        case None:
+            return [equation]
+
+
+def _joined(found: Contraction) -> _Joined | None:
+    """As one convolution; None where phases differ in their number of terms."""
+    phases: list[_Phases] = []
+    extents = dict(found.extents)
+    for windows in found.windows:
+        if windows.remainders > 1 and not windows.even:
+            return None
+        phase = fresh_name(f"{windows.inside}_phase", extents) if windows.even else None
+        each = _Phases(windows, phase, windows.length // windows.remainders)
+        phases.append(each)
+        extents[windows.place] += each.beyond
+        extents[windows.inside] = affine(each.terms)
+        if phase is not None:
+            extents[phase] = affine(windows.remainders)
+    return _Joined(found, tuple(phases), extents)
+
+
+def _convolution(joined: _Joined, graph: Graph, tensors: dict[str, Tensor]) -> list[Op]:
+    found = joined.contraction
+    equation = found.equation
+    moved = substituted(found.moved, {p.windows.place: _place(p) for p in joined.phases})
+    filters = substituted(found.filters, {p.windows.inside: _inside(p) for p in joined.phases})
+    left, reduced = joined.left, (*equation.reduced, *(p.windows.inside for p in joined.phases))
     name = fresh_name(f"{equation.result.name}_phases", tensors)
-    shape = tuple(found.extents[index] for index in left)
+    shape = tuple(joined.extents[index] for index in left)
     result = tensors[name] = Tensor(name, equation.result.dtype, shape, equation.result.label)
     indices = (*left, *reduced)
-    whole = box(name, indices, found.extents, graph.sizes)
+    whole = box(name, indices, joined.extents, graph.sizes)
     within = inside(name, indices, moved, tensors[moved.tensor].shape, graph.sizes)
     sums = replace(
         equation,
@@ -121,7 +160,7 @@ def _convolved(equation: Equation, graph: Graph, tensors: dict[str, Tensor], vec
         accumulate=False,
         base=None,
     )
-    return [sums, _placed(found, result, graph)]
+    return [sums, _placed(joined, result, graph)]
 
 
 def _place(phases: _Phases) -> Affine:
@@ -137,120 +176,35 @@ def _inside(phases: _Phases) -> Affine:
     return last - affine(windows.inside) * windows.remainders + (affine(phases.phase) if phases.phase else affine(0))
 
 
-def _substituted(read: Read, values: Mapping[str, Affine]) -> Read:
-    subscripts = tuple(s.substitute(values) if isinstance(s, Affine) else s for s in read.subscripts)
-    return replace(read, subscripts=subscripts)
+def _terms(found: Contraction, lanes: int) -> float:
+    """Cycles with terms first."""
+    terms = count(found.equation.left, found.extents)
+    return terms * (count(found.equation.reduced, found.extents) / (2 * lanes) + TERM)
 
 
-def _contraction(equation: Equation, graph: Graph, tensors: dict[str, Tensor]) -> _Contraction | None:
-    """The equation's parts; None where it is something else, or phases differ in their number of terms."""
-    body = equation.body
-    if equation.reduce != "sum" or not isinstance(body, Apply) or body.op != "mul" or not body.dtype.is_float:
-        return None
-    if len(body.args) != 2 or not equation.reduced:
-        return None
-    known = extents_and_crop(equation, graph, tensors)
-    if known is None:
-        return None
-    extents, wanted = known
-    phases = _all_phases(equation, extents)
-    if not phases:
-        return None
-    for moved, filters in (body.args, body.args[::-1]):
-        if not isinstance(moved, Read) or not isinstance(filters, Read):
-            return None
-        used, others = (_indices_of(read) for read in (moved, filters))
-        places, insides = {p.windows.place for p in phases}, {p.windows.inside for p in phases}
-        if (
-            used is None
-            or others is None
-            or not places <= used
-            or places & others
-            or not insides <= others
-            or insides & used
-        ):
-            continue
-        if not set(equation.reduced) <= used & others or not _spans(moved, extents, tensors):
-            continue
-        return _Contraction(equation, moved, filters, phases, extents | _new_extents(phases, extents), wanted)
-    return None
-
-
-def _all_phases(equation: Equation, extents: Mapping[str, Affine]) -> tuple[_Phases, ...]:
-    """Of all windows; none where some have phases that differ, or another dimension is no index of its own."""
-    found: list[_Phases] = []
-    left = set(equation.left)
-    while (windows := overlap(equation, skipping={p.windows.place for p in found})) is not None:
-        if windows.remainders > 1 and not windows.even:
-            return ()
-        phase = fresh_name(f"{windows.inside}_phase", extents) if windows.even else None
-        found.append(_Phases(windows, phase, windows.length // windows.remainders))
-    met = {p.windows.place for p in found} | {p.windows.inside for p in found}
-    for place in equation.target:
-        if not isinstance(place, Affine) or not (place.name in left or set(place.variables()) <= met):
-            return ()
-    return tuple(found)
-
-
-def _new_extents(phases: Sequence[_Phases], extents: Mapping[str, Affine]) -> dict[str, Affine]:
-    found: dict[str, Affine] = {}
-    for each in phases:
-        windows = each.windows
-        found[windows.place] = extents[windows.place] + each.beyond
-        found[windows.inside] = affine(each.terms)
-        if each.phase is not None:
-            found[each.phase] = affine(windows.remainders)
-    return found
-
-
-def _indices_of(read: Read) -> set[str] | None:
-    """The indices that a tensor is read by; None where one of its subscripts is none of them."""
-    names = plain_indices(read.subscripts)
-    found = {name for name in names if name is not None}
-    return found if len(found) == len(names) else None
-
-
-def _spans(read: Read, extents: Mapping[str, Affine], tensors: dict[str, Tensor]) -> bool:
-    """Whether the indices go over all of the tensor: what is beside it are the terms that a place does not have."""
-    shape = tensors[read.tensor].shape
-    return all(extents[s.name or ""] == n for s, n in zip(read.subscripts, shape, strict=True) if isinstance(s, Affine))
-
-
-def _pays(found: _Contraction, lanes: int) -> bool:
-    """Cycles beside those of terms: of multiply-adds at the edges, of what is moved."""
-    equation = found.equation
-
-    def count(names: Sequence[str] | set[str], extents: Mapping[str, Affine]) -> int:
-        return prod(extents[i].constant if extents[i].is_constant else UNKNOWN_EXTENT for i in names)
-
-    old = dict(found.extents) | {p.windows.place: found.extents[p.windows.place] - p.beyond for p in found.phases}
-    old |= {p.windows.inside: affine(p.windows.length) for p in found.phases}
-    sums = count(equation.reduced, old)
-    if sums * prod(p.terms for p in found.phases) < DEPTH:
-        return False
-    before = equation.left
-    terms = count(before, old)
-    results = count(found.left, found.extents)
-    taps = prod(p.terms for p in found.phases)
-    products = sums * (results * taps - terms) / (2 * lanes)
-    last = equation.target[-1]
+def _joined_cycles(joined: _Joined, lanes: int) -> float:
+    """Cycles of one convolution: of multiply-adds, those at edges among them, and of what is moved."""
+    found = joined.contraction
+    results = count(joined.left, joined.extents)
+    taps = prod(p.terms for p in joined.phases)
+    last = found.equation.target[-1]
     turned = isinstance(last, Affine) and last.name is None
-    places = results * (turned + any(p.phase for p in found.phases))
-    reached = [reach(_place(p), found.extents) for p in found.phases]
+    places = results * (turned + any(p.phase for p in joined.phases))
+    reached = [reach(_place(p), joined.extents) for p in joined.phases]
     around = [s.name for s in found.moved.subscripts if isinstance(s, Affine) and s.name]
-    padded = count([i for i in around if i not in {p.windows.place for p in found.phases}], old)
+    padded = count([i for i in around if i not in {p.windows.place for p in joined.phases}], found.extents)
     padded *= prod(
         high.constant - low.constant if (high - low).is_constant else UNKNOWN_EXTENT for low, high in reached
     )
-    return products + (places + padded) * PLACED < terms * TERM
+    return results * taps * count(found.equation.reduced, found.extents) / (2 * lanes) + (places + padded) * PLACED
 
 
-def _placed(found: _Contraction, result: Tensor, graph: Graph) -> Equation:
+def _placed(joined: _Joined, result: Tensor, graph: Graph) -> Equation:
     """What puts the elements at their places: all there are, or beside or on top of the base."""
-    equation, left = found.equation, found.left
-    values = {p.windows.inside: affine(p.phase) if p.phase else affine(0) for p in found.phases}
+    equation, left = joined.contraction.equation, joined.left
+    values = {p.windows.inside: affine(p.phase) if p.phase else affine(0) for p in joined.phases}
     target = tuple(place.substitute(values) for place in equation.target if isinstance(place, Affine))
-    domain = box(equation.result.name, left, found.extents, graph.sizes)
+    domain = box(equation.result.name, left, joined.extents, graph.sizes)
     placed = replace(
         equation,
         indices=left,
@@ -259,5 +213,5 @@ def _placed(found: _Contraction, result: Tensor, graph: Graph) -> Equation:
         body=Read(result.name, tuple(map(affine, left)), result.dtype),
         reduced=(),
     )
-    placed = cropped(placed, found.wanted, graph)
+    placed = cropped(placed, joined.contraction.wanted, graph)
     return assigned(placed, graph)
