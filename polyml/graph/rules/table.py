@@ -46,6 +46,7 @@ from polyml.graph.rules.sums.nested import nest_sums
 from polyml.graph.rules.sums.onto_zeros import sum_alone
 from polyml.graph.rules.sums.pieces import join_pieces
 from polyml.graph.rules.sums.remainders import sum_remainders
+from polyml.graph.rules.sums.running import run_reductions
 from polyml.graph.rules.sums.split import split_products
 from polyml.graph.rules.sums.symmetric import mirror_symmetric
 from polyml.graph.rules.sums.terms_in_blocks import sum_blocks
@@ -178,6 +179,8 @@ LAST_RULES: tuple[Rule, ...] = (
         lambda graph, given: part_indices(graph, vector_bytes=given.vector_bytes),
         needs=("vector_bytes",),
     ),
+    # Ordering: before the rules for loops.
+    Rule("running", lambda graph, given: run_reductions(graph, precise=given.precise), needs=("vector_bytes",)),
     _plain("coupled", decouple, exact=False, needs=("vector_bytes",)),
     _plain("once", recur_once),
     Rule("pairs", _paired),
