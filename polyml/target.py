@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from polyml.errors import PolymlError
+from polyml.errors import DeviceUnavailableError, PolymlError
 from polyml.records import dataclass
 
 __all__ = ["Target", "available_cores", "named_targets"]
@@ -139,6 +139,14 @@ class Target:
             return False
         have = {part[1:] for part in here.features.split(",") if part.startswith("+")}
         return _REQUIRED.get(self.name, frozenset()) <= have
+
+    def must_run_here(self) -> None:
+        """Raises DeviceUnavailableError where code for this target cannot run in this process."""
+        if not self.runs_here:
+            raise DeviceUnavailableError(
+                f"code for the target {self.name} does not run on this machine",
+                hint='look at it with lower(...).show("asm")',
+            )
 
     def lanes(self, itemsize: int) -> int:
         """Elements of `itemsize` bytes in one vector register, at least 1."""

@@ -10,7 +10,6 @@ from polyml.codegen.loops import Function
 from polyml.debug import stage
 from polyml.einsum_frontend.signature import result_names
 from polyml.einsum_frontend.syntax import Program
-from polyml.errors import DeviceUnavailableError
 from polyml.graph.builder.state import identifier
 from polyml.graph.ir import Graph
 from polyml.graph.plan import CheckFlag, Plan
@@ -52,11 +51,7 @@ def build_kernel(
         DeviceUnavailableError: it does not run here.
     """
     chosen = target or Target.host()
-    if not chosen.runs_here:
-        raise DeviceUnavailableError(
-            f"code for the target {chosen.name} does not run on this machine",
-            hint='look at it with lower(...).show("asm")',
-        )
+    chosen.must_run_here()
     machine = machine_of(chosen)
     with stage("llvm"):
         objects = [compile_object(regions, machine)]

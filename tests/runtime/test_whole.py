@@ -243,3 +243,7 @@ def test_named_targets(name: str) -> None:
         ):
             with pytest.raises(PolymlError, match=f"^code for the target {name} does not run on this machine"):
                 call()
+        loop = 'def f(x: f32["N"]):\n    for n in range(N):\n        x[n + 1] = 1\n    return x\n'
+        beyond = polyml.einsum(loop, target=name)
+        with pytest.raises(PolymlError, match="does not run on this machine"):
+            beyond(f4(5))  # refused before anything is lowered: not for its subscript

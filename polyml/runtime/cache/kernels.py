@@ -29,11 +29,15 @@ def cached_kernel(
     shown: what else decides about the code: the signature that callers see, where it differs from the program's.
 
     Whoever asks to see or to check the stages (options `debug`, `dump`, `verify`) gets them: nothing is read from the cache then.
+
+    Raises:
+        DeviceUnavailableError: its target is not this machine.
     """
+    options.machine.must_run_here()  # before minutes go into code that nobody can call
     kept = store()
     threads = options.threads
     with compilation(program.name):
-        if kept is None or not options.machine.runs_here:
+        if kept is None:
             return load_compiled(compile(), threads=threads)
         shelf = _Shelf(kept, program, key, options, shown)
         found = None if options.debug or options.dump or options.verify else shelf.find()
