@@ -156,7 +156,7 @@ class StatementModel:
             case _ if contiguous:
                 cost = _CONTIGUOUS
             case int(stride) if stride > 1 and access.touches_row(stride):
-                cost = float(stride)
+                cost = _CONTIGUOUS + shuffles(stride)
             case _ if self.row_between(access, index) is not None:
                 cost = _CONTIGUOUS + shuffles(access.stride(index) or 0)
                 if self.is_update or self.row_across(access, index) is not None:

@@ -16,11 +16,11 @@ MOST_BETWEEN = 8
 """The same where a loop goes through them, which is written out for that."""
 
 
-def shuffles(gap: int) -> int:
-    """Shuffles for each vector of rows of so many elements that lanes go across: by halves, as long as their number is even, then one after the other."""
+def shuffles(gap: int, halving: float = 1.0) -> float:
+    """Shuffles for each vector of rows of so many elements that lanes go across (codegen/llvm/memory/between.py): by halves, as long as their number is even, each of which costs `halving`; then one, and selections, two of which take as long."""
     halves = (gap & -gap).bit_length() - 1
     rest = gap >> halves
-    return halves + (rest if rest > 1 else 0)
+    return halves * halving + (1 + (rest - 1).bit_length() / 2 if rest > 1 else 0)
 
 
 def rows_in_turn(place: Affine, variable: str) -> tuple[int, int, Affine] | None:

@@ -87,6 +87,6 @@ def f(x: f32["N M"]):
     return y
 """
     assert bits(source, SPLIT, (100, 24)) == {256}
-    assert bits(source, SPLIT, (100, 7)) == {256}
+    assert bits(source, SPLIT, (100, 7)) == {512}  # lanes across the rows
     assert bits(source, SPLIT, (100, 12)) == {512}
     assert bits(source, SPLIT, (100, 1000)) == {512}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from polyml.codegen.llvm.ir import I32, POINTER, Builder, Type, Value, constant, type_of
+from polyml.codegen.llvm.ir import I32, POINTER, Type, Value, constant, type_of
 from polyml.codegen.llvm.memory.access import (
     Access,
     Evaluate,
@@ -15,6 +14,7 @@ from polyml.codegen.llvm.memory.access import (
     reverse,
     reversed_lanes,
 )
+from polyml.codegen.llvm.memory.between import put_apart
 from polyml.codegen.llvm.memory.in_blocks import load_in_blocks
 from polyml.codegen.llvm.memory.phases import Phase
 from polyml.codegen.llvm.memory.zipped import load_zipped
@@ -193,30 +193,9 @@ def _load_phase(state: State, name: str, phase: Phase, evaluate: Evaluate) -> Va
         for number in range(phase.gap):
             pointer = b.emit(POINTER, f"getelementptr {type_.of(1)}, {where.pointer}, i64 {number * width}")
             loaded.append(b.emit(type_, f"load {type_}, {pointer}, align {align}"))
-        for number, value in enumerate(_apart(b, loaded)):
+        for number, value in enumerate(put_apart(b, loaded)):
             b.known["load", name, phase.first, ("phase", number, state.lanes)] = value
     return b.known[key]
-
-
-def _apart(b: Builder, loaded: Sequence[Value]) -> list[Value]:
-    """Of vectors that lie side by side the first, the second .. element of each run of so many as there are vectors: by halves, as long as their number is even."""
-    count, width = len(loaded), loaded[0].lanes
-    if count == 1:
-        return list(loaded)
-    if count % 2 == 0:
-        pairs = list(zip(loaded[0::2], loaded[1::2], strict=True))
-        halves = ([b.shuffle(x, range(odd, 2 * width, 2), y) for x, y in pairs] for odd in (0, 1))
-        even, odd = (_apart(b, half) for half in halves)
-        return [value for pair in zip(even, odd, strict=True) for value in pair]
-    made: list[Value] = []
-    for number in range(count):
-        owners = [divmod(lane * count + number, width) for lane in range(width)]
-        value = b.shuffle(loaded[0], [at if owner == 0 else 0 for owner, at in owners])
-        for which in range(1, count):
-            order = [width + at if owner == which else k for k, (owner, at) in enumerate(owners)]
-            value = b.shuffle(value, order, loaded[which])
-        made.append(value)
-    return made
 
 
 def _load_strided_masked(state: State, where: Access, stride: int) -> Value:

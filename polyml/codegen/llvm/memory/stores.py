@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from polyml.codegen.llvm.ir import BIT, POINTER, Value
 from polyml.codegen.llvm.memory.access import Access, part_pointers, pointers_of, reverse, reversed_lanes
+from polyml.codegen.llvm.memory.between import put_between
 from polyml.codegen.llvm.memory.known_elements import forget
 from polyml.codegen.llvm.state import State
 from polyml.sets.affine import affine
@@ -58,7 +59,7 @@ def store_row(state: State, where: Access, values: Sequence[Value], *, streaming
         values = [b.convert("zext", value, "i8") for value in values]
     width = lanes.width
     whole = streaming and lanes.mask is None and _is_aligned(state, where, variable.dtype.itemsize * width)
-    for number, vector in enumerate(_interleaved(state, [b.splat(value, width) for value in values])):
+    for number, vector in enumerate(put_between(b, [b.splat(value, width) for value in values])):
         place = where.pointer
         if number:
             place = b.emit(POINTER, f"getelementptr {vector.type.of(1)}, {where.pointer}, i64 {number * width}")
@@ -67,26 +68,6 @@ def store_row(state: State, where: Access, values: Sequence[Value], *, streaming
             mask = b.shuffle(mask, [(number * width + lane) // len(values) for lane in range(width)])
         with state.within(lanes if mask is None else replace(lanes, mask=mask, leading=None)):
             _store_contiguous(state, where, place, vector, whole)
-
-
-def _interleaved(state: State, values: Sequence[Value]) -> list[Value]:
-    """As many vectors, with the lanes of the first, the second .. value in turn: by halves, as long as their number is even."""
-    b, count, width = state.builder, len(values), values[0].lanes
-    if count == 1:
-        return list(values)
-    if count % 2:
-        made: list[Value] = []
-        for start in range(0, count * width, width):
-            owners = [((start + lane) % count, (start + lane) // count) for lane in range(width)]
-            vector = b.shuffle(values[0], [at if owner == 0 else 0 for owner, at in owners])
-            for which in range(1, count):
-                order = [width + at if owner == which else k for k, (owner, at) in enumerate(owners)]
-                vector = b.shuffle(vector, order, values[which])
-            made.append(vector)
-        return made
-    pairs = zip(_interleaved(state, values[0::2]), _interleaved(state, values[1::2]), strict=True)
-    halves = [range(start, start + width // 2) for start in (0, width // 2)]
-    return [b.shuffle(x, [k for lane in half for k in (lane, width + lane)], y) for x, y in pairs for half in halves]
 
 
 def _scatter(state: State, pointers: Value, value: Value, align: int) -> None:

@@ -9,16 +9,13 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
 from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes, with_body
-from polyml.expressions import Read, Subscript, reads_of
+from polyml.expressions import Subscript, reads_of
 from polyml.records import dataclass
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine
-from polyml.sets.turns import MOST_BETWEEN, shuffles
+from polyml.sets.turns import MOST_BETWEEN
 
 __all__ = ["unroll_rows"]
-
-MOST_SHUFFLES = 5
-"""Shuffles for each vector beyond which parts of blocks are faster: rows of seven."""
 
 
 def unroll_rows(function: Function) -> Function:
@@ -53,12 +50,8 @@ class _Rows:
 
     def goes_between(self, loop: For, trips: int, lanes: For) -> bool:
         """Whether the loop goes through whole rows of an array, one for each lane, and only assigns, or adds up."""
-        if (
-            loop.kind != "sequential"
-            or loop.step != 1
-            or not 1 < trips <= MOST_BETWEEN
-            or self.suits_blocks(loop, trips, lanes)
-        ):
+        # Rows that are whole blocks are transposed (passes/transposes).
+        if loop.kind != "sequential" or loop.step != 1 or not 1 < trips <= MOST_BETWEEN or trips % lanes.width == 0:
             return False
         if not all(isinstance(node, Assign) and node.scan is None for node in loop.body):
             return False
@@ -66,14 +59,6 @@ class _Rows:
             flat is not None and flat.stride(lanes.variable) == trips and flat.stride(loop.variable) == 1
             for flat in (self.flat(*place) for node in loop.body for place in _places(node))
         )
-
-    def suits_blocks(self, loop: For, trips: int, lanes: For) -> bool:
-        """Whether the rows are whole blocks, which are transposed (passes/transposes), or are copied or added up, which takes blocks fewer shuffles."""
-        assigns = [node for node in loop.body if isinstance(node, Assign)]
-        copies = len(assigns) == 1 and isinstance(assigns[0].value, Read)
-        adds = any(assign.reduction is not None for assign in assigns)
-        few = trips <= lanes.width and shuffles(trips) <= MOST_SHUFFLES
-        return trips % lanes.width == 0 or ((copies or adds) and not few)
 
     def flat(self, name: str, subscripts: tuple[Subscript, ...]) -> Affine | None:
         variable = self.variables.get(name)

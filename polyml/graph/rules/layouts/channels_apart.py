@@ -8,7 +8,7 @@ each channel would store one element after another, or have lanes of its own, of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -20,7 +20,7 @@ from polyml.graph.traverse import tensors_of
 from polyml.new_names import fresh_name
 from polyml.ops import REDUCTIONS
 from polyml.sets.affine import Affine, affine
-from polyml.sets.turns import MOST_GAP
+from polyml.sets.turns import MOST_GAP, shuffles
 
 __all__ = ["part_channels"]
 
@@ -35,6 +35,9 @@ LEAST_ROW = 16
 
 _TWO_SOURCES = 64
 """Bytes of vectors that come with shuffles of two registers in any order; shorter ones take twice as many."""
+
+_HALVING = 1.5
+"""Cycles of such a shuffle, with what waits for it; those within a register take one."""
 
 _ROW, _TERM = 1.0, 0.5
 """Cycles of a pixel whose sums are lanes, and of one term of these."""
@@ -91,9 +94,13 @@ def _spelled(equation: Equation, tensors: Mapping[str, Tensor], vector_bytes: in
 
 def _is_less_than_rows(equation: Equation, results: int, count: int, vector_bytes: int) -> bool:
     """Whether pixels of a few sums each take fewer cycles so than one after the other, with lanes along the sums."""
-    shuffles = count * (count - 1) + results * (results - 1)
-    apart = shuffles * (1.0 if vector_bytes >= _TWO_SOURCES else 2.0) + _EACH * (count + results * (count + 1))
+    apart = _shuffles((count, results), vector_bytes) + _EACH * (count + results * (count + 1))
     return apart < vector_bytes // equation.result.dtype.itemsize * (_ROW + _TERM * count)
+
+
+def _shuffles(gaps: Iterable[int], vector_bytes: int) -> float:
+    halving = _HALVING if vector_bytes >= _TWO_SOURCES else 2 * _HALVING
+    return sum(gap * shuffles(gap, halving) for gap in gaps)
 
 
 def _moves(read: Read, along: str) -> bool:
@@ -204,8 +211,7 @@ def _is_less(
     lanes = vector_bytes // max(
         tensor.dtype.itemsize for tensor in (equation.result, *(tensors[r.tensor] for r in reads))
     )
-    shuffles = sum(gap * (gap - 1) for gap in (*rows, count))
-    apart = shuffles * (1.0 if vector_bytes >= _TWO_SOURCES else 2.0) + _EACH * (sum(rows) + count * (operations + 1))
+    apart = _shuffles((*rows, count), vector_bytes) + _EACH * (sum(rows) + count * (operations + 1))
     return apart < lanes * (_PIXEL + _EACH_SHORT * (len(reads) + operations + 2))
 
 

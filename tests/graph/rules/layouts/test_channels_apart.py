@@ -60,6 +60,7 @@ def parts(source: str, *values: Argument) -> int:
         (PLANES, (normal(3, 40, 50), normal(40, 50)), 3),
         (PLANES, (normal(2, 40, 60), normal(40, 60)), 2),
         (HALVED.replace(' 3"', ' 2"'), (normal(90, 100, 2),), 2),
+        (HALVED, (normal(90, 100, 3),), 3),
         (REPEATED, (normal(40, 50),), 3),
         (TURNED, (normal(2000, 4),), 4),
         (TURNED.replace("3 - c", "c"), (normal(2000, 4),), 4),
@@ -79,7 +80,6 @@ def test_parts(source: str, values: tuple[Argument, ...], count: int) -> None:
         (PLANES.replace(" * s[h, w]", ""), (normal(3, 40, 50), normal(40, 50))),  # a transposition
         (PLANES.replace("s[h, w]", "s[h, 0]").replace("x[c", "3 * x[c"), (normal(1, 40, 50), normal(40, 50))),
         (TURNED.replace("3 - c] * (c + 1)", "c] * 5"), (normal(2000, 4),)),  # one row
-        (HALVED, (normal(90, 100, 3),)),  # sixty shuffles for sixteen pixels
         (TURNED.replace("i, 3 - c", "N - 1 - i, c"), (normal(2000, 4),)),  # against the direction of memory
         (REPEATED.replace("= x[h, w]", "= x[h, 0]"), (normal(40, 50),)),  # one number for a row
     ],
@@ -154,7 +154,11 @@ def test_sums_over_channels(source: str, values: tuple[Argument, ...]) -> None:
     ("source", "values", "vector_bytes"),
     [
         (MIXED, (normal(50, 60, 3), normal(9, 3)), 64),  # a contraction
-        (MIXED, (normal(50, 60, 3), normal(3, 3)), 32),  # twenty-four shuffles for eight pixels
+        (
+            MIXED.replace(' 3"', ' 4"'),
+            (normal(50, 60, 4), normal(4, 4)),
+            32,
+        ),  # by halves, which take two instructions each
         (
             DOTS.replace("x[i, c]", "x[c, i]").replace('x: f32["N 3', 'x: f32["3 N'),
             (normal(3, 3000), normal(3000, 3)),
