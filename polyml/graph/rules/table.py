@@ -7,6 +7,7 @@ from collections.abc import Callable
 from polyml.graph.ir import Graph
 from polyml.graph.rules.algebra.combine import combine_terms
 from polyml.graph.rules.algebra.determined import replace_determined
+from polyml.graph.rules.algebra.polynomials import write_polynomials
 from polyml.graph.rules.algebra.restrict import restrict_domains
 from polyml.graph.rules.algebra.simplify import simplify
 from polyml.graph.rules.algebra.single_values import drop_single_values
@@ -132,6 +133,7 @@ RULES: tuple[Rule, ...] = (
     _plain("determined", replace_determined),
     _plain("common", share_equal),
     _plain("remainders", sum_remainders, exact=False, needs=("vector_bytes",)),
+    _plain("polynomials", write_polynomials, exact=False),
     # Ordering: what is left of an expression may be inlined.
     _plain("tables", make_tables),
     _plain("inline", inline_elementwise),

@@ -12,15 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from polyml.expressions import Apply, IndexValue, Read, reads_of, substitute, walk
+from polyml.expressions import Apply, Expr, IndexValue, Read, reads_of, substitute, walk
 from polyml.graph.edit import with_ops
 from polyml.graph.ir import Equation, Graph, Op, Tensor
+from polyml.graph.rules.algebra.polynomials import multiplied_powers, power_by_index
 from polyml.graph.rules.boxes import box, box_extents
 from polyml.graph.traverse import tensors_of
 from polyml.new_names import fresh_name
 from polyml.ops import REDUCTIONS
 from polyml.sets.affine import Affine, affine
-from polyml.sets.turns import MOST_GAP, shuffles
+from polyml.sets.turns import MOST_BETWEEN, MOST_GAP, shuffles
 
 __all__ = ["part_channels"]
 
@@ -136,12 +137,22 @@ def _parts(equation: Equation, tensors: dict[str, Tensor], vector_bytes: int) ->
             indices=equation.left[:-1],
             domain=box(part.name, equation.left[:-1], extents),
             target=(*equation.target[:-1], affine(channel)),
-            body=substitute(equation.body, {inner: channel}),
+            body=_at(equation.body, inner, channel),
             base=base,
         )
         made.append(one)
         base = part
     return made
+
+
+def _at(body: Expr, inner: str, channel: int) -> Expr:
+    made = substitute(body, {inner: channel})
+    return multiplied_powers(made) if _has_powers(body, inner) else made
+
+
+def _has_powers(body: Expr, inner: str) -> bool:
+    """Whether channels are told apart by the powers that they take of something (Vandermonde's matrices): exponents that are numbers are multiplications."""
+    return any(power_by_index(node, inner) for node in walk(body))
 
 
 def _channels(equation: Equation, tensors: dict[str, Tensor], vector_bytes: int) -> int | None:
@@ -155,7 +166,9 @@ def _channels(equation: Equation, tensors: dict[str, Tensor], vector_bytes: int)
         return None
     along, inner = equation.indices[-2:]
     count = extents[inner]
-    if not 1 < count <= FEW or prod(extents.values()) < LEAST_WORK or extents[along] < LEAST_ROW:
+    powers = _has_powers(equation.body, inner)
+    most = MOST_BETWEEN if powers else FEW
+    if not 1 < count <= most or prod(extents.values()) < LEAST_WORK or extents[along] < LEAST_ROW:
         return None
     reads = list(dict.fromkeys(reads_of(equation.body)))
     if isinstance(equation.body, Read) and _ends_elsewhere(equation.body, inner):
@@ -165,6 +178,8 @@ def _channels(equation: Equation, tensors: dict[str, Tensor], vector_bytes: int)
     if alike and all(_lies_alike(r, along, inner, tensors[r.tensor], count) for r in reads):
         return None
     rows = _rows(reads, along, inner, tensors, count)
+    if rows is not None and powers:
+        return count
     return count if rows is not None and _is_less(equation, reads, rows, count, tensors, vector_bytes) else None
 
 
