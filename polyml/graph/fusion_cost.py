@@ -118,14 +118,14 @@ def _outer_classes(profiles: Sequence[Profile]) -> dict[tuple[str, str], tuple[s
 
 
 def _classes(profiles: Sequence[Profile]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Per (equation, index) its class: what follows the same dimension of a tensor is in one."""
+    """Per (equation, index) its class: what follows the same dimension of a tensor in steps of one length is in one."""
     classes = DisjointSets((p.result, i) for p in profiles for i in p.extents)
-    along: dict[tuple[str, int], tuple[str, str]] = {}
+    along: dict[tuple[str, int, int], tuple[str, str]] = {}
     for p in profiles:
-        for name, dimensions in p.accesses:
-            for d, index in enumerate(dimensions):
+        for (name, dimensions), steps in zip(p.accesses, p.steps, strict=True):
+            for d, (index, step) in enumerate(zip(dimensions, steps, strict=True)):
                 if index is not None:
-                    classes.join((p.result, index), along.setdefault((name, d), (p.result, index)))
+                    classes.join((p.result, index), along.setdefault((name, d, step), (p.result, index)))
     return classes.roots()
 
 
@@ -136,18 +136,18 @@ def _class_extent(c: tuple[str, str], p: Profile, outer: dict[tuple[str, str], t
 def _shared_classes(
     name: str, touching: Sequence[Profile], outer: dict[tuple[str, str], tuple[str, str]]
 ) -> frozenset[tuple[str, str]]:
-    """The outer classes along which every access of the tensor moves, in the same dimension."""
-    common: set[tuple[int, tuple[str, str]]] | None = None
+    """The outer classes along which every access of the tensor moves, in the same dimension and in equal steps."""
+    common: set[tuple[int, int, tuple[str, str]]] | None = None
     for p in touching:
-        for accessed, dimensions in p.accesses:
+        for (accessed, dimensions), steps in zip(p.accesses, p.steps, strict=True):
             if accessed == name:
                 classes = {
-                    (d, outer[p.result, i])
-                    for d, i in enumerate(dimensions)
+                    (d, step, outer[p.result, i])
+                    for d, (i, step) in enumerate(zip(dimensions, steps, strict=True))
                     if i is not None and (p.result, i) in outer
                 }
                 common = classes if common is None else common & classes
-    return frozenset(c for _, c in common or ())
+    return frozenset(c for _, _, c in common or ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +240,10 @@ def _shares_rows(name: str, profiles: Sequence[Profile], tensors: dict[str, Tens
     the rows may need such a sum, and both some rows and a sum fit in the cache."""
     touching = [p for p in profiles if name in p.touched]
     rows = {d[0] for p in touching for accessed, d in p.accesses if accessed == name and len(d) > 1}
+    in_steps = any(s[:1] != (1,) for p in touching for (a, d), s in zip(p.accesses, p.steps, strict=True) if a == name)
     if (
         not rows
+        or in_steps
         or None in rows
         or any(p.heavy or name in p.gathered or set(p.extents) != set(p.equation.indices) for p in touching)
     ):

@@ -17,8 +17,8 @@ from polyml.graph.traverse import (
     all_ops,
     equation_reads,
     estimated_bytes,
+    followed_index,
     index_extents,
-    is_name_plus_constant,
 )
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
@@ -36,13 +36,14 @@ Dimensions = tuple[str | None, ...]
 class Profile:
     """What the cost model knows about one equation.
 
-    accesses: (memory, index per dimension), write: the last of them; touched: the memory; gathered: what it reads or writes at computed places.
+    accesses: (memory, index per dimension), write: the last of them; steps: of each access, how many places of each dimension its index goes at a time; touched: the memory; gathered: what it reads or writes at computed places.
     serial: indices that cannot be a common outer loop.
     """
 
     equation: Equation
     extents: dict[str, int]
     accesses: tuple[tuple[str, Dimensions], ...]
+    steps: tuple[tuple[int, ...], ...]
     write: tuple[str, Dimensions]
     touched: frozenset[str]
     gathered: frozenset[str]
@@ -118,17 +119,22 @@ def _profile(
 ) -> Profile:
     extents = around | index_extents(equation)
     accesses: list[tuple[str, Dimensions]] = []
+    steps: list[tuple[int, ...]] = []
     gathered = set()
     for name, subscripts in _accesses(equation, memory):
-        dimensions = tuple(is_name_plus_constant(s, tuple(extents)) for s in subscripts)
+        followed = [followed_index(s, tuple(extents)) for s in subscripts]
+        dimensions = tuple(None if found is None else found[0] for found in followed)
         accesses.append((name, dimensions))
+        steps.append(tuple(1 if found is None else found[1] for found in followed))
         if any(d is None and not hasattr(s, "terms") for d, s in zip(dimensions, subscripts, strict=True)):
             gathered.add(name)
     touched = frozenset(name for name, _ in accesses)
     elements = sum(estimated_bytes(tensors[name]) // tensors[name].dtype.itemsize for name in touched)
     heavy = bool(equation.reduced) and prod(extents.values()) >= HEAVY * elements
     serial = serial | frozenset(equation.reduced)
-    return Profile(equation, extents, tuple(accesses), accesses[-1], touched, frozenset(gathered), heavy, serial)
+    return Profile(
+        equation, extents, tuple(accesses), tuple(steps), accesses[-1], touched, frozenset(gathered), heavy, serial
+    )
 
 
 def _accesses(equation: Equation, memory: Mapping[str, str]) -> list[tuple[str, tuple[Subscript, ...]]]:

@@ -17,10 +17,10 @@ __all__ = [
     "all_ops",
     "equation_reads",
     "estimated_bytes",
+    "followed_index",
     "index_extents",
     "indices_of",
     "is_cheap",
-    "is_name_plus_constant",
     "made_within",
     "read_names",
     "results_of",
@@ -143,9 +143,10 @@ def indices_of(read: Read) -> tuple[str, ...]:
     return tuple(name for name in names if name is not None) if plain else ()
 
 
-def is_name_plus_constant(subscript: object, names: Sequence[str]) -> str | None:
-    """The one index of `names` that the subscript follows step by step (`i`, `i + 3`, `i + t` for other names), or None."""
+def followed_index(subscript: object, names: Sequence[str]) -> tuple[str, int] | None:
+    """The one index of `names` that the subscript follows (`i`, `i + 3`, `2*i + t` for other names), and how many places it goes at a step; None: several, none, or backwards."""
     if not isinstance(subscript, Affine):
         return None
     used = [name for name in names if name in subscript.variables()]
-    return used[0] if len(used) == 1 and subscript.stride(used[0]) == 1 else None
+    step = subscript.stride(used[0]) if len(used) == 1 else None
+    return (used[0], step) if step is not None and step > 0 else None

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 
 import islpy as isl
 
-from polyml.expressions import Expr, Read, plain_indices, reads_of
+from polyml.expressions import Expr, reads_of
 from polyml.schedule.ilp.cones import Cone, cones_of
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
@@ -23,6 +23,9 @@ Assignment = Mapping[str, int]
 
 Pair = tuple[str, str]
 Positions = frozenset[tuple[int, int]]
+
+_Place = tuple[str, int, int]
+"""An index, how many elements it goes at a step, and how many steps ahead."""
 
 _In, _Out = isl.dim_type.in_, isl.dim_type.out
 
@@ -115,27 +118,33 @@ class Matcher:
         if key not in self._hints:
             first, second = self.scop.statements[one], self.scop.statements[other]
             found = [
-                (first.indices.index(a), second.indices.index(b))
+                (first.indices.index(a[0]), second.indices.index(b[0]))
                 for array, subscripts in self._accesses[one]
                 for array2, subscripts2 in self._accesses[other]
                 if array == array2
                 for a, b in zip(subscripts, subscripts2, strict=True)
-                if a is not None and b is not None and a in first.indices and b in second.indices
+                if a is not None and b is not None and a[1:] == b[1:]
+                if a[0] in first.indices and b[0] in second.indices
             ]
             self._hints[key] = tuple(dict.fromkeys(found))
         return self._hints[key]
 
 
-def _accesses(statement: Statement) -> list[tuple[str, tuple[str | None, ...]]]:
-    """Arrays and, per dimension, the index that the subscript consists of."""
+def _accesses(statement: Statement) -> list[tuple[str, tuple[_Place | None, ...]]]:
+    """Arrays and, per dimension, where the subscript's index goes."""
+    target = statement.target
+    elements = [(r.tensor, r.subscripts) for r in reads_of(statement.value)] + [(target.array, target.subscripts)]
+    return [(array, tuple(map(_place, subscripts))) for array, subscripts in elements]
 
-    def names(subscripts: tuple[Expr | Affine, ...]) -> tuple[str | None, ...]:
-        return tuple(plain_indices(subscripts))
 
-    reads: list[Read] = reads_of(statement.value)
-    return [(r.tensor, names(r.subscripts)) for r in reads] + [
-        (statement.target.array, names(statement.target.subscripts))
-    ]
+def _place(subscript: Expr | Affine) -> _Place | None:
+    """The index that a subscript consists of, or that goes in steps of several elements (`y[2*i]` and `y[2*i + 1]` are in the same step); else None."""
+    if not isinstance(subscript, Affine) or len(subscript.terms) != 1:
+        return None
+    ((atom, step),) = subscript.terms
+    if not isinstance(atom, str) or step < 1 or (step == 1 and subscript.constant):
+        return None
+    return atom, step, subscript.constant // step
 
 
 def _ranges(statement: Statement, context: isl.Set) -> list[tuple[isl.PwAff, isl.PwAff, int | None]]:

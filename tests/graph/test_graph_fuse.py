@@ -127,6 +127,19 @@ def test_siblings_on_the_same_data_share_a_region_and_strangers_do_not() -> None
     check_well_formed(g, regions)
 
 
+def test_writes_between_each_other_share_a_region() -> None:
+    text = """
+        x: f32[4000000]
+        z: f32[4000000]
+        y: f32[8000000]
+        y[2*i] = x[i]
+        y[2*i + 1] = z[i]
+        return y
+    """
+    assert len(fuse(graph(text))) == 1
+    assert len(fuse(graph(text.replace("y[2*i + 1] = z[i]", "y[i + 4000000] = z[i]")))) == 2
+
+
 def test_row_sums_and_column_sums_read_the_rows_together() -> None:
     text = """
         x: f32[N, N]
