@@ -111,9 +111,10 @@ def _runs(state: State, name: str, starts: list[Value], crossed: list[Value]) ->
     type_ = stored_type(variable, lanes.width)
     found = Value(type_, "zeroinitializer")
     call = f"llvm.masked.load.{type_.mangled}.p0"
-    b.module.declare(call, str(type_), ["ptr", str(lanes.all_set.type), str(type_)])
     for block, pointer in enumerate(starts):
         wants = _lanes_of(state, crossed, block)
+        wants = b.twice(wants) if type_.is_pair else wants
+        b.module.declare(call, str(type_), ["ptr", str(wants.type), str(type_)])
         arguments = f"ptr align {variable.dtype.alignment} {pointer.text}, {wants}, {found}"
         found = b.emit(type_, f"call {type_} @{call}({arguments})")
     return found

@@ -28,7 +28,7 @@ def tiled(dtype: str, count: int, size: int, begin: int = 0) -> str:
     return f'def f(x: {dtype}["N"]):\n    y: {dtype}["{count}"]\n    y[i] = x[(i + {begin}) % {size}]\n    return y\n'
 
 
-@pytest.mark.parametrize("dtype", sorted(set(DTYPES) - {"c64", "c128"}))
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
 @pytest.mark.parametrize("size", [7, 100])
 def test_every_dtype_in_blocks_that_are_no_multiple_of_a_vector(dtype: str, size: int) -> None:
     count = 3 * size + size // 2 + 1
