@@ -17,6 +17,7 @@ from polyml.graph.rules.layouts.index_blocks import part_indices
 from polyml.graph.rules.layouts.interleaved import fetch_interleaved
 from polyml.graph.rules.layouts.laid_out import lay_out
 from polyml.graph.rules.layouts.merged_dimensions import merge_dimensions
+from polyml.graph.rules.layouts.quotients_apart import part_quotients
 from polyml.graph.rules.layouts.reader_order import order_like_readers
 from polyml.graph.rules.layouts.remainders_in_turn import write_remainders
 from polyml.graph.rules.layouts.repeated_rows import repeat_rows
@@ -241,6 +242,12 @@ LAST_RULES: tuple[Rule, ...] = (
     # Ordering: behind the rules that look for plain indices.
     _plain("merged dimensions", merge_dimensions, needs=("vector_bytes",)),
     _plain("interleaved", fetch_interleaved, exact=False, needs=("vector_bytes",)),
+    # Ordering: behind the rules that look for plain indices, and the one that makes quotients where these serve.
+    Rule(
+        "quotients apart",
+        lambda graph, given: part_quotients(graph, vector_bytes=given.vector_bytes),
+        needs=("vector_bytes",),
+    ),
     _plain("pieces", join_pieces, exact=False, needs=("vector_bytes",)),
     _plain("unseen", leave_unseen),
 )
