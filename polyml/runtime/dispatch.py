@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -16,7 +16,7 @@ from polyml.errors import PolymlError
 from polyml.forks import wait_at_forks
 from polyml.runtime.arguments import AnyInt, AnySize, Layout, Prepared, Wanted, bind, layout_of, prepare
 from polyml.runtime.foreign.arrays import through_numpy, viewed
-from polyml.runtime.keys import KernelTable, Key, varying
+from polyml.runtime.keys import FEW_VALUES, KernelTable, Key, short_rows, sizes_of, varying
 from polyml.runtime.signature import LARGEST_INT
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Dispatcher:
     A call goes to the entry point of the kernel that was found last; when that does not fit, to the next, through the `FRONT` most recent ones; then to Python, which
     looks among all, or compiles. A kernel for any sizes comes first where it is asked for, and serves new shapes
     where there are `SPECIAL` kernels already (of those sizes that had more than a few values); shapes that it is not for get kernels of their own.
+    Where rows are short, the lengths of the first `FEW_VALUES` kinds of them are numbers in kernels that come before that for all.
 
     Python looks `__call__` up on the type, so each dispatcher gets a type of its own whose `__call__` is the front kernel's function: no
     Python frame stands between the caller and the kernel.
@@ -55,6 +56,7 @@ class Dispatcher:
     Args:
         parameters: in call order. symbolic: the int parameters that are not specialized. compile: the kernel for a key.
         general: the shapes of a kernel for any sizes, where there can be one; asked: it is asked for, and the program is refused where it cannot be compiled.
+        rows: the lengths of short rows may be numbers in it nevertheless.
     """
 
     def __new__(cls, *args: object, **keywords: object) -> Self:
@@ -70,13 +72,16 @@ class Dispatcher:
         general: AnyShapes | None = None,
         *,
         asked: bool = False,
+        rows: bool = False,
     ) -> None:
         self._program_name = name
         self._parameters = tuple(parameters)
         self._names = tuple(p.name for p in parameters)
         self._symbolic = symbolic
         self._compile = compile
-        self._general, self._asked = general, asked
+        self._general, self._asked, self._rows = general, asked, rows
+        self._short: tuple[dict[str, int], ...] = ()  # the lengths of short rows that there are kernels for ..
+        self._any_rows = False  # .. and whether there is the one for all
         self._table = KernelTable(self._names)
         self._front: tuple[Kernel, ...] = ()
         self._aim()
@@ -98,7 +103,8 @@ class Dispatcher:
     def key_of(self, *args: object, **keywords: object) -> Key:
         """What a kernel for these arguments is specialized to."""
         prepared, _ = self._prepare(args, keywords)
-        return self._key(prepared, self._general if self._asked else None)
+        key = self._key(prepared)
+        return self._key(prepared, self._general_for(key)) if self._asked else key
 
     def _dispatch(self, *args: object, **keywords: object) -> object:
         given = through_numpy(self, args, keywords)
@@ -118,16 +124,40 @@ class Dispatcher:
             kernel = self._find_general(self._key(prepared, general), key)
             fitting = None if kernel is None else kernel.fitted(prepared)
             if kernel is not None and fitting is not None:
+                if self._rows and self._general is not None:
+                    self._remember_rows(self._general, general, key)
                 return kernel, fitting
         return self._find(key), prepared
 
     def _general_for(self, key: Key) -> AnyShapes | None:
         """The shapes of a kernel for any sizes where this call has one: the one that is asked for, or the one of a program that has seen many shapes, for those sizes that vary."""
-        if self._general is None or self._asked:
-            return self._general
+        if self._general is None:
+            return None
+        if self._asked:
+            numbers = self._numbers(self._general, key)
+            left = frozenset(self._general.names).difference(numbers)
+            return (self._general.only(left) if numbers else None) or self._general
         if not self._is_one_of_many(key):
             return None
         return self._general.only(varying(self._general, self._table.keys(), key))
+
+    def _numbers(self, general: AnyShapes, key: Key) -> Collection[str]:
+        """The sizes that are numbers although any are asked for: of short rows that there is a kernel for, or may be one: of the first few kinds, until a call needs the kernel for all."""
+        sizes = sizes_of(general, key).items()
+        found = next((short for short in self._short if short.items() <= sizes), None)
+        if found is None and self._rows and not self._any_rows and len(self._short) < FEW_VALUES:
+            return short_rows(general, key)
+        return found or ()
+
+    def _remember_rows(self, all_sizes: AnyShapes, general: AnyShapes, key: Key) -> None:
+        """That there is a kernel in which the sizes of `general` are symbolic."""
+        if general.names == all_sizes.names:
+            self._any_rows = True
+            return
+        short = {name: n for name, n in sizes_of(all_sizes, key).items() if name not in general.names}
+        with COMPILE_LOCK:
+            if short not in self._short:
+                self._short += (short,)
 
     def _is_one_of_many(self, key: Key) -> bool:
         """Whether nobody loses by a kernel for any sizes here: the shape is new as others were before, and nothing would be copied for it."""
@@ -189,6 +219,8 @@ class Dispatcher:
         with COMPILE_LOCK:
             if kernel is not None:
                 self._front = (kernel, *(k for k in self._front if k is not kernel))[:FRONT]
+            if self._rows:  # the kernel for all serves short rows too, and is slower
+                self._front = tuple(sorted(self._front, key=lambda k: len(k.signature.sizes)))
             call: Callable[..., object] = self._dispatch
             for behind in reversed(self._front):
                 call = behind.entry_before(call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from polyml.einsum_frontend.any_size import AnyShapes
@@ -12,7 +13,18 @@ from polyml.runtime.signature import SizeParameter
 if TYPE_CHECKING:
     from polyml.runtime.kernel import Kernel
 
-__all__ = ["MOST", "REGIONS", "KernelTable", "Key", "ints_of", "varying", "with_numbers"]
+__all__ = [
+    "FEW_VALUES",
+    "MOST",
+    "REGIONS",
+    "KernelTable",
+    "Key",
+    "ints_of",
+    "short_rows",
+    "sizes_of",
+    "varying",
+    "with_numbers",
+]
 
 Key = tuple[Layout | AnySize | AnyInt | int | None, ...]
 """Per parameter: a layout, some extents of which may stay symbolic; the value of an int that is specialized, or AnyInt; None for scalars, and for ints that are
@@ -22,6 +34,9 @@ MOST, REGIONS = 256, 4
 
 FEW_VALUES = 3
 """Values of a size up to which each of them is worth a kernel of its own: pixels have one, three or four channels, and heads 64 or 128 numbers. Loops of a known number of iterations are written out, and have no rest."""
+
+SHORT_ROW, LEAST_ROWS = 16, 64
+"""Elements of a row that are worth a kernel which knows their number, at most, and rows of an array, at least, that say so: fewer are a call of which nothing is known yet."""
 
 
 def ints_of(names: Sequence[str], key: Key) -> dict[str, int]:
@@ -49,6 +64,40 @@ def varying(general: AnyShapes, keys: Iterable[Key], key: Key) -> frozenset[str]
     seen = _values(general, [*keys, key])
     most = min(FEW_VALUES + 1, max(map(len, seen.values()), default=0))
     return frozenset(name for name, values in seen.items() if not values or len(values) >= most)
+
+
+def sizes_of(general: AnyShapes, key: Key) -> dict[str, int]:
+    """The numbers of the sizes that are dimensions alone; none of one that has several, or is no dimension."""
+    return {name: next(iter(values)) for name, values in _values(general, [key]).items() if len(values) == 1}
+
+
+def short_rows(general: AnyShapes, key: Key) -> dict[str, int]:
+    """The sizes that short rows are made of, with their numbers: the last dimensions of the largest array, where it has many such rows, and of small arrays beside it, as far as it does not have many of them."""
+    layouts = [layout for layout in key if isinstance(layout, Layout)]
+    if not layouts or any(0 in layout.shape for layout in layouts):
+        return {}
+    most = max(prod(layout.shape) for layout in layouts)
+    many = False
+    last, rows = set[str](), set[str]()
+    for layout, shape in zip(key, general.shapes, strict=True):
+        if not isinstance(layout, Layout):
+            continue
+        names = [frozenset[str]() if extent is None else extent.variables() for extent in shape]
+        first = _first_of_row(layout.shape)
+        last.update(*names[first:])
+        if prod(layout.shape[:first]) >= LEAST_ROWS:
+            rows.update(*names[:first])
+            many |= first < len(shape) and prod(layout.shape) == most
+    known = sizes_of(general, key) if many else {}
+    return {name: number for name, number in known.items() if name in last - rows}
+
+
+def _first_of_row(shape: Sequence[int]) -> int:
+    """The first of the last dimensions that have few elements together."""
+    elements, first = 1, len(shape)
+    while first and (elements := elements * shape[first - 1]) <= SHORT_ROW:
+        first -= 1
+    return first
 
 
 def _values(general: AnyShapes, keys: Iterable[Key]) -> dict[str, set[int]]:
