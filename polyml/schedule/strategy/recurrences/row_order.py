@@ -6,8 +6,8 @@ many rows as the recurrence looks back, and the one at hand (schedule/window.py)
 
 Rewrite: band[k] (sequence(first, band[n] (step))) -> band[k_tile] (sequence(band[k] (first), band[n] (band[k] (step)))).
 
-When: one loop over rows, with nothing but statements in it, which walks over more than L2 holds. Several loops one after the other keep a strip of columns in cache from the first to the last, and those of few columns
-walk over memory in order as they are.
+When: one loop over rows, with nothing but statements in it, which walks over more than L2 holds. Several loops one after the other keep a strip of columns in cache from the first to the last, those of few columns
+walk over memory in order as they are, and steps that only change the element at hand (Newton's, Horner's) walk over nothing.
 
 Predicted for running sums of columns, 4096 x 1024 in f32 (16 MB in, 16 MB out): what a copy takes, and the result's lines read before they are written.
 """
@@ -22,7 +22,7 @@ import islpy as isl
 from polyml.records import dataclass
 from polyml.schedule.strategy.bands import Band, descend
 from polyml.schedule.strategy.facts import Facts
-from polyml.schedule.strategy.recurrences.vectors import has_recurrence, is_one_walk
+from polyml.schedule.strategy.recurrences.vectors import has_recurrence, is_one_walk, walks_over_rows
 from polyml.schedule.transforms import graft, insert_band, insert_sequence, nest_loops, tile_loop
 from polyml.schedule.tree import Kind, is_coincident, kind_of
 
@@ -64,6 +64,8 @@ def plan_row_order(band: Band, lanes: int, facts: Facts, *, parallel: bool) -> R
     models = [band.sized(facts.models[name]) for name in band.statements]
     column = band.indices[lanes]
     if any(access.stride(column[model.name]) not in (0, 1) for model in models for access in model.accesses):
+        return None
+    if not walks_over_rows(band, lanes, facts):
         return None
     core = next(model for model in models if model.name == band.core)
     walked = [access for access in core.accesses if access.stride(column[core.name]) == 1]

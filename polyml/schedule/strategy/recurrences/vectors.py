@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import islpy as isl
@@ -12,10 +13,13 @@ from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.tree import Kind, is_coincident, kind_of
 from polyml.sets.shapes import is_known
 
-__all__ = ["has_recurrence", "is_one_walk", "recurrence_vectors"]
+__all__ = ["has_recurrence", "is_one_walk", "recurrence_vectors", "walks_over_rows"]
 
 _COLUMNS = 4
 """Vectors at once where lanes are neighbours in memory: enough to hide the latency of the recurrence, whole pairs of cache lines."""
+
+_STEPS = 8
+"""Where steps only change the elements at hand, and no memory is waited for: two units whose operations take four cycles."""
 
 _ROWS = 2
 """Where they are rows: every one of them is a stream, and goes through scratch memory."""
@@ -41,7 +45,8 @@ def recurrence_vectors(band: Band, lanes: int, facts: Facts) -> int:
         wanted = min(wanted, _ROWS) if facts.options.large else 1
     limit = max(1, -(-band.extents[lanes] // facts.lanes(band.core)))
     if is_one_walk(band.node.child(0)):
-        return min(wanted, limit)
+        steps = not rows and not walks_over_rows(band, lanes, facts)
+        return min(_vectors_of_steps(walks, facts) if steps else wanted, limit)
     held: dict[str, int] = {}
     for model, access, member in walks:
         if not access.write and access.stride(member) != 0:
@@ -49,6 +54,27 @@ def recurrence_vectors(band: Band, lanes: int, facts: Facts) -> int:
     # The arrays that are read again, one vector of lanes each.
     each = sum(held.values()) * facts.lanes(band.core)
     return max(1, min(wanted, limit, facts.target.l2_bytes * 3 // 4 // max(each, 1)))
+
+
+def walks_over_rows(band: Band, lanes: int, facts: Facts) -> bool:
+    """Whether the loops inside the band take a statement from row to row of something; steps that only ever change the elements at hand keep them in registers."""
+    for model in (facts.models[name] for name in band.statements):
+        inside = model.extents.keys() - band.above[model.name] - band.own(model.name)
+        moving = [access for access in model.accesses if any(access.stride(index) != 0 for index in inside)]
+        if any(access.stride(band.indices[lanes][model.name]) != 0 for access in moving):
+            return True
+    return False
+
+
+def _vectors_of_steps(walks: Sequence[tuple[StatementModel, AccessModel, str]], facts: Facts) -> int:
+    """As many as registers hold with what their steps read, and one for what a step makes."""
+    width = max(model.itemsize for model, _, _ in walks)
+    held = {
+        access.array: facts.scop.arrays[access.array].dtype.itemsize / width
+        for _, access, member in walks
+        if access.stride(member) != 0
+    }
+    return max(1, min(_STEPS, int(facts.target.vector_registers / (sum(held.values()) + 1))))
 
 
 def is_one_walk(node: isl.ScheduleNode) -> bool:
