@@ -16,7 +16,7 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, walk
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import replace_equations, with_ops
 from polyml.graph.ir import Equation, Graph, Tensor
-from polyml.graph.rules.boxes import hull, reach
+from polyml.graph.rules.boxes import hull
 from polyml.graph.traverse import tensors_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
@@ -28,8 +28,8 @@ __all__ = ["store_borders"]
 _USES = 4
 """How often an element of the copy must be read for it to pay: a load, its case and a store each, and the reads that are left."""
 
-_MOST = 4
-"""A copy has at most so many times the elements."""
+_MOST, _OFTEN = 4, 64
+"""A copy has at most so many times the elements, unless each of them is read so often."""
 
 _INDEX_OPS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not"})
 
@@ -117,7 +117,7 @@ def _copy(
     node: Read | Apply, equation: Equation, extents: Mapping[str, int], tensors: dict[str, Tensor]
 ) -> tuple[Equation, Read] | None:
     """The tensor over the directions that the node's places follow, and the read of it; None where it does not pay, or is no box of them."""
-    forms = sorted({_direction(part) for place in _places(node) for part in _linear_parts(place)}, key=str)
+    forms = list(dict.fromkeys(_direction(part) for place in _places(node) for part in _linear_parts(place)))
     names = [name for form in forms for name in form.variables()]
     reads = [part for part in walk(node) if isinstance(part, Read)]
     if not reads or not set(names) <= extents.keys() or len(set(names)) < len(names):
@@ -126,16 +126,24 @@ def _copy(
     sources = {read.tensor for read in reads}
     if not windows or not all(is_known(tensors[source].shape) for source in sources):
         return None
-    directions = [_Direction(form, *reach(form, extents)) for form in forms]
+    directions = [_reached(form, equation) for form in forms]
     elements = prod(d.high - d.low + 1 for d in directions)
     largest = max(prod(extent.constant for extent in tensors[source].shape) for source in sources)
-    if elements * _USES > prod(extents.values()) or elements > _MOST * largest or not _meets_all(equation, directions):
+    uses = prod(extents.values()) // max(1, elements)
+    if uses < (_USES if elements <= _MOST * largest else _OFTEN) or not _meets_all(equation, directions):
         return None
     name = fresh_name(f"{reads[0].tensor}_with_border", tensors)
     shape = tuple(affine(d.high - d.low + 1) for d in directions)
     tensor = tensors[name] = Tensor(name, node.dtype, shape, tensors[reads[0].tensor].label)
     value = _renamed(node, {d.form: affine(f"i{number}") + d.low for number, d in enumerate(directions)})
     return fill(tensor, value, None), Read(name, tuple(d.form - d.low for d in directions), node.dtype)
+
+
+def _reached(form: Affine, equation: Equation) -> _Direction:
+    """The direction as far as the equation's points go: padding beside a repeated tensor is none of them."""
+    indices = ", ".join(equation.indices)
+    values = equation.domain.apply(isl.Map(f"{{ {equation.result.name}[{indices}] -> [{form.isl_text()}] }}"))
+    return _Direction(form, values.dim_min_val(0).to_python(), values.dim_max_val(0).to_python())
 
 
 def _places(node: Expr) -> Iterator[Affine]:
