@@ -151,7 +151,7 @@ RULES: tuple[Rule, ...] = (
     _plain("joined filters", join_filters, needs=("vector_bytes",)),
     Rule(
         "phases",
-        lambda graph, given: convolve_phases(graph, vector_bytes=given.vector_bytes),
+        lambda graph, given: convolve_phases(graph, vector_bytes=given.vector_bytes, l2_bytes=given.l2_bytes),
         exact=False,
         needs=("vector_bytes",),
     ),

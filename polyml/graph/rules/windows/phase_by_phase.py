@@ -40,8 +40,8 @@ MOST = 8
 EACH = 2000.0
 """Cycles that a convolution costs beside its products: what is packed, and rows that are no whole tiles."""
 
-PLACED = 0.5
-"""Cycles for an element that changes its place: of the result, from lanes along filters and to its phase, and of the padded operand."""
+PLACED, PLACED_FAR = 0.5, 1.0
+"""Cycles for an element that changes its place, of the result, from lanes along filters and to its phase, and of the padded operand: where the result takes up to twice what L2 holds, and where it takes more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Series:
             return None
         return Series(found, extents, wanted, parts)
 
-    def cycles(self, lanes: int) -> float:
+    def cycles(self, lanes: int, l2_bytes: int) -> float:
         """Of multiply-adds, and of what is moved."""
         equation, windows = self.contraction.equation, self.contraction.windows
         along = {name for w in windows for name in (w.place, w.inside)}
@@ -94,10 +94,12 @@ class Series:
         others, sums = (prod(self.extents[index] for index in part) for part in (outer, equation.reduced))
         last = equation.target[-1]
         moved = 2 if isinstance(last, Affine) and last.name is None else 1
-        total = prod(self.extents[index] for index in met) * PLACED
+        results = others * prod(high - low + 1 for low, high in self.wanted.values())
+        placed = PLACED if results * equation.result.dtype.itemsize <= 2 * l2_bytes else PLACED_FAR
+        total = prod(self.extents[index] for index in met) * placed
         for parts in itertools.product(*self.parts):
             points, terms = others * prod(p.number for p in parts), sums * prod(p.terms for p in parts)
-            total += points * (terms / (2 * lanes) * waste + moved * PLACED) + EACH
+            total += points * (terms / (2 * lanes) * waste + moved * placed) + EACH
         return total
 
     @property

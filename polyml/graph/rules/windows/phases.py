@@ -33,19 +33,26 @@ __all__ = ["convolve_phases"]
 DEPTH = 32
 """Products that make an element, at least."""
 
-TERM = 1.0
+TERM = 1.15
 """Cycles for a term that is stored and loaded again."""
+
+FEW_POINTS, FEW = 256, 1.3
+"""Points up to which products take so many times as long with terms first: a register tile has a vector of them."""
 
 PLACED = 1.0
 """Cycles for an element that changes its place: of the result, from lanes along filters and to its phase, and of the padded operand."""
 
 
-def convolve_phases(graph: Graph, *, vector_bytes: int) -> Graph:
+SERIES = 1.05
+"""What several convolutions count, each of which is compiled, beside one."""
+
+
+def convolve_phases(graph: Graph, *, vector_bytes: int, l2_bytes: int = 0) -> Graph:
     """The graph whose contractions into windows are such convolutions, where that costs less than terms; those in loops stay, as sums over windows do (rules/windows/filters.py)."""
     tensors = tensors_of(graph)
     ops: list[Op] = []
     for op in graph.ops:
-        ops += _convolved(op, graph, tensors, vector_bytes) if isinstance(op, Equation) else [op]
+        ops += _convolved(op, graph, tensors, vector_bytes, l2_bytes) if isinstance(op, Equation) else [op]
     return graph if len(ops) == len(graph.ops) else replace(graph, ops=tuple(ops))
 
 
@@ -94,7 +101,9 @@ class _Joined:
         return next((each for each in self.phases if each.windows.place in place.variables()), None)
 
 
-def _convolved(equation: Equation, graph: Graph, tensors: dict[str, Tensor], vector_bytes: int) -> list[Op]:
+def _convolved(
+    equation: Equation, graph: Graph, tensors: dict[str, Tensor], vector_bytes: int, l2_bytes: int
+) -> list[Op]:
     """What the equation becomes in the cheapest of the ways; itself where its terms come first or it is something else."""
     found = contraction_into_windows(equation, graph, tensors)
     if found is None:
@@ -109,7 +118,7 @@ def _convolved(equation: Equation, graph: Graph, tensors: dict[str, Tensor], vec
         ways.append((_joined_cycles(joined, lanes), joined))
     series = Series.of(found, graph)
     if series is not None:
-        ways.append((series.cycles(lanes), series))
+        ways.append((series.cycles(lanes, l2_bytes) * SERIES, series))
     best = min(ways, key=lambda way: way[0])[1]
     match best:
         case _Joined():
@@ -178,8 +187,10 @@ def _inside(phases: _Phases) -> Affine:
 
 def _terms(found: Contraction, lanes: int) -> float:
     """Cycles with terms first."""
-    terms = count(found.equation.left, found.extents)
-    return terms * (count(found.equation.reduced, found.extents) / (2 * lanes) + TERM)
+    equation = found.equation
+    products = count(equation.reduced, found.extents) / (2 * lanes)
+    points = count([w.place for w in found.windows], found.extents)
+    return count(equation.left, found.extents) * (products * (FEW if points <= FEW_POINTS else 1.0) + TERM)
 
 
 def _joined_cycles(joined: _Joined, lanes: int) -> float:
