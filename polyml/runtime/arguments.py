@@ -34,6 +34,7 @@ __all__ = [
     "overlaps_itself",
     "prepare",
     "share_memory",
+    "strides_overlap",
 ]
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -256,8 +257,12 @@ def layout_of(array: Array) -> Layout:
 
 def overlaps_itself(array: Array) -> bool:
     """Whether two elements may lie at one address (exact for extents and strides in the usual nesting, else true)."""
-    reach = array.itemsize
-    for stride, extent in sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True)):
+    return strides_overlap(array.shape, array.strides, array.itemsize)
+
+
+def strides_overlap(shape: Sequence[int], strides: Sequence[int], reach: int = 1) -> bool:
+    """Whether two elements of `reach` units each may share memory where strides are so many units."""
+    for stride, extent in sorted((abs(s), n) for s, n in zip(strides, shape, strict=True)):
         if extent == 0:
             return False
         if extent > 1:

@@ -12,13 +12,13 @@ from polyml.codegen.llvm.machine import assembly, load_object
 from polyml.dtypes import bf16
 from polyml.errors import SubscriptError
 from polyml.records import dataclass
-from polyml.runtime.arguments import Array, Prepared
+from polyml.runtime.arguments import Array, Prepared, strides_overlap
 from polyml.runtime.bad_index import bad_index
 from polyml.runtime.compiled import Compiled
 from polyml.runtime.entry.function import entry_objects
 from polyml.runtime.kernel import Kernel
 from polyml.runtime.load import builtin_function
-from polyml.runtime.signature import NO_MEMORY, OK, ScalarParameter
+from polyml.runtime.signature import NO_MEMORY, OK, ArrayParameter, KernelSignature, ScalarParameter
 from polyml.runtime.support.module import parallel_limited, support
 
 __all__ = ["Code", "NativeKernel", "load_compiled"]
@@ -71,7 +71,7 @@ class NativeKernel(Kernel):
         self.entry = self.entry_before(self._fit_and_run)
 
     def entry_before(self, slow: Callable[..., object]) -> Callable[..., Any]:
-        if not self.code.entry:
+        if not self.code.entry or _updates_overlapping(self.signature):
             return slow
         objects = entry_objects(self.signature, slow, self._fault)
         return builtin_function(self.signature.name, self.code.entry, (*objects, self.code))
@@ -108,3 +108,11 @@ class NativeKernel(Kernel):
     def assembly(self) -> str:
         """The machine code of the regions, as text."""
         return assembly(self.llvm, self.code.compiled.machine)
+
+
+def _updates_overlapping(signature: KernelSignature) -> bool:
+    """Whether an updated array's elements share memory in its layout, which the slow path refuses: the first call with it has compiled the kernel, and another one must not find a way past."""
+    updated = [p for p in signature.parameters if isinstance(p, ArrayParameter) and p.written]
+    return any(
+        p.strides is not None and strides_overlap([extent.constant for extent in p.shape], p.strides) for p in updated
+    )

@@ -398,6 +398,32 @@ def test_written_arguments_must_be_writable_arrays(update: Kernel) -> None:
         update(x, as_strided(x, (8,), (0,)))
 
 
+def test_an_overlapping_layout_is_refused_by_the_kernel_that_is_compiled_for_it() -> None:
+    overlapping = make_kernel(
+        [array("x", 3), array("y", 3, written=True, strides=(0,))],
+        [],
+        copy_region("f", 4, 3),
+        [function("f", ("x", "y"))],
+        returned=(),
+    )
+    x, y = np.arange(1, 4, dtype=np.float32), np.zeros(1, np.float32)
+    with pytest.raises(ArgumentError, match="argument y is updated in place, and its elements share memory"):
+        overlapping(x, as_strided(y, (3,), (0,)))
+    assert y == 0
+
+
+def test_an_overlapping_layout_is_refused_by_every_call() -> None:
+    """The first one compiles a kernel for the layout, and others find it."""
+    update = polyml.einsum('def update(x: f32["N M"]):\n    x[i, j] += 1\n    return x\n')
+    memory = np.zeros(9, np.float32)
+    for strides in ((4, 4), (0, 4), (8, 4)):
+        for _ in range(3):
+            with pytest.raises(ArgumentError, match="argument x is updated in place, and its elements share memory"):
+                update(as_strided(memory, (3, 3), strides))
+    assert not memory.any()
+    assert update(as_strided(memory, (3, 3), (4, 12))).all()
+
+
 def test_arrays_stay_untouched_on_error() -> None:
     functions = [function("look", ("flag", "t")), function("f", ("x", "y")), function("f", ("x", "o"))]
     kernel = make_kernel(
