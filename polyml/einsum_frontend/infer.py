@@ -42,6 +42,7 @@ def infer_ranges(
     span: Span,
     symbolic: Collection[str] = (),
     avoid: Avoid = nothing,
+    guarded: Collection[str] = (),
 ) -> Inferred:
     """The range of every index of one statement.
 
@@ -49,6 +50,7 @@ def infer_ranges(
         indices: all of them, as in the text. own: the subscripts of the left side where the tensor exists already.
         uses: all other subscripts, those inside gathered left ones included. outer: loop variables and symbolic sizes.
         symbolic: those of them that are sizes. avoid: takes for granted that some of their values do not occur.
+        guarded: indices that an enclosing `if` names.
 
     Raises:
         ShapeError: extents of one index differ, or no value fits. UnboundedDomainError: a range follows from nothing, or has gaps.
@@ -58,7 +60,7 @@ def infer_ranges(
         if isinstance(use.expression, IndexRef):
             variable = _variable(use.expression.name, names)
             ranges.setdefault(use.expression.name, box_range(variable, 0, use.extent))
-    assumed = _plain(ranges, [*own, *uses], names)
+    assumed = _plain(ranges, [*own, *uses], names, guarded)
     warnings: list[str] = []
     while missing := [name for name in indices if name not in ranges]:
         found = _round([*own, *uses], ranges, frozenset(missing), names, outer, span, assumed, symbolic, avoid)
@@ -126,9 +128,9 @@ def _below(variable: str, stop: Affine, outer: Mapping[str, Range]) -> Range:
     )
 
 
-def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names) -> list[Affine]:
+def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names, guarded: Collection[str]) -> list[Affine]:
     """Rule 2: adds the ranges of indices that stand plainly in a subscript, and compares all their extents; those in symbolic sizes are assumed to be
-    equal, which it returns."""
+    equal, which it returns. An index that an `if` restricts runs over the longest dimension: what the `if` leaves of it is proved to be in the others."""
     free: dict[str, dict[Extent, Use]] = {}
     restricted: dict[str, dict[Extent, Use]] = {}
     assumed: list[Affine] = []
@@ -142,6 +144,9 @@ def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names) -> list[
         extents = list(found.values())
         differences = [affine(use.extent) - affine(extents[0].extent) for use in extents[1:]]
         compared = name in free or name not in ranges
+        if name in guarded and name not in free and all(difference.is_constant for difference in differences):
+            compared = False
+            found = {max(found, key=lambda extent: (affine(extent) - affine(extents[0].extent)).constant): extents[0]}
         if compared and not any(difference.is_constant for difference in differences):
             assumed += [value for difference in differences for value in (difference, -difference)]
         elif compared and differences:

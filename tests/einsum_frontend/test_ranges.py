@@ -80,6 +80,28 @@ def test_restricted_extents_may_differ_from_the_free_one() -> None:
     np.testing.assert_allclose(y, [*(x[:4] + z), *x[4:]], rtol=1e-6)
 
 
+def test_an_index_that_an_if_restricts_runs_over_the_longest_dimension() -> None:
+    """Rotary embeddings of two halves: the plain places of k are as long as a row and as half of one."""
+    source = program(
+        'x: f32["N D"], c: f32["N K"]',
+        'y: f32["N D"] = 0',
+        "if k < K:",
+        "    y[n, k + K] = x[n, k + K] * c[n, k] + x[n, k]",
+        "return y",
+    )
+    x, c = values(3, 10), values(3, 5)
+    (y,) = run(source, x, c)
+    np.testing.assert_allclose(y, np.concatenate([np.zeros((3, 5)), x[:, 5:] * c + x[:, :5]], axis=1), rtol=1e-6)
+    np.testing.assert_allclose(interpret(parse(source.source), x, c), y, rtol=1e-6)
+
+
+def test_refused_what_an_if_leaves_of_the_longest_dimension() -> None:
+    check_refused(
+        'x: f32["N"], z: f32["M"]', 'y: f32["N"] = 0', "if n > 1:", "    y[N - 1 - n] = x[n] + z[«n»]", "return y",
+        arguments=(values(5), values(4)), error=BoundsError, message="subscript 0 of z leaves its dimension of 4: it is 4 for n = 4",
+    )  # fmt: skip
+
+
 def test_a_single_value_is_a_warning() -> None:
     source = program('x: f32["H"], f: f32["R"]', "y[h] = x[h + r] * f[r]", "return y")
     assert graph(source, values(4), values(3)).warnings == ()

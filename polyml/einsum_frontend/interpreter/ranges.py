@@ -77,7 +77,7 @@ def infer_ranges(
     for use in own:
         if isinstance(use.subscript, IndexRef):
             ranges.setdefault(use.subscript.name, range(use.extent))
-    _plain(ranges, [*own, *uses], span)
+    _plain(ranges, [*own, *uses], restricted, span)
     conditions = any(_has_loop(bound) for bound in _conditions(value))
     while missing := everything - set(ranges):
         found = _round([*own, *uses], ranges, missing, values, conditions)
@@ -147,8 +147,8 @@ def _is_known(expr: Expression) -> bool:
     return bool(below) and not isinstance(expr, Subscript) and all(_is_known(e) for e in below)
 
 
-def _plain(ranges: dict[str, range], uses: Iterable[_Use], span: Span) -> None:
-    """Rule 2: adds the ranges of indices that stand plainly in a subscript, and compares all their extents."""
+def _plain(ranges: dict[str, range], uses: Iterable[_Use], guarded: frozenset[str], span: Span) -> None:
+    """Rule 2: adds the ranges of indices that stand plainly in a subscript, and compares all their extents; an index that an `if` restricts runs over the longest."""
     free: dict[str, set[int]] = {}
     restricted: dict[str, set[int]] = {}
     for use in uses:
@@ -157,13 +157,13 @@ def _plain(ranges: dict[str, range], uses: Iterable[_Use], span: Span) -> None:
             (restricted if name in use.restricting else free).setdefault(name, set()).add(use.extent)
     for name in sorted({*free, *restricted}):
         unequal = free.get(name, set()) if len(free.get(name, ())) > 1 else set()
-        if name not in ranges and name not in free and len(restricted[name]) > 1:
+        if name not in ranges and name not in free and name not in guarded and len(restricted[name]) > 1:
             unequal = restricted[name]
         if unequal:
             sizes = " and ".join(map(str, sorted(unequal)))
             raise ShapeError(f"the index {name.partition('@')[0]} runs over dimensions of {sizes}", span=span)
         if name not in ranges:
-            ranges[name] = range(*(free.get(name) or restricted[name]))
+            ranges[name] = range(max(free.get(name) or restricted[name]))
 
 
 def _has_loop(expr: Expression) -> bool:

@@ -100,6 +100,7 @@ def statement_ranges(
         statement.span,
         state.sizes,
         state.avoid,
+        restricting,
     )
     state.warnings.extend(inferred.warnings)
     state.assume(inferred.assumed)
