@@ -88,7 +88,8 @@ class Options:
         Raises:
             PolymlError: unknown name, or a value that does not fit.
         """
-        merged = {**_environment(), **_OVERRIDES.get(), **keywords}
+        chosen = {**_OVERRIDES.get(), **keywords}
+        merged = {**_environment(), **chosen}
         checked: dict[str, object] = {}
         for name, value in merged.items():
             if name not in _CHECKS:
@@ -97,7 +98,7 @@ class Options:
                     f'unknown option "{name}"',
                     hint=f'did you mean "{close[0]}"?' if close else f"options: {', '.join(_CHECKS)}",
                 )
-            checked[name] = _CHECKS[name](name, value)
+            checked[name] = _CHECKS[name](f"option {name}" if name in chosen else _VARIABLE_OF[name], value)
         return Options(**checked)  # type: ignore[arg-type]  # each value went through its field's check
 
 
@@ -129,7 +130,7 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
     EnvironmentVariable("POLYML_VERIFY", "verify", "1: check every stage's output"),
     EnvironmentVariable("POLYML_BUDGET", "budget", "isl operations per phase before its fallback"),
     EnvironmentVariable(
-        "POLYML_CACHE", None, "folder of compiled kernels; 0: none; default: polyml in the user's cache folder"
+        "POLYML_CACHE", None, "folder of compiled kernels; 0: none; default, and 1: polyml in the user's cache folder"
     ),
     EnvironmentVariable("POLYML_CACHE_BYTES", None, "bound of that folder, in bytes"),
     EnvironmentVariable("POLYML_THREADS", None, "pool (default): polyml's own threads; openmp: an OpenMP runtime's"),
@@ -157,9 +158,10 @@ def current(name: str) -> object:
     """The value of one option in force here: cheap enough to be asked often."""
     overrides = _OVERRIDES.get()
     if name in overrides:
-        return _CHECKS[name](name, overrides[name])
-    text = os.environ.get(_VARIABLE_OF.get(name, ""))
-    return _DEFAULTS[name] if text is None or text == "" else _CHECKS[name](name, text)
+        return _CHECKS[name](f"option {name}", overrides[name])
+    variable = _VARIABLE_OF.get(name, "")
+    text = os.environ.get(variable)
+    return _DEFAULTS[name] if text is None or text == "" else _CHECKS[name](variable, text)
 
 
 def _environment() -> dict[str, object]:
@@ -168,7 +170,8 @@ def _environment() -> dict[str, object]:
 
 
 def _refuse(name: str, value: object, wanted: str) -> PolymlError:
-    return PolymlError(f"option {name} = {value!r} is not {wanted}")
+    """name: as the user wrote it, of an option or of the variable that sets it."""
+    return PolymlError(f"{name} = {value!r} is not {wanted}")
 
 
 def _flag(name: str, value: object) -> bool:

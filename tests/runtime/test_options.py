@@ -72,8 +72,10 @@ def test_faults_are_refused(keywords: dict[str, object], message: str) -> None:
 
 def test_fault_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYML_NUM_THREADS", "many")
-    with pytest.raises(PolymlError, match="threads = 'many'"):
+    with pytest.raises(PolymlError, match="POLYML_NUM_THREADS = 'many' is not an integer"):
         Options.make()
+    with pytest.raises(PolymlError, match="option threads = 0 is not"):
+        Options.make(threads=0)
 
 
 def test_stages_are_timed_and_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -186,7 +186,7 @@ def store() -> Store | None:
     text = os.environ.get("POLYML_CACHE_BYTES", "") or str(DEFAULT_BYTES)
     if not text.isdecimal():
         raise PolymlError(f"POLYML_CACHE_BYTES = {text!r} is not a number of bytes")
-    return _store(folder, int(text), bool(os.environ.get("POLYML_CACHE")))
+    return _store(folder, int(text), os.environ.get("POLYML_CACHE", "") not in ("", "1"))
 
 
 def folder_in_force() -> Path | None:
@@ -194,7 +194,7 @@ def folder_in_force() -> Path | None:
     asked = os.environ.get("POLYML_CACHE", "")
     if asked == "0":
         return None
-    if asked:
+    if asked not in ("", "1"):  # 1 switches the cache on, as 0 switches it off
         return Path(asked).absolute()
     base = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(base):

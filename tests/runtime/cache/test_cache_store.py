@@ -169,6 +169,9 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("POLYML_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert folder_in_force() == tmp_path / "polyml"
+    monkeypatch.setenv("POLYML_CACHE", "1")
+    assert folder_in_force() == tmp_path / "polyml"
+    monkeypatch.delenv("POLYML_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
     found = folder_in_force()
