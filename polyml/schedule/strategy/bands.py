@@ -75,6 +75,10 @@ class Band:
         return " ".join(self.statements)
 
 
+SUMS = 8.0
+"""How many times the work of sums counts where register tiles are chosen, which keep what they share."""
+
+
 def take_band(node: isl.ScheduleNode, facts: Facts, place: Place) -> Band | None:
     """The band's parts; None when a member is not simply an index of every statement (a skewed or shifted loop, or a size: one step)."""
     names = statements_below(node)
@@ -89,15 +93,27 @@ def take_band(node: isl.ScheduleNode, facts: Facts, place: Place) -> Band | None
     def extent(name: str, index: str) -> int:
         return place.extents.get((name, index), facts.models[name].extents[index])
 
+    above = indices_above(node, facts, names)
+    around = {name: above[name] | {own[name] for own in indices} for name in names}
     return Band(
         node=node,
         statements=names,
         loops=loops_of(node),
         indices=tuple(indices),
         extents=tuple(max(extent(name, index) for name, index in own.items()) for own in indices),
-        above=indices_above(node, facts, names),
-        core=max(names, key=lambda name: facts.models[name].work),
+        above=above,
+        core=_core(names, around, facts),
     )
+
+
+def _core(names: tuple[str, ...], around: Mapping[str, frozenset[str]], facts: Facts) -> str:
+    """The statement that does most of the work; a sum inside of the band comes before what is done with it once, even functions, unless it is little beside that."""
+
+    def work(name: str) -> float:
+        inner = len(facts.models[name].extents) > len(around[name])
+        return facts.models[name].work * (SUMS if inner else 1.0)
+
+    return max(names, key=work)
 
 
 def indices_above(node: isl.ScheduleNode, facts: Facts, names: tuple[str, ...]) -> dict[str, frozenset[str]]:

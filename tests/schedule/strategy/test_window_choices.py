@@ -91,3 +91,20 @@ def test_short_rows_of_a_window_have_no_lanes(step: int, dtype: str, size: int) 
     if target.runs_here:
         wanted = sum(x[r : r + 20 * step : step, s : s + 50 * step : step] for r in range(size) for s in range(size))
         np.testing.assert_array_equal(f(x), wanted)
+
+
+@pytest.mark.parametrize("after", ["z[t, c]", "z[t, c] / (1 + exp(-z[t, c]))", "tanh(exp(z[t, c]))"])
+def test_functions_of_sums_keep_the_tiles_of_the_sums(after: str) -> None:
+    """A window of four terms shares rows with the next ones, however much is computed with its sum."""
+    source = f"""
+def f(x: f32["T C"], w: f32["C 4"]):
+    z[t, c] = x[t + r, c] * w[c, r]
+    y[t, c] = {after}
+    return y
+"""
+    x, w = numbers(40, 70) / 8, numbers(70, 4) / 8
+    lowered = polyml.einsum(source, target=Target("x86-64-v4")).lower(x, w)
+    assert any("jam t by" in note.text for region in lowered.stages.regions for note in region.notes)
+    z = sum(x[r : 37 + r].astype(np.float64) * w[:, r] for r in range(4))
+    wanted = {"z[t, c]": z, "tanh(exp(z[t, c]))": np.tanh(np.exp(z))}.get(after, z / (1 + np.exp(-z)))
+    np.testing.assert_allclose(polyml.einsum(source, verify=True)(x, w), wanted, rtol=1e-5, atol=1e-6)
