@@ -11,7 +11,7 @@ from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text
 
-__all__ = ["any_box", "box", "box_extents", "holds", "hull", "hull_extents", "reach", "symbolic_box"]
+__all__ = ["any_box", "box", "box_extents", "holds", "hull", "hull_extents", "reach", "symbolic_box", "whole_box"]
 
 
 def hull(equation: Equation) -> dict[str, int] | None:
@@ -51,6 +51,16 @@ def box_extents(equation: Equation) -> dict[str, int] | None:
     if extents is None or not equation.domain.is_equal(box(equation.result.name, equation.indices, extents)):
         return None
     return extents
+
+
+def whole_box(equation: Equation, graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Affine] | None:
+    """The extent of each index, a number or in the graph's sizes; None where the domain is no box from 0 on (which may be empty), or does not meet all points of the result."""
+    if not graph.sizes:
+        numbers = box_extents(equation)
+        return None if numbers is None else {index: affine(extent) for index, extent in numbers.items()}
+    found = symbolic_box(equation, graph, tensors)
+    whole = found is not None and tuple(found[index] for index in equation.left) == equation.result.shape
+    return found if whole else None
 
 
 def any_box(equation: Equation, graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Affine] | None:

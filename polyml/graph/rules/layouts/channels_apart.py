@@ -3,7 +3,7 @@
     y[h, w, c] = x[c, h, w] * m[h, w]      becomes      y[h, w, 0] = x[0, h, w] * m[h, w];  y[h, w, 1] = x[1, h, w] * m[h, w];  ...
 
 Where all that is read lies like the result, both indices become one row (scop/joined_indices.py, rules/layouts/repeated_rows.py). Else lanes run along the pixels, and the channels of a vector of these are put between each other in registers (codegen/llvm/memory/phases.py); alone,
-each channel would store one element after another, or have lanes of its own, of which there are three. Sums over the channels of a pixel, each of which is used a few times, are written out for the same reason.
+each channel would store one element after another, or have lanes of its own, of which there are three. Sums over the channels of a pixel, each of which is used a few times, are written out for the same reason. How many pixels there are need not be known.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from polyml.expressions import Apply, Expr, IndexValue, Read, reads_of, substitu
 from polyml.graph.edit import with_ops
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.algebra.polynomials import multiplied_powers, power_by_index
-from polyml.graph.rules.boxes import box, box_extents
+from polyml.graph.rules.boxes import box, whole_box
 from polyml.graph.traverse import tensors_of
 from polyml.new_names import fresh_name
 from polyml.ops import REDUCTIONS
@@ -34,6 +34,9 @@ LEAST_WORK = 1 << 12
 LEAST_ROW = 16
 """Pixels of a row."""
 
+MANY = 1 << 12
+"""What sizes are taken for where nothing is known of them, or no more than one call of less work than that: the kernel is for all sizes, and large ones are where time goes."""
+
 _TWO_SOURCES = 64
 """Bytes of vectors that come with shuffles of two registers in any order; shorter ones take twice as many."""
 
@@ -50,7 +53,7 @@ _EACH, _EACH_SHORT, _PIXEL = 0.35, 0.25, 1.5
 def part_channels(graph: Graph, *, vector_bytes: int) -> Graph:
     """The graph with such equations in parts; those in loops stay as they are."""
     tensors = tensors_of(graph)
-    ops = [_spelled(op, tensors, vector_bytes) if isinstance(op, Equation) else op for op in graph.ops]
+    ops = [_spelled(op, graph, tensors, vector_bytes) if isinstance(op, Equation) else op for op in graph.ops]
     summed = {op.result.name for op in ops if isinstance(op, Equation) and op.reduced}
     made: list[Op] = []
     for op in ops:
@@ -59,29 +62,45 @@ def part_channels(graph: Graph, *, vector_bytes: int) -> Graph:
         follows = isinstance(op, Equation) and any(
             read.tensor in summed and _moves(read, *inner) for read in reads_of(op.body) if inner
         )
-        made += _parts(op, tensors, vector_bytes) if isinstance(op, Equation) and not follows else [op]
+        made += _parts(op, graph, tensors, vector_bytes) if isinstance(op, Equation) and not follows else [op]
     return with_ops(graph, made)
 
 
-def _spelled(equation: Equation, tensors: Mapping[str, Tensor], vector_bytes: int) -> Equation:
+def _values(extents: Mapping[str, Affine], graph: Graph) -> dict[str, int]:
+    """What sizes are taken for, where it is asked what pays."""
+    known = {size: graph.examples.get(size, MANY) for size in graph.sizes}
+    work = prod(extent.evaluate(known) for extent in extents.values())
+    return known if work >= LEAST_WORK else dict.fromkeys(graph.sizes, MANY)
+
+
+def _spelled(equation: Equation, graph: Graph, tensors: Mapping[str, Tensor], vector_bytes: int) -> Equation:
     """A sum (or extremum) over the channels of pixels, each of which is used a few times, with its terms written out: `y[i] = x[i, c] * x[i, c]` adds up three products."""
     op = REDUCTIONS[equation.reduce].combine if equation.reduce is not None else None
     plain = equation.base is None and equation.only_if is None and not equation.apart and not equation.padded
     if op not in ("add", "max", "min") or not plain or len(equation.reduced) != 1 or not equation.is_plain:
         return equation
-    extents = box_extents(equation)
-    if extents is None or equation.instances is not None or not equation.left:
+    if equation.instances is not None or not equation.left:
         return equation
+    whole = whole_box(equation, graph, tensors)
+    if whole is None:
+        return equation
+    values = _values(whole, graph)
+    extents = {index: extent.evaluate(values) for index, extent in whole.items()}
     (inner,) = equation.reduced
-    few = len(equation.left) > 1 and extents[equation.left[-1]] <= FEW
+    few = len(equation.left) > 1 and whole[equation.left[-1]].is_constant and extents[equation.left[-1]] <= FEW
     along, count = equation.left[-2 if few else -1], extents[inner]
     uses = extents[equation.left[-1]] if few else 1
-    if not 1 < count <= FEW or extents[along] < LEAST_ROW or prod(extents.values()) < LEAST_WORK:
+    if (
+        not whole[inner].is_constant
+        or not 1 < count <= FEW
+        or extents[along] < LEAST_ROW
+        or prod(extents.values()) < LEAST_WORK
+    ):
         return equation
     moving = [read for read in reads_of(equation.body) if _moves(read, along)]
     if not moving or not all(_is_pixel(read, along, inner, tensors[read.tensor], count) for read in moving):
         return equation
-    elements = (prod(extent.constant for extent in tensors[read.tensor].shape) for read in moving)
+    elements = (prod(extent.evaluate(values) for extent in tensors[read.tensor].shape) for read in moving)
     if any(prod(extents.values()) > uses * size for size in elements):
         return equation
     if few and not _is_less_than_rows(equation, uses, count, vector_bytes):
@@ -89,7 +108,7 @@ def _spelled(equation: Equation, tensors: Mapping[str, Tensor], vector_bytes: in
     body = substitute(equation.body, {inner: 0})
     for number in range(1, count):
         body = Apply(op, (body, substitute(equation.body, {inner: number})), body.dtype)
-    domain = box(equation.result.name, equation.left, {index: extents[index] for index in equation.left})
+    domain = box(equation.result.name, equation.left, whole, graph.sizes)
     return replace(equation, indices=equation.left, domain=domain, body=body, reduce=None, reduced=())
 
 
@@ -111,20 +130,19 @@ def _moves(read: Read, along: str) -> bool:
 def _is_pixel(read: Read, along: str, inner: str, tensor: Tensor, count: int) -> bool:
     """Whether the element is a channel of the pixel at that place of a row."""
     places = [s for s in read.subscripts if isinstance(s, Affine)]
-    if len(places) < len(read.subscripts) or len(places) < 2 or not all(e.is_constant for e in tensor.shape):
+    if len(places) < len(read.subscripts) or len(places) < 2:
         return False
     whole = places[-1] == affine(inner) and tensor.shape[-1] == affine(count)
     return whole and places[-2] == affine(along) and not any(inner in place.variables() for place in places[:-1])
 
 
-def _parts(equation: Equation, tensors: dict[str, Tensor], vector_bytes: int) -> list[Op]:
-    count = _channels(equation, tensors, vector_bytes)
+def _parts(equation: Equation, graph: Graph, tensors: dict[str, Tensor], vector_bytes: int) -> list[Op]:
+    count = _channels(equation, graph, tensors, vector_bytes)
     if count is None:
         return [equation]
     inner, result = equation.indices[-1], equation.result
-    extents = box_extents(equation)
+    extents = whole_box(equation, graph, tensors)
     assert extents is not None, "internal: pixels that are no box"
-    del extents[inner]
     made: list[Op] = []
     base: Tensor | None = None
     for channel in range(count):
@@ -135,7 +153,7 @@ def _parts(equation: Equation, tensors: dict[str, Tensor], vector_bytes: int) ->
             equation,
             result=part,
             indices=equation.left[:-1],
-            domain=box(part.name, equation.left[:-1], extents),
+            domain=box(part.name, equation.left[:-1], extents, graph.sizes),
             target=(*equation.target[:-1], affine(channel)),
             body=_at(equation.body, inner, channel),
             base=base,
@@ -155,15 +173,17 @@ def _has_powers(body: Expr, inner: str) -> bool:
     return any(power_by_index(node, inner) for node in walk(body))
 
 
-def _channels(equation: Equation, tensors: dict[str, Tensor], vector_bytes: int) -> int | None:
+def _channels(equation: Equation, graph: Graph, tensors: dict[str, Tensor], vector_bytes: int) -> int | None:
     """How many channels an elementwise equation over pixels has; None where something else serves it."""
     if equation.reduce is not None or equation.base is not None or equation.only_if is not None or equation.apart:
         return None
-    if len(equation.indices) < 2 or not equation.is_plain:
+    if len(equation.indices) < 2 or not equation.is_plain or not equation.result.shape[-1].is_constant:
         return None
-    extents = box_extents(equation)
-    if extents is None:
+    whole = whole_box(equation, graph, tensors)
+    if whole is None:
         return None
+    known = _values(whole, graph)
+    extents = {index: extent.evaluate(known) for index, extent in whole.items()}
     along, inner = equation.indices[-2:]
     count = extents[inner]
     powers = _has_powers(equation.body, inner)
@@ -185,18 +205,20 @@ def _channels(equation: Equation, tensors: dict[str, Tensor], vector_bytes: int)
 
 def _rows(reads: Sequence[Read], along: str, inner: str, tensors: Mapping[str, Tensor], count: int) -> list[int] | None:
     """How far apart the elements of neighbouring pixels are in each row that vectors are shuffled out of; None where lanes along the pixels would gather."""
-    places: dict[tuple[str, Affine], set[int]] = {}
+    places: dict[tuple[str, tuple[Affine, ...], Affine], set[int]] = {}
     for read in reads:
-        place = _flat(read, tensors[read.tensor])
-        if place is None or place.stride(along) is None or place.stride(inner) is None:
+        spot = _spot(read, tensors[read.tensor])
+        if spot is None or any(subscript.stride(along) != 0 for subscript in spot[0]):
             return None
-        step = place.stride(inner) or 0
+        outer, place = spot
+        if place.stride(along) is None or any(subscript.stride(inner) is None for subscript in (*outer, place)):
+            return None
         for channel in range(count):
-            at = place.constant + channel * step
-            base = place - place.constant - affine(inner) * step
-            places.setdefault((read.tensor, base), set()).add(at)
+            at = place.substitute({inner: channel})
+            row = tuple(subscript.substitute({inner: channel}) for subscript in outer)
+            places.setdefault((read.tensor, row, at - at.constant), set()).add(at.constant)
     found: list[int] = []
-    for (_, base), touched in places.items():
+    for (*_, base), touched in places.items():
         gap = base.stride(along) or 0
         if gap not in (-1, 0, 1):
             if not 1 < gap <= MOST_GAP or any(not _in_whole(at, gap, touched) for at in touched):
@@ -219,8 +241,10 @@ def _is_less(
 ) -> bool:
     """Whether so many pixels take fewer cycles than one after the other, with lanes along the channels, where what is read has these side by side."""
     inner = equation.indices[-1]
-    places = [_flat(read, tensors[read.tensor]) for read in reads]
-    if any(place is None or place.stride(inner) not in (0, 1) for place in places):
+    spots = [_spot(read, tensors[read.tensor]) for read in reads]
+    if any(spot is None or spot[1].stride(inner) not in (0, 1) for spot in spots):
+        return True
+    if any(subscript.stride(inner) != 0 for spot in spots if spot is not None for subscript in spot[0]):
         return True
     operations = len({node for node in walk(equation.body) if isinstance(node, Apply) and node.op != "cast"})
     lanes = vector_bytes // max(
@@ -230,15 +254,19 @@ def _is_less(
     return apart < lanes * (_PIXEL + _EACH_SHORT * (len(reads) + operations + 2))
 
 
-def _flat(read: Read, tensor: Tensor) -> Affine | None:
-    """The element, counted from the tensor's first one; None where it is gathered, or extents are no numbers."""
+def _spot(read: Read, tensor: Tensor) -> tuple[tuple[Affine, ...], Affine] | None:
+    """The subscripts of dimensions whose strides are no numbers, and the element counted from the beginning of the row that they say; None where it is gathered."""
+    if not all(isinstance(subscript, Affine) for subscript in read.subscripts):
+        return None
+    subscripts = [subscript for subscript in read.subscripts if isinstance(subscript, Affine)]
     place, step = Affine(), 1
-    for subscript, extent in zip(reversed(read.subscripts), reversed(tensor.shape), strict=True):
-        if not isinstance(subscript, Affine) or not extent.is_constant:
-            return None
-        place = place + subscript * step
+    while subscripts:
+        place = place + subscripts.pop() * step
+        extent = tensor.shape[len(subscripts)]
+        if not extent.is_constant:
+            break
         step *= extent.constant
-    return place
+    return tuple(subscripts), place
 
 
 def _ends_elsewhere(read: Read, inner: str) -> bool:
