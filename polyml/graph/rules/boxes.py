@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import islpy as isl
 
@@ -11,7 +11,18 @@ from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text
 
-__all__ = ["any_box", "box", "box_extents", "holds", "hull", "hull_extents", "reach", "symbolic_box", "whole_box"]
+__all__ = [
+    "any_box",
+    "box",
+    "box_extents",
+    "holds",
+    "hull",
+    "hull_extents",
+    "most_values",
+    "reach",
+    "symbolic_box",
+    "whole_box",
+]
 
 
 def hull(equation: Equation) -> dict[str, int] | None:
@@ -34,6 +45,18 @@ def hull_extents(equation: Equation) -> dict[str, int] | None:
     left = equation.left
     whole = tuple(affine(found[index]) for index in left) == equation.result.shape
     return found if whole and not equation.domain.dim(isl.dim_type.param) else None
+
+
+def most_values(equation: Equation, indices: Collection[str]) -> int | None:
+    """How many values these indices have together, at most, whatever the graph's sizes are; None where that is no number."""
+    found = 1
+    for position, index in enumerate(equation.indices):
+        if index in indices:
+            low, high = equation.domain.dim_min_val(position), equation.domain.dim_max_val(position)
+            if not low.is_int() or not high.is_int():
+                return None
+            found *= max(0, high.to_python() - low.to_python() + 1)
+    return found
 
 
 def reach(place: Affine, extents: Mapping[str, int]) -> tuple[int, int]:

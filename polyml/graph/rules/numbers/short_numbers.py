@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
 
 from polyml.dtypes import DType, i16, u16
 from polyml.expressions import Apply, Const, Expr, Read, map_reads
 from polyml.graph.edit import map_equations, map_expressions, protected_names, with_name
 from polyml.graph.ir import Equation, Graph, Loop, Tensor
-from polyml.graph.rules.boxes import hull
+from polyml.graph.rules.boxes import most_values
 from polyml.graph.traverse import all_ops, equation_reads
 
 __all__ = ["shorten_numbers"]
@@ -71,11 +70,10 @@ def _sums(graph: Graph) -> dict[str, tuple[Tensor, Range]]:
 def _short_sum(equation: Equation) -> tuple[DType, Range] | None:
     """The type and the values of a sum of bytes; None where it is another, or too large."""
     whole = equation.reduce == "sum" and not equation.accumulate and equation.only_if is None
-    extents = hull(equation) if whole and equation.result.dtype.name in _WIDE else None
-    span = None if extents is None else _range(equation.body, {})
-    if extents is None or span is None:
+    terms = most_values(equation, equation.reduced) if whole and equation.result.dtype.name in _WIDE else None
+    span = None if terms is None else _range(equation.body, {})
+    if terms is None or span is None:
         return None
-    terms = prod(extents[index] for index in equation.reduced)
     total = min(0, span[0] * terms), max(0, span[1] * terms)
     fitting = (d for d in _SHORT if _fits(total, d) and _in_short(equation.body, {}, d) is not None)
     dtype = next(fitting, None)

@@ -96,6 +96,19 @@ def test_longer(source: str) -> None:
     assert shortened(source) == ""
 
 
+def test_images_of_any_size() -> None:
+    """How many terms a sum has is a number; a sum of as many as the image has rows may be anything."""
+    program = polyml.einsum(BLUR, dynamic=("H", "W"))
+    image = inputs(BLUR)[0]
+    assert "i16(" in graph_text(program.lower(image).stages.graph)
+    for h, w in ((50, 200), (3, 3), (4, 77), (200, 131)):
+        x = np.random.default_rng(h).integers(250, 256, (h, w)).astype(np.uint8)
+        windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3)).astype(int)
+        np.testing.assert_array_equal(program(x), windows.sum(axis=(2, 3)) // 9)
+    columns = 'def f(x: u8["H W"]):\n    y[w] = u8(sum[h](i32(x[h, w])) // H)\n    return y\n'
+    assert "i16(" not in graph_text(polyml.einsum(columns, dynamic=("H", "W")).lower(image).stages.graph)
+
+
 def test_sums_that_are_seen() -> None:
     source = BLUR.replace("u8(sum", "sum").replace(")) // 9)", "))")
     assert shortened(source) == ""
