@@ -7,15 +7,16 @@ Longer rows fill that time themselves. argmax's lanes are put together by a long
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 import islpy as isl
 
+from polyml.schedule.statement_models import UNKNOWN_EXTENT
 from polyml.schedule.strategy.bands import Band, Place, is_flat, take_band
 from polyml.schedule.strategy.contractions.side_by_side import SideBySide
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import carries_only_reductions, lane_cost, scalar_cost
 from polyml.schedule.tree import Kind, kind_of
-from polyml.sets.shapes import element_count
 
 __all__ = ["plan_short_rows"]
 
@@ -38,7 +39,7 @@ NEAR = 2
 def plan_short_rows(band: Band, facts: Facts, place: Place) -> SideBySide | None:
     """Rows of a band of parallel loops around two sweeps or more along short rows, the first a reduction, or around one that looks for an extremum; None where there is something else inside."""
     last = len(band.loops) - 1
-    if facts.scop.sizes or not facts.options.relax_reductions or band.extents[last] < 2 * ROWS:
+    if not facts.options.relax_reductions or band.extents[last] < 2 * ROWS:
         return None
     sweeps = list(_sweeps(band.node.child(0), facts, place))
     if any(sweep is None for sweep in sweeps):
@@ -49,7 +50,7 @@ def plan_short_rows(band: Band, facts: Facts, place: Place) -> SideBySide | None
     near = _written(band, facts) <= NEAR * facts.target.l2_bytes
     most = FAR_VECTORS if not near else SEARCHED if searches else VECTORS
     for sweep in sweeps:
-        if sweep is None or sweep.extents[0] > most * facts.lanes(sweep.core):
+        if sweep is None or not _is_known(sweep, facts) or sweep.extents[0] > most * facts.lanes(sweep.core):
             return None
         if lane_cost(sweep, 0, facts) >= scalar_cost(sweep, facts) or not carries_only_reductions(sweep, 0, facts):
             return None
@@ -61,11 +62,18 @@ def plan_short_rows(band: Band, facts: Facts, place: Place) -> SideBySide | None
 
 
 def _written(band: Band, facts: Facts) -> int:
-    """Bytes of the arrays that the band writes for others to read."""
+    """Bytes of the arrays that the band writes for others to read, of symbolic size in the call at hand."""
     scop = facts.scop
+    known = {size: scop.examples.get(size, UNKNOWN_EXTENT) for size in scop.sizes}
     arrays = {scop.arrays[scop.statements[name].target.array] for name in band.statements}
-    sizes = (element_count(a.shape) * a.dtype.itemsize for a in arrays if a.kind != "local")
+    sizes = (prod(e.evaluate(known) for e in a.shape) * a.dtype.itemsize for a in arrays if a.kind != "local")
     return sum(sizes)
+
+
+def _is_known(sweep: Band, facts: Facts) -> bool:
+    """Whether the length of the rows is no size."""
+    statement, index = facts.scop.statements[sweep.core], sweep.indices[0][sweep.core]
+    return bool(statement.domain.dim_max_val(statement.indices.index(index)).is_int())
 
 
 def _sweeps(node: isl.ScheduleNode, facts: Facts, place: Place) -> Iterator[Band | None]:

@@ -78,6 +78,28 @@ def test_where_rows_are_short() -> None:
     assert side_by_side(LARGEST, (100, 24))
 
 
+def test_any_number_of_short_rows() -> None:
+    """The length of a row is a number, how many there are is none; where the call's results outgrow caches is asked of these."""
+    assert side_by_side(SOFTMAX.replace("M", "24"), (100, 24), dynamic=("N",))
+    assert side_by_side(SEARCH, (100, 24), dynamic=("N",))
+    assert side_by_side(NORM, (2, 100, 24), (24,), dynamic=("B", "N"))
+    assert not side_by_side(SOFTMAX, (10_000, 64), dynamic=("N",))
+    assert not side_by_side(SOFTMAX, (100, 24), dynamic=("N", "M"))
+    assert not side_by_side(SEARCH, (100, 24), dynamic=("M",))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_one_kernel_for_any_number_of_rows(threads: int) -> None:
+    f, g = (polyml.einsum(source, dynamic=("N",), threads=threads) for source in (SOFTMAX, SEARCH))
+    for rows in (100, 1, 2, 3, 4, 5, 7, 1001, 0, 2048):
+        x = np.random.default_rng(rows).standard_normal((rows, 11))
+        if rows:
+            np.testing.assert_allclose(f(x), softmax(x), rtol=1e-12)
+        np.testing.assert_array_equal(g(x), x.argmax(-1))
+    strided = np.random.default_rng(0).standard_normal((50, 22))[:, ::2]
+    np.testing.assert_allclose(f(strided), softmax(strided), rtol=1e-12)
+
+
 def test_results_that_no_cache_holds_are_written_in_order() -> None:
     assert not side_by_side(SOFTMAX, (10_000, 64))
     assert side_by_side(SOFTMAX, (10_000, 24))
