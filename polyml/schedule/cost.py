@@ -37,7 +37,8 @@ _FAR = 1.5
 class AccessModel:
     """One access. strides: elements per index that it moves by (an index that is absent: 0); None: irregular. `write`: also for updates. turns: of irregular indices that go through rows in turn, the number of rows.
     steady: of irregular indices of which only the quotient moves the access, by what they are divided: blocks of so many iterations have one element.
-    near: how far from it statements access the array likewise, for the same values of the indices."""
+    near: how far from it statements access the array likewise, for the same values of the indices. places: of irregular indices that move it along one dimension whose stride is a size, which one, and by
+    how many of its places."""
 
     array: str
     strides: Mapping[str, int | None]
@@ -45,6 +46,15 @@ class AccessModel:
     turns: Mapping[str, int] = field(default_factory=dict)
     steady: Mapping[str, int] = field(default_factory=dict)
     near: frozenset[int] = frozenset()
+    places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def steps(self, index: str, other: str) -> int | None:
+        """How many steps along the other index move the access as one along the index does; None where no number of them does."""
+        step, along = self.stride(index), self.stride(other)
+        if index in self.places and other in self.places:
+            (dimension, step), (same, along) = self.places[index], self.places[other]
+            along = along if same == dimension else None
+        return step // along if step and along and step % along == 0 else None
 
     def touches_row(self, gap: int) -> bool:
         """Whether all elements between those that are so far apart are accessed, too (codegen/llvm/memory/phases.py)."""

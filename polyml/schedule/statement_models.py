@@ -36,6 +36,9 @@ def model_statement(statement: Statement, scop: Scop, extents: Mapping[str, int 
     sizes = [scop.arrays[a.array].dtype.part.itemsize for a in accesses]
     combine = 1.0 if statement.kind == "update" else 0.0
     taps, overlapping = _windows(statement)
+    if unknown := [tap for tap in taps if not extents[tap]]:
+        # Windows of symbolic size are not written out, so that their rows share nothing.
+        accesses = [replace(a, places={i: p for i, p in a.places.items() if i not in unknown}) for a in accesses]
     return StatementModel(
         name=statement.name,
         extents={i: extents[i] or (UNKNOWN_WINDOW if i in taps else UNKNOWN_EXTENT) for i in statement.indices},
@@ -184,7 +187,21 @@ def _model_access(
     steady = {
         index: block for index in indices if strides.get(index, 0) is None and (block := _steady(subscripts, index))
     }
-    return AccessModel(array.name, strides, write, turns, steady)
+    places = {
+        index: place for index in indices if strides.get(index, 0) is None and (place := _place(subscripts, index))
+    }
+    return AccessModel(array.name, strides, write, turns, steady, places=places)
+
+
+def _place(subscripts: tuple[Subscript, ...], index: str) -> tuple[int, int] | None:
+    """The one dimension along which the index moves the access, and by how many of its places."""
+    found: tuple[int, int] | None = None
+    for dimension, subscript in enumerate(subscripts):
+        step = subscript.stride(index) if isinstance(subscript, Affine) else None
+        if step is None or (step and found is not None):
+            return None
+        found = (dimension, step) if step else found
+    return found
 
 
 def _steady(subscripts: tuple[Subscript, ...], index: str) -> int | None:

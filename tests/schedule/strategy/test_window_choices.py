@@ -108,3 +108,29 @@ def f(x: f32["T C"], w: f32["C 4"]):
     z = sum(x[r : 37 + r].astype(np.float64) * w[:, r] for r in range(4))
     wanted = {"z[t, c]": z, "tanh(exp(z[t, c]))": np.tanh(np.exp(z))}.get(after, z / (1 + np.exp(-z)))
     np.testing.assert_allclose(polyml.einsum(source, verify=True)(x, w), wanted, rtol=1e-5, atol=1e-6)
+
+
+WINDOW = """
+def window(x: f32["N M"]):
+    y[i, j] = sum[r < 3, s < 3](x[i + r, j + s])
+    return y
+"""
+
+
+def test_rows_of_known_windows_share_what_they_read() -> None:
+    """In images of any size, as where the size is a number; those of windows whose size is none are not written out."""
+    v4 = Target("x86-64-v4")
+    for dynamic in (False, ("N", "M")):
+        schedule = polyml.einsum(WINDOW, dynamic=dynamic, target=v4).lower(numbers(70, 90)).text("schedule")
+        assert "mark: jam:" in schedule, dynamic
+
+
+def test_rows_that_share_at_any_size() -> None:
+    f = polyml.einsum(WINDOW, dynamic=("N", "M"), verify=True)
+    for n, m in ((70, 90), (3, 3), (4, 40), (10, 18), (11, 19), (12, 66), (17, 35), (33, 131)):
+        x = numbers(n, m)
+        np.testing.assert_array_equal(f(x), expected(x, np.ones((3, 3), np.float32), 1, 1), err_msg=f"{n} x {m}")
+    assert len(f.kernels) == 1
+    np.testing.assert_array_equal(
+        f(numbers(40, 60)[::2]), expected(numbers(40, 60)[::2], np.ones((3, 3), np.float32), 1, 1)
+    )
