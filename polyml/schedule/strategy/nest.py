@@ -31,6 +31,9 @@ MAX_ROWS = 512
 TURNED = 128
 """Rows of an operand that lies side by side across the lanes: a line of each stays in L1, also where they are a power of two apart, and the address of its page where that is looked up first."""
 
+FAR_APART = 1 << 40
+"""What counts as a stride that depends on sizes, in elements."""
+
 LEAST_BLOCK = 16
 """Lanes of a block that is transposed in registers, at most: what is left of a tile should be no less."""
 
@@ -166,8 +169,9 @@ def _is_ragged(band: Band, member: int, model: StatementModel, facts: Facts) -> 
 
 
 def _apart(model: StatementModel, index: str) -> tuple[bool, int]:
-    """Whether rows along the index share nothing, and how far apart they lie at most."""
-    return index not in model.overlapping, max(abs(access.stride(index) or 0) for access in model.accesses)
+    """Whether rows along the index share nothing, and how far apart they lie at most: what depends on sizes is far."""
+    strides = [access.stride(index) for access in model.accesses]
+    return index not in model.overlapping, max(FAR_APART if stride is None else abs(stride) for stride in strides)
 
 
 def _asked(tile: RegisterTile, model: StatementModel, facts: Facts) -> RegisterTile:

@@ -134,3 +134,22 @@ def test_rows_that_share_at_any_size() -> None:
     np.testing.assert_array_equal(
         f(numbers(40, 60)[::2]), expected(numbers(40, 60)[::2], np.ones((3, 3), np.float32), 1, 1)
     )
+
+
+MEANS = """
+def means(x: f32["H W 3"]):
+    y[h, w, c] = sum[r < 2, s < 2](x[2*h + r, 2*w + s, c])
+    return y
+"""
+
+
+def test_rows_of_a_tile_are_not_lines_of_an_image() -> None:
+    """Pixels of one line are nearer than those of several, however long lines are."""
+    for dynamic in (False, ("H", "W")):
+        lowered = polyml.einsum(MEANS, dynamic=dynamic, target=Target("x86-64-v4")).lower(numbers(90, 100, 3))
+        assert any("jam w by" in note.text for region in lowered.stages.regions for note in region.notes), dynamic
+    f = polyml.einsum(MEANS, dynamic=("H", "W"))
+    for h, w in ((90, 100), (2, 2), (5, 37), (3, 9), (16, 34)):
+        x = numbers(h, w, 3)
+        even = x[: h // 2 * 2, : w // 2 * 2].reshape(h // 2, 2, w // 2, 2, 3)
+        np.testing.assert_array_equal(f(x), even.sum(axis=(1, 3)), err_msg=f"{h} x {w}")
