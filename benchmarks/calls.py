@@ -1,4 +1,4 @@
-"""What a call costs: dispatch on 8x8 operands beside numpy.add and numpy.einsum, the first call of a small program, and the import.
+"""What a call costs: dispatch on 8x8 operands, with `out=` and without, beside numpy.add and numpy.einsum, the first call of a small program, and the import.
 
 python -m benchmarks.calls
 """
@@ -19,6 +19,13 @@ SMALL = """
 def small(x: f32["N M"], y: f32["N M"]):
     z[n, m] = x[n, m] + y[n, m]
     return z
+"""
+SEVERAL = """
+def several(x: f32["N M"], y: f32["N M"]):
+    a[n, m] = x[n, m] + y[n, m]
+    b[n, m] = x[n, m] - y[n, m]
+    c[n, m] = x[n, m] * y[n, m]
+    return a, b, c
 """
 DENSE = """
 def dense(x: f32["N K"], w: f32["K M"], b: f32["M"]):
@@ -71,11 +78,16 @@ def main() -> int:
     x, y = (rng.standard_normal((8, 8), dtype=np.float32) for _ in range(2))
     add = polyml.einsum(SMALL)
     kernel = add.compile(x, y)
+    several, out, outs = polyml.einsum(SEVERAL), np.empty_like(x), tuple(np.empty_like(x) for _ in range(3))
+    several(x, y)
     assert np.array_equal(add(x, y), x + y)
     calls: dict[str, Callable[[], object]] = {
         "numpy.add": lambda: np.add(x, y),
         "polyml program": lambda: add(x, y),
         "polyml kernel": lambda: kernel(x, y),
+        "one in out=": lambda: add(x, y, out=out),
+        "three results": lambda: several(x, y),
+        "three in out=": lambda: several(x, y, out=outs),
         "numpy.einsum": lambda: np.einsum("ij,ij->ij", x, y),
     }
     times = best_of(calls)

@@ -16,7 +16,7 @@ from polyml.sets.weighed import Term
 __all__ = ["OUT", "Checked", "check_arguments", "check_out", "dtypes_of"]
 
 OUT = " out"
-"""The name of the keyword's array in the tables: no parameter has it."""
+"""The name of what the keyword gives, in the tables: no parameter has it, nor what begins with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,11 @@ class Checked:
 
     @property
     def takes_out(self) -> bool:
-        """Whether the entry point takes `out=` itself: one new array (several are left to the slow path), and no parameter of that name."""
+        """Whether the entry point takes `out=` itself: there are new arrays, none of rank 0, and no parameter of that name."""
         results = self.signature.results
-        return len(results) == 1 and bool(results[0].shape) and all(p.name != "out" for p in self.signature.parameters)
+        return (
+            bool(results) and all(r.shape for r in results) and all(p.name != "out" for p in self.signature.parameters)
+        )
 
 
 def dtypes_of(signature: KernelSignature) -> list[DType]:
@@ -74,14 +76,35 @@ def check_arguments(signature: KernelSignature, header: ArrayHeader) -> Checked:
     return call
 
 
-def check_out(call: Checked) -> None:
-    """Writes the checks of the array given as `out=`: the result's kind, shape and layout, and no memory of an argument."""
-    result = call.signature.results[0]
-    out = ArrayParameter(name=OUT, dtype=result.dtype, shape=result.shape, strides=result.strides, written=True)
-    _check_kind(call, out)
-    _check_layout(call, out)
-    call.data[OUT] = call.ir.load("ptr", call.objects[OUT], call.header.data)
-    _apart(call, [(out, other) for other in call.arrays])
+def check_out(call: Checked) -> list[str]:
+    """Writes the checks of what is given as `out=`: per result an array of its kind, shape and layout, in no memory of an argument or of one another.
+
+    Returns:
+        The arrays' objects, in the order of the results.
+    """
+    outs = [
+        ArrayParameter(name=f"{OUT} {k}", dtype=r.dtype, shape=r.shape, strides=r.strides, written=True)
+        for k, r in enumerate(call.signature.results)
+    ]
+    call.objects.update(zip((out.name for out in outs), _places(call), strict=True))
+    for out in outs:
+        _check_kind(call, out)
+    for out in outs:
+        _check_layout(call, out)
+        call.data[out.name] = call.ir.load("ptr", call.objects[out.name], call.header.data)
+    _apart(call, [(out, other) for k, out in enumerate(outs) for other in (*call.arrays, *outs[:k])])
+    return [call.objects[out.name] for out in outs]
+
+
+def _places(call: Checked) -> list[str]:
+    """The objects of `out=`: the one that is given, or the items of a plain tuple where there are several results."""
+    ir, header, given, count = call.ir, call.header, call.objects[OUT], len(call.signature.results)
+    if count == 1:
+        return [given]
+    tuples = ir.load("ptr", "%self", header.type)  # `self` is one
+    ir.go_on_if(ir.value(f"icmp eq ptr {ir.load('ptr', given, header.type)}, {tuples}"), "slow")
+    ir.go_on_if(ir.value(f"icmp eq i64 {ir.load('i64', given, header.tuple_size)}, {count}"), "slow")
+    return [ir.load("ptr", given, header.tuple_items + 8 * k, "out") for k in range(count)]
 
 
 def _reserve(call: Checked) -> None:

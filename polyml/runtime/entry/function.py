@@ -95,13 +95,15 @@ def emit_entry(signature: KernelSignature, *, host: str, header: ArrayHeader, na
 
 
 def _allocate(call: Checked) -> dict[str, str]:
-    """The new arrays by name, or the one given as `out=`: references that this function owns."""
+    """The new arrays by name, or those given as `out=`: references that this function owns."""
     ir = call.ir
+    given: list[str] = []
     if call.takes_out:
         ir.do(f"br i1 {ir.value(f'icmp eq ptr {call.objects[OUT]}, null')}, label %no.out, label %out")
         ir.label("out")
-        check_out(call)
-        ir.do(f"call void @Py_IncRef(ptr {call.objects[OUT]})")
+        given = check_out(call)
+        for place in given:
+            ir.do(f"call void @Py_IncRef(ptr {place})")
         ir.do("br label %out.taken")
         ir.label("out.taken")
         ir.do("br label %ready")
@@ -114,12 +116,12 @@ def _allocate(call: Checked) -> dict[str, str]:
         _fail_if_null(call, array, list(made.values()))
         made[result.name] = array
     if call.takes_out:
-        (name,) = made
         ir.do("br label %made")
         ir.label("made")
         ir.do("br label %ready")
         ir.label("ready")
-        made[name] = ir.value(f"phi ptr [ {call.objects[OUT]}, %out.taken ], [ {made[name]}, %made ]", "result")
+        for place, (name, fresh) in zip(given, [*made.items()], strict=True):
+            made[name] = ir.value(f"phi ptr [ {place}, %out.taken ], [ {fresh}, %made ]", "result")
     return made
 
 
