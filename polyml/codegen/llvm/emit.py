@@ -252,10 +252,21 @@ def _emit_for(state: State, node: For) -> None:
 
 
 def _unchanging(state: State, node: For) -> Unchanging:
-    """What the loop computes in each iteration alike, elements that lanes gather among it."""
+    """What the loop computes in each iteration alike, elements that lanes gather among it, and those that steps of registers take: as operands in memory they come anew in every step, from two lines each where they do not lie at one."""
     if state.lanes is None:
         return unchanging(node)
-    return unchanging(node, lambda read: is_apart(state, read.tensor, read.subscripts, evaluate))
+    steps = _is_of_registers(state, node)
+    return unchanging(node, lambda read: is_apart(state, read.tensor, read.subscripts, evaluate, or_beside=steps))
+
+
+def _is_of_registers(state: State, node: For) -> bool:
+    """Whether all that the loop does is to give registers values that follow from the ones before."""
+    return all(
+        isinstance(step, Assign)
+        and step.reduction is None
+        and state.slots[step.target.variable].variable.scope == "register"
+        for step in node.body
+    )
 
 
 def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: tuple[Value, Value] | None) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "part_pointers",
     "pointers_of",
     "prefetch",
+    "register_parts",
     "reverse",
     "reversed_lanes",
 ]
@@ -117,16 +118,23 @@ def _scaled(state: State, value: Value, stride: int | str) -> Value:
     return state.builder.binary("mul", value, state.builder.splat(factor, value.lanes))
 
 
-def is_apart(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate) -> bool:
-    """Whether lanes read the element from places that are not side by side: strided or gathered."""
+def is_apart(
+    state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate, *, or_beside: bool = False
+) -> bool:
+    """Whether lanes read the element from places that are not side by side: strided or gathered. or_beside: or from such that are, but not all from one."""
     if state.lanes is None or state.slots[name].variable.scope == "register":
         return False
-    return access(state, name, subscripts, evaluate).stride not in (0, 1, -1)
+    return access(state, name, subscripts, evaluate).stride not in ((0,) if or_beside else (0, 1, -1))
 
 
 def part_pointers(state: State, pointers: Value, type_: Type) -> tuple[Value, Value]:
     """The addresses of the real and of the imaginary parts."""
     return pointers, state.builder.emit(pointers.type, f"getelementptr {type_.part.of(1)}, {pointers}, i64 1")
+
+
+def register_parts(state: State, pointer: Value, type_: Type) -> tuple[Value, Value]:
+    """Where a register of complex lanes has its real and its imaginary parts: each of them side by side, so that steps compute with them as they are, and nothing is put between each other that the next step takes apart."""
+    return pointer, state.builder.emit(pointer.type, f"getelementptr {type_.part}, {pointer}, i64 1")
 
 
 def reverse(state: State, value: Value) -> Value:

@@ -11,6 +11,7 @@ from polyml.codegen.llvm.memory.access import (
     access,
     part_pointers,
     pointers_of,
+    register_parts,
     reverse,
     reversed_lanes,
 )
@@ -33,6 +34,12 @@ def load(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: E
     slot = state.slots[name]
     if slot.variable.scope == "register":
         type_ = type_of(slot.variable.dtype, slot.variable.lanes)
+        if type_.is_pair and type_.lanes > 1:
+            real, imag = (
+                b.emit(type_.part, f"load {type_.part}, {place}, align {slot.variable.dtype.alignment}")
+                for place in register_parts(state, slot.pointer, type_)
+            )
+            return b.paired(real, imag, type_.element)
         return b.emit(type_, f"load {type_}, {slot.pointer}, align {slot.variable.dtype.alignment}")
     key = ("load", name, subscripts, state.lanes)
     found = b.known.get(key)

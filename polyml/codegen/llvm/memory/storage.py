@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from polyml.codegen.llvm.ir import INDEX, POINTER, Value, integer, type_of
+from polyml.codegen.llvm.memory.access import register_parts
 from polyml.codegen.llvm.state import Slot, State
 from polyml.codegen.loops import Variable
 from polyml.sets.affine import Affine
@@ -70,7 +71,10 @@ def make_room(state: State, variable: Variable) -> Value:
         pointer = state.builder.emit(POINTER, f"alloca {type_}, align {alignment}")
     if variable.lanes > 1 and state.lanes is not None and state.lanes.mask is not None:
         # What a register had before stays in lanes that do not act, and the hardware is slow where that happens to be a subnormal number.
-        state.builder.write(f"store {type_} zeroinitializer, {pointer}, align {alignment}")
+        parts = register_parts(state, pointer, type_) if type_.is_pair else (pointer,)
+        for part in parts:
+            kind = type_.part if type_.is_pair else type_
+            state.builder.write(f"store {kind} zeroinitializer, {part}, align {variable.dtype.alignment}")
     return pointer
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from polyml.codegen.llvm.arithmetic import ARITHMETIC, multiply_add
 from polyml.codegen.llvm.expression import evaluate, product_factors
 from polyml.codegen.llvm.ir import Value, constant
-from polyml.codegen.llvm.memory.access import Access, access
+from polyml.codegen.llvm.memory.access import Access, access, register_parts
 from polyml.codegen.llvm.memory.known_elements import forget, remember
 from polyml.codegen.llvm.memory.loads import load
 from polyml.codegen.llvm.memory.phases import Phase
@@ -215,7 +215,12 @@ def write_place(
     unseen = adds and value.lanes > 1 and slot.mask is mask
     if mask is not None and not unseen:
         value = b.select(mask, value, read_place(state, place))
-    b.write(f"store {value}, {slot.pointer}, align {slot.variable.dtype.alignment}")
+    align = slot.variable.dtype.alignment
+    if value.type.is_pair and value.lanes > 1:
+        for part, pointer in enumerate(register_parts(state, slot.pointer, value.type)):
+            b.write(f"store {b.part_of(value, part)}, {pointer}, align {align}")
+        return
+    b.write(f"store {value}, {slot.pointer}, align {align}")
 
 
 def _write_phase(state: State, place: Place, phase: Phase, value: Value, *, streaming: bool) -> None:

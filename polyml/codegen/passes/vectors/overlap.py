@@ -15,7 +15,7 @@ from polyml.codegen.loops import Allocate, Assign, For, If, Node, Place, Variabl
 from polyml.codegen.passes.unrolling.jam import jam
 from polyml.codegen.rewrite import map_places, subscript_variables, uses, variables_of, walk_nodes
 from polyml.dtypes import DType
-from polyml.expressions import Expr, Read, reads_of
+from polyml.expressions import Expr, Read, Subscript, reads_of
 from polyml.new_names import fresh
 from polyml.sets.affine import Affine, affine, maximum, minimum
 
@@ -70,7 +70,7 @@ def clamped_tiles(loop: For, body: tuple[Node, ...], vectors: int, width: int, t
 
 
 def settled(loop: For, types: Mapping[str, DType], taken: set[str]) -> tuple[Node, ...] | None:
-    """The body with the elements that it writes in registers until its end, where they are stored; None where running it twice may make a difference, or no sum is in it.
+    """The body with the elements that it writes in registers until its end, where they are stored; None where running it twice may make a difference, or no loop is in it.
 
     types: of arrays. taken: names in use; the new ones are added.
 
@@ -79,9 +79,12 @@ def settled(loop: For, types: Mapping[str, DType], taken: set[str]) -> tuple[Nod
         -> register r; r = 0; for (k ..) r += x[i, k] * y[k, a]; z[i, a] = r;
         if (c) z[i, a] = 0; for (k ..) z[i, a] += x[i, k] * y[k, a];
         -> register r; if (c) r = 0; else r = z[i, a]; for (k ..) r += x[i, k] * y[k, a]; z[i, a] = r;
+        for (k ..) z[a] = z[a] * x[a] + c[k];
+        -> register r; r = z[a]; for (k ..) r = r * x[a] + c[k]; z[a] = r;
     """
-    starts = _starts(loop)
-    if not starts or not all(name in types and not types[name].is_complex for name in starts):
+    sums = any(isinstance(node, Assign) and node.reduction is not None for node in walk_nodes(loop.body))
+    starts = _starts(loop, {} if sums else _places_at_hand(loop))
+    if not starts or not all(name in types and not (sums and types[name].is_complex) for name in starts):
         return None
     registers = {name: fresh(f"{name}_value", taken) for name in starts}
     places = {start.target: registers[name] for name, start in starts.items()}
@@ -95,6 +98,8 @@ def settled(loop: For, types: Mapping[str, DType], taken: set[str]) -> tuple[Nod
     plain: Callable[[Node], Node] = lambda node: replace(node, streaming=False) if isinstance(node, Assign) else node  # noqa: E731
     made: list[Node] = []
     known = {registers[name]: Read(name, start.target.subscripts, types[name]) for name, start in starts.items()}
+    for name in [name for name, start in starts.items() if _is_load(start)]:
+        made.append(Assign(target=Place(registers[name], ()), value=known.pop(registers[name])))
     for node in map_places(loop.body, place=place, read=read):
         assigned = [n.target for n in (node.then if isinstance(node, If) else (node,)) if isinstance(n, Assign)]
         if isinstance(node, If):  # a register that has its value already keeps it
@@ -111,8 +116,8 @@ def settled(loop: For, types: Mapping[str, DType], taken: set[str]) -> tuple[Nod
     return body
 
 
-def _starts(loop: For) -> dict[str, Assign] | None:
-    """What first assigns each array that the body writes: one element per lane, with a value of its own, and all other accesses come later, to that element."""
+def _starts(loop: For, at_hand: Mapping[str, Assign]) -> dict[str, Assign] | None:
+    """What first assigns each array that the body writes: one element per lane, with a value of its own, and all other accesses come later, to that element; of those at hand, what loads it where that is read first."""
     inner = {node.variable for node in walk_nodes(loop.body) if isinstance(node, For)}
     body = [inside for node in loop.body for inside in (node.then if _is_start(node, loop) else (node,))]
     if not inner or not all(_is_simple(node) for node in walk_nodes(body)):
@@ -125,15 +130,41 @@ def _starts(loop: For) -> dict[str, Assign] | None:
             for use in uses(part):
                 if use.variable not in written or (begins and use.write):
                     continue
+                if use.variable not in found and use.variable in at_hand:
+                    found[use.variable] = at_hand[use.variable]
                 if use.variable not in found or Place(use.variable, use.subscripts) != found[use.variable].target:
                     return None
-        if begins:
-            assert isinstance(node, Assign), "internal: no assignment begins"
+        if begins and isinstance(node, Assign) and node.target.variable not in found:
             moves = subscript_variables(node.target.subscripts)
             if loop.variable not in moves or moves & inner:
                 return None
             found[node.target.variable] = node
     return found
+
+
+def _places_at_hand(loop: For) -> dict[str, Assign]:
+    """Loads of the elements that the body only ever changes in place: of arrays that it writes, reads and writes at one place only, of each lane's own."""
+    inner = {node.variable for node in walk_nodes(loop.body) if isinstance(node, For)}
+    places: dict[str, set[tuple[Subscript, ...]]] = {}
+    written: dict[str, Assign] = {}
+    for node in walk_nodes(loop.body):
+        for use in uses(node):
+            places.setdefault(use.variable, set()).add(use.subscripts)
+        if isinstance(node, Assign):
+            load = Read(node.target.variable, node.target.subscripts, node.value.dtype)
+            written[node.target.variable] = Assign(target=node.target, value=load)
+    found: dict[str, Assign] = {}
+    for name, change in written.items():
+        moves = subscript_variables(change.target.subscripts)
+        if len(places[name]) == 1 and loop.variable in moves and not moves & inner:
+            found[name] = change
+    return found
+
+
+def _is_load(start: Assign) -> bool:
+    """Whether an array's first access only loads what is in its place."""
+    value = start.value
+    return isinstance(value, Read) and Place(value.tensor, value.subscripts) == start.target
 
 
 def _is_start(node: Node, loop: For) -> TypeGuard[If]:

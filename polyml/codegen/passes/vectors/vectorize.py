@@ -166,6 +166,9 @@ class _Vectorize:
         clamped = () if partials else self.clamped(loop, plan, ranges)
         if clamped:
             return clamped
+        together = () if partials else self.together(loop, plan, ranges)
+        if together:
+            return together
         count = plan.vectors if plan.has_main else 1
         accumulators = Accumulators.make(partials, plan.width, count, self.taken)
         parts = tuple(loops_of(plan, loop, partials, accumulators, leads=self.leads, taken=self.taken))
@@ -188,6 +191,29 @@ class _Vectorize:
             Note("vector", _subject(loop), f"{width} lanes, {len(starts)} vectors at once, the last one overlapping")
         )
         return replace(loop, kind="vector", factor=1, upper=loop.lower + width, step=width, width=width, body=copies)
+
+    def together(self, loop: For, plan: VectorPlan, ranges: Ranges) -> tuple[Node, ...]:
+        """Several vectors at once, and all that are left at once behind them, the last one overlapping: steps of one vector alone wait for each other. Nothing where no more than one is left."""
+        width, trips = plan.width, ranges.constant(loop.upper - loop.lower)
+        rest = 0 if trips is None else trips % (plan.vectors * width)
+        if trips is None or rest <= width or rest == trips or plan.has_head or not _has_steps(loop):
+            return ()
+        body = settled(loop, self.types, self.taken)
+        if body is None:
+            return ()
+        own = affine(loop.variable)
+        shape = replace(loop, kind="vector", factor=1, width=width)
+        wide = with_lanes(body, width)
+        whole = jam(wide, loop.variable, [own + at * width for at in range(plan.vectors)], taken=self.taken)
+        last = replace(loop, lower=plan.middle)
+        starts = overlapping_starts(last, rest, width)
+        left = jam(wide, loop.variable, starts, taken=self.taken)
+        how = f"{width} lanes, {counted(plan.vectors, 'vector')} at once, then {len(starts)} that are left"
+        self.notes.append(Note("vector", _subject(loop), how))
+        return (
+            replace(shape, upper=plan.middle, step=plan.vectors * width, body=whole),
+            replace(shape, lower=plan.middle, upper=plan.middle + width, step=width, body=left),
+        )
 
     def taps(self, loop: For, ranges: Ranges) -> tuple[Node, ...]:
         """The vectors of a register tile over windows in one loop, of which the last ones overlap at its end: so there is one tile, whose taps are written out (passes/sums/window_taps.py); nothing where that does not do."""
@@ -256,6 +282,12 @@ def _without_vectors(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         return node
 
     return tuple(visit(node) for node in nodes)
+
+
+def _has_steps(loop: For) -> bool:
+    """Whether loops inside follow a recurrence: no sum, whose parts may be added up in any order."""
+    assigned = [node for node in walk_nodes(loop.body) if isinstance(node, Assign)]
+    return any(isinstance(node, For) for node in loop.body) and all(node.reduction is None for node in assigned)
 
 
 def _reduces_across(loop: For, ranges: Ranges, *, precise: bool) -> bool:

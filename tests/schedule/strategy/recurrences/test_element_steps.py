@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -70,14 +72,40 @@ def test_steps_of_elements_go_inside_the_lanes(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64", "c64"])
 @pytest.mark.parametrize("name", _SOURCES)
 def test_steps_of_elements_are_right_at_every_length(name: str, dtype: str, *, dynamic: bool) -> None:
-    """Around the number of elements of eight vectors, none, views, and more than L2 holds."""
+    """Around the number of elements of eight vectors, with one or several vectors left, whole ones or not, none, views, and more than L2 holds."""
     program = pm.einsum(_SOURCES[name].format(T=dtype), dynamic=dynamic)
     kind = {"f32": np.float32, "f64": np.float64, "c64": np.complex64}[dtype]
     rng = np.random.default_rng(7)
-    for count, steps in ((0, 3), (1, 1), (131, 5), (257, 0), (300_001, 3)):
+    for count, steps in ((0, 3), (1, 1), (23, 2), (131, 5), (157, 3), (257, 0), (1_000, 7), (300_001, 3)):
         x = (rng.random(2 * count) - 0.5).astype(kind)[::2]
         c = (0.1 * rng.random(steps)).astype(kind)
         found = program(x, c)
         found = found if isinstance(found, tuple) else (found,)
         for one, expected in zip(found, _expected(name, x, c), strict=True):
             np.testing.assert_allclose(one, expected, rtol=1e-4 if dtype != "f64" else 1e-12, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("horner", "f32"), ("newton", "f64")])
+def test_vectors_that_are_left_run_at_once(name: str, dtype: str) -> None:
+    """1,005 elements are no whole number of eight vectors: two loops over steps, and no vector under a mask."""
+    program = pm.einsum(_SOURCES[name].format(T=dtype), target=pm.Target("x86-64-v4"), threads=1)
+    kind = np.float32 if dtype == "f32" else np.float64
+    loops = program.lower(np.ones(1_005, kind), np.ones(100, kind)).text("loops")
+    assert loops.count("for (k = 0;") == 2
+    assert "masked" not in loops.partition("for (k = 0;")[2]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "c64"])
+def test_steps_compute_with_registers_alone(dtype: str) -> None:
+    """No step reads the elements again, as an operand across two lines, or puts the parts of complex numbers between each other."""
+    source = _SOURCES["horner"].format(T=dtype)
+    source = source.replace("+ c[k]", "+ x[n]") if dtype == "c64" else source
+    program = pm.einsum(source, target=pm.Target("x86-64-v4"), threads=1)
+    kind = {"f32": np.float32, "c64": np.complex64}[dtype]
+    assembly = program.lower(np.ones(1_000, kind), np.ones(100, kind)).text("asm")
+    blocks = [block for block in re.split(r"^\.L\w+:\n", assembly, flags=re.M) if block.count("vfmadd") > 4]
+    assert blocks
+    for block in blocks:
+        steps = block[: block.rindex("vfmadd")]
+        steps = steps[steps.index("vfmadd") :]
+        assert not re.search(r"\(%\w+|vperm|vunpck|vshuf", steps)
