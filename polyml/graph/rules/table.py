@@ -21,6 +21,7 @@ from polyml.graph.rules.layouts.quotients_apart import part_quotients
 from polyml.graph.rules.layouts.reader_order import order_like_readers
 from polyml.graph.rules.layouts.remainders_in_turn import write_remainders
 from polyml.graph.rules.layouts.repeated_rows import repeat_rows
+from polyml.graph.rules.layouts.small_matrices import part_small_matrices
 from polyml.graph.rules.layouts.turned_results import turn_results
 from polyml.graph.rules.numbers.compared import compare_narrowly
 from polyml.graph.rules.numbers.pairs import pair_products
@@ -232,6 +233,13 @@ LAST_RULES: tuple[Rule, ...] = (
         lambda graph, given: repeat_rows(graph, l2_bytes=given.l2_bytes),
         exact=False,
         needs=("vector_bytes", "l2_bytes"),
+    ),
+    # Ordering: before the rule that knows one small index.
+    Rule(
+        "small matrices",
+        lambda graph, given: part_small_matrices(graph, vector_bytes=given.vector_bytes, l2_bytes=given.l2_bytes),
+        exact=False,
+        needs=("vector_bytes",),
     ),
     Rule(
         "channels apart",

@@ -17,11 +17,11 @@ from polyml.graph.edit import with_ops
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.algebra.polynomials import multiplied_powers, power_by_index
 from polyml.graph.rules.boxes import box, whole_box
+from polyml.graph.rules.layouts.elements_apart import element_parts, row_gaps, spot
 from polyml.graph.traverse import tensors_of
-from polyml.new_names import fresh_name
 from polyml.ops import REDUCTIONS
 from polyml.sets.affine import Affine, affine
-from polyml.sets.turns import MOST_BETWEEN, MOST_GAP, shuffles
+from polyml.sets.turns import MOST_BETWEEN, shuffles
 
 __all__ = ["part_channels"]
 
@@ -136,31 +136,12 @@ def _is_pixel(read: Read, along: str, inner: str, tensor: Tensor, count: int) ->
     return whole and places[-2] == affine(along) and not any(inner in place.variables() for place in places[:-1])
 
 
-def _parts(equation: Equation, graph: Graph, tensors: dict[str, Tensor], vector_bytes: int) -> list[Op]:
+def _parts(equation: Equation, graph: Graph, tensors: dict[str, Tensor], vector_bytes: int) -> Sequence[Op]:
     count = _channels(equation, graph, tensors, vector_bytes)
     if count is None:
         return [equation]
-    inner, result = equation.indices[-1], equation.result
-    extents = whole_box(equation, graph, tensors)
-    assert extents is not None, "internal: pixels that are no box"
-    made: list[Op] = []
-    base: Tensor | None = None
-    for channel in range(count):
-        last = channel == count - 1
-        part = result if last else replace(result, name=fresh_name(result.name, tensors))
-        tensors[part.name] = part
-        one = replace(
-            equation,
-            result=part,
-            indices=equation.left[:-1],
-            domain=box(part.name, equation.left[:-1], extents, graph.sizes),
-            target=(*equation.target[:-1], affine(channel)),
-            body=_at(equation.body, inner, channel),
-            base=base,
-        )
-        made.append(one)
-        base = part
-    return made
+    inner = equation.indices[-1]
+    return element_parts(equation, {inner: count}, tensors, lambda body, place: _at(body, inner, place[inner]))
 
 
 def _at(body: Expr, inner: str, channel: int) -> Expr:
@@ -197,38 +178,10 @@ def _channels(equation: Equation, graph: Graph, tensors: dict[str, Tensor], vect
     alike = not any(variables & {along, inner} for variables in values)
     if alike and all(_lies_alike(r, along, inner, tensors[r.tensor], count) for r in reads):
         return None
-    rows = _rows(reads, along, inner, tensors, count)
+    rows = row_gaps(reads, along, {inner: count}, tensors)
     if rows is not None and powers:
         return count
     return count if rows is not None and _is_less(equation, reads, rows, count, tensors, vector_bytes) else None
-
-
-def _rows(reads: Sequence[Read], along: str, inner: str, tensors: Mapping[str, Tensor], count: int) -> list[int] | None:
-    """How far apart the elements of neighbouring pixels are in each row that vectors are shuffled out of; None where lanes along the pixels would gather."""
-    places: dict[tuple[str, tuple[Affine, ...], Affine], set[int]] = {}
-    for read in reads:
-        spot = _spot(read, tensors[read.tensor])
-        if spot is None or any(subscript.stride(along) != 0 for subscript in spot[0]):
-            return None
-        outer, place = spot
-        if place.stride(along) is None or any(subscript.stride(inner) is None for subscript in (*outer, place)):
-            return None
-        for channel in range(count):
-            at = place.substitute({inner: channel})
-            row = tuple(subscript.substitute({inner: channel}) for subscript in outer)
-            places.setdefault((read.tensor, row, at - at.constant), set()).add(at.constant)
-    found: list[int] = []
-    for (*_, base), touched in places.items():
-        gap = base.stride(along) or 0
-        if gap not in (-1, 0, 1):
-            if not 1 < gap <= MOST_GAP or any(not _in_whole(at, gap, touched) for at in touched):
-                return None
-            found += [gap] * (len(touched) // gap)
-    return found
-
-
-def _in_whole(place: int, gap: int, touched: set[int]) -> bool:
-    return any(touched.issuperset(range(first, first + gap)) for first in range(place - gap + 1, place + 1))
 
 
 def _is_less(
@@ -241,10 +194,10 @@ def _is_less(
 ) -> bool:
     """Whether so many pixels take fewer cycles than one after the other, with lanes along the channels, where what is read has these side by side."""
     inner = equation.indices[-1]
-    spots = [_spot(read, tensors[read.tensor]) for read in reads]
-    if any(spot is None or spot[1].stride(inner) not in (0, 1) for spot in spots):
+    spots = [spot(read, tensors[read.tensor]) for read in reads]
+    if any(at is None or at[1].stride(inner) not in (0, 1) for at in spots):
         return True
-    if any(subscript.stride(inner) != 0 for spot in spots if spot is not None for subscript in spot[0]):
+    if any(subscript.stride(inner) != 0 for at in spots if at is not None for subscript in at[0]):
         return True
     operations = len({node for node in walk(equation.body) if isinstance(node, Apply) and node.op != "cast"})
     lanes = vector_bytes // max(
@@ -252,21 +205,6 @@ def _is_less(
     )
     apart = _shuffles((*rows, count), vector_bytes) + _EACH * (sum(rows) + count * (operations + 1))
     return apart < lanes * (_PIXEL + _EACH_SHORT * (len(reads) + operations + 2))
-
-
-def _spot(read: Read, tensor: Tensor) -> tuple[tuple[Affine, ...], Affine] | None:
-    """The subscripts of dimensions whose strides are no numbers, and the element counted from the beginning of the row that they say; None where it is gathered."""
-    if not all(isinstance(subscript, Affine) for subscript in read.subscripts):
-        return None
-    subscripts = [subscript for subscript in read.subscripts if isinstance(subscript, Affine)]
-    place, step = Affine(), 1
-    while subscripts:
-        place = place + subscripts.pop() * step
-        extent = tensor.shape[len(subscripts)]
-        if not extent.is_constant:
-            break
-        step *= extent.constant
-    return tuple(subscripts), place
 
 
 def _ends_elsewhere(read: Read, inner: str) -> bool:

@@ -1,0 +1,37 @@
+"""Results whose rows are small matrices get a statement for each element, where lanes along the batch cost less."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyml.graph.reference import execute
+from polyml.graph.rules.layouts.small_matrices import part_small_matrices
+from polyml.graph.verify import verify
+from tests.graph.built import graph, program
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("line", "shapes", "count"),
+    [
+        ("y[n, i, j] = A[n, i, k] * B[n, k, j]", ((203, 3, 3), (203, 3, 3)), 9),
+        ("y[n, i, j] = 2 * sum[k](A[n, k, i] * B[n, k, j]) - i", ((203, 3, 3), (203, 3, 3)), 9),
+        ("y[n, i] = A[n, i, j] * B[n, j]", ((203, 4, 4), (203, 4)), 4),
+        ("y[n, i, j] = A[n, i] * B[n, j]", ((203, 3), (203, 3)), 9),
+        ("y[n, i, j] = A[n, i, k] * B[n, k, j]", ((203, 4, 4), (203, 4, 4)), 1),  # many elements
+        ("y[n, i, j] = A[n, i, k] * B[n, k, j]", ((63, 3, 3), (63, 3, 3)), 1),  # few rows
+        ("y[n, i, j] = A[n, i, j] * B[n, i, j]", ((203, 3, 3), (203, 3, 3)), 1),  # one row
+    ],
+)
+def test_parts(line: str, shapes: tuple[tuple[int, ...], ...], count: int) -> None:
+    given = [normal(*shape) for shape in shapes]
+    dims = [" ".join("N" if k == 0 else str(e) for k, e in enumerate(shape)) for shape in shapes]
+    plain = graph(program(f'A: f32["{dims[0]}"], B: f32["{dims[1]}"]', line, "return y"), *given)
+    made = part_small_matrices(plain, vector_bytes=64)
+    verify(made)
+    np.testing.assert_allclose(execute(made, given)[0], execute(plain, given)[0], rtol=1e-5, atol=1e-5)
+    assert len(made.ops) == max(count, len(plain.ops) if count == 1 else 1)
