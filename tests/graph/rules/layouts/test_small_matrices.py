@@ -8,10 +8,10 @@ import pytest
 from polyml.graph.reference import execute
 from polyml.graph.rules.layouts.small_matrices import part_small_matrices
 from polyml.graph.verify import verify
-from tests.graph.built import graph, program
+from tests.graph.built import Argument, graph, program
 
 
-def normal(*shape: int) -> np.ndarray:
+def normal(*shape: int) -> Argument:
     return np.random.default_rng(sum(shape)).standard_normal(shape, dtype=np.float32)
 
 
