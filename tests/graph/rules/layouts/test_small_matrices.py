@@ -35,3 +35,12 @@ def test_parts(line: str, shapes: tuple[tuple[int, ...], ...], count: int) -> No
     verify(made)
     np.testing.assert_allclose(execute(made, given)[0], execute(plain, given)[0], rtol=1e-5, atol=1e-5)
     assert len(made.ops) == max(count, len(plain.ops) if count == 1 else 1)
+
+
+@pytest.mark.parametrize(("size", "far", "count"), [(4, False, 4), (4, True, 1), (3, True, 3)])
+def test_long_rows_beyond_caches_stay(size: int, far: bool, count: int) -> None:
+    """Rows of sixteen elements touch several lines for each vector; of nine they do not."""
+    given = normal(203, size, size), normal(203, size)
+    text = program(f'A: f32["N {size} {size}"], B: f32["N {size}"]', "y[n, i] = A[n, i, j] * B[n, j]", "return y")
+    made = part_small_matrices(graph(text, *given), vector_bytes=64, l2_bytes=1 << (10 if far else 20))
+    assert len(made.ops) == count
