@@ -137,7 +137,7 @@ def test_thread_count(monkeypatch: pytest.MonkeyPatch) -> None:
     with overridden(threads=2):
         assert thread_count() == 2
     monkeypatch.setenv("POLYML_NUM_THREADS", "0")
-    with pytest.raises(PolymlError, match="threads = 0"):
+    with pytest.raises(PolymlError, match="POLYML_NUM_THREADS = 0"):
         thread_count()
 
 

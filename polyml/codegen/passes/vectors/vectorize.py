@@ -253,6 +253,9 @@ class _Vectorize:
         known = ranges.constant(loop.upper - loop.lower) is not None
         if known or plan.vectors < 2 or plan.has_head:
             return ()
+        # Tiles of steps that go from loop to loop begin and end at whole vectors, and would be tiles no more.
+        if _has_steps(loop) and (loop.upper - loop.lower).variables() & {around.variable for around in ranges.loops}:
+            return ()
         body = settled(loop, self.types, self.taken)
         if body is None:
             return ()
