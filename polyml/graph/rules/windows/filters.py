@@ -149,18 +149,12 @@ def _is_part(equation: Equation) -> bool:
     """Whether the result is a part of a tensor, its indices in the order of the dimensions, and the others are numbers: one of the phases that windows move by (windows/phase_by_phase.py)."""
     if equation.accumulate or equation.instances is not None or equation.only_if is not None:
         return False
-    places = [place for place in equation.target if isinstance(place, Affine) and not place.is_constant]
-    if any(len(place.terms) != 1 for place in places) or len(equation.target) != sum(
-        isinstance(place, Affine) for place in equation.target
-    ):
+    places = [place for place in equation.target if isinstance(place, Affine)]
+    moved = tuple(place - place.constant for place in places if not place.is_constant)
+    if len(places) < len(equation.target) or moved != tuple(map(affine, equation.left)):
         return False
     found = hull(equation)
-    moved = tuple(place - place.constant for place in places)
-    return (
-        moved == tuple(map(affine, equation.left))
-        and found is not None
-        and equation.domain.is_equal(box(equation.result.name, equation.indices, found))
-    )
+    return found is not None and equation.domain.is_equal(box(equation.result.name, equation.indices, found))
 
 
 def _is_plain(read: Read) -> bool:
