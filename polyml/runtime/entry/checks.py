@@ -48,11 +48,8 @@ class Checked:
 
     @property
     def takes_out(self) -> bool:
-        """Whether the entry point takes `out=` itself: there are new arrays, none of rank 0, and no parameter of that name."""
-        results = self.signature.results
-        return (
-            bool(results) and all(r.shape for r in results) and all(p.name != "out" for p in self.signature.parameters)
-        )
+        """Whether the entry point takes `out=` itself: there are new arrays, and no parameter of that name."""
+        return bool(self.signature.results) and all(p.name != "out" for p in self.signature.parameters)
 
 
 def dtypes_of(signature: KernelSignature) -> list[DType]:

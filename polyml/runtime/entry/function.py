@@ -35,7 +35,7 @@ declare ptr @polyml_empty(ptr, i32, ptr)
 declare ptr @polyml_empty_aligned(ptr, i32, ptr, i64)
 declare ptr @polyml_empty_sized(ptr, i32, ptr, ptr, i64)
 declare ptr @polyml_empty_strided(ptr, i32, ptr, ptr)
-declare ptr @polyml_scalar(ptr)
+declare ptr @polyml_scalar(ptr, ptr)
 declare ptr @polyml_none()
 declare ptr @polyml_fault(ptr, i32)
 declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
@@ -191,8 +191,9 @@ def _call_host(call: Checked, host: str, results: dict[str, str]) -> None:
 def _give(call: Checked, results: dict[str, str]) -> None:
     """Returns None, the one object, or a tuple; in-place parameters as the objects that came in."""
     ir, signature = call.ir, call.signature
+    given = call.objects.get(OUT, "null")
     owned = {
-        r.name: results[r.name] if r.shape else ir.value(f"call ptr @polyml_scalar(ptr {results[r.name]})")
+        r.name: results[r.name] if r.shape else ir.value(f"call ptr @polyml_scalar(ptr {results[r.name]}, ptr {given})")
         for r in signature.results
     }
     if not signature.returned:

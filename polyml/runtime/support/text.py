@@ -331,7 +331,13 @@ define ptr @polyml_empty_strided(ptr %dtype, i32 %rank, ptr %dims, ptr %strides)
 }
 
 ; The NumPy scalar in a 0-d array, which it takes over.
-define ptr @polyml_scalar(ptr %array) {
+; The number in a new array of rank 0; the array itself where the caller has given it, in `out`.
+define ptr @polyml_scalar(ptr %array, ptr %out) {
+  %new = icmp eq ptr %out, null
+  br i1 %new, label %number, label %given
+given:
+  ret ptr %array
+number:
   %make = load ptr, ptr @numpy_return
   %scalar = call ptr %make(ptr %array)
   ret ptr %scalar

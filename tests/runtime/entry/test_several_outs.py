@@ -222,9 +222,34 @@ def test_results_of_rank_0_beside_others() -> None:
     program: Call = polyml.einsum('def f(x: f32["N"]):\n    y[n] = 2 * x[n]\n    s = sum[n](x[n])\n    return y, s\n')
     x = np.arange(5, dtype=np.float32)
     outs = np.empty(5, np.float32), np.empty((), np.float32)
-    for _ in range(3):
-        made = program(x, out=outs)
+    entry = only(program.kernel_for(x))
+    for call in (program, entry, entry):
+        outs[1][...] = np.nan
+        made = call(x, out=outs)
         assert made[0] is outs[0]
         assert made[1] is outs[1]
         assert outs[1] == 10
-    assert type(program(x)[1]) is np.float32
+    for call in (program, entry):
+        assert type(call(x)[1]) is np.float32
+    for number in (np.float32(0), np.zeros(1, np.float32), np.zeros(()), x[3:4].reshape(())):  # the last is in x
+        with pytest.raises(Missed):
+            entry(x, out=(outs[0], number))
+    for made in (program(x, out=(outs[0], last := x[4:].reshape(()))), program(x - x, out=outs)):  # as if nothing met
+        assert type(made[1]) is np.ndarray
+    assert last == 10
+    assert outs[1] == 0
+
+
+def test_one_result_of_rank_0() -> None:
+    program = polyml.einsum('def f(x: f64["N"], a: f64):\n    s = sum[n](a * x[n])\n    return s\n')
+    x, out = np.arange(4.0), np.zeros(())
+    entry = only(program.kernel_for(x, 2))
+    assert entry(x, 2, out=out) is out
+    assert out == 12
+    assert type(entry(x, 2)) is np.float64
+    watched = [out, x, np.dtype(np.float64)]
+    before = [sys.getrefcount(thing) for thing in watched]
+    for _ in range(1000):
+        entry(x, 2, out=out)
+        entry(x, 2)
+    assert [sys.getrefcount(thing) for thing in watched] == before
