@@ -254,7 +254,7 @@ def _target(name: str, value: object) -> Target | None:
 
 def _folder(name: str, value: object) -> str | None:
     if value is None or isinstance(value, str | Path):
-        return None if value is None else str(value)
+        return None if value is None else os.path.expanduser(value)
     raise _refuse(name, value, "a path")
 
 

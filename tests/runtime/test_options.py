@@ -42,6 +42,12 @@ def test_every_variable_reaches_its_field(monkeypatch: pytest.MonkeyPatch) -> No
     assert not values
 
 
+def test_folders_may_be_in_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert Options.make(dump="~/stages").dump == "/home/someone/stages"
+    assert Options.make(dump=Path("~/stages")).dump == "/home/someone/stages"
+
+
 def test_target_by_name() -> None:
     assert Options.make(target="x86-64-v4").machine == Target("x86-64-v4")
     assert Options.make(target="host").machine == Target.host()

@@ -195,7 +195,7 @@ def folder_in_force() -> Path | None:
     if asked == "0":
         return None
     if asked not in ("", "1"):  # 1 switches the cache on, as 0 switches it off
-        return Path(asked).absolute()
+        return Path(os.path.expanduser(asked)).absolute()
     base = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(base):
         return Path(base) / "polyml"

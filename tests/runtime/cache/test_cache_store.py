@@ -177,6 +177,8 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = folder_in_force()
     assert found is not None
     assert found.is_relative_to(tmp_path)
+    monkeypatch.setenv("POLYML_CACHE", "~/kernels")  # which no shell has seen: from a file of settings, or from Python
+    assert folder_in_force() == tmp_path / "kernels"
     monkeypatch.setenv("POLYML_CACHE_BYTES", "many")
     with pytest.raises(PolymlError, match="POLYML_CACHE_BYTES"):
         store()
