@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from typing import get_args
 
 from polyml.dtypes import DTYPES
@@ -34,7 +35,7 @@ from polyml.einsum_frontend.syntax import (
 from polyml.errors import EinsumSyntaxError
 from polyml.ops import FUNCTIONS
 
-__all__ = ["parse_expression", "refusal", "sequence_items"]
+__all__ = ["parse_expression", "parse_subscripts", "refusal", "sequence_items"]
 
 _BINARY: dict[type[ast.operator], BinaryOp] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
@@ -133,7 +134,7 @@ def _subscript(node: ast.Subscript, at: Positions) -> Subscript:
     items = sequence_items(node.slice)
     if not items:
         raise refusal("an access needs at least one subscript", at, node, "a 0-d tensor is written as its bare name")
-    subscripts = tuple(parse_expression(item, at) for item in items)
+    subscripts = parse_subscripts(items, at, "write sum[k < 3](x[k]), or an `if` above the statement: if k < 3:")
     match node.value:
         case ast.Name(id=name) if name in _REDUCERS:
             raise refusal(f"`{name}[...]` is a reducer and needs a body", at, node, f"write {name}[k](x[k])")
@@ -157,6 +158,17 @@ def _subscript(node: ast.Subscript, at: Positions) -> Subscript:
             )
         case other:
             raise refusal("only a tensor can be subscripted", at, other, "subscript each tensor of the expression")
+
+
+def parse_subscripts(items: Sequence[ast.expr], at: Positions, conditions: str) -> tuple[Expression, ...]:
+    """The subscripts of one access. conditions: where they stand instead, for who writes one as a subscript; of one on data it is told later what masks are here."""
+    for item in items:
+        is_condition = isinstance(item, ast.Compare | ast.BoolOp) or (
+            isinstance(item, ast.UnaryOp) and isinstance(item.op, ast.Not)
+        )
+        if is_condition and not any(isinstance(node, ast.Subscript) for node in ast.walk(item)):
+            raise refusal("a condition is no subscript", at, item, conditions)
+    return tuple(parse_expression(item, at) for item in items)
 
 
 _BY_POSITION = "pass the arguments by position"

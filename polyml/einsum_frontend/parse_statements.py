@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from polyml.einsum_frontend.names import RESERVED
-from polyml.einsum_frontend.parse_expressions import parse_expression, refusal, sequence_items
+from polyml.einsum_frontend.parse_expressions import parse_expression, parse_subscripts, refusal, sequence_items
 from polyml.einsum_frontend.parse_shapes import parse_annotation
 from polyml.einsum_frontend.positions import Positions
 from polyml.einsum_frontend.spellings import REFUSED_EXPRESSIONS
@@ -141,7 +141,8 @@ def _target(node: ast.expr, at: Positions) -> tuple[str, tuple[Expression, ...] 
                 raise refusal(
                     "a left side needs at least one subscript", at, node, f"a 0-d tensor is written {name} = ..."
                 )
-            return name, tuple(parse_expression(item, at) for item in items)
+            conditions = f"name the index alone: it takes the range that {name} is declared with, and an `if` above the statement narrows it: if 0 <= k < 3:"
+            return name, parse_subscripts(items, at, conditions)
         case _:
             raise refusal("this cannot be assigned to", at, node, "a left side is y[n, m], or y for a 0-d tensor")
 

@@ -123,7 +123,9 @@ def attribute_hint(node: ast.Attribute) -> str:
     name = node.attr
     if name == "shape":
         return "name the sizes in the parameter's annotation: x: f32['N K'], and use N"
-    if name in FUNCTIONS or name in REDUCTIONS or name in {"pi", "inf", "nan", "pad", *DTYPES}:
+    if name in REDUCTIONS:
+        return f"name the index that it reduces: {name}[k](x[k])"
+    if name in FUNCTIONS or name in {"pi", "inf", "nan", "pad", *DTYPES}:
         return f"write {name}"
     if name in _NUMPY_DTYPES:
         return f"write {_NUMPY_DTYPES[name]}"
