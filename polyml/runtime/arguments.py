@@ -95,7 +95,7 @@ def bind(
     """
     if len(args) > len(parameters):
         raise ArgumentError(
-            f"{name} takes {len(parameters)} arguments ({', '.join(parameters)}), and {len(args)} were given"
+            f"{name} takes {counted(len(parameters), 'argument')} ({', '.join(parameters)}), and {len(args)} were given"
         )
     bound: dict[str, object] = dict(zip(parameters, args, strict=False))
     out: object = None
@@ -119,8 +119,10 @@ def prepare(wanted: Wanted, given: object) -> Prepared:
     """The argument for one parameter.
 
     Raises:
-        DTypeError: another element type. ShapeError: another rank. ArgumentError: not a number or an array.
+        DTypeError: another element type. ShapeError: another rank. ArgumentError: not a number or an array, or elements of it are masked.
     """
+    if isinstance(given, np.ma.MaskedArray):
+        _check_unmasked(wanted, given)
     if wanted.dtype is None:
         return Prepared(_integer(wanted, given), given, copied=True)
     if wanted.rank is None:
@@ -138,6 +140,18 @@ def prepare(wanted: Wanted, given: object) -> Prepared:
     if array.dtype != wanted.dtype.numpy or not array.flags.aligned or any(s % array.itemsize for s in array.strides):
         return Prepared(np.array(array, wanted.dtype.numpy, order="C", copy=True), given, copied=True)
     return Prepared(array, given, copied=fresh)
+
+
+def _check_unmasked(wanted: Wanted, given: np.ma.MaskedArray[Any, Any]) -> None:
+    """A program knows no masks: it would read what lies under them, which nobody means."""
+    masked = int(np.count_nonzero(np.ma.getmaskarray(given)))
+    if masked:
+        name = wanted.name
+        raise ArgumentError(
+            f"argument {name} is a masked array, {counted(masked, 'element')} of which {'is' if masked == 1 else 'are'} masked, and a program has no masks",
+            span=wanted.span,
+            hint=f"pass {name}.filled(..), or {name}.data and the mask as a parameter of its own, for where(..)",
+        )
 
 
 def _array(wanted: Wanted, given: object) -> Array:

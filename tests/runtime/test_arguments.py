@@ -128,6 +128,24 @@ def test_array_faults(given: object, error: type[PolymlError], message: str) -> 
         prepare(X, given)
 
 
+def test_masks_are_not_ignored() -> None:
+    """What lies under a mask is read only where nothing is masked."""
+    message = r"argument x is a masked array, 2 elements of which are masked(.|\n)*hint: pass x.filled\(..\), or x.data"
+    for mask in ([True, True, False], [[True, True, False]]):
+        values = np.ma.masked_array(np.zeros(np.shape(mask), np.float32), mask)
+        with pytest.raises(ArgumentError, match=message):
+            prepare(X, values)  # whatever else is wrong with it
+    with pytest.raises(ArgumentError, match="1 element of which is masked"):
+        prepare(Wanted("x", f32, None), np.ma.masked)
+    for bare in (
+        np.ma.masked_array([1, 2, 3], np.ma.nomask, np.float32),
+        np.ma.masked_array([1, 2, 3], [0, 0, 0], "f4"),
+    ):
+        value = prepare(X, bare).value
+        assert isinstance(value, np.ndarray)
+        np.testing.assert_array_equal(value, [1, 2, 3])
+
+
 def test_lists_of_integers_fit_or_are_refused() -> None:
     for dtype in (i8, u16, u64):
         value = prepare(Wanted("x", dtype, 1), [1, 100]).value
