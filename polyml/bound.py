@@ -27,10 +27,12 @@ from polyml.runtime.signature import KernelSignature, ScalarParameter, SizeParam
 
 if TYPE_CHECKING:
     from polyml.compiler.constants import BoundCode
+    from polyml.compiler.driver import Stages
+    from polyml.graph.ir import Graph
     from polyml.lowered import Lowered
     from polyml.runtime.kernel import Kernel
 
-__all__ = ["Bound", "prepared_constants"]
+__all__ = ["Bound", "prepared_constants", "with_more"]
 
 ALIGNMENT = 64
 """Of what is computed once, in bytes: a cache line, and the widest vector."""
@@ -56,19 +58,39 @@ class Bound(Dispatcher):
 
     def __reduce__(self) -> tuple[type[Bound], tuple[object, ...]]:
         """A copy fills its own constants."""
-        return Bound, (self.program, self.options, {name: one.value for name, one in self._bound.items()})
+        return Bound, (self.program, self.options, _values_of(self._bound))
+
+    def bind(self, /, **constants: object) -> Bound:
+        """The program with these constant arguments too.
+
+        Raises:
+            PolymlError: as `Einsum.bind`, or one of them is bound already.
+        """
+        return Bound(self.program, self.options, with_more(self.program, _values_of(self._bound), constants))
+
+    def trace(self, *args: object, **keywords: object) -> Graph:
+        """The graph of the calls with these arguments, rewritten: what the constants alone decide has left it."""
+        return self._stages(self.key_of(*args, **keywords)).graph
 
     def lower(self, *args: object, **keywords: object) -> Lowered:
         """The calls with these arguments at every stage, down to loops: what the constants alone decide has left them."""
-        from polyml.compiler.constants import lower_bound
         from polyml.lowered import LoweredCalls
 
-        key = _whole_key(self.program, self.key_of(*args, **keywords), self._bound)
-        return LoweredCalls(self.program, lower_bound(self.program, key, self.options, self._bound.keys()).stages)
+        return LoweredCalls(self.program, self._stages(self.key_of(*args, **keywords)))
+
+    def compile(self, *args: object, **keywords: object) -> Kernel:
+        """The kernel that a call with these arguments runs."""
+        return self.kernel_for(*args, **keywords)
 
     def explain(self, *args: object, **keywords: object) -> str:
         """What was chosen for calls with these arguments, what was refused and why, and what is filled once."""
         return self.lower(*args, **keywords).explain()
+
+    def _stages(self, key: Key) -> Stages:
+        from polyml.compiler.constants import lower_bound
+
+        whole = _whole_key(self.program, key, self._bound)
+        return lower_bound(self.program, whole, self.options, self._bound.keys()).stages
 
     def _compile_bound(self, key: Key) -> Kernel:
         from polyml.runtime.cache.kernels import cached_kernel
@@ -128,6 +150,9 @@ class _BoundKernel:
             call = MethodType(call, value)
         return call
 
+    def __call__(self, *args: object, **keywords: object) -> Any:
+        return self.entry(*args, **keywords)
+
     def run(self, prepared: Sequence[Prepared], out: object = None) -> Any:
         return self.kernel.run([*self.constants, *prepared], out)
 
@@ -138,6 +163,31 @@ class _BoundKernel:
         return f"<polyml.Kernel {self.signature}>"
 
 
+def _values_of(bound: Mapping[str, Prepared]) -> dict[str, object]:
+    return {name: constant.value for name, constant in bound.items()}
+
+
+def with_more(program: Program, bound: Mapping[str, object], constants: Mapping[str, object]) -> dict[str, object]:
+    """What is bound, and more constants.
+
+    Raises:
+        ArgumentError: there are none, or one is bound already.
+    """
+    if not constants:
+        left = [w.name for w in wanted_of(program) if w.name not in bound]
+        raise _nothing_to_bind(program, left)
+    for name in constants:
+        if name in bound:
+            hint = f"bind another value to the program itself, which has no {name} yet"
+            raise ArgumentError(f"{program.name} has {name} bound already", hint=hint)
+    return {**bound, **constants}
+
+
+def _nothing_to_bind(program: Program, parameters: Sequence[str]) -> ArgumentError:
+    example = parameters[0] if parameters else "w"
+    return ArgumentError(f"{program.name}.bind got no arguments", hint=f"name the constants, as in bind({example}=...)")
+
+
 def prepared_constants(program: Program, values: Mapping[str, object]) -> dict[str, Prepared]:
     """The constants as a kernel takes them, in the order of the parameters, in memory of their own."""
     wanted = {w.name: w for w in wanted_of(program)}
@@ -146,10 +196,7 @@ def prepared_constants(program: Program, values: Mapping[str, object]) -> dict[s
         names = ", ".join(wanted)
         raise ArgumentError(f"{program.name} has no parameter {unknown[0]}", hint=f"its parameters: {names}")
     if not values:
-        raise ArgumentError(
-            f"{program.name}.bind got no arguments",
-            hint=f"name the constants, as in bind({next(iter(wanted), 'w')}=...)",
-        )
+        raise _nothing_to_bind(program, list(wanted))
     return {name: _frozen(wanted[name], values[name]) for name in wanted if name in values}
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyml.bound import prepared_constants
+from polyml.bound import prepared_constants, with_more
 from polyml.errors import ArgumentError
 from polyml.runtime.arguments import Array, bind
 from polyml.runtime.cuda.memory import ON_DEVICE
+from polyml.runtime.dispatch import shown_signature
 from polyml.runtime.foreign.device_arrays import is_device_array, stand_in
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from polyml.graph.ir import Graph
     from polyml.lowered import Lowered
     from polyml.runtime.cuda.device import Device
+    from polyml.runtime.kernel import Kernel
 
 __all__ = ["BoundOnDevice"]
 
@@ -42,6 +44,7 @@ class BoundOnDevice:
         self._names = tuple(p.name for p in program.program.parameters if p.name not in self._host)
         self._lock = threading.Lock()
         self.__name__ = program.__name__
+        self.__signature__ = shown_signature(self._names)
 
     def __call__(self, *args: object, **keywords: object) -> Any:
         """Runs the program: results as new arrays of the arguments' kind, or in `out=`.
@@ -58,6 +61,14 @@ class BoundOnDevice:
         finally:
             ON_DEVICE.reset(token)
 
+    def bind(self, /, **constants: object) -> BoundOnDevice:
+        """The program with these constant arguments too.
+
+        Raises:
+            PolymlError: as `Einsum.bind`, or one of them is bound already.
+        """
+        return BoundOnDevice(self.program, with_more(self.program.program, self._host, constants))
+
     def trace(self, *args: object, **keywords: object) -> Graph:
         """The graph for these arguments."""
         return self.program.trace(**self._bound(args, keywords)[0], **self._host)
@@ -65,6 +76,10 @@ class BoundOnDevice:
     def lower(self, *args: object, **keywords: object) -> Lowered:
         """The program for these arguments at every stage."""
         return self.program.lower(**self._bound(args, keywords)[0], **self._host)
+
+    def compile(self, *args: object, **keywords: object) -> Kernel:
+        """The kernel that a call with these arguments runs, with the constants among its own."""
+        return self.program.compile(**self._bound(args, keywords)[0], **self._host)
 
     def explain(self, *args: object, **keywords: object) -> str:
         """What was chosen for these arguments, what was refused, and why."""

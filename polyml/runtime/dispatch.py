@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -22,7 +23,7 @@ from polyml.runtime.signature import LARGEST_INT
 if TYPE_CHECKING:
     from polyml.runtime.kernel import Kernel
 
-__all__ = ["COMPILE_LOCK", "Dispatcher", "wanted_of"]
+__all__ = ["COMPILE_LOCK", "Dispatcher", "shown_signature", "wanted_of"]
 
 COMPILE_LOCK = threading.RLock()
 """Held while anything compiles: isl's context and LLVM's global state are not safe to share."""
@@ -38,6 +39,13 @@ FRONT, SPECIAL = 4, 8
 def wanted_of(program: Program) -> tuple[Wanted, ...]:
     """The parameters of a program as the argument checks see them."""
     return tuple(Wanted(p.name, p.dtype, None if p.shape is None else len(p.shape), p.span) for p in program.parameters)
+
+
+def shown_signature(parameters: Sequence[str]) -> inspect.Signature:
+    """The `__signature__` of a program, which `inspect`, `help` and editors show."""
+    names = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in parameters]
+    out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
+    return inspect.Signature(names if "out" in parameters else [*names, out])
 
 
 class Dispatcher:
@@ -77,6 +85,7 @@ class Dispatcher:
         self._program_name = name
         self._parameters = tuple(parameters)
         self._names = tuple(p.name for p in parameters)
+        self.__signature__ = shown_signature(self._names)
         self._symbolic = symbolic
         self._compile = compile
         self._general, self._asked, self._rows = general, asked, rows

@@ -179,6 +179,15 @@ def test_constants_stay_on_the_device(device: EmulatedDevice) -> None:
     assert list(device.live.values()).count(w.nbytes) == 0
 
 
+def test_more_can_be_bound(device: EmulatedDevice) -> None:
+    w = np.arange(20, dtype=np.float32).reshape(4, 5)
+    layer = polyml.einsum(DENSE, target="cuda").bind(s=2.0).bind(w=w)
+    assert np.allclose(layer(X), 2 * X @ w)
+    assert str(layer.compile(X)).startswith("<polyml.Kernel dense")
+    with pytest.raises(ArgumentError, match="dense has w bound already"):
+        layer.bind(w=w)
+
+
 def test_updated_parameters_are_no_constants(device: EmulatedDevice) -> None:
     with pytest.raises(ArgumentError, match=r"updates b in place(.|\n)*leave b out"):
         polyml.einsum(TEXT, target="cuda").bind(b=B)(X, 1.0)

@@ -1,5 +1,6 @@
 """Dispatch: one kernel per layout, found again, compiled once even when threads race, replaced in front without a Python frame."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import types
 import numpy as np
 import pytest
 
+import polyml
 from polyml.dtypes import f32
 from polyml.errors import ArgumentError, DTypeError, ShapeError
 from polyml.runtime.arguments import AnyInt, Layout, Wanted
@@ -175,3 +177,15 @@ def test_a_fork_waits_for_compilation() -> None:
         [sys.executable, "-W", "ignore", "-c", FORK], timeout=60, check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_what_editors_show_of_a_call() -> None:
+    text = 'def f(x: f32["N"], w: f32["N"]):\n    y[n] = x[n] * w[n]\n    return y\n'
+    program = polyml.einsum(text)
+    assert str(inspect.signature(program)) == "(x, w, *, out=None)"
+    program(np.ones(3, np.float32), np.ones(3, np.float32))
+    assert str(inspect.signature(program)) == "(x, w, *, out=None)"  # whatever calls go to by now
+    assert str(inspect.signature(program.bind(w=[1, 2, 3]))) == "(x, *, out=None)"
+    named = polyml.einsum('def f(out: f32["N"]):\n    y[n] = 2 * out[n]\n    return y\n')
+    assert str(inspect.signature(named)) == "(out)"
+    inspect.signature(type(program))
