@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -47,6 +47,12 @@ class Kernel:
 
     def __call__(self, *args: object, **keywords: object) -> Any:
         return self.entry(*args, **keywords)
+
+    def __reduce__(self) -> NoReturn:
+        raise PolymlError(
+            f"a kernel of {self.signature.name} is machine code in this process, and cannot be pickled or copied",
+            hint="pickle the program: another process finds its kernels on disk, or compiles them",
+        )
 
     def fitted(self, prepared: Sequence[Prepared]) -> list[Prepared] | None:
         """The arguments in its layouts, copies where need be; None when it is not for their sizes, or others suit them better."""

@@ -51,6 +51,15 @@ def test_bound_constants() -> None:
     np.testing.assert_array_equal(other(np.ones((4, 5), np.float32)), 30)
 
 
+def test_kernels_are_of_their_process() -> None:
+    kernel = scaled.compile(np.ones(3, np.float32))
+    for again in (pickled, copy.copy, copy.deepcopy):
+        with pytest.raises(
+            polyml.PolymlError, match=r"a kernel of scaled is machine code(.|\n)*hint: pickle the program"
+        ):
+            again(kernel)
+
+
 def test_a_decorated_function_keeps_its_documentation() -> None:
     assert (scaled.__doc__, scaled.__module__) == ("A row times a number of the module.", __name__)
     assert scaled.__name__ == scaled.__qualname__ == "scaled"
