@@ -20,6 +20,7 @@ from numpy import (
 )
 from numpy import einsum_path as numpy_einsum_path
 
+from polyml.einsum_frontend.names import did_you_mean
 from polyml.einsum_numpy.compiled import Compiled, Planned, compile_planned, plan_call
 from polyml.einsum_numpy.contraction import Contraction
 from polyml.einsum_numpy.layout import Array, Settings, decide
@@ -253,7 +254,9 @@ def form_for(subscripts: str, options: Mapping[str, object]) -> Form:
         return found
     own = {name: value for name, value in options.items() if name not in NUMPY_KEYWORDS}
     if unknown := [name for name in own if name not in Options.__dataclass_fields__]:
-        raise ArgumentError(f"polyml.einsum has no keyword {unknown[0]}", hint=f"keywords: {', '.join(NUMPY_KEYWORDS)}")
+        known = [*sorted(NUMPY_KEYWORDS), "semiring", "where", *Options.__dataclass_fields__]
+        hint = did_you_mean(unknown[0], known) or f"keywords: {', '.join(known)}"
+        raise ArgumentError(f"polyml.einsum has no keyword {unknown[0]}", hint=hint)
     Options.make(**own)
     numpys = {name: value for name, value in options.items() if name in NUMPY_KEYWORDS}
     if "memory_limit" in numpys:

@@ -175,8 +175,12 @@ def test_without_operands_it_is_a_callable() -> None:
 def test_keywords() -> None:
     a = random(3, 4)
     assert np.allclose(polyml.einsum("ij->j", a, threads=1, precise=True, order="F"), a.sum(axis=0))
-    with pytest.raises(TypeError, match="no keyword thread"):
+    with pytest.raises(TypeError, match="no keyword thread\nhint: did you mean 'threads'"):
         polyml.einsum("ij->j", a, thread=1)
+    with pytest.raises(
+        TypeError, match=r"no keyword axis\nhint: keywords: casting, dtype, .*, semiring, where, target, threads"
+    ):
+        polyml.einsum("ij->j", a, axis=1)
     with pytest.raises(polyml.PolymlError, match="threads"):
         polyml.einsum("ij->j", a, threads=-1)
     with pytest.raises(TypeError):
